@@ -1,6 +1,4 @@
-"""What the benchmark of the desktop measures, part by part. Invariant: ours and the recipe's run on the same screen, one after the
-other, and what is timed ends with a proof: a reply of the X server, or a whole picture.
-"""
+"""Measurements of `benchmarks.desktop`. Each ends with a proof of completion: an X server reply or a whole frame."""
 
 from __future__ import annotations
 
@@ -23,7 +21,7 @@ SMALL = DesktopSpec("plain", 320, 240)
 
 
 def durations_ms(work: Callable[[], object], repetitions: int) -> list[float]:
-    """How long `work()` took each time."""
+    """Return the duration of each call."""
     found = []
     for _ in range(repetitions):
         start = time.perf_counter()
@@ -40,7 +38,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def memory_mib(pids: Sequence[int]) -> float:
-    """Sum of the proportional set sizes, MiB."""
+    """Return the sum of the proportional set sizes in MiB."""
     total = 0
     for pid in pids:
         try:
@@ -52,7 +50,7 @@ def memory_mib(pids: Sequence[int]) -> float:
 
 
 def processor_s(pids: Sequence[int]) -> float:
-    """Processor time that living processes and their ended children have used, and this process."""
+    """Return the CPU seconds of living processes, their ended children and this process."""
     ticks = 0
     for pid in pids:
         try:
@@ -65,14 +63,14 @@ def processor_s(pids: Sequence[int]) -> float:
 
 @dataclass(frozen=True)
 class Act:
-    """One action of a script: our op and the recipe's code."""
+    """One scripted action: Deskhand's op and the recipe's code."""
 
     op: Op
     code: str
 
 
 def calc_script(window: Window, count: int) -> list[Act]:
-    """Clicks on cells, values typed, a menu opened and closed, the wheel: `count` actions for a spreadsheet in `window`."""
+    """Return `count` spreadsheet actions: clicks, typing, menus, scrolls."""
     space = screen_px(USUAL.width, USUAL.height)
     found: list[Act] = []
     for index in range(count):
@@ -90,7 +88,7 @@ def calc_script(window: Window, count: int) -> list[Act]:
 
 @dataclass(frozen=True)
 class Program:
-    """`argv` starts it, `window` is a part of its window's class."""
+    """A program and a part of its window class."""
 
     argv: tuple[str, ...]
     window: str
@@ -100,7 +98,7 @@ SMALL_PROGRAM = Program(("l3afpad",), "l3afpad")
 
 
 async def open_application(desktop: LocalDesktop, program: Program = SMALL_PROGRAM) -> Window:
-    """Start a program, fill the screen with it, wait until it is still."""
+    """Start a program, maximize it and wait until the screen settles."""
     template = desktop_template(desktop)
     await desktop.launch(list(program.argv))
     window = (await desktop.wait_window(program.window, timeout_s=60))[0]
@@ -118,7 +116,7 @@ def desktop_template(desktop: LocalDesktop) -> DesktopSpec:
 
 
 async def step(desktop: LocalDesktop, op: Op, action_id: str) -> Frame:
-    """What an agent pays for: the op performed, the screen settled, and the frame as the PNG that a model is sent."""
+    """Execute an op, wait until the screen settles and encode the frame as PNG."""
     frame = await desktop.perform([op], action_id=action_id)
     await asyncio.to_thread(frame.png)
     return frame
@@ -134,7 +132,7 @@ async def our_steps(desktop: LocalDesktop, script: Sequence[Act], name: str = ""
 
 
 async def cold_starts(template: DesktopSpec, repetitions: int, program: Program | None = None) -> list[float]:
-    """Milliseconds from nothing to the first settled frame (with `program` on it)."""
+    """Return milliseconds from creation to the first settled frame (with `program` open)."""
     found = []
     for _ in range(repetitions):
         desktop = LocalDesktop()
@@ -150,9 +148,9 @@ async def cold_starts(template: DesktopSpec, repetitions: int, program: Program 
 
 
 async def warm_resets(template: DesktopSpec, repetitions: int) -> list[float]:
-    """Milliseconds from asking the pool to the first frame, with the next desktop prepared beforehand."""
+    """Return milliseconds from lease to first frame with a prewarmed desktop."""
     found = []
-    async with DesktopPool(1, template, spares=1) as pool:
+    async with DesktopPool(1, template, prewarm=1) as pool:
         for _ in range(repetitions):
             await pool.warm_up()
             start = time.perf_counter()
@@ -165,7 +163,7 @@ async def warm_resets(template: DesktopSpec, repetitions: int) -> list[float]:
 
 @dataclass(frozen=True)
 class Crowd:
-    """Several desktops at once: `mib` each, and what they did together."""
+    """Concurrent desktops: `mib` each, and their total throughput."""
 
     mib: tuple[float, ...]
     steps: int
@@ -181,7 +179,7 @@ Script = Callable[[Window, int], list[Act]]
 
 
 async def crowd(template: DesktopSpec, count: int, program: Program, script: Script, steps: int) -> Crowd:
-    """`count` desktops with a program each, then `steps` steps of `script` on every one at the same time."""
+    """Run `steps` steps of `script` on each of `count` concurrent desktops."""
     desktops = [LocalDesktop() for _ in range(count)]
     try:
         starts = asyncio.Semaphore(2)
@@ -203,7 +201,7 @@ async def crowd(template: DesktopSpec, count: int, program: Program, script: Scr
 
 
 def editor_script(window: Window, count: int) -> list[Act]:
-    """Words typed and clicks in the middle of an editor."""
+    """Return typing and clicks in an editor."""
     space = screen_px(USUAL.width, USUAL.height)
     places = [Point(window.x + 200 + 37 * (index % 20), window.y + window.height // 2, space) for index in range(count)]
     return [Act(Click(place) if index % 2 else Type(f"word {index} "), "") for index, place in enumerate(places)]

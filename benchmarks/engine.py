@@ -1,8 +1,8 @@
-"""Requests per second of the hf engine on the policy in the box, by concurrency: `python -m benchmarks.engine`.
+"""Throughput of the hf engine with the bundled policy, by concurrency: `python -m benchmarks.engine`.
 
-A caller plays episodes of six turns: a new 256x192 screenshot (48 image tokens) and 24 tokens of text at each turn, the whole
-conversation before it, and the policy's own output. Outputs are cut at 6 tokens, about the length of an action. Printed with
-and without reuse of earlier turns' keys and values, side by side and in turns, with the ratio of the two.
+Each client plays episodes of six turns: a new 256x192 screenshot (48 image tokens) and 24 text tokens per turn, with
+the whole history. Outputs are cut at 6 tokens, about the length of an action. Measured with and without prefix cache,
+alternating, with the ratio.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from benchmarks.thresholds import Bars, parser_of, print_head
+from benchmarks.thresholds import Thresholds, parser_of, print_head
 from deskhand.config.schema import EngineConfig
 from deskhand.engines.hf import HfEngine
 from deskhand.models.load import LoadedModel, load
@@ -26,7 +26,7 @@ TURNS, TEXT_TOKENS, OUTPUT_TOKENS = 6, 24, 6
 
 @dataclass
 class Episode:
-    """A conversation that grows by a screenshot and some text a turn."""
+    """A conversation that grows by a screenshot and text per turn."""
 
     model: LoadedModel
     random: np.random.Generator
@@ -67,15 +67,15 @@ async def play(
 
 @dataclass(frozen=True)
 class Measured:
-    """One engine under one load."""
+    """Results of one engine under one load."""
 
     requests_per_s: float
     cpu_ms: float
-    """A request."""
+    """Per request."""
     median_ms: float
     p95_ms: float
     rows: float
-    """Requests in a forward pass."""
+    """Requests per forward pass."""
 
     def line(self, concurrency: int, reuse: bool) -> str:
         return (
@@ -87,7 +87,7 @@ class Measured:
 async def measure(
     source: str, concurrency: int, seconds: float, parked_tokens: int, width: int, height: int, device: str
 ) -> Measured:
-    """Play episodes for so many seconds."""
+    """Play episodes for a number of seconds."""
     model = load(source, device=device, dtype="float32" if device == "cpu" else "bfloat16")
     engine = HfEngine(model, EngineConfig(max_num_seqs=16, prefix_cache_tokens=parked_tokens))
     await play(engine, model, 10**6, width, height, [])
@@ -118,7 +118,7 @@ async def measure(
 
 
 def middle(found: list[Measured]) -> Measured:
-    """The run whose rate is the median."""
+    """Return the run with the median rate."""
     return sorted(found, key=lambda one: one.requests_per_s)[len(found) // 2]
 
 
@@ -138,7 +138,7 @@ def main() -> None:
     print_head()
     print(f"{options.model} on {options.device}, torch {torch.__version__} with {torch.get_num_threads()} threads")
     print("concurrency  reuse  requests/s  CPU ms/request  median ms  95 % ms  rows per pass")
-    bars = Bars()
+    thresholds = Thresholds()
     for concurrency in options.concurrency:
         found: dict[int, list[Measured]] = {32768: [], 0: []}
         for _ in range(rounds):
@@ -148,10 +148,10 @@ def main() -> None:
         with_reuse, without = (middle(runs) for runs in found.values())
         print(f"{with_reuse.line(concurrency, True)}\n{without.line(concurrency, False)}", flush=True)
         ratio = with_reuse.requests_per_s / without.requests_per_s
-        bars.check(
+        thresholds.check(
             f"reuse of earlier turns, {concurrency} callers", ratio > 1, f"{ratio:.2f} times the requests/s", "> 1"
         )
-    bars.finish()
+    thresholds.finish()
 
 
 if __name__ == "__main__":

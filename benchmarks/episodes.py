@@ -1,9 +1,8 @@
-"""Many episodes of a scripted policy on embedded desktops: `python -m benchmarks.episodes [--full]`.
+"""Many episodes of a scripted policy on local desktops: `python -m benchmarks.episodes [--full]`.
 
-The policy is each task's oracle, played through the agent, the OpenAI endpoint and the recorder; groups, books and scheduler are
-those of training (a task's rewards are all equal then, so every group closes by itself). Printed: processes left after the end,
-whether the books close, how long the longest callback held the event loop (`watchdog.py` says what that means), and what one
-desktop that takes ten times as long for everything costs the episodes on the others.
+The policy is each task's oracle, played through the agent, the OpenAI endpoint and the recorder, with training's
+groups, counts and scheduler. Measured: processes left behind, whether episode counts add up, the longest event-loop
+callback (`event_loop_lag`), and how much one desktop that is ten times slower delays episodes on the others.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any, cast
 
 from benchmarks.event_loop_lag import Watch, watched
 from benchmarks.recording import EASY
-from benchmarks.thresholds import Bars, parser_of, print_head
+from benchmarks.thresholds import Thresholds, parser_of, print_head
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
 from deskhand.desktop.base import DesktopSpec, Lease, StageableDesktop
 from deskhand.desktop.local import processes
@@ -53,7 +52,7 @@ _slowed: ContextVar[bool] = ContextVar("slowed", default=False)
 
 
 class SlowDesktop:
-    """A desktop that takes `TENFOLD` times as long for every call."""
+    """Desktop that takes `TENFOLD` times as long for every call."""
 
     def __init__(self, desktop: Any) -> None:
         self._desktop = desktop
@@ -74,7 +73,7 @@ class SlowDesktop:
 
 
 class SlowablePool(DesktopPool):
-    """Lends a slow desktop to the place that is marked as slow."""
+    """Pool that gives a slow desktop to the slot marked as slow."""
 
     async def lease(
         self, template: DesktopSpec | None = None, *, holder: str = "", ttl_s: float | None = None
@@ -84,7 +83,7 @@ class SlowablePool(DesktopPool):
 
 
 class Places:
-    """Runs tickets and notes for each place of the scheduler when its episodes ended; the first place may be slow."""
+    """Runs episodes and records when each scheduler slot finished them; the first slot may be slow."""
 
     def __init__(self, run: Callable[[EpisodeRequest], Awaitable[EpisodeResult]], first_is_slow: bool) -> None:
         self._run, self._first_is_slow = run, first_is_slow
@@ -100,13 +99,13 @@ class Places:
         return result
 
     def rate_of_others(self) -> float:
-        """Episodes a second and place, without the first place."""
+        """Return episodes per second and slot, excluding the first slot."""
         others = [ends for ends in list(self.ended.values())[1:] if ends]
         return sum(map(len, others)) / sum(ends[-1] - self.began for ends in others)
 
 
 class CountedSource(GroupSource):
-    """Training's source of episodes, ended after `count` of them."""
+    """Training's episode source, limited to `count` episodes."""
 
     def __init__(self, groups: GroupBuffer, journal: RunWriter, count: int) -> None:
         super().__init__(groups, journal)
@@ -129,7 +128,7 @@ class CountedSource(GroupSource):
 
 @dataclass
 class Stage:
-    """Desktops, recorder and a run, ready to play."""
+    """Desktops, recorder and run directory."""
 
     run: Run
     runner: RecordedRunner
@@ -163,7 +162,7 @@ async def staged(
     desktops: int,
     make_pool: Callable[[int], DesktopPool | ServerPool] | None = None,
 ) -> AsyncIterator[Stage]:
-    """The oracle behind a recorder, with `desktops` embedded desktops at a time from a pool that `make_pool(desktops)` makes."""
+    """Yield the oracle behind a recorder, with `desktops` concurrent local desktops."""
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     tokenizer = build_tokenizer(corpus(BuildPlan().families))
@@ -172,7 +171,7 @@ async def staged(
     engine = ScriptedEngine(lambda text: tokenizer.encode(text, add_special_tokens=False), renderer.stop_ids[0])
     with Run.create(folder, {}) as run:
         recorder = Recorder(renderer, engine, ImageCache(Qwen2VLImageProcessorPil(**settings), fetch=run.frames.png))
-        async with make_pool(desktops) if make_pool else SlowablePool(desktops, spares=1) as pool:
+        async with make_pool(desktops) if make_pool else SlowablePool(desktops, prewarm=1) as pool:
             agent = DesktopAgent(AgentConfig(max_new_tokens=512))
             runner = RecordedRunner(pool, recorder, agent, run.frames, script=oracle(agent), playing=engine.playing)
             try:
@@ -184,7 +183,7 @@ async def staged(
 
 @dataclass(frozen=True)
 class Found:
-    """What was measured."""
+    """Measurements."""
 
     episodes: int
     successes: int
@@ -198,7 +197,7 @@ class Found:
 
 
 async def many(folder: Path, count: int, families: Sequence[str], desktops: int) -> Found:
-    """Play `count` episodes, end everything, and look for what is left."""
+    """Play `count` episodes, close everything and look for leaks."""
     owner = runtime()
     before = set(processes.descendants(os.getpid()))
     began = time.monotonic()
@@ -209,7 +208,7 @@ async def many(folder: Path, count: int, families: Sequence[str], desktops: int)
             books, close = await stage.journal.check(), stage.journal.ledger.in_flight == 0
         except RecordError as error:
             books, close = str(error), False
-    left = {*processes.descendants(os.getpid()), *processes.labelled(processes.OWNER_LABEL, owner.token)} - before
+    left = {*processes.descendants(os.getpid()), *processes.find_labeled(processes.OWNER_LABEL, owner.token)} - before
     return Found(
         episodes=len(results),
         successes=sum(result.success for result in results),
@@ -223,7 +222,7 @@ async def many(folder: Path, count: int, families: Sequence[str], desktops: int)
 
 
 async def tenfold(folder: Path, count: int, desktops: int) -> tuple[float, float]:
-    """(episodes a second and place without, with a slow desktop), on the places that are not slow; `count` episodes four times."""
+    """Return episodes per second and slot on the normal slots, without and with a slow desktop."""
     rates: dict[bool, list[float]] = {False: [], True: []}
     async with staged(folder, EASY, desktops) as stage:
         await stage.play(desktops)
@@ -233,19 +232,21 @@ async def tenfold(folder: Path, count: int, desktops: int) -> tuple[float, float
     return sum(rates[False]) / 2, sum(rates[True]) / 2
 
 
-def judge(found: Found, bars: Bars) -> None:
-    """Print the figures of `many` against their bars."""
+def judge(found: Found, thresholds: Thresholds) -> None:
+    """Check the results of `many` against the thresholds."""
     rate = found.episodes / found.minutes
     print(f"{found.episodes} episodes, {found.successes} solved, {found.unscored} unscored, {rate:.0f} a minute")
     print(f"books: {found.books}")
-    bars.check("leaked processes", not found.leaked, f"{len(found.leaked)} {found.leaked or ''}".strip(), "0")
-    bars.check("books", found.books_close, "close" if found.books_close else "do not close", "close, nothing in flight")
+    thresholds.check("leaked processes", not found.leaked, f"{len(found.leaked)} {found.leaked or ''}".strip(), "0")
+    thresholds.check(
+        "books", found.books_close, "close" if found.books_close else "do not close", "close, nothing in flight"
+    )
     watch = found.watch
     held_ms, wall_ms, cpu_ms = (
         1e3 * value for value in (watch.longest_held_s, watch.longest_wall_s, watch.longest_cpu_s)
     )
     figure = f"{held_ms:.1f} ms held ({watch.longest_name}), {wall_ms:.1f} ms by the clock, {cpu_ms:.1f} ms of processor time"
-    bars.check(f"longest of {watch.callbacks} callbacks", watch.longest_held_s <= 0.1, figure, "<= 100 ms held")
+    thresholds.check(f"longest of {watch.callbacks} callbacks", watch.longest_held_s <= 0.1, figure, "<= 100 ms held")
 
 
 def main() -> None:
@@ -258,14 +259,14 @@ def main() -> None:
         "full": (100, tuple(basics.FAMILIES), 60, 4),
     }
     count, families, slow_count, desktops = sizes[options.size]
-    bars = Bars()
+    thresholds = Thresholds()
     with tempfile.TemporaryDirectory(prefix="deskhand-episodes-") as folder:
-        judge(asyncio.run(many(Path(folder) / "many", count, families, desktops)), bars)
+        judge(asyncio.run(many(Path(folder) / "many", count, families, desktops)), thresholds)
         without, beside = asyncio.run(tenfold(Path(folder) / "tenfold", slow_count, desktops))
     rates = f"{60 * beside:.1f} episodes a minute and place beside a slow desktop, {60 * without:.1f} without"
     figure = f"{rates}: {beside / without - 1:+.0%}"
-    bars.check("one desktop slowed tenfold", beside >= 0.9 * without, figure, "costs the others < 10 %")
-    bars.finish()
+    thresholds.check("one desktop slowed tenfold", beside >= 0.9 * without, figure, "costs the others < 10 %")
+    thresholds.finish()
 
 
 if __name__ == "__main__":

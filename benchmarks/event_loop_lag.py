@@ -1,8 +1,7 @@
-"""How long the callbacks of an event loop hold it. Invariant: every callback that runs inside `watched` is measured.
+"""Duration of event-loop callbacks; every callback inside `watched` is measured.
 
-A callback's *held* time is its wall time less the time that its thread stood in the kernel's run queue while other threads
-had the processors (from /proc/thread-self/schedstat; 0 where the kernel does not say). Blocking calls, waits for Python's lock and
-garbage collection all count as held.
+A callback's *held* time is its wall time minus the time its thread waited for a CPU (from /proc/thread-self/schedstat;
+0 if unavailable). Blocking calls, waits for the GIL and garbage collection count as held.
 """
 
 from __future__ import annotations
@@ -18,15 +17,15 @@ from typing import Any
 
 @dataclass
 class Watch:
-    """What was seen; seconds."""
+    """Longest callbacks, in seconds."""
 
     callbacks: int = 0
     longest_wall_s: float = 0.0
     longest_cpu_s: float = 0.0
-    """Processor time of the loop's thread."""
+    """CPU time of the thread."""
     longest_held_s: float = 0.0
     longest_name: str = ""
-    """What was held longest."""
+    """Name of the callback with the longest held time."""
 
     def note(self, wall_s: float, cpu_s: float, waited_s: float, handle: Any) -> None:
         held_s = max(0.0, wall_s - waited_s)
@@ -39,7 +38,7 @@ class Watch:
 
 @contextmanager
 def watched() -> Iterator[Watch]:
-    """Measure every callback of the loops of the calling thread."""
+    """Measure every callback of the event loops of this thread."""
     watch, original = Watch(), asyncio.Handle._run
     try:
         schedule = open("/proc/thread-self/schedstat", "rb", buffering=0)  # noqa: SIM115 (closed when the last callback has ended)
@@ -65,7 +64,7 @@ def watched() -> Iterator[Watch]:
 
 
 def _name(handle: Any) -> str:
-    """The coroutine of a task's step, or the function that was called."""
+    """Return the name of a task's coroutine or of the callback."""
     callback = getattr(handle, "_callback", None)
     task = getattr(callback, "__self__", None)
     if isinstance(task, asyncio.Task):

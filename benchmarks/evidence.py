@@ -1,7 +1,7 @@
-"""Every benchmark at its full size: `python -m benchmarks.evidence [NAME ...]`, or `make evidence`.
+"""Run benchmarks at full size and write their pages: `python -m benchmarks.evidence [NAME ...]`, or `make evidence`.
 
-What each prints goes, with the command, the date, the hardware and the commit, to docs/evidence/<name>.md. A page is replaced as a
-whole when its benchmark has ended, whether its bars were met or not; exit code 1 when one ended with an error or missed a bar.
+Output, command, date, hardware and commit go to docs/evidence/NAME.md. A page is replaced when its benchmark ends,
+passed or not. Exits with 1 if a benchmark failed or missed a threshold.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ PAGES = ROOT / "docs" / "evidence"
 
 
 def names() -> list[str]:
-    """The benchmarks that can be run, that of learning last: it takes longest."""
+    """Return the benchmarks that can be run; `learning`, the longest, comes last."""
     found = [path.stem for path in (ROOT / "benchmarks").glob("*.py") if '__name__ == "__main__"' in path.read_text()]
     return sorted((name for name in found if name != Path(__file__).stem), key=lambda name: (name == "learning", name))
 
 
 def words(name: str) -> list[str]:
-    """How to run one at its full size."""
+    """Return the Python arguments of a benchmark at full size."""
     return ["-m", f"benchmarks.{name}", "--full"]
 
 
 def run(name: str, pages: Path) -> int:
-    """Run one, show what it prints, write its page; returns its exit code."""
+    """Run a benchmark, print its output and write its page; return its exit code."""
     head = {"command": f"python {' '.join(words(name))}", "date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())}
     head |= {"hardware": hardware(), "commit": commit()}
     lines: list[str] = []
@@ -55,7 +55,7 @@ def run(name: str, pages: Path) -> int:
 
 
 def page_of(name: str, head: dict[str, str], lines: list[str]) -> str:
-    """The page of what was printed: as it was, and tables as tables."""
+    """Return the page of a benchmark's output, with tables as Markdown."""
     parts = [f"# {name}", "\n".join(f"- {key}: {value}" for key, value in head.items())]
     for is_table, printed in itertools.groupby(lines, lambda line: line.startswith("| ")):
         parts.append("\n".join(line if is_table else f"    {line}".rstrip() for line in printed))
@@ -64,18 +64,20 @@ def page_of(name: str, head: dict[str, str], lines: list[str]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names())}; all when none is named")
-    parser.add_argument("--out", type=Path, default=PAGES)
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"benchmarks to run (default: all of {', '.join(names())})"
+    )
+    parser.add_argument("--out", type=Path, default=PAGES, help="output directory (default: docs/evidence)")
     options = parser.parse_args()
     unknown = sorted(set(options.names) - set(names()))
     if unknown:
-        parser.error(f"no benchmark is named {', '.join(unknown)}; there are {', '.join(names())}")
+        parser.error(f"unknown benchmark {', '.join(unknown)}; available: {', '.join(names())}")
     failed = []
     for name in options.names or names():
         print(f"== {name}", flush=True)
         if run(name, options.out):
             failed.append(name)
-    print(f"missed a bar or failed: {', '.join(failed)}" if failed else "every benchmark met its bars")
+    print(f"failed or missed a threshold: {', '.join(failed)}" if failed else "every benchmark passed its thresholds")
     raise SystemExit(bool(failed))
 
 

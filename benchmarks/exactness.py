@@ -1,10 +1,11 @@
-"""Whether the trainer sees what the engine sampled: `python -m benchmarks.exactness [--full] [--model FOLDER]`.
+"""Agreement of trainer and engine: `python -m benchmarks.exactness [--full] [--model DIR]`.
 
-Episodes on embedded desktops are recorded at temperature 1 through the OpenAI endpoint, with a window that grows to 4 turns and
-drops to 2 (so that calls fork), while the engine batches the requests of bystanders. Then, under the same weights in float32:
+Episodes on local desktops are recorded at temperature 1 through the OpenAI endpoint, with a history that grows to 4
+turns and drops to 2 (so that the call graph forks), while the engine batches other clients. Then, with the same
+float32 weights:
 
-- the trainer's log-probs of the sampled tokens against those that the engine gave;
-- the gradient of one GRPO step on merged rows (a chain of calls is one row) against one row per call.
+- log-probs of the sampled tokens, trainer against engine;
+- gradient of one GRPO step, merged sequences (a chain of calls is one sequence) against one sequence per call.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 
 from benchmarks.recording import Recording, held_out_tasks, record
-from benchmarks.thresholds import Bars, parser_of, print_head
+from benchmarks.thresholds import Thresholds, parser_of, print_head
 from deskhand.agents.desktop_agent import AgentConfig
 from deskhand.algorithms.kl import kl_estimate
 from deskhand.models.load import load
@@ -32,37 +33,37 @@ AGENT = AgentConfig(history_max_turns=4, history_keep_turns=2)
 
 @dataclass(frozen=True)
 class Exactness:
-    """What was measured."""
+    """Measurements."""
 
     episodes: int
     fewest_turns: int
     forks: int
-    """Calls that extend none, beyond each episode's first."""
+    """Calls that extend no earlier call, excluding each episode's first."""
     images: int
     tokens: int
     rows_per_pass: float
-    """Mean number of requests in a forward pass of the engine."""
+    """Mean number of requests per forward pass of the engine."""
     largest_difference: float
-    """Nats, over all sampled tokens."""
+    """In nats, over all sampled tokens."""
     kl: float
-    """Mean of the k3 estimate, nats a token."""
+    """Mean k3 estimate in nats per token."""
     merged_rows: int
     single_rows: int
     cosine: float
-    """Of the merged and the unmerged gradient."""
+    """Cosine similarity of the merged and unmerged gradients."""
 
 
 async def measure(
     source: str, folder: Path, *, episodes: int, turns: int, desktops: int = 2, bystanders: int = 2
 ) -> Exactness:
-    """Record, then compare."""
+    """Record episodes, then compare."""
     tasks = held_out_tasks(episodes)
     recording = await record(source, tasks, folder, desktops=desktops, agent=AGENT, turns=turns, bystanders=bystanders)
     return await asyncio.to_thread(compare, source, recording)
 
 
 def compare(source: str, recording: Recording) -> Exactness:
-    """Engine against trainer, and merged against unmerged."""
+    """Compare engine and trainer, and merged and unmerged sequences."""
     graphs = [result.graph for result in recording.results]
     policy = Policy(load(source).model, banned_ids=recording.renderer.banned_ids)
     rows = [row for graph in graphs for row in graph.sequences()]
@@ -85,7 +86,7 @@ def compare(source: str, recording: Recording) -> Exactness:
 
 
 def logprob_differences(policy: Policy, rows: list[Sequence], recording: Recording) -> np.ndarray:
-    """Trainer's log-prob - engine's, for every sampled token, float64[tokens]."""
+    """Return trainer minus engine log-probs of every sampled token, float64[tokens]."""
     found = policy.logprobs(rows, recording.images)
     stated = [np.asarray(row.logprobs)[np.asarray(row.sampled)] for row in rows]
     return np.concatenate([new.astype(np.float64) - old for new, old in zip(found, stated, strict=True)])
@@ -111,18 +112,20 @@ def gradient(source: str, recording: Recording, merge: bool) -> torch.Tensor:
     return torch.cat([moment.reshape(-1).double() for moment in moments])
 
 
-def judge(found: Exactness, bars: Bars) -> None:
-    """Print the figures against their bars."""
+def judge(found: Exactness, thresholds: Thresholds) -> None:
+    """Check the results against the thresholds."""
     print(f"{found.episodes} episodes, {found.images} screenshots, {found.tokens} sampled tokens, {found.forks} forks")
-    bars.check("turns an episode", found.fewest_turns >= 5, f"{found.fewest_turns} at least", ">= 5")
-    bars.check("window forks", found.forks >= found.episodes, f"{found.forks}", "one an episode")
-    bars.check("engine batched others", found.rows_per_pass > 1, f"{found.rows_per_pass:.2f} requests a pass", "> 1")
-    bars.check(
+    thresholds.check("turns an episode", found.fewest_turns >= 5, f"{found.fewest_turns} at least", ">= 5")
+    thresholds.check("window forks", found.forks >= found.episodes, f"{found.forks}", "one an episode")
+    thresholds.check(
+        "engine batched others", found.rows_per_pass > 1, f"{found.rows_per_pass:.2f} requests a pass", "> 1"
+    )
+    thresholds.check(
         "log-probs", found.largest_difference < 1e-3, f"max |difference| {found.largest_difference:.2e} nat", "< 1e-3"
     )
-    bars.check("KL estimate", found.kl < 1e-6, f"mean {found.kl:.2e} nat", "< 1e-6")
+    thresholds.check("KL estimate", found.kl < 1e-6, f"mean {found.kl:.2e} nat", "< 1e-6")
     rows = f"{found.merged_rows} rows against {found.single_rows}"
-    bars.check("merged gradient", found.cosine > 0.9999, f"cosine {found.cosine:.8f}, {rows}", "> 0.9999")
+    thresholds.check("merged gradient", found.cosine > 0.9999, f"cosine {found.cosine:.8f}, {rows}", "> 0.9999")
 
 
 def main() -> None:
@@ -137,9 +140,9 @@ def main() -> None:
     }[options.size]
     with tempfile.TemporaryDirectory(prefix="deskhand-exactness-") as folder:
         found = asyncio.run(measure(options.model, Path(folder), **sizes))
-    bars = Bars()
-    judge(found, bars)
-    bars.finish()
+    thresholds = Thresholds()
+    judge(found, thresholds)
+    thresholds.finish()
 
 
 if __name__ == "__main__":

@@ -1,5 +1,4 @@
-"""Ports for programs that cannot be given a bound socket. Invariant: no connection of this machine is given one of them by chance
-while such a program starts, and two benchmarks do not draw the same ones because they have the same seed."""
+"""Free ports for programs that cannot be given a bound socket. The range lies below Linux' ephemeral ports."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ _chance = random.SystemRandom()
 
 
 def free_port(count: int = 1) -> int:
-    """The first of `count` ports of the loopback address in a row on which nobody listens."""
+    """Return the first of `count` consecutive free ports on the loopback address."""
     while True:
         first = _chance.choice(RANGE)
         with contextlib.ExitStack() as held, contextlib.suppress(OSError):

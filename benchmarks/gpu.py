@@ -1,10 +1,10 @@
-"""One device, two roles: `python -m benchmarks.gpu --full` on a machine with a GPU.
+"""Rollout and training on one GPU: `python -m benchmarks.gpu --full`.
 
-Qwen3-VL-4B's shapes with random weights, first with adapters, then with all weights of the language model: agents on embedded
-desktops ask the engine, their episodes are trained, the weights are published. Screens are 1280x720, every one another picture, so
-nothing is spared that a real run would not be spared. Prints, for each mode: episodes a minute, tokens sampled and trained a
-second, the share of the device's peak in training (MFU), seconds to publish, and the measured peak of memory against the
-planner's. Without --full the shapes are tiny and the device is the processor: that shows that the command works, no more.
+Qwen3-VL-4B shapes with random weights, first with LoRA, then training all language-model weights: agents on local
+desktops call the engine, their episodes are trained on, and weights are synchronized. Screens are 1280x720 and all
+different. Printed per mode: episodes per minute, tokens sampled and trained per second, MFU, seconds to synchronize
+weights, and peak memory against the estimate. Without --full the shapes are tiny and run on the CPU, which only shows
+that the command works.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from zlib import crc32
 import torch
 
 from benchmarks.peak_memory import peak_bytes
-from benchmarks.thresholds import Bars, parser_of, print_head
+from benchmarks.thresholds import Thresholds, parser_of, print_head
 from deskhand.actions.ops import REL_1000, Click, Op, Point
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
 from deskhand.config.schema import EngineConfig
@@ -62,7 +62,7 @@ TOLERANCE = 0.10
 
 @dataclass(frozen=True)
 class Size:
-    """How much is done."""
+    """Amount of work."""
 
     device: str
     dtype: str
@@ -77,7 +77,7 @@ class Size:
 
 
 def tiny_values() -> dict[str, Any]:
-    """Qwen3-VL-4B's architecture with everything made small."""
+    """Return Qwen3-VL-4B's architecture at tiny sizes."""
     text, vision = architectures.QWEN3_VL_4B["text_config"], architectures.QWEN3_VL_4B["vision_config"]
     rope = {**text["rope_parameters"], "mrope_section": [6, 5, 5]}
     text = {
@@ -101,7 +101,7 @@ MODES = {"lora": PolicyConfig(lora=LoraConfig(rank=64), gradient_checkpointing=T
 
 
 class AnyClick:
-    """Understands every text as a click somewhere, so that a model of random weights plays whole episodes."""
+    """Format that reads every text as a click, so that a random model plays whole episodes."""
 
     name = "any_click"
 
@@ -112,14 +112,14 @@ class AnyClick:
 
 
 class Babbler(DesktopAgent):
-    """Takes replies that were cut, too."""
+    """Agent that accepts truncated replies."""
 
     async def _act(self, desktop: Any, view: Any, text: str, truncated: bool, action_id: str) -> Any:
         return await super()._act(desktop, view, text, False, action_id)
 
 
 def loaded(size: Size) -> LoadedModel:
-    """The model with random weights, and the tokenizer of the policy in the box."""
+    """Return the model with random weights, and the bundled policy's tokenizer."""
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
     tokenizer = build_tokenizer(corpus((FAMILY,)))
@@ -145,7 +145,7 @@ def loaded(size: Size) -> LoadedModel:
 
 
 def task_of(size: Size, number: int) -> Task:
-    """A task of the suite on a screen of another size, with as many steps as are to be played."""
+    """Return a task of the suite on another screen size, with a fixed number of steps."""
     made = basics.make_task(FAMILY, seed_for("train", number))
     return dataclasses.replace(made, width=size.screen[0], height=size.screen[1], max_steps=size.turns)
 
@@ -154,7 +154,7 @@ def task_of(size: Size, number: int) -> Task:
 async def playing(
     size: Size, model: LoadedModel, engine: HfEngine
 ) -> AsyncIterator[tuple[RecordedRunner, ImageCache, tuple[int, ...]]]:
-    """Agents on desktops of the size. They are shown noise: each screenshot is a picture of its own."""
+    """Yield agents on desktops; every screenshot is different noise."""
     renderer = ChatRenderer(model.tokenizer)
     images = ImageCache(model.image_processor, prepared_bytes=32 << 30)
     recorder = Recorder(renderer, engine, images)
@@ -167,7 +167,7 @@ async def playing(
         ),
         action_format=AnyClick(),  # type: ignore[arg-type]
     )
-    async with DesktopPool(size.desktops, spares=0) as pool:
+    async with DesktopPool(size.desktops, prewarm=0) as pool:
         runner = RecordedRunner(pool, recorder, agent)
         try:
             yield runner, images, renderer.banned_ids
@@ -177,7 +177,7 @@ async def playing(
 
 
 async def play(size: Size, runner: RecordedRunner, first: int, count: int) -> list[EpisodeResult]:
-    """Episodes from number `first` on, as many at a time as there are desktops."""
+    """Play episodes from number `first` on, one per desktop concurrently."""
     places = asyncio.Semaphore(size.desktops)
 
     async def one(number: int) -> EpisodeResult:
@@ -195,7 +195,7 @@ def predicted(
     images: ImageCache,
     sizes: dict[str, int],
 ) -> tuple[MemoryEstimate, Workload]:
-    """The planner's sum for what was really played, with the engine's own `sizes`."""
+    """Return the memory estimate for the episodes played, with the engine's own `sizes`."""
     shown = {span.sha256: images[span.sha256] for row in rows for span in row.spans}
     largest = max(shown.values(), key=lambda image: image.tokens)
     longest = max(len(row.token_ids) for row in rows)
@@ -221,7 +221,7 @@ def predicted(
 
 @dataclass(frozen=True)
 class Found:
-    """What was measured. Tokens are those of rows, prompts and screenshots included, but for `sampled`."""
+    """Measurements; token counts include prompts and screenshots, except `sampled`."""
 
     episodes: int
     play_s: float
@@ -237,7 +237,7 @@ class Found:
 
 
 async def measure(size: Size, config: PolicyConfig) -> Found:
-    """Play, train twice, publish; the second step is the one that is measured."""
+    """Play, train twice and synchronize; the second step is measured."""
     settings = TrainerConfig(learning_rate=1e-6, importance_weight_cap=None)
     model = loaded(size)
     longest = size.grow_to * ((size.screen[0] // 28) * (size.screen[1] // 28) + size.reply_tokens + 64) + 512
@@ -287,7 +287,7 @@ async def measure(size: Size, config: PolicyConfig) -> Found:
 
 
 async def apart(size: Size, policy: Policy) -> dict[str, float]:
-    """Seconds to publish to an engine with a copy of the model: whole weights and, where there is one, the adapter alone."""
+    """Return the seconds to synchronize full weights, and adapters alone, to a separate engine."""
     engine, found = HfEngine(loaded(size), EngineConfig(max_num_seqs=1, max_model_len=128, image_cache_tokens=1)), {}
     try:
         for version in (1, 2):  # the first time makes room
@@ -304,7 +304,7 @@ async def apart(size: Size, policy: Policy) -> dict[str, float]:
 
 
 def as_files(rank: int) -> None:
-    """Print how long an adapter of Qwen3-VL-4B takes on its way to a server: copied, written as a folder, and read again."""
+    """Print the time to transfer a Qwen3-VL-4B adapter to a server: copy, write and read."""
     from safetensors.torch import load_file
 
     with torch.device("meta"):
@@ -326,15 +326,16 @@ def as_files(rank: int) -> None:
     print(f"\nan adapter of Qwen3-VL-4B, rank {rank}, as files: {found}")
 
 
-def show(mode: str, size: Size, config: PolicyConfig, found: Found, bars: Bars) -> None:
-    """Print what was measured, and the planner's sum beside it."""
+def show(mode: str, size: Size, config: PolicyConfig, found: Found, thresholds: Thresholds) -> None:
+    """Print the measurements next to the estimate."""
     plan, work, device = found.plan, found.work, device_of(size.device)
     done, peak_flops = operations(size.values, plan, work, adapters=config.lora is not None), device.flops(size.dtype)
     weights, trained = plan.traced.parameters + plan.tower.parameters, plan.traced.trained + plan.tower.trained
     print(f"\n{mode}: {count(weights)} weights, {count(trained)} trained")
     rate = 60 * found.episodes / found.play_s
     print(
-        f"episodes/min: {rate:.1f} ({found.episodes} of {size.episodes}, {size.turns} turns each, {size.desktops} at a time)"
+        f"episodes/min: {rate:.1f} ({found.episodes} of {size.episodes}, {size.turns} turns each, "
+        f"{size.desktops} at a time)"
     )
     print(f"sampled: {found.sampled / found.play_s:.0f} tokens/s")
     trained = f"{found.tokens} tokens and {work.step_images} screenshots in {found.step_s:.2f} s"
@@ -354,7 +355,7 @@ def show(mode: str, size: Size, config: PolicyConfig, found: Found, bars: Bars) 
     unit, name = (GIB, "GiB") if most >= GIB else (MIB, "MiB")
     figures = f"measured peak {found.peak / unit:.3f} {name}, planned {least / unit:.3f} to {most / unit:.3f} {name}"
     kept = least * (1 - TOLERANCE) <= found.peak <= most * (1 + TOLERANCE)
-    bars.check(
+    thresholds.check(
         f"{mode}: {figures}",
         kept,
         f"{100 * (found.peak / most - 1):+.1f} % of the most",
@@ -363,7 +364,7 @@ def show(mode: str, size: Size, config: PolicyConfig, found: Found, bars: Bars) 
 
 
 def _held(device: str, trainer: Trainer) -> int:
-    """Bytes held before a step: on a GPU by everything, on a processor by weights, masters and moments."""
+    """Return the bytes held before a step."""
     if device.startswith("cuda"):
         return torch.cuda.memory_allocated(device)
     found = {
@@ -385,12 +386,12 @@ def main() -> None:
         print("no GPU is used: tiny shapes on the processor, which show that the command works and nothing of a GPU")
     else:
         print(f"device:   {torch.cuda.get_device_name(0)}")
-    bars = Bars()
+    thresholds = Thresholds()
     for mode in [arguments.only] if arguments.only else MODES:
-        config = MODES[mode].model_copy(update={"batch_tokens": size.batch_tokens})
-        show(mode, size, config, asyncio.run(measure(size, config)), bars)
+        config = MODES[mode].model_copy(update={"max_tokens_per_mb": size.max_tokens_per_mb})
+        show(mode, size, config, asyncio.run(measure(size, config)), thresholds)
     as_files(64)
-    bars.finish()
+    thresholds.finish()
 
 
 if __name__ == "__main__":

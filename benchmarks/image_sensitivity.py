@@ -1,8 +1,8 @@
-"""Whether the policy sees: `python -m benchmarks.image_sensitivity [--full] [--model FOLDER]`.
+"""Whether the policy uses its screenshots: `python -m benchmarks.image_sensitivity [--full] [--model DIR]`.
 
-Recorded episodes are scored again by the trainer with other pictures under the same ids: those of another episode of the same
-screen size, and, for scale, the same pictures after a lossless round trip (decoded, encoded anew, decoded, prepared). What counts
-is how much the log-probs of the sampled coordinates change, in nats.
+The trainer scores recorded episodes again with other images: those of another episode of the same screen size and, as
+a baseline, the same images after a lossless round trip. Measured is the mean change of the log-probs of the sampled
+coordinates, in nats.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.recording import Recording, held_out_tasks, record
-from benchmarks.thresholds import Bars, parser_of, print_head
+from benchmarks.thresholds import Thresholds, parser_of, print_head
 from deskhand.models.load import load
 from deskhand.recorder.graph import CallGraph, Sequence
 from deskhand.recorder.images import ImageCache
@@ -33,7 +33,7 @@ _COORDINATE = re.compile(r'"[xy]2?":(\d+)|\[(\d+),(\d+)\]')
 
 @dataclass(frozen=True)
 class Sight:
-    """Mean |change| of the log-prob of a coordinate token, nats."""
+    """Mean absolute change of a coordinate token's log-prob, in nats."""
 
     episodes: int
     coordinates: int
@@ -44,13 +44,13 @@ class Sight:
 
 
 async def measure(source: str, folder: Path, *, episodes: int, desktops: int = 2) -> Sight:
-    """Record, then score again."""
+    """Record episodes, then score again."""
     recording = await record(source, held_out_tasks(episodes), folder, desktops=desktops)
     return await asyncio.to_thread(compare, source, recording)
 
 
 def compare(source: str, recording: Recording) -> Sight:
-    """Score all rows with their own pictures, with swapped ones and with re-encoded ones."""
+    """Score all sequences with original, swapped and re-encoded images."""
     model = load(source)
     policy = Policy(model.model, banned_ids=recording.renderer.banned_ids)
     graphs = [result.graph for result in recording.results if result.graph.calls]
@@ -78,7 +78,7 @@ def _scores(policy: Policy, rows: list[Sequence], images: Mapping[str, PreparedI
 
 
 def partners(graphs: list[CallGraph], images: Mapping[str, PreparedImage]) -> list[tuple[CallGraph, list[str]]]:
-    """Each graph with the pictures of the next graph of the same screen size; those without such a partner are left out."""
+    """Pair each graph with the images of the next graph of the same screen size, if any."""
     by_size: dict[tuple[int, int, int], list[CallGraph]] = {}
     for graph in graphs:
         by_size.setdefault(images[graph.calls[0].spans[0].sha256].grid_thw, []).append(graph)
@@ -91,7 +91,7 @@ def partners(graphs: list[CallGraph], images: Mapping[str, PreparedImage]) -> li
 
 
 def reencoded(names: set[str], recording: Recording, fresh: ImageCache) -> dict[str, PreparedImage]:
-    """The recorded pictures after a lossless round trip, prepared by a cache that has not seen them."""
+    """Return the recorded images after a lossless round trip, prepared by a new cache."""
     found = {}
     for name in sorted(names):
         kept = recording.frames.png(name)
@@ -104,7 +104,7 @@ def reencoded(names: set[str], recording: Recording, fresh: ImageCache) -> dict[
 
 
 def coordinate_marks(row: Sequence, renderer: ChatRenderer) -> np.ndarray:
-    """For each sampled token of a row whether a digit of a coordinate is in its text, bool[sampled tokens]."""
+    """Return whether each sampled token contains a digit of a coordinate, bool[sampled tokens]."""
     texts = [renderer.token_text(token) for token, sampled in zip(row.token_ids, row.sampled, strict=True) if sampled]
     owners = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
     marks = np.zeros(len(texts), dtype=bool)
@@ -115,15 +115,16 @@ def coordinate_marks(row: Sequence, renderer: ChatRenderer) -> np.ndarray:
     return marks
 
 
-def judge(found: Sight, bars: Bars) -> None:
-    """Print the figures against their bars."""
+def judge(found: Sight, thresholds: Thresholds) -> None:
+    """Check the results against the thresholds."""
     print(f"{found.episodes} episodes, {found.coordinates} sampled coordinates")
     print(
-        f"mean |change of log-prob|: coordinates {found.swapped:.3f} nat, other sampled tokens {found.other_tokens:.3f} nat"
+        f"mean |change of log-prob|: coordinates {found.swapped:.3f} nat, other sampled tokens "
+        f"{found.other_tokens:.3f} nat"
     )
-    bars.check("swapped pictures", found.swapped >= 0.5, f"mean |change| {found.swapped:.3f} nat", ">= 0.5 nat")
+    thresholds.check("swapped pictures", found.swapped >= 0.5, f"mean |change| {found.swapped:.3f} nat", ">= 0.5 nat")
     scale = f"{found.reencoded:.2e} nat by a lossless re-encoding"
-    bars.check(
+    thresholds.check(
         "against re-encoding",
         found.swapped >= 20 * found.reencoded,
         f"{found.swapped:.3f} nat, {scale}",
@@ -139,9 +140,9 @@ def main() -> None:
     sizes = {"smoke": {"episodes": 4}, "small": {"episodes": 8}, "full": {"episodes": 96, "desktops": 4}}[options.size]
     with tempfile.TemporaryDirectory(prefix="deskhand-sight-") as folder:
         found = asyncio.run(measure(options.model, Path(folder), **sizes))
-    bars = Bars()
-    judge(found, bars)
-    bars.finish()
+    thresholds = Thresholds()
+    judge(found, thresholds)
+    thresholds.finish()
 
 
 if __name__ == "__main__":

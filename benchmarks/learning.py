@@ -1,10 +1,9 @@
-"""Whether the demo learns, and learns to see: `python -m benchmarks.learning [--full] [--seeds N] [--folder FOLDER]`.
+"""Whether the demo learns, and uses images: `python -m benchmarks.learning [--full] [--seeds N] [--folder DIR]`.
 
-Runs `deskhand demo` itself, once for each seed, and with --full once more blind (the model is shown noise in place of screenshots),
-and reads the figures from the run folders. Held-out tasks are the same before and after and for every seed. Rates have Wilson
-95 % intervals; a gain's interval is Newcombe's hybrid score interval (Statistics in Medicine 17, 1998, method 10).
-
-Without --full the runs are two steps long: they show that the circle closes, and their gains are not judged.
+Runs `deskhand demo` once per seed, plus with --full once on noise images, and reads the metrics from the run
+directories. Held-out tasks are the same for all evaluations. Rates have Wilson 95 % intervals; the interval of a gain
+is Newcombe's hybrid score interval (Statistics in Medicine 17, 1998, method 10). Without --full the runs take two
+steps and gains are not judged.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.thresholds import ROOT, Bars, parser_of, print_head
+from benchmarks.thresholds import ROOT, Thresholds, parser_of, print_head
 from deskhand.rollout.eval_loop import EvalReport, build_eval_report
 from deskhand.rollout.success_rates import Proportion
 from deskhand.store.run import TRAIN, Run
@@ -36,7 +35,7 @@ SHORTEST = (*SHORT, "loop.total_steps=1", "loop.max_concurrent_episodes=2", "eva
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run of the demo came to."""
+    """Result of one demo run."""
 
     name: str
     before: EvalReport
@@ -53,7 +52,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Gain:
-    """The difference of two rates, with its 95 % interval."""
+    """Difference of two rates with its 95 % interval."""
 
     before: Proportion
     after: Proportion
@@ -80,7 +79,7 @@ class Gain:
 
 
 def run_demo(name: str, folder: Path, settings: Sequence[str]) -> Outcome:
-    """Run the command in a process of its own; its output goes to `<folder>.log`. Raises `SystemExit` when it fails."""
+    """Run the demo in a process, with output to `<folder>.log`. Raises `SystemExit` if it fails."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, "-m", "deskhand", "demo", "--folder", str(folder), "--fresh"]
     for setting in settings:
@@ -117,10 +116,11 @@ def outcome_of(name: str, run: Run, began_at: float, total_s: float) -> Outcome:
 
 
 def print_outcome(found: Outcome) -> None:
-    """The figures of a run as a small table."""
+    """Print the result of a run as a table."""
     print(f"\n{found.name}: {found.steps} steps, {found.episodes} training episodes")
     print(
-        f"  first update {found.first_update_s:.0f} s, last {found.training_s:.0f} s, whole command {found.total_s:.0f} s"
+        f"  first update {found.first_update_s:.0f} s, last {found.training_s:.0f} s, whole command "
+        f"{found.total_s:.0f} s"
     )
     rows = [("held-out success", found.before.success, found.after.success)]
     rows += [
@@ -136,38 +136,40 @@ def print_outcome(found: Outcome) -> None:
     sys.stdout.flush()
 
 
-def judge_time(found: Outcome, bars: Bars) -> None:
-    """Bars that every run has to meet."""
-    bars.check(f"{found.name}: first update", found.first_update_s <= 60, f"{found.first_update_s:.0f} s", "<= 60 s")
-    bars.check(f"{found.name}: whole demo", found.total_s <= 600, f"{found.total_s:.0f} s", "<= 600 s")
+def judge_time(found: Outcome, thresholds: Thresholds) -> None:
+    """Check the thresholds of every run."""
+    thresholds.check(
+        f"{found.name}: first update", found.first_update_s <= 60, f"{found.first_update_s:.0f} s", "<= 60 s"
+    )
+    thresholds.check(f"{found.name}: whole demo", found.total_s <= 600, f"{found.total_s:.0f} s", "<= 600 s")
 
 
-def judge_gain(found: Outcome, bars: Bars) -> None:
-    """Bars of a run that sees."""
+def judge_gain(found: Outcome, thresholds: Thresholds) -> None:
+    """Check the thresholds of a run with images."""
     success, clicks = (
         Gain(found.before.success, found.after.success),
         Gain(found.before.first_click, found.after.first_click),
     )
     smaller = min(found.before.success.total, found.after.success.total)
-    bars.check(f"{found.name}: held-out episodes", smaller >= 200, f"{smaller} on the smaller side", ">= 200")
+    thresholds.check(f"{found.name}: held-out episodes", smaller >= 200, f"{smaller} on the smaller side", ">= 200")
     passed = success.value >= 0.2 and success.apart
     apart = "apart" if success.apart else "not apart"
-    bars.check(f"{found.name}: success", passed, f"{success}, intervals {apart}", ">= 20 points, intervals apart")
-    bars.check(f"{found.name}: first click on target", clicks.value >= 0.1, f"{clicks}", ">= 10 points")
+    thresholds.check(f"{found.name}: success", passed, f"{success}, intervals {apart}", ">= 20 points, intervals apart")
+    thresholds.check(f"{found.name}: first click on target", clicks.value >= 0.1, f"{clicks}", ">= 10 points")
 
 
-def judge_blind(blind: Outcome, seeing: Sequence[Outcome], bars: Bars) -> None:
-    """The blind run against every run that sees."""
+def judge_blind(blind: Outcome, seeing: Sequence[Outcome], thresholds: Thresholds) -> None:
+    """Compare the noise-image run with every other run."""
     lost = Gain(blind.before.success, blind.after.success)
     for found in seeing:
         won = Gain(found.before.success, found.after.success)
         passed = lost.value <= won.value / 2 and lost.interval[1] < won.interval[0]
         figure = f"blind {lost}, seeing {won}"
-        bars.check(f"blind against {found.name}", passed, figure, "at most half, intervals apart")
+        thresholds.check(f"blind against {found.name}", passed, figure, "at most half, intervals apart")
 
 
 def options_of(description: str | None, folder: str) -> argparse.Namespace:
-    """The size, `--seeds N` and `--folder FOLDER` from the command line."""
+    """Parse the size, `--seeds` and `--folder` options."""
     parser = parser_of(description)
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--folder", type=Path, default=Path(folder))
@@ -175,7 +177,7 @@ def options_of(description: str | None, folder: str) -> argparse.Namespace:
 
 
 def run_seeds(options: argparse.Namespace, extra: Sequence[str] = ()) -> list[Outcome]:
-    """One demo a seed (two at full size unless said otherwise), with `extra` settings, printed as they end."""
+    """Run one demo per seed (default at full size: two) with `extra` settings."""
     settings = [*extra, *{"smoke": SHORTEST, "small": SHORT, "full": ()}[options.size]]
     found = []
     for seed in range(options.seeds or (2 if options.size == "full" else 1)):
@@ -187,7 +189,7 @@ def run_seeds(options: argparse.Namespace, extra: Sequence[str] = ()) -> list[Ou
 def main() -> None:
     options = options_of(__doc__, "runs/evidence/learning")
     print_head()
-    bars = Bars()
+    thresholds = Thresholds()
     seeing = run_seeds(options)
     blind = (
         run_demo("blind", options.folder / "blind", ["seed=0", "agent.noise_images=true"])
@@ -198,12 +200,12 @@ def main() -> None:
         print_outcome(blind)
     print()
     for found in seeing:
-        judge_time(found, bars)
+        judge_time(found, thresholds)
         if options.size == "full":
-            judge_gain(found, bars)
+            judge_gain(found, thresholds)
     if blind is not None:
-        judge_blind(blind, seeing, bars)
-    bars.finish()
+        judge_blind(blind, seeing, thresholds)
+    thresholds.finish()
 
 
 if __name__ == "__main__":

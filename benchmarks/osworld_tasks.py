@@ -1,15 +1,14 @@
-"""OSWorld's tasks on the embedded desktop: `python -m benchmarks.osworld_tasks` (`--full`: every task, not the first few).
+"""OSWorld tasks on a local desktop: `python -m benchmarks.osworld_tasks` (`--full` for all tasks).
 
-For each feasible task that needs no download, live web, systemd, installation of software or VS Code: a fresh desktop is set up
-by the task's own steps, our scripted solution acts by clicks and keys, and OSWorld's own metrics judge; then the same with
-nothing done. A task without a solution is listed with the reason. `--tasks` names the folder of task files
-(`$DESKHAND_OSWORLD_TASKS`); they are not part of this project. The evaluators' environment is made by `scripts/environment
-osworld-evaluators`.
+For each feasible task that needs no download, live web, systemd, software installation or VS Code: a fresh desktop is
+set up by the task's own steps, a scripted solution acts by clicks and keys, and OSWorld's own metrics score it; then
+again without acting. Tasks without a solution are listed with the reason. `--tasks` is the directory of task files
+(`$DESKHAND_OSWORLD_TASKS`), which are not part of this project. `scripts/environment osworld-evaluators` creates the
+evaluators' environment. Finally, 32 siblings of one task with different end states are evaluated concurrently and
+sequentially.
 
-Then 32 siblings of one task, on desktops of their own with different end states, are judged at once and one by one.
-
-The bars: at least 15 tasks with a solution that scores 1 while doing nothing scores 0, `chrome/bb5e4c0d-...` among them, and
-outcomes of the siblings that are equal to the last bit.
+Thresholds: at least 15 tasks whose solution scores 1 and whose no-op scores 0, including `chrome/bb5e4c0d-...`, and
+identical outcomes of the siblings.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ import structlog
 from benchmarks.osworld.scripted_actor import Hands
 from benchmarks.osworld.sibling_episodes import outcomes
 from benchmarks.osworld.solutions import REASONS, SOLUTIONS, Solution
-from benchmarks.thresholds import ROOT, Bars, parser_of, print_head
+from benchmarks.thresholds import ROOT, Thresholds, parser_of, print_head
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import DeskhandError
 from deskhand.osworld.scoring import default_official_evaluators
@@ -47,7 +46,7 @@ OUTSIDE = frozenset({"file", "web", "account", "systemd", "packages", "unknown"}
 
 @dataclass(frozen=True)
 class Played:
-    """`score` is None where there is none; `note` says why."""
+    """Score (None if there is none) and the reason."""
 
     score: float | None
     ops: int
@@ -60,7 +59,7 @@ class Played:
 
 
 def candidates(folder: Path) -> list[ImportedTask]:
-    """The feasible tasks that this benchmark is about."""
+    """Return the feasible tasks in scope."""
     found = []
     for task in check_compatibility("osworld", folder).tasks:
         code = any(need.kind == "application" and need.detail.startswith("vs_code") for need in task.needs)
@@ -72,7 +71,7 @@ def candidates(folder: Path) -> list[ImportedTask]:
 
 
 async def play(task: Task, solve: Solution | None) -> Played:
-    """Set up, act, judge, on a desktop of its own."""
+    """Set up, act and evaluate on a fresh desktop."""
     desktop = LocalDesktop()
     began = time.monotonic()
     hands = Hands(desktop, task.width, task.height)
@@ -93,13 +92,13 @@ async def play(task: Task, solve: Solution | None) -> Played:
 
 
 async def measure(imported: ImportedTask) -> tuple[Played, Played]:
-    """The solution, and nothing."""
+    """Play the solution and a no-op."""
     made = task_of(imported.loaded.task, domain=imported.domain, accessibility=True)
     return await play(made, SOLUTIONS[imported.loaded.task.id]), await play(made, None)
 
 
-async def run(folder: Path, most: int | None, only: list[str], siblings: int) -> Bars:
-    bars = Bars()
+async def run(folder: Path, most: int | None, only: list[str], siblings: int) -> Thresholds:
+    thresholds = Thresholds()
     evaluators = default_official_evaluators()
     judged_by = "OSWorld's own" if evaluators is not None else "our versions of OSWorld's"
     tasks = [
@@ -126,10 +125,10 @@ async def run(folder: Path, most: int | None, only: list[str], siblings: int) ->
         if (solved.score, nothing.score) == (1.0, 0.0):
             passed.add(task.loaded.task.id)
     wanted = min(WANTED, most) if most is not None else WANTED
-    bars.check(
+    thresholds.check(
         "solved by its solution and not by doing nothing", len(passed) >= wanted, f"{len(passed)} tasks", f">= {wanted}"
     )
-    bars.check(f"chrome/{FIRST} among them", FIRST in passed, str(FIRST in passed), "True")
+    thresholds.check(f"chrome/{FIRST} among them", FIRST in passed, str(FIRST in passed), "True")
     if evaluators is not None:  # nobody else has the metrics of this task
         together, alone = await outcomes(siblings)
         same = repr(together) == repr(alone)
@@ -137,9 +136,11 @@ async def run(folder: Path, most: int | None, only: list[str], siblings: int) ->
         scored = sum(isinstance(outcome, Scored) for outcome in together)
         figure = f"{scored} scored, {len(scores)} different scores, {'equal' if same else 'different'}"
         passed_as_one = same and len(scores) > siblings // 2
-        bars.check(f"{siblings} siblings judged at once and one by one", passed_as_one, figure, "equal to the last bit")
-    bars.check("judged by OSWorld's own metrics", evaluators is not None, judged_by, "OSWorld's own")
-    return bars
+        thresholds.check(
+            f"{siblings} siblings judged at once and one by one", passed_as_one, figure, "equal to the last bit"
+        )
+    thresholds.check("judged by OSWorld's own metrics", evaluators is not None, judged_by, "OSWorld's own")
+    return thresholds
 
 
 def main() -> None:

@@ -1,6 +1,6 @@
-"""The most memory that tensors took while something ran. Invariant: it is read from the allocator, not from what was asked of it.
+"""Peak tensor memory of a function, read from the allocator.
 
-On a GPU from torch's caching allocator. On a processor from the allocation events of torch's profiler, those of this thread.
+Uses torch's caching allocator on a GPU, and the profiler's allocation events of this thread on a CPU.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 
 
 def peak_bytes(work: Callable[[], Any], device: str = "cpu") -> int:
-    """Run `work`; bytes above those that were held before, at the moment when most was."""
+    """Run `work` and return the peak bytes above those held before."""
     if device.startswith("cuda"):
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats(device)

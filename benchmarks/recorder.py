@@ -1,23 +1,20 @@
-"""What the recorder costs beside the engine: `python -m benchmarks.recorder [--full]`.
+"""Overhead of the recorder: `python -m benchmarks.recorder [--full]`.
 
-Engines that answer at once stand behind Deskhand's endpoint and behind AReaL's proxy (`benchmarks.recorder_vs_areal`), so all the time is the
-endpoints' own. Printed:
+Instant engines run behind Deskhand's endpoint and AReaL's proxy (`benchmarks.recorder_vs_areal`), so all time is the
+endpoint's. Printed:
 
-1. parts: what each part of taking one new screenshot costs (`benchmarks.recorder_parts`);
-2. overhead: from a request to its reply over HTTP, p50 and p99, with 1 and 32 sessions at once and 1, 5 and 15 screenshots of
-   1280x720 in the conversation, of which one is new in each call. Deskhand decodes that screenshot, hands the trainer's patches
-   of it to its engine and has picture and call on disk before it answers; AReaL's proxy (1.0.4) hands pictures on and keeps its
-   records in memory. More alike are two further lines: `blind engine`, whose engine asks for no patches, as the one behind AReaL's
-   proxy does not (they are then made when a trainer asks); and `known`, where the same requests were made before in another
-   session, so that no screenshot is new to either;
-3. growth: the CPU time of decoding, preprocessing, tokenising and rendering over episodes of more and more turns that keep all
-   their screenshots, and the exponent fitted to it (1 is linear), side by side with running the checkpoint's processor and
-   tokenizer on each whole prefix; the bytes of the requests, which the API itself makes grow with the square of the turns, and the
-   CPU time of both whole processes, to which these bytes belong, are printed beside it;
-4. the longest callback of the event loop, with several agents at once.
+1. parts: cost of each step of processing a new screenshot (`benchmarks.recorder_parts`); 2. overhead: request to reply
+over HTTP, p50 and p99, with 1 and 32 concurrent sessions and 1, 5 and 15 screenshots of 1280x720 in the conversation,
+one of them new per call. Deskhand decodes that screenshot, passes the trainer's patches to its engine and stores image
+and call before it replies; AReaL's proxy (1.0.4) passes images through and keeps records in memory. More comparable
+are `blind engine`, whose engine requests no patches, and `known`, where another session already sent the same
+screenshots; 3. growth: CPU time of decoding, preprocessing, tokenizing and rendering over episodes of increasing
+length that keep all screenshots, with the fitted exponent (1 is linear), next to the checkpoint's processor and
+tokenizer on every whole prefix. Request bytes, which grow quadratically by the API's design, and the CPU time of both
+processes are printed too; 4. the longest event-loop callback with several concurrent agents.
 
-Without --full the same is measured on smaller screens and shorter episodes, and AReaL's proxy only where its environment is there;
-with --smoke it is left out.
+Without --full, screens are smaller and episodes shorter, and AReaL's proxy runs only if its environment exists;
+--smoke skips it.
 """
 
 from __future__ import annotations
@@ -36,7 +33,7 @@ import numpy as np
 from benchmarks.recorder_parts import COUNT, print_parts
 from benchmarks.recorder_vs_areal import Proxy, areal, areal_python, deskhand
 from benchmarks.synthetic_screens import QUESTION, Endpoint, body, forever, screenshot, turn
-from benchmarks.thresholds import Bars, parser_of, print_head
+from benchmarks.thresholds import Thresholds, parser_of, print_head
 from deskhand.recorder import images as images_module
 from deskhand.recorder.fast_patches import PatchLookup
 from deskhand.recorder.images import ImageCache, decode_rgb
@@ -44,12 +41,12 @@ from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.server import in_process_client
 
 EXPONENT = 1.1
-"""The bar of growth: time is proportional to turns to at most this power."""
+"""Threshold of growth: exponent of time over turns."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured."""
+    """Amount of work."""
 
     screen: tuple[int, int]
     turns: tuple[int, ...]
@@ -65,7 +62,7 @@ SIZES = {"smoke": Size((160, 128), (2, 4), (1, 2), ((2, 2),)), "small": SMALL, "
 
 @functools.cache
 def screen_of(session: int, number: int, width: int, height: int) -> dict[str, Any]:
-    """A message with a screenshot of its own."""
+    """Return a message with a new screenshot."""
     return turn(screenshot(np.random.default_rng([session, number]), width, height))
 
 
@@ -97,7 +94,7 @@ async def overheads_ms(
 
 
 async def process_cost(proxy: Proxy, screens: list[bytes]) -> float:
-    """CPU seconds of the proxy's process over an episode that keeps all its screenshots."""
+    """Return the proxy's CPU seconds for an episode that keeps all screenshots."""
     talk, headers = list[dict[str, Any]](), await proxy.session(f"growth-{len(screens)}")
     before = proxy.cpu_s()
     for screen in screens:
@@ -108,7 +105,7 @@ async def process_cost(proxy: Proxy, screens: list[bytes]) -> float:
 
 
 async def recorder_cost(screens: list[bytes]) -> tuple[float, int]:
-    """(CPU seconds of the recorder's work on images and text in an episode that keeps all screenshots, bytes of its requests)."""
+    """Return (CPU seconds of image and text processing, request bytes) of an episode that keeps all screenshots."""
     bench, talk, sent = Endpoint(prepared_bytes=8 << 30), list[dict[str, Any]](), 0
     headers = {"authorization": f"Bearer {bench.recorder.open_session('s')}"}
     async with in_process_client(bench.app) as http:
@@ -125,7 +122,7 @@ async def recorder_cost(screens: list[bytes]) -> tuple[float, int]:
 
 
 def reprocessing_cost(screens: list[bytes]) -> float:
-    """CPU seconds of decoding, preprocessing and tokenising every prefix anew, as a processor on the whole conversation does."""
+    """Return the CPU seconds of decoding, preprocessing and tokenizing every prefix again."""
     bench = Endpoint()
     started = time.process_time()
     for count in range(1, len(screens) + 1):
@@ -144,7 +141,7 @@ def reprocessing_cost(screens: list[bytes]) -> float:
 
 @contextmanager
 def measured_work() -> Iterator[list[float]]:
-    """Collect the CPU seconds of decoding, preprocessing, making values for the engine and rendering, each in its own thread."""
+    """Collect the CPU seconds of each processing step, per thread."""
     spent: list[float] = []
     targets = [
         (images_module, "decode_rgb"),
@@ -174,7 +171,7 @@ def measured_work() -> Iterator[list[float]]:
 
 
 async def longest_callback_ms(size: Size, agents: int) -> tuple[float, float]:
-    """(wall, CPU) milliseconds of the longest callback of the event loop while several agents call."""
+    """Return (wall, CPU) milliseconds of the longest event-loop callback with several agents."""
     bench = Endpoint()
     screens = [
         [turn(screenshot(np.random.default_rng([agent, n]), *size.screen)) for n in range(6)] for agent in range(agents)
@@ -193,7 +190,7 @@ async def longest_callback_ms(size: Size, agents: int) -> tuple[float, float]:
 
 @contextmanager
 def measured_callbacks() -> Iterator[list[tuple[float, float]]]:
-    """Measure every callback that an event loop of this process runs inside."""
+    """Measure every event-loop callback of this process."""
     plain, times_ms = asyncio.Handle._run, []
 
     def run(handle: asyncio.Handle) -> None:
@@ -209,12 +206,12 @@ def measured_callbacks() -> Iterator[list[tuple[float, float]]]:
 
 
 def exponent(turns: tuple[int, ...], seconds: list[float]) -> float:
-    """The slope of log time over log turns."""
+    """Return the slope of log time over log turns."""
     return float(np.polyfit(np.log(turns), np.log(seconds), 1)[0])
 
 
 async def overhead(size: Size, proxies: list[Proxy]) -> None:
-    """Print what a call takes, proxy beside proxy."""
+    """Print the duration of a call for each proxy."""
     for sessions, calls in size.sessions:
         for shown in size.shown:
             for part in ("new", "known"):
@@ -226,8 +223,8 @@ async def overhead(size: Size, proxies: list[Proxy]) -> None:
                     print(f"overhead, {sessions:2d} sessions, {shown:2d} screenshots, {name:29s}: {figure}", flush=True)
 
 
-async def growth(size: Size, proxies: list[Proxy], bars: Bars) -> None:
-    """Print and judge how an episode's cost grows."""
+async def growth(size: Size, proxies: list[Proxy], thresholds: Thresholds) -> None:
+    """Print and check how the cost of an episode grows."""
     await recorder_cost([screenshot(np.random.default_rng(n), *size.screen) for n in range(2)])
     found: dict[str, list[float]] = {}
     for turns in size.turns:
@@ -239,18 +236,19 @@ async def growth(size: Size, proxies: list[Proxy], bars: Bars) -> None:
             found.setdefault(name, []).append(seconds)
         figures = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in whole.items())
         print(
-            f"{turns:3d} turns, CPU: recorder {spent:7.2f} s, every prefix anew {again:7.2f} s, ratio {again / spent:5.1f}; "
+            f"{turns:3d} turns, CPU: recorder {spent:7.2f} s, every prefix anew {again:7.2f} s, ratio "
+            f"{again / spent:5.1f}; "
             f"requests {sent / 1e6:.1f} MB; with them {figures}",
             flush=True,
         )
     slopes = {name: exponent(size.turns, seconds) for name, seconds in found.items()}
     figure = f"turns^{slopes.pop('recorder'):.2f}"
-    bars.check("growth of the recorder's cost", float(figure[6:]) <= EXPONENT, figure, f"<= turns^{EXPONENT}")
+    thresholds.check("growth of the recorder's cost", float(figure[6:]) <= EXPONENT, figure, f"<= turns^{EXPONENT}")
     print("; ".join(f"{name} grows as turns^{slope:.2f}" for name, slope in slopes.items()))
 
 
-async def measure(size: Size, python: Path | None, bars: Bars) -> None:
-    """Everything; AReaL's proxy where there is a Python for it."""
+async def measure(size: Size, python: Path | None, thresholds: Thresholds) -> None:
+    """Measure everything; AReaL's proxy only with a Python for it."""
     async with AsyncExitStack() as stack:
         proxies = [await stack.enter_async_context(deskhand(kind)) for kind in ("looking", "blind")]
         if python is None:
@@ -258,21 +256,21 @@ async def measure(size: Size, python: Path | None, bars: Bars) -> None:
         else:
             proxies.append(await stack.enter_async_context(areal(python)))
         await overhead(size, proxies)
-        await growth(size, [proxies[0], *proxies[2:]], bars)
+        await growth(size, [proxies[0], *proxies[2:]], thresholds)
     wall, cpu = await longest_callback_ms(size, 4)
     print(f"4 agents with new screenshots: longest callback of the event loop {wall:.1f} ms wall, {cpu:.1f} ms CPU")
 
 
 def main() -> None:
     parser = parser_of(__doc__, "1280x720, up to 60 turns and 32 sessions, AReaL's proxy always")
-    options, bars = parser.parse_args(), Bars()
+    options, thresholds = parser.parse_args(), Thresholds()
     size = SIZES[options.size]
     python = None if options.size == "smoke" else areal_python(make=options.size == "full")
     print_head()
     print(f"screens of {size.screen[0]}x{size.screen[1]}")
     print_parts(size.screen, 4 if options.size == "smoke" else COUNT)
-    asyncio.run(measure(size, python, bars))
-    bars.finish()
+    asyncio.run(measure(size, python, thresholds))
+    thresholds.finish()
 
 
 if __name__ == "__main__":

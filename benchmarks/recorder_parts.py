@@ -1,8 +1,7 @@
-"""What each part of taking a new screenshot costs, in one thread, in the order in which the recorder does it. Invariant: the parts
-are the recorder's own functions, called on pictures that they have not seen.
+"""Single-threaded cost of each step of processing a new screenshot, using the recorder's own functions on unseen
+images.
 
-Beside them: the checkpoint's own image processor on the same pictures, which is what makes patches where pictures are handed on as
-they came.
+For comparison: the checkpoint's image processor on the same images.
 """
 
 from __future__ import annotations
@@ -24,30 +23,31 @@ from deskhand.recorder.session_store import SessionStore
 from deskhand.types import Checksum
 
 COUNT, SKIPPED = 40, 0.25
-"""Screenshots, and what share of them comes before those that count: a process's first meet memory that was never used."""
+"""Screenshots, and what share of them comes before those that count: a process's first meet memory that was never
+used."""
 T = TypeVar("T")
 
 
 class Parts:
-    """Milliseconds of each part, by its name, in the order in which the parts were first met."""
+    """Milliseconds of each part by name."""
 
     def __init__(self) -> None:
         self.found: dict[str, list[float]] = {}
 
     def time(self, name: str, work: Callable[[], T]) -> T:
-        """What `work` returns, timed."""
+        """Run `work` and record its duration."""
         started = time.perf_counter()
         result = work()
         self.found.setdefault(name, []).append((time.perf_counter() - started) * 1e3)
         return result
 
     def medians(self) -> dict[str, float]:
-        """Of those that count."""
+        """Return the medians of the measured runs."""
         return {name: float(np.median(times[int(SKIPPED * len(times)) :])) for name, times in self.found.items()}
 
 
 def parts_ms(screen: tuple[int, int], count: int) -> dict[str, float]:
-    """Median milliseconds of each part."""
+    """Return the median milliseconds of each part."""
     bench, parts = Endpoint(), Parts()
     patches = PatchExtractor(bench.processor)
     with tempfile.TemporaryDirectory() as folder:
@@ -59,10 +59,10 @@ def parts_ms(screen: tuple[int, int], count: int) -> dict[str, float]:
             encoded = parts.time("base64", lambda url=url: read_data_uri(url))
             rgb = parts.time("decoding", lambda encoded=encoded: decode_rgb(encoded, max_pixels=1 << 26))
             name = parts.time("hash of the pixels", lambda rgb=rgb: pixels_sha256(rgb))
-            kept, _ = parts.time("resizing, order of patches", lambda rgb=rgb: patches.keep(rgb))
+            kept, _ = parts.time("resizing, order of patches", lambda rgb=rgb: patches.extract(rgb))
             parts.time("on disk", lambda name=name, encoded=encoded: files.save_image(name, encoded))
             values = parts.time("values for an engine", lambda kept=kept: patches.lookup.values(kept))
-            parts.time("their checksum", lambda values=values: Checksum().note(values))
+            parts.time("their checksum", lambda values=values: Checksum().record(values))
             parts.time(
                 "all of that by the processor", lambda rgb=rgb: bench.processor(images=[rgb], return_tensors="np")
             )
@@ -70,10 +70,11 @@ def parts_ms(screen: tuple[int, int], count: int) -> dict[str, float]:
 
 
 def print_parts(screen: tuple[int, int], count: int) -> None:
-    """Print them in one line."""
+    """Print the parts on one line."""
     found = parts_ms(screen, count)
     whole = found.pop("all of that by the processor")
     figures = ", ".join(f"{name} {ms:.1f}" for name, ms in found.items())
     print(
-        f"one new screenshot, ms of one thread: {figures}; resizing, order and values by the checkpoint's processor {whole:.1f}"
+        f"one new screenshot, ms of one thread: {figures}; resizing, order and values by the "
+        f"checkpoint's processor {whole:.1f}"
     )

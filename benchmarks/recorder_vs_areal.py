@@ -1,7 +1,6 @@
-"""Deskhand's endpoint and AReaL's proxy as processes, each over an engine that answers at once with the same ids. Invariant: both
-are asked over HTTP on this machine, by the same client, with the same bytes.
+"""Deskhand's endpoint and AReaL's proxy as processes over instant engines, called over HTTP with identical requests.
 
-AReaL's is its own server, started and told to make its engine as AReaL's scheduler does; only the engine is ours
+AReaL's proxy server is the original, started as AReaL's scheduler does; only the engine is replaced
 (`peers.areal_stub`).
 """
 
@@ -31,7 +30,7 @@ START_S = 120.0
 
 @dataclass(frozen=True)
 class Proxy:
-    """A proxy that runs. `path`: where it takes chat completions."""
+    """A running proxy; `path` is its chat completions path."""
 
     name: str
     path: str
@@ -40,7 +39,7 @@ class Proxy:
     http: httpx2.AsyncClient
 
     async def session(self, name: str) -> dict[str, str]:
-        """Open a session; the headers of its requests."""
+        """Open a session and return its request headers."""
         if self.name == "AReaL":
             await self._post("/grant_capacity", {})
             opened = await self._post("/rl/start_session", {"task_id": name})
@@ -49,14 +48,14 @@ class Proxy:
         return {"authorization": f"Bearer {opened['api_key']}", "content-type": "application/json"}
 
     async def ask(self, body: bytes, headers: dict[str, str]) -> dict[str, object]:
-        """The message of the reply to a request of chat completions."""
+        """Return the message of a chat completion."""
         answer = await self.http.post(self.path, content=body, headers=headers)
         if answer.status_code != 200:
             raise RuntimeError(f"{self.name} answered {answer.status_code}: {answer.text[:300]}")
         return answer.json()["choices"][0]["message"]
 
     def cpu_s(self) -> float:
-        """Processor time that its process has used."""
+        """Return the CPU time of the process."""
         words = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -69,7 +68,7 @@ class Proxy:
 
 @asynccontextmanager
 async def deskhand(kind: str = "looking") -> AsyncIterator[Proxy]:
-    """Deskhand's endpoint, with its journals and images on disk. `kind`: of its engine (`peers.deskhand_endpoint`)."""
+    """Start Deskhand's endpoint with calls and images on disk; `kind` selects its engine."""
     with tempfile.TemporaryDirectory() as folder:
         port, key = free_port(), secrets.token_urlsafe(32)
         words = [sys.executable, "-m", "benchmarks.peers.deskhand_endpoint", str(port), folder, kind]
@@ -80,7 +79,7 @@ async def deskhand(kind: str = "looking") -> AsyncIterator[Proxy]:
 
 @asynccontextmanager
 async def areal(python: Path) -> AsyncIterator[Proxy]:
-    """AReaL's proxy server, run by the Python of AReaL's environment."""
+    """Start AReaL's proxy server with the Python of AReaL's environment."""
     with tempfile.TemporaryDirectory() as folder:
         bench, port, key = Endpoint(), free_port(), secrets.token_urlsafe(32)
         bench.tokenizer.save_pretrained(folder)
@@ -106,7 +105,7 @@ async def areal(python: Path) -> AsyncIterator[Proxy]:
 
 @asynccontextmanager
 async def running(name: str, words: list[str], port: int, key: str, path: str) -> AsyncIterator[Proxy]:
-    """Start a server, wait until it is healthy, end it."""
+    """Start a server, wait until it is healthy and stop it at the end."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'benchmarks' / 'peers'}", "OMP_NUM_THREADS": "1"}
     environment |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "AREAL_PROXY_WARN_ONCE": "1", "HF_HUB_OFFLINE": "1"}
     with tempfile.TemporaryFile() as log:
@@ -140,7 +139,7 @@ async def running(name: str, words: list[str], port: int, key: str, path: str) -
 
 
 def areal_python(make: bool) -> Path | None:
-    """The Python of AReaL's environment; where it is not there it is made if `make`, or it is None."""
+    """Return the Python of AReaL's environment, created if `make`, else None if missing."""
     try:
         return newest_venv("areal", os.environ) / "bin" / "python"
     except ConfigError:

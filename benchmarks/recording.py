@@ -1,8 +1,7 @@
-"""Episodes on embedded desktops, recorded by the parts that training uses. Invariant: nothing here is a double; agent, endpoint,
-recorder, engine and desktops are those of a training run.
+"""Episodes on local desktops, recorded by the components of a training run.
 
-Two things can be asked for that training does not do: a policy that may not end its episode (so that every episode has all its
-turns), and bystanders, who keep the engine busy with requests of their own.
+Additionally, the policy can be kept from ending episodes (so that all have the same number of turns), and bystanders
+can load the engine.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ EASY = family_registry.DEFAULT
 
 @dataclass(frozen=True)
 class Recording:
-    """Episodes as they were recorded, and what they were recorded with."""
+    """Recorded episodes and their configuration."""
 
     results: tuple[EpisodeResult, ...]
     frames: Frames
@@ -53,7 +52,7 @@ class Recording:
 
 
 def held_out_tasks(count: int, families: Sequence[str] = EASY) -> list[Task]:
-    """Held-out tasks, families in turn."""
+    """Return held-out tasks, alternating families."""
     return [
         family_registry.make_task(families[k % len(families)], seed_for("held_out", k // len(families)))
         for k in range(count)
@@ -61,7 +60,7 @@ def held_out_tasks(count: int, families: Sequence[str] = EASY) -> list[Task]:
 
 
 class Endless(DeskhandJson):
-    """The dialect, in which the end of an episode is a mistake."""
+    """Format in which ending the episode is an error."""
 
     def parse(self, text: str, view: ScreenView) -> list[Op]:
         ops = super().parse(text, view)
@@ -92,9 +91,9 @@ async def record(
     recorder = Recorder(renderer, engine, images)
     config, action_format = agent or AgentConfig(), None
     if turns is not None:
-        config, action_format = config.model_copy(update={"max_errors": turns + 1}), Endless()
+        config, action_format = config.model_copy(update={"max_consecutive_errors": turns + 1}), Endless()
         tasks = [replace(task, max_steps=turns) for task in tasks]
-    async with DesktopPool(desktops, spares=0) as pool:
+    async with DesktopPool(desktops, prewarm=0) as pool:
         runner = RecordedRunner(pool, recorder, DesktopAgent(config, action_format=action_format), frames)
         try:
             async with _bystanders(engine, renderer, model.image_processor, bystanders):
@@ -114,7 +113,7 @@ async def record(
 
 @asynccontextmanager
 async def _bystanders(engine: HfEngine, renderer: ChatRenderer, processor: object, count: int) -> AsyncIterator[None]:
-    """`count` others who ask the same engine about pictures of their own, one request after the other."""
+    """Run `count` clients that call the engine with their own images."""
     images = ImageCache(processor)
 
     async def ask(seed: int) -> None:

@@ -1,8 +1,8 @@
-"""What a bridge adds to a desktop's own time: `python -m benchmarks.server_latency [--full]`.
+"""Latency that the desktop server adds: `python -m benchmarks.server_latency [--full]`.
 
-One bridge process with a key, leases of it in another, over loopback. The desktops are prepared screens of 1280x720 that take no
-time, so all that is measured is the bridge, its protocol and its client. Steps arrive in an open loop: a step that is late does not
-put off the next one, and its waiting counts. Whether the bridge's memory grows is measured over all runs after the first.
+One server process with an API key, its clients in another, over loopback. Desktops return prepared 1280x720 screens
+instantly, so only the server, protocol and client are measured. Steps arrive in an open loop: a late step does not
+delay the next, and waiting counts. The growth of the server's memory is measured over all runs after the first.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 import numpy as np
 import psutil
 
-from benchmarks.thresholds import ROOT, Bars, parser_of, print_head
+from benchmarks.thresholds import ROOT, Thresholds, parser_of, print_head
 from deskhand.actions.ops import Move, Op, Point, screen_px
 from deskhand.desktop import host_capacity
 from deskhand.desktop.base import DesktopSpec, Frame, Lease, StageableDesktop
@@ -34,7 +34,7 @@ P50_MS, P99_MS, GROWTH_MIB = 5.0, 50.0, 16.0
 
 
 def screens() -> list[np.ndarray]:
-    """Two screens that differ as a screen before and after an action does: in a window's part of 400x300 pixels."""
+    """Return two screens that differ in a window of 400x300 pixels."""
     generator = np.random.default_rng(0)
     before = generator.integers(0, 256, (HEIGHT, WIDTH, 4), np.uint8)
     after = before.copy()
@@ -48,7 +48,7 @@ SCREENS = screens()
 
 
 class Prepared:
-    """A desktop whose screens are ready. It has what the benchmark uses of one."""
+    """Desktop with prepared screens."""
 
     def __init__(self) -> None:
         self._sequence = 0
@@ -74,22 +74,22 @@ def prepared() -> StageableDesktop:
 
 
 async def serve(leases: int) -> None:
-    """Prints the port, and serves until standard input ends."""
+    """Print the port and serve until standard input closes."""
     template = DesktopSpec(width=WIDTH, height=HEIGHT)
-    host_capacity.PER_CORE, host_capacity.SHARED_MEMORY_MIB = (
+    host_capacity.MAX_DESKTOPS_PER_CORE, host_capacity.SHARED_MEMORY_MIB = (
         leases,
         1,
     )  # prepared screens take no processor to start, and no memory of their own
     async with (
-        DesktopPool(leases, template, spares=0, make=prepared, expected_mib=4) as pool,
-        serve_pool(pool, ServerConfig(port=0, owner_key=KEY, idle_s=3600)) as running,
+        DesktopPool(leases, template, prewarm=0, make=prepared, memory_request_mib=4) as pool,
+        serve_pool(pool, ServerConfig(port=0, admin_key=KEY, idle_s=3600)) as running,
     ):
         print(running.port, flush=True)
         await asyncio.to_thread(sys.stdin.read)
 
 
 async def steps(held: list[Lease], seconds: float) -> list[float]:
-    """Latencies in ms of steps that arrive `STEPS_PER_S` a second, from their due time to the frame."""
+    """Return latencies in ms, from due time to frame, of steps arriving `STEPS_PER_S` per second."""
     latencies: list[float] = []
     point = Point(5, 5, screen_px(WIDTH, HEIGHT))
 
@@ -109,7 +109,7 @@ async def steps(held: list[Lease], seconds: float) -> list[float]:
 
 
 async def measure(leases: int, seconds: float, runs: int) -> None:
-    bars = Bars()
+    thresholds = Thresholds()
     print_head()
     command = [sys.executable, "-m", "benchmarks.server_latency", "--serve", str(leases)]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: ASYNC220
@@ -131,14 +131,14 @@ async def measure(leases: int, seconds: float, runs: int) -> None:
         assert process.stdin is not None
         process.stdin.close()
     p50, p99 = statistics.median(middles), statistics.median(tails)
-    bars.check("added to a step, p50", p50 <= P50_MS, f"{p50:.1f} ms", f"<= {P50_MS:g} ms, median of {runs} runs")
-    bars.check("added to a step, p99", p99 <= P99_MS, f"{p99:.1f} ms", f"<= {P99_MS:g} ms, median of {runs} runs")
+    thresholds.check("added to a step, p50", p50 <= P50_MS, f"{p50:.1f} ms", f"<= {P50_MS:g} ms, median of {runs} runs")
+    thresholds.check("added to a step, p99", p99 <= P99_MS, f"{p99:.1f} ms", f"<= {P99_MS:g} ms, median of {runs} runs")
     if runs > 1:
         growth = memory[-1] - memory[0]
-        bars.check(
+        thresholds.check(
             "memory is flat", growth <= GROWTH_MIB, f"{growth:+.1f} MiB from run 1 to {runs}", f"<= {GROWTH_MIB:g} MiB"
         )
-    bars.finish()
+    thresholds.finish()
 
 
 def main() -> None:

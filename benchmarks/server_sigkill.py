@@ -1,8 +1,7 @@
-"""SIGKILL of a bridge at work. Invariant: episodes on its desktops are unscored, nothing of it is left, and the bridge that is
-started next on the same port and book ends its leases, refuses their keys and gives out higher epochs.
+"""SIGKILL of a desktop server at work: its episodes are errored, nothing is left, and its successor fences all leases.
 
-The bridge is `deskhand serve` as a user starts it, in a process of its own; the episodes play over HTTP (`BridgePool`), and while
-their clients still try again the next bridge is already there.
+The server is `deskhand serve` in its own process; episodes play over HTTP. Its successor starts on the same port and
+lease database while clients still retry, releases the old leases, rejects their keys and issues higher epochs.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ START_S = 60.0
 
 
 class ObservedBridgePool(ServerPool):
-    """Knows which desktops were given to which episode: the holder is the task that leases. None is forgotten."""
+    """Pool that records which desktops each episode leased."""
 
     def __init__(self, address: str) -> None:
         super().__init__(address, KEY)
@@ -59,7 +58,7 @@ class ObservedBridgePool(ServerPool):
 
 @asynccontextmanager
 async def bridge(port: int, desktops: int, book: Path) -> AsyncIterator[subprocess.Popen[str]]:
-    """`deskhand serve` on `port`, ready; killed at the end. Raises `InfrastructureError` when it does not start."""
+    """Run `deskhand serve` on `port` and kill it at the end. Raises `InfrastructureError` if it does not start."""
     command = [sys.executable, "-m", "deskhand", "serve", "--port", str(port), "--desktops", str(desktops)]
     command += ["--screen", "320x240", "--no-accessibility", "--book", str(book)]
     log = book.with_name("bridge.log")
@@ -84,7 +83,7 @@ async def bridge(port: int, desktops: int, book: Path) -> AsyncIterator[subproce
 
 
 def owner_of(bridge_pid: int) -> str:
-    """The label of its desktops. Raises `InfrastructureError` when it has none."""
+    """Return the owner label of its desktops. Raises `InfrastructureError` if it has none."""
     label = f"{processes.OWNER_LABEL}=".encode()
     for pid in processes.descendants(bridge_pid):
         try:
@@ -98,7 +97,7 @@ def owner_of(bridge_pid: int) -> str:
 
 
 def held_in(book: Path) -> list[int]:
-    """Epochs that the book has as going on, read beside its owner."""
+    """Return the epochs of active leases in the lease database."""
     try:
         with sqlite3.connect(f"file:{book}?mode=ro", uri=True) as rows:
             return [epoch for (epoch,) in rows.execute("SELECT epoch FROM leases WHERE ended_at IS NULL")]
@@ -143,7 +142,7 @@ async def bridge_round(folder: Path, number: int, at_a_time: int, delay_s: float
 
 
 async def _fenced(port: int, book: Path, held: list[int], before: list[Observed], tally: Tally) -> None:
-    """The next bridge has ended the leases in its book, answers none of their keys, and its epochs are higher."""
+    """Check that the successor released the old leases, rejects their keys and issues higher epochs."""
     tally.leases += len(held)
     tally.unfenced += len(set(held) & set(held_in(book)))
     async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=START_S) as http:
@@ -157,8 +156,8 @@ async def _fenced(port: int, book: Path, held: list[int], before: list[Observed]
 
 
 def _left(owner: str, marked: list[int], at: float, tally: Tally) -> None:
-    """Whether processes or folders of the killed bridge stay."""
+    """Return the processes and directories left by the killed server."""
     gone(marked, at, tally)
     while list(tmpfs().glob(f"*-{owner}")) and time.monotonic() - at < GONE_WITHIN_S:
         time.sleep(0.01)
-    tally.orphans += len(processes.labelled(processes.OWNER_LABEL, owner)) + len(list(tmpfs().glob(f"*-{owner}")))
+    tally.orphans += len(processes.find_labeled(processes.OWNER_LABEL, owner)) + len(list(tmpfs().glob(f"*-{owner}")))

@@ -1,8 +1,8 @@
-"""Many sessions at once: `python -m benchmarks.sessions [--full]`.
+"""Concurrent recorder sessions: `python -m benchmarks.sessions [--full]`.
 
-200 sessions (20 without --full) of 20 turns each are played at once through the endpoint, with journals on disk, over an engine
-that answers at once, in three waves. Judged: every reply is in its session's files afterwards and nothing else is; and the
-process's memory after the last wave is at most a tenth above that after the first.
+Three waves of 200 sessions (20 without --full) of 20 turns, played concurrently through the endpoint over an instant
+engine, with calls stored on disk. Thresholds: session files contain exactly the replies, and memory after the last
+wave is at most 10 % above the first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.synthetic_screens import Endpoint, body, forever, screenshot, turn
-from benchmarks.thresholds import Bars, parser_of, print_head
+from benchmarks.thresholds import Thresholds, parser_of, print_head
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.server import create_app, in_process_client
@@ -30,16 +30,16 @@ ADMIN = "admin-key-of-the-soak"
 
 
 def memory_mb() -> float:
-    """Resident memory of this process."""
+    """Return the resident memory of this process."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * resource.getpagesize() / 1e6
 
 
 async def wave(bench: Endpoint, folder: SessionStore, number: int, sessions: int) -> int:
-    """Play one wave; returns how many replies are not in their session's files."""
+    """Play one wave; return the number of replies missing from the session files."""
     images = ImageCache(bench.processor, fetch=folder.image, on_new=folder.save_image, prepared_bytes=32 << 20)
-    recorder = Recorder(bench.renderer, bench.engine, images, journal=folder.write_call, note=folder.write_note)
+    recorder = Recorder(bench.renderer, bench.engine, images, on_call=folder.write_call, on_reward=folder.write_reward)
     lost = 0
 
     async def play(session: int) -> int:
@@ -63,8 +63,8 @@ async def wave(bench: Endpoint, folder: SessionStore, number: int, sessions: int
     return lost
 
 
-def soak(sessions: int, bars: Bars) -> None:
-    """Play the waves and judge them."""
+def soak(sessions: int, thresholds: Thresholds) -> None:
+    """Play the waves and check the thresholds."""
     bench, levels = Endpoint(), []
     with tempfile.TemporaryDirectory() as name:
         folder = SessionStore(Path(name), durable=False)
@@ -74,21 +74,21 @@ def soak(sessions: int, bars: Bars) -> None:
             took = time.perf_counter() - started
             levels.append(memory_mb())
             figure = f"{lost} lost of {sessions * TURNS} calls in {took:.1f} s, {sessions * TURNS / took:.0f} calls/s"
-            bars.check(f"wave {number + 1}", lost == 0, figure, "none lost")
+            thresholds.check(f"wave {number + 1}", lost == 0, figure, "none lost")
         files = [path for path in (Path(name) / "images").rglob("*") if path.is_file()]
         print(f"{len(files)} images on disk, {sum(path.stat().st_size for path in files) / 1e6:.0f} MB")
     grown = levels[-1] / levels[0]
     figure = f"{', '.join(f'{level:.0f}' for level in levels)} MB after each wave"
-    bars.check("memory", grown <= 1.1, figure, "the last at most 1.1 times the first")
+    thresholds.check("memory", grown <= 1.1, figure, "the last at most 1.1 times the first")
 
 
 def main() -> None:
-    options, bars = parser_of(__doc__, "200 sessions at once").parse_args(), Bars()
+    options, thresholds = parser_of(__doc__, "200 concurrent sessions").parse_args(), Thresholds()
     sessions = {"smoke": 2, "small": 20, "full": 200}[options.size]
     print_head()
     print(f"{WAVES} waves of {sessions} sessions of {TURNS} turns")
-    soak(sessions, bars)
-    bars.finish()
+    soak(sessions, thresholds)
+    thresholds.finish()
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
 """SIGKILL at random moments: `python -m benchmarks.sigkill [--full] [--seed N]`.
 
-Two oracle episodes at a time play on embedded desktops (`episodes.py` says how). In each round one part of one desktop is killed:
-its X server, its window manager, an application that the task's set-up launched, the whole process that owns the pool, or the
-bridge over which the episodes play (`bridge_kills.py`). Then:
+Two oracle episodes run concurrently on local desktops (see `episodes.py`). Each round kills one component: an X
+server, a window manager, an application launched by the setup, the process that owns the pool, or the desktop server
+(`server_sigkill.py`). Then:
 
-- the killed desktop's processes, and all that carry its owner's label, are gone within 60 s (`orphans`);
-- every episode that used its desktop after the kill is `Unscored("infrastructure")`, and no other is (`killed.py`);
-- a lease that the killed pool or bridge had given out is found ended by the next one on the same book, it is refused, and the next
-  epoch is higher; the episodes of a killed pool are unscored in the run that goes on.
+- the killed desktop's processes, and all with its owner's label, are gone within 60 s (`orphans`);
+- exactly the episodes that used their desktop after the kill are `Errored("infrastructure")` (`sigkill_report.py`);
+- leases of a killed pool or server are released by its successor, rejected, and followed by higher epochs; the
+  episodes of a killed pool are errored in the resumed run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from benchmarks.episodes import Stage, staged
 from benchmarks.recording import EASY
 from benchmarks.server_sigkill import bridge_round, held_in
 from benchmarks.sigkill_report import GONE_WITHIN_S, Observed, Tally, gone, judge
-from benchmarks.thresholds import ROOT, Bars, parser_of, print_head
+from benchmarks.thresholds import ROOT, Thresholds, parser_of, print_head
 from deskhand.desktop.base import DesktopSpec, Lease, StageableDesktop
 from deskhand.desktop.lease_store import LeaseExpired, LeaseStore
 from deskhand.desktop.local import processes
@@ -48,10 +48,10 @@ LONGEST_DELAY_S = 2.0
 
 
 class ObservedPool(DesktopPool):
-    """Knows which desktops are out, and with which episode: the holder is the task that leases."""
+    """Pool that records which desktops each episode leased."""
 
     def __init__(self, size: int, book: LeaseStore | None = None) -> None:
-        super().__init__(size, spares=1, book=book)
+        super().__init__(size, prewarm=1, lease_store=book)
         self.out: dict[int, tuple[Observed, str]] = {}
 
     async def lease(
@@ -72,7 +72,7 @@ class ObservedPool(DesktopPool):
 async def part_round(
     stage: Stage, pool: ObservedPool, victim: str, number: int, chance: random.Random, tally: Tally
 ) -> None:
-    """Play, kill one part of one desktop that has it, and look at how the episodes ended."""
+    """Play, kill one component of a leased desktop, and check the episodes."""
     tickets = [
         EpisodeRequest(f"{number}-{index}", stage.task(number * AT_A_TIME + index)) for index in range(AT_A_TIME)
     ]
@@ -98,7 +98,7 @@ async def part_round(
 
 
 async def own(folder: Path) -> None:
-    """Play episodes until killed: what a pool's owner does in the rounds that kill it."""
+    """Play episodes until killed, as the owner of a pool."""
     folder.mkdir(parents=True)  # noqa: ASYNC240 nothing runs yet
     print(runtime().token, runtime().folder, flush=True)
 
@@ -110,7 +110,7 @@ async def own(folder: Path) -> None:
 
 
 def pool_round(folder: Path, chance: random.Random, tally: Tally) -> None:
-    """Kill the owner of a pool at work, then open its book and its run as the next one does."""
+    """Kill the owner of a pool, then open its lease database and run as its successor."""
     book_file = folder / "leases.sqlite"
     owner = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.sigkill", "--own", str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True
@@ -122,7 +122,7 @@ def pool_round(folder: Path, chance: random.Random, tally: Tally) -> None:
             raise InfrastructureError(f"the pool's owner ended with {owner.returncode} before it was killed")
         time.sleep(0.01)
     time.sleep(chance.uniform(0.0, LONGEST_DELAY_S))
-    marked = processes.labelled(processes.OWNER_LABEL, token)
+    marked = processes.find_labeled(processes.OWNER_LABEL, token)
     at = time.monotonic()
     owner.send_signal(signal.SIGKILL)
     owner.wait()
@@ -131,7 +131,7 @@ def pool_round(folder: Path, chance: random.Random, tally: Tally) -> None:
     gone(marked, at, tally)
     while Path(desktops).exists() and time.monotonic() - at < GONE_WITHIN_S:
         time.sleep(0.01)
-    tally.orphans += len(processes.labelled(processes.OWNER_LABEL, token)) + Path(desktops).exists()
+    tally.orphans += len(processes.find_labeled(processes.OWNER_LABEL, token)) + Path(desktops).exists()
     book = LeaseStore(book_file)
     for row in book.found:
         tally.leases += 1
@@ -155,10 +155,10 @@ def pool_round(folder: Path, chance: random.Random, tally: Tally) -> None:
 
 
 async def rounds(folder: Path, count: int, seed: int) -> Tally:
-    """`count` rounds, the victims in turn."""
+    """Run `count` rounds, alternating victims."""
     chance, tally = random.Random(seed), Tally()
     token = runtime().token
-    before = set(processes.labelled(processes.OWNER_LABEL, token))
+    before = set(processes.find_labeled(processes.OWNER_LABEL, token))
     pools: list[ObservedPool] = []
 
     def make_pool(size: int) -> DesktopPool:
@@ -178,22 +178,22 @@ async def rounds(folder: Path, count: int, seed: int) -> Tally:
                 await bridge_round(bridge_folder, number, AT_A_TIME, chance.uniform(0.0, LONGEST_DELAY_S), tally)
             else:
                 await part_round(stage, pools[0], victim, number, chance, tally)
-    tally.orphans += len(set(processes.labelled(processes.OWNER_LABEL, token)) - before - {os.getpid()})
+    tally.orphans += len(set(processes.find_labeled(processes.OWNER_LABEL, token)) - before - {os.getpid()})
     return tally
 
 
-def report(tally: Tally, bars: Bars, wanted: int) -> None:
-    """Print the figures against their bars."""
+def report(tally: Tally, thresholds: Thresholds, wanted: int) -> None:
+    """Check the results against the thresholds."""
     print("killed: " + ", ".join(f"{victim} {count} times" for victim, count in tally.rounds.items()))
     done = tally.rounds.total()
-    bars.check("rounds in which something was killed", done >= wanted, f"{done}", f">= {wanted}")
+    thresholds.check("rounds in which something was killed", done >= wanted, f"{done}", f">= {wanted}")
     figure = f"{tally.orphans}, the slowest gone after {tally.slowest_s:.1f} s"
-    bars.check(f"orphans {GONE_WITHIN_S:.0f} s after a kill", tally.orphans == 0, figure, "0")
+    thresholds.check(f"orphans {GONE_WITHIN_S:.0f} s after a kill", tally.orphans == 0, figure, "0")
     figure = (
         f"{tally.affected} affected, {tally.late} judged before the kill, {len(tally.wrong)} otherwise than they must"
     )
-    bars.check("episodes hit are unscored, others not", not tally.wrong, figure, "0 otherwise")
-    bars.check(
+    thresholds.check("episodes hit are unscored, others not", not tally.wrong, figure, "0 otherwise")
+    thresholds.check(
         "leases of killed pools and bridges fenced",
         not tally.unfenced,
         f"{tally.leases - tally.unfenced} of {tally.leases}",
@@ -212,11 +212,11 @@ def main() -> None:
         asyncio.run(own(options.own))
         return
     print_head()
-    bars, count = Bars(), {"smoke": 1, "small": len(VICTIMS), "full": 50}[options.size]
+    thresholds, count = Thresholds(), {"smoke": 1, "small": len(VICTIMS), "full": 50}[options.size]
     with tempfile.TemporaryDirectory(prefix="deskhand-kills-") as folder:
         tally = asyncio.run(rounds(Path(folder), count, options.seed))
-    report(tally, bars, count)
-    bars.finish()
+    report(tally, thresholds, count)
+    thresholds.finish()
 
 
 if __name__ == "__main__":

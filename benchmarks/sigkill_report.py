@@ -1,7 +1,7 @@
-"""What a kill did to episodes and processes. Invariant: an episode that used its desktop after the kill is unscored because of the
-infrastructure, no other episode is, and whatever is left of a killed desktop is counted.
+"""Effects of a kill on episodes and processes.
 
-An episode whose end state had been judged before the kill keeps its score and is counted as late.
+An episode that used its desktop after the kill must be errored (infrastructure), and no other. An episode evaluated
+before the kill keeps its score and is counted as late.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ NOTICED_WITHIN_S = 0.1
 
 
 class Observed:
-    """A desktop that notes when it was last called."""
+    """Desktop that records the time of its last call."""
 
     def __init__(self, desktop: StageableDesktop) -> None:
         self._desktop = desktop
@@ -43,7 +43,7 @@ class Observed:
 
 @dataclass
 class Tally:
-    """What all rounds came to."""
+    """Totals of all rounds."""
 
     rounds: Counter[str] = field(default_factory=Counter)
     affected: int = 0
@@ -60,7 +60,7 @@ class Tally:
 def judge(
     results: Sequence[EpisodeResult], hit: Iterable[tuple[Observed, str]], at: float, victim: str, tally: Tally
 ) -> None:
-    """Whether each episode ended as it must; `hit` are the killed desktops with the names of their episodes."""
+    """Check how each episode ended; `hit` maps killed desktops to their episodes."""
     called = {episode: observed.called_at for observed, episode in hit}
     for result in results:
         was_hit = result.episode_id in called
@@ -73,7 +73,7 @@ def judge(
 
 
 def gone(pids: list[int], since: float, tally: Tally) -> None:
-    """Wait until these processes have ended."""
+    """Wait until processes have exited."""
     left = pids
     while left and time.monotonic() - since < GONE_WITHIN_S:
         time.sleep(0.01)

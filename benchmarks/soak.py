@@ -1,10 +1,10 @@
-"""Many steps on many desktops: `python -m benchmarks.soak [--full]` (8 desktops, 2,000 steps each; otherwise 4 and 120).
+"""Many steps on many desktops: `python -m benchmarks.soak [--full]` (8 desktops with 2,000 steps each; otherwise 4
+with 120).
 
-Every desktop runs an editor on its own; the script types words and new characters, clicks, drags, scrolls, and empties the page.
-It is the same in every quarter, so that their slowest steps can be compared: some drags take the editor half a second whenever they
-come (text that is dropped nowhere glides back), and about every hundredth step is such a drag.
-Memory is looked at after the first quarter, when everything has been used once, and at the end. The editor keeps what was typed in
-its undo list, so its own memory is printed and has no bar; ours, the X server and the window manager have one.
+Every desktop runs an editor; the script types, clicks, drags, scrolls and empties the page, identically in every
+quarter so that their slowest steps can be compared. About every hundredth step is a drag that takes the editor half a
+second. Memory is measured after the first quarter and at the end. The editor's undo list grows, so its memory has no
+threshold; Deskhand's, the X server's and the window manager's do.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.desktop_parts import SMALL, memory_mib, open_application
-from benchmarks.thresholds import Bars, parser_of, print_head
+from benchmarks.thresholds import Thresholds, parser_of, print_head
 from deskhand.actions.ops import Click, Drag, Key, Op, Point, Scroll, Type, screen_px
 from deskhand.desktop.base import Window
 from deskhand.desktop.local import processes
@@ -30,7 +30,7 @@ GROWTH_MIB = 8.0
 
 @dataclass
 class Level:
-    """Use of memory and descriptors at one time."""
+    """Memory and descriptors at one moment."""
 
     own_mib: float
     descriptors: int
@@ -41,7 +41,7 @@ class Level:
 
 @dataclass
 class Soak:
-    """`steps_ms[q]` are the durations of the q-th quarter's steps, of all desktops; `left` is what was not there before them."""
+    """`steps_ms[q]` are the step durations of quarter q; `left` are processes and directories left behind."""
 
     steps_ms: list[list[float]] = field(default_factory=lambda: [[], [], [], []])
     levels: list[Level] = field(default_factory=list)
@@ -53,7 +53,7 @@ class Soak:
 
 
 def own_mib() -> float:
-    """Resident memory of this process without pages that files back."""
+    """Return the private resident memory of this process."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon:")) / 1024
 
@@ -70,7 +70,7 @@ def level(desktops: list[LocalDesktop]) -> Level:
 
 
 def script(seed: int, window: Window) -> list[Op]:
-    """A hundred steps that leave the page empty."""
+    """Return a hundred steps that leave the page empty."""
     rng = random.Random(seed)
     space = screen_px(SMALL.width, SMALL.height)
 
@@ -100,16 +100,16 @@ def script(seed: int, window: Window) -> list[Op]:
 
 
 def _there() -> set[str]:
-    """This process's desktops and evaluators: the pids that run with its label, and the folders that it made."""
+    """Return this process's labeled pids and directories."""
     own = runtime()
     pids = (
-        pid for pid in processes.labelled(processes.OWNER_LABEL, own.token) if processes.state(pid) not in ("", "Z")
+        pid for pid in processes.find_labeled(processes.OWNER_LABEL, own.token) if processes.state(pid) not in ("", "Z")
     )
     return {*map(str, pids), *(path.name for path in own.folder.iterdir() if path.name != "templates")}
 
 
 async def soak(count: int, steps: int) -> Soak:
-    """`steps` (a multiple of 4) steps on each of `count` desktops."""
+    """Run `steps` steps (a multiple of 4) on each of `count` desktops."""
     found, before = Soak(), _there()
     desktops = [LocalDesktop() for _ in range(count)]
     try:
@@ -136,31 +136,31 @@ async def soak(count: int, steps: int) -> Soak:
     return found
 
 
-def judge(found: Soak, bars: Bars) -> None:
+def judge(found: Soak, thresholds: Thresholds) -> None:
     first, last = found.levels[0], found.levels[-1]
     growth = last.own_mib - first.own_mib
-    bars.check(
+    thresholds.check(
         "own memory",
         growth <= GROWTH_MIB,
         f"{first.own_mib:.1f} to {last.own_mib:.1f} MiB",
         f"grows by {GROWTH_MIB:.0f} at most",
     )
     worst = max(now - then for then, now in zip(first.server_mib, last.server_mib, strict=True))
-    bars.check(
+    thresholds.check(
         "memory of X servers",
         worst <= GROWTH_MIB,
         f"the largest growth is {worst:.1f} MiB",
         f"{GROWTH_MIB:.0f} at most",
     )
     print(f"      guests: {sum(first.guest_mib):.0f} to {sum(last.guest_mib):.0f} MiB together", flush=True)
-    bars.check(
+    thresholds.check(
         "descriptors", last.descriptors <= first.descriptors, f"{first.descriptors} then {last.descriptors}", "no more"
     )
-    bars.check("threads", last.threads <= first.threads, f"{first.threads} then {last.threads}", "no more")
+    thresholds.check("threads", last.threads <= first.threads, f"{first.threads} then {last.threads}", "no more")
     ratio = found.p99_ms(3) / found.p99_ms(0)
     figure = f"{found.p99_ms(0):.0f} ms in the first quarter, {found.p99_ms(3):.0f} ms in the last"
-    bars.check("p99 of a step", ratio <= 2, figure, "last <= 2x first")
-    bars.check("left behind", not found.left, ", ".join(found.left) or "nothing", "no process and no folder")
+    thresholds.check("p99 of a step", ratio <= 2, figure, "last <= 2x first")
+    thresholds.check("left behind", not found.left, ", ".join(found.left) or "nothing", "no process and no folder")
 
 
 def main() -> None:
@@ -171,9 +171,9 @@ def main() -> None:
     found = asyncio.run(soak(count, steps))
     wall = time.perf_counter() - start
     print(f"{count} desktops, {steps} steps each, {count * steps / wall:.0f} steps/s together", flush=True)
-    bars = Bars()
-    judge(found, bars)
-    bars.finish()
+    thresholds = Thresholds()
+    judge(found, thresholds)
+    thresholds.finish()
 
 
 if __name__ == "__main__":

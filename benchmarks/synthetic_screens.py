@@ -1,4 +1,4 @@
-"""Made-up screens and an endpoint over an engine that answers at once, for benchmarks of the recorder."""
+"""Synthetic screenshots and an endpoint over an instant engine, for recorder benchmarks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REPLY = '{"op":"click","x":512,"y":300}'
 
 
 def screenshot(random: np.random.Generator, width: int, height: int) -> bytes:
-    """PNG of windows, buttons and lines of text, never the same twice."""
+    """Return a PNG of windows, buttons and text, different for every call."""
     image = Image.new("RGB", (width, height), (58, 110, 165))
     draw = ImageDraw.Draw(image)
     for _ in range(6):
@@ -42,13 +42,13 @@ def screenshot(random: np.random.Generator, width: int, height: int) -> bytes:
 
 
 async def forever() -> AsyncIterator[str]:
-    """A script that says the same for ever."""
+    """Yield the same reply forever."""
     while True:
         yield REPLY
 
 
 def turn(screen: bytes) -> dict[str, Any]:
-    """A user's message with a screenshot."""
+    """Return a user message with a screenshot."""
     url = f"data:image/png;base64,{base64.b64encode(screen).decode()}"
     return {
         "role": "user",
@@ -57,19 +57,19 @@ def turn(screen: bytes) -> dict[str, Any]:
 
 
 def body(talk: list[dict[str, Any]]) -> bytes:
-    """A request of chat completions."""
+    """Return a chat completions request."""
     return json.dumps({"model": "m", "messages": talk, "max_tokens": 64}).encode()
 
 
 class LookingEngine(ScriptedEngine):
-    """One that takes the patches of every picture that it has not seen before it answers, as engines do that have a model."""
+    """Instant engine that prepares the patches of new images, as engines with a model do."""
 
     def __init__(self, encode: Callable[[str], Sequence[int]], stop_id: int) -> None:
         super().__init__(encode, stop_id)
         self._seen: set[str] = set()
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
-        """The script's next text, when the new pictures were looked at in a thread."""
+        """Return the next scripted text after preparing new images in a thread."""
         new = [image for image in (prompt.images or {}).values() if image.sha256 not in self._seen]
         if new:
             self._seen.update(image.sha256 for image in new)
@@ -82,7 +82,7 @@ class LookingEngine(ScriptedEngine):
 
 
 class Endpoint:
-    """A recorder over an engine that answers at once, and its application. `looks`: whether that takes the pictures' patches."""
+    """A recorder over an instant engine, with its application; `looks` prepares image patches."""
 
     def __init__(self, prepared_bytes: int = 512 << 20, *, looks: bool = True) -> None:
         self.tokenizer = build_tokenizer([f"{QUESTION} and then close the window."])

@@ -1,5 +1,4 @@
-"""What a benchmark prints around its figures. Invariant: a figure with a bar says the bar and whether it was met, and a missed bar
-is exit code 1."""
+"""Output of a benchmark: environment, measurements, and thresholds. A missed threshold is exit code 1."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def hardware() -> str:
-    """Processor, usable cores, memory, kernel, and the load when this was asked."""
+    """Return CPU, usable cores, memory, kernel and current load."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     processor = next(
         (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine()
@@ -27,7 +26,7 @@ def hardware() -> str:
 
 
 def commit() -> str:
-    """The checkout's commit, and whether files differ from it."""
+    """Return the commit of the checkout and whether it has local changes."""
 
     def git(*words: str) -> str:
         return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
@@ -37,30 +36,34 @@ def commit() -> str:
 
 
 def print_head() -> None:
-    """Hardware and commit, two lines."""
+    """Print hardware and commit."""
     print(f"hardware: {hardware()}\ncommit:   {commit()}", flush=True)
 
 
 def parser_of(description: str | None, full: str | None = None) -> argparse.ArgumentParser:
-    """Options of a benchmark. `size` is "small", "full" or "smoke", which runs every part and whose figures say nothing."""
+    """Return the options of a benchmark. `size` is "small", "full" or "smoke" (runs every part, measures nothing)."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     sizes = parser.add_mutually_exclusive_group()
     sizes.add_argument("--full", dest="size", action="store_const", const="full", default="small", help=full)
     sizes.add_argument(
-        "--smoke", dest="size", action="store_const", const="smoke", help="see that it runs; no figure counts"
+        "--smoke",
+        dest="size",
+        action="store_const",
+        const="smoke",
+        help="run every part at its smallest size; measurements are not meaningful",
     )
     return parser
 
 
 @dataclass
-class Bars:
-    """Collects bars. `met` is False as soon as one was missed."""
+class Thresholds:
+    """Checks measurements against thresholds and collects the missed ones."""
 
     missed: list[str] = field(default_factory=list)
 
-    def check(self, name: str, passed: bool, figure: str, bar: str) -> None:
-        """Print a figure with its bar."""
-        print(f"{'pass' if passed else 'FAIL'}  {name}: {figure} (bar: {bar})", flush=True)
+    def check(self, name: str, passed: bool, measured: str, threshold: str) -> None:
+        """Print a measurement with its threshold."""
+        print(f"{'pass' if passed else 'FAIL'}  {name}: {measured} (threshold: {threshold})", flush=True)
         if not passed:
             self.missed.append(name)
 
@@ -69,6 +72,6 @@ class Bars:
         return not self.missed
 
     def finish(self) -> None:
-        """The last line; exits with 1 when a bar was missed."""
-        print("all bars met" if self.met else f"missed: {', '.join(self.missed)}", flush=True)
+        """Print the result and exit, with 1 if a threshold was missed."""
+        print("all thresholds met" if self.met else f"missed: {', '.join(self.missed)}", flush=True)
         raise SystemExit(0 if self.met else 1)

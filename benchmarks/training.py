@@ -1,8 +1,8 @@
-"""How long a GRPO step of the policy in the box takes, and beside what: `python -m benchmarks.training`.
+"""Duration of a GRPO step of the bundled policy: `python -m benchmarks.training`.
 
-Random pixels of 256x192 screens (48 image tokens each); groups of 8 episodes that share their first screenshot. Prints
-seconds of a whole step and of its parts, and, measured side by side in the same run, the ratio to a plain step: one row
-per call, every row's images encoded for that row, transformers' own forward pass.
+Random 256x192 screens (48 image tokens each); groups of 8 episodes that share their first screenshot. Prints the time
+of a step and its parts, and the ratio to a plain step in the same run: one sequence per call, images encoded per
+sequence, transformers' own forward pass.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ WORDS, REPLY = 14, 6
 
 
 def screenshot(seed: int) -> PreparedImage:
-    """Random pixels of a 256x192 screen."""
+    """Return random pixels of a 256x192 screen."""
     pixels = np.random.default_rng(seed).standard_normal((192, 3 * 2 * 16 * 16)).astype(np.float32)
     return PreparedImage(hashlib.sha256(pixels.tobytes()).hexdigest(), pixels, GRID, IMAGE_TOKENS, 256, 192)
 
 
 def episodes(count: int, turns: int, model) -> tuple[list[CallGraph], dict[str, PreparedImage]]:
-    """Call graphs with made-up log-probs; eight episodes share a first screenshot."""
+    """Return call graphs with synthetic log-probs; eight episodes share a first screenshot."""
     random, config = np.random.default_rng(0), model.config
     graphs, images = [], {}
     for episode in range(count):
@@ -57,7 +57,7 @@ def episodes(count: int, turns: int, model) -> tuple[list[CallGraph], dict[str, 
 
 
 def best(function: Callable[[], object], repeats: int) -> tuple[float, float]:
-    """Least wall and least processor time in seconds, after one call to warm up. Processor time also holds on a shared machine."""
+    """Return the minimum wall and CPU seconds after a warm-up call. CPU time is robust on shared machines."""
     function()
     wall, processor = [], []
     for _ in range(repeats):
@@ -69,7 +69,7 @@ def best(function: Callable[[], object], repeats: int) -> tuple[float, float]:
 
 
 def plain_step(model, rows: list[Sequence], images: dict[str, PreparedImage], at_a_time: int = 16) -> None:
-    """Forward and backward by the checkpoint's own code, images of each row encoded for that row."""
+    """Run forward and backward with the checkpoint's own code, encoding the images of each sequence."""
     model.zero_grad(set_to_none=True)
     for start in range(0, len(rows), at_a_time):
         part = rows[start : start + at_a_time]
@@ -118,7 +118,8 @@ def main() -> None:
     print_head()
     print(f"torch {torch.__version__}, {arguments.threads} thread(s), {millions:.1f} M parameters")
     print(
-        f"{len(graphs)} episodes of {arguments.turns} turns: {len(rows)} merged rows, {tokens} tokens, {len(images)} unique images"
+        f"{len(graphs)} episodes of {arguments.turns} turns: {len(rows)} merged rows, {tokens} "
+        f"tokens, {len(images)} unique images"
     )
 
     def tower() -> None:

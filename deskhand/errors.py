@@ -1,56 +1,56 @@
-"""The error taxonomy. Invariant: every error says who pays for it.
+"""Exception classes, by who bears the consequence.
 
-| error                 | who pays                                                          |
-|-----------------------|-------------------------------------------------------------------|
-| `InfrastructureError` | nobody: the episode is unscored and masked from training          |
-| `EvaluatorError`      | nobody: the episode is unscored and masked from training          |
-| `AgentError`          | the agent: the episode goes on or is scored on its end state      |
-| `RecordError`         | the sample: it is stopped, counted by cause and never trained     |
-| `ConfigError`         | the user: the run stops before it starts, exit code 2, one line   |
-| `HealthError`         | the run: it stops, and what was trained until then is kept        |
+| error                 | consequence                                                        |
+|-----------------------|--------------------------------------------------------------------|
+| `InfrastructureError` | the episode is errored and masked from training                    |
+| `EvaluatorError`      | the episode is errored and masked from training                    |
+| `AgentError`          | the agent gets feedback, or is scored on the end state             |
+| `RecordError`         | the sample is dropped and counted by cause                         |
+| `ConfigError`         | the command stops before it starts, with one line and exit code 2  |
+| `HealthError`         | the run stops; its checkpoints and episodes are kept               |
 
-Messages are one line and name the file, key, package or endpoint, and then the mend.
+A message is one line: the file, key, package or endpoint first, then what is wrong, then the fix.
 """
 
 from __future__ import annotations
 
 
 class DeskhandError(Exception):
-    """Base of everything that Deskhand raises on purpose."""
+    """Base class of every error that Deskhand raises."""
 
 
 class ConfigError(DeskhandError):
-    """Wrong input from the user. Printed as one line; the command exits with code 2."""
+    """Invalid user input. Printed as one line; the command exits with code 2."""
 
 
 class HealthError(DeskhandError):
-    """To go on training would be in vain: the model does not see. The last checkpoint and all episodes are kept."""
+    """The run cannot improve, e.g. because the policy ignores its screenshots. Checkpoints and episodes are kept."""
 
 
 class InfrastructureError(DeskhandError):
-    """A desktop, engine or disk failed. The episode is `Unscored("infrastructure")`, never zero."""
+    """A desktop, engine or disk failed. The episode is `Errored("infrastructure")`, never scored 0."""
 
 
 class DeliveryUnknown(InfrastructureError):
-    """An action may or may not have been performed. It is never retried blindly."""
+    """An action may or may not have been performed. It is not retried automatically."""
 
 
 class FrameError(InfrastructureError):
-    """A frame is stale, black, truncated or of the wrong size. It never reaches a model."""
+    """A frame is stale, black, truncated or of the wrong size. It is never sent to a model."""
 
 
 class EvaluatorError(DeskhandError):
-    """The judge itself failed. The episode is `Unscored("evaluator")`, never zero."""
+    """The evaluator failed. The episode is `Errored("evaluator")`, never scored 0."""
 
 
 class AgentError(DeskhandError):
-    """The model did something that cannot be performed (an unknown action, a point off the screen)."""
+    """The model requested an action that cannot be performed, e.g. a point outside the screen."""
 
 
 class ParseError(AgentError):
-    """Model text that a dialect does not understand.
+    """Model output that an action format cannot parse.
 
-    `span` is the half-open range of characters in the text that was not understood, `reason` one sentence.
+    `span` is the half-open character range at fault, `reason` one sentence.
     """
 
     def __init__(self, span: tuple[int, int], reason: str) -> None:
@@ -60,7 +60,7 @@ class ParseError(AgentError):
 
 
 class RecordError(DeskhandError):
-    """A recorder invariant was violated. `cause` is a short stable word used for counting."""
+    """A recorder invariant was violated. `cause` is a short, stable identifier used for counting."""
 
     def __init__(self, cause: str, message: str) -> None:
         super().__init__(f"{cause}: {message}")

@@ -1,7 +1,7 @@
-"""Deadlines that stand still while work is parked. Invariant: the time that something waits for a quota counts against no deadline.
+"""`asyncio.timeout` that pauses while a task waits for quota.
 
-`limit` is used as `asyncio.timeout` is; `standing` is entered by whoever waits for a quota (`desktop.remote.parking`). A `Meter`
-adds up how long that was.
+`pausable_timeout(seconds)` sets the limit, `pause_timeouts()` is entered by `desktop.remote.quota`, and
+`measure_paused()` adds up the paused time.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from dataclasses import dataclass
 @dataclass(eq=False)
 class _Limit:
     timeout: asyncio.Timeout
-    standing: int = 0
-    """How many wait for a quota inside it now."""
-    left_s: float = 0.0
+    num_pauses: int = 0
+    """Number of pauses now active inside this timeout."""
+    remaining_s: float = 0.0
 
 
 @dataclass(eq=False)
 class PausedTime:
-    """Seconds that were parked inside `metered`."""
+    """Seconds paused inside `measure_paused`."""
 
-    parked_s: float = 0.0
+    paused_s: float = 0.0
 
 
 _limits: ContextVar[tuple[_Limit, ...]] = ContextVar("limits", default=())
-_meters: ContextVar[tuple[PausedTime, ...]] = ContextVar("meters", default=())
+_measured: ContextVar[tuple[PausedTime, ...]] = ContextVar("measured", default=())
 
 
 @asynccontextmanager
 async def pausable_timeout(seconds: float | None) -> AsyncIterator[asyncio.Timeout]:
-    """Raises `TimeoutError` when what is inside takes longer, parked time left out; None is no limit."""
+    """Raise `TimeoutError` if the body runs longer than `seconds`, not counting pauses. None sets no limit."""
     async with asyncio.timeout(seconds) as timeout:
         token = _limits.set((*_limits.get(), _Limit(timeout))) if seconds is not None else None
         try:
@@ -46,34 +46,34 @@ async def pausable_timeout(seconds: float | None) -> AsyncIterator[asyncio.Timeo
 
 @contextmanager
 def measure_paused() -> Iterator[PausedTime]:
-    """Adds up what is parked inside."""
-    meter = PausedTime()
-    token = _meters.set((*_meters.get(), meter))
+    """Measure how long the body is paused."""
+    paused = PausedTime()
+    token = _measured.set((*_measured.get(), paused))
     try:
-        yield meter
+        yield paused
     finally:
-        _meters.reset(token)
+        _measured.reset(token)
 
 
 @contextmanager
 def pause_timeouts() -> Iterator[None]:
-    """The deadlines around this place stand still until it is left."""
+    """Pause every enclosing `pausable_timeout` while the body runs."""
     loop = asyncio.get_running_loop()
-    began = loop.time()
+    started = loop.time()
     limits = [each for each in _limits.get() if not each.timeout.expired()]
     for each in limits:
-        if each.standing == 0:
+        if each.num_pauses == 0:
             when = each.timeout.when()
-            each.left_s = (when if when is not None else began) - began
+            each.remaining_s = (when if when is not None else started) - started
             each.timeout.reschedule(None)
-        each.standing += 1
+        each.num_pauses += 1
     try:
         yield
     finally:
         ended = loop.time()
-        for meter in _meters.get():
-            meter.parked_s += ended - began
+        for paused in _measured.get():
+            paused.paused_s += ended - started
         for each in limits:
-            each.standing -= 1
-            if each.standing == 0 and not each.timeout.expired():
-                each.timeout.reschedule(ended + each.left_s)
+            each.num_pauses -= 1
+            if each.num_pauses == 0 and not each.timeout.expired():
+                each.timeout.reschedule(ended + each.remaining_s)

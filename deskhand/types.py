@@ -1,7 +1,9 @@
-"""What an engine is: token ids in, token ids out. Invariant: the ids that were served are returned and compared, never assumed.
+"""Engine interface and its data types: token ids in, token ids out.
 
-A `Prompt` is canonical: its ids hold image placeholders *expanded* (one id per image token the model will see); adapters
-translate to what their server wants and report what was really served. An engine knows nothing of text or tokenisers.
+Implemented by `engines.*`; used by the recorder, agents and the trainer. A `Prompt` has *expanded* image placeholders
+(one id per image token); engines translate to their server's form. Engines know nothing of text or tokenizers.
+
+Invariant: engines return the ids that were actually served; the recorder compares them with the prompt.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ FinishReason = Literal["stop", "length", "aborted"]
 
 @dataclass(frozen=True, slots=True)
 class ImageSpan:
-    """`count` placeholder tokens starting at index `start` of the prompt stand for the image named `sha256`."""
+    """`count` placeholder tokens from index `start` of a prompt, for the image `sha256`."""
 
     start: int
     count: int
@@ -29,9 +31,9 @@ class ImageSpan:
 
 
 class Checksum:
-    """Of an image's pixel values as they were first made; one for all that stand for the image in a process.
+    """Checksum of an image's pixel values as first computed, shared by all uses of the image in a process.
 
-    `value` is None while no values were made.
+    `value` is None until the values are computed.
     """
 
     __slots__ = ("value",)
@@ -39,20 +41,20 @@ class Checksum:
     def __init__(self) -> None:
         self.value: int | None = None
 
-    def note(self, values: np.ndarray) -> None:
-        """Take the checksum of these values, if they are the first."""
+    def record(self, values: np.ndarray) -> None:
+        """Store the checksum of the first values; later values are ignored."""
         if self.value is None:
             self.value = _checksum(values)
 
-    def agrees(self, values: np.ndarray) -> bool:
-        """Whether these are the values that were first made."""
+    def matches(self, values: np.ndarray) -> bool:
+        """Return whether these are the first values."""
         return self.value == _checksum(values)
 
 
 def _checksum(values: np.ndarray) -> int:
-    """CRC-32 over one number of each row: its bytes, eight at a time, times odd numbers that differ by place, modulo 2^64.
+    """Return the CRC-32 of one number per row of float32[rows, columns]: its 8-byte words times odd numbers, mod 2^64.
 
-    So the place of every byte counts, as in a CRC-32 over all of them, at a quarter of its time. `values`: float32[rows, columns].
+    The position of every byte counts, as in a CRC-32 over all bytes, at a quarter of the time.
     """
     words_RW = values.view(np.uint32 if values.shape[1] % 2 else np.uint64)
     return zlib.crc32(np.einsum("rw,w->r", words_RW, _odd_numbers(words_RW.shape[1])).data)
@@ -65,11 +67,11 @@ def _odd_numbers(count: int) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class PreparedImage:
-    """An image after the checkpoint's preprocessing; made once per process per content hash.
+    """An image after the checkpoint's preprocessing; one per process and content hash.
 
-    `pixel_values`: float32[patches, channels*temporal*patch*patch] as the Qwen-VL towers take it, or what `numpy.asarray` makes
-    that of, which is blocking work of milliseconds. `grid_thw`: (t, h, w) in patches.
-    `tokens`: placeholders that it takes (`t*h*w / merge_size**2`).
+    `pixel_values`: float32[patches, channels*temporal*patch*patch], the input of Qwen-VL vision towers, or an object
+    that `numpy.asarray` converts to it in a few milliseconds. `grid_thw`: (t, h, w) in patches.
+    `tokens`: number of placeholders (`t*h*w / merge_size**2`).
     """
 
     sha256: str
@@ -79,12 +81,12 @@ class PreparedImage:
     width: int
     height: int
     checksum: Checksum | None = None
-    """Of `pixel_values`, where who makes them notes it; checked where they are put into a batch."""
+    """Checksum of `pixel_values`, if recorded; verified when a batch is built."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Ids with expanded placeholders, the spans of the images in order, and the images by hash."""
+    """Token ids with expanded placeholders, image spans in order, and images by hash."""
 
     token_ids: tuple[int, ...]
     spans: tuple[ImageSpan, ...] = ()
@@ -92,18 +94,18 @@ class Prompt:
 
 
 Feature = Literal["regex", "json_schema", "stop_texts", "top_logprobs"]
-"""What an engine may be able to do beyond sampling ids. A request that needs what its engine lacks is refused by name."""
+"""Optional engine features. A request that needs a missing feature is rejected by name."""
 
 
-class GrammarRefused(AgentError):
-    """The engine cannot sample by this grammar. The message says why."""
+class UnsupportedGrammar(AgentError):
+    """The engine cannot sample by this grammar, for the reason in the message."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What the whole text of a reply must match; the engine offers a stop id only where it does.
+    """Pattern that the whole text of a reply must match; stop ids are offered only where it matches.
 
-    `kind` "regex": `text` is a regular expression as Python writes it; "json_schema": `text` is a JSON Schema as JSON.
+    `kind` "regex": `text` is a Python regular expression; "json_schema": `text` is a JSON Schema.
     """
 
     kind: Literal["regex", "json_schema"]
@@ -112,10 +114,10 @@ class Grammar:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to sample. `temperature` 0 is greedy.
+    """Sampling parameters. `temperature` 0 is greedy.
 
-    Log-probs are those of the softmax over logits divided by `temperature` (by 1 when greedy), after `banned_ids` are removed
-    and before `top_p` cuts the tail and `grammar` forbids tokens.
+    Log-probs are of the softmax over logits divided by `temperature` (by 1 if greedy), after removing `banned_ids` and
+    before `top_p` and `grammar` are applied.
     """
 
     max_tokens: int = 64
@@ -123,55 +125,56 @@ class Sampling:
     top_p: float = 1.0
     stop_ids: tuple[int, ...] = ()
     banned_ids: tuple[int, ...] = ()
-    """Never sampled (image placeholders always belong here); their logits are -inf before the softmax."""
+    """Ids that are never sampled, such as image placeholders; their logits are -inf before the softmax."""
     seed: int | None = None
     grammar: Grammar | None = None
-    """Needs the feature of its kind."""
+    """Constraint on the reply. Needs the feature of its kind."""
     stop_texts: tuple[str, ...] = ()
-    """Sampling ends with the first token after which the reply's text holds one of these. Needs the feature "stop_texts"."""
+    """Sampling stops once the reply's text contains one of these. Needs the feature "stop_texts"."""
     top_logprobs: int = 0
-    """So many of the most likely ids are returned for each sampled token. Needs the feature "top_logprobs"."""
+    """Number of most likely ids returned for each sampled token. Needs the feature "top_logprobs"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What was sampled. `token_ids`, `logprobs` and `versions` have equal length; the stop id, when there is one, is included."""
+    """Sampled tokens. `token_ids`, `logprobs` and `versions` have equal length; a final stop id is included."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
     versions: tuple[int, ...]
-    """Version of the weights that sampled each token."""
+    """Weights version that sampled each token."""
     finish_reason: FinishReason
     served_ids: tuple[int, ...]
-    """The prompt ids that the model really saw, placeholders expanded."""
+    """Prompt ids that the model received, with expanded placeholders."""
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
-    """For each sampled token the most likely (id, log-prob), best first; empty when none were asked for."""
+    """Most likely (id, log-prob) of each sampled token, best first; empty unless requested."""
     exact: bool = True
-    """Whether ids and log-probs are those that `Sampling` states. What is not exact may be evaluated and is never trained on."""
+    """Whether ids and log-probs are as `Sampling` defines them. Inexact completions are never trained on."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoraWeights:
-    """A low-rank adapter as peft writes one: `weights` are torch tensors by peft's names, `config` the values of
-    adapter_config.json."""
+    """A LoRA adapter in peft's format: `weights` by peft's names, `config` as in adapter_config.json."""
 
     weights: Mapping[str, Any]
     config: Mapping[str, Any]
 
 
 class Engine(Protocol):
-    """Inference only. `generate` may be called concurrently; requests are batched continuously."""
+    """Inference engine. `generate` may be called concurrently; requests are batched continuously."""
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
         """Sample one completion.
 
-        Raises `InfrastructureError` when the engine is down, `AgentError` when the prompt is longer than it can hold, and
-        `GrammarRefused`.
+        Raises:
+            InfrastructureError: The engine is down.
+            AgentError: The prompt exceeds the context length.
+            UnsupportedGrammar: The grammar is not supported.
         """
         ...
 
     async def update_weights(self, version: int, weights: Mapping[str, Any]) -> None:
-        """Take new weights between two decoding steps; requests in flight go on with them."""
+        """Load new weights between two decoding steps; requests in flight continue with them."""
         ...
 
     async def pause(self) -> None: ...
@@ -185,7 +188,7 @@ class Engine(Protocol):
 
     @property
     def features(self) -> frozenset[Feature]:
-        """What it can do beyond sampling ids."""
+        """Optional features of this engine."""
         ...
 
     async def close(self) -> None: ...
@@ -193,18 +196,18 @@ class Engine(Protocol):
 
 @runtime_checkable
 class SupportsLora(Protocol):
-    """An engine that may hold the base model and take adapters alone."""
+    """An engine that may accept LoRA adapters over its base weights."""
 
     @property
-    def takes_adapters(self) -> bool:
-        """Whether it does so now."""
+    def supports_lora(self) -> bool:
+        """Whether adapters are accepted."""
         ...
 
     @property
     def supports_vision_lora(self) -> bool:
-        """Whether an adapter may be for the vision tower, too."""
+        """Whether adapters may include the vision tower."""
         ...
 
     async def update_lora(self, version: int, adapter: LoraWeights) -> None:
-        """As `Engine.publish`; requests in flight may end with the adapter that they began with, as their versions say."""
+        """Like `Engine.update_weights`; requests in flight may finish with the adapter that they started with."""
         ...

@@ -1,4 +1,4 @@
-"""Virtual environments of heavy peers (vLLM, SGLang, AReaL, OSWorld's evaluators) that `scripts/environment` made."""
+"""Virtual environments for vLLM, SGLang, AReaL and OSWorld's evaluators, created by `scripts/environment`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from deskhand.errors import ConfigError
 
 
 def newest_venv(name: str, environment: Mapping[str, str]) -> Path:
-    """The folder that `scripts/environment NAME` made last. Raises `ConfigError` when there is none."""
+    """Return the newest environment created by `scripts/environment NAME`. Raises `ConfigError` if there is none."""
     home = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME", "~"), ".cache")
-    place = Path(environment.get("DESKHAND_VENV_DIR") or Path(home, "deskhand", "environments"))
-    marks = [mark for mark in place.glob(f"{name}-*/complete") if "-" not in mark.parent.name.removeprefix(f"{name}-")]
-    found = sorted(marks, key=lambda mark: mark.stat().st_mtime)
-    if not found:
-        raise ConfigError(f"there is no environment for {name} in {place}; make one with scripts/environment {name}")
-    return found[-1].parent
+    folder = Path(environment.get("DESKHAND_VENV_DIR") or Path(home, "deskhand", "environments"))
+    markers = [path for path in folder.glob(f"{name}-*/complete") if "-" not in path.parent.name[len(name) + 1 :]]
+    if not markers:
+        raise ConfigError(f"{folder}: no environment for {name}; create one with scripts/environment {name}")
+    return max(markers, key=lambda path: path.stat().st_mtime).parent

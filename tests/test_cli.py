@@ -86,7 +86,7 @@ WRONG = {
     ),
     "a folder without a run": (["report", "{new}"], "name the folder of a run"),
     "resuming nothing": (["demo", "--folder", "{new}", "--resume"], "holds no run to resume"),
-    "evaluating nothing": (["eval", "{new}"], "holds no run"),
+    "evaluating nothing": (["eval", "{new}"], "not a run directory"),
     "recording what is no address": (
         ["record", "--upstream", "localhost", "--out", "{new}"],
         "http://127.0.0.1:8000/v1",
@@ -276,7 +276,7 @@ def test_an_untrained_model_is_evaluated_and_reported(
     assert (code, out.strip()) == (0, str(tmp_path / "other.html"))
     code, _, err = called(monkeypatch, capsys, "train", str(tmp_path / "small.yaml"), "--folder", str(folder))
     assert code == 2
-    assert "already holds a run; resume it, or name another folder" in err
+    assert "already contains a run; resume it or choose another folder" in err
 
 
 @pytest.mark.parametrize("played", [False, True])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -12,12 +13,17 @@ import pytest
 from benchmarks import evidence
 from deskhand.cli.main import app
 from deskhand.config.load import load_config
+from deskhand.config.schema import Config
 from deskhand.desktop.applications.catalog import PROFILES
 from deskhand.doctor.check_machine import debian_packages
 from deskhand.tasks.suites import basics, family_registry
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "docs" / "decisions").glob("*.md")),
+]
 
 
 def commands_of(page: Path) -> list[str]:
@@ -42,22 +48,18 @@ def test_every_command_parses(page: str, line: str) -> None:
     ):  # AReaL's parser reads its experiments: tests/contract/areal
         return
     config = next(
-        (ROOT / word for word in arguments if word.endswith(".yaml") and arguments[0] not in ("tasks", "rejudge")), None
+        (ROOT / word for word in arguments if word.endswith(".yaml") and arguments[0] not in ("tasks", "rescore")), None
     )
     load_config(config, overrides, variables)
 
 
 def test_the_help_of_commands_has_no_word_that_is_taken_for_markup() -> None:
     """What stands between < and > is not shown."""
-    pages = [
-        *(ROOT / "deskhand").glob("cli*.py"),
-        *(ROOT / "deskhand").glob("*/*cli.py"),
-        ROOT / "deskhand" / "auditing.py",
-    ]
+    pages = [*(ROOT / "deskhand" / "cli").glob("*.py")]
     functions = [
         node for page in pages for node in ast.walk(ast.parse(page.read_text())) if isinstance(node, ast.FunctionDef)
     ]
-    assert {"demo", "evaluate", "explain", "audit", "gateway"} <= {node.name for node in functions}
+    assert {"demo", "evaluate", "explain", "audit"} <= {node.name for node in functions}
     assert not [node.name for node in functions if "<" in (ast.get_docstring(node) or "")]
 
 
@@ -80,8 +82,8 @@ def test_every_benchmark_is_there(page: str, line: str) -> None:
     assert (ROOT / "benchmarks" / f"{line.split('benchmarks.')[1].split()[0]}.py").is_file()
 
 
-def test_the_page_of_measurements_names_every_benchmark() -> None:
-    text = (ROOT / "docs" / "measurements.md").read_text()
+def test_the_benchmarks_page_names_every_benchmark() -> None:
+    text = (ROOT / "docs" / "benchmarks.md").read_text()
     assert not [name for name in evidence.names() if f"    python -m benchmarks.{name}\n" not in text]
 
 
@@ -99,6 +101,24 @@ def test_every_link_and_file_named_in_the_docs_is_there(page: Path) -> None:
     assert not missing
 
 
+def headings_of(page: Path) -> set[str]:
+    """The anchors that GitHub gives the page's headings."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.strip().lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_anchor_in_the_docs_leads_to_a_heading(page: Path) -> None:
+    links = [link.split("#") for link in re.findall(r"\]\(([^):]*#[^)]+)\)", page.read_text())]
+    assert not [link for link in links if link[1] not in headings_of(page.parent / link[0] if link[0] else page)]
+
+
+def test_the_picture_of_the_layers_is_the_contract_that_lint_checks() -> None:
+    picture = (ROOT / "docs" / "architecture.md").read_text().split("<!-- layers -->")[1].split("<!-- /layers -->")[0]
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
+    assert [line for line in picture.splitlines() if line and not line.startswith("`")] == contract["layers"]
+
+
 def test_the_readme_begins_with_what_it_is_and_the_two_commands() -> None:
     first_screen = "\n".join((ROOT / "README.md").read_text().splitlines()[:16])
     assert "Deskhand trains vision-language models to use a computer" in first_screen
@@ -108,8 +128,8 @@ def test_the_readme_begins_with_what_it_is_and_the_two_commands() -> None:
 
 
 def test_every_section_of_the_settings_is_in_the_docs() -> None:
-    text = (ROOT / "docs" / "using.md").read_text()
-    for name in type(load_config()).model_fields:
+    text = (ROOT / "docs" / "guide.md").read_text()
+    for name in Config.model_fields:
         assert f"`{name}`" in text, name
 
 

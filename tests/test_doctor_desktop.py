@@ -22,7 +22,7 @@ async def test_a_bridge_that_works_passes_every_layer():
     async with bridge(1) as running:
         findings = await check_desktop(f"http://127.0.0.1:{running.port}", OWNER_KEY)
         assert [(each.name, each.ok) for each in findings] == [(name, True) for name in LAYERS], findings
-        assert list(running.book) == [], "the desktop was given back"
+        assert list(running.leases) == [], "the desktop was given back"
         refused = await check_desktop(f"http://127.0.0.1:{running.port}", "a-wrong-key-of-the-tests")
         assert [(each.name, each.ok) for each in refused] == [("reach", True), ("desktop", False)]
         assert "key" in refused[-1].fix

@@ -93,7 +93,7 @@ def test_an_evaluation_goes_on_after_sigkill_with_the_same_command(monkeypatch, 
     with Run.open(folder, read_only=True) as run:
         scored = run.episodes("oracle", "scored")
         assert len(scored) == len({row.task_id for row in scored}) == 6
-        assert all(row.cause == "infrastructure" for row in run.episodes("oracle", "unscored"))
+        assert all(row.cause == "infrastructure" for row in run.episodes("oracle", "errored"))
 
 
 @pytest.fixture

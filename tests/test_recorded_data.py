@@ -66,7 +66,7 @@ def test_what_the_model_has_no_words_for_is_left_out_and_counted(tiny, tmp_path:
     found = read(tiny, tmp_path / "recorded", Frames(tmp_path / "frames"))
     assert sorted(found.graphs) == ["plain.0"]
     assert sum(found.left_out.values()) == 2
-    assert "a tool's name is" in next(iter(found.left_out))
+    assert "a tool's name must be" in next(iter(found.left_out))
 
 
 def test_a_picture_that_is_gone_costs_its_conversation_and_nothing_else(tiny, tmp_path: Path) -> None:

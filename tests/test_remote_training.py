@@ -23,12 +23,12 @@ from fake_waa import FakeWaa
 from flaky_proxy import Door
 from patience import limit
 from test_cli import ROOT, called
-from test_elsewhere import KEY, bridge
-from test_suite import served, with_its_two_lines
+from test_remote_eval import KEY, bridge
+from test_suite_config import served, with_its_two_lines
 
 from deskhand.desktop.factory import LEASE_DB
 from deskhand.desktop.lease_store import LeaseStore
-from deskhand.desktop.remote.baselines import FILE as FIRST_LOOKS
+from deskhand.desktop.remote.baselines import BASELINES_FILE as FIRST_LOOKS
 from deskhand.rollout.episode_counts import EpisodeCounts
 from deskhand.rollout.run_writer import load_result
 from deskhand.store.run import TRAIN, EpisodeRow, Run
@@ -61,7 +61,7 @@ def checked(folder: Path, steps: int, machines: int) -> list[EpisodeRow]:
         assert point is not None
         assert point.step == steps
         EpisodeCounts.from_dict(run.episode_counts()).check(run.count_states())
-        assert {row.cause for row in rows if row.state == "unscored"} <= {"infrastructure", "cancelled"}
+        assert {row.cause for row in rows if row.state == "errored"} <= {"infrastructure", "cancelled"}
     book = LeaseStore(folder / LEASE_DB)
     try:
         leases = book._select("1")

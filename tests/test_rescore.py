@@ -10,7 +10,7 @@ import pytest
 import task_files
 import yaml
 from test_cli import called
-from test_suite import FAMILIES, NATIVE, OPENADAPT
+from test_suite_config import FAMILIES, NATIVE, OPENADAPT
 
 from deskhand.config.load import load_config
 from deskhand.recipes import suite

@@ -132,7 +132,7 @@ def test_a_run_that_may_not_be_written_to_is_one_line(command, monkeypatch, caps
     (folder / "lock").mkdir()  # a superuser may write to anything else
     code, _, err = called(monkeypatch, capsys, *(word.replace("{folder}", str(folder)) for word in COMMANDS[command]))
     assert (code, err.count("\n")) == (2, 1), err
-    assert f"{folder / 'lock'} cannot be written" in err
+    assert f"{folder / 'lock'}: cannot be written" in err
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def untrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = source.with_name("run")
     with Run.create(folder, {"config": Config(model=str(source)).model_dump(mode="json")}) as run:
         path = CheckpointManager(folder / "checkpoints").save(Trainer(Policy(load(str(source)).model)), source)
-        run.commit(books={}, checkpoint=Checkpoint(0, 0, path, 0.0))
+        run.commit(counts={}, checkpoint=Checkpoint(0, 0, path, 0.0))
     return folder
 
 

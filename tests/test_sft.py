@@ -164,7 +164,7 @@ def test_adapters_of_the_vision_tower_are_exported_with_the_others(tmp_path: Pat
     about = {"config": Config(model=str(source)).model_dump(mode="json")}
     with Run.create(tmp_path / "run", about) as run:
         path = CheckpointManager(run.folder / "checkpoints").save(Trainer(policy), source)
-        run.commit(books={}, checkpoint=Checkpoint(0, 0, path, 0.0))
+        run.commit(counts={}, checkpoint=Checkpoint(0, 0, path, 0.0))
         out = export_model(run, tmp_path / "exported", adapter=True)
     expected, found = load(str(path)).model.state_dict(), load(str(out)).model.state_dict()
     tower = [name for name in expected if "visual.blocks" in name and name.endswith("qkv.weight")]
@@ -186,7 +186,7 @@ def test_the_card_says_what_four_bits_did_to_the_weights(tmp_path: Path) -> None
     policy = Policy(load(str(source)).model, PolicyConfig(lora=LoraConfig(rank=2, load_in_4bit=True)))
     with Run.create(tmp_path / "run", {"config": Config(model=str(source)).model_dump(mode="json")}) as run:
         path = CheckpointManager(run.folder / "checkpoints").save(Trainer(policy), source)
-        run.commit(books={}, checkpoint=Checkpoint(0, 0, path, 0.0))
+        run.commit(counts={}, checkpoint=Checkpoint(0, 0, path, 0.0))
         merged, adapter = (export_model(run, tmp_path / f"{kind}", adapter=kind) for kind in (False, True))
     before, rounded = load(str(source)).model.state_dict(), load(str(merged)).model.state_dict()
     changed = {name for name, value in before.items() if not torch.equal(value, rounded[name])}
@@ -257,9 +257,9 @@ def test_the_card_is_of_the_checkpoint_and_tells_what_went_before_it(
                 )
                 row = new_row(ticket, TRAIN)
                 run.start_episode(row)
-                run.finish_episode(dataclasses.replace(row, state="waiting", value=1.0), {}, b"")
+                run.finish_episode(dataclasses.replace(row, state="queued", value=1.0), {}, b"")
                 states[ticket.episode_id] = ("trained", step)
-            run.commit(books={}, states=states, checkpoint=Checkpoint(step, step, path, 0.0))
+            run.commit(counts={}, states=states, checkpoint=Checkpoint(step, step, path, 0.0))
         for version, members in ((0, 3), (2, 1)):  # the one before was played more often
             for member in range(members):
                 row = new_row(
@@ -269,7 +269,7 @@ def test_the_card_is_of_the_checkpoint_and_tells_what_went_before_it(
                 run.finish_episode(dataclasses.replace(row, state="scored", value=float(version + member > 0)), {}, b"")
         lost = new_row(dataclasses.replace(ticket, episode_id="lost"), TRAIN)
         run.start_episode(lost)
-        run.finish_episode(dataclasses.replace(lost, state="unscored", cause="cancelled"), {}, b"")
+        run.finish_episode(dataclasses.replace(lost, state="errored", cause="cancelled"), {}, b"")
         cards = [(export_model(run, tmp_path / f"{step}", step=step) / "README.md").read_text() for step in (1, 2)]
     assert "- 3 episodes of the policy itself on 3 tasks" in cards[0]
     assert "- 6 episodes of the policy itself on 6 tasks" in cards[1]
@@ -312,7 +312,7 @@ WRONG = {
         "leave --adapter and --step out",
     ),
     "no config": ("sft", ["--folder", "{new}"], "deskhand sft configs/tiny_cpu.yaml"),
-    "episodes of nothing": ("sft", ["{config}", "--folder", "{new}", "--episodes", "{new}x"], "holds no run"),
+    "episodes of nothing": ("sft", ["{config}", "--folder", "{new}", "--episodes", "{new}x"], "not a run directory"),
     "resuming a warm start as training": ("train", ["--folder", "{warm}", "--resume"], "deskhand sft --folder"),
 }
 

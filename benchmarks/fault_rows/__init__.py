@@ -1,1 +1,1 @@
-"""The rows of the fault matrix. Each is a coroutine that takes a size from 0 (tests) to 1 (the full one) and gives a `Row`."""
+"""Rows of the fault matrix: coroutines from a size between 0 (tests) and 1 (full) to a `Row`."""

@@ -1,4 +1,6 @@
-"""Rows 6, 7, 9 to 12, 15 and 16: what fails on the machine itself: desktops, processes, frames, disks, judges, guests, text."""
+"""Rows 6, 7, 9 to 12, 15 and 16: faults on the local machine (desktops, processes, frames, disks, evaluators, guests,
+text).
+"""
 
 from __future__ import annotations
 
@@ -36,10 +38,10 @@ SMALL = DesktopSpec("plain", 320, 240)
 
 
 async def row_6(size: float, folder: Path) -> Row:
-    """An X server or an application that stands still."""
+    """Frozen X server or application."""
     row = Row(6, "SIGSTOP X server / application")
     for part in ("x server", "applications"):
-        desktop = LocalDesktop(cap_s=1.0)
+        desktop = LocalDesktop(settle_timeout_s=1.0)
         await desktop.reset(SMALL)
         await desktop.launch(["xterm", "-geometry", "20x4"])
         await desktop.wait_window("xterm")
@@ -81,7 +83,7 @@ def _lives(pid: int) -> bool:
 
 
 async def row_7(size: float, folder: Path) -> Row:
-    """Parts of desktops, a bridge, a gateway and trainers are killed: nothing is left of them."""
+    """Killed desktop parts, servers and trainers leave nothing behind."""
     row = Row(7, "SIGKILL X server, manager, application, bridge, gateway, trainer")
     for part in ("x server", "window manager", "applications"):
         desktop = LocalDesktop()
@@ -131,7 +133,7 @@ asyncio.run(main())
 
 
 async def _kill_servers(row: Row, folder: Path, number: int) -> None:
-    """A bridge, a gateway in front of it and a trainer on both; each is killed in turn, in an order by chance."""
+    """Kill a server, a gateway in front of it and a trainer on both, in random order."""
     key, token = "a-key-for-the-kill-rows", "a-token-for-the-kill-rows"
     tokens = folder / f"tokens-{number}"
     tokens.write_text(token)
@@ -203,7 +205,7 @@ async def _kill_servers(row: Row, folder: Path, number: int) -> None:
 
 
 def _started(command: list[str], environment: dict[str, str], log: Path) -> tuple[subprocess.Popen[str], str]:
-    """A server that serves, and its address; what it complains of goes to `log`."""
+    """Start a server and return it with its URL; stderr goes to `log`."""
     with log.open("a") as complaints:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, text=True, env=environment)
     assert process.stdout is not None
@@ -214,7 +216,7 @@ def _started(command: list[str], environment: dict[str, str], log: Path) -> tupl
 
 
 async def _until_free(row: Row, address: str, key: str, began: float) -> None:
-    """The leases of a trainer that died are given back within a minute."""
+    """Check that the leases of a dead trainer are released within a minute."""
     async with httpx2.AsyncClient(base_url=address, headers={"authorization": f"Bearer {key}"}) as http:
         while (await http.get("/leases")).json()["leases"]:
             if time.monotonic() - began > 60:
@@ -225,15 +227,15 @@ async def _until_free(row: Row, address: str, key: str, began: float) -> None:
 
 
 async def row_9(size: float, folder: Path) -> Row:
-    """Screens that are cut short, black, of another size, or changes of a frame that is not here."""
+    """Truncated, black or resized screens, and deltas of unknown frames."""
     from fake_osworld import FakeOsworld
 
     row = Row(9, "truncated, black, stale, wrong-size frame")
     fake = FakeOsworld(folder / "frames", (64, 48))
     desktop = OsworldDesktop(
         RetryingClient("http://vm.test", timeouts=QUICK, transport=httpx2.ASGITransport(app=fake.app)),
-        keep_state=True,
-        looking=ScreenPolling(0, 0, 1),
+        skip_reset=True,
+        polling=ScreenPolling(0, 0, 1),
     )
     await desktop.reset(SCREEN)
     whole = fake.guest.picture()
@@ -270,7 +272,7 @@ async def row_9(size: float, folder: Path) -> Row:
 
 
 async def row_10(size: float, folder: Path) -> Row:
-    """A desktop whose files cannot be written (ENOSPC, EMFILE, inodes) while it is set up and while it is judged."""
+    """File writes fail (ENOSPC, EMFILE, inodes) during setup and evaluation."""
     row = Row(10, "ENOSPC, EMFILE, inode exhaustion")
     for number in (errno.ENOSPC, errno.EMFILE, errno.EDQUOT):
         async with bridged(4, Faults()) as (pool, made, _, _):
@@ -301,7 +303,7 @@ async def row_10(size: float, folder: Path) -> Row:
 
 
 async def row_11(size: float, folder: Path) -> Row:
-    """Judges that raise, hang, give no number, or drown in output."""
+    """Evaluators that raise, hang, return no number, or print endlessly."""
     row = Row(11, "evaluator raises / hangs / NaN / 40 MB stdout")
 
     async def raises(desktop: Any) -> CheckResult:
@@ -341,7 +343,7 @@ async def row_11(size: float, folder: Path) -> Row:
 
 
 async def row_12(size: float, folder: Path) -> Row:
-    """32 siblings of one task are judged at once, as they are one by one."""
+    """32 sibling episodes are evaluated concurrently and sequentially."""
     row = Row(12, "32 sibling rollouts score at once")
 
     async def check(desktop: Any) -> CheckResult:
@@ -366,7 +368,7 @@ async def row_12(size: float, folder: Path) -> Row:
 
 
 async def row_15(size: float, folder: Path) -> Row:
-    """A guest that kills what it can, writes without end, forks, and puts a link where its result belongs."""
+    """Guest that kills processes, writes endlessly, forks, and replaces its result with a symlink."""
     row = Row(15, "malicious guest: kill, flood, fork, link")
     marker = folder / "host-secret"
     marker.write_text("of the host")
@@ -402,7 +404,7 @@ async def row_15(size: float, folder: Path) -> Row:
 
 
 async def row_16(size: float, folder: Path) -> Row:
-    """Text that no model should write, in every dialect: ops or a `ParseError`, nothing else, and nothing is run."""
+    """Hostile model text in every format: ops or a `ParseError`, and nothing is executed."""
     row = Row(16, "model text fuzz, every dialect")
     chance, mark = random.Random(16), folder / "ran"
     pieces = [

@@ -1,4 +1,4 @@
-"""Rows 3, 4, 8 and 17: what a network does to requests, and many steps over a bad one."""
+"""Rows 3, 4, 8 and 17: network faults, and many steps over a bad network."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LOOKING = ScreenPolling(pause_s=0.0, looks=1)
 
 
 async def row_3(size: float, folder: Path) -> Row:
-    """502, 503 and 504, half of them after the request was carried out."""
+    """502, 503 and 504, half of them after execution."""
     row = Row(3, "503/502/504 at 1 %, 5 %, 20 %")
     for share, count in ((0.01, scaled(size, 30, 500)), (0.05, scaled(size, 100, 5000)), (0.20, scaled(size, 20, 300))):
         async with bridged(8, Faults(bad=share), seed=int(1000 * share)) as (pool, made, network, _):
@@ -63,7 +63,7 @@ async def row_3(size: float, folder: Path) -> Row:
 
 
 async def _on_machines(row: Row, share: float, count: int, folder: Path) -> None:
-    """Episodes on machines with OSWorld's server, which remembers nothing: what repeats no action is in the programs."""
+    """Episodes on machines with OSWorld's server, which has no idempotency: the scripts prevent repeated actions."""
     from fake_osworld import FakeOsworld
 
     fakes = {f"http://vm{number}.test": FakeOsworld(folder / f"vm{number}", (64, 48)) for number in range(4)}
@@ -73,8 +73,8 @@ async def _on_machines(row: Row, share: float, count: int, folder: Path) -> None
     }
 
     def make(address: str) -> OsworldDesktop:
-        link = RetryingClient(address, timeouts=QUICK, transport=networks[address], parks=False)
-        return OsworldDesktop(link, keep_state=True, looking=LOOKING)
+        link = RetryingClient(address, timeouts=QUICK, transport=networks[address], wait_for_quota=False)
+        return OsworldDesktop(link, skip_reset=True, polling=LOOKING)
 
     async with MachinePool(list(fakes), make, template=SCREEN) as pool:
         booked = Booked(pool, count, 2)
@@ -94,7 +94,7 @@ async def _on_machines(row: Row, share: float, count: int, folder: Path) -> None
 
 
 async def row_4(size: float, folder: Path) -> Row:
-    """Replies that are lost after the action was performed, over the bridge and over OSWorld's and WAA's servers."""
+    """Replies lost after execution, over Deskhand's, OSWorld's and WAA's servers."""
     row = Row(4, "20 % of replies lost after execution")
     actions = scaled(size, 600, 90_000)
     async with bridged(8, Faults(lost=0.2), seed=4) as (pool, made, network, _):
@@ -128,9 +128,9 @@ async def _lost_replies_of_a_machine(row: Row, kind: str, actions: int, folder: 
     network = FaultyNetwork(fake.app, Faults(lost=0.2), seed=5)
     link = RetryingClient(f"http://{kind}.test", timeouts=QUICK, transport=network)
     desktop = (
-        WaaDesktop(link, looking=LOOKING, ready_s=5)
+        WaaDesktop(link, polling=LOOKING, ready_s=5)
         if kind == "waa"
-        else OsworldDesktop(link, keep_state=True, looking=LOOKING)
+        else OsworldDesktop(link, skip_reset=True, polling=LOOKING)
     )
     await desktop.reset(SCREEN)
     fake.guest.journal.clear()
@@ -148,7 +148,7 @@ async def _lost_replies_of_a_machine(row: Row, kind: str, actions: int, folder: 
 
 
 class Partition:
-    """A wire between a client and a port that can be cut: bytes stand still, and new connections are not answered."""
+    """TCP proxy that can be cut: bytes stall and new connections are not answered."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -195,12 +195,12 @@ class Partition:
 
 @asynccontextmanager
 async def _cut_off(idle_s: float) -> AsyncIterator[tuple[Partition, ServerPool, list[Any]]]:
-    from painted_pool import painted_pool
+    from fake_pool import painted_pool
 
     made: list[Any] = []
     async with (
         painted_pool(2, made, SCREEN) as own,
-        serve_pool(own, ServerConfig(port=0, owner_key=KEY, idle_s=idle_s)) as running,
+        serve_pool(own, ServerConfig(port=0, admin_key=KEY, idle_s=idle_s)) as running,
     ):
         wire = Partition(running.port)
         port = await wire.start()
@@ -214,7 +214,7 @@ async def _cut_off(idle_s: float) -> AsyncIterator[tuple[Partition, ServerPool, 
 
 
 async def row_8(size: float, folder: Path) -> Row:
-    """The wire is cut for a second, for longer (30 s at full size), and beyond the lease: resumed or fenced."""
+    """Network partitions shorter and longer than the lease: resumed or fenced."""
     row = Row(8, "partition of 1 s, 30 s, beyond the lease")
     for cut_s in (1.0, 2.0 + 28.0 * size):
         async with _cut_off(idle_s=600.0) as (wire, pool, made):
@@ -267,7 +267,7 @@ def _resident_mib() -> float:
 
 
 async def row_17(size: float, folder: Path) -> Row:
-    """Eight remote desktops, many steps, 2 % faults: memory, descriptors and latency stay as they were."""
+    """Eight remote desktops, many steps, 2 % faults: memory, descriptors and latency stay constant."""
     row = Row(17, "8 remote desktops x 2 000 steps, 2 % faults")
     steps = scaled(size, 100, 2000)
     async with bridged(8, Faults(lost=0.01, bad=0.01), seed=17) as (pool, made, network, _):

@@ -1,5 +1,6 @@
-"""What the rows of the fault matrix are made of. Invariant: faults are injected between our own client and our own server, and a
-row is wrong as soon as one action was lost or done twice, one episode was scored by an outage, or the books do not close.
+"""Building blocks of the fault matrix: rows, a faulty network, and agents that record what was executed.
+
+A row fails if an action was lost or repeated, an outage became a score, or the episode counts do not add up.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ QUICK = RemoteTimeouts(connect_s=2.0, read_s=5.0, step_s=60.0, attempts=12, paus
 
 @dataclass
 class Row:
-    """What a row of the matrix found. `wrong` is empty when all was as it has to be."""
+    """Result of a row; `wrong` is empty if it passed."""
 
     number: int
     what: str
@@ -63,7 +64,7 @@ class Row:
             self.wrong.append(otherwise)
 
     def cells(self) -> tuple[str, ...]:
-        """number, what, steps, injected per 1 000 steps, survived, unscored, mean time to recover, whether all is well."""
+        """Return the table cells of the row."""
         rate = f"{1000 * self.injected / self.steps:.1f}" if self.steps else "-"
         share = f"{self.survived} of {self.injected}"
         recovered = f"{1000 * statistics.mean(self.recovery_s):.1f} ms" if self.recovery_s else "-"
@@ -73,8 +74,8 @@ class Row:
 
 @dataclass
 class Faults:
-    """Shares of requests: `lost` replies after execution, `undelivered` requests, `bad` answers (502 and 504 after execution or
-    before, 503 before)."""
+    """Fractions of requests: `lost` replies after execution, `undelivered` requests, `bad` status codes (502, 503,
+    504)."""
 
     lost: float = 0.0
     undelivered: float = 0.0
@@ -83,8 +84,7 @@ class Faults:
 
 
 class FaultyNetwork(httpx2.AsyncBaseTransport):
-    """A network to an application in this process, or to `inner`, with `faults`. `marks` are when a fault hit a path first and when
-    that path was answered again."""
+    """HTTP transport that injects `faults` and measures the time until a path works again."""
 
     def __init__(self, app: Any, faults: Faults, seed: int = 0, inner: httpx2.AsyncBaseTransport | None = None) -> None:
         self._inner = inner or httpx2.ASGITransport(app=app, client=("127.0.0.1", 1))
@@ -130,8 +130,8 @@ class FaultyNetwork(httpx2.AsyncBaseTransport):
 async def bridged(
     size: int, faults: Faults, *, seed: int = 0, lot: QuotaManager | None = None, idle_s: float = 3600.0
 ) -> AsyncIterator[tuple[ServerPool, list[Any], FaultyNetwork, ActiveLeases]]:
-    """A bridge over `size` painted desktops, and a pool that reaches it over a faulty network: pool, desktops, network, leases."""
-    from painted_pool import painted_pool
+    """Yield (pool, desktops, network, leases): a server over fake desktops, reached over a faulty network."""
+    from fake_pool import painted_pool
 
     made: list[Any] = []
     own: DesktopPool = painted_pool(size, made, SCREEN)
@@ -139,7 +139,7 @@ async def bridged(
         book = ActiveLeases(own, idle_s=idle_s)
         network = FaultyNetwork(create_app(book, LeaseAuth(book, KEY)), faults, seed)
         pool = ServerPool(
-            "http://bridge.test", KEY, template=SCREEN, timeouts=QUICK, lot=lot, transport=network, wait_s=0.05
+            "http://bridge.test", KEY, template=SCREEN, timeouts=QUICK, quota=lot, transport=network, wait_s=0.05
         )
         try:
             yield pool, made, network, book
@@ -154,7 +154,7 @@ def point(x: int, y: int) -> Point:
 
 
 class Pointing:
-    """An agent that moves the pointer `steps` times; what the judge asks is whether the desktop performed just these actions."""
+    """Agent that moves the pointer `steps` times, so that executed actions can be compared."""
 
     def __init__(self, steps: int, pause_s: float = 0.0) -> None:
         self.steps, self.pause_s = steps, pause_s
@@ -187,7 +187,7 @@ def pointing_task(number: int, steps: int, check: Any = None) -> Task:
 
 
 class Booked:
-    """Episodes with their books: a `Source` of `count` of them that checks at every end that the books close."""
+    """Source of `count` episodes that checks the episode counts after each one."""
 
     def __init__(self, pool: Any, count: int, steps: int, check: Any = None, longest_s: float | None = None) -> None:
         self.pool, self.count, self.steps, self.longest_s = pool, count, steps, longest_s
@@ -236,7 +236,7 @@ class Booked:
         await Scheduler(self, self.play, concurrency, failures=10**9).run()
 
     def into(self, row: Row) -> None:
-        """Put what happened into a row: no outage may be a zero."""
+        """Add the results to a row; an outage must not become a score."""
         row.steps += self.performed
         row.unscored += sum(isinstance(result.outcome, Errored) for result in self.results)
         row.demand(len(self.results) == self.count, f"{self.count - len(self.results)} episodes were lost")
@@ -249,12 +249,12 @@ class Booked:
 
 
 def check_actions(row: Row, made: list[Any], steps: int) -> None:
-    """Each desktop that an episode ended on performed its actions once and in order; others a beginning of them."""
+    """Check that every desktop executed a prefix of the actions, once and in order."""
     wanted = [f"step-{number}" for number in range(steps)]
     wrong = [desktop.actions for desktop in made if desktop.actions != wanted[: len(desktop.actions)]]
     row.demand(not wrong, f"{len(wrong)} desktops performed other actions than were sent: {wrong[:1]}")
 
 
 def scaled(size: float, small: int, full: int) -> int:
-    """A count between the one of tests (size 0) and the full one (size 1)."""
+    """Interpolate between the count of tests (size 0) and of a full run (size 1)."""
     return round(small + (full - small) * size)

@@ -1,4 +1,4 @@
-"""Rows 1, 2, 5, 13, 14 and 18: quotas, slow starts, clocks, keys, and providers that lie."""
+"""Rows 1, 2, 5, 13, 14 and 18: quotas, slow starts, clock jumps, keys, and providers that report wrong states."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _refusals(wait_s: float) -> list[dict[str, str]]:
 
 
 async def row_1(size: float, folder: Path) -> Row:
-    """429 with Retry-After in seconds, as a date, with a suffix and without."""
+    """429 with Retry-After as seconds, date, with a unit, and missing."""
     row = Row(1, "429 with Retry-After s / date / suffixed / none")
     wait_s = 0.4
     refusals = _refusals(wait_s)
@@ -52,7 +52,7 @@ async def row_1(size: float, folder: Path) -> Row:
             return httpx2.Response(429, headers=headers, request=request)
 
         lot = QuotaManager(seed=number)
-        async with bridged(8, Faults(refuse=refuse), lot=lot) as (pool, made, network, _):
+        async with bridged(8, Faults(refuse=refuse), quota=lot) as (pool, made, network, _):
             booked = Booked(pool, scaled(size, 8, 64), 3)
             await booked.run(8)
             booked.into(row)
@@ -71,7 +71,7 @@ async def row_1(size: float, folder: Path) -> Row:
 
 
 async def row_2(size: float, folder: Path) -> Row:
-    """A day of 429 on a fake clock, for 100 that wait."""
+    """A day of 429 on a fake clock for 100 waiting clients."""
     from fake_clock import FakeClock
 
     row = Row(2, "429 for 24 h (fake clock)")
@@ -107,7 +107,7 @@ async def row_2(size: float, folder: Path) -> Row:
 
 
 async def _episodes_through_a_day(row: Row) -> None:
-    """100 episodes that want a desktop of a bridge which says 429 for a day: each of them is played and scored after it."""
+    """100 episodes whose server returns 429 for a day are all played and scored afterwards."""
     from fake_clock import FakeClock
 
     clock, refused, wait_s = FakeClock(), [0], 300
@@ -120,7 +120,7 @@ async def _episodes_through_a_day(row: Row) -> None:
         return httpx2.Response(429, headers={"retry-after": str(wait_s)}, request=request)
 
     lot = QuotaManager(clock=clock.clock, seed=2)
-    async with bridged(8, Faults(refuse=refuse), lot=lot) as (pool, made, _, _):
+    async with bridged(8, Faults(refuse=refuse), quota=lot) as (pool, made, _, _):
         booked = Booked(pool, 100, 2)
         playing = asyncio.create_task(booked.run(100))
         while clock.time < 24 * 3600:
@@ -144,7 +144,7 @@ async def _episodes_through_a_day(row: Row) -> None:
 
 
 class StubGateway:
-    """A provider whose sandboxes take `boots_s` to start (None: never). It counts what it holds."""
+    """Provider whose sandboxes take `boots_s` to start (None: never)."""
 
     def __init__(self, boots_s: float | None, quota: int) -> None:
         self.boots_s, self.quota = boots_s, quota
@@ -185,7 +185,7 @@ class StubGateway:
 
 
 async def row_5(size: float, folder: Path) -> Row:
-    """Sandboxes that start slowly, late or never; a second stands for 200."""
+    """Sandboxes that start slowly, late or never; 1 s stands for 200 s."""
     row = Row(5, "slow boot 31 s / 299 s / never (a second for 200)")
     for boots_s, fine in ((0.155, True), (1.495, True), (None, False)):
         stub = StubGateway(boots_s, 4)
@@ -207,7 +207,7 @@ async def row_5(size: float, folder: Path) -> Row:
 
 
 async def row_13(size: float, folder: Path) -> Row:
-    """The wall clock jumps by an hour and back: nobody is woken and no lease expires."""
+    """The wall clock jumps by an hour and back: no waiter wakes and no lease expires."""
     from fake_clock import FakeClock
 
     row = Row(13, "clock jump of an hour, both ways (fake clock)")
@@ -233,7 +233,7 @@ async def row_13(size: float, folder: Path) -> Row:
         try:
             for jump in (3600.0, -3600.0, 1e7):
                 time.time = lambda jump=jump: real() + jump
-                await book.reclaim()
+                await book.expire_idle()
                 for lease in leases:
                     await lease.desktop.observe()
                     row.steps += 1
@@ -247,7 +247,7 @@ async def row_13(size: float, folder: Path) -> Row:
 
 
 async def row_14(size: float, folder: Path) -> Row:
-    """Leases used with keys, epochs and names that are not theirs: refused, nothing performed, no key in any answer."""
+    """Leases used with foreign keys, epochs and names: rejected, nothing executed, no key in a response."""
     row = Row(14, "lease double-use, stale, revoked, wrong keys")
     async with bridged(3, Faults()) as (pool, made, network, _):
         leases = [await pool.lease() for _ in range(3)]
@@ -291,7 +291,7 @@ async def row_14(size: float, folder: Path) -> Row:
 
 
 async def row_18(size: float, folder: Path) -> Row:
-    """A provider says that a machine runs whose screen is dead, black, or another's: it is set aside, and others are used."""
+    """A provider reports machines with dead, black or foreign screens: they are quarantined."""
     from fake_osworld import FakeOsworld
     from PIL import Image
 
@@ -308,8 +308,8 @@ async def row_18(size: float, folder: Path) -> Row:
         network = httpx2.ASGITransport(app=fakes[address].app)
         return OsworldDesktop(
             RetryingClient(address, timeouts=QUICK, transport=network),
-            keep_state=True,
-            looking=ScreenPolling(0, 0, 1),
+            skip_reset=True,
+            polling=ScreenPolling(0, 0, 1),
             ready_s=0.3,
         )
 

@@ -1,3 +1,1 @@
-"""OSWorld beside ours: the recipe that ours is compared with: OSWorld's way of acting and looking, on the same screen in the same
-run.
-"""
+"""OSWorld's way of acting and observing (the recipe), measured on the same screen in the same run."""

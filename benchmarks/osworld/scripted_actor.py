@@ -1,4 +1,4 @@
-"""A hand for scripted solutions: it acts by clicks, keys and text alone, and finds its places in the accessibility tree."""
+"""Actor for scripted solutions: clicks, keys and text only, with targets from the accessibility tree."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LOOK_S = 20.0
 
 @dataclass(frozen=True)
 class Node:
-    """Something on the screen: its role, name and text, and its rectangle in pixels."""
+    """Accessible object: role, name, text and rectangle in pixels."""
 
     role: str
     name: str
@@ -38,7 +38,7 @@ class Node:
 
 
 class Hands:
-    """Acts on `desktop`, whose screen is `width` x `height` pixels. `ops` are all that were performed."""
+    """Acts on `desktop`, whose screen is `width` x `height` pixels; `ops` are all executed ops."""
 
     def __init__(self, desktop: StageableDesktop, width: int, height: int) -> None:
         self.desktop = desktop
@@ -69,11 +69,11 @@ class Hands:
         await self.do(Type(text))
 
     async def nodes(self) -> list[Node]:
-        """All that shows its place on the screen."""
+        """Return all nodes with a rectangle."""
         return list(nodes_of(await self.desktop.accessibility_tree() or "<none/>"))
 
     async def see(self, role: str, name: str, nth: int = 0, within_s: float = LOOK_S) -> Node:
-        """The `nth` thing on the screen whose role and name the patterns fit (all of it, whatever the case)."""
+        """Return the `nth` node whose role and name match the patterns, ignoring case."""
         deadline = time.monotonic() + within_s
         while True:
             seen = await self.nodes()
@@ -88,7 +88,7 @@ class Hands:
             await asyncio.sleep(0.3)
 
     async def reveal(self, role: str, name: str, at: tuple[int, int], rows: tuple[int, int]) -> Node:
-        """The thing once it lies between the `rows` of a pane that scrolls with the wheel at `at`."""
+        """Scroll the pane at `at` until the node lies between `rows`; return it."""
         for _ in range(60):
             found = [node for node in await self.nodes() if _fits(role, node.role) and _fits(name, node.name)]
             if found and rows[0] <= found[0].center[1] <= rows[1]:
@@ -101,7 +101,7 @@ class Hands:
         return 0 <= x < self._size[0] and 0 <= y < self._size[1] and node.width > 0 and node.height > 0
 
     async def press(self, role: str, name: str, nth: int = 0, count: int = 1) -> Node:
-        """Click on it."""
+        """Click on a node."""
         node = await self.see(role, name, nth)
         await self.click(*node.center, count=count)
         return node
@@ -115,7 +115,7 @@ def _fits(pattern: str, text: str) -> bool:
 
 
 def nodes_of(tree: str) -> Iterator[Node]:
-    """The nodes of an accessibility tree that have a place."""
+    """Return the nodes of an accessibility tree that have a rectangle."""
     for element in ElementTree.fromstring(tree).iter():
         place, size = (re.findall(r"-?\d+", element.get(_PLACE + key, "")) for key in ("screencoord", "size"))
         if len(place) == len(size) == 2:

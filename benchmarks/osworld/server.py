@@ -1,8 +1,8 @@
-"""The server's side of the recipe, run by a Python that has pyautogui: `python server.py`; prints its port, ends with its input.
+"""Server of the recipe, run by a Python with pyautogui: `python server.py`; prints its port, stops when stdin closes.
 
-`POST /execute {"command": [...]}` starts a process and waits for it; `GET /screenshot` takes a picture in this process (Pillow's
-ImageGrab, which pyautogui uses) and `GET /screenshot?scrot` by the program of that name; both answer with a PNG. That is OSWorld's
-server without what the recipe could do without: no framework, no debug mode, no pasting of the pointer, and connections stay open.
+`POST /execute {"command": [...]}` runs a process; `GET /screenshot` takes a PNG with Pillow's ImageGrab (as pyautogui
+does), or with scrot for `?scrot`. This is OSWorld's server without overhead: no framework, no debug mode, no pointer
+overlay, persistent connections.
 """
 
 import http.server

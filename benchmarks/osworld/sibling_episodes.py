@@ -1,6 +1,4 @@
-"""Sibling episodes of one task, judged at once and one by one. Invariant: the desktops are real, and each holds another end
-state.
-"""
+"""Sibling episodes of one task on real desktops with different end states, evaluated concurrently and sequentially."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ _TASK: dict[str, Any] = {
 
 
 async def _sibling(task: Task, number: int) -> LocalDesktop:
-    """A desktop at the end of an episode; the sentence is cut at another place in each, and every fifth lacks its second word."""
+    """Return a desktop at the end of an episode; each has a differently truncated sentence."""
     desktop = LocalDesktop()
     try:
         await desktop.reset(desktop_spec(task))
@@ -51,12 +49,12 @@ async def _sibling(task: Task, number: int) -> LocalDesktop:
 async def outcomes(
     count: int, evaluators: Official = default_official_evaluators
 ) -> tuple[list[Outcome], list[Outcome]]:
-    """The outcomes of `count` siblings: judged at once, then one by one on the same desktops."""
+    """Return the outcomes of `count` siblings, evaluated concurrently, then sequentially."""
     task = task_of(OsworldTask.model_validate(_TASK), domain="siblings", size=SIZE, evaluators=evaluators)
     desktops: list[LocalDesktop] = []
     try:
         for number in range(count):
-            desktops.append(await _sibling(task, number))
+            desktops.append(await _sibling(task, number))  # noqa: PERF401 (close the earlier ones if one fails)
         together = await asyncio.gather(*(judge(task, desktop) for desktop in desktops))
         return list(together), [await judge(task, desktop) for desktop in desktops]
     finally:

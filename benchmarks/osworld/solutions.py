@@ -1,7 +1,6 @@
-"""Scripted solutions of OSWorld's tasks, by their ids. Invariant: a solution acts by clicks, keys and text alone; it looks at the
-accessibility tree only to find its places.
+"""Scripted solutions of OSWorld tasks by task id, acting by clicks, keys and text only.
 
-`REASONS` says of the others why there is none.
+`REASONS` explains why the other tasks have no solution.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ REASONS: dict[str, str] = {}
 
 
 def solves(task_id: str) -> Callable[[Solution], Solution]:
-    """The function solves the task of this id."""
+    """Register a function as the solution of a task id."""
 
     def kept(solution: Solution) -> Solution:
         SOLUTIONS[task_id] = solution
@@ -29,7 +28,7 @@ def solves(task_id: str) -> Callable[[Solution], Solution]:
 
 
 async def visit(hands: Hands, address: str) -> None:
-    """Open an address in the browser's tab."""
+    """Open a URL in the browser tab."""
     await hands.key("ctrl+l")
     await hands.type(f"{address}\n")
     await asyncio.sleep(1.5)
@@ -98,7 +97,7 @@ VLC_PANE, VLC_ROWS = (908, 500), (270, 800)
 
 
 async def all_vlc_preferences(hands: Hands, search: str, page: str) -> None:
-    """A page of all settings; the search keeps the tree to the pages that have a setting of that name."""
+    """Open the page of all settings, filtered by name."""
     await hands.key("ctrl+p")
     await hands.press("radio-button", "All")
     below = await hands.see("check-box", "Only show current")
@@ -158,7 +157,7 @@ async def show_the_slide_pane(hands: Hands) -> None:
 
 
 async def gimp_preferences(hands: Hands) -> tuple[int, int]:
-    """Open GIMP's preferences; the left top of the dialog's inside. GIMP tells nothing of itself: its places are pixels."""
+    """Open GIMP's preferences and return the top left corner of the dialog; GIMP has no accessibility tree."""
     await asyncio.sleep(1)
     await hands.click(49, 29)  # Edit
     await asyncio.sleep(0.7)
@@ -190,7 +189,7 @@ async def take_the_light_theme(hands: Hands) -> None:
 
 
 async def terminal(hands: Hands, line: str) -> None:
-    """A line for the shell of a new terminal."""
+    """Run a line in the shell of a new terminal."""
     await hands.key("ctrl+alt+t")
     await hands.window("terminal")
     await hands.see("terminal", ".*")

@@ -1,7 +1,7 @@
-"""The client's side of the recipe: a new Python process for every action, a PNG for every look, and a pause between the two.
+"""Client of the recipe: a Python process per action, a PNG per screenshot, and a pause in between.
 
-`set_up` installs what it needs (pyautogui in an environment of its own by `scripts/environment`, tkinter and scrot from Debian);
-nothing of the project needs any of it.
+`set_up` installs what it needs: pyautogui in its own environment (`scripts/environment`), tkinter and scrot from
+Debian.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DEBIAN = ["python3", "python3-venv", "python3-tk", "scrot"]
 
 
 def set_up() -> Path:
-    """The environment's Python. Raises `ConfigError` or `CalledProcessError` when something cannot be installed."""
+    """Return the environment's Python. Raises `ConfigError` or `CalledProcessError` if installation fails."""
     if missing := install.missing(_DEBIAN):
         install.install(missing)
     command = ["bash", str(ROOT / "scripts" / "environment"), "osworld-recipe"]
@@ -39,13 +39,13 @@ def set_up() -> Path:
 
 
 def _authority(x_server: XServer) -> bytes:
-    """An Xauthority entry for this host by name: python-xlib, which pyautogui uses, does not know those for any host."""
+    """Return an Xauthority entry for this host name; python-xlib ignores wildcard entries."""
     words = (socket.gethostname().encode(), str(x_server.number).encode(), b"MIT-MAGIC-COOKIE-1", x_server.cookie)
     return struct.pack(">H", 256) + b"".join(struct.pack(">H", len(word)) + word for word in words)
 
 
 class Recipe:
-    """The recipe on the screen of `x_server`, whose window manager and programs run already."""
+    """The recipe on the screen of a running `x_server`."""
 
     def __init__(self, python: Path, x_server: XServer) -> None:
         self._python = python
@@ -77,7 +77,7 @@ class Recipe:
         self._process.wait(timeout=10)
 
     def act(self, code: str) -> None:
-        """Perform pyautogui code as OSWorld's controller does."""
+        """Execute pyautogui code as OSWorld's controller does."""
         body = json.dumps({"command": [str(self._python), "-c", PREFIX + code], "shell": False})
         self._connection.request("POST", "/execute", body, {"Content-Type": "application/json"})
         answer = json.loads(self._connection.getresponse().read())
@@ -86,12 +86,12 @@ class Recipe:
             raise SystemExit("the recipe's action failed; its reason is above")
 
     def look(self, scrot: bool = False) -> bytes:
-        """The screen as PNG."""
+        """Return the screen as PNG."""
         self._connection.request("GET", "/screenshot?scrot" if scrot else "/screenshot")
         return self._connection.getresponse().read()
 
     def step(self, code: str, pause_s: float) -> bytes:
-        """OSWorld's step without its accessibility tree."""
+        """Run OSWorld's step without its accessibility tree."""
         self.act(code)
         time.sleep(pause_s)
         return self.look()

@@ -1,1 +1,1 @@
-"""What runs on the other side of a comparison: peers in environments of their own, and Deskhand's own endpoint as a peer."""
+"""Peers of comparisons, run in their own environments, and Deskhand's endpoint as a peer."""

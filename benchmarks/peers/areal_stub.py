@@ -1,5 +1,4 @@
-"""An engine for AReaL's proxy that answers at once with the same ids. It runs in AReaL's environment, where AReaL's proxy server
-makes it when it is told to (`POST /create_engine`), as it makes its engines in training; everything else there is AReaL's."""
+"""Instant engine for AReaL's proxy, returning fixed ids. AReaL's proxy server creates it with `POST /create_engine`."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from typing import Any
 
 
 class StubEngine:
-    """What AReaL's proxy asks of an engine: its settings, `initialize` and `agenerate`."""
+    """The engine interface that AReaL's proxy uses."""
 
     def __init__(self, tokenizer_path: str, reply_ids: list[int], admin_key: str) -> None:
         agent = SimpleNamespace(
@@ -25,10 +24,10 @@ class StubEngine:
         self._response = importlib.import_module("areal.api.io_struct").ModelResponse
 
     def initialize(self) -> None:
-        """Nothing to connect to."""
+        """Do nothing: there is nothing to connect to."""
 
     async def agenerate(self, request: Any) -> Any:
-        """The reply, at once."""
+        """Return the fixed reply."""
         count = len(self._reply_ids)
         return self._response(
             input_tokens=list(request.input_ids),
@@ -40,4 +39,4 @@ class StubEngine:
         )
 
     def destroy(self) -> None:
-        """Nothing is held."""
+        """Do nothing: nothing is held."""

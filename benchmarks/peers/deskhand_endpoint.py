@@ -1,7 +1,7 @@
-"""Deskhand's endpoint over an engine that answers at once: `python -m benchmarks.peers.deskhand_endpoint PORT FOLDER KIND`.
+"""Deskhand's endpoint over an instant engine: `python -m benchmarks.peers.deskhand_endpoint PORT DIR KIND`.
 
-KIND is `looking` (the engine takes the patches of pictures that are new to it before it answers) or `blind`. It writes journals and
-images to FOLDER as training does; the admin key is read from standard input.
+KIND is `looking` (the engine prepares the patches of new images) or `blind`. Calls and images are written to DIR; the
+admin key is read from standard input.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from deskhand.recorder.session_store import SessionStore
 def main(port: int, folder: Path, kind: str, admin_key: str) -> None:
     bench, files = Endpoint(looks=kind == "looking"), SessionStore(folder)
     images = ImageCache(bench.processor, fetch=files.image, on_new=files.save_image, prepared_bytes=512 << 20)
-    recorder = Recorder(bench.renderer, bench.engine, images, journal=files.write_call, note=files.write_note)
+    recorder = Recorder(bench.renderer, bench.engine, images, on_call=files.write_call, on_reward=files.write_reward)
     with bench.engine.playing(forever()):
         uvicorn.run(
             create_app(recorder, admin_key, folder=files),

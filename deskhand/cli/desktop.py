@@ -41,7 +41,7 @@ def install(names: list[str], /, *, dry_run: Annotated[bool, Parameter(negative=
         Only say what would be installed.
     """
     from deskhand.desktop.applications import catalog
-    from deskhand.desktop.applications.install import command, missing, packages_of
+    from deskhand.desktop.applications.install import install_command, missing, packages_of
     from deskhand.desktop.applications.install import install as work
 
     packages = packages_of(catalog.resolve_profiles(names))
@@ -49,7 +49,7 @@ def install(names: list[str], /, *, dry_run: Annotated[bool, Parameter(negative=
     print(f"there:   {' '.join(name for name in packages if name not in wanted) or 'none'}")
     print(f"missing: {' '.join(wanted) or 'none'}", flush=True)
     if wanted and dry_run:
-        print(f"as root: {' '.join(command(wanted))}")
+        print(f"as root: {' '.join(install_command(wanted))}")
     elif wanted:
         work(wanted)
         still = missing(wanted)

@@ -72,7 +72,7 @@ def serve(
     from deskhand.desktop.pool import DesktopPool
     from deskhand.errors import ConfigError
     from deskhand.server.api_keys import check_binding, load_admin_key
-    from deskhand.server.process import ServerConfig, serve_pool, until_told
+    from deskhand.server.process import ServerConfig, serve_pool, run_until_signaled
 
     width, times, height = screen.partition("x")
     if not (times and width.isdecimal() and height.isdecimal()):
@@ -95,9 +95,9 @@ def serve(
             back = shlex.split(revert)
             kept = LeaseStore(book)
             return build_machine_pool(
-                machine, machine_kind, template, kept, keep_state=keep_state, monitor_port=monitor_port, revert=back
+                machine, machine_kind, template, kept, skip_reset=keep_state, monitor_port=monitor_port, revert=back
             )
-        return DesktopPool(desktops, template, spares=spares, make=make, book=LeaseStore(book))
+        return DesktopPool(desktops, template, prewarm=spares, make=make, lease_store=LeaseStore(book))
 
     async def main() -> None:
         async with pool_of() as pool, serve_pool(pool, settings) as running:
@@ -107,4 +107,4 @@ def serve(
             print(f"bridge on {scheme}://{host}:{running.port}, {pool.size} {kind}; {guarded}", flush=True)
             await running.ended
 
-    until_told(main, "the desktops are closed")
+    run_until_signaled(main, "the desktops are closed")

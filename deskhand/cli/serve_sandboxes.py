@@ -33,8 +33,8 @@ def gateway(
     """
     from deskhand.desktop.remote.retrying_client import check_base_url
     from deskhand.errors import ConfigError
-    from deskhand.server.api_keys import VARIABLE, load_admin_key, read_private
-    from deskhand.server.process import serve_app, until_told
+    from deskhand.server.api_keys import API_KEY_ENV, load_admin_key, read_private_file
+    from deskhand.server.process import serve_app, run_until_signaled
     from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer
 
     if not bridges:
@@ -43,9 +43,9 @@ def gateway(
         )
     if (tls_certificate is None) != (tls_key is None):
         raise ConfigError("--tls-certificate and --tls-key belong together; give both")
-    tokens = tokens_of(read_private(tokens_file), str(tokens_file))
+    tokens = tokens_of(read_private_file(tokens_file), str(tokens_file))
     key = load_admin_key(None, os.environ)
-    os.environ.pop(VARIABLE, None)
+    os.environ.pop(API_KEY_ENV, None)
     server = SandboxGatewayServer(
         [UpstreamServer(check_base_url(each, "a bridge's address"), key) for each in bridges], tokens
     )
@@ -62,22 +62,22 @@ def gateway(
             finally:
                 await server.close()
 
-    until_told(main, "its sandboxes are ended")
+    run_until_signaled(main, "its sandboxes are ended")
 
 
 def tokens_of(text: str, file: str) -> dict[str, int | None]:
     """Tokens with their quotas. Raises `ConfigError`, which names the line and no token."""
     from deskhand.errors import ConfigError
-    from deskhand.server.api_keys import SHORTEST
+    from deskhand.server.api_keys import MIN_KEY_LENGTH
 
     found: dict[str, int | None] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split("#")[0].split()
         if not words:
             continue
-        if len(words) > 2 or len(words[0]) < SHORTEST or (len(words) == 2 and not words[1].isdecimal()):
+        if len(words) > 2 or len(words[0]) < MIN_KEY_LENGTH or (len(words) == 2 and not words[1].isdecimal()):
             raise ConfigError(
-                f"{file}:{number}: write a token of {SHORTEST} or more characters, and after it perhaps a number"
+                f"{file}:{number}: write a token of {MIN_KEY_LENGTH} or more characters, and after it perhaps a number"
             )
         found[words[0]] = int(words[1]) if len(words) == 2 else None
     if not found:

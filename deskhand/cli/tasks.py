@@ -151,7 +151,7 @@ def prefetch(
         Take files from this folder and not from the network: a copy of the repository of files, or the cache folder of OSWorld's
         client.
     files
-        The cache; by default $DESKHAND_CACHE_DIR or a folder in the user's cache folder.
+        The cache; by default $DESKHAND_CACHE_DIR/files or a folder in the user's cache folder.
     """
     from deskhand.tasks.formats import compatibility, file_cache
 

@@ -1,7 +1,7 @@
-"""Pools of desktops from settings. Invariant: keys come from variables of the environment, never from a setting, and what is opened
-here is closed here.
+"""Desktop pools from the `desktop` config section.
 
-`osworld` and `waa` take addresses of machines, one for each desktop; `bridge` and `gateway` take one address.
+`recipes` open a pool with `open_pool`; `deskhand serve desktops` uses `build_machine_pool`. API keys are read from
+environment variables, never from the config.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.local.isolation import ResourceLimits
 from deskhand.desktop.machine_pool import MachinePool
 from deskhand.desktop.pool import DesktopPool
-from deskhand.desktop.remote import baselines
-from deskhand.desktop.remote import quota as quota_module
+from deskhand.desktop.remote.baselines import BASELINES_FILE, BaselineStore
 from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ResetHook, ResetMarker
 from deskhand.desktop.remote.qemu_monitor import QemuMonitor
-from deskhand.desktop.remote.quota import QuotaManager
+from deskhand.desktop.remote.quota import QUOTA_FILE, QuotaManager
 from deskhand.desktop.remote.reset_command import ResetCommand
 from deskhand.desktop.remote.retrying_client import RetryingClient, check_base_url
 from deskhand.desktop.remote.sandbox_api import TOKEN, endpoint_of
@@ -37,22 +36,21 @@ from deskhand.errors import ConfigError
 
 DEFAULT_API_KEY_ENV: dict[str, str] = {"server": "DESKHAND_SERVER_API_KEY", "sandbox": TOKEN}
 LEASE_DB = "leases.sqlite"
-"""The book of leases in a run's folder."""
+"""Lease store in a run directory."""
 
 
 @dataclass(frozen=True)
 class PoolRequest:
-    """What a pool is opened for: the argument of a function that `desktop.backend` names, which returns an async context manager
-    that yields a pool."""
+    """The argument of a `desktop.backend` function, which returns an async context manager that yields a pool."""
 
     config: DesktopConfig
     spec: DesktopSpec
     size: int
     """Concurrent desktops."""
     run_dir: Path | None = None
-    """Leases and quota state are kept there."""
+    """Folder for leases and quota state."""
     on_wait: Callable[[str], None] | None = None
-    """Gets a line about what waits for a quota whenever that changes."""
+    """Receives one line whenever the set of work waiting for a quota changes."""
 
     def lease_store(self) -> LeaseStore:
         return LeaseStore(self.run_dir / LEASE_DB if self.run_dir is not None else None)
@@ -66,50 +64,51 @@ def open_pool(
     run_dir: Path | None = None,
     on_wait: Callable[[str], None] | None = None,
 ) -> AbstractAsyncContextManager[DesktopPoolProtocol]:
-    """The pool of `desktop.backend`; the arguments are those of `PoolRequest`.
+    """Open the pool that `desktop.backend` names, with `size` desktops.
 
-    Raises `ConfigError` or `InfrastructureError` if no desktop starts.
+    Leases (of local desktops and machines) and quota state are stored in `run_dir`. `on_wait` receives one line for
+    people whenever the set of work waiting for a quota changes. Raises `ConfigError` or `InfrastructureError`.
     """
     return registry.resolve("desktop", desktop.backend)(PoolRequest(desktop, spec, size, run_dir, on_wait))
 
 
 @asynccontextmanager
 async def open_local_pool(request: PoolRequest) -> AsyncIterator[DesktopPoolProtocol]:
-    """Desktops of this machine."""
+    """Open a pool of local desktops."""
     desktop = request.config
     async with DesktopPool(
         request.size,
         request.spec,
-        spares=desktop.prewarm,
+        prewarm=desktop.prewarm,
         make=local_desktop_factory(desktop),
-        book=request.lease_store(),
-        expected_mib=desktop.memory_request_mib,
+        lease_store=request.lease_store(),
+        memory_request_mib=desktop.memory_request_mib,
     ) as pool:
         yield pool
 
 
 @asynccontextmanager
 async def open_remote_pool(request: PoolRequest) -> AsyncIterator[DesktopPoolProtocol]:
-    """Desktops of a server, of a sandbox provider, or machines of a benchmark."""
+    """Open a pool of desktops of a server, a sandbox provider, or OSWorld or WAA machines."""
     desktop, on_wait = request.config, request.on_wait
-    quota = QuotaManager(request.run_dir / quota_module.FILE if request.run_dir is not None else None)
+    quota = QuotaManager(request.run_dir / QUOTA_FILE if request.run_dir is not None else None)
     if on_wait is not None:
-        quota.listen(lambda: on_wait(quota.line()))
-    book = request.lease_store() if desktop.backend in MACHINE_BACKENDS else None
+        quota.listen(lambda: on_wait(quota.summary()))
+    lease_store = request.lease_store() if desktop.backend in MACHINE_BACKENDS else None
     try:
-        async with build_remote_pool(desktop, request.spec, quota, run_dir=request.run_dir, book=book) as pool:
+        async with build_remote_pool(desktop, request.spec, quota, run_dir=request.run_dir, lease_store=lease_store) as pool:
             yield pool
     finally:
-        if book is not None:
-            book.close()
+        if lease_store is not None:
+            lease_store.close()
 
 
 def local_desktop_factory(desktop: DesktopConfig) -> Callable[[], LocalDesktop]:
-    """Makes desktops of this machine, which are not started."""
+    """Return a function that creates local desktops without starting them."""
     isolation = None if desktop.isolation == "best" else desktop.isolation
     limits = ResourceLimits(desktop.memory_limit_mib, desktop.max_processes, desktop.disk_limit_mib)
     return lambda: LocalDesktop(
-        isolation=isolation, limits=limits, quiet_ms=desktop.settle_ms, cap_s=desktop.settle_timeout_s
+        isolation_level=isolation, limits=limits, settle_ms=desktop.settle_ms, settle_timeout_s=desktop.settle_timeout_s
     )
 
 
@@ -120,71 +119,75 @@ def build_remote_pool(
     *,
     environment: Mapping[str, str] = os.environ,
     run_dir: Path | None = None,
-    book: LeaseStore | None = None,
+    lease_store: LeaseStore | None = None,
 ) -> ServerPool | SandboxPool | MachinePool:
-    """The pool that the settings describe; what is known of its machines is kept in `run_dir`, and their leases in `book`. Raises
-    `ConfigError`."""
-    kind, addresses = desktop.backend, list(desktop.urls)
-    variable = desktop.api_key_env or DEFAULT_API_KEY_ENV.get(kind)
-    key = environment.get(variable) if variable else None
-    if desktop.api_key_env and not key:
-        raise ConfigError(f"the environment variable {desktop.api_key_env} (desktop.api_key_env) is not set")
-    if kind == "sandbox" and not addresses:
-        endpoint, key = endpoint_of(environment)
-        addresses = [endpoint]
-    if not addresses or (kind not in MACHINE_BACKENDS and len(addresses) > 1):
+    """Return the pool of remote desktops that the config describes. Raises `ConfigError`.
+
+    `run_dir` stores machine baselines; `lease_store` stores leases of machines.
+    """
+    backend, urls = desktop.backend, list(desktop.urls)
+    variable = desktop.api_key_env or DEFAULT_API_KEY_ENV.get(backend)
+    api_key = environment.get(variable) if variable else None
+    if desktop.api_key_env and not api_key:
+        raise ConfigError(f"desktop.api_key_env: environment variable {desktop.api_key_env} is not set")
+    if backend == "sandbox" and not urls:
+        endpoint, api_key = endpoint_of(environment)
+        urls = [endpoint]
+    if not urls or (backend not in MACHINE_BACKENDS and len(urls) > 1):
         raise ConfigError(
-            f"desktop.urls: {kind} takes {'an address each' if kind in MACHINE_BACKENDS else 'one address'}"
+            f"desktop.urls: {backend} needs {'one URL per machine' if backend in MACHINE_BACKENDS else 'one URL'}, "
+            f"got {len(urls)}"
         )
-    if kind == "server":
-        return ServerPool(addresses[0], key, template=spec, timeouts=desktop.timeouts, lot=quota)
-    if kind == "sandbox":
-        return SandboxPool(addresses[0], key, template=spec, timeouts=desktop.timeouts, lot=quota)
+    if backend == "server":
+        return ServerPool(urls[0], api_key, template=spec, timeouts=desktop.timeouts, quota=quota)
+    if backend == "sandbox":
+        return SandboxPool(urls[0], api_key, template=spec, timeouts=desktop.timeouts, quota=quota)
     return build_machine_pool(
-        addresses,
-        "osworld" if kind == "osworld" else "waa",
+        urls,
+        "osworld" if backend == "osworld" else "waa",
         spec,
-        book,
-        keep_state=desktop.skip_reset,
-        monitor_port=desktop.qemu_monitor_port,
-        revert=desktop.reset_command,
+        lease_store,
+        skip_reset=desktop.skip_reset,
+        qemu_monitor_port=desktop.qemu_monitor_port,
+        reset_command=desktop.reset_command,
         timeouts=desktop.timeouts,
-        lot=quota,
-        key=key,
-        folder=run_dir,
+        quota=quota,
+        api_key=api_key,
+        run_dir=run_dir,
     )
 
 
 def build_machine_pool(
-    addresses: Sequence[str],
-    kind: Literal["osworld", "waa"],
+    urls: Sequence[str],
+    backend: Literal["osworld", "waa"],
     template: DesktopSpec,
-    book: LeaseStore | None,
+    lease_store: LeaseStore | None,
     *,
-    keep_state: bool,
-    monitor_port: int | None,
-    revert: Sequence[str] = (),
+    skip_reset: bool,
+    qemu_monitor_port: int | None = None,
+    reset_command: Sequence[str] = (),
     timeouts: RemoteTimeouts | None = None,
-    lot: QuotaManager | None = None,
-    key: str | None = None,
-    folder: Path | None = None,
+    quota: QuotaManager | None = None,
+    api_key: str | None = None,
+    run_dir: Path | None = None,
 ) -> MachinePool:
-    """A pool of machines with the server of OSWorld or WAA, brought back by the command `revert` if it has words.
+    """Return a pool of existing machines that run OSWorld's or WAA's server. Raises `ConfigError`.
 
-    Raises `ConfigError` for an address that is none and a command that is not here."""
-    lot = lot or QuotaManager()
-    looks = baselines.BaselineStore(folder / baselines.FILE if folder is not None else None)
-    places = [check_base_url(each, "a machine's address") for each in addresses]
-    commands = {address: ResetCommand(revert, address) for address in places} if revert else {}
-    proofs = {address: ResetMarker() for address in places}
+    A machine is reset by `reset_command`, else by its QEMU monitor (WAA only).
+    """
+    quota = quota or QuotaManager()
+    baselines = BaselineStore(run_dir / BASELINES_FILE if run_dir is not None else None)
+    urls = [check_base_url(url, "desktop.urls") for url in urls]
+    commands = {url: ResetCommand(reset_command, url) for url in urls} if reset_command else {}
+    markers = {url: ResetMarker() for url in urls}
 
-    def make(address: str) -> OsworldDesktop:
-        link = RetryingClient(address, key, timeouts=timeouts, lot=lot, parks=False)
-        back: ResetHook | None = commands[address].reset if commands else None
-        if kind == "osworld":
-            return OsworldDesktop(link, revert=back, keep_state=keep_state, proof=proofs[address])
-        if back is None and monitor_port:
-            back = QemuMonitor(urlsplit(address).hostname or "", monitor_port).reset
-        return WaaDesktop(link, revert=back, reboots=not commands, first_looks=looks)
+    def make(url: str) -> OsworldDesktop:
+        client = RetryingClient(url, api_key, timeouts=timeouts, quota=quota, wait_for_quota=False)
+        hook: ResetHook | None = commands[url].reset if commands else None
+        if backend == "osworld":
+            return OsworldDesktop(client, reset_hook=hook, skip_reset=skip_reset, marker=markers[url])
+        if hook is None and qemu_monitor_port:
+            hook = QemuMonitor(urlsplit(url).hostname or "", qemu_monitor_port).reset
+        return WaaDesktop(client, reset_hook=hook, hook_reboots=not commands, baselines=baselines)
 
-    return MachinePool(places, make, template=template, lot=lot, book=book, timeouts=timeouts)
+    return MachinePool(urls, make, template=template, quota=quota, lease_store=lease_store, timeouts=timeouts)

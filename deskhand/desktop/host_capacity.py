@@ -1,7 +1,7 @@
-"""How many desktops this machine has room for. Invariant: a pool that would not fit is refused before anything starts.
+"""Number of desktops that fit on this machine, from memory, cores and /dev/shm.
 
-Memory is what a desktop is expected to use (`EXPECTED_MIB`), not what its guests may use at most: desktops share most of their
-programs' pages, and `embedded/guard.py` ends one that goes beyond its bound.
+Used by `DesktopPool` through `check_fits`. Memory is the request per desktop, not the limit: desktops share most
+program pages, and `local.resource_monitor` stops a desktop that exceeds its limit.
 """
 
 from __future__ import annotations
@@ -12,50 +12,48 @@ from pathlib import Path
 
 from deskhand.errors import ConfigError
 
-EXPECTED_MIB = 160
-"""X server, window manager and a small application; with an office program or a browser 400."""
-PER_CORE = 24
-"""Beyond this the starting of desktops alone fills a processor."""
+DEFAULT_MEMORY_REQUEST_MIB = 160
+"""Enough for the X server, window manager and a small application. Office programs and browsers need 400."""
+MAX_DESKTOPS_PER_CORE = 24
+"""Above this, starting desktops alone saturates a core."""
 RESERVED_MIB = 512
 SHARED_MEMORY_MIB = 12
-"""Of /dev/shm for each: the screen and a fresh home."""
+"""/dev/shm per desktop: the screen and a fresh home."""
 
 
 def available_memory_mib() -> float:
-    """What the kernel, or the container's bound, leaves; MiB."""
+    """Return the memory available under the kernel and cgroup limits, in MiB."""
     values = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-    found = int(values["MemAvailable"].split()[0]) / 1024
-    for most, used in (
+    available = int(values["MemAvailable"].split()[0]) / 1024
+    for limit_file, usage_file in (
         ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
         ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
     ):
         try:
-            found = min(found, (int(Path(most).read_text()) - int(Path(used).read_text())) / 2**20)
+            available = min(available, (int(Path(limit_file).read_text()) - int(Path(usage_file).read_text())) / 2**20)
         except (OSError, ValueError):
             continue
-    return found
+    return available
 
 
-def max_desktops(expected_mib: float = EXPECTED_MIB) -> tuple[int, str]:
-    """How many desktops fit, and what sets the bound, in words."""
+def max_desktops(memory_request_mib: float = DEFAULT_MEMORY_REQUEST_MIB) -> tuple[int, str]:
+    """Return how many desktops fit and a description of the limiting resource."""
     memory, cores = available_memory_mib(), len(os.sched_getaffinity(0))
     shared = shutil.disk_usage("/dev/shm").free / 2**20 if Path("/dev/shm").is_dir() else 0.0
-    bounds = [
+    limits = [
         (
-            int((memory - RESERVED_MIB) // expected_mib),
-            f"{memory:.0f} MiB of memory are available, {expected_mib:g} each",
+            int((memory - RESERVED_MIB) // memory_request_mib),
+            f"{memory:.0f} MiB of memory available, {memory_request_mib:g} MiB per desktop",
         ),
-        (cores * PER_CORE, f"{cores} cores, {PER_CORE} desktops each"),
-        (int(shared // SHARED_MEMORY_MIB), f"/dev/shm has {shared:.0f} MiB free, {SHARED_MEMORY_MIB} each"),
+        (cores * MAX_DESKTOPS_PER_CORE, f"{cores} cores, {MAX_DESKTOPS_PER_CORE} desktops per core"),
+        (int(shared // SHARED_MEMORY_MIB), f"/dev/shm has {shared:.0f} MiB free, {SHARED_MEMORY_MIB} MiB per desktop"),
     ]
-    count, why = min(bounds)
+    count, why = min(limits)
     return max(0, count), why
 
 
-def check_fits(desktops: int, expected_mib: float = EXPECTED_MIB) -> None:
-    """Raises `ConfigError` when so many desktops would not fit."""
-    count, why = max_desktops(expected_mib)
+def check_fits(desktops: int, memory_request_mib: float = DEFAULT_MEMORY_REQUEST_MIB) -> None:
+    """Raise `ConfigError` if `desktops` concurrent desktops do not fit."""
+    count, why = max_desktops(memory_request_mib)
     if desktops > count:
-        raise ConfigError(
-            f"{desktops} desktops at a time do not fit on this machine, {count} do ({why}); ask for fewer"
-        )
+        raise ConfigError(f"{desktops} concurrent desktops do not fit on this machine ({why}); request at most {count}")

@@ -1,9 +1,11 @@
-"""The book of leases. Invariant: an epoch is given out once, ever, and only one that has not ended is good for anything.
+"""Lease store: every lease of a pool, in memory or in an SQLite file (WAL).
 
-An epoch is a fencing token: it rises with every lease and goes with every call, so that a client that was thought dead, or that
-outlived its pool, is told so instead of disturbing whoever came after it. The book is an SQLite file (WAL), or in memory for a pool
-whose clients live in its own process. A pool that is killed takes its desktops with it; the next one on the same book finds their
-leases and ends them. A book that cannot be written, as on a full disk, grants nothing, but every lease ends all the same.
+Used by `desktop.pool` and `desktop.machine_pool`. An epoch is a fencing token. It rises with every lease and is sent
+with every call, so a client that lost its lease gets an error instead of disturbing the next holder. A pool that is
+killed takes its desktops with it; the next pool on the same file ends the leases it finds. If the file cannot be
+written, e.g. on a full disk, no lease is granted, but leases still end.
+
+Invariant: an epoch is issued once, and is valid only until its lease ends.
 """
 
 from __future__ import annotations
@@ -24,133 +26,133 @@ OWNER_DIED = "its pool was killed"
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS leases (
     epoch INTEGER PRIMARY KEY AUTOINCREMENT, holder TEXT NOT NULL, desktop TEXT NOT NULL, ttl_s REAL,
-    began_at REAL NOT NULL, ended_at REAL, reason TEXT
+    started_at REAL NOT NULL, ended_at REAL, reason TEXT
 );
-CREATE INDEX IF NOT EXISTS leases_held ON leases (ended_at) WHERE ended_at IS NULL;
+CREATE INDEX IF NOT EXISTS leases_active ON leases (ended_at) WHERE ended_at IS NULL;
 """
 
 
 class LeaseExpired(InfrastructureError):
-    """The lease that a call named is over, or never was: nothing was performed."""
+    """The lease has ended or is unknown. Nothing was performed."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseRow:
-    """One line of the book. `ttl_s` None: the lease needs no heartbeat. Times are seconds since 1970."""
+    """One row of the store. `ttl_s` None: the lease needs no heartbeat. Times are Unix timestamps in seconds."""
 
     epoch: int
     holder: str
     desktop: str
-    """The label of its desktop."""
+    """Label of the desktop."""
     ttl_s: float | None
-    began_at: float
+    started_at: float
     ended_at: float | None = None
     reason: str | None = None
 
 
 @dataclass
-class _Held:
+class _ActiveLease:
     ttl_s: float | None
-    heard_at: float = field(default_factory=time.monotonic)
+    last_used_at: float = field(default_factory=time.monotonic)
 
 
 class LeaseStore:
-    """Opens the book at `path` for one pool, None: in memory. `found` are the leases that a killed pool left, now ended.
+    """Leases of one pool, stored at `path`, or in memory if it is None. Thread-safe.
 
-    Raises `ConfigError` when another pool has it open or it is no such book. May be used from any thread.
+    `found` lists the leases that a killed pool left; they are ended. Raises `ConfigError` if another pool has the file
+    open or it is not a lease store.
     """
 
     def __init__(self, path: Path | None = None) -> None:
         self._lock = threading.Lock()
-        self._held: dict[int, _Held] = {}
+        self._active: dict[int, _ActiveLease] = {}
         self._closed = False
         self._path = path
-        self._guard = None
+        self._lock_file = None
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._guard = path.with_name(f"{path.name}.lock").open("w")
+            self._lock_file = path.with_name(f"{path.name}.lock").open("w")
             try:
-                fcntl.flock(self._guard, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                self._guard.close()
-                raise ConfigError(f"{path}: another pool keeps its leases here; end it, or name another file") from None
+                self._lock_file.close()
+                raise ConfigError(f"{path}: in use by another pool; stop it or choose another file") from None
         try:
             self._rows = sqlite3.connect(path or ":memory:", check_same_thread=False, isolation_level=None)
             self._rows.execute("PRAGMA journal_mode=WAL")
             self._rows.executescript(_SCHEMA)
             self.found = self._select("ended_at IS NULL")
         except sqlite3.DatabaseError as error:
-            raise ConfigError(f"{path}: not a book of leases ({error}); move it away") from error
-        self._end_row([row.epoch for row in self.found], OWNER_DIED)
+            raise ConfigError(f"{path}: not a lease store ({error}); move it away") from error
+        self._mark_ended([row.epoch for row in self.found], OWNER_DIED)
 
     def _select(self, condition: str) -> list[LeaseRow]:
-        columns = "epoch, holder, desktop, ttl_s, began_at, ended_at, reason"
+        columns = "epoch, holder, desktop, ttl_s, started_at, ended_at, reason"
         return [
             LeaseRow(*row)
             for row in self._rows.execute(f"SELECT {columns} FROM leases WHERE {condition} ORDER BY epoch")
         ]
 
-    def _end_row(self, epochs: list[int], reason: str) -> None:
+    def _mark_ended(self, epochs: list[int], reason: str) -> None:
         update = "UPDATE leases SET ended_at = ?, reason = ? WHERE epoch = ? AND ended_at IS NULL"
         self._rows.executemany(update, [(time.time(), reason, epoch) for epoch in epochs])
 
     def grant(self, holder: str, desktop: str, ttl_s: float | None = None) -> int:
-        """A new epoch, higher than all before it; with `ttl_s` it ends when it is not heard of for so long.
+        """Return a new epoch, higher than every earlier one. With `ttl_s` the lease expires without heartbeats.
 
-        Raises `InfrastructureError` when it cannot be written down."""
-        insert = "INSERT INTO leases (holder, desktop, ttl_s, began_at) VALUES (?, ?, ?, ?)"
+        Raises `InfrastructureError` if the lease cannot be written.
+        """
+        insert = "INSERT INTO leases (holder, desktop, ttl_s, started_at) VALUES (?, ?, ?, ?)"
         with self._lock:
             try:
                 epoch = self._rows.execute(insert, (holder, desktop, ttl_s, time.time())).lastrowid
             except sqlite3.Error as error:
-                raise InfrastructureError(
-                    f"{self._path}: the lease cannot be written down ({error}); free the disk"
-                ) from error
+                raise InfrastructureError(f"{self._path}: cannot write the lease ({error}); free disk space") from error
             assert epoch is not None
-            self._held[epoch] = _Held(ttl_s)
+            self._active[epoch] = _ActiveLease(ttl_s)
         return epoch
 
     def check(self, epoch: int) -> None:
-        """Raises `LeaseEnded` unless the lease goes on; being used is being heard of."""
+        """Count as a heartbeat of the lease. Raises `LeaseExpired` if it has ended."""
         with self._lock:
-            if held := self._held.get(epoch):
-                held.heard_at = time.monotonic()
+            if lease := self._active.get(epoch):
+                lease.last_used_at = time.monotonic()
                 return
             rows = [] if self._closed else self._select(f"epoch = {int(epoch)}")
-            why = rows[0].reason if rows else "its pool is closed" if self._closed else "there never was one"
-        raise LeaseExpired(f"lease {epoch} is over: {why}; take a new lease")
+            why = rows[0].reason if rows else "its pool is closed" if self._closed else "unknown lease"
+        raise LeaseExpired(f"lease {epoch} has ended: {why}; take a new lease")
 
     def end(self, epoch: int, reason: str) -> bool:
-        """End a lease; whether it went on until now. When that cannot be written down, the next pool on the book finds it."""
+        """End a lease; return whether it was active. If the write fails, the next pool on the file ends it."""
         with self._lock:
-            if self._held.pop(epoch, None) is None:
+            if self._active.pop(epoch, None) is None:
                 return False
             try:
-                self._end_row([epoch], reason)
+                self._mark_ended([epoch], reason)
             except sqlite3.Error as error:
-                log.warning("book.not_written", book=str(self._path), epoch=epoch, error=str(error))
+                log.warning("leases.write_failed", file=str(self._path), epoch=epoch, error=str(error))
         return True
 
     def expired(self) -> list[int]:
-        """Epochs whose holders have not been heard of for longer than they may. A clock that jumps ends none."""
+        """Return the epochs whose time to live has passed. Measured with the monotonic clock."""
         now = time.monotonic()
         with self._lock:
             return [
                 epoch
-                for epoch, held in self._held.items()
-                if held.ttl_s is not None and now - held.heard_at > held.ttl_s
+                for epoch, lease in self._active.items()
+                if lease.ttl_s is not None and now - lease.last_used_at > lease.ttl_s
             ]
 
     def active(self) -> list[LeaseRow]:
-        """Leases that go on."""
+        """Return the leases that have not ended."""
         with self._lock:
             return self._select("ended_at IS NULL")
 
     def close(self) -> None:
-        """Idempotent. Leases that go on are found by the next pool."""
+        """Close the store. Active leases are found by the next pool. Idempotent."""
         with self._lock:
             self._closed = True
-            self._held.clear()
+            self._active.clear()
             self._rows.close()
-            if self._guard is not None:
-                self._guard.close()
+            if self._lock_file is not None:
+                self._lock_file.close()

@@ -1,8 +1,8 @@
-"""A desktop in a web page: its screen, and the mouse and keyboard of whoever watches.
+"""Live view: a desktop's screen in a web page, with mouse and keyboard.
 
-Invariant: it listens on the loopback only, and answers nobody who does not hold its token.
-
-The token stands in the fragment of the address, which browsers do not send; the page sends it in a header.
+Used by `deskhand desktop open` through `serve_live_view`. It listens on the loopback interface only, and requests other
+than the page itself need a token. The token is in the URL fragment, which browsers do not send; the page sends it in a
+header.
 """
 
 from __future__ import annotations
@@ -30,33 +30,31 @@ from deskhand.desktop.base import Desktop, DesktopSpec
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import AgentError, ConfigError, InfrastructureError
 
-FRAME_PAUSE_S = 0.15
-LONGEST_WAIT_S = 10.0
-"""A page asks again when nothing has changed for so long."""
+FRAME_INTERVAL_S = 0.15
+MAX_POLL_S = 10.0
+"""Duration of a long poll for a changed screen."""
 _BUTTONS: dict[int, Button] = {0: "left", 1: "middle", 2: "right", 3: "back", 4: "forward"}
-"""By their numbers in the DOM."""
+"""Mouse buttons by DOM number."""
 
 
-class _Guard:
-    """Lets through the page itself, and everything else only with the token."""
-
+class _TokenAuth:
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app = app
-        self._wanted = f"Bearer {token}".encode()
+        self._expected = f"Bearer {token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] != "/":
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._wanted):
-                await JSONResponse({"error": "the token is missing or wrong"}, 401)(scope, receive, send)
+            received = dict(scope["headers"]).get(b"authorization", b"")
+            if not hmac.compare_digest(received, self._expected):
+                await JSONResponse({"error": "missing or wrong token"}, 401)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
 
-def create_app(desktop: Desktop, template: DesktopSpec, token: str) -> Starlette:
-    """The page at `/`; `/frame?after=HASH` answers with a PNG as soon as the screen differs; `/act` performs one thing."""
-    numbers = itertools.count()
-    page = resources.files("deskhand.desktop").joinpath("live.html").read_text(encoding="utf-8")
+def create_app(desktop: Desktop, spec: DesktopSpec, token: str) -> Starlette:
+    """Build the app: `/` is the page, `/frame?after=HASH` long-polls for a changed screen, `/act` performs an event."""
+    action_numbers = itertools.count()
+    page = resources.files("deskhand.desktop").joinpath("live_view.html").read_text(encoding="utf-8")
 
     async def index(request: Request) -> Response:
         return HTMLResponse(
@@ -64,64 +62,67 @@ def create_app(desktop: Desktop, template: DesktopSpec, token: str) -> Starlette
         )
 
     async def frame(request: Request) -> Response:
-        deadline = asyncio.get_running_loop().time() + LONGEST_WAIT_S
+        deadline = asyncio.get_running_loop().time() + MAX_POLL_S
         while True:
-            now = await desktop.observe()
-            if now.content_hash != request.query_params.get("after"):
-                png = await asyncio.to_thread(now.png)
+            screen = await desktop.observe()
+            if screen.content_hash != request.query_params.get("after"):
+                png = await asyncio.to_thread(screen.png)
                 return Response(
-                    png, media_type="image/png", headers={"X-Frame": now.content_hash, "Cache-Control": "no-store"}
+                    png, media_type="image/png", headers={"X-Frame": screen.content_hash, "Cache-Control": "no-store"}
                 )
             if asyncio.get_running_loop().time() > deadline:
                 return Response(status_code=204)
-            await asyncio.sleep(FRAME_PAUSE_S)
+            await asyncio.sleep(FRAME_INTERVAL_S)
 
     async def act(request: Request) -> Response:
         try:
-            ops = ops_from_event(await request.json(), template)
+            ops = ops_from_event(await request.json(), spec)
         except (ValueError, TypeError, KeyError, OverflowError) as error:
-            return JSONResponse({"error": f"not understood: {error}"}, 400)
-        await desktop.perform(ops, action_id=f"live-{next(numbers)}")
+            return JSONResponse({"error": f"invalid event: {error}"}, 400)
+        await desktop.perform(ops, action_id=f"live-{next(action_numbers)}")
         return Response(status_code=204)
 
-    async def failed(request: Request, error: Exception) -> Response:
+    async def on_error(request: Request, error: Exception) -> Response:
         return JSONResponse({"error": str(error)}, 400 if isinstance(error, AgentError) else 503)
 
-    handler: Callable[[Request, Exception], Awaitable[Response]] = failed
+    handler: Callable[[Request, Exception], Awaitable[Response]] = on_error
     return Starlette(
         routes=[Route("/", index), Route("/frame", frame), Route("/act", act, methods=["POST"])],
-        middleware=[Middleware(_Guard, token=token)],
+        middleware=[Middleware(_TokenAuth, token=token)],
         exception_handlers={AgentError: handler, InfrastructureError: handler},
     )
 
 
-def ops_from_event(said: dict[str, Any], template: DesktopSpec) -> list[Op]:
-    """One op for what the page said. Raises `ValueError`, `TypeError`, `KeyError` or `OverflowError` for what no page says."""
-    space = screen_px(template.width, template.height)
+def ops_from_event(event: dict[str, Any], spec: DesktopSpec) -> list[Op]:
+    """Return the ops of one page event.
+
+    Raises `ValueError`, `TypeError`, `KeyError` or `OverflowError` if the event is malformed.
+    """
+    space = screen_px(spec.width, spec.height)
 
     def point(name: str) -> Point:
-        x, y = said[name]
+        x, y = event[name]
         return Point(int(x), int(y), space)
 
-    match said["kind"]:
+    match event["kind"]:
         case "click":
-            return [Click(point("at"), button=_BUTTONS[int(said["button"])], count=int(said["count"]))]
+            return [Click(point("at"), button=_BUTTONS[int(event["button"])], count=int(event["count"]))]
         case "drag":
             return [Drag((point("from"), point("at")))]
         case "scroll":
-            return [Scroll(dx=int(said["dx"]), dy=int(said["dy"]), point=point("at"))]
+            return [Scroll(dx=int(event["dx"]), dy=int(event["dy"]), point=point("at"))]
         case "type":
-            return [Type(str(said["text"]))]
+            return [Type(str(event["text"]))]
         case "key":
-            return [Key(tuple(str(key) for key in said["keys"]))]
+            return [Key(tuple(str(key) for key in event["keys"]))]
         case other:
-            raise ValueError(f"kind {other!r}")
+            raise ValueError(f"unknown event kind {other!r}")
 
 
-async def serve_live_view(template: DesktopSpec, profiles: list[Profile], port: int, limit_s: float) -> None:
-    """Open a desktop with these applications, print the page's address, and serve it until Ctrl-C or `limit_s`.
+async def serve_live_view(spec: DesktopSpec, profiles: list[Profile], port: int, limit_s: float) -> None:
+    """Open a desktop with these applications, print the page's URL, and serve it until Ctrl-C or `limit_s`.
 
-    Raises `ConfigError` when the port is taken.
+    Raises `ConfigError` if the port is taken.
     """
     desktop, token = LocalDesktop(), secrets.token_urlsafe(24)
     with socket.socket() as listener:
@@ -129,18 +130,18 @@ async def serve_live_view(template: DesktopSpec, profiles: list[Profile], port: 
         try:
             listener.bind(("127.0.0.1", port))
         except OSError as error:
-            raise ConfigError(f"port {port} of 127.0.0.1: {error.strerror}; choose another by --port") from error
+            raise ConfigError(f"--port {port}: {error.strerror}; choose another port") from error
         try:
-            await desktop.reset(template)
+            await desktop.reset(spec)
             for profile in profiles:
                 await desktop.launch(list(profile.argv))
                 await desktop.wait_window(profile.window, timeout_s=60.0)
-            listener.listen()  # who calls the address as soon as it is printed waits for the server
+            listener.listen()  # clients that connect as soon as the URL is printed wait in the backlog
             print(f"http://127.0.0.1:{listener.getsockname()[1]}/#{token}", flush=True)
-            settings = uvicorn.Config(
-                create_app(desktop, template, token), log_level="warning", timeout_graceful_shutdown=1
+            server_config = uvicorn.Config(
+                create_app(desktop, spec, token), log_level="warning", timeout_graceful_shutdown=1
             )
-            server = uvicorn.Server(settings)
+            server = uvicorn.Server(server_config)
             asyncio.get_running_loop().call_later(limit_s, setattr, server, "should_exit", True)
             await server.serve(sockets=[listener])
         finally:

@@ -33,7 +33,7 @@ class MachinePool:
         make: Callable[[str], StageableDesktop],
         *,
         template: DesktopSpec | None = None,
-        lot: QuotaManager | None = None,
+        quota: QuotaManager | None = None,
         timeouts: RemoteTimeouts | None = None,
         book: LeaseStore | None = None,
         aside_s: float = QUARANTINE_S,
@@ -42,7 +42,7 @@ class MachinePool:
         if not addresses or len(set(addresses)) != len(addresses):
             raise ConfigError("give the address of each machine, once")
         self.template = template or DesktopSpec()
-        self.quota = lot or QuotaManager()
+        self.quota = quota or QuotaManager()
         self.episode_timeout_s = (timeouts or RemoteTimeouts()).episode_s
         self._make = make
         self._aside_s, self._clock = aside_s, clock

@@ -116,7 +116,7 @@ async def _opened(kind: str, address: str, key: str | None, findings: list[Probe
         return
     link = RetryingClient(address, key, timeouts=TIMES)
     settings: dict[str, Any] = {"looking": ScreenPolling(0.1, 1.0, 1), "ready_s": WAIT_S / 4}
-    machine = WaaDesktop(link, **settings) if kind == "waa" else OsworldDesktop(link, keep_state=True, **settings)
+    machine = WaaDesktop(link, **settings) if kind == "waa" else OsworldDesktop(link, skip_reset=True, **settings)
     try:
         size = await machine.server.screen_size()
         await OsworldDesktop.reset(
@@ -196,7 +196,7 @@ def _evaluator(url: str) -> Callable[[Any], Awaitable[str]]:
         try:
             await evaluator.probe()
         finally:
-            await evaluator.link.close()
+            await evaluator.client.close()
         return "the evaluate server answers"
 
     return look

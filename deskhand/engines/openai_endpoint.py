@@ -1,9 +1,8 @@
-"""Any OpenAI-compatible endpoint as an engine, for evaluation. Invariant: what it answers is never trained on.
+"""OpenAI-compatible endpoint as an engine, for evaluation only. Built by `recipes.engine_factory` for a remote backend.
 
-Such an endpoint takes messages and gives text: which ids it saw and sampled, and with what probability, nobody knows. The
-conversation is read back out of the prompt's ids, which hold it whole (ChatML of the recorder's renderer), with the screens as
-they were taken; the reply's text is written in ids of our own tokenizer so that it can be recorded and shown. Every completion
-says that it is not exact.
+Such an endpoint does not report token ids or reliable log-probs. The conversation is decoded from the prompt's ids
+(ChatML of the recorder's renderer) with the original screenshots; the reply is encoded with the local tokenizer.
+Completions are marked `exact=False`, so they are never trained on.
 """
 
 from __future__ import annotations
@@ -25,8 +24,13 @@ _KINDS = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "imag
 
 
 class OpenAIEndpointEngine:
-    """`engines.base.Engine` over `url` (`https://host/v1`). `tokenizer` is that of the recorder's renderer; `encoded(sha256)` gives
-    the bytes of a screen as it was taken. `timeout_s`: for one request; `retries`: of requests that failed on the way.
+    """`types.Engine` over `url` (`https://host/v1`).
+
+    Args:
+        tokenizer: Tokenizer of the recorder's renderer.
+        encoded: Returns the encoded bytes of a screenshot by hash.
+        timeout_s: Timeout of one request.
+        retries: Number of retries of failed requests.
     """
 
     def __init__(
@@ -43,7 +47,7 @@ class OpenAIEndpointEngine:
         self._model, self._encoded = model, encoded
         self._backend = tokenizer.backend_tokenizer
         ids = [self._backend.token_to_id(name) for name in _SPECIAL]
-        self._start, self._end, self._picture_start, self._picture, self._picture_end = ids
+        self._start, self._end, self._vision_start, self._image_pad, self._vision_end = ids
         base = check_url(url, "engine.base_url")
         host = httpx2.URL(base).host
         self._client = openai.AsyncOpenAI(
@@ -56,8 +60,12 @@ class OpenAIEndpointEngine:
         self._where = f"{model} at {base}"
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
-        """Ask once. Raises `AgentError` when the endpoint says that the conversation is too long for it, `InfrastructureError`
-        when it does not answer."""
+        """Sample one completion.
+
+        Raises:
+            AgentError: The conversation exceeds the endpoint's context length.
+            InfrastructureError: The endpoint does not answer or rejects the request.
+        """
         messages = await asyncio.to_thread(self.messages, prompt)
         settings: dict[str, Any] = {"temperature": sampling.temperature, "top_p": sampling.top_p}
         if sampling.seed is not None:
@@ -68,8 +76,8 @@ class OpenAIEndpointEngine:
             )
         except openai.BadRequestError as error:
             if error.code == "context_length_exceeded":
-                raise AgentError(f"{self._where}: the conversation is too long for it") from None
-            raise InfrastructureError(f"{self._where} refused a request: {_line(error)}") from None
+                raise AgentError(f"{self._where}: the conversation is too long") from None
+            raise InfrastructureError(f"{self._where} rejected a request: {_line(error)}") from None
         except openai.OpenAIError as error:
             raise InfrastructureError(f"{self._where} did not answer: {_line(error)}") from None
         choice = reply.choices[0]
@@ -80,14 +88,14 @@ class OpenAIEndpointEngine:
         return Completion(ids, (0.0,) * len(ids), (0,) * len(ids), finish, prompt.token_ids, exact=False)
 
     def messages(self, prompt: Prompt) -> list[Any]:
-        """The conversation that the prompt's ids hold, as chat completions take it."""
+        """Return the conversation of a prompt in the chat completions format."""
         names = iter([span.sha256 for span in prompt.spans])
         ids, found = list(prompt.token_ids), []
         starts = [at for at, token in enumerate(ids) if token == self._start]
         for start, after in zip(starts, [*starts[1:], len(ids)], strict=True):
             turn = ids[start + 1 : after]
             if self._end not in turn:
-                break  # the head of the reply that is asked for
+                break  # the generation prompt
             role, parts = self._turn(turn[: turn.index(self._end)], names)
             role = "user" if role == "tool" else role
             plain = "".join(part["text"] for part in parts if part["type"] == "text")
@@ -95,7 +103,7 @@ class OpenAIEndpointEngine:
         return found
 
     def _turn(self, ids: list[int], names: Any) -> tuple[str, list[dict[str, Any]]]:
-        """Role and parts of one turn."""
+        """Return role and parts of one turn."""
         parts: list[dict[str, Any]] = []
         text: list[int] = []
 
@@ -105,10 +113,10 @@ class OpenAIEndpointEngine:
                 text.clear()
 
         for at, token in enumerate(ids):
-            if token == self._picture and ids[at - 1] == self._picture_start:
+            if token == self._image_pad and ids[at - 1] == self._vision_start:
                 flush()
                 parts.append({"type": "image_url", "image_url": {"url": self._data_uri(next(names))}})
-            elif token not in (self._picture, self._picture_start, self._picture_end):
+            elif token not in (self._image_pad, self._vision_start, self._vision_end):
                 text.append(token)
             else:
                 flush()
@@ -124,14 +132,14 @@ class OpenAIEndpointEngine:
         return f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
     async def update_weights(self, version: int, weights: Mapping[str, Any]) -> None:
-        """Refused: nobody can train what is at an address."""
+        """Raise `ConfigError`: the endpoint cannot be trained."""
         raise ConfigError(f"{self._where} is for evaluation only; train with engine.backend hf, vllm or sglang")
 
     async def pause(self) -> None:
-        """Nothing of ours runs there."""
+        """Do nothing."""
 
     async def resume(self) -> None:
-        """Nothing was paused."""
+        """Do nothing."""
 
     @property
     def version(self) -> int:
@@ -139,7 +147,7 @@ class OpenAIEndpointEngine:
 
     @property
     def features(self) -> frozenset[Feature]:
-        """None that could be relied on."""
+        """None."""
         return frozenset()
 
     async def close(self) -> None:

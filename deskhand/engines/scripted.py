@@ -1,7 +1,6 @@
-"""An engine that plays given texts. Invariant: it goes through the recorder like any other engine, so a scripted policy (an
-oracle, a replay) is evaluated, recorded and exported by the same code as a model.
+"""Engine that replies with scripted texts, so that oracles and replays use the same recorder as models.
 
-A script belongs to an episode: `playing` sets it for the calls that are made inside its context, in this process.
+Used by `rollout.runner`; `ScriptedEngine.playing` sets the script for the calls made inside its context.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from deskhand.types import Completion, Feature, Prompt, Sampling
 
 
 class ScriptedEngine:
-    """`encode(text)` gives the token ids of a reply, `stop_id` ends it. Log-probs are 0: a script is certain of what it says."""
+    """Engine whose replies are `encode(text)` followed by `stop_id`. Log-probs are 0."""
 
     def __init__(self, encode: Callable[[str], Sequence[int]], stop_id: int) -> None:
         self._encode = encode
@@ -26,7 +25,7 @@ class ScriptedEngine:
 
     @contextmanager
     def playing(self, texts: AsyncIterator[str]) -> Iterator[None]:
-        """Calls made inside are answered by `texts`, one after the other."""
+        """Answer the calls made inside the context with `texts`, in order."""
         token = self._script.set(texts)
         try:
             yield
@@ -34,14 +33,17 @@ class ScriptedEngine:
             self._script.reset(token)
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
-        """The script's next text, cut at `max_tokens`. Raises `InfrastructureError` when no script plays or it is over."""
+        """Return the script's next text, truncated at `max_tokens`.
+
+        Raises `InfrastructureError` without a script or after its end.
+        """
         script = self._script.get()
         if script is None:
             raise InfrastructureError("no script is playing; call the scripted engine inside `playing`")
         try:
             text = await anext(script)
         except StopAsyncIteration:
-            raise InfrastructureError("the script has no more replies; end it with a done") from None
+            raise InfrastructureError("the script has no more replies; end it with a done action") from None
         ids = (*self._encode(text), self._stop_id)
         cut = ids[: sampling.max_tokens]
         count = len(cut)
@@ -49,14 +51,14 @@ class ScriptedEngine:
         return Completion(cut, (0.0,) * count, (self._version,) * count, finish, prompt.token_ids)
 
     async def update_weights(self, version: int, weights: Mapping[str, Any]) -> None:
-        """A script has no weights; the version is kept."""
+        """Set the version; a script has no weights."""
         self._version = version
 
     async def pause(self) -> None:
-        """Nothing runs between calls."""
+        """Do nothing."""
 
     async def resume(self) -> None:
-        """Nothing was paused."""
+        """Do nothing."""
 
     @property
     def version(self) -> int:
@@ -64,8 +66,8 @@ class ScriptedEngine:
 
     @property
     def features(self) -> frozenset[Feature]:
-        """None: a script says what it says."""
+        """None."""
         return frozenset()
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""

@@ -1,12 +1,11 @@
-"""SGLang's protocol, spoken to a server at an address. Invariant: as for vLLM, what the server says it served is what is returned.
+"""SGLang's server protocol. Used by `recipes.engine_factory`; start with `connect_sglang`.
 
-`POST /generate` with `input_ids` (one placeholder id per image: the server expands them and keeps all other ids as they are) and
-`image_data`; `return_prompt_token_ids` gives back the expanded ids. Its log-probs are of the logits after the bias of banned ids
-and the temperature, before `top_p` cuts the tail; a grammar is in them, so such a completion is not exact. Weights are taken from a
-folder (`/update_weights_from_disk`). A pause retracts the requests in flight, so that their keys and values are computed again
-with the new weights. A server that was started with `--enable-lora` keeps its weights and takes adapters (`/load_lora_adapter`):
-each version is an adapter of its own, which requests name, so those in flight end with the one that they began with. Seeds are
-honoured by servers with `--enable-deterministic-inference` only.
+`POST /generate` takes `input_ids` (one placeholder per image, expanded by the server) and `image_data`;
+`return_prompt_token_ids` returns the expanded ids. Log-probs include the bias of banned ids and the temperature, but
+not `top_p`; they include a grammar, so constrained completions are not exact. Weights are loaded from a folder
+(`/update_weights_from_disk`). A pause retracts requests in flight, so their keys and values are recomputed with the new
+weights. A server started with `--enable-lora` keeps its weights and loads adapters (`/load_lora_adapter`), one name per
+version, so requests in flight finish with the adapter they started with. Seeds need `--enable-deterministic-inference`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from deskhand.engines.http_engine.lora_versions import LoadedLora, LoraVersions
 from deskhand.engines.http_engine.protocol import RetryRequest, StaleWeights, collapse_placeholders, versions_of
 from deskhand.engines.http_engine.weight_files import ADAPTER_CONFIG
 from deskhand.errors import ConfigError, InfrastructureError, RecordError
-from deskhand.types import Completion, Feature, FinishReason, GrammarRefused, Prompt, Sampling
+from deskhand.types import Completion, Feature, FinishReason, Prompt, Sampling, UnsupportedGrammar
 
 _CONTROL_S = 60.0
 _LOAD_S = 600.0
@@ -33,26 +32,24 @@ _FINISH: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort":
 
 
 class SglangProtocol:
-    """`engines.served.wire.Wire` for SGLang. `pictures` turns recorded pixels into what is sent."""
+    """`ServerProtocol` for SGLang. `images` encodes recorded pixels."""
 
     name = "SGLang"
     features: frozenset[Feature] = frozenset({"regex", "json_schema", "stop_texts", "top_logprobs"})
 
-    def __init__(self, pictures: ImageEncoder) -> None:
-        self._pictures = pictures
-        self.takes_adapters = self.supports_vision_lora = False
+    def __init__(self, images: ImageEncoder) -> None:
+        self._images = images
+        self.supports_lora = self.supports_vision_lora = False
         self._adapters = LoraVersions()
 
     async def inspect(self, endpoint: HttpEndpoint) -> int:
         info = await endpoint.get("/server_info", timeout_s=_CONTROL_S)
         if info.get("skip_tokenizer_init"):
-            raise ConfigError(
-                f"{endpoint.name} was started with --skip-tokenizer-init and cannot take images; start it without"
-            )
+            raise ConfigError(f"{endpoint.name}: --skip-tokenizer-init disables images; start SGLang without it")
         found = info.get("context_length") or info.get("max_req_input_len")
         if not found:
-            raise ConfigError(f"{endpoint.name} does not say what it can hold; start SGLang with --context-length")
-        self.takes_adapters = bool(info.get("enable_lora"))
+            raise ConfigError(f"{endpoint.name}: context length is unknown; start SGLang with --context-length")
+        self.supports_lora = bool(info.get("enable_lora"))
         return int(found)
 
     async def label(self, endpoint: HttpEndpoint) -> str:
@@ -60,25 +57,25 @@ class SglangProtocol:
 
     async def set_label(self, endpoint: HttpEndpoint, label: str) -> None:
         body = {"new_version": label, "abort_all_requests": False}
-        _demand(await endpoint.post("/update_weight_version", body, timeout_s=_CONTROL_S), endpoint)
+        _check_success(await endpoint.post("/update_weight_version", body, timeout_s=_CONTROL_S), endpoint)
 
     async def load(self, endpoint: HttpEndpoint, folder: Path, label: str) -> None:
         if (folder / ADAPTER_CONFIG).exists():
-            await self._lay(endpoint, folder, label)
+            await self._load_lora(endpoint, folder, label)
             return
         await self.pause(endpoint)
         body = {"model_path": str(folder), "weight_version": label, "flush_cache": True, "abort_all_requests": False}
-        _demand(await endpoint.post("/update_weights_from_disk", body, timeout_s=_LOAD_S), endpoint)
+        _check_success(await endpoint.post("/update_weights_from_disk", body, timeout_s=_LOAD_S), endpoint)
 
-    async def _lay(self, endpoint: HttpEndpoint, folder: Path, label: str) -> None:
+    async def _load_lora(self, endpoint: HttpEndpoint, folder: Path, label: str) -> None:
         async def load(name: str) -> None:
             body = {"lora_name": name, "lora_path": str(folder)}
-            _demand(await endpoint.post("/load_lora_adapter", body, timeout_s=_LOAD_S), endpoint)
+            _check_success(await endpoint.post("/load_lora_adapter", body, timeout_s=_LOAD_S), endpoint)
 
         async def unload(name: str) -> None:
             await endpoint.post("/unload_lora_adapter", {"lora_name": name}, timeout_s=_CONTROL_S)
 
-        await self._adapters.lay(self, endpoint, int(label), load, unload)
+        await self._adapters.load(self, endpoint, int(label), load, unload)
 
     async def pause(self, endpoint: HttpEndpoint) -> None:
         await endpoint.post("/pause_generation", {"mode": "retract"}, timeout_s=_CONTROL_S)
@@ -90,7 +87,7 @@ class SglangProtocol:
         await endpoint.get("/health", timeout_s=timeout_s)
 
     def forget(self) -> None:
-        """Pictures go with every request; nothing is remembered of them."""
+        """Do nothing: images are sent with every request."""
 
     async def generate(
         self, endpoint: HttpEndpoint, prompt: Prompt, sampling: Sampling, timeout_s: float
@@ -106,22 +103,20 @@ class SglangProtocol:
         if adapter is not None:
             body["lora_path"] = adapter.name
         if prompt.spans:
-            body["image_data"] = await asyncio.to_thread(self._pictures_of, prompt)
+            body["image_data"] = await asyncio.to_thread(self._data_uris, prompt)
         try:
             reply = await endpoint.post("/generate", body, timeout_s=timeout_s)
         except RequestRejected as error:
-            if adapter is not None and adapter.name in error.said:
-                raise StaleWeights(
-                    f"{endpoint.name} does not hold the adapter that was published: {error.said}"
-                ) from None
+            if adapter is not None and adapter.name in error.message:
+                raise StaleWeights(f"{endpoint.name} does not have the published adapter: {error.message}") from None
             if sampling.grammar is not None and error.status == 400:
-                raise GrammarRefused(f"SGLang cannot keep to the grammar: {error.said}") from None
+                raise UnsupportedGrammar(f"SGLang does not support the grammar: {error.message}") from None
             raise
         return _completion(reply, prompt, sampling, endpoint.name, adapter)
 
-    def _pictures_of(self, prompt: Prompt) -> list[str]:
+    def _data_uris(self, prompt: Prompt) -> list[str]:
         images = prompt.images or {}
-        return [self._pictures.data_uri(images[span.sha256]) for span in prompt.spans]
+        return [self._images.data_uri(images[span.sha256]) for span in prompt.spans]
 
 
 def connect_sglang(
@@ -133,22 +128,22 @@ def connect_sglang(
     version: int = 0,
     patience: ServerTimeouts | None = None,
 ) -> HttpEngine:
-    """An engine on an SGLang server that runs already; it must be able to read `folder`, where weights are published."""
+    """Return an engine on a running SGLang server, which must be able to read `folder`, where weights are written."""
     endpoint = HttpEndpoint(check_url(url, "engine.base_url"), api_key=api_key)
     return HttpEngine(
         SglangProtocol(ImageEncoder(image_processor)), folder, endpoint=endpoint, version=version, patience=patience
     )
 
 
-def _demand(reply: Any, endpoint: HttpEndpoint) -> None:
-    """Raise unless the server says that it did what it was told."""
+def _check_success(reply: Any, endpoint: HttpEndpoint) -> None:
+    """Raise `InfrastructureError` unless the server reports success."""
     if not isinstance(reply, Mapping) or reply.get("success") is not True:
-        said = reply.get("message", reply) if isinstance(reply, Mapping) else reply
-        raise InfrastructureError(f"{endpoint.name} did not take the weights: {str(said)[:300]}")
+        message = reply.get("message", reply) if isinstance(reply, Mapping) else reply
+        raise InfrastructureError(f"{endpoint.name} did not load the weights: {str(message)[:300]}")
 
 
 def _sampling(sampling: Sampling) -> dict[str, Any]:
-    """SGLang's sampling parameters. `ignore_eos`: only the ids that the caller names end a reply; `no_stop_trim` keeps them."""
+    """Return SGLang's sampling parameters. With `ignore_eos` only `stop_ids` end a reply; `no_stop_trim` keeps them."""
     params: dict[str, Any] = {
         "max_new_tokens": sampling.max_tokens,
         "temperature": sampling.temperature,
@@ -171,20 +166,19 @@ def _sampling(sampling: Sampling) -> dict[str, Any]:
 def _completion(
     reply: Mapping[str, Any], prompt: Prompt, sampling: Sampling, server: str, adapter: LoadedLora | None
 ) -> Completion:
-    """What the server says that it did; nothing is taken over from what it was asked to do, but for the adapter's version: the
-    server names the weights below it only."""
+    """Build the completion from the server's report, except for the adapter's version, which it omits."""
     meta = reply["meta_info"]
     reason = meta["finish_reason"]
     finish = _FINISH.get(reason["type"])
     if finish == "aborted":
-        raise RetryRequest(f"{server} aborted a request: {reason.get('message', 'it does not say why')}")
+        raise RetryRequest(f"{server} aborted a request: {reason.get('message', 'no reason given')}")
     if finish is None:
-        raise InfrastructureError(f"{server} ended a request with {reason!r}")
+        raise InfrastructureError(f"{server}: unknown finish reason {reason!r}")
     ids = tuple(reply["output_ids"])
     scored = meta["output_token_logprobs"]
     if [entry[1] for entry in scored] != list(ids):
         raise RecordError(
-            "lengths", f"{server} gave log-probs of {len(scored)} other tokens than the {len(ids)} it sampled"
+            "lengths", f"{server} returned log-probs of {len(scored)} tokens that are not the {len(ids)} sampled ones"
         )
     versions = versions_of(meta.get("weight_versions"), len(ids), server)
     if adapter is not None:

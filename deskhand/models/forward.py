@@ -204,7 +204,7 @@ def _check_pixels(images: Sequence[PreparedImage], pixels: Tensor) -> None:
     end = 0
     for image in images:
         start, end = end, end + math.prod(image.grid_thw)
-        if image.checksum is not None and not image.checksum.agrees(pixels[start:end].numpy()):
+        if image.checksum is not None and not image.checksum.matches(pixels[start:end].numpy()):
             raise RecordError(
                 "pixels", f"the patches at {start} are not those that were prepared for image {image.sha256[:12]}"
             )

@@ -1,5 +1,6 @@
-"""Chrome's tabs, by its DevTools port inside the guest. Invariant: the host opens no connection to the guest; a small program of
-the guest asks, and what it says is the guest's word.
+"""Chrome's tabs through its DevTools port inside the guest.
+
+The host opens no connection to the guest: a small guest program makes the request, and its output is guest-trusted.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from deskhand.errors import InfrastructureError
 from deskhand.server.guest import Guest
 
 PORT = 1337
-"""Where tasks let Chrome listen."""
-TRIES, BETWEEN_S = 30, 0.5
-TIME_IS_UP = 124
-_ASK = """\
+"""Port that tasks configure Chrome with."""
+MAX_ATTEMPTS, RETRY_S = 30, 0.5
+TIMEOUT_RETURNCODE = 124
+_REQUEST_SCRIPT = """\
 import sys, urllib.parse, urllib.request
 port, method, path = sys.argv[1:4]
 if len(sys.argv) > 4:
@@ -26,55 +27,56 @@ with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, 
 """
 
 
-class NotListening(InfrastructureError):
-    """The desktop is well, and no Chrome listens at the port."""
+class DevToolsUnavailable(InfrastructureError):
+    """The desktop works, but Chrome does not listen at the port."""
 
 
-async def tabs(guest: Guest) -> list[dict[str, str]]:
-    """`title`, `url` and `id` of each tab, as OSWorld's getter has them. Raises `NotListening`, and `InfrastructureError` where the
-    desktop fails.
+async def list_tabs(guest: Guest) -> list[dict[str, str]]:
+    """Return `title`, `url` and `id` of each tab, as OSWorld's getter does.
+
+    Raises `DevToolsUnavailable`, or `InfrastructureError` if the desktop fails.
     """
-    found = await _told(guest, "GET", "/json/list")
+    entries = await _request(guest, "GET", "/json/list")
     return [
-        {key: str(tab.get(key, "")) for key in ("title", "url", "id")} for tab in found if tab.get("type") == "page"
+        {key: str(tab.get(key, "")) for key in ("title", "url", "id")} for tab in entries if tab.get("type") == "page"
     ]
 
 
 async def open_tabs(guest: Guest, urls: list[str]) -> None:
-    """Open a tab for each address; the tab that was there when the first has come is closed."""
-    before = await _patiently(guest)
+    """Open a tab for each URL and close the first tab that was open before."""
+    before = await _wait_tabs(guest)
     for url in urls:
-        await _told(guest, "PUT", "/json/new?", url)
+        await _request(guest, "PUT", "/json/new?", url)
     if urls and before:
-        await _told(guest, "GET", f"/json/close/{before[0]['id']}")
+        await _request(guest, "GET", f"/json/close/{before[0]['id']}")
 
 
 async def close_tabs(guest: Guest, urls: list[str]) -> None:
-    """Close the tabs of these addresses."""
-    for tab in await _patiently(guest):
+    """Close the tabs with these URLs."""
+    for tab in await _wait_tabs(guest):
         if any(tab["url"].rstrip("/") == url.rstrip("/") for url in urls):
-            await _told(guest, "GET", f"/json/close/{tab['id']}")
+            await _request(guest, "GET", f"/json/close/{tab['id']}")
 
 
-async def _patiently(guest: Guest) -> list[dict[str, str]]:
-    """The tabs, as soon as Chrome listens."""
-    for _ in range(TRIES - 1):
+async def _wait_tabs(guest: Guest) -> list[dict[str, str]]:
+    """Return the tabs as soon as Chrome listens."""
+    for _ in range(MAX_ATTEMPTS - 1):
         try:
-            return await tabs(guest)
-        except NotListening:
-            await asyncio.sleep(BETWEEN_S)
-    return await tabs(guest)
+            return await list_tabs(guest)
+        except DevToolsUnavailable:
+            await asyncio.sleep(RETRY_S)
+    return await list_tabs(guest)
 
 
-async def _told(guest: Guest, method: str, path: str, address: str | None = None) -> Any:
-    words = ["python3", "-I", "-S", "-c", _ASK, str(PORT), method, path, *([address] if address is not None else [])]
-    done = await guest.desktop.run(words)
-    if done.returncode == TIME_IS_UP:
-        raise InfrastructureError(f"the guest's Python did not end while it asked Chrome at its port {PORT}")
-    if done.returncode != 0:
-        complaint = (done.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
-        raise NotListening(f"Chrome does not answer at its port {PORT}: {complaint[:200]}")
+async def _request(guest: Guest, method: str, path: str, url: str | None = None) -> Any:
+    arguments = [str(PORT), method, path, *([url] if url is not None else [])]
+    result = await guest.desktop.run(["python3", "-I", "-S", "-c", _REQUEST_SCRIPT, *arguments])
+    if result.returncode == TIMEOUT_RETURNCODE:
+        raise InfrastructureError(f"the request to Chrome at port {PORT} timed out in the guest")
+    if result.returncode != 0:
+        message = (result.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
+        raise DevToolsUnavailable(f"Chrome does not respond at port {PORT}: {message[:200]}")
     try:
-        return json.loads(done.stdout)
+        return json.loads(result.stdout)
     except (ValueError, RecursionError):
-        return done.stdout.decode(errors="replace")
+        return result.stdout.decode(errors="replace")

@@ -1,5 +1,6 @@
-"""Settings that Chrome keeps in its profile, as OSWorld's getters tell them. Invariant: a file that is gone or broken is told as
-the setting's usual value, as theirs do.
+"""Chrome settings in its profile, as OSWorld's getters return them.
+
+Missing or invalid files give the setting's default, as in OSWorld.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ _MODES = {1: "light", 2: "dark"}
 
 
 def _at(data: Any, *keys: str) -> Any:
-    """What stands at the keys, or None."""
+    """Return the value at the keys, or None."""
     for key in keys:
         data = data.get(key) if isinstance(data, dict) else None
     return data
 
 
-def _word(truth: Any) -> str:
-    return "true" if truth else "false"
+def _json_bool(value: Any) -> str:
+    return "true" if value else "false"
 
 
 VALUES: dict[str, Callable[[Any], Any]] = {
@@ -29,38 +30,40 @@ VALUES: dict[str, Callable[[Any], Any]] = {
     ),
     "profile_name": lambda data: _at(data, "profile", "name"),
     "chrome_font_size": lambda data: _at(data, "webkit", "webprefs") or _FONT_SIZES,
-    "enable_do_not_track": lambda data: _word(_at(data, "enable_do_not_track")),
-    "enable_safe_browsing": lambda data: _word(
+    "enable_do_not_track": lambda data: _json_bool(_at(data, "enable_do_not_track")),
+    "enable_safe_browsing": lambda data: _json_bool(
         _at(data, "safebrowsing", "enhanced") or _at(data, "safebrowsing", "enabled")
     ),
-    "new_startup_page": lambda data: _word(
+    "new_startup_page": lambda data: _json_bool(
         _at(data, "session") is None or _at(data, "session", "restore_on_startup") == 5
     ),
-    "data_delete_automacally": lambda data: _word(_at(data, "profile", "default_content_setting_values") is not None),
+    "data_delete_automacally": lambda data: _json_bool(
+        _at(data, "profile", "default_content_setting_values") is not None
+    ),
     "chrome_color_scheme": lambda data: _mode(data),
     "chrome_appearance_mode_ui": lambda data: _mode(data),
 }
-"""By the getter's kind, what it gives for the settings of the profile (None: there are none)."""
+"""Value by getter type, from the profile's settings (None if there are none)."""
 
 
 def value(kind: str, data: bytes | None) -> Any:
-    """What the getter of `kind` gives for the bytes of `Preferences`."""
-    return VALUES[kind](_object(data))
+    """Return the getter's value for the bytes of `Preferences`."""
+    return VALUES[kind](_parse_object(data))
 
 
 def bookmarks(data: bytes | None) -> Any:
-    """The roots of the bookmarks; an empty list where there is no file."""
-    found = _object(data)
+    """Return the bookmark roots; an empty list if there is no file."""
+    found = _parse_object(data)
     return [] if found is None else _at(found, "roots") or {}
 
 
 def _mode(data: Any) -> str:
-    """The appearance that is chosen: light, dark or that of the system."""
+    """Return the appearance: "light", "dark" or "system"."""
     chosen = _at(data, "browser", "theme", "color_scheme2")
     return _MODES.get(chosen if chosen is not None else _at(data, "browser", "theme", "color_scheme"), "system")
 
 
-def _object(data: bytes | None) -> dict[str, Any] | None:
+def _parse_object(data: bytes | None) -> dict[str, Any] | None:
     try:
         found = json.loads(data) if data else None
     except (ValueError, RecursionError):

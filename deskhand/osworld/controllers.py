@@ -1,5 +1,7 @@
-"""`env.controller` and `env.setup_controller` of OSWorld, over a desktop of ours. Invariant: names, arguments and replies are
-those of `desktop-env`; a desktop that fails raises `InfrastructureError` where theirs would log and answer None.
+"""`env.controller` and `env.setup_controller` of OSWorld, for Deskhand's desktops.
+
+Names, arguments and replies match `desktop-env`. If the desktop fails, `InfrastructureError` is raised location
+`desktop-env` would log and return None.
 """
 
 from __future__ import annotations
@@ -25,71 +27,71 @@ _STEPS: TypeAdapter[osworld_setup_steps.Step] = TypeAdapter(osworld_setup_steps.
 
 
 class PythonController:
-    """What agents ask of the machine: screen, programs, files. The stage is that of the running episode."""
+    """Screen, programs and files of the machine of the running episode."""
 
-    def __init__(self, loop: SyncLoop, stage: Callable[[], SetupRunner]) -> None:
-        self._loop, self._stage = loop, stage
+    def __init__(self, loop: SyncLoop, runner: Callable[[], SetupRunner]) -> None:
+        self._loop, self._runner = loop, runner
 
-    def _ask(self, method: str, path: str, timeout_s: float = 180.0, **body: Any) -> Any:
-        return self._loop.run(self._stage().wire.ask(method, path, timeout_s=timeout_s, **body))
+    def _request(self, method: str, path: str, timeout_s: float = 180.0, **body: Any) -> Any:
+        return self._loop.run(self._runner().client.request(method, path, timeout_s=timeout_s, **body))
 
     def _json(self, method: str, path: str, **body: Any) -> Any:
-        reply = self._ask(method, path, **body)
+        reply = self._request(method, path, **body)
         return reply.json() if reply.status_code == 200 else None
 
     def get_screenshot(self) -> bytes:
-        """The settled screen as PNG, with the pointer."""
-        return self._ask("GET", "/screenshot").content
+        """Return the settled screen as PNG, with the pointer."""
+        return self._request("GET", "/screenshot").content
 
     def get_accessibility_tree(self) -> str | None:
         return self._json("GET", "/accessibility")["AT"]
 
     def get_terminal_output(self) -> str | None:
-        said = self._json("GET", "/terminal")
-        return said["output"] if said else None
+        reply = self._json("GET", "/terminal")
+        return reply["output"] if reply else None
 
     def get_file(self, file_path: str) -> bytes | None:
-        """A file's bytes, or None where there is none."""
-        reply = self._ask("POST", "/file", data={"file_path": file_path})
+        """Return a file's bytes, or None if it does not exist."""
+        reply = self._request("POST", "/file", data={"file_path": file_path})
         return reply.content if reply.status_code == 200 else None
 
     def execute_python_command(self, command: str) -> dict[str, Any] | None:
-        """Run Python in the guest, with `pyautogui` and `time` imported; `output`, `error` and `returncode`."""
-        words = ["python", "-c", PREFIX.format(command=command)]
-        return self._json("POST", "/execute", json={"command": words, "shell": False})
+        """Run Python in the guest with `pyautogui` and `time` imported; return its output and exit code."""
+        argv = ["python", "-c", PREFIX.format(command=command)]
+        return self._json("POST", "/execute", json={"command": argv, "shell": False})
 
     def run_python_script(self, script: str) -> dict[str, Any] | None:
-        reply = self._ask("POST", "/run_python", json={"code": script})
+        reply = self._request("POST", "/run_python", json={"code": script})
         if reply.status_code == 200:
             return reply.json()
         return {"status": "error", "message": "Failed to execute command.", "output": "", "error": message_of(reply)}
 
     def run_bash_script(self, script: str, timeout: int = 30, working_dir: str | None = None) -> dict[str, Any] | None:
         body = {"script": script, "timeout": timeout, "working_dir": working_dir}
-        reply = self._ask("POST", "/run_bash_script", timeout + 100, json=body)
+        reply = self._request("POST", "/run_bash_script", timeout + 100, json=body)
         if reply.status_code == 200:
             return reply.json()
         return {"status": "error", "output": "", "error": message_of(reply), "returncode": -1}
 
     def execute_action(self, action: dict[str, Any] | str) -> None:
-        """An action of `computer_13`. Raises `ParseError` (an `AgentError`) for what is none."""
+        """Perform a `computer_13` action. Raises `ParseError` (an `AgentError`) if it is invalid."""
         if action in SPECIAL or (isinstance(action, dict) and action.get("action_type") in SPECIAL):
             return
-        wire = self._stage().wire
-        ops = computer_13.FORMAT.parse(json.dumps(action), ScreenView.of_screen(*wire.size))
-        self._loop.run(wire.perform(ops))
+        client = self._runner().client
+        ops = computer_13.FORMAT.parse(json.dumps(action), ScreenView.of_screen(*client.size))
+        self._loop.run(client.perform(ops))
 
     def start_recording(self) -> None:
         self._json("POST", "/start_recording")
 
     def end_recording(self, dest: str) -> None:
-        """Write the film of the episode since `start_recording` to `dest`."""
-        reply = self._ask("POST", "/end_recording")
+        """Write the video since `start_recording` to `dest`."""
+        reply = self._request("POST", "/end_recording")
         if reply.status_code == 200:
             Path(dest).write_bytes(reply.content)
 
     def get_vm_platform(self) -> str:
-        return self._ask("GET", "/platform").text
+        return self._request("GET", "/platform").text
 
     def get_vm_screen_size(self) -> dict[str, int] | None:
         return self._json("POST", "/screen_size")
@@ -98,58 +100,61 @@ class PythonController:
         return self._json("POST", "/window_size", data={"app_class_name": app_class_name})
 
     def get_vm_wallpaper(self) -> bytes | None:
-        reply = self._ask("POST", "/wallpaper")
+        reply = self._request("POST", "/wallpaper")
         return reply.content if reply.status_code == 200 else None
 
     def get_vm_desktop_path(self) -> str | None:
-        said = self._json("POST", "/desktop_path")
-        return said["desktop_path"] if said else None
+        reply = self._json("POST", "/desktop_path")
+        return reply["desktop_path"] if reply else None
 
     def get_vm_directory_tree(self, path: str) -> dict[str, Any] | None:
-        said = self._json("POST", "/list_directory", json={"path": path})
-        return said["directory_tree"] if said else None
+        reply = self._json("POST", "/list_directory", json={"path": path})
+        return reply["directory_tree"] if reply else None
 
 
 class SetupController:
-    """Carries out set-up steps. `_<kind>_setup(...)` is the step of that kind with its parameters, as in `desktop-env`."""
+    """Runs set-up steps. `_<type>_setup(...)` is the step of that type with its parameters, as in `desktop-env`."""
 
-    def __init__(self, loop: SyncLoop, stage: Callable[[], SetupRunner]) -> None:
-        self._loop, self._stage = loop, stage
+    def __init__(self, loop: SyncLoop, runner: Callable[[], SetupRunner]) -> None:
+        self._loop, self._runner = loop, runner
 
     def setup(self, config: list[dict[str, Any]], use_proxy: bool = False) -> bool:
-        """All steps in order. Raises `ConfigError` for what is no step and `InfrastructureError` for one that cannot be done."""
-        self._loop.run(self._stage().set_up([_step_of(step) for step in config]))
+        """Run all steps in order.
+
+        Raises `ConfigError` if a step is invalid, `InfrastructureError` if it fails.
+        """
+        self._loop.run(self._runner().set_up([_step_of(step) for step in config]))
         return True
 
     def reset_cache_dir(self, cache_dir: str) -> None:
-        """Nothing: what is downloaded lies in the cache of `deskhand tasks prefetch`."""
+        """Do nothing: downloads are in the cache of `deskhand tasks prefetch`."""
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         kind = name.removeprefix("_").removesuffix("_setup")
         if name != f"_{kind}_setup" or kind not in osworld_setup_steps.CLASS_OF:
-            raise AttributeError(f"there is no set-up step {name}")
+            raise AttributeError(f"unknown set-up step {name}")
         names = _parameters_of(kind)
 
-        def one(*arguments: Any, **named: Any) -> None:
-            given = dict(zip(names, arguments, strict=False)) | named
-            self.setup([{"type": kind, "parameters": given}])
+        def run_step(*arguments: Any, **named: Any) -> None:
+            parameters = dict(zip(names, arguments, strict=False)) | named
+            self.setup([{"type": kind, "parameters": parameters}])
 
-        return one
+        return run_step
 
 
 def _step_of(value: dict[str, Any]) -> osworld_setup_steps.Step:
     try:
         return _STEPS.validate_python(value)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(map(str, first["loc"]))
+        problem = error.errors(include_url=False)[0]
+        location = ".".join(map(str, problem["loc"]))
         kind = value.get("type") if isinstance(value, dict) else value
-        raise ConfigError(f"set-up step {kind!r}: {where}: {first['msg']}") from None
+        raise ConfigError(f"set-up step {kind!r}: {location}: {problem['msg']}") from None
 
 
 def _parameters_of(kind: str) -> list[str]:
-    """Names of a step's parameters in their order."""
-    model = next(each for each in osworld_setup_steps.KNOWN if each.__name__ == osworld_setup_steps.CLASS_OF[kind])
+    """Return the names of a step's parameters, in order."""
+    model = next(model for model in osworld_setup_steps.KNOWN if model.__name__ == osworld_setup_steps.CLASS_OF[kind])
     annotation: Any = model.model_fields["parameters"].annotation
-    part = next((each for each in get_args(annotation) if hasattr(each, "model_fields")), annotation)
+    part = next((model for model in get_args(annotation) if hasattr(model, "model_fields")), annotation)
     return list(part.model_fields)

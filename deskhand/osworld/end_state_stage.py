@@ -1,6 +1,7 @@
-"""An end state that was kept, as a stage on which a task of OSWorld can be judged again. Invariant: nothing is run and nothing is
-staged, since the steps before judging were carried out before the state was kept; what was not kept is an `EvaluatorError`, never
-read as absent.
+"""Saved end state as a machine on which an OSWorld task can be scored again.
+
+Nothing is run: set-up and postconfig steps ran before the state was saved. Data that was not saved raises
+`EvaluatorError`; it is never treated as missing.
 """
 
 from __future__ import annotations
@@ -12,27 +13,27 @@ import httpx2
 from deskhand.errors import EvaluatorError
 from deskhand.osworld.local_client import LocalOsworldClient
 from deskhand.osworld.setup_runner import SetupRunner
-from deskhand.server.guest import USUAL_HOME, Guest
+from deskhand.server.guest import OSWORLD_HOME, Guest
 from deskhand.tasks.end_state import EndState
 from deskhand.tasks.formats.file_cache import FileCache
 
 
 class SavedGuest(Guest):
-    """The files of the home, as they were."""
+    """Files of the saved home."""
 
     async def expand(self, path: str) -> str:
-        return f"{USUAL_HOME}/{path[2:]}" if path.startswith("~/") else path
+        return f"{OSWORLD_HOME}/{path[2:]}" if path.startswith("~/") else path
 
     async def read(self, path: str) -> bytes:
-        if path.startswith("/") and not path.startswith(f"{USUAL_HOME}/"):
-            raise EvaluatorError(f"{path} is not in the home, and was not kept; judge it on a live desktop")
+        if path.startswith("/") and not path.startswith(f"{OSWORLD_HOME}/"):
+            raise EvaluatorError(f"{path}: outside the home, so not saved; score on a live desktop")
         return await self.desktop.pull(path)
 
 
 class SavedClient(LocalOsworldClient):
-    """`state` in place of a server; `size` is that of the screen in pixels."""
+    """A saved end state instead of a server; `size` is the screen size in pixels."""
 
-    ours = False
+    is_local = False
 
     def __init__(self, state: EndState, size: tuple[int, int]) -> None:
         self._state: Any = state
@@ -51,20 +52,19 @@ class SavedClient(LocalOsworldClient):
     def size(self) -> tuple[int, int]:
         return self._size
 
-    async def ask(self, method: str, path: str, *, timeout_s: float = 180.0, **body: Any) -> httpx2.Response:
-        raise EvaluatorError(f"what {path} says is not kept with an end state; judge it on a live desktop")
+    async def request(self, method: str, path: str, *, timeout_s: float = 180.0, **body: Any) -> httpx2.Response:
+        raise EvaluatorError(f"{path}: not available in a saved end state; score on a live desktop")
 
-    async def close(self) -> None:
-        """There is nothing to close."""
+    async def close(self) -> None: ...
 
 
 class SavedStageRunner(SetupRunner):
-    """A stage that was left."""
+    """A set-up runner for a saved end state."""
 
-    kept = True
+    is_saved = True
 
     def __init__(self, state: EndState, size: tuple[int, int], cache: FileCache | None = None) -> None:
         super().__init__(SavedClient(state, size), cache)
 
     async def set_up(self, config: Any, *, judging: bool = False) -> None:
-        """It was, then."""
+        """Do nothing: the steps ran before the state was saved."""

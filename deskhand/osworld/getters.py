@@ -1,7 +1,8 @@
-"""What OSWorld's getters read, read by us. Invariant: everything that a metric will see is taken from the desktop by value,
-before any judging, and nothing that a guest wrote is executed; what is not there is None, as a metric takes it.
+"""Data that OSWorld's getters return, read from the desktop by Deskhand.
 
-Kinds that need the live web or an account are not available, and say so; the task is then unscored, never 0.
+`GetterReader.read` copies everything that a metric will see before scoring starts; nothing written by a guest is
+executed. Missing files are None, as metrics expect. Types that need the live web or an account are unavailable; their
+tasks are errored, never scored 0.
 """
 
 from __future__ import annotations
@@ -35,26 +36,26 @@ _BY_GETTER: dict[str, tuple[str, ...]] = {
     "find_installed_extension_name": (f"{_PROFILE}/Preferences",),
     "rule_relativeTime": (),
 }
-"""Files that OSWorld's own getter turns into what the metric gets, in the judge's process."""
+"""Files that OSWorld's own getter converts, in the judge process."""
 _FILES = {
     "vlc_config": "/home/user/.config/vlc/vlcrc",
     "gimp_config_file": "/home/user/.config/GIMP/2.10/{file_name}",
     "vscode_config": "{path}",
 }
-LIVE = frozenset(
+LIVE_KINDS = frozenset(
     {
         "vm_command_line", "vm_command_error", "vm_terminal_output", "accessibility_tree", "active_url_from_accessTree",
         "chrome_appearance_mode_ui", "open_tabs_info", "vm_window_size", "list_directory", "default_video_player",
         "vlc_playing_info",
     }
 )  # fmt: skip
-"""Kinds for which a living program of the guest must be believed."""
-ACCESSIBILITY = frozenset(
+"""Getter types that depend on a running guest program; guest-trusted."""
+ACCESSIBILITY_KINDS = frozenset(
     {"vm_terminal_output", "accessibility_tree", "active_url_from_accessTree", "chrome_appearance_mode_ui"}
 )
 _BROWSERS = ("Google Chrome", "Google-chrome", "Chromium")
 _MODES = {"light": "light", "dark": "dark", "device": "system"}
-_PLAIN = frozenset(
+_BY_VALUE = frozenset(
     {
         "vm_file",
         "cloud_file",
@@ -67,19 +68,21 @@ _PLAIN = frozenset(
     }
     | {"background_image_in_slide", "audio_in_slide", "bookmarks"}
 )
-KINDS = _PLAIN | LIVE | frozenset(_BY_GETTER) | frozenset(_FILES) | frozenset(chrome_preferences.VALUES)
-"""Kinds that can be read."""
-PROFILE = frozenset(chrome_preferences.VALUES) | {kind for kind, paths in _BY_GETTER.items() if paths} | {"bookmarks"}
-"""Kinds that are read from what Chrome keeps in its profile."""
+KINDS = _BY_VALUE | LIVE_KINDS | frozenset(_BY_GETTER) | frozenset(_FILES) | frozenset(chrome_preferences.VALUES)
+"""Supported getter types."""
+PROFILE_KINDS = (
+    frozenset(chrome_preferences.VALUES) | {kind for kind, paths in _BY_GETTER.items() if paths} | {"bookmarks"}
+)
+"""Getter types read from Chrome's profile."""
 _VIDEO_TYPES = (
     "3gp 3gpp 3gpp2 avi divx dv fli flv mp2t mp4 mp4v-es mpeg mpeg-system msvideo ogg quicktime vnd.divx vnd.mpegurl "
     "vnd.rn-realvideo webm x-anim x-avi x-flc x-fli x-flv x-m4v x-matroska x-mpeg x-mpeg-system x-mpeg2 x-ms-asf "
     "x-ms-asf-plugin x-ms-asx x-ms-wm x-ms-wmv x-ms-wmx x-ms-wvx x-msvideo x-nsv x-ogm x-theora x-theora+ogg "
 )
-"""Kinds of video that OSWorld asks for twice."""
+"""Video types that OSWorld queries twice."""
 _VIDEO_TYPES_ONCE = "x-ogm+ogg"
-"""And once. The player of the most of them is the default."""
-_PLAYERS = 'for kind; do printf "%s\\t%s\\n" "$kind" "$(xdg-mime query default "video/$kind" 2>/dev/null)"; done'
+"""Video type queried once. The most frequent player is the default."""
+_PLAYERS = 'for kind; do printf "%s\\t%s\\n" "$kind" "$(xdg-mime query default "video/$kind" 2>/dev/null)"; result'
 _VLC_STATUS = """\
 import sys, urllib.request
 handler = urllib.request.HTTPBasicAuthHandler()
@@ -91,11 +94,11 @@ with opener.open("http://127.0.0.1:8080/requests/status.xml", timeout=10) as rep
 
 
 class GetterReader:
-    """Reads what getters ask for from `stage`."""
+    """Reads getter data from the machine of `runner`."""
 
-    def __init__(self, stage: SetupRunner) -> None:
-        self._stage = stage
-        self._wire, self._guest, self._desktop = stage.wire, stage.wire.guest, stage.wire.desktop
+    def __init__(self, runner: SetupRunner) -> None:
+        self._runner = runner
+        self._client, self._guest, self._desktop = runner.client, runner.client.guest, runner.client.desktop
         self._kinds: Mapping[str, Callable[[Any], Any]] = {
             "vm_file": self._vm_file,
             "cloud_file": self._cloud_file,
@@ -109,46 +112,45 @@ class GetterReader:
             "vm_command_error": self._command,
             "vm_terminal_output": self._terminal,
             "accessibility_tree": self._tree,
-            "active_url_from_accessTree": self._address,
+            "active_url_from_accessTree": self._active_url,
             "chrome_appearance_mode_ui": self._appearance,
             "open_tabs_info": self._tabs,
             "vm_screen_size": self._screen_size,
             "vm_window_size": self._window_size,
             "vm_wallpaper": self._wallpaper,
-            "list_directory": self._folder,
+            "list_directory": self._directory_tree,
             "default_video_player": self._video_player,
             "vlc_playing_info": self._vlc_status,
             "bookmarks": self._bookmarks,
         }
 
     async def read(self, getter: Getter) -> Read:
-        """What `getter` gives. Raises `EvaluatorError` for a kind that cannot be read, `InfrastructureError` from the desktop."""
+        """Return the data of `getter`.
+
+        Raises `EvaluatorError` if its type is unavailable, `InfrastructureError` if the desktop fails.
+        """
         kind = getattr(getter, "type", "")
         if why := unavailable(getter):
             raise EvaluatorError(f"getter {kind!r}: {why}")
         if (method := self._kinds.get(kind)) is not None:
             return await method(getter)
         if kind in _BY_GETTER:
-            asked: Any = getter
-            config = asked.model_dump(by_alias=True, exclude_unset=True)
+            assert getter is not None
+            config = getter.model_dump(by_alias=True, exclude_unset=True)
             if kind == "rule_relativeTime" and isinstance(config["rules"], dict):
-                config["rules"] = {"timezone": "UTC"} | config[
-                    "rules"
-                ]  # that of the guest; theirs would ask the web where it is
+                # The guest's time zone; OSWorld would look it up on the web.
+                config["rules"] = {"timezone": "UTC"} | config["rules"]
             return GetterRequest(kind, config, {path: await self._file(path) for path in _BY_GETTER[kind]})
         if kind in _FILES:
-            asked = getter
-            path = _FILES[kind].format(file_name=getattr(asked, "file_name", ""), path=getattr(asked, "path", ""))
-            return Files(((_name(asked.dest), await self._file(path)),))
+            path = _FILES[kind].format(file_name=getattr(getter, "file_name", ""), path=getattr(getter, "path", ""))
+            return Files(((_name(getattr(getter, "dest", "")), await self._file(path)),))
         return Value(chrome_preferences.value(kind, await self._file(f"{_PROFILE}/Preferences")))
 
     async def _file(self, path: str) -> bytes | None:
         try:
             return await self._guest.read(await self._guest.expand(path))
         except OSError:
-            return (
-                None  # gone, a folder, or a link out of the home: the agent's doing, and for a metric there is no file
-            )
+            return None  # missing, a directory, or a link out of the home: no file for the metric
 
     async def _vm_file(self, getter: osworld_getters.FileGetter) -> Read:
         now = datetime.now()
@@ -159,15 +161,15 @@ class GetterReader:
                 return f"{stem}_{now.strftime(getter.time_format or '%Y%m%d_%H%M%S')}{end}"
             return name
 
-        return _given(getter, [(named(name), await self._file(path)) for path, name in _pairs(getter)])
+        return _select_files(getter, [(named(name), await self._file(path)) for path, name in _pairs(getter)])
 
     async def _cloud_file(self, getter: osworld_getters.FileGetter) -> Read:
-        return _given(getter, [(name, self._stage.cache.data_of(path)) for path, name in _pairs(getter)])
+        return _select_files(getter, [(name, self._runner.cache.data_of(path)) for path, name in _pairs(getter)])
 
     async def _step_output(self, getter: osworld_getters.StepOutputGetter) -> Read:
-        if getter.path not in self._stage.outputs:
-            raise EvaluatorError(f"no step wrote {getter.path!r}")
-        return Files(((_name(getter.path), self._stage.outputs[getter.path]),))
+        if getter.path not in self._runner.outputs:
+            raise EvaluatorError(f"no set-up step wrote {getter.path!r}")
+        return Files(((_name(getter.path), self._runner.outputs[getter.path]),))
 
     async def _content(self, getter: osworld_getters.ContentGetter) -> Read:
         config = getter.model_dump(exclude_unset=True)
@@ -185,29 +187,27 @@ class GetterReader:
 
     async def _command(self, getter: osworld_getters.CommandGetter) -> Read:
         body = {"command": getter.command, "shell": bool(getter.shell)}
-        reply = await self._wire.ask("POST", "/execute", json=body)
+        reply = await self._client.request("POST", "/execute", json=body)
         if reply.status_code != 200:
             return Value(None)
         return Value(reply.json()["output" if getter.type == "vm_command_line" else "error"])
 
     async def _terminal(self, getter: osworld_getters.BareGetter) -> Read:
         await self._tree_text()
-        reply = await self._wire.ask("GET", "/terminal")
+        reply = await self._client.request("GET", "/terminal")
         return Value(reply.json()["output"] if reply.status_code == 200 else None)
 
     async def _tree_text(self) -> str:
         tree = await self._desktop.accessibility_tree()
         if tree is None:
-            raise EvaluatorError(
-                "this desktop has no accessibility tree; lease it with a template that has accessibility"
-            )
+            raise EvaluatorError("this desktop has no accessibility tree; lease it with accessibility enabled")
         return tree
 
     async def _tree(self, getter: osworld_getters.BareGetter) -> Read:
         return Value(await self._tree_text())
 
-    async def _address(self, getter: osworld_getters.AddressGetter) -> Read:
-        """The text of the last address bar of Chrome, with the prefix that the task says or https://."""
+    async def _active_url(self, getter: osworld_getters.AddressGetter) -> Read:
+        """Return the text of Chrome's last address bar, with the task's prefix or https://."""
         shown = [
             entry.text or ""
             for application in await self._browsers()
@@ -224,59 +224,59 @@ class GetterReader:
         return [application for application in root.iter("application") if application.get("name") in _BROWSERS]
 
     async def _appearance(self, getter: osworld_getters.BareGetter) -> Read:
-        """What the page of the settings shows; what the profile says where that page is not open, which Chrome writes late."""
+        """Return what the settings page shows, or the profile's value (which Chrome writes late) if it is not open."""
         for application in await self._browsers():
-            for box in application.iter("combo-box"):
+            for combo_box in application.iter("combo-box"):
                 shown = [
-                    item.get("name", "").strip().lower() for item in box.iter("menu-item") if _SELECTED in item.attrib
+                    item.get("name", "").strip().lower()
+                    for item in combo_box.iter("menu-item")
+                    if _SELECTED in item.attrib
                 ]
-                if box.get("name") == "Mode" and shown and shown[0] in _MODES:
+                if combo_box.get("name") == "Mode" and shown and shown[0] in _MODES:
                     return Value(_MODES[shown[0]])
         return Value(chrome_preferences.value(getter.type, await self._file(f"{_PROFILE}/Preferences")))
 
     async def _tabs(self, getter: osworld_getters.BareGetter) -> Read:
         try:
-            found = await chrome_devtools.tabs(self._guest)
-        except chrome_devtools.NotListening:
-            return Value(
-                []
-            )  # no Chrome, or one that does not listen: the agent's doing, and OSWorld's getter says the same
-        return Value([{"title": tab["title"], "url": tab["url"]} for tab in found])
+            tabs = await chrome_devtools.list_tabs(self._guest)
+        except chrome_devtools.DevToolsUnavailable:
+            return Value([])  # as OSWorld's getter: Chrome is closed or does not listen
+        return Value([{"title": tab["title"], "url": tab["url"]} for tab in tabs])
 
     async def _screen_size(self, getter: osworld_getters.BareGetter) -> Read:
-        width, height = self._wire.size
+        width, height = self._client.size
         return Value({"width": width, "height": height})
 
     async def _window_size(self, getter: osworld_getters.WindowSizeGetter) -> Read:
-        reply = await self._wire.ask("POST", "/window_size", data={"app_class_name": getter.app_class_name})
+        reply = await self._client.request("POST", "/window_size", data={"app_class_name": getter.app_class_name})
         return Value(reply.json() if reply.status_code == 200 else None)
 
     async def _wallpaper(self, getter: osworld_getters.NamedFileGetter) -> Read:
-        reply = await self._wire.ask("POST", "/wallpaper")
+        reply = await self._client.request("POST", "/wallpaper")
         return Files(((_name(getter.dest), reply.content if reply.status_code == 200 else b""),))
 
-    async def _folder(self, getter: osworld_getters.FolderGetter) -> Read:
-        reply = await self._wire.ask("POST", "/list_directory", json={"path": getter.path})
+    async def _directory_tree(self, getter: osworld_getters.FolderGetter) -> Read:
+        reply = await self._client.request("POST", "/list_directory", json={"path": getter.path})
         return Value(reply.json()["directory_tree"] if reply.status_code == 200 else None)
 
     async def _video_player(self, getter: osworld_getters.BareGetter) -> Read:
         twice, once = _VIDEO_TYPES.split(), _VIDEO_TYPES_ONCE.split()
-        done = await self._desktop.run(["/bin/sh", "-c", _PLAYERS, "sh", *twice, *once], timeout_s=60.0)
-        lines = (line.partition("\t") for line in done.stdout.decode(errors="replace").splitlines())
-        found = {kind: player for kind, _, player in lines if player}
-        counts = Counter(found[kind] + "\n" for kind in (*twice, *twice, *once) if kind in found)
+        result = await self._desktop.run(["/bin/sh", "-c", _PLAYERS, "sh", *twice, *once], timeout_s=60.0)
+        lines = (line.partition("\t") for line in result.stdout.decode(errors="replace").splitlines())
+        players = {kind: player for kind, _, player in lines if player}
+        counts = Counter(players[kind] + "\n" for kind in (*twice, *twice, *once) if kind in players)
         return Value(counts.most_common(1)[0][0] if counts else "unknown")
 
     async def _vlc_status(self, getter: osworld_getters.NamedFileGetter) -> Read:
-        done = await self._desktop.run(["python3", "-I", "-S", "-c", _VLC_STATUS])
-        return Files(((_name(getter.dest), done.stdout if done.returncode == 0 else None),))
+        result = await self._desktop.run(["python3", "-I", "-S", "-c", _VLC_STATUS])
+        return Files(((_name(getter.dest), result.stdout if result.returncode == 0 else None),))
 
     async def _bookmarks(self, getter: osworld_getters.BareGetter) -> Read:
         return Value(chrome_preferences.bookmarks(await self._file(f"{_PROFILE}/Bookmarks")))
 
 
 def unavailable(getter: Getter) -> str | None:
-    """Why a getter cannot be read on any desktop of ours, or None."""
+    """Return why a getter cannot be read on any of Deskhand's desktops, or None."""
     kind = getattr(getter, "type", "")
     if getter is None or isinstance(getter, osworld_getters.EmptyGetter) or kind in KINDS:
         if (
@@ -284,13 +284,13 @@ def unavailable(getter: Getter) -> str | None:
             and kind == "cloud_file"
             and not all(map(is_remote, _texts(getter.path)))
         ):
-            return "it names no address"
+            return "it has no URL"
         return None
     if kind in osworld_getters.WINDOWS_ONLY:
-        return "it is one of Windows Agent Arena's"
+        return "Windows Agent Arena only"
     if isinstance(getter, osworld_getters.DriveGetter):
-        return "it needs an account in the web"
-    return "it is not known" if isinstance(getter, osworld_getters.OtherGetter) else "it reads pages of the live web"
+        return "needs a web account"
+    return "unknown type" if isinstance(getter, osworld_getters.OtherGetter) else "reads live web pages"
 
 
 def _texts(value: str | list[str]) -> list[str]:
@@ -298,17 +298,17 @@ def _texts(value: str | list[str]) -> list[str]:
 
 
 def _pairs(getter: osworld_getters.FileGetter) -> list[tuple[str, str]]:
-    """Paths with the names of their files for the metric."""
+    """Return paths with the file names for the metric."""
     return [(path, _name(dest)) for path, dest in zip(_texts(getter.path), _texts(getter.dest), strict=False)]
 
 
-def _given(getter: osworld_getters.FileGetter, files: list[tuple[str, bytes | None]]) -> Files:
-    """Those of the files that the metric gets: the first, or the ones that `gives` counts."""
-    given = sorted(set(getter.gives if getter.gives is not None else [0]))
-    chosen = tuple(files[index] for index in given if 0 <= index < len(files))
+def _select_files(getter: osworld_getters.FileGetter, files: list[tuple[str, bytes | None]]) -> Files:
+    """Return the files that the metric gets: the first, or those in `gives`."""
+    indices = sorted(set(getter.gives if getter.gives is not None else [0]))
+    chosen = tuple(files[index] for index in indices if 0 <= index < len(files))
     return Files(chosen, single=len(chosen) == 1)
 
 
 def _name(dest: str | list[str]) -> str:
-    """A plain file name, whatever the task says."""
+    """Return a plain file name."""
     return PurePosixPath(_texts(dest)[0]).name or "file"

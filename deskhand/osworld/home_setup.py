@@ -1,8 +1,8 @@
-"""What OSWorld's machine has and a fresh home of ours has not. Invariant: only the guest's own home is changed, and nothing is
-made to look done that a task asks for.
+"""Adapt a fresh local home to OSWorld's VM.
 
-Chrome goes by the name `google-chrome`, is Debian's Chromium, and keeps its profile where tasks and getters look for it. Its
-process is named `chrome`, by which tasks end it. Ctrl+Alt+T opens a terminal.
+`google-chrome` starts Debian's Chromium with the profile where tasks and getters look for it, as a process named
+`chrome`, by which tasks kill it. Ctrl+Alt+T opens a terminal. Only the guest's home is changed, and nothing that a task
+requires is done.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ rc="$HOME/.config/openbox/rc.xml"
 sed -i 's#<keyboard>#<keyboard><keybind key="C-A-t"><action name="Execute"><command>xfce4-terminal --disable-server</command>\
 </action></keybind>#' "$rc"
 openbox --reconfigure
-"""
+"""  # noqa: E501
 
 
 async def prepare_home(guest: Guest) -> None:
-    """Make a fresh home OSWorld's. Raises `InfrastructureError`."""
+    """Adapt the home of `guest`. Raises `InfrastructureError`."""
     tools = await guest.tools()
     chrome = _CHROME.format(flags=" ".join(FLAGS))
     await guest.desktop.push(posixpath.join(tools, "bin", "google-chrome"), chrome.encode())
-    done = await guest.desktop.run(["/bin/sh", "-c", _PREPARE, "sh", tools])
-    if done.returncode != 0:
+    result = await guest.desktop.run(["/bin/sh", "-c", _PREPARE, "sh", tools])
+    if result.returncode != 0:
         raise InfrastructureError(
-            f"the home could not be made OSWorld's: {done.stderr.decode(errors='replace').strip()[:300]}"
+            f"cannot adapt the home to OSWorld: {result.stderr.decode(errors='replace').strip()[:300]}"
         )

@@ -1,5 +1,7 @@
-"""OSWorld's in-VM server for a desktop of this process. Invariant: it is the bridge's own server, reached without a socket; what
-the desktop cannot do is an `InfrastructureError` and never an answer.
+"""OSWorld's in-VM server for a desktop of this process.
+
+It is the server's implementation (`server.osworld`), called without a socket. Desktop failures raise
+`InfrastructureError`.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from deskhand.server.osworld.routes import routes
 _UNAVAILABLE = 503
 
 
-class _Alone:
-    """The book of one lease that nobody takes back."""
+class _SingleLease:
+    """`LeaseTouch` for one lease that does not expire."""
 
     @contextlib.contextmanager
     def using(self, held: ActiveLease) -> Iterator[ActiveLease]:
@@ -32,15 +34,15 @@ class _Alone:
 
 
 class LocalOsworldClient:
-    """`desktop`, whose screen is as `template` says, by OSWorld's endpoints. To be used in one event loop."""
+    """OSWorld's endpoints for `desktop`, whose screen size is in `template`. Use in one event loop."""
 
-    ours = True
-    """Whether the home is one of ours, which is to be made OSWorld's first."""
+    is_local = True
+    """Whether the home is a local desktop's and must be adapted to OSWorld first."""
 
     def __init__(self, desktop: StageableDesktop, template: DesktopSpec) -> None:
         self._held = ActiveLease(secrets.token_hex(8), Lease(desktop, 0), template, b"", 0, 0.0)
-        app = Starlette(routes=routes(lambda _: self._held, _Alone()))
-        self._client = httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://guest", timeout=None)
+        app = Starlette(routes=routes(lambda _: self._held, _SingleLease()))
+        self._http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://guest", timeout=None)
 
     @property
     def desktop(self) -> StageableDesktop:
@@ -55,33 +57,35 @@ class LocalOsworldClient:
         """(width, height) of the screen in pixels."""
         return self._held.size
 
-    async def ask(self, method: str, path: str, *, timeout_s: float = 180.0, **body: Any) -> httpx2.Response:
-        """One request, with `json`, `data` or `files` as httpx2 takes them. Raises `InfrastructureError` when the desktop fails or
-        gives no answer within `timeout_s`."""
+    async def request(self, method: str, path: str, *, timeout_s: float = 180.0, **body: Any) -> httpx2.Response:
+        """Send a request with httpx2's `json`, `data` or `files`.
+
+        Raises `InfrastructureError` if the desktop fails or does not respond within `timeout_s`.
+        """
         try:
             async with asyncio.timeout(timeout_s):
-                reply = await self._client.request(method, path, **body)
+                reply = await self._http.request(method, path, **body)
         except TimeoutError:
-            raise InfrastructureError(f"{method} {path}: the desktop gave no answer within {timeout_s:g} s") from None
+            raise InfrastructureError(f"{method} {path}: no response within {timeout_s:g} s") from None
         if reply.status_code == _UNAVAILABLE:
             raise InfrastructureError(f"{method} {path}: {message_of(reply)}")
         return reply
 
     async def perform(self, ops: list[Op]) -> Frame:
-        """Perform `ops` as the host does; see `Desktop.perform`."""
+        """Perform `ops` as the host; see `Desktop.perform`."""
         return await self.desktop.perform(ops, action_id=secrets.token_hex(16))
 
     async def close(self) -> None:
-        """Leave the desktop alone. Idempotent."""
+        """Close the client, not the desktop. Idempotent."""
         self._held.guest.close()
-        await self._client.aclose()
+        await self._http.aclose()
 
 
 def message_of(reply: httpx2.Response) -> str:
-    """What a reply that is no success says, on one line."""
+    """Return the message of an error response, on one line."""
     try:
         body = reply.json()
     except ValueError:
         body = reply.text
-    said = (body.get("message") or body.get("error") or body.get("output")) if isinstance(body, dict) else body
-    return " ".join(str(said).split())[:300] or f"status {reply.status_code}"
+    message = (body.get("message") or body.get("error") or body.get("output")) if isinstance(body, dict) else body
+    return " ".join(str(message).split())[:300] or f"status {reply.status_code}"

@@ -1,8 +1,8 @@
-"""OSWorld's own evaluators behind a wall. Invariant: they get files and values, never a guest or a network; whatever they do, a
-judgement ends within its bounds, with a score or with an `EvaluatorError` that says why.
+"""OSWorld's own evaluators, sandboxed.
 
-`scripts/environment osworld-evaluators` makes their environment. One process of it (`judge_process.py`) is kept and forks for each
-judgement, so that importing the metrics is paid for once and siblings that are judged at once cannot disturb each other.
+`scripts/environment osworld-evaluators` installs them. One process (`judge_process.py`) imports the metrics once and
+forks for each request, so concurrent requests cannot affect each other. Metrics get files and values, never a guest or
+a network. Every request ends within its limits, with a score or an `EvaluatorError`.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from deskhand.errors import ConfigError, EvaluatorError
 from deskhand.osworld import judge_process
 from deskhand.venvs import newest_venv
 
-ENVIRONMENT = "osworld-evaluators"
+VENV = "osworld-evaluators"
 MODULES = ("desktop_env.evaluators.metrics", "desktop_env.evaluators.getters")
 START_S = 180.0
 _MARGIN_S = 30.0
-_LARGEST_BLOBS = 512 << 20
+_MAX_BLOB_BYTES = 512 << 20
 
 
 @dataclass(frozen=True)
 class JudgeLimits:
-    """Of one judgement."""
+    """Limits of one request."""
 
     seconds: float = 60.0
     memory_mib: int = 4096
@@ -49,14 +49,17 @@ class JudgeLimits:
 
 @dataclass(frozen=True)
 class Value:
-    """Something that JSON can say."""
+    """A JSON value."""
 
     value: Any
 
 
 @dataclass(frozen=True)
 class Files:
-    """Files by the names that the metric sees; None for one that there is not. `single`: the metric gets one path, not a list."""
+    """Files by the names that the metric sees; None: missing.
+
+    `single`: the metric gets one path instead of a list.
+    """
 
     files: tuple[tuple[str, bytes | None], ...]
     single: bool = True
@@ -64,7 +67,7 @@ class Files:
 
 @dataclass(frozen=True)
 class GetterRequest:
-    """What OSWorld's own getter makes of files of the guest, by their paths there."""
+    """Input that OSWorld's own getter computes from guest files, by guest path."""
 
     getter: str
     config: dict[str, Any]
@@ -76,7 +79,7 @@ Read = Value | Files | GetterRequest
 
 @dataclass(frozen=True)
 class MetricRequest:
-    """One metric with what it gets; `expected` None: the metric is not given any."""
+    """One metric with its inputs. `expected` None: the metric takes no such argument."""
 
     metric: str
     result: Read
@@ -86,17 +89,16 @@ class MetricRequest:
 
 @dataclass(frozen=True)
 class MetricResult:
-    """The joined score and those of the metrics that were asked, in their order."""
+    """The combined score and the scores of the metrics that were evaluated, in order."""
 
     value: float
     scores: tuple[float, ...]
 
 
 class OfficialEvaluators:
-    """Judges with the metrics of `modules` in the environment whose Python is `python`; `seen` are further folders that it may
-    read.
+    """Scores with the metrics of `modules` in the virtual environment of `python`. Thread-safe.
 
-    May be used from any thread and event loop.
+    `readable` lists additional folders that the process may read.
     """
 
     def __init__(
@@ -104,87 +106,96 @@ class OfficialEvaluators:
         python: Path,
         modules: tuple[str, ...] = MODULES,
         *,
-        seen: tuple[Path, ...] = (),
-        bounds: JudgeLimits | None = None,
-        at_once: int | None = None,
+        readable: tuple[Path, ...] = (),
+        limits: JudgeLimits | None = None,
+        max_concurrent: int | None = None,
     ) -> None:
-        self._python, self._modules, self._seen = python, modules, seen
-        self.bounds = bounds or JudgeLimits()
-        self._threads = ThreadPoolExecutor(at_once or os.cpu_count() or 1, thread_name_prefix="deskhand-judge")
+        self._python, self._modules, self._extra_readable = python, modules, readable
+        self.limits = limits or JudgeLimits()
+        self._threads = ThreadPoolExecutor(max_concurrent or os.cpu_count() or 1, thread_name_prefix="deskhand-judge")
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: Path | None = None
 
-    async def judge(self, questions: list[MetricRequest], conj: str = "and") -> MetricResult:
-        """The score of `questions`, joined by "and" (mean, 0 as soon as one is 0) or "or" (best). Raises `EvaluatorError`."""
-        work = functools.partial(self._judge, questions, conj)
+    async def judge(self, requests: list[MetricRequest], conj: str = "and") -> MetricResult:
+        """Return the score of `requests` with `conj` "and" (mean, 0 once one is 0) or "or" (maximum).
+
+        Raises `EvaluatorError`.
+        """
+        work = functools.partial(self._judge, requests, conj)
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def _judge(self, questions: list[MetricRequest], conj: str) -> MetricResult:
-        data = self._request(questions, conj)
-        address = self._address()
+    def _judge(self, requests: list[MetricRequest], conj: str) -> MetricResult:
+        data = self._request(requests, conj)
+        socket_path = self._socket_path()
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(self.bounds.seconds + _MARGIN_S)
+            connection.settimeout(self.limits.seconds + _MARGIN_S)
             try:
-                connection.connect(str(address))
+                connection.connect(str(socket_path))
                 connection.sendall(data)
-                reply = _all_of(connection)
+                reply = _receive_all(connection)
             except OSError as error:
-                raise EvaluatorError(f"the evaluators' process gave no answer: {error}") from error
+                raise EvaluatorError(f"the evaluator process did not respond: {error}") from error
         try:
             answer = json.loads(reply)
         except ValueError:
-            raise EvaluatorError("the evaluators' process ended without an answer") from None
+            raise EvaluatorError("the evaluator process exited without a response") from None
         if "error" in answer:
-            metric = questions[answer.get("clause", 0)].metric if questions else ""
+            metric = requests[answer.get("clause", 0)].metric if requests else ""
             raise EvaluatorError(f"metric {metric!r}: {' '.join(str(answer['error']).split())}")
         return MetricResult(float(answer["value"]), tuple(map(float, answer["scores"])))
 
-    def _request(self, questions: list[MetricRequest], conj: str) -> bytes:
+    def _request(self, requests: list[MetricRequest], conj: str) -> bytes:
         blobs: list[bytes] = []
         clauses = []
-        for question in questions:
+        for metric_request in requests:
             clause = {
-                "metric": question.metric,
-                "options": dict(question.options),
-                "result": _told(question.result, blobs),
+                "metric": metric_request.metric,
+                "options": dict(metric_request.options),
+                "result": _encode_input(metric_request.result, blobs),
             }
-            if question.expected is not None:
-                clause["expected"] = _told(question.expected, blobs)
+            if metric_request.expected is not None:
+                clause["expected"] = _encode_input(metric_request.expected, blobs)
             clauses.append(clause)
-        if (size := sum(map(len, blobs))) > _LARGEST_BLOBS:
-            raise EvaluatorError(f"{size} bytes of files are to be judged, more than {_LARGEST_BLOBS}")
-        asked = {"clauses": clauses, "conj": conj, "blobs": [len(blob) for blob in blobs]}
-        asked |= {name: getattr(self.bounds, name) for name in ("seconds", "memory_mib", "output_bytes")}
+        if (size := sum(map(len, blobs))) > _MAX_BLOB_BYTES:
+            raise EvaluatorError(f"metric input files: at most {_MAX_BLOB_BYTES} bytes, got {size}")
+        request = {"clauses": clauses, "conj": conj, "blobs": [len(blob) for blob in blobs]}
+        request |= {name: getattr(self.limits, name) for name in ("seconds", "memory_mib", "output_bytes")}
         try:
-            head = json.dumps(asked, allow_nan=False).encode()
+            head = json.dumps(request, allow_nan=False).encode()
         except (TypeError, ValueError) as error:
-            raise EvaluatorError(f"what was read cannot be passed on: {error}") from error
+            raise EvaluatorError(f"metric input is not JSON: {error}") from error
         return b"".join([struct.pack("!Q", len(head)), head, *blobs])
 
-    def _address(self) -> Path:
-        """Where the process listens; it is started when it does not run."""
+    def _socket_path(self) -> Path:
+        """Return the socket of the process; start it if it is not running."""
         with self._lock:
             if self._process is None or self._process.poll() is not None:
-                self._end()
+                self._stop()
                 self._start()
             assert self._folder is not None
             return self._folder / "control" / "judge"
 
     def _start(self) -> None:
         if not self._python.is_file():
-            raise ConfigError(f"{self._python}: no such program; make it with scripts/environment {ENVIRONMENT}")
+            raise ConfigError(f"{self._python}: not found; run scripts/environment {VENV}")
         folder = self._folder = runtime().folder / f"judge-{secrets.token_hex(6)}"
         home, control = folder / "home", folder / "control"
         for each in (folder, home, control, folder / "tmp"):
             each.mkdir(mode=0o700)
         level = isolation.available_isolation()[0]
-        inside = Path("/run/box") if level == "namespaces" else control
+        inside = Path("/run/jail") if level == "namespaces" else control
         program = Path(judge_process.__file__)
         build = isolation.namespaces_command if level == "namespaces" else isolation.plain_command
-        words = [str(self._python), "-B", "-P", str(program), str(inside / "judge"), *self._modules]
+        argv = [str(self._python), "-B", "-P", str(program), str(inside / "judge"), *self._modules]
         command = build(
-            folder, home, control, [program, *self._readable(), *self._seen], None, isolation.ResourceLimits(), words
+            folder,
+            home,
+            control,
+            [program, *self._readable(), *self._extra_readable],
+            None,
+            isolation.ResourceLimits(),
+            argv,
         )
         environment = {
             "PATH": "/usr/bin:/bin",
@@ -192,7 +203,7 @@ class OfficialEvaluators:
             "TMPDIR": "/tmp" if level == "namespaces" else str(folder / "tmp"),
             "LANG": "C.UTF-8",
             "PYTHONHASHSEED": "0",
-            "PYTHONPATH": os.pathsep.join(map(str, self._seen)),
+            "PYTHONPATH": os.pathsep.join(map(str, self._extra_readable)),
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",
             processes.OWNER_LABEL: runtime().token,
@@ -205,18 +216,18 @@ class OfficialEvaluators:
         while not (control / "judge").exists():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 lines = (folder / "log").read_text(errors="replace").strip().splitlines() or ["no message"]
-                self._end()
-                raise EvaluatorError(f"the evaluators' process did not start: {lines[-1][:300]}")
+                self._stop()
+                raise EvaluatorError(f"the evaluator process did not start: {lines[-1][:300]}")
             time.sleep(0.05)
 
     def _readable(self) -> Iterator[Path]:
-        """The environment, and the Python that it was made from where that lies elsewhere than the system's."""
+        """Return the virtual environment, and the base Python if it is not the system's."""
         yield self._python.parent.parent
         real = self._python.resolve()
         if not real.is_relative_to("/usr"):
             yield real.parent.parent
 
-    def _end(self) -> None:
+    def _stop(self) -> None:
         process, self._process = self._process, None
         if process is not None:
             if process.stdin is not None:
@@ -229,31 +240,34 @@ class OfficialEvaluators:
             self._folder = None
 
     def close(self) -> None:
-        """End the process. Idempotent; a later judgement starts another."""
+        """Stop the process. Idempotent; a later request starts another."""
         with self._lock:
-            self._end()
+            self._stop()
 
 
-def installed(environment: Mapping[str, str]) -> Path | None:
-    """The Python of the evaluators' environment, or None where there is none. `$DESKHAND_OSWORLD_PYTHON` names another one."""
-    if named := environment.get("DESKHAND_OSWORLD_PYTHON"):
-        return Path(named)
+def find_python(environment: Mapping[str, str]) -> Path | None:
+    """Return the Python of the evaluators' virtual environment, or None.
+
+    `$DESKHAND_OSWORLD_PYTHON` overrides it.
+    """
+    if override := environment.get("DESKHAND_OSWORLD_PYTHON"):
+        return Path(override)
     try:
-        return newest_venv(ENVIRONMENT, environment) / "bin" / "python"
+        return newest_venv(VENV, environment) / "bin" / "python"
     except ConfigError:
         return None
 
 
 @functools.cache
-def official(python: Path) -> OfficialEvaluators:
-    """The evaluators of this process for an environment."""
+def evaluators_for(python: Path) -> OfficialEvaluators:
+    """Return this process's evaluators for a Python."""
     return OfficialEvaluators(python)
 
 
-def _told(read: Read, blobs: list[bytes]) -> dict[str, Any]:
-    """What was read, as the request says it; files go to `blobs`."""
+def _encode_input(read: Read, blobs: list[bytes]) -> dict[str, Any]:
+    """Return an input as JSON; files are appended to `blobs`."""
 
-    def numbered(data: bytes | None) -> int | None:
+    def add_blob(data: bytes | None) -> int | None:
         if data is None:
             return None
         blobs.append(data)
@@ -262,18 +276,18 @@ def _told(read: Read, blobs: list[bytes]) -> dict[str, Any]:
     if isinstance(read, Value):
         return {"value": read.value}
     if isinstance(read, Files):
-        return {"files": [[name, numbered(data)] for name, data in read.files], "single": read.single}
+        return {"files": [[name, add_blob(data)] for name, data in read.files], "single": read.single}
     return {
         "getter": read.getter,
         "config": read.config,
-        "files": {path: numbered(data) for path, data in read.files.items()},
+        "files": {path: add_blob(data) for path, data in read.files.items()},
     }
 
 
-def _all_of(connection: socket.socket) -> bytes:
+def _receive_all(connection: socket.socket) -> bytes:
     data = bytearray()
     while piece := connection.recv(1 << 16):
         data += piece
-        if len(data) > 2 * judge_process.LARGEST_REPLY:
-            raise EvaluatorError("the evaluators' process answers without end")
+        if len(data) > 2 * judge_process.MAX_REPLY_BYTES:
+            raise EvaluatorError("the evaluator process sent too large a response")
     return bytes(data)

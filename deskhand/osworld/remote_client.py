@@ -1,5 +1,6 @@
-"""OSWorld's own server in its own machine, for a stage. Invariant: requests go to that server as they are, and nothing of ours is
-put into the machine: it has already what a home of ours is given first.
+"""OSWorld's own server in its own VM, for `SetupRunner`.
+
+Requests are passed on unchanged, and nothing is installed in the VM.
 """
 
 from __future__ import annotations
@@ -13,15 +14,17 @@ from deskhand.desktop.remote.osworld_desktop import OsworldDesktop
 from deskhand.osworld.local_client import LocalOsworldClient
 from deskhand.server.guest import Guest
 
-_LOOKS = frozenset({"/file", "/list_directory", "/screen_size", "/window_size", "/wallpaper", "/setup/upload"})
-"""What may be sent again when its answer is lost."""
+_REPEATABLE_PATHS = frozenset(
+    {"/file", "/list_directory", "/screen_size", "/window_size", "/wallpaper", "/setup/upload"}
+)
+"""Requests without side effects, sent again if the response is lost."""
 
 
 class RemoteGuest(Guest):
-    """Files and programs of a machine, by its server."""
+    """Files and programs of a machine, through its server."""
 
     async def expand(self, path: str) -> str:
-        """The server does it."""
+        """Return `path`: the server expands it."""
         return path
 
     async def finds(self, program: str) -> bool:
@@ -34,9 +37,9 @@ class RemoteGuest(Guest):
 
 
 class RemoteOsworldClient(LocalOsworldClient):
-    """`machine` by its own server."""
+    """A machine, through its own server."""
 
-    ours = False
+    is_local = False
 
     def __init__(self, machine: OsworldDesktop, template: DesktopSpec) -> None:
         self._machine = machine
@@ -55,19 +58,19 @@ class RemoteOsworldClient(LocalOsworldClient):
     def size(self) -> tuple[int, int]:
         return self._size
 
-    async def ask(self, method: str, path: str, *, timeout_s: float = 180.0, **body: Any) -> httpx2.Response:
-        looks = method == "GET" or path in _LOOKS
-        link = self._machine.server.link
+    async def request(self, method: str, path: str, *, timeout_s: float = 180.0, **body: Any) -> httpx2.Response:
+        is_repeatable = method == "GET" or path in _REPEATABLE_PATHS
+        link = self._machine.server.client
         return await link.send(
-            method, path, repeatable=looks, acts=not looks, parks=False, may_take_s=timeout_s, **body
+            method, path, repeatable=is_repeatable, acts=not is_repeatable, wait_for_quota=False, may_take_s=timeout_s, **body
         )
 
     async def close(self) -> None:
-        """The machine is its pool's to close."""
+        """Do nothing: the pool closes the machine."""
 
 
 def connect_remote(desktop: StageableDesktop, template: DesktopSpec) -> LocalOsworldClient:
-    """By the server of OSWorld's machine, or for any other desktop by one of this process."""
+    """Return a client of an OSWorld machine's server, or of an in-process server for any other desktop."""
     return (
         RemoteOsworldClient(desktop, template)
         if isinstance(desktop, OsworldDesktop)

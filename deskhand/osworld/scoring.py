@@ -1,7 +1,7 @@
-"""Judging an OSWorld task. Invariant: steps before judging, what is read, metrics and how they are joined are OSWorld's, in its
-order; a score that cannot be had is an error with its cause, never a number.
+"""Scoring of an OSWorld task: `score_task`.
 
-OSWorld's own metrics judge where their environment is installed, our versions of them where it is not.
+Postconfig steps, getters, metrics and their combination match OSWorld, in its order. OSWorld's own metrics are used if
+their virtual environment is installed, otherwise Deskhand's versions. Failures are errors with a cause, never a score.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from deskhand.errors import EvaluatorError
-from deskhand.osworld.getters import ACCESSIBILITY, LIVE, PROFILE, GetterReader, unavailable
+from deskhand.osworld.getters import ACCESSIBILITY_KINDS, LIVE_KINDS, PROFILE_KINDS, GetterReader, unavailable
 from deskhand.osworld.official_evaluators import (
     Files,
     MetricRequest,
@@ -20,8 +20,8 @@ from deskhand.osworld.official_evaluators import (
     OfficialEvaluators,
     Read,
     Value,
-    installed,
-    official,
+    evaluators_for,
+    find_python,
 )
 from deskhand.osworld.setup_runner import SetupRunner
 from deskhand.osworld.setup_runner import unavailable as step_unavailable
@@ -31,22 +31,22 @@ from deskhand.tasks.formats.osworld import EvaluatorClause, JsonTask
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.task import CheckResult
 
-PROFILE_S = 11.0
-"""Chrome writes a changed setting within ten seconds, and loses it when it is ended before; OSWorld's runner waits 20 s."""
+PROFILE_FLUSH_S = 11.0
+"""Chrome writes a changed setting within 10 s and loses it if killed before; OSWorld's runner waits 20 s."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What an end state is worth, with the score of each metric that was asked."""
+    """Score of an end state, with the score of each metric."""
 
     value: float
     scores: tuple[tuple[str, float], ...] = ()
     detail: str = ""
     findings: tuple[Finding, ...] = ()
-    """What each metric that was asked had been given."""
+    """Inputs of each metric."""
     guest_trusted: bool = False
     judged_by: str = ""
-    """Whose metrics: "desktop-env", "deskhand", or "" where none was asked."""
+    """Origin of the metrics: "desktop-env", "deskhand", or "" if none was used."""
 
     @property
     def check(self) -> CheckResult:
@@ -54,72 +54,74 @@ class Verdict:
 
 
 def default_official_evaluators() -> OfficialEvaluators | None:
-    """OSWorld's own, where their environment is installed."""
-    python = installed(os.environ)
-    return official(python) if python is not None else None
+    """Return OSWorld's own evaluators if their virtual environment is installed."""
+    python = find_python(os.environ)
+    return evaluators_for(python) if python is not None else None
 
 
 async def score_task(
-    task: JsonTask, stage: SetupRunner, *, failed: bool, evaluators: OfficialEvaluators | None = None
+    task: JsonTask, runner: SetupRunner, *, failed: bool, evaluators: OfficialEvaluators | None = None
 ) -> Verdict:
-    """What the end state on `stage` is worth; `failed` says that the agent's last word was that it cannot be done.
+    """Score the end state on `runner`; `failed`: the agent declared the task infeasible.
 
-    Raises `EvaluatorError` where a metric or getter fails or is not available, `InfrastructureError` where the desktop fails.
+    Raises `EvaluatorError` if a metric or getter fails or is unavailable, `InfrastructureError` if the desktop fails.
     """
-    if not stage.kept and _reads_profile(task) and await _runs(stage, "chrome"):
-        await asyncio.sleep(PROFILE_S)
-    await stage.set_up(task.evaluator.postconfig, judging=True)
+    if not runner.is_saved and _reads_profile(task) and await _is_running(runner, "chrome"):
+        await asyncio.sleep(PROFILE_FLUSH_S)
+    await runner.set_up(task.evaluator.postconfig, judging=True)
     if task.infeasible:
-        return Verdict(float(failed), detail="it cannot be done" + ("" if failed else ", and the agent did not say so"))
+        return Verdict(
+            float(failed), detail="the task is infeasible" + ("" if failed else "; the agent did not report it")
+        )
     if failed:
-        return Verdict(0.0, detail="the agent said that it cannot be done")
+        return Verdict(0.0, detail="the agent reported the task as infeasible")
     clauses, conj = task.evaluator.clauses, task.evaluator.conj or "and"
-    questions = await _questions(clauses, GetterReader(stage))
-    judged = (
-        await evaluators.judge(questions, conj)
+    requests = await _build_requests(clauses, GetterReader(runner))
+    result = (
+        await evaluators.judge(requests, conj)
         if evaluators is not None
-        else await asyncio.to_thread(score_with_own_metrics, questions, conj)
+        else await asyncio.to_thread(score_with_own_metrics, requests, conj)
     )
-    scores = tuple((clauses[index].metric, score) for index, score in enumerate(judged.scores))
+    scores = tuple((clauses[index].metric, score) for index, score in enumerate(result.scores))
     kinds = {getattr(getter, "type", "") for clause in clauses for getter in (clause.result, clause.expected)}
     findings = tuple(
-        Finding(question.metric, score, _told(question.result), _told(question.expected))
-        for question, score in zip(questions, judged.scores, strict=False)
+        Finding(request.metric, score, _describe(request.result), _describe(request.expected))
+        for request, score in zip(requests, result.scores, strict=False)
     )
-    detail = f"before judging the guest refused: {'; '.join(stage.refused)}" if stage.refused else ""
+    detail = f"the guest rejected postconfig steps: {'; '.join(runner.refused)}" if runner.refused else ""
     judged_by = "desktop-env" if evaluators is not None else "deskhand"
-    return Verdict(judged.value, scores, detail, findings, bool(kinds & LIVE), judged_by)
+    return Verdict(result.value, scores, detail, findings, bool(kinds & LIVE_KINDS), judged_by)
 
 
 def _reads_profile(task: JsonTask) -> bool:
     kinds = {getattr(getter, "type", "") for _, getter in task.getters()}
-    return bool(kinds & PROFILE)
+    return bool(kinds & PROFILE_KINDS)
 
 
-async def _runs(stage: SetupRunner, program: str) -> bool:
-    return (await stage.wire.desktop.run(["pgrep", program])).returncode == 0
+async def _is_running(runner: SetupRunner, program: str) -> bool:
+    return (await runner.client.desktop.run(["pgrep", program])).returncode == 0
 
 
-async def _questions(clauses: Sequence[EvaluatorClause], reader: GetterReader) -> list[MetricRequest]:
-    found = []
+async def _build_requests(clauses: Sequence[EvaluatorClause], reader: GetterReader) -> list[MetricRequest]:
+    requests = []
     for clause in clauses:
-        result = await reader.read(clause.result) if _asks(clause.result) else Value(None)
-        expected = await reader.read(clause.expected) if _asks(clause.expected) else None
-        found.append(MetricRequest(clause.metric, result, expected, clause.options))
-    return found
+        result = await reader.read(clause.result) if _is_set(clause.result) else Value(None)
+        expected = await reader.read(clause.expected) if _is_set(clause.expected) else None
+        requests.append(MetricRequest(clause.metric, result, expected, clause.options))
+    return requests
 
 
-def _asks(getter: osworld_getters.Getter) -> bool:
+def _is_set(getter: osworld_getters.Getter) -> bool:
     return getter is not None and not isinstance(getter, osworld_getters.EmptyGetter)
 
 
-def score_with_own_metrics(questions: Sequence[MetricRequest], conj: str) -> MetricResult:
-    """The score by our own versions of the metrics, joined as OSWorld joins. Blocks; raises `EvaluatorError`."""
+def score_with_own_metrics(requests: Sequence[MetricRequest], conj: str) -> MetricResult:
+    """Score with Deskhand's versions of the metrics, combined as in OSWorld. Blocks. Raises `EvaluatorError`."""
     scores: list[float] = []
-    for question in questions:
-        result, expected = _by_value(question.result), _by_value(question.expected)
-        scores.append(osworld_metrics.score_apart(question.metric, result, expected, dict(question.options)))
-        if len(questions) > 1 and scores[-1] == (1.0 if conj == "or" else 0.0):
+    for request in requests:
+        result, expected = _by_value(request.result), _by_value(request.expected)
+        scores.append(osworld_metrics.score_apart(request.metric, result, expected, dict(request.options)))
+        if len(requests) > 1 and scores[-1] == (1.0 if conj == "or" else 0.0):
             return MetricResult(scores[-1], tuple(scores))
     return MetricResult(max(scores) if conj == "or" else sum(scores) / len(scores), tuple(scores))
 
@@ -131,34 +133,35 @@ def _by_value(read: Read | None) -> object:
         contents = [data for _, data in read.files]
         return contents[0] if read.single else contents
     raise EvaluatorError(
-        f"getter {read.getter!r} is OSWorld's own; scripts/environment osworld-evaluators makes their environment"
+        f"getter {read.getter!r}: needs OSWorld's evaluators; run scripts/environment osworld-evaluators"
     )
 
 
 def unsupported_reasons(task: JsonTask, *, with_official: bool) -> list[str]:
-    """Why a task cannot be staged and judged here, beside what its machine would have to have (`tasks.sources.needs`); empty: it
-    can.
+    """Return why a task cannot be set up or scored here; empty if it can.
+
+    Excludes requirements on the machine (`tasks.formats.requirements`).
     """
-    found = [f"step {step.type}: {why}" for _, step in task.steps() if (why := step_unavailable(step))]
+    reasons = [f"step {step.type}: {why}" for _, step in task.steps() if (why := step_unavailable(step))]
     if not task.infeasible:
-        found += [
+        reasons += [
             f"getter {getattr(getter, 'type', '')}: {why}"
             for _, getter in task.getters()
             if (why := unavailable(getter))
         ]
         if not with_official:
             missing = {clause.metric for clause in task.evaluator.clauses} - osworld_metrics.available()
-            found += [f"metric {name}: only OSWorld's own evaluators have it" for name in sorted(missing)]
-    return list(dict.fromkeys(found))
+            reasons += [f"metric {name}: needs OSWorld's own evaluators" for name in sorted(missing)]
+    return list(dict.fromkeys(reasons))
 
 
 def needs_accessibility(task: JsonTask) -> bool:
-    """Whether judging reads the accessibility tree."""
-    return any(getattr(getter, "type", "") in ACCESSIBILITY for _, getter in task.getters())
+    """Return whether scoring reads the accessibility tree."""
+    return any(getattr(getter, "type", "") in ACCESSIBILITY_KINDS for _, getter in task.getters())
 
 
-def _told(read: Read | None) -> str:
-    """What was read, in words."""
+def _describe(read: Read | None) -> str:
+    """Return the input as text."""
     if isinstance(read, Value):
         return repr(read.value)
     if isinstance(read, Files):

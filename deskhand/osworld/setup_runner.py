@@ -1,8 +1,8 @@
-"""Carrying out a task's set-up steps. Invariant: a step does what OSWorld's own set-up controller does, in the same order; what
-could not be set up is an `InfrastructureError`, so that no agent is judged on a desktop that was never staged.
+"""Set-up steps of an OSWorld task: `SetupRunner`.
 
-Two things are waited for that OSWorld sleeps for: that a program which was told to end has ended, and that the window of an
-application which was launched is there.
+Steps match OSWorld's set-up controller, in the same order. Instead of OSWorld's sleeps, the runner waits for killed
+programs to exit and for windows of launched applications to appear. A step that fails raises `InfrastructureError`, so
+no agent is scored on an incomplete start state.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from deskhand.tasks.formats.file_cache import FileCache
 from deskhand.tasks.formats.osworld_setup_steps import Step
 from deskhand.tasks.formats.requirements import program_of
 
-WINDOW_S = 90.0
-"""How long an application may take to show its window."""
-OPEN_S = 120.0
-END_S = 5.0
-_FAILURES = 5
-_BETWEEN_TRIES_S = 0.3
+WINDOW_TIMEOUT_S = 90.0
+"""Maximum wait for the window of an application."""
+OPEN_TIMEOUT_S = 120.0
+EXIT_TIMEOUT_S = 5.0
+_MAX_FAILURES = 5
+_RETRY_S = 0.3
 _WINDOWS = {
     "google-chrome": "chrom",
     "chromium": "chrom",
@@ -38,47 +38,49 @@ _WINDOWS = {
     "nautilus": "nautilus",
     "gnome-terminal": "terminal",
 }
-"""By a program, what its windows have in their class or title."""
+"""Substring of a program's window class or title, by program."""
 _FORWARDERS = ("socat",)
-"""Programs that only carry Chrome's port to a host that reads it there; we read it inside the guest."""
+"""Programs that only forward Chrome's port to the host; Deskhand reads it inside the guest."""
 
 
 class _Refused(InfrastructureError):
-    """The guest answered, and would not."""
+    """The guest rejected a step."""
 
 
 class SetupRunner:
-    """One desktop on which one task is set up, played and judged."""
+    """One desktop on which one task is set up, played and scored."""
 
-    kept = False
-    """Whether it is an end state of earlier, with no living programs."""
+    is_saved = False
+    """Whether this is a saved end state, without running programs."""
 
-    def __init__(self, wire: LocalOsworldClient, cache: FileCache | None = None, *, password: str = "password") -> None:
-        self.wire = wire
+    def __init__(
+        self, client: LocalOsworldClient, cache: FileCache | None = None, *, password: str = "password"
+    ) -> None:
+        self.client = client
         self.cache = cache or FileCache()
         self.outputs: dict[str, bytes] = {}
-        """What steps wrote, by the name that the step gave it."""
+        """Output of steps, by the name that the step sets."""
         self._password = password
         self.refused: list[str] = []
-        """Steps before judging that the guest refused, for instance because the agent removed what they open."""
-        self._expected: list[str] = []
+        """Postconfig steps that the guest rejected, e.g. because the agent removed a file."""
+        self._expected_windows: list[str] = []
         self._prepared = False
 
     async def prepare(self) -> None:
-        """Make a home of ours OSWorld's, once."""
-        if self.wire.ours and not self._prepared:
-            await prepare_home(self.wire.guest)
+        """Adapt a local home to OSWorld, once."""
+        if self.client.is_local and not self._prepared:
+            await prepare_home(self.client.guest)
             self._prepared = True
 
     async def set_up(self, config: Sequence[Step], *, judging: bool = False) -> None:
-        """All steps in order, and then until the launched applications show their windows. Raises `InfrastructureError`.
+        """Run all steps in order, then wait for the windows of launched applications. Raises `InfrastructureError`.
 
-        With `judging` the agent has had the desktop: what the guest refuses then is kept in `refused`, and the steps go on.
+        With `judging` the agent has used the desktop: rejected steps are recorded in `refused` and skipped.
         """
         await self.prepare()
         for index, step in enumerate(config):
             try:
-                await self._carry_out(step)
+                await self._run_step(step)
             except _Refused as error:
                 if not judging:
                     raise InfrastructureError(
@@ -87,118 +89,121 @@ class SetupRunner:
                 self.refused.append(f"{step.type}: {error}")
             except InfrastructureError as error:
                 raise InfrastructureError(f"set-up step {index + 1} of {len(config)} ({step.type}): {error}") from error
-        for window in dict.fromkeys(self._expected):
-            await self.wire.desktop.wait_window(window, timeout_s=WINDOW_S)
-        self._expected.clear()
+        for window in dict.fromkeys(self._expected_windows):
+            await self.client.desktop.wait_window(window, timeout_s=WINDOW_TIMEOUT_S)
+        self._expected_windows.clear()
 
-    async def _carry_out(self, step: Step) -> None:
+    async def _run_step(self, step: Step) -> None:
         match step:
-            case osworld_setup_steps.DownloadStep(parameters=given):
-                for file in given.files:
+            case osworld_setup_steps.DownloadStep(parameters=parameters):
+                for file in parameters.files:
                     await self._upload(file.path, await asyncio.to_thread(self.cache.data_of, file.url))
-            case osworld_setup_steps.UploadStep(parameters=given):
-                for file in given.files:
+            case osworld_setup_steps.UploadStep(parameters=parameters):
+                for file in parameters.files:
                     await self._upload(file.path, await asyncio.to_thread(self.cache.upload, file.local_path))
-            case osworld_setup_steps.CommandStep(type="launch", parameters=given):
-                await self._launch(given)
-            case osworld_setup_steps.CommandStep(parameters=given):
-                await self._execute(given)
-            case osworld_setup_steps.VerifiedStep(parameters=given):
-                await self._verify(given)
-            case osworld_setup_steps.PathStep(type="open", parameters=given):
-                await self._demand("/setup/open_file", {"path": given.path}, OPEN_S)
-            case osworld_setup_steps.PathStep(type="change_wallpaper", parameters=given):
-                await self._demand("/setup/change_wallpaper", {"path": given.path})
-            case osworld_setup_steps.SleepStep(parameters=given):
-                await asyncio.sleep(given.seconds)
-            case osworld_setup_steps.WindowStep(parameters=given):
+            case osworld_setup_steps.CommandStep(type="launch", parameters=parameters):
+                await self._launch(parameters)
+            case osworld_setup_steps.CommandStep(parameters=parameters):
+                await self._execute(parameters)
+            case osworld_setup_steps.VerifiedStep(parameters=parameters):
+                await self._verify(parameters)
+            case osworld_setup_steps.PathStep(type="open", parameters=parameters):
+                await self._post("/setup/open_file", {"path": parameters.path}, OPEN_TIMEOUT_S)
+            case osworld_setup_steps.PathStep(type="change_wallpaper", parameters=parameters):
+                await self._post("/setup/change_wallpaper", {"path": parameters.path})
+            case osworld_setup_steps.SleepStep(parameters=parameters):
+                await asyncio.sleep(parameters.seconds)
+            case osworld_setup_steps.WindowStep(parameters=parameters):
                 body = {
-                    "window_name": given.window_name,
-                    "strict": bool(given.strict),
-                    "by_class": bool(given.by_class),
+                    "window_name": parameters.window_name,
+                    "strict": bool(parameters.strict),
+                    "by_class": bool(parameters.by_class),
                 }
-                await self._windows_are_up()
-                await self.wire.ask("POST", f"/setup/{step.type}", json=body)
-            case osworld_setup_steps.OpenTabsStep(parameters=given):
-                await self._windows_are_up()
-                await chrome_devtools.open_tabs(self.wire.guest, given.urls_to_open)
-            case osworld_setup_steps.CloseTabsStep(parameters=given):
-                await chrome_devtools.close_tabs(self.wire.guest, given.urls_to_close)
+                await self._wait_expected_windows()
+                await self.client.request("POST", f"/setup/{step.type}", json=body)
+            case osworld_setup_steps.OpenTabsStep(parameters=parameters):
+                await self._wait_expected_windows()
+                await chrome_devtools.open_tabs(self.client.guest, parameters.urls_to_open)
+            case osworld_setup_steps.CloseTabsStep(parameters=parameters):
+                await chrome_devtools.close_tabs(self.client.guest, parameters.urls_to_close)
             case _:
-                raise InfrastructureError(
-                    f"this step cannot be carried out here: {unavailable(step) or 'it is of no known kind'}"
-                )
+                raise InfrastructureError(f"unsupported step: {unavailable(step) or 'unknown type'}")
 
-    async def _windows_are_up(self) -> None:
-        while self._expected:
-            await self.wire.desktop.wait_window(self._expected.pop(), timeout_s=WINDOW_S)
+    async def _wait_expected_windows(self) -> None:
+        while self._expected_windows:
+            await self.client.desktop.wait_window(self._expected_windows.pop(), timeout_s=WINDOW_TIMEOUT_S)
 
     async def _upload(self, path: str, data: bytes) -> None:
         files = {"file_data": (posixpath.basename(path), data)}
-        reply = await self.wire.ask("POST", "/setup/upload", data={"file_path": path}, files=files)
+        reply = await self.client.request("POST", "/setup/upload", data={"file_path": path}, files=files)
         if reply.status_code != 200:
-            raise _Refused(f"{path} could not be written: {message_of(reply)}")
+            raise _Refused(f"{path}: cannot be written: {message_of(reply)}")
 
-    async def _demand(self, path: str, body: dict[str, Any], timeout_s: float = 180.0) -> None:
-        reply = await self.wire.ask("POST", path, json=body, timeout_s=timeout_s)
+    async def _post(self, path: str, body: dict[str, Any], timeout_s: float = 180.0) -> None:
+        reply = await self.client.request("POST", path, json=body, timeout_s=timeout_s)
         if reply.status_code != 200:
             raise _Refused(message_of(reply))
 
-    async def _launch(self, given: osworld_setup_steps.Command) -> None:
-        command: Any = given.command
-        if isinstance(command, str) and not given.shell:
+    async def _launch(self, parameters: osworld_setup_steps.Command) -> None:
+        command: Any = parameters.command
+        if isinstance(command, str) and not parameters.shell:
             command = command.split()
         program = program_of(command)
-        if program in _FORWARDERS and not await self.wire.guest.finds(program):
+        if program in _FORWARDERS and not await self.client.guest.has_program(program):
             return
-        await self._demand("/setup/launch", {"command": command, "shell": bool(given.shell)})
+        await self._post("/setup/launch", {"command": command, "shell": bool(parameters.shell)})
         if program == "pkill":
-            await self._until_ended(command)
+            await self._wait_ended(command)
         elif window := _WINDOWS.get(program):
-            document = window == "libreoffice" and len(command.split() if isinstance(command, str) else command) > 1
-            self._expected.append("- libreoffice" if document else window)  # the picture at its start has the bare name
+            has_document = window == "libreoffice" and len(command.split() if isinstance(command, str) else command) > 1
+            # The splash screen has the bare name.
+            self._expected_windows.append("- libreoffice" if has_document else window)
 
-    async def _until_ended(self, command: list[str] | str) -> None:
-        words = command.split() if isinstance(command, str) else command
-        patterns = [word for word in words[1:] if not word.startswith("-")]
+    async def _wait_ended(self, command: list[str] | str) -> None:
+        argv = command.split() if isinstance(command, str) else command
+        patterns = [argument for argument in argv[1:] if not argument.startswith("-")]
         if patterns:
-            wait = f'for i in $(seq {int(END_S / 0.05)}); do pgrep -- "$1" >/dev/null || exit 0; sleep 0.05; done'
-            await self.wire.desktop.run(["/bin/sh", "-c", wait, "sh", patterns[-1]], timeout_s=END_S + 10)
+            wait = (
+                f'for i in $(seq {int(EXIT_TIMEOUT_S / 0.05)}); do pgrep -- "$1" >/dev/null || exit 0; sleep 0.05; done'
+            )
+            await self.client.desktop.run(["/bin/sh", "-c", wait, "sh", patterns[-1]], timeout_s=EXIT_TIMEOUT_S + 10)
 
-    async def _execute(self, given: osworld_setup_steps.Command) -> None:
-        body = {"command": self._filled(given.command), "shell": bool(given.shell)}
-        until = given.until.model_dump(exclude_unset=True) if given.until is not None else {}
+    async def _execute(self, parameters: osworld_setup_steps.Command) -> None:
+        body = {"command": self._fill_placeholders(parameters.command), "shell": bool(parameters.shell)}
+        until = parameters.until.model_dump(exclude_unset=True) if parameters.until is not None else {}
         failures = 0
         while True:
-            reply = await self.wire.ask("POST", "/setup/execute", json=body)
-            said: dict[str, Any] | None = reply.json() if reply.status_code == 200 else None
-            if said is None:
+            reply = await self.client.request("POST", "/setup/execute", json=body)
+            output: dict[str, Any] | None = reply.json() if reply.status_code == 200 else None
+            if output is None:
                 failures += 1
             else:
-                self._keep(given.stdout, said["output"])
-                self._keep(given.stderr, said["error"])
-            if not until or failures >= _FAILURES or (said is not None and _seen(until, said)):
+                self._store_output(parameters.stdout, output["output"])
+                self._store_output(parameters.stderr, output["error"])
+            if not until or failures >= _MAX_FAILURES or (output is not None and _is_reached(until, output)):
                 return
-            await asyncio.sleep(_BETWEEN_TRIES_S)
+            await asyncio.sleep(_RETRY_S)
 
-    def _keep(self, name: str | None, text: str) -> None:
+    def _store_output(self, name: str | None, text: str) -> None:
         if name:
             self.outputs[name] = text.encode()
 
-    async def _verify(self, given: osworld_setup_steps.VerifiedCommand) -> None:
-        most_s = given.max_wait_time if given.max_wait_time is not None else 10
+    async def _verify(self, parameters: osworld_setup_steps.VerifiedCommand) -> None:
+        max_wait_s = parameters.max_wait_time if parameters.max_wait_time is not None else 10
         body = {
-            "command": given.command,
-            "shell": bool(given.shell),
-            "verification": given.verification.model_dump(exclude_unset=True) if given.verification is not None else {},
-            "max_wait_time": most_s,
-            "check_interval": given.check_interval if given.check_interval is not None else 1.0,
+            "command": parameters.command,
+            "shell": bool(parameters.shell),
+            "verification": parameters.verification.model_dump(exclude_unset=True)
+            if parameters.verification is not None
+            else {},
+            "max_wait_time": max_wait_s,
+            "check_interval": parameters.check_interval if parameters.check_interval is not None else 1.0,
         }
-        await self._demand("/setup/execute_with_verification", body, most_s + 130)
+        await self._post("/setup/execute_with_verification", body, max_wait_s + 130)
 
-    def _filled(self, command: str | list[str]) -> str | list[str]:
-        """The command with the size of the screen and the guest's password in their places."""
-        width, height = self.wire.size
+    def _fill_placeholders(self, command: str | list[str]) -> str | list[str]:
+        """Replace the placeholders for screen size and guest password."""
+        width, height = self.client.size
         values = {
             "{CLIENT_PASSWORD}": self._password,
             "{SCREEN_WIDTH_HALF}": str(width // 2),
@@ -212,27 +217,27 @@ class SetupRunner:
                 text = text.replace(mark, value)
             return text
 
-        return fill(command) if isinstance(command, str) else [fill(word) for word in command]
+        return fill(command) if isinstance(command, str) else [fill(argument) for argument in command]
 
 
 def unavailable(step: Step) -> str | None:
-    """Why a step cannot be carried out on any desktop of ours, or None."""
+    """Return why a step cannot run on any of Deskhand's desktops, or None."""
     if isinstance(step, osworld_setup_steps.DriveStep | osworld_setup_steps.LoginStep):
-        return "it needs an account in the web"
+        return "needs a web account"
     if isinstance(step, osworld_setup_steps.ProxyStep):
-        return "it installs a proxy"
+        return "installs a proxy"
     if isinstance(step, osworld_setup_steps.HistoryStep):
-        return "it starts from a browser's history that must be downloaded"
+        return "needs a downloaded browser history"
     if isinstance(step, osworld_setup_steps.BareStep | osworld_setup_steps.CreateFileStep) or (
         isinstance(step, osworld_setup_steps.PathStep) and step.type not in ("open", "change_wallpaper")
     ):
-        return "it is a step of Windows Agent Arena"
-    return f"step {step.type!r} is not known" if isinstance(step, osworld_setup_steps.OtherStep) else None
+        return "Windows Agent Arena only"
+    return f"unknown step {step.type!r}" if isinstance(step, osworld_setup_steps.OtherStep) else None
 
 
-def _seen(until: dict[str, Any], said: dict[str, Any]) -> bool:
+def _is_reached(until: dict[str, Any], output: dict[str, Any]) -> bool:
     return (
-        ("returncode" in until and said["returncode"] == until["returncode"])
-        or ("stdout" in until and until["stdout"] in said["output"])
-        or ("stderr" in until and until["stderr"] in said["error"])
+        ("returncode" in until and output["returncode"] == until["returncode"])
+        or ("stdout" in until and until["stdout"] in output["output"])
+        or ("stderr" in until and until["stderr"] in output["error"])
     )

@@ -1,6 +1,4 @@
-"""An event loop beside the caller, for APIs that are not asynchronous. Invariant: what is asked of it runs in one loop, in one
-thread, and is over when the call returns. It needs Python's standard library alone.
-"""
+"""`SyncLoop`: an event loop in a background thread, for synchronous APIs. Uses only the standard library."""
 
 from __future__ import annotations
 
@@ -16,22 +14,20 @@ if TYPE_CHECKING:
 
 Result = TypeVar("Result")
 MakeDesktop: TypeAlias = "Callable[[], StageableDesktop | Awaitable[StageableDesktop]]"
-"""Makes a desktop, or leases one; it is called in the loop in which the desktop is used."""
+"""Creates or leases a desktop; called in the loop in which the desktop is used."""
 
 
 class SyncLoop:
-    """A loop in a thread of its own; `run` waits for a coroutine in it."""
-
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="deskhand-loop", daemon=True)
         self._thread.start()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
-        """What `work` gives; raises what it raises. A caller that is interrupted cancels it."""
+        """Run `work` in the loop and return its result. An interrupted caller cancels it."""
         if not self._thread.is_alive():
             work.close()
-            raise InfrastructureError("this environment is closed; make a new one")
+            raise InfrastructureError("this environment is closed; create a new one")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
@@ -40,16 +36,16 @@ class SyncLoop:
             raise
 
     def desktop(self, make: MakeDesktop) -> StageableDesktop:
-        """What `make` makes. Raises what it raises."""
+        """Return the desktop that `make` creates."""
 
-        async def made() -> StageableDesktop:
-            found = make()
-            return await found if isinstance(found, Awaitable) else found
+        async def build() -> StageableDesktop:
+            desktop = make()
+            return await desktop if isinstance(desktop, Awaitable) else desktop
 
-        return self.run(made())
+        return self.run(build())
 
     def close(self) -> None:
-        """End the loop. Idempotent."""
+        """Stop the loop. Idempotent."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()

@@ -1,8 +1,10 @@
-"""OSWorld's tasks as tasks of ours. Invariant: the file is used unchanged, and a desktop is judged with what its own set-up left.
+"""OSWorld tasks as Deskhand tasks; the files are used unchanged.
+
+Example:
 
     task = load_task(Path("evaluation_examples/examples/chrome/....json"))
 
-runs like a task of a suite: any agent, any runner, on any desktop.
+runs like a task of a suite: with any agent, runner and desktop.
 """
 
 from __future__ import annotations
@@ -34,40 +36,42 @@ from deskhand.tasks.task import CheckResult, Rect, StagedDesktopLike, Task
 SUITE = "osworld"
 SCREEN = (1920, 1080)
 MAX_STEPS = 15
-CHECK_S = 300.0
-"""Steps before judging sleep, start programs and look at windows."""
+CHECK_TIMEOUT_S = 300.0
+"""Postconfig steps sleep, start programs and wait for windows."""
 Official = Callable[[], OfficialEvaluators | None]
 
 
 class OsworldRunner:
-    """The stage of each desktop on which `task` is being played. One task may be played on many desktops at once."""
+    """The `SetupRunner` of each desktop on which `task` is being played. Desktops may run concurrently."""
 
     def __init__(self, task: JsonTask, template: DesktopSpec, cache: FileCache | None, evaluators: Official) -> None:
         self._task, self._template, self._cache, self._evaluators = task, template, cache, evaluators
-        self._of: weakref.WeakKeyDictionary[StageableDesktop, SetupRunner] = weakref.WeakKeyDictionary()
+        self._runners: weakref.WeakKeyDictionary[StageableDesktop, SetupRunner] = weakref.WeakKeyDictionary()
 
     async def set_up(self, desktop: StagedDesktopLike) -> None:
-        """Carry out the set-up steps on a fresh desktop. Raises `InfrastructureError`."""
-        if (before := self._of.pop(desktop, None)) is not None:
-            await before.wire.close()
-        stage = self._of[desktop] = SetupRunner(connect_remote(desktop, self._template), self._cache)
-        await stage.set_up(self._task.config)
+        """Run the set-up steps on a fresh desktop. Raises `InfrastructureError`."""
+        if (before := self._runners.pop(desktop, None)) is not None:
+            await before.client.close()
+        setup_runner = self._runners[desktop] = SetupRunner(connect_remote(desktop, self._template), self._cache)
+        await setup_runner.set_up(self._task.config)
         await desktop.observe()
 
     async def verdict(self, desktop: StagedDesktopLike, *, failed: bool) -> Verdict:
-        """What the end state is worth. Raises `EvaluatorError` and `InfrastructureError`."""
+        """Score the end state. Raises `EvaluatorError` and `InfrastructureError`."""
         if isinstance(desktop, EndState):
-            stage = SavedStageRunner(desktop, (self._template.width, self._template.height), self._cache)
+            setup_runner = SavedStageRunner(desktop, (self._template.width, self._template.height), self._cache)
         else:
-            stage = self._of.get(desktop)
-        if stage is None:
-            raise InfrastructureError("the task was not set up on this desktop")
-        return await score_task(self._task, stage, failed=failed, evaluators=self._evaluators())
+            setup_runner = self._runners.get(desktop)
+        if setup_runner is None:
+            raise InfrastructureError("the task was not set up on this desktop; call set_up first")
+        return await score_task(self._task, setup_runner, failed=failed, evaluators=self._evaluators())
 
 
 def load_task(path: Path, **settings: object) -> Task:
-    """The task of a file; `settings` are those of `task_of`. Raises `TaskFileError`, and `ConfigError` for one that cannot be
-    judged here."""
+    """Load a task file; `settings` are those of `task_of`.
+
+    Raises `TaskFileError`, or `ConfigError` if the task cannot be scored here.
+    """
     return task_of(osworld.load(path).task, domain=path.parent.name, **settings)  # pyright: ignore[reportArgumentType]
 
 
@@ -81,19 +85,19 @@ def task_of(
     cache: FileCache | None = None,
     evaluators: Official = default_official_evaluators,
 ) -> Task:
-    """A `Task` of ours. `size` is that of the screen in pixels; `accessibility` None: where judging needs the tree.
+    """Convert a task. `size` is the screen size in pixels; `accessibility` None enables the tree if scoring reads it.
 
-    Raises `ConfigError` when a step, a getter or a metric of it cannot be had here: it would never be scored.
+    Raises `ConfigError` if a step, getter or metric is unavailable: the task would never be scored.
     """
-    if against := unsupported_reasons(task, with_official=evaluators() is not None):
-        raise ConfigError(f"OSWorld task {task.id}: {'; '.join(against)}")
-    telling = needs_accessibility(task) if accessibility is None else accessibility
-    template = DesktopSpec("plain", *size, accessibility=telling)
-    stages = OsworldRunner(task, template, cache, evaluators)
-    no_oracle = "" if task.infeasible else "OSWorld's files have no solution in them"
+    if reasons := unsupported_reasons(task, with_official=evaluators() is not None):
+        raise ConfigError(f"OSWorld task {task.id}: {'; '.join(reasons)}")
+    needs_tree = needs_accessibility(task) if accessibility is None else accessibility
+    template = DesktopSpec("plain", *size, accessibility=needs_tree)
+    runner = OsworldRunner(task, template, cache, evaluators)
+    no_oracle = "" if task.infeasible else "OSWorld task files contain no solution"
 
     async def check(desktop: StagedDesktopLike) -> CheckResult:
-        return (await stages.verdict(desktop, failed=False)).check
+        return (await runner.verdict(desktop, failed=False)).check
 
     async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
         if no_oracle:
@@ -112,14 +116,14 @@ def task_of(
         width=size[0],
         height=size[1],
         max_steps=max_steps,
-        setup=stages.set_up,
+        setup=runner.set_up,
         check=check,
         oracle=oracle,
         first_click_targets=targets,
         difficulty="medium",
-        accessibility=telling,
+        accessibility=needs_tree,
         infeasible_reward=float(task.infeasible),
-        check_timeout_s=CHECK_S,
+        check_timeout_s=CHECK_TIMEOUT_S,
         oracle_unavailable=no_oracle,
         metadata={"related_apps": task.related_apps},
     )

@@ -171,7 +171,7 @@ async def _connect(request: EngineRequest, connect: Callable[..., Any]) -> Engin
         patience=patience,
     )
     await served.start()
-    if request.checkpoint != request.served_checkpoint or served.was_told:
+    if request.checkpoint != request.served_checkpoint or served.had_other_weights:
         await served.load_checkpoint(request.version, checkpoint_folder(request.checkpoint).resolve())
     return EngineBundle(served, request.renderer(tokenizer), processor, min(served.max_tokens, config.max_model_len))
 

@@ -140,7 +140,7 @@ def _data(run: Run, checkpoint: Checkpoint, manifest: Mapping[str, Any]) -> Iter
         yield _line(
             "the policy itself", len(rows), len({row.task_id for row in rows}), families, [min(seeds), max(seeds)]
         )
-    lost = Counter(row.cause or "unknown" for row in run.episodes(TRAIN, "unscored"))
+    lost = Counter(row.cause or "unknown" for row in run.episodes(TRAIN, "errored"))
     if lost:
         causes = ", ".join(f"{cause} {count}" for cause, count in sorted(lost.items()))
         yield f"- {lost.total()} further episodes of the run had no score (by cause: {causes}) and were not trained on"

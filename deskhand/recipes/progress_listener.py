@@ -1,4 +1,7 @@
-"""Who is told of a run's progress. Invariant: no method has to be overridden, and a listener changes no result."""
+"""Base class of listeners to the progress of a run.
+
+Passed to the recipes; `reporting.terminal.TerminalDisplay` is the one of the command line. Every method may be left out.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,25 @@ from deskhand.recipes.step_report import StepReport
 
 
 class ProgressListener:
-    """Override what is to be shown or kept."""
+    """Override the events to show or store. Listeners do not change results."""
 
     def log(self, text: str) -> None:
-        """A line that stays."""
+        """A permanent line of output."""
 
     def status(self, text: str) -> None:
-        """What is going on now."""
+        """The current activity."""
 
-    def step(self, progress: StepReport) -> None:
-        """A training step was taken."""
+    def step(self, report: StepReport) -> None:
+        """A training step finished."""
 
-    def episodes(self, ended: int, trained: int, equal: int, unscored: int) -> None:
-        """Training episodes so far; `equal` are those of groups whose rewards were all equal."""
+    def episodes(self, ended: int, trained: int, zero_variance: int, errored: int) -> None:
+        """Numbers of training episodes so far."""
 
-    def evaluated(self, name: str, done: int, total: int, successes: int, lost: int) -> None:
-        """Held-out episodes that have a score so far; `lost` tries had none, and are made again."""
+    def evaluated(self, name: str, done: int, total: int, successes: int, errored: int) -> None:
+        """Numbers of held-out episodes: scored, total, successful, and errored attempts, which are retried."""
 
-    def demonstrations(self, done: int, total: int, successes: int, lost: int) -> None:
-        """The same of demonstrations; they are of training tasks."""
+    def demonstrations(self, done: int, total: int, successes: int, errored: int) -> None:
+        """Same numbers for demonstrations, which are episodes of training tasks."""
 
     def quota_wait(self, text: str) -> None:
-        """What waits for a quota now; "" when nothing does."""
+        """Summary of the episodes that wait for quota; "" if there are none."""

@@ -138,7 +138,7 @@ def write_datasets(folder: Path, checkpoint: str | None = None) -> ExportSummary
                 if graph.calls:
                     files.finish(session_id, graph, recorded.rewards.of_calls(graph.ids))
                 calls += len(graph.calls)
-            left_out.update(recorded.left_out)
+            left_out.update(recorded.skipped)
     partial.replace(folder / "sft.jsonl")
     return ExportSummary(sessions, exchanges, rows, calls, left_out)
 

@@ -64,7 +64,7 @@ def read(folder: Path, renderer: ChatRenderer, images: ImageCache, frames: Frame
             if session.total_reward is not None and session.total_reward < MIN_REWARD:
                 found.num_low_reward += 1
                 continue
-            found.left_out.update(session.left_out)
+            found.left_out.update(session.skipped)
             for number, conversation in enumerate(conversations(session.exchanges)):
                 try:
                     _keep_pictures(conversation, files, frames)
@@ -100,7 +100,7 @@ def graph_of(
     for number, place in enumerate(conversation.targets):
         before, reply = messages[: place + shift], messages[place + shift]
         try:
-            text = renderer.text_said(reply)
+            text = renderer.reply_text(reply)
             prompt, token_ids = renderer.render(before, images, recall), (*renderer.encode_text(text), renderer.end_id)
         except InvalidRequestError as error:
             left_out[error.message] += 1
@@ -118,7 +118,7 @@ def graph_of(
 
 
 def _offered(tools: list[Any]) -> tuple[Mapping[str, Any], ...]:
-    """The tools of a request as OpenAI's chat API defines them, whichever API it was of. Raises `RequestRefused`."""
+    """The tools of a request as OpenAI's chat API defines them, whichever API it was of. Raises `InvalidRequestError`."""
     found = []
     for index, tool in enumerate(tools):
         own = tool.get("function", tool) if isinstance(tool, dict) else {}
@@ -128,5 +128,5 @@ def _offered(tools: list[Any]) -> tuple[Mapping[str, Any], ...]:
 
 
 def _keep_pictures(conversation: Conversation, files: SessionStore, frames: Frames) -> None:
-    for name in {sha256 for one in conversation.messages for sha256 in one.pictures}:
+    for name in {sha256 for one in conversation.messages for sha256 in one.image_hashes}:
         frames.put(name, np.asarray(decode_rgb(files.image(name), max_pixels=_MAX_PIXELS)))

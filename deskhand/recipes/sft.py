@@ -217,7 +217,7 @@ def finetune(config: Config, run: Run, found: Sequence[Demonstration], listener:
     def save() -> None:
         path = checkpoints.save(trainer, assets, {"taught": describe_sources(taught)})
         run.commit(
-            books=run.episode_counts(),
+            counts=run.episode_counts(),
             checkpoint=Checkpoint(trainer.steps, trainer.steps, path, time.time()),
             metrics=pending,
         )

@@ -296,14 +296,14 @@ class PerHostEvaluator:
             raise InfrastructureError(
                 "only Windows Agent Arena machines have an evaluate server; set desktop.backend to waa"
             )
-        parts = urlsplit(desktop.link.address)
+        parts = urlsplit(desktop.client.base_url)
         host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
         self._address = urlunsplit((parts.scheme, f"{host}:{port}", "", "", ""))
-        self._timeouts = desktop.link.timeouts
+        self._timeouts = desktop.client.timeouts
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[WaaEvaluatorClient]:
-        link = RetryingClient(self._address, timeouts=self._timeouts, parks=False)
+        link = RetryingClient(self._address, timeouts=self._timeouts, wait_for_quota=False)
         try:
             yield WaaEvaluatorClient(link)
         finally:

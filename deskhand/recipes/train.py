@@ -106,8 +106,8 @@ def discard_if_empty(run: Run) -> bool:
         "log.jsonl",
         "metrics.jsonl",
         *LEASE_FILES,
-        baselines.FILE,
-        quota.FILE,
+        baselines.BASELINES_FILE,
+        quota.QUOTA_FILE,
     ):
         (run.folder / name).unlink(missing_ok=True)
     for folder in (run.folder / "checkpoints", run.folder / "frames", run.folder):
@@ -217,11 +217,11 @@ async def _watch(run: Run, listener: ProgressListener) -> None:
     """Say from time to time how far the episodes are: before the first step there is nothing else to see."""
     while True:
         await asyncio.sleep(WATCH_S)
-        books = await asyncio.to_thread(run.episode_counts)
-        if books:
-            ended = books["started"] - books["in_flight"]
-            lost = sum(books["unscored"].values())
-            listener.episodes(ended, books["trained"], books["zero_variance"], lost)
+        counts = await asyncio.to_thread(run.episode_counts)
+        if counts:
+            ended = counts["started"] - counts["in_flight"]
+            errored = sum(counts["errored"].values())
+            listener.episodes(ended, counts["trained"], counts["zero_variance"], errored)
 
 
 async def evaluate_step(

@@ -1,9 +1,11 @@
-"""The asynchronous training loop. Invariant: rollouts never wait for the trainer nor for one another, beyond the staleness
-bound: groups that are open or waiting are at most `(max_staleness + 1) * groups_per_step`, so what is trained is at most
-`max_staleness` steps old; an episode that is older still is counted as stale and not trained.
+"""Asynchronous training loop: rollouts and training steps run concurrently.
 
-A step: take closed groups, compute advantages, train in a thread, publish the weights, write the checkpoint and, in one
-transaction, mark the episodes as trained. A kill at any moment loses only episodes that had not ended.
+Used by `recipes.assemble`; start with `TrainingLoop.run`. A step takes complete groups, computes advantages, trains in a
+thread, pushes the weights to the engine, and commits the checkpoint with the episodes it trained in one transaction. A kill
+loses only episodes in flight.
+
+Invariant: at most `(max_staleness + 1) * groups_per_step` groups are open or queued, so trained episodes are at most
+`max_staleness` steps old. Older episodes are counted as stale and not trained.
 """
 
 from __future__ import annotations
@@ -11,7 +13,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,14 @@ from deskhand.config.loop import LoopConfig
 from deskhand.errors import ConfigError, HealthError
 from deskhand.recipes.health import (
     Alert,
-    HealthMetrics,
+    IMAGE_SENSITIVITY,
     all_errored_alert,
     find_alerts,
     no_signal_alert,
     solved_at_start_alert,
 )
 from deskhand.recipes.samples import group_to_samples
-from deskhand.recipes.step_report import StepAccumulator, StepReport
+from deskhand.recipes.step_report import SCHEMA_VERSION, StepAccumulator, StepReport
 from deskhand.rollout.episode import errored_result
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import EpisodeRequest, Group, GroupBuffer
@@ -52,55 +53,58 @@ log = structlog.get_logger()
 
 
 class GroupSource:
-    """Tickets from groups, results to the journal."""
+    """Episode source of the scheduler: requests from groups, results to the run."""
 
     def __init__(
         self,
         groups: GroupBuffer,
-        journal: RunWriter,
-        ended: Callable[[EpisodeResult, Group | None], None] = lambda result, closed: None,
+        writer: RunWriter,
+        on_end: Callable[[EpisodeResult, Group | None], None] = lambda result, completed: None,
     ) -> None:
         self.groups = groups
-        self.journal = journal
-        self._ended = ended
-        """Told of every result, with the group that it closed, if it did."""
+        self.writer = writer
+        self._on_end = on_end
+        """Called with every result and the group that it completed, if any."""
         self.exhausted = False
-        self.since = StepAccumulator()
-        self.closed = asyncio.Event()
-        """Set when a group has closed."""
+        self.since_step = StepAccumulator()
+        self.group_completed = asyncio.Event()
 
     async def next(self) -> EpisodeRequest | None:
-        found = None if self.exhausted else self.groups.ticket()
+        found = None if self.exhausted else self.groups.next_request()
         if found is None:
             return None
-        ticket, opened = found
+        request, opened = found
         try:
-            await self.journal.start(ticket, opened)
+            await self.writer.start(request, opened)
         except asyncio.CancelledError:
-            await self.on_result(errored_result(ticket, "cancelled", "the run was ended"))
+            await self.on_result(errored_result(request, "cancelled", "the run was stopped"))
             raise
-        return ticket
+        return request
 
     async def on_result(self, result: EpisodeResult) -> None:
-        closed = self.groups.finish(result)
-        self.since.add(result, closed)
-        await self.journal.finish(result, closed)
+        completed = self.groups.finish(result)
+        self.since_step.add(result, completed)
+        await self.writer.finish(result, completed)
         if isinstance(result.outcome, Errored):
-            lost = {"episode": result.episode_id, "task": result.task_id, "cause": result.outcome.cause}
-            log.warning("episode.unscored", **lost, message=result.outcome.message, books=await self.journal.check())
-        if closed is not None:
-            self.closed.set()
-        self._ended(result, closed)
+            fields = {"episode": result.episode_id, "task": result.task_id, "cause": result.outcome.cause}
+            log.warning("episode.errored", **fields, message=result.outcome.message, **await self.writer.check())
+        if completed is not None:
+            self.group_completed.set()
+        self._on_end(result, completed)
 
 
 class TrainingLoop:
-    """Joins a runner (desktops, agent, recorder, engine) with a trainer and a run folder.
+    """Training loop of a run; resumes from the last checkpoint if there is one.
 
-    `make_task(number)` is the task of the group of that number, a pure function, so that a resumed run meets the same tasks.
-    `images` resolves screens for the trainer (the recorder's `ImageCache`); `assets` is the checkpoint folder whose tokenizer
-    files go into every checkpoint. `evaluate(version)` is the held-out success of the weights that the engine has, a share; what it
-    found before a kill it need not find again. `alarmed` is told of what is wrong between two steps, `progress` of every step with
-    its own alarms. `seed`: of what the policy draws. A run that has a checkpoint goes on from it.
+    Args:
+        runner: Runs episodes with desktops, agent, recorder and engine.
+        images: Screenshots for the trainer (the recorder's `ImageCache`).
+        assets: Checkpoint folder whose tokenizer files are copied into every checkpoint.
+        make_task: Returns the task of the group with a given number. Must be pure, so that a resumed run has the same tasks.
+        seed: Base of the sampling seeds.
+        on_step: Called after every step.
+        on_alert: Called with alerts raised between steps; those of a step are in its report.
+        evaluate: Returns the held-out success rate of the engine's weights, given their version.
     """
 
     def __init__(
@@ -115,47 +119,47 @@ class TrainingLoop:
         make_task: Callable[[int], Task],
         *,
         seed: int = 0,
-        progress: Callable[[StepReport], None] | None = None,
-        alarmed: Callable[[Alert], None] | None = None,
+        on_step: Callable[[StepReport], None] | None = None,
+        on_alert: Callable[[Alert], None] | None = None,
         evaluate: Callable[[int], Awaitable[float]] | None = None,
     ) -> None:
         self.config, self.run_folder, self.runner, self.engine = config, run, runner, engine
-        self.trainer, self.images, self.assets, self.progress = trainer, images, assets, progress
-        self.alarmed = alarmed
+        self.trainer, self.images, self.assets = trainer, images, assets
+        self.on_step, self.on_alert = on_step, on_alert
         self.evaluate = evaluate
         self.checkpoints = CheckpointManager(run.folder / "checkpoints")
-        self.journal = RunWriter(run)
-        self.lineage = WeightVersions(run.segments())
-        limit = (config.max_staleness + 1) * config.groups_per_step
-        equal_teaches = trainer.algorithm.uses_critic
+        self.writer = RunWriter(run)
+        self.versions = WeightVersions(run.segments())
         groups = GroupBuffer(
             make_task,
             size=config.group_size,
-            limit=limit,
-            max_refills=config.max_group_retries,
-            equal_teaches=equal_teaches,
+            limit=(config.max_staleness + 1) * config.groups_per_step,
+            max_retries=config.max_group_retries,
+            keep_zero_variance=trainer.algorithm.uses_critic,
             seed=seed,
         )
-        self.source = GroupSource(groups, self.journal, self._when_ended)
+        self.source = GroupSource(groups, self.writer, self._on_episode_end)
         self.scheduler = Scheduler(
             self.source,
             runner.run,
             config.max_concurrent_episodes,
-            parked_s=lambda: runner.lot.total_s if runner.lot else 0.0,
+            quota_wait_s=self._quota_wait_s,
         )
         self._pending_states: dict[str, tuple[str, int | None]] = {}
         self._pending_groups: list[str] = []
         self._pending_metrics: list[dict[str, Any]] = []
-        self._began, self._steps_at_begin = time.monotonic(), 0
-        self._vitals: list[HealthMetrics] = []
-        self._told: set[tuple[str, str]] = set()
-        """Signs that were said of a family, which are said once."""
+        self._started, self._first_step = time.monotonic(), 0
+        self._past_metrics: list[dict[str, Any]] = []
+        self._raised: set[tuple[str, str]] = set()
+        """(metric, family) of the alerts that are raised once per family."""
 
     async def run(self) -> None:
-        """Train up to `config.steps`. Cancelling it ends the episodes, keeps what has ended and re-raises.
+        """Train until `config.total_steps`. Canceling it stops the episodes and stores those that ended.
 
-        Raises `InfrastructureError` when nothing but outages happens, `ConfigError` when the checkpoint is unreadable,
-        `HealthError` when the model does not see.
+        Raises:
+            InfrastructureError: Too many consecutive episodes errored.
+            ConfigError: The checkpoint is unreadable or does not match.
+            HealthError: The policy ignores its images.
         """
         await self._prepare()
         rollouts = asyncio.create_task(self.scheduler.run())
@@ -169,54 +173,55 @@ class TrainingLoop:
             results = await asyncio.gather(training, rollouts, return_exceptions=True)
             if self._pending_metrics:
                 await self._commit()
-            log.info("books", line=await self.journal.check())
+            log.info("episodes.counted", **await self.writer.check())
         for error in results:
             if isinstance(error, BaseException) and not isinstance(error, asyncio.CancelledError):
                 raise error
 
     async def _prepare(self) -> None:
-        """Go on from the last checkpoint, or write that of version 0."""
+        """Restore the last checkpoint, or write the one of version 0."""
         last = await asyncio.to_thread(self.run_folder.checkpoint)
         if last is None:
             path = await asyncio.to_thread(self.checkpoints.save, self.trainer, self.assets)
-            await self.journal.commit(states={}, closed_groups=[], checkpoint=self._checkpoint(path), metrics=[])
+            await self.writer.commit(states={}, closed_groups=[], checkpoint=self._checkpoint(path), metrics=[])
         else:
             await asyncio.to_thread(self._restore, last)
-            self.source.groups.restore(await asyncio.to_thread(self.journal.recover))
+            self.source.groups.restore(await asyncio.to_thread(self.writer.recover))
             known = await asyncio.to_thread(self.run_folder.groups)
             self.source.groups.next_number = max((group.number + 1 for group in known), default=0)
             past = await asyncio.to_thread(self.run_folder.metrics)
-            self._vitals = [vitals for vitals in map(HealthMetrics.recorded, past) if vitals is not None]
+            self._past_metrics = [entry for entry in past if entry.get("schema_version") == SCHEMA_VERSION]
         if last is not None or self.engine.version != self.trainer.version or self.trainer.policy.is_rounded:
             await push_weights(self.trainer.policy, self.engine, self.trainer.version)
-        self._steps_at_begin, self._began = self.trainer.steps, time.monotonic()
+        self._first_step, self._started = self.trainer.steps, time.monotonic()
 
     def _restore(self, last: Checkpoint) -> None:
-        """Bring the trainer to the last checkpoint. Raises `ConfigError` when it does not fit, or is damaged.
-
-        The run itself cannot go back to an older one that is sound: its books say what the later steps were trained on.
-        """
+        """Load the last checkpoint. Raises `ConfigError` if it does not match or is damaged."""
+        # The run cannot fall back to an older checkpoint: its episodes are marked as trained in later steps.
         try:
             verify(last.path)
         except ConfigError as error:
             older = self.checkpoints.latest_valid_before(last.step)
-            mend = f"a new run can start from the last sound one: --set model={older}" if older else "start a new run"
-            raise ConfigError(f"{error}; {mend}") from error
+            hint = (
+                f"start a new run from the last valid checkpoint: --set model={older}" if older else "start a new run"
+            )
+            raise ConfigError(f"{error}; {hint}") from error
         self.checkpoints.load(self.trainer, last.step)
         self.trainer.versions_ahead = last.version - last.step
         newest = self.run_folder.newest_version()
-        if life := self.lineage.resume(last.step, last.version, newest):
-            self.run_folder.start_segment(life.step, life.first)
-            log.warning("versions", undone=f"{last.version + 1} to {newest}", next=life.first)
+        if segment := self.versions.resume(last.step, last.version, newest):
+            self.run_folder.start_segment(segment.step, segment.first)
+            log.warning(
+                "weights.renumbered", rolled_back_from=last.version + 1, rolled_back_to=newest, next=segment.first
+            )
 
     async def _train(self) -> None:
-        """Steps until the last one; what is pending is committed even when this is cancelled."""
-        await self._rate()
+        await self._evaluate_if_due()
         while self.trainer.steps < self.config.total_steps:
             before = time.monotonic()
             groups = await self._batch()
             await self._uninterrupted(self._step(groups, time.monotonic() - before))
-            await self._rate()
+            await self._evaluate_if_due()
 
     def _is_due(self, step: int) -> bool:
         every = self.config.eval_every
@@ -227,17 +232,16 @@ class TrainingLoop:
             and (step % every == 0 or step >= self.config.total_steps)
         )
 
-    async def _rate(self) -> None:
-        """Evaluate the weights of now where that is due. Nothing is published meanwhile, so one version plays all held-out tasks;
-        training episodes go on beside them."""
+    async def _evaluate_if_due(self) -> None:
+        """Evaluate the current weights if due; training episodes continue concurrently."""
         step = self.trainer.steps
         if self.evaluate is not None and self._is_due(step):
             success = await self.evaluate(self.trainer.version)
             best = await asyncio.to_thread(self.checkpoints.record_eval, step, success)
-            log.info("evaluated", step=step, success=round(success, 4), best=best)
+            log.info("evaluation.finished", step=step, success_rate=round(success, 4), best=best)
 
     async def _uninterrupted(self, step: Any) -> None:
-        """A step runs to its end even when the loop is cancelled: its thread cannot be stopped, and so nothing of it is lost."""
+        """Finish a step even if the loop is canceled; its thread cannot be stopped."""
         work = asyncio.ensure_future(step)
         try:
             await asyncio.shield(work)
@@ -246,100 +250,117 @@ class TrainingLoop:
             raise
 
     async def _batch(self) -> list[Group]:
-        """The oldest closed groups, as many as a step takes, after groups that are altogether stale were put aside."""
+        """Wait for the groups of the next step, dropping groups that are entirely stale."""
         groups = self.source.groups
         while True:
-            self.source.closed.clear()
-            old = [group for group in groups.waiting() if not any(self._fresh(result) for result in group.scored)]
-            for group in old:
+            self.source.group_completed.clear()
+            stale = [group for group in groups.queued() if not any(self._is_fresh(result) for result in group.scored)]
+            for group in stale:
                 self._pending_states |= {result.episode_id: ("stale", None) for result in group.scored}
                 self._pending_groups.append(group.id)
-            if old:
-                groups.remove(old)
+            if stale:
+                groups.remove(stale)
                 self.scheduler.wake()
-            waiting = groups.waiting()
-            if len(waiting) >= self.config.groups_per_step:
-                return waiting[: self.config.groups_per_step]
-            await self.source.closed.wait()
+            queued = groups.queued()
+            if len(queued) >= self.config.groups_per_step:
+                return queued[: self.config.groups_per_step]
+            await self.source.group_completed.wait()
 
-    def _fresh(self, result: EpisodeResult) -> bool:
+    def _is_fresh(self, result: EpisodeResult) -> bool:
         return result.version_min >= 0 and self._age(result) <= self.config.max_staleness
 
     def _age(self, result: EpisodeResult) -> int:
-        """Steps from the oldest weights that sampled an episode to those of now; below 0 where a kill has undone steps since."""
-        return self.trainer.steps - self.lineage.step_of(result.version_min)
+        """Return the steps since the oldest weights that sampled an episode; negative if later steps were rolled back."""
+        return self.trainer.steps - self.versions.step_of(result.version_min)
 
     async def _step(self, groups: list[Group], waited_s: float) -> None:
-        fresh = [result for group in groups for result in group.scored if self._fresh(result)]
-        stale = [result for group in groups for result in group.scored if not self._fresh(result)]
+        fresh = [result for group in groups for result in group.scored if self._is_fresh(result)]
+        stale = [result for group in groups for result in group.scored if not self._is_fresh(result)]
         samples = [
-            sample for group in groups for sample in group_to_samples(group, self.trainer.algorithm, self._fresh)
+            sample for group in groups for sample in group_to_samples(group, self.trainer.algorithm, self._is_fresh)
         ]
         ages = [abs(self._age(result)) for result in fresh]
-        undone = sum(self.lineage.is_rolled_back(result.version_max) for result in fresh)
-        done, seen = await asyncio.to_thread(self._train_on, samples)
-        self.trainer.versions_ahead = self.lineage.offset
+        num_rolled_back = sum(self.versions.is_rolled_back(result.version_max) for result in fresh)
+        done, sensitivity = await asyncio.to_thread(self._train_on, samples)
+        self.trainer.versions_ahead = self.versions.offset
         await push_weights(self.trainer.policy, self.engine, self.trainer.version)
         self.source.groups.remove(groups)
         self.scheduler.wake()
         self._pending_states |= {result.episode_id: ("trained", done.step) for result in fresh}
         self._pending_states |= {result.episode_id: ("stale", None) for result in stale}
         self._pending_groups += [group.id for group in groups]
-        report = self._report(asdict(done), seen, float(np.mean(ages)) if ages else 0.0, undone, waited_s)
-        self._pending_metrics.append(report.metrics())
+        report = self._report(
+            done.metrics()
+            | {
+                IMAGE_SENSITIVITY: sensitivity,
+                "policy/staleness": float(np.mean(ages)) if ages else 0.0,
+                "episodes/resampled_after_resume": num_rolled_back,
+                "time/rollout_wait": waited_s,
+            }
+        )
+        self._pending_metrics.append(report.to_dict())
         if done.step % self.config.save_every == 0 or done.step >= self.config.total_steps or self._is_due(done.step):
             await self._commit()
-        log.info("step", step=done.step, reward=report.reward, success=report.success, loss=done.loss,
-                 books=await self.journal.check())  # fmt: skip
-        for alarm in report.alarms:
-            log.warning("alarm", step=done.step, **alarm.to_dict())
-        if self.progress is not None:
-            self.progress(report)
-        self._stop_when_blind()
+        log.info(
+            "step.finished",
+            step=done.step,
+            reward=report.metrics.get("reward/mean"),
+            success_rate=report.metrics.get("reward/success_rate"),
+            loss=done.loss,
+            **await self.writer.check(),
+        )
+        for alert in report.alerts:
+            log.warning("health.alert", step=done.step, **alert.to_dict())
+        if self.on_step is not None:
+            self.on_step(report)
+        self._check_vision()
 
     def _train_on(self, samples: list[TrainingSample]) -> tuple[StepMetrics, float | None]:
-        """A step, and from time to time, before it, how much the model sees. In a thread."""
-        health, seen = self.config.health, None
+        """Train one step in a thread; return its metrics and, if a vision probe is due, the image sensitivity."""
+        health, sensitivity = self.config.health, None
         if health.vision_probe_every and self.trainer.steps % health.vision_probe_every == 0:
-            seen = image_sensitivity(self.trainer.policy, samples, self.images, health.vision_probe_samples)
-        return self.trainer.step(samples, self.images), seen
+            sensitivity = image_sensitivity(self.trainer.policy, samples, self.images, health.vision_probe_samples)
+        return self.trainer.step(samples, self.images), sensitivity
 
-    def _when_ended(self, result: EpisodeResult, closed: Group | None) -> None:
-        """Say what no step would say: of a task by its name, and of groups that let no step be taken."""
+    def _on_episode_end(self, result: EpisodeResult, completed: Group | None) -> None:
+        """Raise the alerts that do not wait for a step: about single tasks, and about groups without signal."""
         if result.solved_without_action:
-            self._raise(solved_at_start_alert(result.family), result.family)
-        if closed is None or closed.state != "closed":
+            self._raise_alert(solved_at_start_alert(result.family), result.family)
+        if completed is None or completed.state != "closed":
             return
-        if not closed.scored and isinstance(result.outcome, Errored) and result.outcome.cause != "cancelled":
-            self._raise(all_errored_alert(result.family, len(closed.unscored), result.outcome.message), result.family)
-        since = self.source.since
-        reward = float(np.mean(since.rewards)) if since.rewards else None
-        alarm = no_signal_alert(since.zero_variance_groups, since.groups, reward, self.config.health)
-        if alarm is not None:
-            self._raise(alarm)
+        outcome = result.outcome
+        if not completed.scored and isinstance(outcome, Errored) and outcome.cause != "cancelled":
+            alert = all_errored_alert(result.family, len(completed.errored), outcome.message)
+            self._raise_alert(alert, result.family)
+        since = self.source.since_step
+        alert = no_signal_alert(since.num_zero_variance, since.num_groups, since.mean_reward, self.config.health)
+        if alert is not None:
+            self._raise_alert(alert)
 
-    def _raise(self, alarm: Alert, family: str = "") -> None:
-        """Tell of an alarm between two steps; one of a family once."""
-        if family and (alarm.metric, family) in self._told:
+    def _raise_alert(self, alert: Alert, family: str = "") -> None:
+        """Raise an alert between two steps; one about a family only once."""
+        if family and (alert.metric, family) in self._raised:
             return
-        self._told.add((alarm.metric, family))
-        log.warning("alarm", step=self.trainer.steps, **alarm.to_dict())
-        if self.alarmed is not None:
-            self.alarmed(alarm)
+        self._raised.add((alert.metric, family))
+        log.warning("health.alert", step=self.trainer.steps, **alert.to_dict())
+        if self.on_alert is not None:
+            self.on_alert(alert)
 
-    def _stop_when_blind(self) -> None:
-        """Raise `HealthError` when the last canaries all say that the model does not look."""
+    def _check_vision(self) -> None:
+        """Raise `HealthError` if the last vision probes all failed."""
         health = self.config.health
-        last = [vitals.sight for vitals in self._vitals if vitals.sight is not None][-health.max_failed_vision_probes :]
+        probes = [entry[IMAGE_SENSITIVITY] for entry in self._past_metrics if IMAGE_SENSITIVITY in entry]
+        last = probes[-health.max_failed_vision_probes :]
         if (
             health.max_failed_vision_probes
             and len(last) == health.max_failed_vision_probes
             and max(last) < health.min_image_sensitivity
         ):
             raise HealthError(
-                f"step {self.trainer.steps}: the model does not see: in the last {len(last)} canaries swapped screenshots changed "
-                f"its replies by at most {max(last):.2g} nats (loop.health.min_image_sensitivity is {health.min_image_sensitivity:g}); "
-                "check that the engine gets the pictures"
+                f"step {self.trainer.steps}: the policy ignores its screenshots: in the last {len(last)} vision probes "
+                f"swapped screenshots changed its replies by at most {max(last):.2g} nats "
+                f"(loop.health.min_image_sensitivity: {health.min_image_sensitivity:g}); "
+                "check that the engine receives images"
             )
 
     async def _commit(self) -> None:
@@ -347,44 +368,40 @@ class TrainingLoop:
         path = await asyncio.to_thread(self.checkpoints.save, self.trainer, self.assets, {"trained": trained})
         states, groups, metrics = self._pending_states, self._pending_groups, self._pending_metrics
         self._pending_states, self._pending_groups, self._pending_metrics = {}, [], []
-        await self.journal.commit(
+        await self.writer.commit(
             states=states, closed_groups=groups, checkpoint=self._checkpoint(path), metrics=metrics
         )
 
     def _checkpoint(self, path: Path) -> Checkpoint:
         return Checkpoint(self.trainer.steps, self.trainer.version, path, time.time())
 
-    def _report(
-        self, trainer: dict[str, Any], seen: float | None, staleness: float, undone: int, waited_s: float
-    ) -> StepReport:
-        since, self.source.since = self.source.since, StepAccumulator()
-        vitals = since.vitals(trainer, seen)
-        raised = find_alerts(vitals, self._vitals, self.config.health)
-        self._vitals.append(vitals)
-        ledger, step = self.journal.ledger, self.trainer.steps
-        done, elapsed_s = step - self._steps_at_begin, time.monotonic() - self._began
+    def _quota_wait_s(self) -> float:
+        return self.runner.quota.total_s if self.runner.quota else 0.0
+
+    def _report(self, metrics: dict[str, Any]) -> StepReport:
+        """Complete the metrics of a step and check them."""
+        since, self.source.since_step = self.source.since_step, StepAccumulator()
+        counts, step = self.writer.counts, self.trainer.steps
+        elapsed_s = time.monotonic() - self._started
+        metrics = since.metrics() | metrics
+        metrics |= {
+            "episodes/ended": counts.ended,
+            "episodes/errored_frac_total": counts.num_errored / max(1, counts.ended),
+            **{f"episodes/{name}": count for name, count in counts.flat().items()},
+            "perf/episodes_per_minute": self.scheduler.episodes_per_minute,
+            "time/elapsed": elapsed_s,
+            "time/quota_wait": round(self._quota_wait_s(), 1),
+        }
+        metrics = {name: value for name, value in metrics.items() if value is not None}
+        alerts = find_alerts(metrics, self._past_metrics, self.config.health)
+        self._past_metrics.append(metrics)
+        if self.runner.quota is not None:
+            metrics["quota"] = self.runner.quota.snapshot()
         return StepReport(
-            step=step,
-            steps=self.config.total_steps,
-            version=self.engine.version,
-            episodes=ledger.started - ledger.in_flight,
-            episodes_per_minute=self.scheduler.episodes_per_minute,
-            reward=float(np.mean(since.rewards)) if since.rewards else None,
-            score=float(np.mean(since.scores)) if since.scores else None,
-            success=float(np.mean(since.successes)) if since.successes else None,
-            first_click=float(np.mean(since.first_clicks)) if since.first_clicks else None,
-            reply_errors=since.faults,
-            unscored_share=ledger.unscored_share,
-            zero_variance_groups=since.zero_variance_groups,
-            staleness=staleness,
-            num_resampled=undone,
-            rollout_wait_s=waited_s,
-            eta_s=(self.config.total_steps - step) * elapsed_s / max(1, done),
-            elapsed_s=elapsed_s,
-            quota_wait_s=round(self.runner.lot.total_s, 1) if self.runner.lot else 0.0,
-            parked=self.runner.lot.snapshot() if self.runner.lot else [],
-            books=ledger.to_dict(),
-            trainer=trainer,
-            vitals=vitals,
-            alarms=tuple(raised),
+            step,
+            self.config.total_steps,
+            self.engine.version,
+            eta_s=(self.config.total_steps - step) * elapsed_s / max(1, step - self._first_step),
+            metrics=metrics,
+            alerts=tuple(alerts),
         )

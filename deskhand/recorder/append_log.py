@@ -1,7 +1,9 @@
-"""Lines at the end of a file. Invariant: a line is in the file whole or not at all: one that could not be written is taken back,
-and what a kill has torn is cut off before the next line is written.
+"""Crash-safe appending of lines to files. Used by `recorder.session_store` and `recorder.recording_proxy`.
 
-Files are opened for appending (`os.O_APPEND`) and written without a buffer, so that nothing is left over from a write that failed.
+Files are opened with `os.O_APPEND` and written without a buffer, so that a failed write leaves nothing pending.
+
+Invariant: a line is in the file completely or not at all. A failed write is truncated; a line torn by a kill is
+truncated before the next append.
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ _CHUNK = 1 << 16
 
 
 def open_new(path: Path) -> int:
-    """A new file to append to. Raises `FileExistsError`: of two processes only one gets it."""
+    """Create a file to append to. Raises `FileExistsError`, so only one process can own it."""
     return os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
 
 def open_again(path: Path) -> int:
-    """A file to append to, made if need be; what stands after its last whole line is cut off."""
+    """Open or create a file to append to, truncated after its last complete line."""
     file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o644)
     size = end = os.fstat(file).st_size
     while end > 0:
@@ -35,7 +37,7 @@ def open_again(path: Path) -> int:
 
 
 def append(file: int, line: bytes, *, durable: bool) -> None:
-    """Append a line; `durable`: wait until the disk has it. Raises `OSError` with the file as it was."""
+    """Append a line and, with `durable`, flush it to disk. Raises `OSError` and restores the file."""
     before = os.fstat(file).st_size
     try:
         rest = memoryview(line)
@@ -50,7 +52,7 @@ def append(file: int, line: bytes, *, durable: bool) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Wait until the disk has the folder's own entries, such as the name of a new file."""
+    """Flush a folder's entries, such as the name of a new file, to disk."""
     file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(file)

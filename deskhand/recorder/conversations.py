@@ -1,8 +1,9 @@
-"""Exchanges of one session as conversations for supervised training. Invariant: every recorded reply is a target of one row only.
+"""Conversations for supervised training, built from the exchanges of one session. Used by `recorder.sft_export`.
 
-An exchange with the same tools whose messages begin with an earlier one's messages and reply goes on with that conversation;
-anything else begins another. A conversation is one row: its longest messages
-with the last reply, and which assistant turns in it were said here.
+An exchange continues a conversation if it has the same tools and its messages start with the conversation; otherwise it
+starts a new one. A conversation is one row: its messages with the last reply, and the indices of the recorded replies.
+
+Invariant: every recorded reply is a target of exactly one row.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from deskhand.recorder.reply_index import running_digests
 
 @dataclass
 class Conversation:
-    """Messages, and the indices of those that are targets."""
+    """Messages, and the indices of the targets."""
 
     messages: tuple[Message, ...]
     tools: str = "[]"
@@ -28,22 +29,22 @@ class Conversation:
 
 
 def conversations(exchanges: Iterable[tuple[str, Exchange]]) -> list[Conversation]:
-    """The conversations of exchanges (id, exchange) in the order in which they were made.
+    """Return the conversations of (id, exchange) pairs in chronological order.
 
-    Each of several replies to one request is a conversation of its own, unless a later request goes on from it.
+    Of several replies to one request the first continues the conversation; the others start new ones.
     """
     tips: dict[tuple[bytes, str], Conversation] = {}
     found: list[Conversation] = []
     for exchange_id, exchange in exchanges:
         digests = running_digests(exchange.messages)
-        going_on = None
+        continued = None
         for digest in reversed(digests[1:]):
-            going_on = tips.pop((digest, exchange.tools), None)
-            if going_on is not None:
+            continued = tips.pop((digest, exchange.tools), None)
+            if continued is not None:
                 break
         for number, reply in enumerate(exchange.replies):
-            row = going_on if number == 0 and going_on is not None else Conversation((), exchange.tools)
-            if row is not going_on:
+            row = continued if number == 0 and continued is not None else Conversation((), exchange.tools)
+            if row is not continued:
                 found.append(row)
             row.messages = (*exchange.messages, reply)
             row.targets.append(len(exchange.messages))
@@ -53,19 +54,19 @@ def conversations(exchanges: Iterable[tuple[str, Exchange]]) -> list[Conversatio
 
 
 def to_json(row: Conversation) -> dict[str, Any]:
-    """A row as chat messages: pictures are `{"type": "image", "image": SHA-256 of the pixels}`."""
+    """Return a row as chat messages; images are `{"type": "image", "image": SHA-256 of the pixels}`."""
     return {
         "messages": [_message(one) for one in row.messages],
         "tools": json.loads(row.tools),
         "targets": row.targets,
-        "images": [sha256 for one in row.messages for sha256 in one.pictures],
+        "images": [sha256 for one in row.messages for sha256 in one.image_hashes],
         "exchanges": row.exchange_ids,
     }
 
 
 def _message(one: Message) -> dict[str, Any]:
     content: Any = one.text
-    if one.pictures:
+    if one.image_hashes:
         content = [
             {"type": "text", "text": part} if isinstance(part, str) else {"type": "image", "image": part.sha256}
             for part in one.parts

@@ -1,8 +1,8 @@
-"""Requests and replies of any engine, read after the fact. Invariant: what is not understood exactly is not turned into a training
-row, and says why.
+"""Parsing of recorded requests and replies of the three APIs, streamed or not.
 
-An `Exchange` is one request that an upstream answered: the messages, the replies (one per choice) and, where the upstream returned
-them, the token ids and log-probs. `read_exchange` reads the bodies of the three APIs, streamed or not.
+Used by `recorder.recording_proxy` and `recorder.sft_export`; start with `read_exchange`. An `Exchange` has the
+messages, the replies (one per choice) and, if the upstream returned them, token ids and log-probs. Anything that is not
+understood exactly is rejected with a reason.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Api = Literal["chat", "messages", "responses"]
 
 @dataclass(frozen=True, slots=True)
 class TokenRecord:
-    """What vLLM's `return_token_ids` gives of one choice: placeholders in the prompt are expanded."""
+    """Token ids of one choice from vLLM's `return_token_ids`, with expanded placeholders in the prompt."""
 
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
@@ -31,24 +31,24 @@ class TokenRecord:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """One answered request. `tokens` has an entry per reply, or none at all."""
+    """One answered request. `tokens` has one entry per reply, or none."""
 
     messages: tuple[Message, ...]
     replies: tuple[Message, ...]
     finish_reasons: tuple[str, ...]
     tokens: tuple[TokenRecord, ...] = ()
     tools: str = "[]"
-    """The tools that were offered, as JSON in the API's own form."""
+    """Tool definitions of the request, as JSON in the API's own format."""
 
 
 def api_of(path: str) -> Api | None:
-    """Which API a path belongs to; None for paths whose requests are passed on and not recorded."""
-    ends: dict[str, Api] = {"/chat/completions": "chat", "/messages": "messages", "/responses": "responses"}
-    return next((api for end, api in ends.items() if path.endswith(end)), None)
+    """Return the API of a path; None for paths that are not recorded."""
+    suffixes: dict[str, Api] = {"/chat/completions": "chat", "/messages": "messages", "/responses": "responses"}
+    return next((api for suffix, api in suffixes.items() if path.endswith(suffix)), None)
 
 
 def read_exchange(api: Api, request: Mapping[str, Any], reply: Mapping[str, Any], images: ImageStore) -> Exchange:
-    """Read a request and its reply (`assembled`, if it was streamed). Raises `RequestRefused` naming what is not understood."""
+    """Read a request and its reply (from `assemble_stream` if streamed). Raises `InvalidRequestError`."""
     tools = json.dumps(request.get("tools") or [], ensure_ascii=False, sort_keys=True)
     return replace(_READERS[api](request, reply, images), tools=tools)
 
@@ -60,13 +60,13 @@ def _messages(request: Mapping[str, Any], reply: Mapping[str, Any], images: Imag
 
 def _responses(request: Mapping[str, Any], reply: Mapping[str, Any], images: ImageStore) -> Exchange:
     if request.get("previous_response_id") is not None:
-        raise InvalidRequestError("the conversation before it is stored upstream", param="previous_response_id")
+        raise InvalidRequestError("the earlier conversation is stored upstream", param="previous_response_id")
     instructions = request.get("instructions")
     system = (message("system", instructions),) if isinstance(instructions, str) else ()
     conversation = system + responses.read_input(request.get("input"), images)
     *_, replied = responses.read_input(reply.get("output"), images)
     if replied.role != "assistant":
-        raise InvalidRequestError("the response holds no message of the assistant", param="output")
+        raise InvalidRequestError("the response has no assistant message", param="output")
     return Exchange(conversation, (replied,), (str(reply.get("status")),))
 
 
@@ -74,7 +74,7 @@ def _chat(request: Mapping[str, Any], reply: Mapping[str, Any], images: ImageSto
     choices = reply.get("choices")
     if not isinstance(choices, list) or not choices:
         raise InvalidRequestError("the reply has no choices", param="choices")
-    replies = tuple(_one(choice, f"choices[{index}].message", images) for index, choice in enumerate(choices))
+    replies = tuple(_read_choice(choice, f"choices[{index}].message", images) for index, choice in enumerate(choices))
     prompt_ids = reply.get("prompt_token_ids")
     tokens = tuple(_tokens(prompt_ids, choice) for choice in choices) if isinstance(prompt_ids, list) else ()
     reasons = tuple(str(choice.get("finish_reason")) for choice in choices)
@@ -89,17 +89,17 @@ def _chat(request: Mapping[str, Any], reply: Mapping[str, Any], images: ImageSto
 _READERS = {"chat": _chat, "messages": _messages, "responses": _responses}
 
 
-def _one(choice: Any, where: str, images: ImageStore) -> Message:
-    said = choice.get("message") if isinstance(choice, Mapping) else None
-    if not isinstance(said, Mapping):
+def _read_choice(choice: Any, where: str, images: ImageStore) -> Message:
+    reply = choice.get("message") if isinstance(choice, Mapping) else None
+    if not isinstance(reply, Mapping):
         raise InvalidRequestError("a choice has no message", param=where)
     known = ("role", "content", "tool_calls", "reasoning_content", "reasoning")
-    kept = {name: value for name, value in said.items() if name in known and value not in (None, [])}
-    return chat.read_messages([{"content": "", **kept}], images)[0]
+    fields = {name: value for name, value in reply.items() if name in known and value not in (None, [])}
+    return chat.read_messages([{"content": "", **fields}], images)[0]
 
 
 def _tokens(prompt_ids: list[int], choice: Mapping[str, Any]) -> TokenRecord | None:
-    """None when the choice lacks its ids or its log-probs, or they are not equally many."""
+    """Return the choice's tokens; None if ids or log-probs are missing or differ in number."""
     ids, scored = choice.get("token_ids"), (choice.get("logprobs") or {}).get("content")
     if not isinstance(ids, list) or not isinstance(scored, list) or len(ids) != len(scored):
         return None
@@ -108,20 +108,20 @@ def _tokens(prompt_ids: list[int], choice: Mapping[str, Any]) -> TokenRecord | N
     return TokenRecord(tuple(prompt_ids), tuple(ids), tuple(float(entry["logprob"]) for entry in scored))
 
 
-def assembled(api: Api, raw: bytes) -> dict[str, Any]:
-    """The reply that a stream of server-sent events amounts to. Raises `ValueError` when the stream does not end as it should."""
+def assemble_stream(api: Api, raw: bytes) -> dict[str, Any]:
+    """Return the reply contained in a stream of server-sent events. Raises `ValueError` if the stream is incomplete."""
     events = list(_events(raw))
     if api == "responses":
-        ends = ("response.completed", "response.incomplete")
-        found = [event["response"] for event in events if event.get("type") in ends]
+        final_types = ("response.completed", "response.incomplete")
+        found = [event["response"] for event in events if event.get("type") in final_types]
         if not found:
-            raise ValueError("the stream ends without a completed response")
+            raise ValueError("the stream has no completed response")
         return found[-1]
-    return _assembled_message(events) if api == "messages" else _assembled_chat(events)
+    return _assemble_message(events) if api == "messages" else _assemble_chat(events)
 
 
 def _events(raw: bytes) -> Iterator[dict[str, Any]]:
-    """The events of a stream, `{"type": "[DONE]"}` among them."""
+    """Yield the events of a stream; `[DONE]` as `{"type": "[DONE]"}`."""
     for block in raw.replace(b"\r\n", b"\n").split(b"\n\n"):
         lines = [line[5:].strip() for line in block.split(b"\n") if line.startswith(b"data:")]
         data = b"\n".join(lines)
@@ -130,15 +130,15 @@ def _events(raw: bytes) -> Iterator[dict[str, Any]]:
         elif data:
             event = json.loads(data)
             if not isinstance(event, dict) or "error" in event:
-                raise ValueError(f"the stream holds an error: {str(event)[:200]}")
+                raise ValueError(f"the stream contains an error: {str(event)[:200]}")
             yield event
 
 
-def _assembled_chat(events: list[dict[str, Any]]) -> dict[str, Any]:
+def _assemble_chat(events: list[dict[str, Any]]) -> dict[str, Any]:
     choices: dict[int, dict[str, Any]] = {}
     whole: dict[str, Any] = {}
     if not any(event.get("type") == "[DONE]" for event in events):
-        raise ValueError("the stream breaks off: it does not end with [DONE]")
+        raise ValueError("the stream does not end with [DONE]")
     for event in events:
         whole |= {name: event[name] for name in ("id", "model", "prompt_token_ids") if event.get(name) is not None}
         for part in event.get("choices", ()):
@@ -150,18 +150,18 @@ def _assembled_chat(events: list[dict[str, Any]]) -> dict[str, Any]:
             scored = (part.get("logprobs") or {}).get("content") or ()
             choice.setdefault("logprobs", {"content": []})["content"].extend(scored)
     if not choices or any(choice["finish_reason"] is None for choice in choices.values()):
-        raise ValueError("the stream ends before its choices do")
+        raise ValueError("the stream has unfinished choices")
     return {**whole, "choices": [choices[index] for index in sorted(choices)]}
 
 
-def _add_delta(said: dict[str, Any], delta: Mapping[str, Any]) -> None:
+def _add_delta(reply: dict[str, Any], delta: Mapping[str, Any]) -> None:
     for name in ("content", "reasoning_content", "reasoning"):
         if delta.get(name):
-            said[name] = said.get(name, "") + delta[name]
+            reply[name] = reply.get(name, "") + delta[name]
     for call in delta.get("tool_calls") or ():
-        calls = said["tool_calls"]
+        calls = reply["tool_calls"]
         if not 0 <= call["index"] <= len(calls):
-            raise ValueError(f"tool call {call['index']} begins after {len(calls)} others")
+            raise ValueError(f"tool call {call['index']} starts after {len(calls)} others")
         if call["index"] == len(calls):
             calls.append({"type": "function", "id": "", "function": {"name": "", "arguments": ""}})
         target = calls[call["index"]]
@@ -170,7 +170,7 @@ def _add_delta(said: dict[str, Any], delta: Mapping[str, Any]) -> None:
             target["function"][name] += value or ""
 
 
-def _assembled_message(events: list[dict[str, Any]]) -> dict[str, Any]:
+def _assemble_message(events: list[dict[str, Any]]) -> dict[str, Any]:
     whole: dict[str, Any] = {}
     blocks: dict[int, dict[str, Any]] = {}
     inputs: dict[int, str] = {}
@@ -189,8 +189,8 @@ def _assembled_message(events: list[dict[str, Any]]) -> dict[str, Any]:
         elif kind == "message_delta":
             whole |= event["delta"]
     if whole.get("stop_reason") is None or not any(event.get("type") == "message_stop" for event in events):
-        raise ValueError("the stream ends before its message does")
-    for index, written in inputs.items():
-        if blocks[index].get("type") == "tool_use" and written:
-            blocks[index]["input"] = json.loads(written)
+        raise ValueError("the stream has an unfinished message")
+    for index, text in inputs.items():
+        if blocks[index].get("type") == "tool_use" and text:
+            blocks[index]["input"] = json.loads(text)
     return {**whole, "content": [blocks[index] for index in sorted(blocks)]}

@@ -1,9 +1,9 @@
-"""A checkpoint's image processor, made faster. Invariant: values and grid are its own to the last bit, or it makes them itself.
+"""Faster replacement for a checkpoint's image processor, with identical values. Used by `recorder.images`.
 
-After resizing, what these processors do to a value depends on its byte and its channel alone. Those 256 values of each channel are
-asked of the processor once; pixels are then put into patches as bytes, an eighth of what their values take, and looked up when
-somebody asks for the values. At construction pictures are made both ways; where one value differs (another kind of processor,
-other settings), the processor is used as it is and its values are kept.
+After resizing, Qwen-VL processors map each byte of a channel to a value, independent of its position. The 256 values of
+each channel are read from the processor once; pixels are stored in patches as bytes (an eighth of the size) and looked
+up on access. At construction both paths are compared on sample images; if any value differs (another kind of processor,
+other settings), the processor itself is used.
 """
 
 from __future__ import annotations
@@ -20,70 +20,68 @@ from deskhand.types import Checksum
 
 Grid = tuple[int, int, int]
 _CHANNELS = 3
-_TRIED = ((130, 70), (64, 333), (501, 500))
-"""Sizes of the pictures that are made both ways; they must be resized."""
-_AT_ONCE = 128
-"""Patches that are looked up at once, so that what is made on the way stays in the processor's cache."""
+_SAMPLE_SIZES = ((130, 70), (64, 333), (501, 500))
+"""Sizes of the compared images; all of them are resized."""
+_CHUNK = 128
+"""Patches looked up at once, so that intermediate arrays stay in the CPU cache."""
 
 
 @dataclass(frozen=True, slots=True)
 class PatchLookup:
-    """What makes values of what is kept. Plain numbers: it goes to other processes, whose libraries may lack the processor.
+    """Converts stored patches to values. Picklable, for processes without the processor's library.
 
-    `table_CV`: float32[channels, 256]; None where the processor itself made the values, which are then what is kept.
-    `frames`: how often a picture's one frame stands in a patch.
+    `table_CV`: float32[channels, 256], or None if the stored patches are the processor's values.
+    `frames`: number of copies of the frame in a patch.
     """
 
     table_CV: np.ndarray | None
     frames: int
 
-    def shape(self, kept: np.ndarray) -> tuple[int, int]:
-        """The shape of the values of what was kept."""
+    def shape(self, patches: np.ndarray) -> tuple[int, int]:
+        """Return the shape of the values of stored patches."""
         if self.table_CV is None:
-            return kept.shape[0], kept.shape[1]
-        return kept.shape[1], _CHANNELS * self.frames * kept.shape[2]
+            return patches.shape[0], patches.shape[1]
+        return patches.shape[1], _CHANNELS * self.frames * patches.shape[2]
 
-    def values(self, kept: np.ndarray) -> np.ndarray:
-        """float32[patches, patch values] of what was kept."""
+    def values(self, patches: np.ndarray) -> np.ndarray:
+        """Return float32[patches, patch values] of stored patches."""
         if self.table_CV is None:
-            return kept
-        channels, count, size = kept.shape
+            return patches
+        channels, count, size = patches.shape
         values_NCFP = np.empty((count, channels, self.frames, size), dtype=np.float32)
-        for start in range(0, count, _AT_ONCE):
-            some = slice(start, start + _AT_ONCE)
+        for start in range(0, count, _CHUNK):
+            chunk = slice(start, start + _CHUNK)
             for channel in range(channels):
-                values_NCFP[some, channel] = np.take(self.table_CV[channel], kept[channel, some], mode="clip")[:, None]
+                table = self.table_CV[channel]
+                values_NCFP[chunk, channel] = np.take(table, patches[channel, chunk], mode="clip")[:, None]
         return values_NCFP.reshape(count, -1)
 
 
 class PatchExtractor:
-    """Makes patches of one processor's pictures; thread-safe, blocking.
-
-    `processor`: of the Qwen-VL families, with `merge_size` and a call that takes `images` and `return_tensors`.
-    """
+    """Extracts patches of images like a Qwen-VL `processor`; thread-safe, blocking."""
 
     def __init__(self, processor: Any) -> None:
         self._processor = processor
-        self._resized: Callable[..., tuple[int, int]] | None = getattr(
+        self._smart_resize: Callable[..., tuple[int, int]] | None = getattr(
             inspect.getmodule(type(processor)), "smart_resize", None
         )
         self.lookup = PatchLookup(None, 1)
         try:
             self.lookup = PatchLookup(self._read_table(), processor.temporal_patch_size)
-            if not all(self._agrees(width, height) for width, height in _TRIED):
+            if not all(self._matches(width, height) for width, height in _SAMPLE_SIZES):
                 self.lookup = PatchLookup(None, 1)
-        except Exception:  # whatever this processor lacks or raises, it is used as it is
+        except Exception:  # an unsupported processor is used as it is
             self.lookup = PatchLookup(None, 1)
 
     @property
     def fast(self) -> bool:
-        """Whether patches are looked up."""
+        """Whether values are looked up."""
         return self.lookup.table_CV is not None
 
-    def keep(self, rgb: Image.Image) -> tuple[np.ndarray, Grid]:
-        """(what `lookup` takes, (t, h, w) in patches). Raises `ValueError` for a size that the checkpoint cannot take.
+    def extract(self, rgb: Image.Image) -> tuple[np.ndarray, Grid]:
+        """Return (patches for `lookup`, (t, h, w) in patches). Raises `ValueError` for an unsupported size.
 
-        It is uint8[channels, patches, values of one frame], or where the processor itself is used the values.
+        The patches are uint8[channels, patches, values of one frame], or the processor's values if it is used itself.
         """
         return self._in_patches(rgb) if self.fast else self._by_processor(rgb)
 
@@ -93,11 +91,10 @@ class PatchExtractor:
         return np.ascontiguousarray(out["pixel_values"], dtype=np.float32), (time, height, width)
 
     def _in_patches(self, rgb: Image.Image) -> tuple[np.ndarray, Grid]:
-        """uint8[channels, patches, values of one frame] after resizing, in the processor's order, and the grid."""
         processor = self._processor
         patch, merge = processor.patch_size, processor.merge_size
-        assert self._resized is not None
-        height, width = self._resized(
+        assert self._smart_resize is not None
+        height, width = self._smart_resize(
             rgb.height,
             rgb.width,
             factor=patch * merge,
@@ -107,19 +104,19 @@ class PatchExtractor:
         if (width, height) != rgb.size:
             rgb = rgb.resize((width, height), resample=processor.resample)
         rows, columns = height // patch, width // patch
-        strip = np.dtype((np.void, patch))  # a patch's row of one channel, moved as a whole
-        kept_CNP = np.empty((_CHANNELS, rows * columns, patch * patch), dtype=np.uint8)
+        strip = np.dtype((np.void, patch))  # one channel of a row of a patch, copied as a unit
+        patches_CNP = np.empty((_CHANNELS, rows * columns, patch * patch), dtype=np.uint8)
         for channel, band in enumerate(rgb.split()):
             strips = (
                 np.ascontiguousarray(band).view(strip).reshape(rows // merge, merge, patch, columns // merge, merge)
             )
             # (block row, block column, row in block, column in block, patch row)
             ordered = strips.transpose(0, 3, 1, 4, 2)
-            kept_CNP[channel].view(strip).reshape(ordered.shape)[...] = ordered
-        return kept_CNP, (1, rows, columns)
+            patches_CNP[channel].view(strip).reshape(ordered.shape)[...] = ordered
+        return patches_CNP, (1, rows, columns)
 
     def _read_table(self) -> np.ndarray:
-        """What the processor makes of each byte in each channel. Raises when that is not one value."""
+        """Return the processor's value of each byte in each channel."""
         side = self._processor.patch_size * self._processor.merge_size
         while side * side < max(256, self._processor.size["shortest_edge"]):
             side += self._processor.patch_size * self._processor.merge_size
@@ -133,28 +130,28 @@ class PatchExtractor:
             table_CV[channel, bytes_CNP[channel]] = values_NCP[:, channel]
         return table_CV
 
-    def _agrees(self, width: int, height: int) -> bool:
+    def _matches(self, width: int, height: int) -> bool:
         noise = np.random.default_rng([width, height]).integers(0, 256, (height, width, _CHANNELS), dtype=np.uint8)
-        (kept, grid), (theirs, other) = self.keep(Image.fromarray(noise)), self._by_processor(Image.fromarray(noise))
-        ours = self.lookup.values(kept)
-        return grid == other and ours.shape == theirs.shape and ours.tobytes() == theirs.tobytes()
+        image = Image.fromarray(noise)
+        (patches, grid), (expected, expected_grid) = self.extract(image), self._by_processor(image)
+        values = self.lookup.values(patches)
+        return grid == expected_grid and values.shape == expected.shape and values.tobytes() == expected.tobytes()
 
 
 class StoredPatches:
-    """A picture's patches as they are kept; `numpy.asarray` makes their values, float32 of `shape`, and the first are noted in
-    `checksum`.
+    """An image's stored patches; `numpy.asarray` computes their float32 values and records `checksum`.
 
-    `nbytes`: of what is kept.
+    `nbytes` is the stored size.
     """
 
-    def __init__(self, lookup: PatchLookup, kept: np.ndarray, checksum: Checksum) -> None:
-        self._lookup, self._kept, self._checksum = lookup, kept, checksum
-        self.shape, self.nbytes = lookup.shape(kept), kept.nbytes
+    def __init__(self, lookup: PatchLookup, patches: np.ndarray, checksum: Checksum) -> None:
+        self._lookup, self._patches, self._checksum = lookup, patches, checksum
+        self.shape, self.nbytes = lookup.shape(patches), patches.nbytes
 
     def __len__(self) -> int:
         return self.shape[0]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        values = self._lookup.values(self._kept)
-        self._checksum.note(values)
+        values = self._lookup.values(self._patches)
+        self._checksum.record(values)
         return np.array(values, dtype=dtype, copy=copy)

@@ -1,12 +1,16 @@
-"""The call graph of an episode. Invariant: every sampled token is in exactly one sequence, however the calls are merged.
+"""Call graph of an episode and its merge into training sequences.
 
-A *call* is one model call: a full prompt and the completion that was sampled for it. A call whose prompt starts with an
-earlier call's prompt + output, token for token and image for image, *extends* that call; anything else is a fork: edited history,
-a retry, one of several calls at once, a sub-agent, a compacted context. A chain of extending calls is one *sequence*: prompt and
-observation tokens are context, sampled tokens are trained once. Calls in `untrained` are kept and never trained.
+Used by the recorder, the store and the trainer; start with `CallGraph.add` and `CallGraph.sequences`.
 
-The graph holds of each call what it adds to its parent, so it grows with an episode's tokens; whole prompts are made when they
-are asked for.
+A *call* is one model call: a full prompt and the completion sampled for it. A call whose prompt starts with an earlier
+call's prompt + output (same tokens, same images) *extends* that call; anything else is a fork: edited history, a retry,
+concurrent calls, a sub-agent, a compacted context. A chain of extending calls is one *sequence*: prompt and observation
+tokens are context, sampled tokens are trained on once. Calls in `untrained` are stored and never trained on.
+
+Each node stores only what it adds to its parent, so the graph grows with an episode's tokens; full prompts are built on
+access.
+
+Invariant: every sampled token is in exactly one sequence, however the calls are merged.
 """
 
 from __future__ import annotations
@@ -21,14 +25,14 @@ from deskhand.errors import RecordError
 from deskhand.types import Completion, ImageSpan
 
 FORMAT = 1
-"""Version of the dictionary that `CallGraph.to_dict` writes."""
+"""Version of the dictionary written by `CallGraph.to_dict`."""
 _TAIL = 16
-"""Ids before a call's end that are compared first; they are sampled ids, so almost every wrong candidate differs in them."""
+"""Sampled ids at a call's end that are compared first; almost every wrong candidate differs in them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One recorded call. `prompt_ids` are expanded; `spans` are in prompt coordinates."""
+    """One recorded call. `prompt_ids` have expanded placeholders; `spans` are in prompt positions."""
 
     id: str
     parent: str | None
@@ -38,11 +42,11 @@ class Call:
     temperature: float = 1.0
     text: str = ""
     agent: str = ""
-    """Which of the episode's agents asked; empty for the only or the first one."""
+    """Agent that made the call; empty for the only or first one."""
 
     @property
     def end_ids(self) -> tuple[int, ...]:
-        """Prompt and output together: what a later prompt must start with to extend this call."""
+        """Prompt + output, the required prefix of an extending prompt."""
         return self.prompt_ids + self.completion.token_ids
 
     @property
@@ -51,7 +55,7 @@ class Call:
         return len(self.prompt_ids) + len(self.completion.token_ids)
 
     def is_extended_by(self, prompt_ids: tuple[int, ...], spans: tuple[ImageSpan, ...]) -> bool:
-        """Whether a prompt starts with this call's prompt + output, token for token and image for image."""
+        """Return whether a prompt starts with this call's prompt + output, including its images."""
         start, end, output = len(self.prompt_ids), self.end, self.completion.token_ids
         if end > len(prompt_ids) or prompt_ids[max(start, end - _TAIL) : end] != output[-_TAIL:]:
             return False
@@ -62,9 +66,9 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """One training row: int ids[T], bool sampled[T], float logprobs[T] and int versions[T] (0.0 and -1 where not sampled).
+    """One training sequence: int ids[T], bool sampled[T], float logprobs[T], int versions[T] (0.0, -1 if not sampled).
 
-    `call_ids`: the trained calls in it, in order.
+    `call_ids` are its trained calls, in order.
     """
 
     token_ids: tuple[int, ...]
@@ -78,28 +82,28 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A call without what its parent has."""
+    """A call without the part that its parent has."""
 
     id: str
     parent: str | None
     new_prompt_ids: tuple[int, ...]
     new_spans: tuple[ImageSpan, ...]
     completion: Completion
-    """Its `served_ids` are empty where they are those of the prompt."""
+    """`served_ids` are empty if equal to the prompt."""
     temperature: float
     text: str
     agent: str
     end: int
     """Length of prompt and output."""
     span_count: int
-    """Images in the whole prompt."""
+    """Number of images in the full prompt."""
 
 
 class CallGraph:
-    """The calls of one episode in the order in which they were made. New calls come in through `add` alone.
+    """The calls of one episode in the order in which they were made.
 
-    `untrained`: ids of calls that are kept and not trained, with the reason: "orphan" (a retry's), "unsent" (its reply reached
-    nobody) or "inexact" (the engine says so).
+    `untrained` maps ids of calls that are not trained on to the reason: "superseded" (repeated by a later request),
+    "undelivered" (the reply was not sent) or "inexact" (reported by the engine).
     """
 
     def __init__(self, calls: Iterable[Call] = ()) -> None:
@@ -111,12 +115,12 @@ class CallGraph:
 
     @property
     def calls(self) -> Calls:
-        """The calls as a sequence; each is made whole when it is asked for."""
+        """The calls as a sequence; each is built on access."""
         return Calls(self, self.ids)
 
     @property
     def ids(self) -> list[str]:
-        """The calls' ids, in order."""
+        """Ids of the calls, in order."""
         return list(self._nodes)
 
     def __contains__(self, call_id: object) -> bool:
@@ -131,25 +135,22 @@ class CallGraph:
         return f"CallGraph({self.ids})"
 
     def get(self, call_id: str) -> Call:
-        """The call of that id. Raises `KeyError`."""
-        tip = self._tips.get(call_id)  # one look-up: other threads ask while calls are added
+        """Return the call with that id. Raises `KeyError`."""
+        tip = self._tips.get(call_id)  # one lookup: calls may be added in another thread
         if tip is not None:
             return tip
         node = self._nodes[call_id]
-        line = self._line(node)
+        path = self._path(node)
         prompt_ids = tuple(
-            chain(*(one.new_prompt_ids + one.completion.token_ids for one in line[:-1]), node.new_prompt_ids)
+            chain(*(one.new_prompt_ids + one.completion.token_ids for one in path[:-1]), node.new_prompt_ids)
         )
-        spans = tuple(chain(*(one.new_spans for one in line)))
+        spans = tuple(chain(*(one.new_spans for one in path)))
         done = node.completion
         done = replace(done, served_ids=done.served_ids or prompt_ids)
         return Call(node.id, node.parent, prompt_ids, spans, done, node.temperature, node.text, node.agent)
 
     def parent_of(self, prompt_ids: tuple[int, ...], spans: tuple[ImageSpan, ...], temperature: float) -> str | None:
-        """Id of the call with the longest prompt + output that this prompt starts with and that nothing extends yet.
-
-        Costs a few comparisons per unextended call and one comparison of the prompt's length.
-        """
+        """Return the id of the longest call that this prompt extends and that no other call extends yet."""
         best: Call | None = None
         for call in self._tips.values():
             if call.temperature != temperature or (best is not None and call.end <= best.end):
@@ -159,7 +160,7 @@ class CallGraph:
         return best.id if best else None
 
     def add(self, call: Call) -> None:
-        """Append a call. Raises `RecordError` as `check`."""
+        """Append a call. Raises `RecordError` like `check`."""
         self.check(call)
         node = self._node_of(call)
         if call.parent is not None:
@@ -170,41 +171,43 @@ class CallGraph:
             self.untrained[call.id] = "inexact"
 
     def check(self, call: Call) -> None:
-        """Raise `RecordError` unless a call can be added.
+        """Raise `RecordError` if a call cannot be added.
 
-        It cannot when its completion is inconsistent, its id is taken, its parent is unknown or not a prefix of it, or another call
-        extends that parent already.
+        Causes are an inconsistent completion, a duplicate id, and a parent that is unknown, already extended or not a
+        prefix.
         """
         done = call.completion
         if not len(done.token_ids) == len(done.logprobs) == len(done.versions):
             raise RecordError(
                 "lengths",
-                f"call {call.id} has {len(done.token_ids)} ids, {len(done.logprobs)} log-probs, {len(done.versions)} versions",
+                f"call {call.id} has {len(done.token_ids)} ids, {len(done.logprobs)} log-probs and "
+                f"{len(done.versions)} versions",
             )
         if call.id in self._nodes:
-            raise RecordError("duplicate_call", f"call {call.id} is recorded already")
+            raise RecordError("duplicate_call", f"call {call.id} is already recorded")
         if call.parent is None:
             return
         if call.parent not in self._nodes:
             raise RecordError("unknown_parent", f"call {call.id} extends call {call.parent}, which is not recorded")
         parent = self._tips.get(call.parent)
         if parent is None:
-            raise RecordError("fork", f"call {call.id} extends call {call.parent}, which another call extends already")
+            raise RecordError("fork", f"call {call.id} extends call {call.parent}, which is already extended")
         if parent.temperature != call.temperature or not parent.is_extended_by(call.prompt_ids, call.spans):
             raise RecordError("not_a_prefix", f"call {call.id} does not extend call {call.parent}")
 
     def sequences(self, merge: bool = True) -> list[Sequence]:
-        """Training rows. `merge=False` gives one row per call: the same sampled tokens, more context tokens.
+        """Return the training sequences: one per chain, or one per call with `merge=False`.
 
-        Untrained calls have no row of their own; in a row that goes on from one, its tokens are context.
+        Untrained calls have no sequence of their own; in a chain their tokens are context.
         """
-        lasts = [call_id for call_id in self._nodes if not merge or call_id in self._tips]
         found = []
-        for call_id in lasts:
-            line = self._line(self._nodes[call_id])
-            trained = {one.id for one in (line if merge else line[-1:]) if one.id not in self.untrained}
+        for call_id in self._nodes:
+            if merge and call_id not in self._tips:
+                continue
+            path = self._path(self._nodes[call_id])
+            trained = {node.id for node in (path if merge else path[-1:]) if node.id not in self.untrained}
             if trained:
-                found.append(_row(line, trained))
+                found.append(_sequence(path, trained))
         return found
 
     @property
@@ -212,31 +215,29 @@ class CallGraph:
         return sum(len(node.completion.token_ids) for node in self._nodes.values())
 
     def to_dict(self) -> dict[str, Any]:
-        """A lossless dictionary of JSON types. Of an extending call only what comes after its parent is written."""
+        """Return a lossless dictionary of JSON types; an extending call is written without its parent's part."""
         data: dict[str, Any] = {"format": FORMAT, "calls": [self.call_to_dict(call_id) for call_id in self._nodes]}
         return {**data, "untrained": dict(self.untrained)} if self.untrained else data
 
     def call_to_dict(self, call_id: str) -> dict[str, Any]:
-        """One call's part of `to_dict`: what it has beyond its parent."""
+        """Return one call's entry of `to_dict`."""
         return self._node_to_dict(self._nodes[call_id])
 
     def dict_of(self, call: Call) -> dict[str, Any]:
-        """What `call_to_dict` will give once the call is added. Raises `RecordError` as `check`."""
+        """Return the entry that a call will have once added. Raises `RecordError` like `check`."""
         self.check(call)
         return self._node_to_dict(self._node_of(call))
 
     def _node_of(self, call: Call) -> _Node:
-        before, shown = (
-            (self._nodes[call.parent].end, self._nodes[call.parent].span_count) if call.parent is not None else (0, 0)
-        )
+        parent = self._nodes[call.parent] if call.parent is not None else None
+        start, num_spans = (parent.end, parent.span_count) if parent is not None else (0, 0)
         done = call.completion
-        kept = replace(done, served_ids=()) if done.served_ids == call.prompt_ids else done
         return _Node(
             call.id,
             call.parent,
-            call.prompt_ids[before:],
-            call.spans[shown:],
-            kept,
+            call.prompt_ids[start:],
+            call.spans[num_spans:],
+            replace(done, served_ids=()) if done.served_ids == call.prompt_ids else done,
             call.temperature,
             call.text,
             call.agent,
@@ -269,7 +270,7 @@ class CallGraph:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> CallGraph:
-        """The graph that `to_dict` wrote. Raises `RecordError` when the dictionary is of another format or inconsistent."""
+        """Read what `to_dict` wrote. Raises `RecordError` for another format or inconsistent calls."""
         if data.get("format") != FORMAT:
             raise RecordError(
                 "format", f"call graph of format {data.get('format')}; this version reads format {FORMAT}"
@@ -279,12 +280,12 @@ class CallGraph:
             graph.add_dict(entry)
         unknown = set(data.get("untrained", ())) - set(graph._nodes)
         if unknown:
-            raise RecordError("unknown_call", f"calls {sorted(unknown)} are marked as untrained and not recorded")
+            raise RecordError("unknown_call", f"untrained calls {sorted(unknown)} are not recorded")
         graph.untrained.update(data.get("untrained", {}))
         return graph
 
     def add_dict(self, entry: Mapping[str, Any]) -> Call:
-        """Append the call that `call_to_dict` wrote and return it. Raises `RecordError` as `add`."""
+        """Append a call written by `call_to_dict` and return it. Raises `RecordError` like `add`."""
         parent = self._tips.get(entry["parent"]) if entry["parent"] is not None else None
         prompt_ids = (parent.end_ids if parent else ()) + tuple(entry["new_prompt_ids"])
         spans = (parent.spans if parent else ()) + tuple(ImageSpan(*span) for span in entry["new_spans"])
@@ -310,16 +311,16 @@ class CallGraph:
         self.add(call)
         return call
 
-    def _line(self, node: _Node) -> list[_Node]:
-        """The nodes from the first that this one goes on from to itself."""
-        line = [node]
-        while (parent := line[-1].parent) is not None:
-            line.append(self._nodes[parent])
-        return line[::-1]
+    def _path(self, node: _Node) -> list[_Node]:
+        """Return the nodes from the root of the chain to this one."""
+        path = [node]
+        while (parent := path[-1].parent) is not None:
+            path.append(self._nodes[parent])
+        return path[::-1]
 
 
 class Calls(collections.abc.Sequence[Call]):
-    """Calls of a graph, made whole one at a time. Equal to any sequence of equal calls."""
+    """Calls of a graph, built on access. Equal to any sequence of equal calls."""
 
     def __init__(self, graph: CallGraph, ids: list[str]) -> None:
         self._graph, self._ids = graph, ids
@@ -349,11 +350,11 @@ class Calls(collections.abc.Sequence[Call]):
         return f"Calls({self._ids})"
 
 
-def _row(line: list[_Node], trained: Container[str]) -> Sequence:
-    """The row of nodes that each go on from the one before, up to the last that is trained."""
+def _sequence(path: list[_Node], trained: Container[str]) -> Sequence:
+    """Return the sequence of a chain, up to its last trained node."""
     ids, sampled, logprobs, versions = list[int](), list[bool](), list[float](), list[int]()
     spans, call_ids, length = list[ImageSpan](), list[str](), 0
-    for node in line:
+    for node in path:
         done, known = node.completion, len(node.new_prompt_ids)
         count, is_trained = len(done.token_ids), node.id in trained
         ids += node.new_prompt_ids + done.token_ids
@@ -365,15 +366,13 @@ def _row(line: list[_Node], trained: Container[str]) -> Sequence:
             call_ids.append(node.id)
             length = len(ids)
             if length != node.end:
-                raise RecordError("overlap", f"call {node.id} ends at {node.end}, in its row at {length}")
-    shown = sum(span.start < length for span in spans)
-    kept = slice(length)
+                raise RecordError("overlap", f"call {node.id} ends at {node.end}, but at {length} in its sequence")
     return Sequence(
-        tuple(ids[kept]),
-        tuple(sampled[kept]),
-        tuple(logprobs[kept]),
-        tuple(versions[kept]),
-        tuple(spans[:shown]),
+        tuple(ids[:length]),
+        tuple(sampled[:length]),
+        tuple(logprobs[:length]),
+        tuple(versions[:length]),
+        tuple(span for span in spans if span.start < length),
         tuple(call_ids),
-        line[-1].temperature,
+        path[-1].temperature,
     )

@@ -1,7 +1,8 @@
-"""What every route of the recorder shares. Invariant: whatever a client sends, it gets an answer that says what is wrong; the
-recorder's own failures are in its log and tell the client nothing.
+"""Authentication, error responses and body parsing of the recorder's HTTP routes.
 
-Keys come as `Authorization: Bearer KEY` or `x-api-key: KEY`. A wrong or missing key is 401, one of another session 403.
+Used by `recorder.server` and `recorder.recording_proxy`. Keys are sent as `Authorization: Bearer KEY` or
+`x-api-key: KEY`. An invalid or missing key is 401, a key of another session 403. Internal errors are logged and hidden
+from the client.
 """
 
 from __future__ import annotations
@@ -22,26 +23,26 @@ from deskhand.recorder.sessions import Session, SessionAccess, SessionRegistry
 log = structlog.get_logger()
 Handler = Callable[[Request], Awaitable[Response]]
 ErrorBody = Callable[[str, str, str | None, str], dict[str, Any]]
-"""(message, type, parameter, code) to the body of an API's errors."""
-_DEEPEST = 100
+"""Builds an API's error body from (message, type, parameter, code)."""
+_MAX_DEPTH = 100
 
 
 def openai_error(message: str, kind: str, param: str | None, code: str) -> dict[str, Any]:
-    """OpenAI's body of an error."""
+    """Return OpenAI's error body."""
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
 def anthropic_error(message: str, kind: str, param: str | None, code: str) -> dict[str, Any]:
-    """Anthropic's body of an error; what it has no place for stands in the message."""
-    named = f"{param}: {message}" if param else message
+    """Return Anthropic's error body; the parameter is prefixed to the message."""
+    text = f"{param}: {message}" if param else message
     kind = kind if kind in ("authentication_error", "permission_error", "invalid_request_error") else "api_error"
-    return {"type": "error", "error": {"type": kind, "message": named, "code": code}}
+    return {"type": "error", "error": {"type": kind, "message": text, "code": code}}
 
 
 def error_handling_route(handler: Handler, body: ErrorBody = openai_error) -> Handler:
-    """Turn what a handler raises into an API's error body.
+    """Turn a handler's exceptions into error responses.
 
-    Errors carry `x-should-retry: false`: asking again would sample a second time what was sampled once.
+    They have `x-should-retry: false`, because a retry would sample a second time.
     """
 
     def error(status: int, message: str, kind: str, param: str | None, code: str) -> JSONResponse:
@@ -59,64 +60,64 @@ def error_handling_route(handler: Handler, body: ErrorBody = openai_error) -> Ha
             return error(503, str(failure), "infrastructure_error", None, "infrastructure")
         except ClientDisconnect:
             return Response(status_code=499)
-        except Exception:  # the client must get an answer, the log the cause
+        except Exception:
             log.exception("recorder.failed", path=request.url.path)
-            return error(500, "the recorder failed; its log says why", "server_error", None, "internal")
+            return error(500, "internal error; see the recorder's log", "server_error", None, "internal")
 
     return answer
 
 
 class RequestAuth:
-    """Who may do what: the admin everything but sample, a session's key what concerns its own session."""
+    """Permissions: the admin key for everything but sampling, a session's key for its own session."""
 
     def __init__(self, sessions: SessionRegistry, admin_key: str) -> None:
         if len(admin_key) < 16:
-            raise ConfigError(
-                "the recorder's admin key must have at least 16 characters; make one with secrets.token_urlsafe(32)"
-            )
+            raise ConfigError("admin_key: must have at least 16 characters; use secrets.token_urlsafe(32)")
         self._sessions, self._admin_key = sessions, admin_key.encode()
 
     def access(self, request: Request) -> SessionAccess:
-        """What the request's session key opens. Raises `RequestRefused` 401."""
+        """Return the session and agent of the request's key. Raises `InvalidRequestError` 401."""
         access = self._sessions.find(key_of(request))
         if access is None:
-            raise InvalidRequestError("the API key is of no open session", code="invalid_api_key", status=401)
+            raise InvalidRequestError(
+                "the API key does not belong to an open session", code="invalid_api_key", status=401
+            )
         return access
 
     def is_admin(self, request: Request) -> bool:
-        """Compared in constant time."""
+        """Return whether the request has the admin key; compares in constant time."""
         return hmac.compare_digest(key_of(request).encode("utf-8", "surrogatepass"), self._admin_key)
 
     def require_admin(self, request: Request) -> None:
-        """Raise `RequestRefused`: 403 for a session's key, else 401."""
+        """Raise `InvalidRequestError` without the admin key: 403 for a session's key, else 401."""
         if self.is_admin(request):
             return
         if self._sessions.find(key_of(request)) is not None:
-            raise InvalidRequestError("this needs the admin key", code="permission_denied", status=403)
-        raise InvalidRequestError("this needs the admin key", code="invalid_api_key", status=401)
+            raise InvalidRequestError("this route requires the admin key", code="permission_denied", status=403)
+        raise InvalidRequestError("this route requires the admin key", code="invalid_api_key", status=401)
 
     def session(self, request: Request) -> Session:
-        """The session that the path names, for the admin and for its own keys. Raises `RequestRefused`.
+        """Return the session in the path, for the admin and for its own keys. Raises `InvalidRequestError`.
 
-        A foreign key learns nothing, not even whether the session exists.
+        Other keys do not learn whether the session exists.
         """
         session_id = request.path_params["session_id"]
         if self.is_admin(request):
             return self._sessions.get(session_id)
         session = self.access(request).session
         if session.id != session_id:
-            raise InvalidRequestError("the API key is of another session", code="permission_denied", status=403)
+            raise InvalidRequestError("the API key belongs to another session", code="permission_denied", status=403)
         return session
 
 
 def key_of(request: Request) -> str:
-    """The key that came with a request; empty when none did."""
+    """Return the key of a request; empty if there is none."""
     scheme, _, key = request.headers.get("authorization", "").partition(" ")
     return key.strip() if scheme.lower() == "bearer" else request.headers.get("x-api-key", "").strip()
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The body. Raises `RequestRefused` when it is longer than `limit` bytes."""
+    """Return the body. Raises `InvalidRequestError` above `limit` bytes."""
     chunks, size = [], 0
     async for chunk in request.stream():
         size += len(chunk)
@@ -127,32 +128,32 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 def parse(raw: bytes) -> Any:
-    """JSON as it is defined: no NaN, no infinities, not nested deeper than any request needs. Raises `RequestRefused`."""
+    """Parse strict JSON: no NaN, no infinities, at most 100 levels. Raises `InvalidRequestError`."""
     try:
-        found = json.loads(raw, parse_constant=_refuse_constant)
-        _refuse_depth(found, _DEEPEST)
+        found = json.loads(raw, parse_constant=_reject_constant)
+        _check_depth(found, _MAX_DEPTH)
     except (ValueError, RecursionError) as error:
         raise InvalidRequestError(f"the body is not JSON: {str(error)[:200]}") from None
     return found
 
 
 async def read_small_json(request: Request, *names: str) -> dict[str, Any]:
-    """A body that is an object with some of these fields, or empty. Raises `RequestRefused`."""
+    """Return a body that is empty or an object with some of these fields. Raises `InvalidRequestError`."""
     raw = await read_body(request, 1 << 16)
     body = parse(raw) if raw else {}
     if not isinstance(body, dict) or set(body) - set(names):
-        raise InvalidRequestError(f"the body is an object with the fields {', '.join(names) or '(none)'} alone")
+        raise InvalidRequestError(f"the body must be an object with only the fields {', '.join(names) or '(none)'}")
     return body
 
 
-def _refuse_constant(name: str) -> float:
+def _reject_constant(name: str) -> float:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _refuse_depth(value: Any, left: int) -> None:
+def _check_depth(value: Any, left: int) -> None:
     if not isinstance(value, (dict, list)):
         return
     if left == 0:
-        raise ValueError(f"nested deeper than {_DEEPEST} levels")
+        raise ValueError(f"nested deeper than {_MAX_DEPTH} levels")
     for inner in value.values() if isinstance(value, dict) else value:
-        _refuse_depth(inner, left - 1)
+        _check_depth(inner, left - 1)

@@ -1,9 +1,10 @@
-"""Images of the conversation. Invariant: an image is named by the SHA-256 of its RGB pixels, and the same pixels always give
-the same prepared tensor, which is that of the checkpoint's own image processor (`patches`).
+"""Images of conversations: decoding, hashing and preprocessing, with a cache.
 
-The name is that of `desktop.base.Frame.sha256`: SHA-256 of the raw `uint8[H, W, 3]` bytes. Whatever the encoding (PNG of any mode,
-JPEG, WebP), what counts is the pixels; transparency is laid over white, 16-bit channels keep their high byte. Decoding,
-hashing and preprocessing take milliseconds and are blocking: call `ImageCache` from a worker thread.
+Used by the recorder's APIs and by agents as `ImageCache`. Images are named by the SHA-256 of their raw `uint8[H, W, 3]`
+bytes, like `desktop.base.Frame.sha256`, whatever their encoding (PNG, JPEG, WebP). Transparency is composited on white;
+16-bit channels keep their high byte. Calls block for milliseconds: use a worker thread.
+
+Invariant: equal pixels give the same prepared tensor, that of the checkpoint's own image processor.
 """
 
 from __future__ import annotations
@@ -32,23 +33,22 @@ MEDIA_TYPES = ("image/png", "image/jpeg", "image/jpg", "image/webp")
 
 
 PREPARED_BYTES = 512 << 20
-"""Of prepared images, kept by default (a screenshot of 1280x720 takes 2.6 MiB); others are prepared again from their encoded
-form."""
+"""Default size of the cache of prepared images (2.6 MiB for a 1280x720 screenshot)."""
 REMEMBERED = 1 << 17
-"""Names of contents that a cache remembers; a content beyond is met as if it were new."""
+"""Maximum number of image names that a cache remembers."""
 
 
 def read_data_uri(url: str, param: str = "image_url.url") -> bytes:
-    """The bytes of a base64 data URI. Raises `RequestRefused` for anything else, remote addresses among them."""
+    """Return the bytes of a base64 data URI. Raises `InvalidRequestError` for any other URL."""
     if not url.startswith("data:"):
         raise InvalidRequestError(
-            "images must be base64 data URIs; remote addresses are not fetched", param=param, code="remote_image"
+            "images must be base64 data URIs; remote URLs are not fetched", param=param, code="remote_image"
         )
     head, comma, body = url[5:].partition(",")
     media_type, *options = head.lower().split(";")
     if not comma or media_type not in MEDIA_TYPES or options[-1:] != ["base64"]:
         raise InvalidRequestError(
-            f"an image must start with data:image/png;base64, (or jpeg, webp), not data:{head[:40]!r}",
+            f"an image must start with data:image/png;base64, (or jpeg, webp), got data:{head[:40]!r}",
             param=param,
             code="invalid_image",
         )
@@ -61,24 +61,24 @@ def read_data_uri(url: str, param: str = "image_url.url") -> bytes:
 
 
 def decode_rgb(encoded: bytes, *, max_pixels: int, param: str | None = None) -> Image.Image:
-    """Decode one still image to mode RGB. Raises `RequestRefused` when it is not one, is truncated or has too many pixels."""
+    """Decode one still image to mode RGB. Raises `InvalidRequestError` if it is invalid, truncated or too large."""
     try:
         image = Image.open(io.BytesIO(encoded), formats=FORMATS)
         if image.width * image.height > max_pixels:
             raise InvalidRequestError(
-                f"the image is {image.width}x{image.height}; at most {max_pixels} pixels are taken",
+                f"the image is {image.width}x{image.height}; the maximum is {max_pixels} pixels",
                 param=param,
                 code="image_too_large",
             )
         if getattr(image, "n_frames", 1) > 1:
             raise InvalidRequestError(
-                "animated images are not taken; send one frame", param=param, code="invalid_image"
+                "animated images are not supported; send one frame", param=param, code="invalid_image"
             )
         image.load()
         return _to_rgb(image)
     except InvalidRequestError:
         raise
-    except Exception as error:  # decoders raise many kinds on hostile bytes
+    except Exception as error:  # decoders raise many exception types on invalid bytes
         raise InvalidRequestError(f"the image cannot be decoded: {error}", param=param, code="invalid_image") from None
 
 
@@ -95,26 +95,28 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 
 
 def pixels_sha256(image: Image.Image) -> str:
-    """SHA-256 (hex) of the raw RGB bytes of an image in mode RGB."""
+    """Return the SHA-256 (hex) of the raw bytes of an image in mode RGB."""
     return hashlib.sha256(image.tobytes()).hexdigest()
 
 
 class ImageStore(Protocol):
-    """What takes the images of requests: `ImageCache`, which prepares them, and `relay.KeptImages`, which keeps them."""
+    """Receiver of the images of requests: `ImageCache` or `recording_proxy.StoredImages`."""
 
     def add_data_uri(self, url: str, *, param: str = ...) -> Any:
-        """Something with the image's `sha256`. Raises `RequestRefused`."""
+        """Add an image and return an object with its `sha256`. Raises `InvalidRequestError`."""
         ...
 
 
 class ImageCache(Mapping[str, PreparedImage]):
-    """Prepares each image once per content and keeps the most recently used ones; thread-safe.
+    """Prepares each image once and caches the most recently used ones; thread-safe.
 
-    As a mapping it gives the `PreparedImage` of a hash, preparing it anew when it was dropped: from `fetch(sha256)`, which returns
-    the encoded bytes as received (or raises `KeyError` or an `InfrastructureError`), or without `fetch` from the encoded bytes
-    kept in memory.
-    `on_new(sha256, encoded)` is called (in the calling thread, before `add` returns) for each content that this cache has not
-    seen, now and then for one that it has; what it raises becomes an `InfrastructureError`.
+    As a mapping it returns the `PreparedImage` of a hash, and prepares it again if it was evicted.
+
+    Args:
+        fetch: Returns the encoded bytes of a hash; raises `KeyError` or `InfrastructureError`. Without it, encoded
+            bytes are kept in memory.
+        on_new: Called as `on_new(sha256, encoded)` in the calling thread for each new image (rarely for a known one);
+            its exceptions become `InfrastructureError`.
     """
 
     def __init__(
@@ -131,23 +133,21 @@ class ImageCache(Mapping[str, PreparedImage]):
         self.processor = image_processor
         self.merge_size = int(getattr(image_processor, "merge_size", 0))
         if self.merge_size < 1:
-            raise ConfigError(
-                "preprocessor_config.json has no merge_size; give the image processor of a Qwen-VL checkpoint"
-            )
+            raise ConfigError("preprocessor_config.json: merge_size is missing; use a Qwen-VL checkpoint")
         self._patches = PatchExtractor(image_processor)
         self.max_pixels, self.max_encoded_bytes = max_pixels, max_encoded_bytes
         self._fetch, self._on_new = fetch, on_new
-        self._prepared = _Budget(prepared_bytes, lambda image: image.pixel_values.nbytes)
-        self._encoded = _Budget(encoded_bytes, len)
+        self._prepared = _LruCache(prepared_bytes, lambda image: image.pixel_values.nbytes)
+        self._encoded = _LruCache(encoded_bytes, len)
         self._names: OrderedDict[bytes, str] = OrderedDict()
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._outlines: OrderedDict[str, PreparedImage] = OrderedDict()
-        """Images with the shape of their pixels in place of the pixels."""
+        """Images with the shape of their pixels instead of the pixels."""
         self._working: dict[str, Future[PreparedImage]] = {}
         self._lock = threading.Lock()
 
     def add_data_uri(self, url: str, *, param: str = "image_url.url") -> PreparedImage:
-        """As `add`, for a base64 data URI; one that was seen before is not decoded again."""
+        """Like `add`, for a base64 data URI; a known one is not decoded again."""
         digest = hashlib.sha256(url.encode("utf-8", "surrogatepass")).digest()
         known = self._known(digest)
         if known is not None:
@@ -158,10 +158,10 @@ class ImageCache(Mapping[str, PreparedImage]):
         return prepared
 
     def add(self, encoded: bytes, *, param: str | None = None) -> PreparedImage:
-        """The prepared image of these encoded bytes. Raises `RequestRefused` when they are not an image that can be taken."""
+        """Return the prepared image of encoded bytes. Raises `InvalidRequestError` if it is not a supported image."""
         if len(encoded) > self.max_encoded_bytes:
             raise InvalidRequestError(
-                f"the image has {len(encoded)} bytes; at most {self.max_encoded_bytes} are taken",
+                f"the image has {len(encoded)} bytes; the maximum is {self.max_encoded_bytes}",
                 param=param,
                 code="image_too_large",
             )
@@ -172,24 +172,27 @@ class ImageCache(Mapping[str, PreparedImage]):
         rgb = decode_rgb(encoded, max_pixels=self.max_pixels, param=param)
         name = pixels_sha256(rgb)
         prepared = self._prepare_once(name, lambda: rgb)
-        self._remember(digest, name, encoded)  # after it: what the checkpoint cannot take is not kept
+        self._remember(digest, name, encoded)  # last, so that images the checkpoint rejects are not stored
         return prepared
 
     def _known(self, digest: bytes) -> PreparedImage | None:
         with self._lock:
             name = self._names.get(digest)
-            return self._at_hand(name) if name else None
+            return self._cached(name) if name else None
 
     def __getitem__(self, sha256: str) -> PreparedImage:
-        """The prepared image of this hash. Raises `KeyError` if never seen, `RecordError` if its bytes are lost or wrong."""
+        """Return the prepared image of a hash.
+
+        Raises `KeyError` if it is unknown, `RecordError` if its bytes are lost or altered.
+        """
         with self._lock:
-            prepared = self._at_hand(sha256)
+            prepared = self._cached(sha256)
         return prepared or self._prepare_again(sha256)
 
-    def _at_hand(self, name: str) -> PreparedImage | None:
-        """The image if it is in memory, or with pixels that are made when an engine asks for them. Call it with the lock held.
+    def _cached(self, name: str) -> PreparedImage | None:
+        """Return the image from memory, or with lazily computed pixels; requires the lock.
 
-        An engine that has an image's features does not ask, so rendering a long conversation prepares nothing anew.
+        An engine that has an image's features never reads the pixels, so long conversations prepare nothing again.
         """
         prepared = self._prepared.get(name)
         if (
@@ -198,15 +201,15 @@ class ImageCache(Mapping[str, PreparedImage]):
             and (self._fetch is not None or self._encoded.get(name) is not None)
         ):
             outline = self._outlines[name]
-            later = LazyPixels(outline.pixel_values, lambda: self._prepare_again(name).pixel_values)
-            prepared = replace(outline, pixel_values=later)
+            pixels = LazyPixels(outline.pixel_values, lambda: self._prepare_again(name).pixel_values)
+            prepared = replace(outline, pixel_values=pixels)
         return prepared
 
     def _prepare_again(self, name: str) -> PreparedImage:
         return self._prepare_once(name, lambda: self._decode_again(name))
 
     def __contains__(self, sha256: object) -> bool:
-        """Whether `self[sha256]` gives an image. Raises `RecordError` when what is stored under that name is another."""
+        """Return whether `self[sha256]` exists. Raises `RecordError` if the stored image has other pixels."""
         if sha256 in self._seen or self._fetch is None or not isinstance(sha256, str):
             return sha256 in self._seen
         try:
@@ -224,8 +227,8 @@ class ImageCache(Mapping[str, PreparedImage]):
         if self._on_new is not None and name not in self._seen:
             try:
                 self._on_new(name, encoded)
-            except Exception as error:  # whatever the storage raises, the image is not safely stored
-                raise InfrastructureError(f"image {name[:12]} cannot be stored: {error}") from error
+            except Exception as error:  # a user's callback may raise anything
+                raise InfrastructureError(f"image {name[:12]}: cannot be stored ({error})") from error
         with self._lock:
             _put_newest(self._names, digest, name)
             _put_newest(self._seen, name, None)
@@ -243,7 +246,7 @@ class ImageCache(Mapping[str, PreparedImage]):
             if encoded is None:
                 raise RecordError(
                     "image_lost",
-                    f"image {sha256[:12]} was dropped from memory; give ImageCache a fetch function or more room",
+                    f"image {sha256[:12]} was evicted; pass fetch or a larger encoded_bytes to ImageCache",
                 )
         try:
             rgb = decode_rgb(encoded, max_pixels=self.max_pixels)
@@ -251,23 +254,23 @@ class ImageCache(Mapping[str, PreparedImage]):
             raise RecordError("image_changed", f"the stored bytes of image {sha256[:12]}: {error}") from error
         if pixels_sha256(rgb) != sha256:
             raise RecordError(
-                "image_changed", f"the stored bytes of image {sha256[:12]} have other pixels than were recorded"
+                "image_changed", f"the stored bytes of image {sha256[:12]} have other pixels than recorded"
             )
         with self._lock:
             _put_newest(self._seen, sha256, None)
         return rgb
 
     def _prepare_once(self, name: str, decode: Callable[[], Image.Image]) -> PreparedImage:
-        """Prepare an image unless another thread is at it; then wait for that one."""
+        """Prepare an image, or wait for another thread that is preparing it."""
         with self._lock:
             prepared = self._prepared.get(name)
             if prepared is not None:
                 return prepared
             future = self._working.get(name)
-            mine = future is None
+            is_owner = future is None
             if future is None:
                 future = self._working[name] = Future()
-        if not mine:
+        if not is_owner:
             return future.result()
         try:
             prepared = self._preprocess(name, decode(), self._checksum(name))
@@ -284,23 +287,23 @@ class ImageCache(Mapping[str, PreparedImage]):
                 del self._working[name]
 
     def _checksum(self, name: str) -> Checksum:
-        """That of the values that were first made of this image, whoever prepared it then."""
+        """Return the checksum of the values first computed for this image."""
         with self._lock:
             outline = self._outlines.get(name)
         return outline.checksum if outline is not None and outline.checksum is not None else Checksum()
 
     def _preprocess(self, name: str, rgb: Image.Image, checksum: Checksum) -> PreparedImage:
         try:
-            kept, grid = self._patches.keep(rgb)
+            patches, grid = self._patches.extract(rgb)
         except ValueError as error:
             raise InvalidRequestError(
-                f"the checkpoint cannot take a {rgb.width}x{rgb.height} image: {error}", code="invalid_image"
+                f"the checkpoint does not support {rgb.width}x{rgb.height} images: {error}", code="invalid_image"
             ) from None
-        patches = math.prod(grid)
-        values = StoredPatches(self._patches.lookup, kept, checksum)
-        if len(values) != patches or patches % self.merge_size**2:
-            raise RecordError("grid", f"image {name[:12]}: {len(values)} patches do not make a grid of {grid}")
-        return PreparedImage(name, values, grid, patches // self.merge_size**2, rgb.width, rgb.height, checksum)
+        count = math.prod(grid)
+        values = StoredPatches(self._patches.lookup, patches, checksum)
+        if len(values) != count or count % self.merge_size**2:
+            raise RecordError("grid", f"image {name[:12]}: {len(values)} patches do not fit the grid {grid}")
+        return PreparedImage(name, values, grid, count // self.merge_size**2, rgb.width, rgb.height, checksum)
 
 
 def _put_newest(names: OrderedDict[Any, Any], key: Any, value: Any) -> None:
@@ -311,7 +314,7 @@ def _put_newest(names: OrderedDict[Any, Any], key: Any, value: Any) -> None:
 
 
 class LazyPixels:
-    """Pixels that `numpy.asarray` makes when it is called: float32 of `shape`."""
+    """float32 pixels of `shape`, computed by `numpy.asarray`."""
 
     def __init__(self, shape: tuple[int, ...], make: Callable[[], np.ndarray]) -> None:
         self.shape, self._make = shape, make
@@ -323,8 +326,8 @@ class LazyPixels:
         return np.asarray(self._make(), dtype=dtype)
 
 
-class _Budget:
-    """A mapping that drops its least recently used values beyond `limit` bytes; the newest is always kept."""
+class _LruCache:
+    """A mapping that evicts its least recently used values beyond `limit` bytes; the newest always stays."""
 
     def __init__(self, limit: int, size: Callable[[Any], int]) -> None:
         self.limit, self.size, self.used = limit, size, 0

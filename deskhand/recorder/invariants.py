@@ -1,4 +1,4 @@
-"""The recorder's invariants as run-time checks. Invariant: what passes here is what is trained.
+"""Run-time checks of prompts and completions. Used by `recorder.recorder` on every call.
 
 Each check raises `RecordError` with a stable cause. They are cheap: a few passes over the ids at C speed.
 """
@@ -16,7 +16,7 @@ from deskhand.types import Completion, Prompt, Sampling
 
 
 def check_prompt(prompt: Prompt, image_id: int) -> None:
-    """Placeholders, spans and images agree: as many placeholders as the recorded images take, each span whole and in order."""
+    """Check that placeholders, spans and images agree."""
     images = prompt.images or {}
     at = 0
     for span in prompt.spans:
@@ -24,13 +24,14 @@ def check_prompt(prompt: Prompt, image_id: int) -> None:
         if image is None or image.sha256 != span.sha256:
             raise RecordError(
                 "image_hash",
-                f"the span at {span.start} names image {span.sha256[:12]}, which the prompt does not carry",
+                f"the span at {span.start} refers to image {span.sha256[:12]}, which is not in the prompt",
             )
         rows = math.prod(image.grid_thw)
         if len(image.pixel_values) != rows or image.tokens != span.count or rows % image.tokens:
             raise RecordError(
                 "placeholders",
-                f"image {span.sha256[:12]} has {len(image.pixel_values)} patches and {image.tokens} tokens, its span {span.count}",
+                f"image {span.sha256[:12]} has {len(image.pixel_values)} patches and {image.tokens} tokens, "
+                f"its span {span.count}",
             )
         if span.start < at or prompt.token_ids[span.start : span.start + span.count] != (image_id,) * span.count:
             raise RecordError(
@@ -42,14 +43,14 @@ def check_prompt(prompt: Prompt, image_id: int) -> None:
     if found != expected:
         raise RecordError(
             "placeholders",
-            f"{found} image placeholders in the prompt, {expected} expected from {len(prompt.spans)} images",
+            f"expected {expected} image placeholders for {len(prompt.spans)} images, got {found}",
         )
 
 
 def check_history(prompt: Prompt, recorded: Iterable[Collection[tuple[int, ...]]]) -> None:
-    """Replies that came back stand in the prompt as they were sampled, one after the other.
+    """Check that replies in the history are in the prompt as sampled, in order.
 
-    `recorded`: for each of them the outputs that this session recorded for it, of which one must stand there.
+    `recorded` holds, for each reply, the outputs recorded for it; one of them must be in the prompt.
     """
     ids, at = np.asarray(prompt.token_ids, dtype=np.int32).tobytes(), 0
     for number, outputs in enumerate(recorded):
@@ -57,14 +58,12 @@ def check_history(prompt: Prompt, recorded: Iterable[Collection[tuple[int, ...]]
             end for output in outputs if (end := _end_of(ids, np.asarray(output, dtype=np.int32).tobytes(), at)) >= 0
         ]
         if not ends:
-            raise RecordError(
-                "retokenised", f"reply {number} of the history does not stand in the prompt as it was sampled"
-            )
+            raise RecordError("retokenized", f"reply {number} of the history is not in the prompt as it was sampled")
         at = min(ends)
 
 
 def _end_of(ids: bytes, output: bytes, at: int) -> int:
-    """Where `output` ends in `ids` from byte `at` on, whole ids only; -1 if it is not there."""
+    """Return where `output` ends in `ids` from byte `at` on, at id boundaries; -1 if not found."""
     found = ids.find(output, at)
     while found >= 0 and found % 4:
         found = ids.find(output, found + 1)
@@ -72,10 +71,10 @@ def _end_of(ids: bytes, output: bytes, at: int) -> int:
 
 
 def check_turns(prompt: Prompt, end_id: int, turns: int) -> None:
-    """Every turn before the reply is closed exactly once, however the reply in it ended."""
+    """Check that every turn before the reply is closed exactly once."""
     found = prompt.token_ids.count(end_id)
     if found != turns:
-        raise RecordError("turn_ends", f"{found} turns are closed in the prompt, the messages are {turns} turns")
+        raise RecordError("turn_ends", f"expected {turns} closed turns in the prompt, got {found}")
 
 
 def check_completion(
@@ -85,18 +84,16 @@ def check_completion(
     banned_ids: Collection[int],
     text_of: Callable[[tuple[int, ...]], str],
 ) -> None:
-    """The engine served the prompt as it was sent and sampled within the rules. `text_of` gives the text of sampled ids."""
+    """Check that the engine served the prompt as sent and sampled by the rules. `text_of` decodes sampled ids."""
     if done.served_ids != prompt.token_ids:
         raise RecordError("served_ids", _first_difference(prompt.token_ids, done.served_ids))
     if not len(done.token_ids) == len(done.logprobs) == len(done.versions):
         raise RecordError(
             "lengths",
-            f"{len(done.token_ids)} ids, {len(done.logprobs)} log-probs and {len(done.versions)} versions were returned",
+            f"got {len(done.token_ids)} ids, {len(done.logprobs)} log-probs and {len(done.versions)} versions",
         )
     if not 1 <= len(done.token_ids) <= sampling.max_tokens:
-        raise RecordError(
-            "lengths", f"{len(done.token_ids)} tokens were sampled; 1 to {sampling.max_tokens} were asked for"
-        )
+        raise RecordError("lengths", f"expected 1 to {sampling.max_tokens} sampled tokens, got {len(done.token_ids)}")
     if not set(banned_ids).isdisjoint(done.token_ids):
         raise RecordError("banned_id", f"banned ids were sampled: {sorted(set(banned_ids) & set(done.token_ids))}")
     if not all(math.isfinite(value) and value <= 1e-6 for value in done.logprobs):
@@ -112,32 +109,30 @@ def check_completion(
     if stopped != (done.finish_reason == "stop") or not set(sampling.stop_ids).isdisjoint(done.token_ids[:-1]):
         raise RecordError(
             "finish_reason",
-            f"the engine says {done.finish_reason}, the ids say otherwise (last id {done.token_ids[-1]})",
+            f"finish reason {done.finish_reason} contradicts the sampled ids (last id {done.token_ids[-1]})",
         )
     _check_alternatives(sampling, done)
     if sampling.grammar is not None and sampling.grammar.kind == "json_schema" and done.finish_reason == "stop":
         try:
             json.loads(text_of(done.token_ids))
         except (ValueError, RecursionError):
-            raise RecordError("grammar", "the reply is no JSON although a JSON Schema was asked for") from None
+            raise RecordError("grammar", "the reply is not JSON although a JSON Schema was requested") from None
 
 
 def _check_alternatives(sampling: Sampling, done: Completion) -> None:
-    """As many alternatives as were asked for, best first, and the sampled id's log-prob is the same wherever it stands."""
+    """Check number and order of the alternatives, and that the sampled id has the same log-prob in them."""
     if not sampling.top_logprobs and not done.top_logprobs:
         return
     if len(done.top_logprobs) != len(done.token_ids):
         raise RecordError(
             "top_logprobs",
-            f"{len(done.top_logprobs)} lists of alternatives came with {len(done.token_ids)} sampled tokens",
+            f"got {len(done.top_logprobs)} lists of alternatives for {len(done.token_ids)} sampled tokens",
         )
     for token_id, logprob, listed in zip(done.token_ids, done.logprobs, done.top_logprobs, strict=True):
         values = [value for _, value in listed]
         own = dict(listed).get(token_id, logprob)
         if len(listed) != sampling.top_logprobs or values != sorted(values, reverse=True) or abs(own - logprob) > 1e-3:
-            raise RecordError(
-                "top_logprobs", f"the alternatives of a token do not agree with its log-prob {logprob:.4f}"
-            )
+            raise RecordError("top_logprobs", f"the alternatives of a token contradict its log-prob {logprob:.4f}")
 
 
 def _first_difference(sent: tuple[int, ...], served: tuple[int, ...]) -> str:

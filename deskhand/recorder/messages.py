@@ -1,8 +1,7 @@
-"""Messages as the recorder sees them. Invariant: two messages are equal exactly when they have the same role, text, pixels and tool
-calls.
+"""Messages in canonical form. Used by the recorder's APIs and renderer; build them with `message`.
 
-How the text was cut into parts and how an image was encoded does not count: neighbouring texts are one text, a picture is its
-pixel hash. Nor do white space and the order of keys in a tool call's arguments, as clients write them anew.
+Two messages are equal if they have the same role, text, pixels and tool calls. Adjacent texts are joined, images are
+compared by pixel hash, and tool-call arguments by their JSON value, because clients rewrite them.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ Role = Literal["system", "user", "assistant", "tool"]
 
 @dataclass(frozen=True, slots=True)
 class ImagePart:
-    """An image of the conversation, by the SHA-256 of its RGB pixels."""
+    """An image, by the SHA-256 of its RGB pixels."""
 
     sha256: str
 
@@ -29,14 +28,14 @@ Part = str | ImagePart
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A tool that an assistant asks for. `arguments` is a JSON object as text."""
+    """A tool call of an assistant. `arguments` is a JSON object as text."""
 
     name: str
     arguments: str
 
     @property
     def canonical(self) -> str:
-        """The same text for arguments of the same meaning."""
+        """A text that is equal for equal calls."""
         try:
             return json.dumps([self.name, json.loads(self.arguments)], sort_keys=True, ensure_ascii=False)
         except (ValueError, RecursionError):
@@ -45,7 +44,7 @@ class ToolCall:
 
 @dataclass(frozen=True)
 class Message:
-    """One turn. `parts` holds no empty and no neighbouring texts; make messages with `message`. `calls`: an assistant's only."""
+    """One turn, without empty or adjacent texts. Only assistants have `calls`."""
 
     role: Role
     parts: tuple[Part, ...]
@@ -53,17 +52,17 @@ class Message:
 
     @property
     def text(self) -> str:
-        """The texts without the pictures."""
+        """The text without images."""
         return "".join(part for part in self.parts if isinstance(part, str))
 
     @property
-    def pictures(self) -> tuple[str, ...]:
-        """Hashes of the pictures in order."""
+    def image_hashes(self) -> tuple[str, ...]:
+        """Hashes of the images, in order."""
         return tuple(part.sha256 for part in self.parts if isinstance(part, ImagePart))
 
     @cached_property
     def digest(self) -> bytes:
-        """SHA-256 over role, texts, picture hashes and tool calls, each with its length."""
+        """SHA-256 over role, texts, image hashes and tool calls, each with its length."""
         digest = hashlib.sha256(self.role.encode())
         for part in self.parts:
             kind, data = (
@@ -79,7 +78,7 @@ class Message:
 
 
 def message(role: Role, parts: Iterable[Part] | str, calls: tuple[ToolCall, ...] = ()) -> Message:
-    """A message in canonical form: empty texts left out, neighbouring texts joined."""
+    """Build a message in canonical form: empty texts dropped, adjacent texts joined."""
     joined: list[Part] = []
     for part in [parts] if isinstance(parts, str) else parts:
         if part == "":

@@ -1,11 +1,12 @@
-"""The recorder: answers model calls of sessions and records them. Invariant: a reply leaves only after its call is checked,
-journaled and recorded.
+"""Recorder: serve model calls of sessions and store each one.
 
-A violated invariant stops the session: the violation is counted by cause, the sample is never trained, later calls are refused.
+Used by `recorder.server` (HTTP) and `rollout.runner` (in process); start with `Recorder.open_session` and `complete`.
 
-Retries: a request that is made again is sampled again and becomes a sibling call (a fork). All calls are kept. Orphans, that is
-calls whose request was repeated later and whose reply never came back, and calls whose reply reached nobody are marked as
-untrained when the session ends, unless the recorder was made with `orphans="train"`.
+A violated invariant stops the session: it is counted by cause, the sample is never trained on, and later calls are
+rejected. A repeated request is sampled again and becomes a sibling call. When the session is closed, superseded calls
+(request repeated later, reply never used as history) and undelivered ones are marked as untrained.
+
+Invariant: a call is validated and on disk before its reply is sent.
 """
 
 from __future__ import annotations
@@ -31,53 +32,55 @@ from deskhand.recorder.reply_parser import ParsedReply, parse_reply
 from deskhand.recorder.request_errors import InvalidRequestError
 from deskhand.recorder.rewards import Rewards
 from deskhand.recorder.sessions import Session, SessionAccess, SessionRegistry
-from deskhand.types import Completion, Engine, GrammarRefused, PreparedImage, Prompt, Sampling
+from deskhand.types import Completion, Engine, PreparedImage, Prompt, Sampling, UnsupportedGrammar
 
 log = structlog.get_logger()
 T = TypeVar("T")
 OnCall = Callable[[str, Call], Awaitable[None] | None]
 OnReward = Callable[[str, Mapping[str, Any]], Awaitable[None] | None]
 _WRITERS = 16
-"""Threads that write journals. They wait for the disk, which takes what several have written at once."""
+"""Threads that write calls to disk; they mostly wait for fsync, which the disk batches."""
 
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """What an agent asks for: `n` replies to `messages`. The recorder adds the renderer's banned ids and stop ids to `sampling`.
+    """Request for `n` replies to `messages`.
 
-    With a seed, reply i of n is sampled with `seed + i`.
+    The recorder adds the renderer's banned ids and stop ids to `sampling`. With a seed, reply i uses `seed + i`.
     """
 
     messages: tuple[Message, ...]
     sampling: Sampling
     n: int = 1
     tools: tuple[Mapping[str, Any], ...] = ()
-    """Offered tools, as OpenAI defines them; replies are then read for calls of them."""
+    """Tool definitions in OpenAI's format."""
     thinking: Literal["separate", "inline"] = "separate"
-    """Whether thinking is taken out of the reply's text."""
+    """Whether thinking is separated from the reply's text."""
 
 
 @dataclass(frozen=True)
 class Reply:
-    """What `Recorder.complete` returns: the recorded calls, one per reply asked for, and what each said.
-
-    `id` is the call's id when there is one.
-    """
+    """Recorded calls of one request, one per reply, and their parsed texts. With one call, `id` is its id."""
 
     id: str
     calls: tuple[Call, ...]
     prompt_tokens: int
-    said: tuple[ParsedReply, ...] = ()
+    parsed: tuple[ParsedReply, ...] = ()
 
 
 class Recorder:
     """Serves model calls from one engine and records them.
 
-    `images` resolves picture hashes. `journal(session_id, call)` is called for every call before its reply leaves and may be a
-    plain function (run in a thread) or a coroutine function; calls of one session reach it in order. `note(session_id, what)` is
-    called in the same way for each reward. `context_tokens` is what the model can hold: a request whose prompt and `max_tokens`
-    exceed it is refused with code "context_length_exceeded".
-    `idle_s`: sessions of which nothing was asked for so long expire. `workers`: threads for images and ids; None: two a core.
+    Args:
+        images: Prepared images by hash.
+        on_call: Called as `on_call(session_id, call)` before a reply is sent, in order within a session. A plain
+            function runs in a thread; a coroutine function is awaited.
+        on_reward: Called in the same way as `on_reward(session_id, {"reward", "call_id"})`.
+        context_tokens: Context length of the model. A request whose prompt and `max_tokens` exceed it is rejected with
+            code "context_length_exceeded".
+        train_superseded: Train on superseded and undelivered calls too.
+        idle_s: Sessions idle for this many seconds expire.
+        workers: Threads for images and token ids (default: two per core).
     """
 
     def __init__(
@@ -86,10 +89,10 @@ class Recorder:
         engine: Engine,
         images: Mapping[str, PreparedImage],
         *,
-        journal: OnCall | None = None,
-        note: OnReward | None = None,
+        on_call: OnCall | None = None,
+        on_reward: OnReward | None = None,
         context_tokens: int | None = None,
-        orphans: Literal["untrained", "train"] = "untrained",
+        train_superseded: bool = False,
         idle_s: float | None = None,
         workers: int | None = None,
     ) -> None:
@@ -98,77 +101,82 @@ class Recorder:
         self.sessions = SessionRegistry(idle_s)
         self.violations: Counter[str] = Counter()
         """Violated invariants by cause, over all sessions."""
-        self.orphans = 0
-        """Orphans of sessions that have ended."""
-        self._journal, self._note, self._train_orphans = journal, note, orphans == "train"
+        self.num_superseded = 0
+        """Superseded calls of closed sessions."""
+        self._on_call, self._on_reward, self._train_superseded = on_call, on_reward, train_superseded
         self._unfinished: set[asyncio.Task[Any]] = set()
         self._workers = ThreadPoolExecutor(workers or min(16, 2 * (os.cpu_count() or 1)), thread_name_prefix="recorder")
-        self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="recorder-journal")
+        self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="recorder-writer")
 
     def open_session(self, session_id: str) -> str:
-        """Open a session and return its key. Raises `RequestRefused` when one of that id is open."""
+        """Open a session and return its key. Raises `InvalidRequestError` if the id is in use."""
         return self.sessions.open(session_id)
 
     def session(self, key: str) -> Session | None:
-        """The open session of this key."""
+        """Return the open session of this key."""
         access = self.sessions.find(key)
         return access.session if access else None
 
     def close_session(self, session_id: str) -> CallGraph:
-        """Close a session and return its graph; calls still in flight are refused when they come back.
+        """Close a session and return its graph; calls still in flight are rejected.
 
-        Raises `RequestRefused` when no such session is open and the `RecordError` that stopped it, if one did.
+        Raises:
+            InvalidRequestError: No such session is open.
+            RecordError: The violation that stopped the session.
         """
-        return self.end_with_rewards(session_id)[0]
+        return self.close_with_rewards(session_id)[0]
 
-    def end_with_rewards(self, session_id: str) -> tuple[CallGraph, Rewards]:
-        """As `end`, with the rewards that were given."""
+    def close_with_rewards(self, session_id: str) -> tuple[CallGraph, Rewards]:
+        """Like `close_session`, with the rewards."""
         session = self.sessions.close(session_id)
         if session.stopped is not None:
             raise session.stopped
-        orphans = session.superseded_calls()
-        self.orphans += len(orphans)
-        if not self._train_orphans:
-            session.graph.untrained |= dict.fromkeys(sorted(session.undelivered_calls), "unsent") | dict.fromkeys(
-                sorted(orphans), "orphan"
-            )
+        superseded = session.superseded_calls()
+        self.num_superseded += len(superseded)
+        if not self._train_superseded:
+            session.graph.untrained |= dict.fromkeys(sorted(session.undelivered_calls), "undelivered")
+            session.graph.untrained |= dict.fromkeys(sorted(superseded), "superseded")
         return session.graph, session.rewards
 
     async def reward(
         self, session: Session, reward: float, call_id: str | None = None, *, whole: bool = False
     ) -> str | None:
-        """Reward a call (None: the last one) and return its id, or the session as a whole.
+        """Reward a call (None: the last one) and return its id, or reward the session as a whole.
 
-        Raises `RequestRefused`, and `InfrastructureError` when the reward cannot be journaled.
+        Raises:
+            InvalidRequestError: The session or the call cannot be rewarded.
+            InfrastructureError: The reward cannot be stored.
         """
-        session.refuse_closed()
-        return await asyncio.shield(self._to_the_end(self._reward(session, reward, call_id, whole)))
+        session.check_open()
+        return await asyncio.shield(self._run_to_completion(self._reward(session, reward, call_id, whole)))
 
     async def _reward(self, session: Session, reward: float, call_id: str | None, whole: bool) -> str | None:
         async with session.lock:
-            session.refuse_closed()
+            session.check_open()
             rewards = Rewards(dict(session.rewards.by_call), session.rewards.episode)
             if whole:
-                rewards.give_episode(reward)
+                rewards.set_episode(reward)
             else:
-                call_id = rewards.give(session.graph.ids, reward, call_id)
-            await self._write(self._note, session.id, {"reward": reward, "call_id": call_id})
+                call_id = rewards.set_call(session.graph.ids, reward, call_id)
+            await self._write(self._on_reward, session.id, {"reward": reward, "call_id": call_id})
             session.rewards = rewards
         return call_id
 
     async def in_thread(self, function: Callable[..., T], *arguments: object) -> T:
-        """Run blocking work (decoding, hashing, tokenising) off the event loop."""
+        """Run blocking work (decoding, hashing, tokenizing) off the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._workers, function, *arguments)
 
     async def complete(self, session: Session | SessionAccess, request: ChatRequest) -> Reply:
-        """Answer one request and record it, as one of the session's agents if an `Access` is given.
+        """Serve one request and record it, for one of the session's agents if a `SessionAccess` is passed.
 
-        Raises `RequestRefused` (nothing sampled), `InfrastructureError` (engine or journal failed, the reply is not recorded) or
-        `RecordError` (an invariant is violated; the session is stopped).
+        Raises:
+            InvalidRequestError: The request cannot be served; nothing was sampled.
+            InfrastructureError: Engine or storage failed; the reply is not recorded.
+            RecordError: An invariant is violated; the session is stopped.
         """
         access = session if isinstance(session, SessionAccess) else SessionAccess(session)
         session = access.session
-        session.refuse_closed()
+        session.check_open()
         session.requests += 1
         session.in_flight += 1
         try:
@@ -186,10 +194,10 @@ class Recorder:
         )
         try:
             request, prompt, history = await self.in_thread(self._prepare, session, request)
-            room = (self.context_tokens or 0) - len(prompt.token_ids)
-            if self.context_tokens is not None and room < sampling.max_tokens:
+            length, limit = len(prompt.token_ids), self.context_tokens
+            if limit is not None and length + sampling.max_tokens > limit:
                 raise InvalidRequestError(
-                    f"{len(prompt.token_ids)} prompt tokens and {sampling.max_tokens} to sample exceed {self.context_tokens}",
+                    f"{length} prompt tokens and {sampling.max_tokens} to sample exceed {limit}",
                     param="messages",
                     code="context_length_exceeded",
                 )
@@ -197,36 +205,36 @@ class Recorder:
                 sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + i)
                 for i in range(request.n)
             ]
-            dones = await _all(self.engine.generate(prompt, one) for one in samplings)
-            checked = await self.in_thread(self._check_all, prompt, samplings, dones)
+            completions = await _gather(self.engine.generate(prompt, one) for one in samplings)
+            checked = await self.in_thread(self._check_all, prompt, samplings, completions)
         except RecordError as error:
             self._stop(session, error)
             raise
         except InvalidRequestError:
             raise
-        except GrammarRefused as error:
+        except UnsupportedGrammar as error:
             raise InvalidRequestError(str(error), param="response_format", code="unsupported_parameter") from error
         except AgentError as error:  # the engine cannot hold a request of this length
             raise InvalidRequestError(str(error), param="messages", code="context_length_exceeded") from error
         calls = list[Call]()
         recording = self._record(access, request, request_id, prompt, checked, history, calls)
-        keeping = self._to_the_end(self._or_stop(session, recording))
+        task = self._run_to_completion(self._stop_on_violation(session, recording))
 
-        def reached_nobody(_: object = None) -> None:
+        def mark_undelivered(_: object = None) -> None:
             session.undelivered_calls.update(call.id for call in calls)
 
         try:
-            said = await asyncio.shield(keeping)
+            parsed = await asyncio.shield(task)
         except asyncio.CancelledError:
-            keeping.add_done_callback(reached_nobody)
+            task.add_done_callback(mark_undelivered)
             raise
         except Exception:
-            reached_nobody()
+            mark_undelivered()
             raise
-        return Reply(request_id, tuple(calls), len(prompt.token_ids), said)
+        return Reply(request_id, tuple(calls), len(prompt.token_ids), parsed)
 
-    def _to_the_end(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Work that is done to its end whoever goes away meanwhile, so that disk and memory agree. Await it by `asyncio.shield`."""
+    def _run_to_completion(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Start work that survives a cancelled caller, so that disk and memory agree; await with `asyncio.shield`."""
         task = asyncio.ensure_future(work)
         self._unfinished.add(task)
         task.add_done_callback(self._finished)
@@ -235,38 +243,38 @@ class Recorder:
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._unfinished.discard(task)
         if not task.cancelled():
-            task.exception()  # it is raised to who waits; nobody may be left who does
+            task.exception()  # marks it as retrieved: the caller may be gone
 
-    def unsent(self, session: Session, reply: Reply) -> None:
-        """Say that this reply reached nobody: its calls are kept and not trained."""
+    def mark_undelivered(self, session: Session, reply: Reply) -> None:
+        """Mark a reply that could not be delivered: its calls are stored and not trained on."""
         session.undelivered_calls |= {call.id for call in reply.calls}
 
     def close(self) -> None:
-        """End the worker threads."""
+        """Stop the worker threads."""
         self._workers.shutdown(wait=False, cancel_futures=True)
         self._writers.shutdown(wait=False, cancel_futures=True)
 
     def _prepare(self, session: Session, request: ChatRequest) -> tuple[ChatRequest, Prompt, set[str]]:
         if request.tools:
             request = replace(request, messages=self.renderer.tools.with_tools(request.messages, request.tools))
-        standing = self.renderer.recorded_replies(request.messages)
-        known = [one.digest for one in standing if session.recall.contains(one)]
-        prompt = self.renderer.render(request.messages, self.images, session.recall)
+        replies = self.renderer.recorded_replies(request.messages)
+        known = [one.digest for one in replies if session.reply_index.contains(one)]
+        prompt = self.renderer.render(request.messages, self.images, session.reply_index)
         check_prompt(prompt, self.renderer.image_id)
         check_turns(prompt, self.renderer.end_id, self.renderer.turns(request.messages))
         check_history(prompt, [tuple(session.outputs[digest]) for digest in known])
-        return request, prompt, session.recall.calls_in(request.messages)
+        return request, prompt, session.reply_index.calls_in(request.messages)
 
-    def _check_all(self, prompt: Prompt, samplings: list[Sampling], dones: list[Completion]) -> list[Completion]:
-        return [self._check(prompt, one, done) for one, done in zip(samplings, dones, strict=True)]
+    def _check_all(self, prompt: Prompt, samplings: list[Sampling], completions: list[Completion]) -> list[Completion]:
+        return [self._check(prompt, *pair) for pair in zip(samplings, completions, strict=True)]
 
-    def _check(self, prompt: Prompt, sampling: Sampling, done: Completion) -> Completion:
-        if done.finish_reason == "aborted":
+    def _check(self, prompt: Prompt, sampling: Sampling, completion: Completion) -> Completion:
+        if completion.finish_reason == "aborted":
             raise InfrastructureError("the engine aborted the request; nothing was recorded")
-        check_completion(prompt, sampling, done, sampling.banned_ids, self.renderer.text_of)
-        return replace(done, served_ids=prompt.token_ids)
+        check_completion(prompt, sampling, completion, sampling.banned_ids, self.renderer.text_of)
+        return replace(completion, served_ids=prompt.token_ids)
 
-    async def _or_stop(self, session: Session, work: Awaitable[T]) -> T:
+    async def _stop_on_violation(self, session: Session, work: Awaitable[T]) -> T:
         try:
             return await work
         except RecordError as error:
@@ -279,36 +287,39 @@ class Recorder:
         request: ChatRequest,
         request_id: str,
         prompt: Prompt,
-        dones: list[Completion],
+        completions: list[Completion],
         history: set[str],
         calls: list[Call],
     ) -> tuple[ParsedReply, ...]:
-        """Journal and add the replies, one after the other; those that are recorded are put into `calls`."""
+        """Store and add the replies one by one, appending the recorded ones to `calls`."""
         session = access.session
-        texts = [self.renderer.text_of(done.token_ids) for done in dones]
-        said = tuple(self._take_apart(request, text) for text in texts)
+        texts = [self.renderer.text_of(completion.token_ids) for completion in completions]
+        parsed = tuple(self._parse(request, text) for text in texts)
         async with session.lock:
-            for index, (done, text) in enumerate(zip(dones, texts, strict=True)):
-                session.refuse_closed()
+            for index, (completion, text) in enumerate(zip(completions, texts, strict=True)):
+                session.check_open()
                 parent = session.graph.parent_of(prompt.token_ids, prompt.spans, request.sampling.temperature)
                 call_id = request_id if request.n == 1 else f"{request_id}.{index}"
                 temperature = request.sampling.temperature
-                call = Call(call_id, parent, prompt.token_ids, prompt.spans, done, temperature, text, access.agent)
+                call = Call(
+                    call_id, parent, prompt.token_ids, prompt.spans, completion, temperature, text, access.agent
+                )
                 session.graph.check(call)
-                await self._write(self._journal, session.id, call)
-                session.refuse_closed()  # it may have been ended meanwhile: who ended it has its graph, and this reply never leaves
+                await self._write(self._on_call, session.id, call)
+                session.check_open()  # if it was closed meanwhile, its graph was returned without this call
                 session.graph.add(call)
-                forms = (said[index].as_message(), message("assistant", text))
-                for form in forms:  # before `recall` knows them: other requests are rendered in other threads meanwhile
-                    session.outputs.setdefault(form.digest, set()).add(done.token_ids)
-                session.recall.record(request.messages, call, forms)
+                forms = (parsed[index].as_message(), message("assistant", text))
+                # Outputs first: other threads render requests that look up the index, then the outputs.
+                for form in forms:
+                    session.outputs.setdefault(form.digest, set()).add(completion.token_ids)
+                session.reply_index.record(request.messages, call, forms)
                 calls.append(call)
             session.returned |= history
-            asked = running_digests(request.messages)[-1] + repr((request.sampling, request.n, access.agent)).encode()
-            session.answered.setdefault(asked, []).append({call.id for call in calls})
-        return said
+            key = running_digests(request.messages)[-1] + repr((request.sampling, request.n, access.agent)).encode()
+            session.answered.setdefault(key, []).append({call.id for call in calls})
+        return parsed
 
-    def _take_apart(self, request: ChatRequest, text: str) -> ParsedReply:
+    def _parse(self, request: ChatRequest, text: str) -> ParsedReply:
         return parse_reply(
             text,
             thinking=None if request.thinking == "inline" else "opened" if self.renderer.opens_thinking else "unopened",
@@ -317,18 +328,18 @@ class Recorder:
             tool_format=self.renderer.tools.format if request.tools else None,
         )
 
-    async def _write(self, write: Callable[..., Any] | None, session_id: str, what: Any) -> None:
+    async def _write(self, write: Callable[..., Any] | None, session_id: str, entry: Any) -> None:
         if write is None:
             return
         try:
             if inspect.iscoroutinefunction(write):
-                await write(session_id, what)
+                await write(session_id, entry)
             else:
-                await asyncio.get_running_loop().run_in_executor(self._writers, write, session_id, what)
+                await asyncio.get_running_loop().run_in_executor(self._writers, write, session_id, entry)
         except RecordError:
             raise
-        except Exception as error:  # whatever the journal's storage raises, what it was given is not safely stored
-            raise InfrastructureError(f"the journal cannot be written: {error}") from error
+        except Exception as error:  # a user's callback may raise anything
+            raise InfrastructureError(f"session {session_id}: cannot be stored ({error})") from error
 
     def _stop(self, session: Session, error: RecordError) -> None:
         self.violations[error.cause] += 1
@@ -336,8 +347,8 @@ class Recorder:
         log.error("recorder.violation", session=session.id, cause=error.cause, message=str(error))
 
 
-async def _all(work: Iterable[Awaitable[Completion]]) -> list[Completion]:
-    """Wait for all of it, then raise the first error if there is one: nothing is left running behind an error."""
+async def _gather(work: Iterable[Awaitable[Completion]]) -> list[Completion]:
+    """Wait for all, then raise the first error, so that nothing is left running after an error."""
     results = await asyncio.gather(*work, return_exceptions=True)
     for result in results:
         if isinstance(result, BaseException):

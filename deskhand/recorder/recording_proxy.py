@@ -1,14 +1,16 @@
-"""A relay in front of any engine. Invariant: what an agent sends reaches the upstream as it was sent, but for the key; what comes
-back reaches the agent as it came, but only when both are on disk.
+"""Recording proxy in front of any model server. Used by `recipes.record`; start with `create_proxy_app`.
 
 ```
-<folder>/images/<2 hex>/<sha256>            as of `files`
-<folder>/sessions/<name>/exchanges.jsonl    a head, then one line per exchange or reward; images are named by their hashes
+<folder>/images/<2 hex>/<sha256>            as in `recorder.session_store`
+<folder>/sessions/<name>/exchanges.jsonl    a header, then one line per exchange or reward; images are named by hash
 ```
 
-Any path is passed on; requests to chat completions, messages and responses are recorded. A streamed reply is passed on when it has
-ended, so that it is on disk first. The agent's key is one of the relay's own; the upstream's never leaves the relay. With
-`ask_token_ids` chat requests ask for token ids and log-probs besides (vLLM's `return_token_ids`): that is the only change made.
+All paths are forwarded; requests to chat completions, messages and responses are recorded. Agents authenticate with a
+session key of the proxy; the upstream's key never leaves it. With `ask_token_ids`, chat requests also request token ids
+and log-probs (vLLM's `return_token_ids`), the only change to a body.
+
+Invariant: requests and replies are forwarded unchanged, and a reply only after both are on disk. Streamed replies are
+therefore sent when complete.
 """
 
 from __future__ import annotations
@@ -32,10 +34,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.errors import ConfigError, InfrastructureError, RecordError
 from deskhand.recorder import append_log
 from deskhand.recorder.apis import validation
-from deskhand.recorder.exchanges import api_of, assembled
+from deskhand.recorder.exchanges import api_of, assemble_stream
 from deskhand.recorder.http_common import (
     RequestAuth,
     anthropic_error,
@@ -51,25 +53,25 @@ from deskhand.recorder.request_errors import InvalidRequestError
 from deskhand.recorder.session_store import SessionStore
 from deskhand.recorder.sessions import Session, SessionAccess, SessionRegistry
 
-FORMAT = 1
+FORMAT = 2
 IMAGE = "deskhand-image:"
-"""What stands in a recorded request for a data URI, before the image's name."""
+"""Prefix of image names that replace data URIs in recorded requests."""
 _DATA_URI = re.compile(r"data:image/[a-z]+;base64,", re.IGNORECASE)
 _MAX_PIXELS = 4096 * 4096
-_PASSED_ON = ("content-type", "accept", "anthropic-version", "anthropic-beta", "user-agent", "openai-beta")
+_FORWARDED = ("content-type", "accept", "anthropic-version", "anthropic-beta", "user-agent", "openai-beta")
 _RETURNED = ("content-type", "request-id", "x-request-id", "retry-after", "x-should-retry")
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 class StoredImages:
-    """Images of requests, kept in a record folder as they were received and named by their pixels."""
+    """Stores the images of requests as received, named by their pixels."""
 
     def __init__(self, folder: SessionStore) -> None:
         self._folder = folder
         self._names: dict[bytes, str] = {}
 
     def add_data_uri(self, url: str, *, param: str = "image_url.url") -> ImagePart:
-        """The image's name. Raises `RequestRefused` when it cannot be read."""
+        """Store an image and return its name. Raises `InvalidRequestError` if it cannot be read."""
         if url.startswith(IMAGE):
             return ImagePart(url.removeprefix(IMAGE))
         digest = hashlib.sha256(url.encode("utf-8", "surrogatepass")).digest()
@@ -84,14 +86,14 @@ class StoredImages:
 
 
 class ExchangeLog:
-    """The journals of sessions under a record folder. `append` returns when the line is on disk; call it off the event loop."""
+    """Exchange files of the sessions in a store. `append` flushes to disk; call it off the event loop."""
 
     def __init__(self, folder: SessionStore) -> None:
         self._folder = folder
         self._lock = threading.Lock()
 
     def append(self, session_id: str, line: Mapping[str, Any]) -> None:
-        """Append a line to a session's journal."""
+        """Append a line to a session."""
         with self._lock:
             path = self._path(session_id)
             path.parent.mkdir(exist_ok=True)
@@ -105,14 +107,19 @@ class ExchangeLog:
                 os.close(file)
 
     def read(self, session_id: str) -> Iterator[dict[str, Any]]:
-        """The whole lines of a session's journal after its head; a torn last line is left out."""
+        """Yield the complete lines of a session after its header. Raises `RecordError` for another format."""
         path = self._path(session_id)
         if path.exists():
-            for line in path.read_bytes().split(b"\n")[1:-1]:
-                yield json.loads(line)
+            head, *lines = path.read_bytes().split(b"\n")[:-1] or [b""]
+            found = json.loads(head).get("format") if head else FORMAT
+            if found != FORMAT:
+                raise RecordError(
+                    "format", f"{path}: exchange format {found}, this version reads format {FORMAT}; record again"
+                )
+            yield from map(json.loads, lines)
 
     def sessions(self) -> list[str]:
-        """Ids of the sessions that have a journal with a whole head."""
+        """Return the ids of the sessions that have exchanges."""
         found = []
         for path in sorted((self._folder.folder / "sessions").glob("*/exchanges.jsonl")):
             with path.open("rb") as file:
@@ -125,23 +132,23 @@ class ExchangeLog:
         return self._folder.session_folder(session_id) / "exchanges.jsonl"
 
 
-def check_upstream(address: str) -> str:
-    """The host of an upstream's address. Raises `ConfigError` for what is no address, or holds more than one."""
+def check_upstream(url: str) -> str:
+    """Return the host of an upstream URL. Raises `ConfigError` if it is invalid or has credentials or parameters."""
     try:
-        parts = urlsplit(address)
+        parts = urlsplit(url)
         port = parts.port
-    except ValueError:  # brackets or a port that are none
+    except ValueError:  # invalid brackets or port
         parts, port = urlsplit(""), None
-    more = parts.query or parts.fragment or parts.username or parts.password
-    if parts.scheme in ("http", "https") and parts.hostname and port != 0 and not more:
+    extra = parts.query or parts.fragment or parts.username or parts.password
+    if parts.scheme in ("http", "https") and parts.hostname and port != 0 and not extra:
         return parts.hostname
-    raise ConfigError("the upstream's address: write it as http://127.0.0.1:8000/v1, without keys or parameters")
+    raise ConfigError("upstream: expected a URL such as http://127.0.0.1:8000/v1 without credentials or parameters")
 
 
 class RecordingProxy:
-    """Passes requests on to `upstream` (an address that may end in `/v1`) with `upstream_key`, and records them.
+    """Forwards requests to `upstream` (a URL that may end in `/v1`) with `upstream_key`, and records them.
 
-    Proxy settings of the environment are not used for an upstream on this machine. `close` ends the connections.
+    Proxy settings of the environment are ignored for an upstream on this machine. `close` closes the connections.
     """
 
     def __init__(
@@ -157,16 +164,18 @@ class RecordingProxy:
         self.upstream = upstream.rstrip("/").removesuffix("/v1")
         self.sessions, self.log, self.images = SessionRegistry(), ExchangeLog(folder), StoredImages(folder)
         self.recorded = 0
-        """Exchanges on disk."""
+        """Number of exchanges on disk."""
         self._key, self._ask_token_ids = upstream_key, ask_token_ids
         self._client = httpx2.AsyncClient(timeout=timeout_s, trust_env=host not in _LOCAL)
 
     async def forward(
         self, access: SessionAccess, method: str, path: str, headers: Mapping[str, str], raw: bytes
     ) -> Response:
-        """Send a request upstream, record it where it is of one of the APIs, and return the reply.
+        """Send a request upstream, record it if it belongs to a known API, and return the reply.
 
-        Raises `RequestRefused` (the body is no JSON) and `InfrastructureError` (the upstream or the disk failed).
+        Raises:
+            InvalidRequestError: The body is not a JSON object.
+            InfrastructureError: The upstream or the disk failed.
         """
         api = api_of(path) if method == "POST" else None
         request = await asyncio.to_thread(parse, raw) if api else None
@@ -175,7 +184,7 @@ class RecordingProxy:
         if api == "chat" and self._ask_token_ids and request is not None:
             request |= {"return_token_ids": True, "logprobs": True}
             raw = json.dumps(request, ensure_ascii=False).encode()
-        access.session.refuse_closed()
+        access.session.check_open()
         started = time.time()
         access.session.in_flight += 1
         try:
@@ -183,61 +192,60 @@ class RecordingProxy:
                 method, self.upstream + path, headers=self._headers(headers, api), content=raw
             )
         except httpx2.HTTPError as error:
-            raise InfrastructureError(
-                f"the upstream {self.upstream} failed: {type(error).__name__}: {error}"
-            ) from error
+            raise InfrastructureError(f"upstream {self.upstream}: {type(error).__name__}: {error}") from error
         finally:
             access.session.in_flight -= 1
         if api and reply.is_success and request is not None:
             access.session.requests += 1
             name = f"{access.session.id}.{access.session.requests}"
-            about = {
+            entry = {
                 "id": name,
                 "api": api,
                 "agent": access.agent,
-                "at": started,
-                "seconds": round(time.time() - started, 3),
+                "started_at": started,
+                "duration_s": round(time.time() - started, 3),
+                "request": request,
             }
-            await self._record(access.session, {**about, "request": request}, reply)
-        kept = {name: value for name, value in reply.headers.items() if name in _RETURNED}
-        return Response(reply.content, status_code=reply.status_code, headers=kept)
+            await self._record(access.session, entry, reply)
+        returned = {name: value for name, value in reply.headers.items() if name in _RETURNED}
+        return Response(reply.content, status_code=reply.status_code, headers=returned)
 
     async def _record(self, session: Session, entry: dict[str, Any], reply: httpx2.Response) -> None:
         def write() -> None:
             streamed = reply.headers.get("content-type", "").startswith("text/event-stream")
             try:
-                entry["reply"] = assembled(entry["api"], reply.content) if streamed else parse(reply.content)
-            except Exception as error:  # an upstream may send anything; whatever it was is kept as it came
-                entry["unread"] = f"{type(error).__name__}: {str(error)[:300]}"
+                entry["reply"] = assemble_stream(entry["api"], reply.content) if streamed else parse(reply.content)
+            except Exception as error:  # an upstream may send anything; unreadable replies are stored raw
+                entry["error"] = f"{type(error).__name__}: {str(error)[:300]}"
                 entry["raw"] = reply.content.decode("utf-8", "replace")
             entry["request"] = without_images(entry["request"], self.images)
             self.log.append(session.id, {"exchange": entry})
 
         async with session.lock:
-            session.refuse_closed()
+            session.check_open()
             try:
                 await asyncio.to_thread(write)
             except OSError as error:
-                raise InfrastructureError(f"the exchange cannot be stored: {error}") from error
+                raise InfrastructureError(f"session {session.id}: cannot be stored ({error})") from error
         session.calls.append(entry["id"])
         self.recorded += 1
 
     async def reward(self, session: Session, reward: float, call_id: str | None, *, whole: bool) -> str | None:
-        """As of `Recorder.reward`, for exchanges."""
+        """Like `Recorder.reward`, for exchanges."""
         async with session.lock:
             if whole:
-                session.rewards.give_episode(reward)
+                session.rewards.set_episode(reward)
             else:
-                call_id = session.rewards.give(session.calls, reward, call_id)
-            await asyncio.to_thread(self.log.append, session.id, {"note": {"reward": reward, "call_id": call_id}})
+                call_id = session.rewards.set_call(session.calls, reward, call_id)
+            await asyncio.to_thread(self.log.append, session.id, {"reward": {"reward": reward, "call_id": call_id}})
         return call_id
 
     async def close(self) -> None:
-        """End the connections."""
+        """Close the connections."""
         await self._client.aclose()
 
-    def _headers(self, given: Mapping[str, str], api: str | None) -> dict[str, str]:
-        headers = {name: given[name] for name in _PASSED_ON if name in given}
+    def _headers(self, received: Mapping[str, str], api: str | None) -> dict[str, str]:
+        headers = {name: received[name] for name in _FORWARDED if name in received}
         if self._key:
             headers["authorization"] = f"Bearer {self._key}"
             if api == "messages":
@@ -246,7 +254,7 @@ class RecordingProxy:
 
 
 def without_images(value: Any, images: StoredImages) -> Any:
-    """JSON with each image that can be read kept and named; what cannot be read stays as it is."""
+    """Return JSON with each readable image stored and replaced by its name."""
     if isinstance(value, str) and _DATA_URI.match(value):
         try:
             return IMAGE + images.add_data_uri(value).sha256
@@ -257,14 +265,14 @@ def without_images(value: Any, images: StoredImages) -> Any:
     if not isinstance(value, dict):
         return value
     if value.get("type") == "base64" and isinstance(value.get("data"), str):
-        named = without_images(f"data:{value.get('media_type')};base64,{value['data']}", images)
-        if named.startswith(IMAGE):
-            return {"type": "url", "url": named}
+        url = without_images(f"data:{value.get('media_type')};base64,{value['data']}", images)
+        if url.startswith(IMAGE):
+            return {"type": "url", "url": url}
     return {name: without_images(one, images) for name, one in value.items()}
 
 
 def create_proxy_app(relay: RecordingProxy, admin_key: str, *, max_body_bytes: int = 256 << 20) -> Starlette:
-    """The application: the recorder's routes for sessions (`proxy`), and every other path passed on for a session's key."""
+    """Build the application: the session routes of `recorder.server`; other paths are forwarded for a session key."""
     keys = RequestAuth(relay.sessions, admin_key)
 
     async def start(request: Request) -> Response:
@@ -281,10 +289,9 @@ def create_proxy_app(relay: RecordingProxy, admin_key: str, *, max_body_bytes: i
 
     async def end(request: Request) -> Response:
         keys.require_admin(request)
-        async with relay.sessions.get(
-            request.path_params["session_id"]
-        ).lock:  # an exchange that is being written is in it
-            session = relay.sessions.close(request.path_params["session_id"])
+        session_id = request.path_params["session_id"]
+        async with relay.sessions.get(session_id).lock:  # wait for exchanges that are being written
+            session = relay.sessions.close(session_id)
         return JSONResponse(
             {"session_id": session.id, "exchanges": session.calls, "rewards": session.rewards.to_dict()}
         )

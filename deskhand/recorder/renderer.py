@@ -1,12 +1,12 @@
-"""Messages to token ids for the Qwen2.5-VL and Qwen3-VL families (ChatML). Invariant: token in, token out.
+"""Messages to token ids for the Qwen2.5-VL and Qwen3-VL families (ChatML).
 
-What a call sampled comes back in later prompts as the ids that were sampled, never as tokenised text; what stands after the
-longest recorded conversation is all that is rendered anew, so the new prompt extends that call. Text is tokenised with special
-tokens switched off: a `<|im_end|>` in a user's or a screen's text stays text. Each picture is
-`<|vision_start|>`, one `<|image_pad|>` per image token, `<|vision_end|>`.
+Used by the recorder and by data export; start with `ChatRenderer.render`. The renderer writes ChatML itself and is
+compared at construction with the checkpoint's chat template (`chat_template.inspect_template`). Text is tokenized with
+special tokens disabled: a `<|im_end|>` in a user's or a screen's text stays text. Each image is `<|vision_start|>`, one
+`<|image_pad|>` per image token, `<|vision_end|>`.
 
-The renderer writes ChatML itself and compares itself at construction with the checkpoint's own chat template
-(`template.inspect_template`).
+Invariant: sampled replies appear in later prompts as the sampled ids, never as retokenized text. Only the messages
+after the longest recorded conversation are rendered, so the new prompt extends that call.
 """
 
 from __future__ import annotations
@@ -37,18 +37,20 @@ STOPS = (IM_END, "<|endoftext|>")
 class ChatRenderer:
     """Renders one checkpoint's conversations.
 
-    `tokenizer` is a fast Hugging Face tokenizer with a chat template; `source` names the checkpoint in errors. Raises
-    `ConfigError` when the tokenizer lacks a special token, cannot keep special tokens out of text, or when its chat template is not
-    ChatML as these families write it. A template that rewrites earlier assistant turns (removes their thoughts) is
-    refused too, unless `history` says otherwise (`template.History`); what was chosen then is logged.
+    Args:
+        tokenizer: Fast Hugging Face tokenizer with a chat template.
+        source: Name of the checkpoint in errors.
+        history: Handling of templates that rewrite earlier assistant turns (`chat_template.RewrittenHistory`).
+
+    Raises:
+        ConfigError: The tokenizer lacks a special token or cannot keep special tokens out of text, or the chat template
+            is not ChatML as these families write it.
     """
 
     def __init__(self, tokenizer: Any, *, source: str = "the checkpoint", history: RewrittenHistory = "error") -> None:
         self.source = source
         backend = tokenizer.backend_tokenizer
-        self._backend = type(backend).from_str(
-            backend.to_str()
-        )  # a copy: the switch below must not change the tokenizer of others
+        self._backend = type(backend).from_str(backend.to_str())  # a copy, because the next line changes it
         self._backend.encode_special_tokens = True
         self._special = {
             token.content: index for index, token in self._backend.get_added_tokens_decoder().items() if token.special
@@ -56,214 +58,221 @@ class ChatRenderer:
         self.image_id = self._id(IMAGE_PAD)
         self._start, self._end = self._id(IM_START), self._id(IM_END)
         self.end_id = self._end
-        """The id that closes a turn."""
+        """Id that closes a turn."""
         self._vision_start, self._vision_end = self._id(VISION_START), self._id(VISION_END)
         self.banned_ids = tuple(sorted(self._special[name] for name in NEVER_SAMPLED if name in self._special))
-        """Ids that must never be sampled: picture placeholders and their markers."""
+        """Ids that must never be sampled: image placeholders and their markers."""
         self.stop_ids = tuple(self._special[name] for name in STOPS if name in self._special)
         """Ids that end a reply."""
         self._control_ids = frozenset(self._special.values())
         for name in self._special:
             if not self._control_ids.isdisjoint(self._backend.encode(name, add_special_tokens=False).ids):
                 raise ConfigError(
-                    f"the tokenizer of {source} turns the text {name} into a special token; it must have a fast tokenizer.json"
+                    f"{source}: the tokenizer turns the text {name} into a special token; use a fast tokenizer.json"
                 )
-        self.layout = inspect_template(tokenizer, self.render_unexpanded, source=source, history=history)
-        """What the checkpoint's chat template does, as found at construction."""
-        if self.layout.strips_reasoning or self.layout.trims_replies:
-            log.warning(
-                "renderer.forks", source=source, reason="the chat template rewrites earlier replies; history is fork"
-            )
+        self.behavior = inspect_template(tokenizer, self.render_unexpanded, source=source, history=history)
+        """Behavior of the checkpoint's chat template."""
+        if self.behavior.strips_reasoning or self.behavior.trims_replies:
+            log.warning("renderer.history_rewritten", source=source)
         self.tools = ToolPrompt(tokenizer, source)
-        self.opens_thinking = self.layout.generation_prompt.rstrip().endswith(OPEN)
-        """Whether the prompt itself opens the reply's thinking."""
+        self.opens_thinking = self.behavior.generation_prompt.rstrip().endswith(OPEN)
+        """Whether the generation prompt opens the reply's thinking."""
 
     def special_id(self, text: str) -> int | None:
-        """The id of `text` if it is exactly one special token."""
+        """Return the id of `text` if it is one special token."""
         return self._special.get(text)
 
     def text_of(self, token_ids: tuple[int, ...]) -> str:
-        """The text of sampled ids without the final stop id; special tokens inside stay visible."""
+        """Return the text of sampled ids without the final stop id; other special tokens stay visible."""
         if token_ids and token_ids[-1] in self.stop_ids:
             token_ids = token_ids[:-1]
         return self._backend.decode(list(token_ids), skip_special_tokens=False)
 
     def token_text(self, token_id: int) -> str:
-        """The text of one id alone; U+FFFD where it is part of a character."""
+        """Return the text of one id; U+FFFD for a part of a character."""
         return self._backend.decode([token_id], skip_special_tokens=False)
 
     def render(
-        self, messages: tuple[Message, ...], images: Mapping[str, PreparedImage], recall: ReplyIndex | None = None
+        self, messages: tuple[Message, ...], images: Mapping[str, PreparedImage], replies: ReplyIndex | None = None
     ) -> Prompt:
-        """The prompt that asks for the reply to `messages`.
+        """Return the prompt for the reply to `messages`.
 
-        `images` must hold each picture of the messages. Raises `RequestRefused` when the checkpoint's template has no place for
-        something in the messages, `RecordError` when the pictures of prompt and messages differ.
+        Args:
+            images: Prepared images by hash; must contain all images of the messages.
+            replies: Recorded replies of the session.
+
+        Raises:
+            InvalidRequestError: The chat template does not support the messages.
+            RecordError: Prompt and messages have different images.
         """
         self._check(messages)
-        recall = recall or ReplyIndex()
-        line = _Line(self, images)
-        count, call = recall.longest_prefix(messages)
-        asked_again = self.layout.strips_reasoning and any(one.role == "user" for one in messages[count:])
-        if asked_again or (call is not None and self.layout.trims_replies and call.text != call.text.strip()):
+        replies = replies or ReplyIndex()
+        builder = _PromptBuilder(self, images)
+        count, call = replies.longest_prefix(messages)
+        has_new_question = self.behavior.strips_reasoning and any(one.role == "user" for one in messages[count:])
+        if has_new_question or (call is not None and self.behavior.trims_replies and call.text != call.text.strip()):
             count, call = 0, None
         if call is not None:
-            line.token_ids.extend(call.prompt_ids)
-            line.spans.extend(call.spans)
-            self._put_reply(line, call.completion.token_ids)
-        self._put_messages(line, messages, count, recall, self.layout)
-        line.special(self._start)
-        line.text(self.layout.generation_prompt)
-        prompt = line.prompt()
-        expected = [sha256 for one in messages for sha256 in one.pictures]
+            builder.token_ids.extend(call.prompt_ids)
+            builder.spans.extend(call.spans)
+            self._put_reply(builder, call.completion.token_ids)
+        self._put_messages(builder, messages, count, replies, self.behavior)
+        builder.special(self._start)
+        builder.text(self.behavior.generation_prompt)
+        prompt = builder.prompt()
+        expected = [sha256 for one in messages for sha256 in one.image_hashes]
         if [span.sha256 for span in prompt.spans] != expected:
             raise RecordError(
                 "images_dropped",
-                f"the messages have {len(expected)} images, the prompt has {len(prompt.spans)} or others",
+                f"the {len(prompt.spans)} images of the prompt are not the {len(expected)} images of the messages",
             )
         return prompt
 
     def recorded_replies(self, messages: tuple[Message, ...]) -> list[Message]:
-        """The assistant's messages that stand as they were sampled, when this recorder sampled them."""
-        if self.layout.trims_replies:
+        """Return the assistant messages that are rendered as sampled if this recorder sampled them."""
+        if self.behavior.trims_replies:
             return []
-        first = last_question(messages) if self.layout.strips_reasoning else 0
+        first = last_question(messages) if self.behavior.strips_reasoning else 0
         return [one for one in messages[max(0, first) :] if one.role == "assistant"]
 
     def turns(self, messages: tuple[Message, ...]) -> int:
-        """How many turns the messages are in a prompt, each closed by one `<|im_end|>`."""
-        added = self.layout.default_system is not None and messages[0].role != "system"
+        """Return the number of turns of the messages in a prompt, each closed by one `<|im_end|>`."""
+        added = self.behavior.default_system is not None and messages[0].role != "system"
         joined = sum(
-            before.role == one.role == "tool" and self.layout.tool_as_user for before, one in pairwise(messages)
+            before.role == one.role == "tool" and self.behavior.tool_as_user for before, one in pairwise(messages)
         )
         return added + len(messages) - joined
 
-    def render_unexpanded(self, messages: tuple[Message, ...], layout: TemplateBehavior) -> list[int]:
-        """Ids with one placeholder per picture, as the chat template writes them; used to compare the two."""
-        line = _Line(self, None)
-        self._put_messages(line, messages, 0, ReplyIndex(), layout)
-        line.special(self._start)
-        line.text(layout.generation_prompt)
-        return list(line.prompt().token_ids)
+    def render_unexpanded(self, messages: tuple[Message, ...], behavior: TemplateBehavior) -> list[int]:
+        """Return ids with one placeholder per image, for comparison with the chat template."""
+        builder = _PromptBuilder(self, None)
+        self._put_messages(builder, messages, 0, ReplyIndex(), behavior)
+        builder.special(self._start)
+        builder.text(behavior.generation_prompt)
+        return list(builder.prompt().token_ids)
 
     def _id(self, name: str) -> int:
         if name not in self._special:
-            raise ConfigError(
-                f"the tokenizer of {self.source} has no special token {name}; give a Qwen2.5-VL or Qwen3-VL checkpoint"
-            )
+            raise ConfigError(f"{self.source}: no special token {name}; use a Qwen2.5-VL or Qwen3-VL checkpoint")
         return self._special[name]
 
     def _check(self, messages: tuple[Message, ...]) -> None:
         if not messages or messages[-1].role == "assistant":
             raise InvalidRequestError(
-                "the last message must be the user's or a tool's; replies are not continued", param="messages"
+                "the last message must have the role user or tool; replies cannot be continued", param="messages"
             )
         for index, one in enumerate(messages):
             where = f"messages[{index}]"
             if one.role == "system" and index:
-                raise InvalidRequestError("a system message must be the first", param=where)
-            if one.role in ("system", "assistant") and one.pictures:
+                raise InvalidRequestError("a system message must come first", param=where)
+            if one.role in ("system", "assistant") and one.image_hashes:
                 raise InvalidRequestError(
-                    f"images in {one.role} messages are not taken; put them in user messages", param=where
+                    f"images in {one.role} messages are not supported; put them in user messages", param=where
                 )
-            reason = self.layout.refusals.get(one.role) or (
-                one.pictures and self.layout.refusals.get(f"{one.role} image")
+            reason = self.behavior.unsupported.get(one.role) or (
+                one.image_hashes and self.behavior.unsupported.get(f"{one.role} image")
             )
             if reason:
                 raise InvalidRequestError(f"{self.source}: {reason}", param=where, code="template")
 
     def _put_messages(
-        self, line: _Line, messages: tuple[Message, ...], count: int, recall: ReplyIndex, layout: TemplateBehavior
+        self,
+        builder: _PromptBuilder,
+        messages: tuple[Message, ...],
+        count: int,
+        replies: ReplyIndex,
+        behavior: TemplateBehavior,
     ) -> None:
-        """Put the messages from index `count` on."""
-        if count == 0 and messages[0].role != "system" and layout.default_system is not None:
-            self._put_turn(line, "system", (layout.default_system,), TemplateBehavior())
-        asked = last_question(messages)
+        if count == 0 and messages[0].role != "system" and behavior.default_system is not None:
+            self._put_turn(builder, "system", (behavior.default_system,), TemplateBehavior())
+        question = last_question(messages)
         for index in range(count, len(messages)):
             one, before = messages[index], messages[index - 1] if index else None
-            said = recall.reply(before, one) if one.role == "assistant" else None
-            if said is not None and (text := _rewritten(said.text, layout, index < asked)) != said.text:
-                self._put_turn(line, "assistant", (text,), layout)
-            elif said is None and one.role == "assistant":
-                text = self.text_said(one)
-                self._put_turn(line, "assistant", (_rewritten(text, layout, index < asked),), layout)
-            elif said is not None:
-                line.special(self._start)
-                line.text(layout.generation_prompt)
-                self._put_reply(line, said.token_ids)
-            elif one.role == "tool" and layout.tool_as_user:
+            reply = replies.reply(before, one) if one.role == "assistant" else None
+            if reply is not None and (text := _rewritten(reply.text, behavior, index < question)) != reply.text:
+                self._put_turn(builder, "assistant", (text,), behavior)
+            elif reply is None and one.role == "assistant":
+                text = self.reply_text(one)
+                self._put_turn(builder, "assistant", (_rewritten(text, behavior, index < question),), behavior)
+            elif reply is not None:
+                builder.special(self._start)
+                builder.text(behavior.generation_prompt)
+                self._put_reply(builder, reply.token_ids)
+            elif one.role == "tool" and behavior.tool_as_user:
                 after = messages[index + 1] if index + 1 < len(messages) else None
                 first, last = before is None or before.role != "tool", after is None or after.role != "tool"
-                self._put_tool_response(line, one, layout, first, last)
+                self._put_tool_response(builder, one, behavior, first, last)
             else:
-                self._put_turn(line, one.role, one.parts, layout)
+                self._put_turn(builder, one.role, one.parts, behavior)
 
-    def text_said(self, reply: Message) -> str:
-        """The text that a model of this family says to give an assistant's message, calls of tools included."""
-        return self._with_calls(reply) if reply.calls else reply.text
-
-    def _with_calls(self, one: Message) -> str:
-        """The text of an assistant's turn that this recorder did not sample, as the family writes its calls."""
+    def reply_text(self, reply: Message) -> str:
+        """Return the text of an assistant message, with its tool calls as the model family writes them."""
+        if not reply.calls:
+            return reply.text
         if self.tools.format is None:
             raise InvalidRequestError(
-                f"{self.source}: the chat template has no known way to write tool calls", param="messages"
+                f"{self.source}: the chat template has no known format of tool calls", param="messages"
             )
-        return self.tools.format.write(one.text, one.calls)
+        return self.tools.format.write(reply.text, reply.calls)
 
-    def _put_reply(self, line: _Line, token_ids: tuple[int, ...]) -> None:
-        line.recorded(token_ids)
+    def _put_reply(self, builder: _PromptBuilder, token_ids: tuple[int, ...]) -> None:
+        builder.recorded(token_ids)
         if token_ids[-1:] != (self._end,):
-            line.special(self._end)
-        line.text("\n")
+            builder.special(self._end)
+        builder.text("\n")
 
-    def _put_turn(self, line: _Line, role: str, parts: tuple[Part, ...], layout: TemplateBehavior) -> None:
-        line.special(self._start)
-        line.text(role + "\n")
-        self._put_parts(line, strip_parts(parts) if layout.trims else parts)
-        line.special(self._end)
-        line.text("\n")
+    def _put_turn(
+        self, builder: _PromptBuilder, role: str, parts: tuple[Part, ...], behavior: TemplateBehavior
+    ) -> None:
+        builder.special(self._start)
+        builder.text(role + "\n")
+        self._put_parts(builder, strip_parts(parts) if behavior.trims else parts)
+        builder.special(self._end)
+        builder.text("\n")
 
-    def _put_tool_response(self, line: _Line, one: Message, layout: TemplateBehavior, first: bool, last: bool) -> None:
+    def _put_tool_response(
+        self, builder: _PromptBuilder, one: Message, behavior: TemplateBehavior, first: bool, last: bool
+    ) -> None:
         if first:
-            line.special(self._start)
-            line.text("user")
-        line.text("\n<tool_response>\n")
-        self._put_parts(line, strip_parts(one.parts) if layout.trims else one.parts)
-        line.text("\n</tool_response>")
+            builder.special(self._start)
+            builder.text("user")
+        builder.text("\n<tool_response>\n")
+        self._put_parts(builder, strip_parts(one.parts) if behavior.trims else one.parts)
+        builder.text("\n</tool_response>")
         if last:
-            line.special(self._end)
-            line.text("\n")
+            builder.special(self._end)
+            builder.text("\n")
 
-    def _put_parts(self, line: _Line, parts: tuple[Part, ...]) -> None:
+    def _put_parts(self, builder: _PromptBuilder, parts: tuple[Part, ...]) -> None:
         for part in parts:
             if isinstance(part, str):
-                line.text(part)
+                builder.text(part)
             else:
-                line.special(self._vision_start)
-                line.picture(part.sha256)
-                line.special(self._vision_end)
+                builder.special(self._vision_start)
+                builder.image(part.sha256)
+                builder.special(self._vision_end)
 
     def encode_text(self, text: str) -> list[int]:
-        """Ids of plain text; never a special token. Raises `RecordError` if the tokenizer makes one all the same."""
+        """Return the ids of plain text. Raises `RecordError` if the tokenizer produces a special token."""
         token_ids = self._backend.encode(text, add_special_tokens=False).ids
         if not self._control_ids.isdisjoint(token_ids):
-            raise RecordError("special_token_in_text", "tokenising plain text gave a special token")
+            raise RecordError("special_token_in_text", "tokenizing plain text produced a special token")
         return token_ids
 
 
-def _rewritten(text: str, layout: TemplateBehavior, before_question: bool) -> str:
-    """A reply's text as the template writes it in history."""
-    text = without_thinking(text) if layout.strips_reasoning and before_question else text
-    return text.strip() if layout.trims_replies else text
+def _rewritten(text: str, behavior: TemplateBehavior, before_question: bool) -> str:
+    """Return a reply's text as the template writes it in history."""
+    text = without_thinking(text) if behavior.strips_reasoning and before_question else text
+    return text.strip() if behavior.trims_replies else text
 
 
 def last_question(messages: tuple[Message, ...]) -> int:
-    """Index of the last user message; -1 if there is none."""
+    """Return the index of the last user message; -1 if there is none."""
     return max((index for index, one in enumerate(messages) if one.role == "user"), default=-1)
 
 
 def strip_parts(parts: tuple[Part, ...]) -> tuple[Part, ...]:
-    """A message's parts without white space at both ends."""
+    """Return a message's parts without leading and trailing white space."""
     found = list(parts)
     if found and isinstance(found[0], str):
         found[0] = found[0].lstrip()
@@ -272,8 +281,8 @@ def strip_parts(parts: tuple[Part, ...]) -> tuple[Part, ...]:
     return tuple(part for part in found if part != "")
 
 
-class _Line:
-    """Collects ids and spans. Texts that touch each other are tokenised together, as the template's text would be."""
+class _PromptBuilder:
+    """Collects ids and spans. Adjacent texts are tokenized together, like the template's text."""
 
     def __init__(self, renderer: ChatRenderer, images: Mapping[str, PreparedImage] | None) -> None:
         self.renderer, self.images = renderer, images
@@ -292,14 +301,12 @@ class _Line:
         self._flush()
         self.token_ids.extend(token_ids)
 
-    def picture(self, sha256: str) -> None:
+    def image(self, sha256: str) -> None:
         self._flush()
         try:
             count = self.images[sha256].tokens if self.images is not None else 1
         except KeyError:
-            raise RecordError(
-                "image_unknown", f"image {sha256[:12]} is named in the messages and was never added"
-            ) from None
+            raise RecordError("image_unknown", f"image {sha256[:12]} is in the messages and was never added") from None
         self.spans.append(ImageSpan(len(self.token_ids), count, sha256))
         self.token_ids.extend([self.renderer.image_id] * count)
 

@@ -1,8 +1,7 @@
-"""What a session remembers of its calls, by message. Invariant: a reply that comes back as history is its recorded tokens.
+"""Lookup of recorded calls by conversation or by reply. Used by `recorder.renderer`, one index per session.
 
-A conversation is known by a running digest over its messages, so finding the longest call that a new conversation continues
-costs one look-up per message. A reply is known by the message that the agent was given: its text and tool calls, with or without
-its thinking.
+Conversations are identified by a running digest over their messages, so finding the longest recorded prefix costs one
+lookup per message. Replies are identified by the message returned to the agent, with or without its thinking.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from deskhand.recorder.messages import Message
 
 
 def running_digests(messages: tuple[Message, ...]) -> list[bytes]:
-    """`digests[i]` stands for the first i messages; length `len(messages) + 1`."""
+    """Return digests of all prefixes: `digests[i]` is of the first i messages."""
     digests = [b""]
     for one in messages:
         digests.append(hashlib.sha256(digests[-1] + one.digest).digest())
@@ -25,7 +24,7 @@ def running_digests(messages: tuple[Message, ...]) -> list[bytes]:
 
 @dataclass(frozen=True, slots=True)
 class RecordedReply:
-    """What a call sampled."""
+    """Token ids and text sampled by a call."""
 
     call_id: str
     token_ids: tuple[int, ...]
@@ -33,9 +32,9 @@ class RecordedReply:
 
 
 class ReplyIndex:
-    """The calls of one session, found by the conversation that they end or by the reply that they gave.
+    """Calls of one session by conversation and by reply.
 
-    `find` gives a call by its id (a graph's `get`); without it the calls are kept here.
+    `find` returns a call by id, such as `CallGraph.get`; without it the index stores the calls.
     """
 
     def __init__(self, find: Callable[[str], Call] | None = None) -> None:
@@ -46,9 +45,9 @@ class ReplyIndex:
         self._by_content: dict[bytes, RecordedReply] = {}
 
     def record(self, messages: tuple[Message, ...], call: Call, replies: Iterable[Message]) -> None:
-        """Remember that `call` answered `messages`; `replies` are the forms in which its reply may come back.
+        """Add a call for `messages`; `replies` are the forms in which agents may send its reply back.
 
-        Of calls with the same reply the latest counts.
+        Of calls with the same reply the latest wins.
         """
         before = running_digests(messages)[-1]
         output = RecordedReply(call.id, call.completion.token_ids, call.text)
@@ -60,7 +59,7 @@ class ReplyIndex:
             self._by_content[reply.digest] = output
 
     def longest_prefix(self, messages: tuple[Message, ...]) -> tuple[int, Call | None]:
-        """(n, call): the first n messages are `call`'s conversation and its reply, n as large as possible; (0, None) if none."""
+        """Return (n, call) for the longest recorded conversation with reply, of n messages; (0, None) if none."""
         digests = running_digests(messages)
         for count in range(len(messages), 0, -1):
             if messages[count - 1].role == "assistant" and (call_id := self._by_conversation.get(digests[count])):
@@ -68,16 +67,16 @@ class ReplyIndex:
         return 0, None
 
     def contains(self, reply: Message) -> bool:
-        """Whether a call gave this reply, wherever."""
+        """Return whether any call gave this reply."""
         return reply.digest in self._by_content
 
     def reply(self, before: Message | None, reply: Message) -> RecordedReply | None:
-        """What was sampled for this reply: to the message `before` if there is one, else the latest with that reply."""
+        """Return the recorded reply to the message `before`, else the latest with the same contents."""
         found = self._by_reply.get((before.digest, reply.digest)) if before is not None else None
         return found or self._by_content.get(reply.digest)
 
     def calls_in(self, messages: tuple[Message, ...]) -> set[str]:
-        """Ids of the calls whose replies stand in these messages."""
+        """Return the ids of the calls whose replies are in these messages."""
         found = set()
         for before, one in zip((None, *messages), messages, strict=False):
             if one.role == "assistant" and (output := self.reply(before, one)):

@@ -1,7 +1,7 @@
-"""A sampled text taken apart for the agent. Invariant: nothing is lost: thinking, text and tool calls together hold every word that
-was sampled, but for the tags and line breaks around them and what a stop text cut off.
+"""Parsing of a sampled text into thinking, text and tool calls. Used by `recorder.recorder` for every reply.
 
-Thinking stands before the last `</think>`; it was opened by the model or, where the family's template does that, by the prompt.
+Thinking is the text before the last `</think>`, opened by the model or by the generation prompt. Only tags, the line
+breaks around them and text after a stop text are dropped.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ OPEN, CLOSE = "<think>", "</think>"
 
 @dataclass(frozen=True, slots=True)
 class ParsedReply:
-    """`thinking` is None when there was none; `text` is what came after it, without tool calls."""
+    """Parts of a reply. `thinking` is None if there was none; `text` excludes thinking and tool calls."""
 
     text: str
     thinking: str | None = None
     calls: tuple[ToolCall, ...] = ()
     stop_text: str | None = None
-    """The stop text that ended the reply; it and what follows is left out of `text`."""
+    """Stop text that ended the reply; excluded from `text`."""
 
     def as_message(self) -> Message:
-        """The assistant's turn as an agent sends it back. Thinking is not part of it."""
+        """Return the assistant message as agents send it back, without thinking."""
         return message("assistant", self.text, self.calls)
 
 
@@ -39,9 +39,11 @@ def parse_reply(
     tools: Tools = (),
     tool_format: ToolFormat | None = None,
 ) -> ParsedReply:
-    """Read a reply. `thinking` says whether the prompt ended with an opened `<think>`; None leaves thinking in the text.
+    """Parse a reply.
 
-    Without `tool_format` tool calls stay text.
+    Args:
+        thinking: Whether the prompt ended with an opened `<think>`; None leaves thinking in the text.
+        tool_format: Format of tool calls; without it they stay text.
     """
     found = [(at, stop) for stop in stop_texts if (at := text.find(stop)) >= 0]
     stop_text = None
@@ -56,7 +58,7 @@ def parse_reply(
 
 
 def without_thinking(text: str) -> str:
-    """What is left of a reply in templates that remove earlier thoughts."""
+    """Return a reply's text as templates write it that strip reasoning."""
     return text.rpartition(CLOSE)[2].lstrip("\n") if CLOSE in text else text
 
 

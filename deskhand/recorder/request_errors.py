@@ -1,4 +1,4 @@
-"""What a request can be refused for. Invariant: a refusal names the parameter and is the caller's to mend; nothing was sampled."""
+"""Error of requests that the recorder rejects. Raised by the whole package, handled in `recorder.http_common`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from deskhand.errors import AgentError
 
 
 class InvalidRequestError(AgentError):
-    """A request that cannot be served exactly as it was asked.
+    """A request that cannot be served exactly; nothing was sampled.
 
-    `status` is the HTTP status, `param` the path of the offending parameter (None for the whole request) and `code` a short
-    stable word. `code` "context_length_exceeded" means that the conversation has outgrown the model.
+    `status` is the HTTP status, `param` the path of the invalid parameter (None: the whole request), `code` a short
+    stable identifier. With code "context_length_exceeded" the conversation is too long for the model.
     """
 
     def __init__(
@@ -23,5 +23,5 @@ class InvalidRequestError(AgentError):
 
 
 def _encodable(text: str) -> str:
-    """The text with what has no UTF-8 (half a surrogate pair of the request) written as an escape."""
+    """Return the text with unpaired surrogates escaped."""
     return text.encode("utf-8", "backslashreplace").decode()

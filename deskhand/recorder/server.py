@@ -1,20 +1,22 @@
-"""The recorder over HTTP. Invariant: one session per episode, known by its bearer key alone; keys never stand in addresses or logs.
+"""The recorder over HTTP; one session per episode, identified by its API key. Start with `create_app`.
 
-| route                                        | key                | body                                                     |
-|----------------------------------------------|--------------------|----------------------------------------------------------|
-| `POST /v1/chat/completions`                  | session            | OpenAI chat completions (`apis.chat`)                    |
-| `POST /v1/responses`                         | session            | OpenAI responses (`apis.responses`)                      |
-| `POST /v1/messages`                          | session            | Anthropic messages (`apis.messages`)                     |
-| `GET /v1/models`                             | either             |                                                          |
-| `POST /sessions`                             | admin              | `{"session_id"?}` -> `{"session_id", "api_key"}`         |
-| `GET /sessions`                              | admin              | -> what each open session holds                          |
-| `GET /sessions/{id}`                         | admin, session     | -> what it holds                                         |
-| `POST /sessions/{id}/keys`                   | admin, session     | `{"agent"}` -> `{"session_id", "agent", "api_key"}`      |
-| `POST /sessions/{id}/rewards`                | admin, session     | `{"reward", "call_id"? or "whole"?: true}`               |
-| `POST /sessions/{id}/end`                    | admin              | `{"turn_discount"?, "by_agent"?}` -> graph and rewards   |
-| `GET /health`                                | none               |                                                          |
+Used by the endpoint runner and by `recipes`; keys never appear in URLs or logs.
 
-The routes of the three APIs and of models are there without `/v1` too, as clients put it into the base address or not.
+| route                            | key            | body                                                       |
+|----------------------------------|----------------|------------------------------------------------------------|
+| `POST /v1/chat/completions`      | session        | OpenAI chat completions (`apis.chat`)                      |
+| `POST /v1/responses`             | session        | OpenAI responses (`apis.responses`)                        |
+| `POST /v1/messages`              | session        | Anthropic messages (`apis.anthropic_messages`)             |
+| `GET /v1/models`                 | either         |                                                            |
+| `POST /sessions`                 | admin          | `{"session_id"?}` -> `{"session_id", "api_key"}`           |
+| `GET /sessions`                  | admin          | -> summaries of the open sessions                          |
+| `GET /sessions/{id}`             | admin, session | -> summary                                                 |
+| `POST /sessions/{id}/keys`       | admin, session | `{"agent"}` -> `{"session_id", "agent", "api_key"}`        |
+| `POST /sessions/{id}/rewards`    | admin, session | `{"reward", "call_id"? or "whole"?: true}`                 |
+| `POST /sessions/{id}/end`        | admin          | `{"turn_discount"?, "by_agent"?}` -> graph and rewards     |
+| `GET /health`                    | none           |                                                            |
+
+The routes of the three APIs and of models exist without `/v1` too, because some clients put it into the base URL.
 """
 
 from __future__ import annotations
@@ -64,19 +66,19 @@ def create_app(
     max_body_bytes: int = 256 << 20,
     folder: SessionStore | None = None,
 ) -> Starlette:
-    """The application. `recorder.images` must be an `ImageCache`. Sessions that end are written to `folder`, if there is one.
+    """Build the application. `recorder.images` must be an `ImageCache`; closed sessions go to `folder`, if set.
 
-    Raises `ConfigError` for an admin key under 16 characters.
+    Raises `ConfigError` for an admin key shorter than 16 characters.
     """
     images = recorder.images
     if not isinstance(images, ImageCache):
-        raise ConfigError("create_app needs a recorder made with an ImageCache, so that it can take images")
+        raise ConfigError("recorder.images: must be an ImageCache")
     renderer, keys = recorder.renderer, RequestAuth(recorder.sessions, admin_key)
 
-    async def answered(request: Request, access: SessionAccess, asked: ChatRequest) -> Reply:
-        reply = await recorder.complete(access, asked)
+    async def complete(request: Request, access: SessionAccess, chat_request: ChatRequest) -> Reply:
+        reply = await recorder.complete(access, chat_request)
         if await request.is_disconnected():
-            recorder.unsent(access.session, reply)
+            recorder.mark_undelivered(access.session, reply)
         return reply
 
     async def completions(request: Request) -> Response:
@@ -86,7 +88,7 @@ def create_app(
         body = await recorder.in_thread(
             lambda: chat.read_request(parse(raw), renderer, images, default_max_tokens, features)
         )
-        reply = await answered(request, access, body.request)
+        reply = await complete(request, access, body.request)
         if body.stream:
             return StreamingResponse(chat_response.stream_chunks(reply, body, renderer, model), media_type=SSE)
         return JSONResponse(chat_response.reply_body(reply, body, renderer, model))
@@ -96,7 +98,7 @@ def create_app(
         raw = await read_body(request, max_body_bytes)
         features = recorder.engine.features
         body = await recorder.in_thread(lambda: anthropic_messages.read_request(parse(raw), renderer, images, features))
-        reply = await answered(request, access, body.request)
+        reply = await complete(request, access, body.request)
         if body.stream:
             return StreamingResponse(anthropic_messages.stream_events(reply, body, model), media_type=SSE)
         return JSONResponse(anthropic_messages.reply_body(reply, body, model))
@@ -109,9 +111,9 @@ def create_app(
         body = await recorder.in_thread(
             lambda: responses.read_request(parse(raw), renderer, images, default_max_tokens, features, stored.get)
         )
-        reply = await answered(request, access, body.request)
+        reply = await complete(request, access, body.request)
         if body.store:
-            stored[reply.id] = (*body.conversation, reply.said[0].as_message())
+            stored[reply.id] = (*body.conversation, reply.parsed[0].as_message())
         if body.stream:
             return StreamingResponse(responses_response.stream_events(reply, body, model), media_type=SSE)
         return JSONResponse(responses_response.reply_body(reply, body, model))
@@ -140,7 +142,7 @@ def create_app(
         session = keys.session(request)
         agent = validation.read_field(await read_small_json(request, "agent"), "agent", str, "")
         if not agent:
-            raise InvalidRequestError("agent names the sub-agent that the key is for", param="agent")
+            raise InvalidRequestError("agent must name the sub-agent of the key", param="agent")
         return JSONResponse(
             {"session_id": session.id, "agent": agent, "api_key": recorder.sessions.new_key(session, agent)}
         )
@@ -157,15 +159,17 @@ def create_app(
         discount = validation.in_range(validation.read_field(body, "turn_discount", float, 0.0), 0, 1, "turn_discount")
         by_agent = validation.read_field(body, "by_agent", bool, False)
         session_id = request.path_params["session_id"]
-        async with recorder.sessions.get(session_id).lock:  # what is being recorded is recorded whole, or not at all
-            graph, rewards = recorder.end_with_rewards(session_id)
+        async with recorder.sessions.get(session_id).lock:  # wait for calls that are being recorded
+            graph, rewards = recorder.close_with_rewards(session_id)
 
         def write() -> str:
             if folder is not None:
                 try:
                     folder.finish(session_id, graph, rewards)
                 except OSError as error:
-                    raise InfrastructureError(f"the session cannot be stored ({error}); its journal is kept") from error
+                    raise InfrastructureError(
+                        f"session {session_id}: cannot be stored ({error}); its calls.jsonl is kept"
+                    ) from error
             returns = rewards.returns(graph, discount, by_agent=by_agent)
             return json.dumps(
                 {"session_id": session_id, "graph": graph.to_dict(), "rewards": rewards.to_dict(), "returns": returns}
@@ -197,7 +201,7 @@ def create_app(
 
 
 def summary(session: Session) -> dict[str, Any]:
-    """What a session holds, in figures; no text, image or key of it."""
+    """Return counts and states of a session, without texts, images or keys."""
     calls = session.graph.calls
     return {
         "session_id": session.id,
@@ -210,9 +214,9 @@ def summary(session: Session) -> dict[str, Any]:
 
 
 def in_process_client(app: Starlette, *, timeout_s: float = 600.0) -> Any:
-    """A client that calls `app` without a socket: `AsyncOpenAI(base_url="http://recorder/v1", http_client=...)`.
+    """Return a client that calls `app` without a socket: `AsyncOpenAI(base_url="http://recorder/v1", http_client=...)`.
 
-    It is one of the library that the installed `openai` uses: httpx2 from its version 3 on, httpx before, which AReaL 1.0.4 needs.
+    The client is of the library that the installed `openai` uses: httpx2 since version 3, httpx before (AReaL 1.0.4).
     """
     import openai
 

@@ -1,15 +1,18 @@
-"""Recorded sessions on disk. Invariant: a call is on disk, with its images, before its reply leaves, and whatever is killed at
-whatever moment, what was on disk is read back equal.
+"""Recorded sessions on disk.
+
+Used as callbacks of `Recorder` and `ImageCache` (`SessionStore.write_call`, `write_reward`, `save_image`).
 
 ```
-<folder>/images/<2 hex>/<sha256>           the encoded bytes as received, named by the SHA-256 of their RGB pixels
-<folder>/sessions/<name>/calls.jsonl     while the session is open: one line per call or reward, in order
-<folder>/sessions/<name>/session.json      when it has ended: everything but the arrays
-<folder>/sessions/<name>/calls.safetensors when it has ended: the arrays of its calls
+<folder>/images/<2 hex>/<sha256>           encoded bytes as received, named by the SHA-256 of their RGB pixels
+<folder>/sessions/<name>/calls.jsonl       open session: one line per call or reward, in order
+<folder>/sessions/<name>/session.json      closed session: everything but the arrays
+<folder>/sessions/<name>/calls.safetensors closed session: arrays of its calls
 ```
 
-`docs/recorder.md` describes the files. A line of the journal that was torn by a kill is the last one and its reply never left, so
-it is left out. Numbers are kept exactly: int64 ids and versions, float64 log-probs.
+`docs/recorder.md` describes the files. A kill can only tear the last line of calls.jsonl; its reply was never sent, so
+it is ignored. Numbers are exact: int64 ids and versions, float64 log-probs.
+
+Invariant: a call is on disk, with its images, before its reply is sent.
 """
 
 from __future__ import annotations
@@ -31,11 +34,11 @@ from deskhand.recorder import append_log
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.recorder.rewards import Rewards
 
-FORMAT = 1
+FORMAT = 2
 _LINE_BYTES, _NUMBER_BYTES = 4000, 48
-"""Room for a call's names, and for one of its numbers."""
+"""Maximum bytes of a call's names, and of one of its numbers."""
 _REMEMBERED = 1 << 17
-"""Names of images that are known to be on disk."""
+"""Maximum number of image names cached as stored."""
 _ARRAYS = {
     "new_prompt_ids": np.int64,
     "token_ids": np.int64,
@@ -46,21 +49,21 @@ _ARRAYS = {
 
 
 def encode_arrays(graph: CallGraph) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """The graph's dictionary with its arrays taken out: each key's arrays joined, and the length that each call has of it.
+    """Split a graph into its dictionary and its arrays.
 
-    A length of -1 stands for null.
+    The arrays of each key are concatenated over the calls; `<key>_lengths` holds the length for each call (-1: null).
     """
     data = graph.to_dict()
     arrays: dict[str, np.ndarray] = {}
-    for key, kind in _ARRAYS.items():
-        found = [call.pop(key) for call in data["calls"]]
-        arrays[key] = np.array([value for part in found if part is not None for value in part], dtype=kind)
-        arrays[f"{key}_lengths"] = np.array([-1 if part is None else len(part) for part in found], dtype=np.int64)
+    for key, dtype in _ARRAYS.items():
+        parts = [call.pop(key) for call in data["calls"]]
+        arrays[key] = np.array([value for part in parts if part is not None for value in part], dtype=dtype)
+        arrays[f"{key}_lengths"] = np.array([-1 if part is None else len(part) for part in parts], dtype=np.int64)
     return data, arrays
 
 
 def decode_arrays(data: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> CallGraph:
-    """The graph that `pack` took apart."""
+    """Return the graph that `encode_arrays` split."""
     calls = [dict(call) for call in data["calls"]]
     for key in _ARRAYS:
         position = 0
@@ -71,21 +74,21 @@ def decode_arrays(data: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> 
 
 
 class SessionStore:
-    """Sessions and images under `folder`, which is made. All methods block; those that write may be called from several threads.
+    """Sessions and images under `folder`. Methods are blocking; writing is thread-safe.
 
-    `durable`: wait until the disk has what is written (a power cut loses nothing); otherwise only a kill loses nothing.
+    With `durable`, writes are flushed to disk and survive a power failure; otherwise they survive a kill.
     """
 
     def __init__(self, folder: Path, *, durable: bool = True) -> None:
         self.folder, self._durable = folder, durable
-        self._open: dict[str, _Journal] = {}
+        self._open: dict[str, _CallLog] = {}
         self._images: set[str] = set()
         self._lock = threading.Lock()
         (folder / "images").mkdir(parents=True, exist_ok=True)
         (folder / "sessions").mkdir(exist_ok=True)
 
     def save_image(self, sha256: str, encoded: bytes) -> None:
-        """Keep an image; nothing is written when it is there already. Made for `ImageCache(on_new=...)`."""
+        """Store an image unless it exists. For `ImageCache(on_new=...)`."""
         if sha256 in self._images:
             return
         path = self._image(sha256)
@@ -100,70 +103,70 @@ class SessionStore:
         self._images.add(sha256)
 
     def image(self, sha256: str) -> bytes:
-        """The encoded bytes as received. Raises `KeyError` when there is no such image. Made for `ImageCache(fetch=...)`."""
+        """Return the encoded bytes as received. Raises `KeyError` for an unknown image. For `ImageCache(fetch=...)`."""
         try:
             return self._image(sha256).read_bytes()
         except FileNotFoundError:
             raise KeyError(sha256) from None
 
     def write_call(self, session_id: str, call: Call) -> None:
-        """Append a call to its session's journal. Made for `Recorder(journal=...)`."""
-        journal = self._journal(session_id)
-        with journal.lock:
-            journal.add(call)
+        """Append a call to its session. For `Recorder(on_call=...)`."""
+        calls = self._call_log(session_id)
+        with calls.lock:
+            calls.add(call)
 
-    def write_note(self, session_id: str, note: Mapping[str, Any]) -> None:
-        """Append a reward to its session's journal. Made for `Recorder(note=...)`."""
-        journal = self._journal(session_id)
-        with journal.lock:
-            journal.append({"note": dict(note)})
+    def write_reward(self, session_id: str, reward: Mapping[str, Any]) -> None:
+        """Append a reward to its session. For `Recorder(on_reward=...)`."""
+        calls = self._call_log(session_id)
+        with calls.lock:
+            calls.append({"reward": dict(reward)})
 
     def finish(self, session_id: str, graph: CallGraph, rewards: Rewards) -> Path:
-        """Write a session that has ended as a whole and return its folder; its journal is removed when that is on disk."""
+        """Write a closed session, remove its calls.jsonl and return its folder."""
         folder = self.session_folder(session_id)
         folder.mkdir(exist_ok=True)
         data, arrays = encode_arrays(graph)
         self._write_whole(folder / "calls.safetensors", save(arrays))
-        about = {"format": FORMAT, "session_id": session_id, "graph": data, "rewards": rewards.to_dict()}
-        self._write_whole(folder / "session.json", json.dumps(about, ensure_ascii=False, indent=1).encode())
+        summary = {"format": FORMAT, "session_id": session_id, "graph": data, "rewards": rewards.to_dict()}
+        self._write_whole(folder / "session.json", json.dumps(summary, ensure_ascii=False, indent=1).encode())
         with self._lock:
-            journal = self._open.pop(session_id, None)
-        if journal is not None:
-            journal.close()
+            calls = self._open.pop(session_id, None)
+        if calls is not None:
+            calls.close()
         (folder / "calls.jsonl").unlink(missing_ok=True)
         return folder
 
     def read(self, session_id: str) -> tuple[CallGraph, Rewards]:
-        """A session as it ended, or as far as its journal goes. Raises `RecordError` when it is not there or cannot be read."""
+        """Return a closed session, or the calls so far of an open one.
+
+        Raises `RecordError` if it is missing, unreadable or of another format.
+        """
         folder = self.session_folder(session_id)
         try:
             if (folder / "session.json").exists():
-                about = json.loads((folder / "session.json").read_bytes())
-                if about.get("format") != FORMAT:
-                    raise RecordError(
-                        "format", f"{folder / 'session.json'} is of format {about.get('format')}, not {FORMAT}"
-                    )
+                summary = json.loads((folder / "session.json").read_bytes())
+                _check_format(folder, summary)
                 arrays = load((folder / "calls.safetensors").read_bytes())
-                return decode_arrays(about["graph"], arrays), Rewards.from_dict(about["rewards"])
-            return _read_journal((folder / "calls.jsonl").read_bytes())
+                return decode_arrays(summary["graph"], arrays), Rewards.from_dict(summary["rewards"])
+            return _read_calls(folder)
         except FileNotFoundError as error:
-            raise RecordError("unknown_session", f"{error.filename}: not there; no such session was recorded") from None
+            raise RecordError("unknown_session", f"{error.filename}: missing; no such session was recorded") from None
         except (ValueError, KeyError, TypeError) as error:
             raise RecordError("unreadable", f"{folder}: {type(error).__name__}: {str(error)[:200]}") from error
 
     def sessions(self) -> Iterator[tuple[str, bool]]:
-        """(id, whether it has ended) of each session."""
+        """Yield (id, whether it is closed) for each session."""
         for folder in sorted((self.folder / "sessions").iterdir()):
             ended = (folder / "session.json").exists()
             if ended or (folder / "calls.jsonl").exists():
                 yield _session_id(folder), ended
 
     def close(self) -> None:
-        """Close the journals."""
+        """Close the open files."""
         with self._lock:
-            journals, self._open = list(self._open.values()), {}
-        for journal in journals:
-            journal.close()
+            logs, self._open = list(self._open.values()), {}
+        for calls in logs:
+            calls.close()
 
     def _image(self, sha256: str) -> Path:
         if len(sha256) != 64 or not set(sha256) <= set("0123456789abcdef"):
@@ -171,13 +174,13 @@ class SessionStore:
         return self.folder / "images" / sha256[:2] / sha256
 
     def session_folder(self, session_id: str) -> Path:
-        """Where a session's files are or would be; never outside of the record's folder."""
+        """Return the folder of a session, whether it exists or not; always inside the store."""
         name = quote(session_id, safe=" ")
         if name.startswith(".") or len(name) > 150:
             name = f"{name[:80].replace('.', '%2E')}~{hashlib.sha256(session_id.encode()).hexdigest()[:32]}"
         return self.folder / "sessions" / name
 
-    def _journal(self, session_id: str) -> _Journal:
+    def _call_log(self, session_id: str) -> _CallLog:
         with self._lock:
             if session_id not in self._open:
                 folder = self.session_folder(session_id)
@@ -185,10 +188,11 @@ class SessionStore:
                 try:
                     if (folder / "session.json").exists():
                         raise FileExistsError
-                    self._open[session_id] = _Journal(folder / "calls.jsonl", session_id, self._durable)
+                    self._open[session_id] = _CallLog(folder / "calls.jsonl", session_id, self._durable)
                 except FileExistsError:
-                    words = f"{folder} holds another session of that id; give each session an id of its own"
-                    raise InfrastructureError(words) from None
+                    raise InfrastructureError(
+                        f"{folder}: contains another session with this id; use unique session ids"
+                    ) from None
             return self._open[session_id]
 
     def _write_whole(self, path: Path, data: bytes) -> None:
@@ -207,8 +211,8 @@ class SessionStore:
             append_log.sync_folder(path.parent)
 
 
-class _Journal:
-    """An open journal. Of a call that extends another only what comes after it is written, so an episode's file grows linearly."""
+class _CallLog:
+    """An open calls.jsonl. A call that extends another is written without the common prefix, so files grow linearly."""
 
     def __init__(self, path: Path, session_id: str, durable: bool) -> None:
         self.lock = threading.Lock()
@@ -220,13 +224,13 @@ class _Journal:
             if durable:
                 append_log.sync_folder(path.parent)
                 append_log.sync_folder(path.parent.parent)
-        except OSError:  # nothing was recorded in it yet, so the next call may try again
+        except OSError:  # the file has no calls yet, so the next call may try again
             self.close()
             path.unlink(missing_ok=True)
             raise
 
     def add(self, call: Call) -> None:
-        """Append a call. Raises `RecordError("wire")` when its line is longer than any ids, log-probs and text of it can be."""
+        """Append a call. Raises `RecordError("wire")` if its line is longer than its ids, log-probs and text can be."""
         entry = self._graph.dict_of(call)
         numbers = len(entry["new_prompt_ids"]) + len(call.completion.token_ids) * (2 + _width(call))
         limit = _LINE_BYTES + _NUMBER_BYTES * numbers + 8 * len(call.text) + 100 * len(entry["new_spans"])
@@ -234,12 +238,10 @@ class _Journal:
         self._graph.add(call)
 
     def append(self, line: Mapping[str, Any], limit: int | None = None) -> None:
-        written = json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
-        if limit is not None and len(written) > limit:
-            raise RecordError(
-                "wire", f"a call's line has {len(written)} bytes, at most {limit} are its own; images go by hash"
-            )
-        append_log.append(self._file, written, durable=self._durable)
+        encoded = json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        if limit is not None and len(encoded) > limit:
+            raise RecordError("wire", f"a call's line has {len(encoded)} bytes, expected at most {limit}")
+        append_log.append(self._file, encoded, durable=self._durable)
 
     def close(self) -> None:
         with self.lock:
@@ -249,27 +251,29 @@ class _Journal:
 
 
 def _width(call: Call) -> int:
-    """Numbers per sampled token besides its log-prob and version: those of its alternatives."""
+    """Return the numbers per sampled token besides log-prob and version: those of the alternatives."""
     return 2 * len(call.completion.top_logprobs[0]) if call.completion.top_logprobs else 1
 
 
-def _read_journal(raw: bytes) -> tuple[CallGraph, Rewards]:
+def _check_format(folder: Path, head: Mapping[str, Any]) -> None:
+    if head.get("format") != FORMAT:
+        found = head.get("format")
+        raise RecordError(
+            "format", f"{folder}: session format {found}, this version reads format {FORMAT}; start a new run"
+        )
+
+
+def _read_calls(folder: Path) -> tuple[CallGraph, Rewards]:
     graph, rewards = CallGraph(), Rewards()
-    lines = raw.split(b"\n")[:-1]
+    lines = (folder / "calls.jsonl").read_bytes().split(b"\n")[:-1]
     for number, line in enumerate(lines):
         entry = json.loads(line)
-        if number == 0 and entry.get("format") != FORMAT:
-            raise RecordError(
-                "format", f"a journal of format {entry.get('format')}; this version reads format {FORMAT}"
-            )
+        if number == 0:
+            _check_format(folder, entry)
         if "call" in entry:
             graph.add_dict(entry["call"])
-        elif "note" in entry:
-            note = entry["note"]
-            if note["call_id"] is None:
-                rewards.give_episode(note["reward"])
-            else:
-                rewards.give(graph.ids, note["reward"], note["call_id"])
+        elif "reward" in entry:
+            rewards.replay(graph.ids, entry["reward"])
     return graph, rewards
 
 

@@ -1,8 +1,10 @@
-"""The open sessions and their keys. Invariant: a key belongs to one session and one agent of it, is known by its hash alone, and
-opens nothing once the session has ended or expired.
+"""Open sessions and their API keys.
 
-A session expires when nothing was asked of it for `idle_s` seconds and no request of it is being answered. Its calls are kept until
-it is ended.
+Used by `recorder.recorder` and `recorder.recording_proxy` as `SessionRegistry`. A session expires after `idle_s`
+seconds without a request; its calls are kept until it is closed.
+
+Invariant: a key belongs to one session and one of its agents, is stored as a hash only, and is invalid once the session
+is closed or expired.
 """
 
 from __future__ import annotations
@@ -26,43 +28,43 @@ MAX_NAME = 200
 
 @dataclass
 class Session:
-    """One episode's calls. `stopped` is the violation that ended it, if any."""
+    """One episode's calls. `stopped` is the violation that stopped it, if any."""
 
     id: str
     graph: CallGraph = field(default_factory=CallGraph)
-    recall: ReplyIndex = field(init=False)
+    reply_index: ReplyIndex = field(init=False)
     rewards: Rewards = field(default_factory=Rewards)
     stopped: RecordError | None = None
     ended: bool = False
     expired: bool = False
     calls: list[str] = field(default_factory=list)
-    """Ids of what a relay recorded; a recorder's calls are in `graph`."""
+    """Ids of exchanges stored by a recording proxy; a recorder's calls are in `graph`."""
     requests: int = 0
     in_flight: int = 0
     last_used: float = 0.0
     key_digests: set[bytes] = field(default_factory=set, repr=False)
     answered: dict[bytes, list[set[str]]] = field(default_factory=dict)
-    """Call ids of each request by what it asked, in order; more than one set means that it was repeated."""
+    """Call ids by request contents, in order; several sets mean that the request was repeated."""
     outputs: dict[bytes, set[tuple[int, ...]]] = field(default_factory=dict)
-    """What was sampled, by the digests of the messages that agents were given for it."""
+    """Sampled token ids by the digest of the assistant message returned for them."""
     conversations: dict[str, tuple[Message, ...]] = field(default_factory=dict)
-    """Of stored responses, by their ids: messages and reply."""
+    """Messages and reply of stored responses, by response id."""
     returned: set[str] = field(default_factory=set)
-    """Calls whose reply came back as history."""
+    """Calls whose reply was sent back as history."""
     undelivered_calls: set[str] = field(default_factory=set)
-    """Calls whose reply reached nobody: who had asked went away, or another reply to the same request failed."""
+    """Calls whose client disconnected, or whose request failed in another reply."""
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
-        self.recall = ReplyIndex(self.graph.get)
+        self.reply_index = ReplyIndex(self.graph.get)
 
     def superseded_calls(self) -> set[str]:
-        """Calls whose request was repeated later and whose reply never came back."""
+        """Return the calls whose request was repeated later and whose reply was never used as history."""
         earlier = {call_id for times in self.answered.values() for call_ids in times[:-1] for call_id in call_ids}
         return earlier - self.returned
 
-    def refuse_closed(self) -> None:
-        """Raise `RequestRefused` when nothing more is recorded in this session."""
+    def check_open(self) -> None:
+        """Raise `InvalidRequestError` if the session is stopped, closed or expired."""
         if self.stopped is not None:
             raise InvalidRequestError(
                 f"session {self.id} was stopped: {self.stopped}", code="session_stopped", status=409
@@ -74,36 +76,36 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class SessionAccess:
-    """What a key opens: a session, as one of its agents (empty: the first)."""
+    """Session and agent (empty: the first) that a key gives access to."""
 
     session: Session
     agent: str = ""
 
 
 class SessionRegistry:
-    """Sessions by id and by key. `idle_s` None: sessions never expire. `clock` gives seconds that only grow."""
+    """Sessions by id and by key. With `idle_s` None they never expire; `clock` is monotonic."""
 
     def __init__(self, idle_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self.idle_s, self._clock = idle_s, clock
         self._sessions: dict[str, Session] = {}
         self._by_key: dict[bytes, SessionAccess] = {}
         self.expired = 0
-        """Sessions that expired."""
+        """Number of sessions that expired."""
 
     def open(self, session_id: str) -> str:
-        """Open a session and return its key. Raises `RequestRefused` when one of that id is open."""
+        """Open a session and return its key. Raises `InvalidRequestError` if the id is in use."""
         self.expire_idle()
         check_name(session_id, "session_id")
         if session_id in self._sessions:
             raise InvalidRequestError(
-                f"session {session_id} is open already", param="session_id", code="session_open", status=409
+                f"session {session_id} is already open", param="session_id", code="session_open", status=409
             )
         session = self._sessions[session_id] = Session(session_id, last_used=self._clock())
         return self.new_key(session)
 
     def new_key(self, session: Session, agent: str = "") -> str:
-        """Another key of an open session, for one of its agents."""
-        session.refuse_closed()
+        """Return another key of an open session, for one of its agents."""
+        session.check_open()
         if agent:
             check_name(agent, "agent")
         key = "sk-" + secrets.token_urlsafe(32)
@@ -113,7 +115,7 @@ class SessionRegistry:
         return key
 
     def find(self, key: str) -> SessionAccess | None:
-        """What a key opens, if anything. Keys are looked up by their SHA-256, so timing tells nothing of them."""
+        """Return what a key gives access to, if anything. The lookup by SHA-256 leaks no timing information."""
         access = self._by_key.get(_digest(key))
         if access is None:
             return None
@@ -124,7 +126,7 @@ class SessionRegistry:
         return access
 
     def get(self, session_id: str) -> Session:
-        """A session that was not ended yet. Raises `RequestRefused`."""
+        """Return a session that is not closed. Raises `InvalidRequestError`."""
         if session_id not in self._sessions:
             raise InvalidRequestError(
                 f"no session {session_id[:MAX_NAME]} is open", param="session_id", code="session_unknown", status=404
@@ -132,7 +134,7 @@ class SessionRegistry:
         return self._sessions[session_id]
 
     def close(self, session_id: str) -> Session:
-        """Take a session out; its keys open nothing any more. Raises `RequestRefused`."""
+        """Remove a session and revoke its keys. Raises `InvalidRequestError`."""
         session = self.get(session_id)
         del self._sessions[session_id]
         self._forget_keys(session)
@@ -140,13 +142,13 @@ class SessionRegistry:
         return session
 
     def expire_idle(self) -> None:
-        """Let idle sessions expire."""
+        """Expire idle sessions."""
         for session in list(self._sessions.values()):
             if self._is_idle(session):
                 self._expire(session)
 
     def now(self) -> float:
-        """The clock that expiry goes by."""
+        """Return the time of the expiry clock."""
         return self._clock()
 
     def __iter__(self) -> Iterator[Session]:
@@ -168,7 +170,7 @@ class SessionRegistry:
 
 
 def check_name(name: str, param: str) -> None:
-    """Raise `RequestRefused` unless a name is 1 to 200 printable characters."""
+    """Raise `InvalidRequestError` unless a name is 1 to 200 printable characters."""
     if not name or len(name) > MAX_NAME or not name.isprintable():
         raise InvalidRequestError(f"{param} must be 1 to {MAX_NAME} printable characters", param=param)
 

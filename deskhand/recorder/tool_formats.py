@@ -1,13 +1,12 @@
-"""How model families write tool calls into their text. Invariant: what is not exactly a call of a format stays text; no call is
-guessed, mended or dropped.
+"""Tool-call formats of model families. Used by `recorder.tool_prompt` and `recorder.reply_parser`.
 
-| format   | families                        | a call                                                                         |
-|----------|---------------------------------|--------------------------------------------------------------------------------|
-| `hermes` | Qwen2.5, Qwen2.5-VL, Qwen3(-VL) | `<tool_call>`, one JSON object with `name` and `arguments`, `</tool_call>`     |
-| `coder`  | Qwen3-Coder, Qwen3.5            | `<tool_call>`, `<function=NAME>`, `<parameter=KEY>` value ..., `</tool_call>`  |
+| format   | families                        | a call                                                               |
+|----------|---------------------------------|----------------------------------------------------------------------|
+| `hermes` | Qwen2.5, Qwen2.5-VL, Qwen3(-VL) | `<tool_call>`, JSON with `name` and `arguments`, `</tool_call>`      |
+| `coder`  | Qwen3-Coder, Qwen3.5            | `<tool_call>`, `<function=NAME>`, `<parameter=KEY>` ..., `</tool_call>` |
 
-`read(text, tools)` gives the text without its calls and the calls; `write(text, calls)` the text that the family's chat templates
-make of them. `tools` are the offered tools: their definitions as JSON objects, as OpenAI writes them.
+Text that is not exactly a call stays text; calls are never guessed or repaired. `tools` are tool definitions in
+OpenAI's format.
 """
 
 from __future__ import annotations
@@ -26,16 +25,20 @@ _PARAMETER = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>\n?", re.D
 
 
 class ToolFormat(Protocol):
-    """One way of writing tool calls."""
+    """A format of tool calls."""
 
     name: str
 
-    def read(self, text: str, tools: Tools) -> tuple[str, tuple[ToolCall, ...]]: ...
+    def read(self, text: str, tools: Tools) -> tuple[str, tuple[ToolCall, ...]]:
+        """Return the text before the first call, and the calls; the whole text and no calls if a block is invalid."""
+        ...
 
-    def write(self, text: str, calls: Sequence[ToolCall]) -> str: ...
+    def write(self, text: str, calls: Sequence[ToolCall]) -> str:
+        """Return text and calls as the family's chat templates write them."""
+        ...
 
-    def must_call(self, names: Sequence[str]) -> str:
-        """A regular expression of replies that are one call of one of these tools."""
+    def call_regex(self, names: Sequence[str]) -> str:
+        """Return a regular expression for replies that are one call of one of these tools."""
         ...
 
 
@@ -45,7 +48,6 @@ class HermesToolFormat:
     name = "hermes"
 
     def read(self, text: str, tools: Tools) -> tuple[str, tuple[ToolCall, ...]]:
-        """Text before the first call, and the calls; the whole text and none when a block is not a call."""
         return _read_blocks(text, self._call)
 
     @staticmethod
@@ -68,18 +70,17 @@ class HermesToolFormat:
             blocks.append(f'<tool_call>\n{{"name": "{call.name}", "arguments": {arguments}}}\n</tool_call>')
         return "\n".join([*([text] if text else []), *blocks])
 
-    def must_call(self, names: Sequence[str]) -> str:
+    def call_regex(self, names: Sequence[str]) -> str:
         one_of = "|".join(re.escape(name) for name in names)
         return rf'<tool_call>\n\{{"name": "(?:{one_of})", "arguments": \{{[^\n]*\}}\}}\n</tool_call>'
 
 
 class XmlToolFormat:
-    """One tag for each parameter; a value is text, and JSON where the tool's schema says that it is no string."""
+    """One tag per parameter; values are text, or JSON if the tool's schema has another type than string."""
 
     name = "coder"
 
     def read(self, text: str, tools: Tools) -> tuple[str, tuple[ToolCall, ...]]:
-        """Text before the first call, and the calls; the whole text and none when a block is not a call."""
         return _read_blocks(text, lambda block: self._call(block, tools))
 
     @staticmethod
@@ -109,16 +110,17 @@ class XmlToolFormat:
             blocks.append("\n".join([*lines, "</function>\n</tool_call>"]))
         return (text + "\n\n" if text else "") + "\n".join(blocks)
 
-    def must_call(self, names: Sequence[str]) -> str:
+    def call_regex(self, names: Sequence[str]) -> str:
         one_of = "|".join(re.escape(name) for name in names)
-        return rf"<tool_call>\n<function=(?:{one_of})>\n(?:<parameter=\w+>\n[^<]*\n</parameter>\n)*</function>\n</tool_call>"
+        parameters = r"(?:<parameter=\w+>\n[^<]*\n</parameter>\n)*"
+        return rf"<tool_call>\n<function=(?:{one_of})>\n{parameters}</function>\n</tool_call>"
 
 
 FORMATS: tuple[ToolFormat, ...] = (HermesToolFormat(), XmlToolFormat())
 
 
 def _read_blocks(text: str, call_of: Any) -> tuple[str, tuple[ToolCall, ...]]:
-    """Calls stand at the end, with nothing but white space between and after them."""
+    """Read calls at the end of a text, with only white space between and after them."""
     start = text.find("<tool_call>")
     if start < 0:
         return text, ()

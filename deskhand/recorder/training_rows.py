@@ -1,14 +1,15 @@
-"""A recorded session as training rows. Invariant: whatever the style, every sampled token of a trained call is in one row only, and
-the weights of a session's rows say how often its reward counts: once.
+"""Training rows of a recorded session. Used by `recipes.record`; start with `build_rows`.
 
-| style        | rows                                              | reward of a row                              |
-|--------------|---------------------------------------------------|----------------------------------------------|
-| `merged`     | one per chain of calls that extend each other     | what its calls were given, summed            |
-| `individual` | one per call (AReaL's `individual`)               | the discounted return of the call            |
-| `chain`      | one per chain (AReaL's `concat`)                  | the discounted return of the chain's last call |
+| style        | rows                                   | reward of a row                            |
+|--------------|----------------------------------------|--------------------------------------------|
+| `merged`     | one per chain of extending calls       | sum of the rewards of its calls            |
+| `individual` | one per call (AReaL's `individual`)    | discounted return of the call              |
+| `chain`      | one per chain (AReaL's `concat`)       | discounted return of the chain's last call |
 
-AReaL's `concat` trains a call that two chains begin with twice; here the second chain has it as context. A session that was
-rewarded as a whole has that reward on every row of `merged`.
+AReaL's `concat` trains a call shared by two chains twice; here the second chain has it as context. If a session was
+rewarded as a whole, every row of `merged` has that reward.
+
+Invariant: every sampled token of a trained call is in exactly one row; `weight` makes a session's reward count once.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ RowStyle = Literal["merged", "individual", "chain"]
 
 @dataclass(frozen=True, slots=True)
 class TrainingRow:
-    """One training row. `weight` is its share of the session where rows repeat a reward, and 1 where their rewards add up."""
+    """One training row. `weight` is its share of the session if rows repeat a reward, and 1 if their rewards add up."""
 
     sequence: Sequence
     reward: float
@@ -41,7 +42,7 @@ def build_rows(
     turn_discount: float = 1.0,
     by_agent: bool = False,
 ) -> list[TrainingRow]:
-    """The rows of a session. `turn_discount` and `by_agent` as of `Rewards.returns`; `merged` needs neither."""
+    """Return the rows of a session; `turn_discount` and `by_agent` are those of `Rewards.returns`."""
     rows = graph.sequences(merge=style != "individual")
     share = 1.0 / len(rows) if rows else 1.0
     if style == "merged" and rewards.episode is None:
@@ -53,10 +54,10 @@ def build_rows(
 
 
 def to_arrays(rows: list[TrainingRow], image_id: int) -> dict[str, np.ndarray]:
-    """Rows as arrays under the names that AReaL gives them, padded on the right: B rows of T tokens.
+    """Return rows as arrays with AReaL's names, padded on the right: B rows of T tokens.
 
-    int64[B, T] input_ids and mm_token_type_ids, bool[B, T] attention_mask, int32[B, T] loss_mask and versions (-1 where not
-    sampled), float32[B, T] logprobs (0 where not sampled), float32[B] rewards and weights. The last token of every row is sampled.
+    int64[B, T] input_ids and mm_token_type_ids, bool[B, T] attention_mask, int32[B, T] loss_mask and versions (-1 if
+    not sampled), float32[B, T] logprobs (0 if not sampled), float32[B] rewards and weights.
     """
     longest = max((len(row.sequence.token_ids) for row in rows), default=0)
     shape = (len(rows), longest)

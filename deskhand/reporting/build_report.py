@@ -66,7 +66,7 @@ def build_report_view(run: Run, *, shown_per_phase: int = EPISODES_PER_PHASE) ->
     }
     about = run.metadata
     more = {
-        "Parked": quota.saved_summary(run.folder / quota.FILE),
+        "Parked": quota.saved_summary(run.folder / quota.QUOTA_FILE),
         "Taught nothing": families_without_signal(run.episodes(TRAIN)),
     }
     return ReportView(
@@ -92,9 +92,9 @@ def families_without_signal(rows: Iterable[EpisodeRow]) -> str:
     found = []
     for family, played in sorted(of.items()):
         values = {row.value for row in played if row.state == "zero_variance"}
-        if all(row.state == "unscored" for row in played):
+        if all(row.state == "errored" for row in played):
             found.append(f"{family} (never scored)")
-        elif all(row.state in ("zero_variance", "unscored") for row in played):
+        elif all(row.state in ("zero_variance", "errored") for row in played):
             found.append(f"{family} ({_ALWAYS.get(tuple(values), 'equal in each group')})")
     more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
     return ", ".join(found[:MOST_NAMED]) + more
@@ -159,7 +159,7 @@ def interval_of(rate: Proportion) -> Interval:
 def format_episode_counts(books: dict[str, Any]) -> dict[str, int]:
     """The books as one row a place, unscored by cause."""
     rows = {name: value for name, value in books.items() if isinstance(value, int)}
-    return rows | {f"unscored ({cause})": count for cause, count in books.get("unscored", {}).items()}
+    return rows | {f"errored ({cause})": count for cause, count in books.get("errored", {}).items()}
 
 
 def step_views(metrics: Sequence[dict[str, Any]]) -> Iterable[TrainStepView]:
@@ -192,8 +192,8 @@ def select_episodes(rows: Sequence[EpisodeRow], limit: int) -> list[EpisodeRow]:
     """At most `limit` rows, spread evenly over time, and unscored ones first of all (up to a sixth of them)."""
     if len(rows) <= limit:
         return list(rows)
-    unscored = [row for row in rows if row.state == "unscored"][: limit // 6]
-    others = [row for row in rows if row.state != "unscored"]
+    unscored = [row for row in rows if row.state == "errored"][: limit // 6]
+    others = [row for row in rows if row.state != "errored"]
     count = limit - len(unscored)
     spread = [others[index * len(others) // count] for index in range(min(count, len(others)))]
     return sorted([*unscored, *spread], key=lambda row: row.started_at)

@@ -1,8 +1,8 @@
-"""One episode from a fresh desktop to a judged end. Invariant: an outage is never a zero: what the agent did is scored on the
-end state, what desktops, engines and evaluators did is `Unscored` with its cause.
+"""One episode: reset, set up, solve and judge a task on a leased desktop.
 
-`run_episode` is given a desktop and a client; leasing is the scheduler's. `DesktopWorkflow` gives the same episode the form of
-AReaL's agent workflows and needs nothing of AReaL.
+Used by `rollout.runner`; start with `run_episode`. `ScoredWorkflow` wraps it as an AReaL agent workflow.
+
+Invariant: an outage is never scored 0. Failures of desktops, engines and evaluators become `Errored` with a cause.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ __all__ = ["EpisodeResult", "ScoredWorkflow", "desktop_spec", "errored_result", 
 
 
 def desktop_spec(task: Task) -> DesktopSpec:
-    """The desktop that a task is played on."""
+    """Return the desktop that a task needs."""
     return DesktopSpec(task.theme, task.width, task.height, accessibility=task.accessibility)
 
 
-class _Course:
-    """What is known of an episode while it runs, so that an outage at any point leaves a record of what came before."""
+class _Progress:
+    """State of a running episode, so that an outage at any point leaves a record of the steps before it."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -60,108 +60,107 @@ class _Course:
         self.target: Rect | None = None
         self.milestones = MilestoneTracker(task)
         self.instruction = task.instruction
-        self.share_at_start = 0.0
-        """What the milestones that already hold in the start state are worth."""
-        self.meter = pausable_timeout.PausedTime()
+        self.initial_share = 0.0
+        """Share of the milestones that the start state already reaches."""
+        self.paused = pausable_timeout.PausedTime()
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """Seconds of a phase, what it was parked left out."""
-        before, parked_s = time.monotonic(), self.meter.parked_s
+        """Measure a phase, without the time spent waiting for quota."""
+        started, paused_s = time.monotonic(), self.paused.paused_s
         try:
             yield
         finally:
-            self.seconds[name] = time.monotonic() - before - (self.meter.parked_s - parked_s)
+            self.seconds[name] = time.monotonic() - started - (self.paused.paused_s - paused_s)
 
 
 async def run_episode(
-    ticket: EpisodeRequest,
+    request: EpisodeRequest,
     desktop: Desktop,
     agent: Agent,
     client: openai.AsyncOpenAI,
     settings: EpisodeSettings | None = None,
     *,
-    end_session: Callable[[], CallGraph] = CallGraph,
-    keep_frame: OnFrame | None = None,
-    end_states: Path | None = None,
-    longest_s: float | None = None,
+    close_session: Callable[[], CallGraph] = CallGraph,
+    on_frame: OnFrame | None = None,
+    end_state_dir: Path | None = None,
+    timeout_s: float | None = None,
     seed: int | None = None,
 ) -> EpisodeResult:
-    """Reset, set up, solve, judge. Raises nothing but `asyncio.CancelledError`; failures become the result's outcome.
+    """Reset, set up, solve and judge. Failures become the outcome; only `asyncio.CancelledError` is raised.
 
-    An episode that takes longer than `longest_s`, what it was parked left out, is an outage: its desktop hangs.
-
-    `end_session` closes the recorder's session and returns its call graph; it is called once, also when the episode failed or
-    was cancelled. `keep_frame` gets every screen that the model saw and the last one. In the folder `end_states` is kept what
-    was judged; that it cannot be kept changes no outcome. `seed` is what the policy draws by.
+    Args:
+        close_session: Closes the recorder session and returns its call graph. Called once, also after a failure.
+        on_frame: Receives every screenshot shown to the model, and the last one.
+        end_state_dir: Folder for the judged end state. Failing to write it does not change the outcome.
+        timeout_s: Maximum duration without quota waits; a longer episode is an outage.
+        seed: Sampling seed of the policy.
     """
-    course, began = _Course(ticket.task), time.monotonic()
-    graph, ended = CallGraph(), False
+    progress, started = _Progress(request.task), time.monotonic()
+    graph, closed = CallGraph(), False
     try:
-        with pausable_timeout.measure_paused() as course.meter:
-            most_s = min((s for s in (longest_s, ticket.task.episode_timeout_s) if s is not None), default=None)
-            outcome = await _in_time(
-                _run(course, desktop, agent, client, settings or _settings_of(agent), keep_frame, seed), most_s
+        with pausable_timeout.measure_paused() as progress.paused:
+            limit_s = min((s for s in (timeout_s, request.task.episode_timeout_s) if s is not None), default=None)
+            outcome = await _with_timeout(
+                _run(progress, desktop, agent, client, settings or _settings_of(agent), on_frame, seed), limit_s
             )
-        ended, graph = True, end_session()
-        if end_states is not None:
-            await _keep_end_state(
-                ticket.task, desktop, outcome, end_states, failed=course.transcript.stop_reason == "fail"
+        closed, graph = True, close_session()
+        if end_state_dir is not None:
+            await _save_end_state(
+                request.task, desktop, outcome, end_state_dir, failed=progress.transcript.stop_reason == "fail"
             )
     except EvaluatorError as error:
         outcome = Errored("evaluator", _line(error))
     except Exception as error:
         outcome = Errored("infrastructure", _line(error))
     finally:
-        if not ended:
+        if not closed:
             with suppress(DeskhandError):
-                graph = end_session()
-    course.seconds["parked"] = course.meter.parked_s
-    course.seconds["total"] = time.monotonic() - began - course.meter.parked_s
-    course.seconds["model"] = course.transcript.model_seconds
-    return _result(ticket, course, outcome, graph)
+                graph = close_session()
+    progress.seconds["quota_wait"] = progress.paused.paused_s
+    progress.seconds["total"] = time.monotonic() - started - progress.paused.paused_s
+    progress.seconds["model"] = progress.transcript.model_seconds
+    return _result(request, progress, outcome, graph)
 
 
-class _InSteps:
-    """`desktop` as the agent sees it, where a step that takes longer than `most_s` is an outage."""
+class _StepTimeout:
+    """Wrapper of a desktop whose `perform` raises `InfrastructureError` after `timeout_s`."""
 
-    def __init__(self, desktop: Desktop, most_s: float) -> None:
-        self._desktop, self._most_s = desktop, most_s
+    def __init__(self, desktop: Desktop, timeout_s: float) -> None:
+        self._desktop, self._timeout_s = desktop, timeout_s
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._desktop, name)
 
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
         try:
-            async with pausable_timeout.pausable_timeout(self._most_s):
+            async with pausable_timeout.pausable_timeout(self._timeout_s):
                 return await self._desktop.perform(ops, action_id=action_id)
         except TimeoutError:
-            raise InfrastructureError(
-                f"a step took longer than {self._most_s:g} s (the task's limits.step_s)"
-            ) from None
+            raise InfrastructureError(f"limits.step_timeout_s: a step took longer than {self._timeout_s:g} s") from None
 
 
-async def _keep_end_state(task: Task, desktop: Desktop, outcome: Outcome, folder: Path, *, failed: bool) -> None:
+async def _save_end_state(task: Task, desktop: Desktop, outcome: Outcome, folder: Path, *, failed: bool) -> None:
     try:
         await end_state.save_end_state(task, desktop, outcome, folder, failed=failed)
-    except Exception as error:  # also of a desktop that cannot tell its files
-        log.warning("end state not kept", task=task.id, error=_line(error))
+    except Exception as error:  # the desktop may not support reading files
+        log.warning("end_state.save_failed", task=task.id, error=_line(error))
 
 
-async def _in_time(work: Awaitable[Outcome], longest_s: float | None) -> Outcome:
+async def _with_timeout(work: Awaitable[Outcome], timeout_s: float | None) -> Outcome:
     limit: asyncio.Timeout | None = None
     try:
-        async with pausable_timeout.pausable_timeout(longest_s) as limit:
+        async with pausable_timeout.pausable_timeout(timeout_s) as limit:
             return await work
     except TimeoutError as error:
         if limit is None or not limit.expired():
             raise
-        raise InfrastructureError(f"the episode took longer than {longest_s:g} s") from error
+        raise InfrastructureError(f"the episode took longer than {timeout_s:g} s") from error
 
 
-def errored_result(ticket: EpisodeRequest, cause: Cause, message: str) -> EpisodeResult:
-    """An episode that ended before anything was recorded."""
-    return _result(ticket, _Course(ticket.task), Errored(cause, message), CallGraph())
+def errored_result(request: EpisodeRequest, cause: Cause, message: str) -> EpisodeResult:
+    """Return the result of an episode that ended before anything was recorded."""
+    return _result(request, _Progress(request.task), Errored(cause, message), CallGraph())
 
 
 def _settings_of(agent: Agent) -> EpisodeSettings:
@@ -169,93 +168,94 @@ def _settings_of(agent: Agent) -> EpisodeSettings:
 
 
 async def _run(
-    course: _Course,
+    progress: _Progress,
     desktop: Desktop,
     agent: Agent,
     client: openai.AsyncOpenAI,
     settings: EpisodeSettings,
-    keep_frame: OnFrame | None,
+    on_frame: OnFrame | None,
     seed: int | None,
 ) -> Outcome:
-    """The episode itself; returns what the judge says of the end state."""
-    task = course.task
+    task = progress.task
 
     async def after_step(step: Step, frame: Frame) -> None:
-        await course.milestones.after_step(desktop)
+        await progress.milestones.after_step(desktop)
 
-    with course.phase("reset"):
+    with progress.phase("reset"):
         await desktop.reset(desktop_spec(task))
-    with course.phase("setup"):
+    with progress.phase("setup"):
         await task.setup(desktop)
-        course.target, _ = await task.first_click_targets(desktop)
-        course.instruction = await task.resolve_instruction(desktop)
-        course.share_at_start = await course.milestones.after_step(desktop)
+        progress.target, _ = await task.first_click_targets(desktop)
+        progress.instruction = await task.resolve_instruction(desktop)
+        progress.initial_share = await progress.milestones.after_step(desktop)
         frame = await desktop.observe()
-    with course.phase("solve"):
+    with progress.phase("solve"):
         hook: AfterStep | None = after_step if task.milestones else None
         episode = EpisodeContext(
-            desktop if task.step_timeout_s is None else _InSteps(desktop, task.step_timeout_s),  # type: ignore[arg-type]
-            course.instruction,
+            desktop if task.step_timeout_s is None else _StepTimeout(desktop, task.step_timeout_s),  # type: ignore[arg-type]
+            progress.instruction,
             client,
             settings,
             frame=frame,
             max_steps=task.max_steps,
             after_step=hook,
-            keep_frame=keep_frame,
+            keep_frame=on_frame,
             seed=seed,
         )
         with suppress(EpisodeOver):
             await agent.run(episode)
-        course.transcript = episode.transcript
-    with course.phase("judge"):
-        return await judge(task, desktop, milestones=course.milestones, failed=course.transcript.stop_reason == "fail")
+        progress.transcript = episode.transcript
+    with progress.phase("judge"):
+        return await judge(
+            task, desktop, milestones=progress.milestones, failed=progress.transcript.stop_reason == "fail"
+        )
 
 
-def _result(ticket: EpisodeRequest, course: _Course, outcome: Outcome, graph: CallGraph) -> EpisodeResult:
-    task = ticket.task
+def _result(request: EpisodeRequest, progress: _Progress, outcome: Outcome, graph: CallGraph) -> EpisodeResult:
+    task = request.task
     reward, terms = None, dict[str, float]()
     if isinstance(outcome, Scored):
         terms = {
             "final": outcome.value,
-            "milestones": course.milestones.reached_share,
-            "baseline": min(course.share_at_start, MILESTONE_CAP),
+            "milestones": progress.milestones.reached_share,
+            "baseline": min(progress.initial_share, MILESTONE_CAP),
         }
         reward = dense_reward(outcome.value, terms["milestones"], terms["baseline"])
         if task.format_penalty:
-            terms["format"] = -task.format_penalty * course.transcript.num_format_errors
+            terms["format"] = -task.format_penalty * progress.transcript.num_format_errors
             reward += terms["format"]
         if task.step_cost:
-            terms["steps"] = -task.step_cost * len(course.transcript.steps)
+            terms["steps"] = -task.step_cost * len(progress.transcript.steps)
             reward += terms["steps"]
     versions = [version for call in graph.calls for version in call.completion.versions]
     return EpisodeResult(
-        episode_id=ticket.episode_id,
+        episode_id=request.episode_id,
         task_id=task.id,
         family=task.family,
         seed=task.seed,
         split=task.split,
-        group_id=ticket.group_id,
-        member=ticket.member,
+        group_id=request.group_id,
+        member=request.member,
         outcome=outcome,
         reward=reward,
         reward_terms=terms,
-        transcript=course.transcript,
+        transcript=progress.transcript,
         graph=graph,
-        first_click_on_target=first_click_on_target(course.transcript, course.target, task)
+        first_click_on_target=first_click_on_target(progress.transcript, progress.target, task)
         if reward is not None
         else None,
-        seconds=course.seconds,
+        seconds=progress.seconds,
         version_min=min(versions, default=-1),
         version_max=max(versions, default=-1),
-        instruction=course.instruction,
-        target=(course.target.left, course.target.top, course.target.right, course.target.bottom)
-        if course.target
+        instruction=progress.instruction,
+        target=(progress.target.left, progress.target.top, progress.target.right, progress.target.bottom)
+        if progress.target
         else None,
     )
 
 
 def first_click_on_target(transcript: Transcript, target: Rect | None, task: Task) -> bool | None:
-    """Whether the first press of a button lands in `target`; False when nothing was pressed, None when there is no target."""
+    """Return whether the first mouse press hits `target`; False without any press, None without a target."""
     if target is None:
         return None
     for op in (op for step in transcript.steps for op in step.ops):
@@ -280,10 +280,9 @@ Lease = Callable[[], AbstractAsyncContextManager[Desktop]]
 
 
 class ScoredWorkflow:
-    """The episode as an agent workflow: `reward = await workflow.run({"family": ..., "seed": ...})`.
+    """Episode as an agent workflow: `reward = await workflow.run({"family": ..., "seed": ...})`.
 
-    `lease` opens an asynchronous context that yields a desktop, `make_task(family, seed)` makes the task. Constructing one is
-    cheap, as it may happen once per episode.
+    `lease()` returns an async context manager that yields a desktop; `make_task(family, seed)` returns the task.
     """
 
     def __init__(self, lease: Lease, make_task: Callable[[str, int], Task], agent: Agent | None = None) -> None:
@@ -292,17 +291,18 @@ class ScoredWorkflow:
         self.agent = agent or DesktopAgent()
 
     async def run(self, data: dict[str, Any], **extra: Any) -> float:
-        """The reward: in [0, 1], less the format penalty that the task may ask for.
+        """Return the reward: in [0, 1], minus the task's format penalty and step cost.
 
-        `extra` may hold `base_url`, `api_key` and `http_client`; otherwise OPENAI_BASE_URL and OPENAI_API_KEY say where the model
-        is. Raises `InfrastructureError` or `EvaluatorError` when the episode has no score."""
+        `extra` may contain `base_url`, `api_key` and `http_client`; the defaults are OPENAI_BASE_URL and
+        OPENAI_API_KEY. Raises `InfrastructureError` or `EvaluatorError` if the episode errored.
+        """
         task = self.make_task(data["family"], int(data["seed"]))
-        ticket = EpisodeRequest(str(data.get("episode_id", task.id)), task)
+        request = EpisodeRequest(str(data.get("episode_id", task.id)), task)
         async with _client(extra) as client, self.lease() as desktop:
-            result = await run_episode(ticket, desktop, self.agent, client)
+            result = await run_episode(request, desktop, self.agent, client)
         if isinstance(result.outcome, Errored):
             kind = EvaluatorError if result.outcome.cause == "evaluator" else InfrastructureError
-            raise kind(f"{task.id} has no score: {result.outcome.message}")
+            raise kind(f"{task.id}: {result.outcome.message}")
         return float(result.reward or 0.0)
 
 

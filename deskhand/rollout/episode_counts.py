@@ -1,99 +1,102 @@
-"""The books of a run. Invariant: started == in_flight + waiting + trained + zero_variance + stale + unscored(by cause), always.
+"""Counts of the training episodes of a run, by state.
 
-Every episode that was ever started is in exactly one of these places. `check` compares the counters with one another and with
-the episodes counted in the store, and every log line goes through it.
+Used by `rollout.run_writer`, which changes them together with the stored episodes.
+
+Invariant: started == in_flight + queued + trained + zero_variance + stale + errored (over all causes).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from deskhand.errors import RecordError
 from deskhand.tasks.outcome import Cause
 
 CAUSES: tuple[Cause, ...] = ("infrastructure", "evaluator", "cancelled")
+_STATES = ("in_flight", "queued", "trained", "zero_variance", "stale")
 
 
 @dataclass
 class EpisodeCounts:
-    """Counts of episodes."""
+    """Number of episodes in each state."""
 
     started: int = 0
     in_flight: int = 0
-    waiting: int = 0
-    """Finished and scored; their group is open or the trainer has not taken it."""
+    queued: int = 0
+    """Scored; the group is still open or not yet trained."""
     trained: int = 0
     zero_variance: int = 0
-    """All rewards of the group were equal: nothing to learn."""
+    """Scored, but all rewards of the group were equal."""
     stale: int = 0
-    """Too old when the trainer came to them."""
-    unscored: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0))
+    """Scored, but too old when the trainer reached them."""
+    errored: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0))
+    """Episodes without a score, by cause."""
 
     def start(self) -> None:
         self.started += 1
         self.in_flight += 1
 
     def mark_scored(self) -> None:
-        """An episode in flight ended with a score."""
+        """Move an episode from in flight to queued."""
         self.in_flight -= 1
-        self.waiting += 1
+        self.queued += 1
 
     def mark_errored(self, cause: str, count: int = 1) -> None:
-        """Episodes in flight ended without a score."""
+        """Move episodes from in flight to errored."""
         self.in_flight -= count
-        self.unscored[cause] = self.unscored.get(cause, 0) + count
+        self.errored[cause] = self.errored.get(cause, 0) + count
 
     def mark_done(self, *, trained: int = 0, zero_variance: int = 0, stale: int = 0) -> None:
-        """Waiting episodes came to their end."""
-        self.waiting -= trained + zero_variance + stale
+        """Move queued episodes to their final state."""
+        self.queued -= trained + zero_variance + stale
         self.trained += trained
         self.zero_variance += zero_variance
         self.stale += stale
 
-    def check(self, counted: Mapping[tuple[str, str | None], int] | None = None) -> None:
-        """Raise `RecordError("books")` unless the books close and, when `counted` is given (`Run.count_states`), agree with it."""
-        places = [self.in_flight, self.waiting, self.trained, self.zero_variance, self.stale, *self.unscored.values()]
-        if sum(places) != self.started or min(places) < 0:
-            raise RecordError("books", f"the books do not close: {self.line()}")
-        if counted is not None:
-            expected = {
-                (state, None): getattr(self, state)
-                for state in ("in_flight", "waiting", "trained", "zero_variance", "stale")
-            } | {("unscored", cause): count for cause, count in self.unscored.items()}
+    def check(self, stored: Mapping[tuple[str, str | None], int] | None = None) -> None:
+        """Check the invariant, and compare with `Run.count_states` if passed.
+
+        Raises:
+            RecordError: The counts do not add up, or differ from the stored episodes.
+        """
+        counts = {(state, None): getattr(self, state) for state in _STATES}
+        counts |= {("errored", cause): count for cause, count in self.errored.items()}
+        if sum(counts.values()) != self.started or min(counts.values()) < 0:
+            raise RecordError("episode_counts", f"episode counts do not add up: {self.flat()}")
+        if stored is not None:
             wrong = {
-                key: (expected.get(key, 0), counted.get(key, 0))
-                for key in expected.keys() | counted.keys()
-                if expected.get(key, 0) != counted.get(key, 0)
+                key: (counts.get(key, 0), stored.get(key, 0))
+                for key in counts.keys() | stored.keys()
+                if counts.get(key, 0) != stored.get(key, 0)
             }
             if wrong:
-                raise RecordError("books", f"the books and the stored episodes differ (books, stored): {wrong}")
+                raise RecordError("episode_counts", f"counts differ from stored episodes (counted, stored): {wrong}")
 
     @property
-    def unscored_share(self) -> float:
-        """Of the episodes that have ended."""
-        ended = self.started - self.in_flight
-        return sum(self.unscored.values()) / ended if ended else 0.0
+    def ended(self) -> int:
+        return self.started - self.in_flight
 
-    def line(self) -> str:
-        """For a log line, every place named."""
-        lost = " ".join(f"{cause}={count}" for cause, count in self.unscored.items())
-        return (
-            f"started={self.started} in_flight={self.in_flight} waiting={self.waiting} trained={self.trained}"
-            f" zero_variance={self.zero_variance} stale={self.stale} unscored({lost})"
-        )
+    @property
+    def num_errored(self) -> int:
+        return sum(self.errored.values())
+
+    def flat(self) -> dict[str, int]:
+        """Return all counts by name, as fields of metrics and log events."""
+        counts = {name: getattr(self, name) for name in ("started", *_STATES)}
+        return counts | {f"errored_{cause}": count for cause, count in self.errored.items()}
 
     def to_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__dataclass_fields__} | {"unscored": dict(self.unscored)}
+        return asdict(self)
 
     def restore(self, data: Mapping[str, Any]) -> None:
-        """Go back to what `to_dict` said."""
+        """Replace all counts by those of `to_dict`."""
         vars(self).update(vars(EpisodeCounts.from_dict(data)))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> EpisodeCounts:
-        """From `to_dict`; an empty mapping is a new ledger."""
-        made = cls(**data)
-        made.unscored = dict.fromkeys(CAUSES, 0) | dict(made.unscored)
-        return made
+        """Return the counts of `to_dict`; all zero for an empty mapping."""
+        counts = cls(**data)
+        counts.errored = dict.fromkeys(CAUSES, 0) | counts.errored
+        return counts

@@ -1,8 +1,9 @@
-"""An episode as it is kept. Invariant: what is written is read back equal: outcome, steps, ops, call graph, log-probs to the
-last bit.
+"""Result of an episode and its stored form.
 
-An episode is kept as JSON (`to_record`) and a safetensors blob (the arrays of its call graph: int64 ids, float64 log-probs as the
-engine gave them, int64 versions). Of a call that extends another only what comes after it is written.
+`to_record` and `from_record` convert between `EpisodeResult` and JSON plus a safetensors blob with the arrays of the call
+graph (int64 ids, float64 log-probs, int64 versions). A call that extends another stores only its own tokens.
+
+Invariant: the round trip is exact, log-probs included.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from deskhand.recorder.graph import CallGraph
 from deskhand.recorder.session_store import decode_arrays, encode_arrays
 from deskhand.tasks.outcome import Errored, Finding, Outcome, Scored
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
 class EpisodeResult:
-    """Everything that is known of one finished episode."""
+    """A finished episode."""
 
     episode_id: str
     task_id: str
@@ -38,21 +39,22 @@ class EpisodeResult:
     member: int
     outcome: Outcome
     reward: float | None
-    """None exactly when the outcome is `Unscored`."""
+    """None if and only if the outcome is `Errored`."""
     reward_terms: dict[str, float]
-    """What the reward was computed from."""
+    """Terms of the reward."""
     transcript: Transcript
     graph: CallGraph
     first_click_on_target: bool | None
-    """None when the task has no target, or the episode is unscored."""
+    """None if the task has no target or the episode errored."""
     seconds: dict[str, float] = field(default_factory=dict)
-    """By phase: reset, setup, solve (of which model), judge, total."""
+    """Seconds by phase: reset, setup, solve, model (part of solve), judge, quota_wait, total (without quota_wait)."""
     version_min: int = -1
-    """Of the weights that sampled it; -1 when nothing was sampled."""
+    """Lowest version of the weights that sampled a token; -1 if nothing was sampled."""
     version_max: int = -1
+    """Highest version of the weights that sampled a token; -1 if nothing was sampled."""
     instruction: str = ""
     target: tuple[int, int, int, int] | None = None
-    """(left, top, right, bottom) in screen pixels, where a correct first click lands."""
+    """(left, top, right, bottom) of the first-click target in screen pixels."""
 
     @property
     def score(self) -> float:
@@ -72,7 +74,7 @@ class EpisodeResult:
 
     @property
     def solved_without_action(self) -> bool:
-        """Whether it scored 1 though nothing was done to the desktop, nor said that the task cannot be done."""
+        """Whether the episode scored 1 without acting on the desktop or declaring the task infeasible."""
         performed = [op for step in self.transcript.steps if step.error is None for op in step.ops]
         return (
             self.success and self.transcript.stop_reason != "fail" and all(isinstance(op, _PASSIVE) for op in performed)
@@ -80,17 +82,17 @@ class EpisodeResult:
 
 
 _PASSIVE = (ir.Wait, ir.Screenshot, ir.Zoom, ir.Done, ir.Answer)
-"""Ops that leave a desktop as it is."""
+"""Ops that do not change the desktop."""
 
 
 def to_record(result: EpisodeResult) -> tuple[dict[str, Any], bytes]:
-    """(JSON types, safetensors bytes)."""
+    """Return (JSON record, safetensors bytes)."""
     record: dict[str, Any] = {"format": FORMAT}
     tensors: dict[str, np.ndarray] = {}
     for item in fields(result):
         value = getattr(result, item.name)
         if item.name == "outcome":
-            record["outcome"] = {"kind": "scored" if isinstance(value, Scored) else "unscored", **asdict(value)}
+            record["outcome"] = {"kind": "scored" if isinstance(value, Scored) else "errored", **asdict(value)}
         elif item.name == "transcript":
             steps = [{**_shallow(step), "ops": [op_to_dict(op) for op in step.ops]} for step in value.steps]
             record["transcript"] = {**_shallow(value), "steps": steps}
@@ -102,10 +104,10 @@ def to_record(result: EpisodeResult) -> tuple[dict[str, Any], bytes]:
 
 
 def from_record(record: dict[str, Any], tensors: bytes) -> EpisodeResult:
-    """The episode that `to_record` wrote. Raises `RecordError` for another format."""
+    """Return the episode of a record. Raises `RecordError` for another format."""
     if record.get("format") != FORMAT:
         raise RecordError(
-            "format", f"an episode record of format {record.get('format')}; this version reads format {FORMAT}"
+            "format", f"episode record has format {record.get('format')}, this version reads format {FORMAT}"
         )
     values = {item.name: record[item.name] for item in fields(EpisodeResult)}
     outcome = dict(values["outcome"])
@@ -140,7 +142,7 @@ def _shallow(item: Any) -> dict[str, Any]:
 
 
 def op_to_dict(op: Op) -> dict[str, Any]:
-    """An op as JSON types, points with their space."""
+    """Return an op as JSON types, points with their coordinate space."""
     return {"type": type(op).__name__, **{key: _plain(value) for key, value in _shallow(op).items()}}
 
 
@@ -151,11 +153,11 @@ def _plain(value: Any) -> Any:
 
 
 def op_from_dict(data: dict[str, Any]) -> Op:
-    """The op that `op_to_dict` wrote."""
-    return getattr(ir, data["type"])(**{key: _rebuilt(value) for key, value in data.items() if key != "type"})
+    """Return the op of `op_to_dict`."""
+    return getattr(ir, data["type"])(**{key: _from_plain(value) for key, value in data.items() if key != "type"})
 
 
-def _rebuilt(value: Any) -> Any:
+def _from_plain(value: Any) -> Any:
     if isinstance(value, dict):
         return Point(value["x"], value["y"], Space(**value["space"]))
-    return tuple(_rebuilt(inner) for inner in value) if isinstance(value, list) else value
+    return tuple(_from_plain(inner) for inner in value) if isinstance(value, list) else value

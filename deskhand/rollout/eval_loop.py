@@ -1,7 +1,10 @@
-"""Evaluation on held-out seeds. Invariant: each (task, repeat) is judged once; an unscored episode is tried again and otherwise
-left out of the denominator and reported, never counted as a failure.
+"""Evaluation of a policy on held-out tasks.
 
-Results are episodes of the run under the evaluation's name, so an evaluation that was killed goes on where it was.
+Used by `recipes.evaluate`; start with `evaluate`. Results are stored as episodes of the run with the evaluation's name as
+phase, so an interrupted evaluation resumes where it stopped.
+
+Invariant: each (task, sample) has at most one score. Errored episodes are retried; those that stay errored are excluded
+from the success rate and reported, never counted as failures.
 """
 
 from __future__ import annotations
@@ -25,74 +28,71 @@ from deskhand.store.run import TRAIN, EpisodeRow, Run
 from deskhand.tasks.outcome import Scored
 from deskhand.tasks.task import Task
 
-ATTEMPTS = 3
+MAX_ATTEMPTS = 3
 
 
 class EpisodeRunner(Protocol):
-    """What plays a ticket (`rollout.runner.Runner`)."""
+    """Interface of `rollout.runner.RecordedRunner` and `ApiRunner`."""
 
-    async def run(self, ticket: EpisodeRequest) -> EpisodeResult: ...
+    async def run(self, request: EpisodeRequest) -> EpisodeResult: ...
 
 
 @dataclass(frozen=True)
 class EvalReport:
-    """What an evaluation found."""
+    """Results of an evaluation."""
 
     name: str
     success: Proportion
     by_family: dict[str, Proportion]
-    """Of each family; where families are one task each, as those of files are, of the folders that they are named under: the
-    domains of a benchmark."""
+    """Success by family. If each family is a single task (task files), by the first part of its name: the domain."""
     first_click: Proportion
-    """Over scored episodes whose task has a target."""
+    """First clicks on target, of scored episodes whose task has one."""
     reward: float
-    """Mean over scored episodes."""
-    unscored: dict[str, int] = field(default_factory=dict)
-    """Repeats that have no score after all attempts, by cause of the last."""
+    """Mean reward of the scored episodes."""
+    errored: dict[str, int] = field(default_factory=dict)
+    """Samples without a score after all attempts, by cause of the last attempt."""
     last_error: str = ""
-    """Why the last of these has none; empty where all have a score, or a kill cut it off."""
+    """Message of the last errored sample; empty if there is none or a kill interrupted it."""
     pass_at: dict[int, float] = field(default_factory=dict)
-    """Chance that one of k tries of a task succeeds, for k = 1, 2, 4, ... up to the repeats; empty without repeats."""
+    """pass@k for k = 1, 2, 4, ... up to the samples per task; empty with one sample."""
     family_pass_at: dict[str, dict[int, float]] = field(default_factory=dict)
 
 
-def build_eval_report(run: Run, name: str, asked: Collection[tuple[str, int]] | None = None) -> EvalReport:
-    """Read an evaluation's results, complete or not: those of the (task, repeat) that are `asked` for, or all that were ever
-    played under this name."""
-    rows = [row for row in run.episodes(name) if asked is None or (row.task_id, row.member) in asked]
+def build_eval_report(run: Run, name: str, samples: Collection[tuple[str, int]] | None = None) -> EvalReport:
+    """Return the results so far of an evaluation: of the given (task, sample) pairs, or of all stored episodes."""
+    rows = [row for row in run.episodes(name) if samples is None or (row.task_id, row.member) in samples]
     scored = [row for row in rows if row.state == "scored"]
     clicked = [row for row in scored if row.first_click is not None]
-    part_of = _parts(rows)
-    families = sorted({part_of[row.family] for row in scored})
+    label_of = _family_labels(rows)
+    families = sorted({label_of[row.family] for row in scored})
     done = {(row.task_id, row.member) for row in scored}
-    lost = {(row.task_id, row.member): row for row in rows if row.state == "unscored"}
-    lost = {key: row for key, row in lost.items() if key not in done}
-    of_family = {family: [row for row in scored if part_of[row.family] == family] for family in families}
+    errored = {(row.task_id, row.member): row for row in rows if row.state == "errored"}
+    errored = {key: row for key, row in errored.items() if key not in done}
+    by_family = {family: [row for row in scored if label_of[row.family] == family] for family in families}
     return EvalReport(
         name,
-        _rate(scored, _succeeded),
-        {family: _rate(rows, _succeeded) for family, rows in of_family.items()},
-        _rate(clicked, lambda row: bool(row.first_click)),
+        _proportion(scored, _succeeded),
+        {family: _proportion(rows, _succeeded) for family, rows in by_family.items()},
+        _proportion(clicked, lambda row: bool(row.first_click)),
         sum(row.reward or 0.0 for row in scored) / len(scored) if scored else math.nan,
-        dict(Counter(row.cause or "" for row in lost.values())),
-        _last_words(run, list(lost.values())),
+        dict(Counter(row.cause or "" for row in errored.values())),
+        _last_error(run, list(errored.values())),
         _pass_at(scored),
-        {family: _pass_at(rows) for family, rows in of_family.items()},
+        {family: _pass_at(rows) for family, rows in by_family.items()},
     )
 
 
-def _last_words(run: Run, lost: Sequence[EpisodeRow]) -> str:
-    if not lost or not run.has_record(lost[-1].id):
+def _last_error(run: Run, errored: Sequence[EpisodeRow]) -> str:
+    if not errored or not run.has_record(errored[-1].id):
         return ""
-    return str(run.episode(lost[-1].id)[1]["outcome"].get("message", ""))
+    return str(run.episode(errored[-1].id)[1]["outcome"].get("message", ""))
 
 
-def _parts(rows: Sequence[EpisodeRow]) -> dict[str, str]:
-    """The row of a table that each family belongs to."""
+def _family_labels(rows: Sequence[EpisodeRow]) -> dict[str, str]:
     tasks: dict[str, set[str]] = {}
     for row in rows:
         tasks.setdefault(row.family, set()).add(row.task_id)
-    single = all(len(found) == 1 for found in tasks.values())
+    single = all(len(ids) == 1 for ids in tasks.values())
     return {family: family.partition("/")[0] if single else family for family in tasks}
 
 
@@ -100,7 +100,7 @@ def _succeeded(row: EpisodeRow) -> bool:
     return (row.value or 0.0) >= 1.0
 
 
-def _rate(rows: Sequence[EpisodeRow], hit: Callable[[EpisodeRow], bool]) -> Proportion:
+def _proportion(rows: Sequence[EpisodeRow], hit: Callable[[EpisodeRow], bool]) -> Proportion:
     counts = list(_by_task(rows, hit).values())
     effective = effective_sample_size(counts) if len(counts) < len(rows) else None
     return Proportion(sum(hits for hits, _ in counts), len(rows), effective)
@@ -108,12 +108,12 @@ def _rate(rows: Sequence[EpisodeRow], hit: Callable[[EpisodeRow], bool]) -> Prop
 
 def _pass_at(rows: Sequence[EpisodeRow]) -> dict[int, float]:
     counts = list(_by_task(rows, _succeeded).values())
-    repeats = max((tries for _, tries in counts), default=0)
-    return {2**n: pass_at(2**n, counts) for n in range(repeats.bit_length())} if repeats > 1 else {}
+    most = max((tries for _, tries in counts), default=0)
+    return {2**n: pass_at(2**n, counts) for n in range(most.bit_length())} if most > 1 else {}
 
 
 def _by_task(rows: Sequence[EpisodeRow], hit: Callable[[EpisodeRow], bool]) -> dict[str, tuple[int, int]]:
-    """(hits, tries) of each task."""
+    """Return (hits, tries) by task."""
     counts: dict[str, tuple[int, int]] = {}
     for row in rows:
         hits, tries = counts.get(row.task_id, (0, 0))
@@ -122,22 +122,22 @@ def _by_task(rows: Sequence[EpisodeRow], hit: Callable[[EpisodeRow], bool]) -> d
 
 
 class _EvaluationSource:
-    """Each task as often as it is repeated, unscored ones again at the end."""
+    """Every sample of every task; errored ones again at the end."""
 
     def __init__(
         self,
         run: Run,
         name: str,
         tasks: Sequence[Task],
-        repeats: int,
-        ended: Callable[[EpisodeResult], None] | None,
+        samples_per_task: int,
+        on_result: Callable[[EpisodeResult], None] | None,
         seed: int,
     ) -> None:
-        self._run, self._name, self._ended, self._seed = run, name, ended, seed
+        self._run, self._name, self._on_result, self._seed = run, name, on_result, seed
         done = {(row.task_id, row.member) for row in run.episodes(name, "scored")}
-        self._left = [(task, member) for member in range(repeats) for task in tasks if (task.id, member) not in done][
-            ::-1
-        ]
+        self._left = [
+            (task, member) for member in range(samples_per_task) for task in tasks if (task.id, member) not in done
+        ][::-1]
         self._attempts: Counter[tuple[str, int]] = Counter()
         self._tasks = {task.id: task for task in tasks}
         self._in_flight = 0
@@ -151,17 +151,17 @@ class _EvaluationSource:
         if not self._left:
             return None
         task, member = self._left.pop()
-        ticket = EpisodeRequest(
+        request = EpisodeRequest(
             uuid.uuid4().hex, task, None, member, call_seed(self._seed, self._name, task.id, member)
         )
         self._in_flight += 1
         self._attempts[task.id, member] += 1
-        await self._write(lambda: self._run.start_episode(new_row(ticket, self._name)))
-        return ticket
+        await self._write(lambda: self._run.start_episode(new_row(request, self._name)))
+        return request
 
     async def on_result(self, result: EpisodeResult) -> None:
         scored = isinstance(result.outcome, Scored)
-        row = row_of(result, self._name, "scored" if scored else "unscored")
+        row = row_of(result, self._name, "scored" if scored else "errored")
 
         def write() -> None:
             record, tensors = to_record(result)
@@ -169,10 +169,10 @@ class _EvaluationSource:
 
         await self._write(write)
         self._in_flight -= 1
-        if not scored and self._attempts[result.task_id, result.member] < ATTEMPTS:
+        if not scored and self._attempts[result.task_id, result.member] < MAX_ATTEMPTS:
             self._left.insert(0, (self._tasks[result.task_id], result.member))
-        if self._ended is not None:
-            self._ended(result)
+        if self._on_result is not None:
+            self._on_result(result)
 
     async def _write(self, write: Callable[[], None]) -> None:
         async with self._writing:
@@ -186,25 +186,30 @@ async def evaluate(
     runner: EpisodeRunner,
     concurrency: int,
     *,
-    repeats: int = 1,
-    ended: Callable[[EpisodeResult], None] | None = None,
+    samples_per_task: int = 1,
+    on_result: Callable[[EpisodeResult], None] | None = None,
     seed: int = 0,
 ) -> EvalReport:
-    """Run every task `repeats` times, less what has a score under `name` already, `concurrency` episodes at a time.
+    """Run every task `samples_per_task` times, except samples that already have a score under `name`.
 
-    `ended` is told of each result. `seed`: with the name, the task and the repeat it says what the policy draws by, so that an
-    interrupted evaluation goes on to the figures that it would have had.
+    Args:
+        concurrency: Maximum number of concurrent episodes.
+        on_result: Called with each result.
+        seed: Together with name, task and sample it determines the sampling seed of an episode, so a resumed evaluation
+            has the results of an uninterrupted one.
 
-    Raises `ConfigError` for a reserved name or a task twice, `InfrastructureError` when nothing but outages happens.
+    Raises:
+        ConfigError: The name is reserved, or a task appears twice.
+        InfrastructureError: Too many consecutive episodes errored.
     """
     if name == TRAIN or not name:
-        raise ConfigError(f"an evaluation cannot be named {name!r}; choose another name")
+        raise ConfigError(f"evaluation name {name!r} is reserved; choose another name")
     if len({task.id for task in tasks}) != len(tasks):
-        raise ConfigError(f"evaluation {name!r} holds a task twice")
+        raise ConfigError(f"evaluation {name!r}: duplicate task")
     await asyncio.to_thread(run.abandon_in_flight, None, name)
-    source = _EvaluationSource(run, name, tasks, repeats, ended, seed)
+    source = _EvaluationSource(run, name, tasks, samples_per_task, on_result, seed)
     scheduler = Scheduler(source, runner.run, concurrency)
     await scheduler.run()
     return await asyncio.to_thread(
-        build_eval_report, run, name, {(task.id, member) for task in tasks for member in range(repeats)}
+        build_eval_report, run, name, {(task.id, member) for task in tasks for member in range(samples_per_task)}
     )

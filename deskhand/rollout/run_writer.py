@@ -1,7 +1,9 @@
-"""Ledger and store moved together. Invariant: every change of the books is in the same transaction as the change of the
-episodes, and changes reach the disk in the order in which they were made.
+"""Writer of training episodes: keeps `EpisodeCounts` and the stored run in step.
 
-All writing runs in a thread, one write at a time.
+Used by `recipes.training_loop` (`RunWriter`); `row_of` and `new_row` are also used by evaluations. Writes run in a thread,
+one at a time.
+
+Invariant: counts and episodes change in one transaction, in the order of the calls.
 """
 
 from __future__ import annotations
@@ -18,11 +20,11 @@ from deskhand.store.run import TRAIN, Checkpoint, EpisodeRow, GroupRow, Run
 from deskhand.tasks.outcome import Scored
 
 
-def row_of(result: EpisodeResult, purpose: str, state: str) -> EpisodeRow:
-    """The database's columns of a finished episode."""
+def row_of(result: EpisodeResult, phase: str, state: str) -> EpisodeRow:
+    """Return the database row of a finished episode."""
     return EpisodeRow(
         id=result.episode_id,
-        phase=purpose,
+        phase=phase,
         group_id=result.group_id,
         member=result.member,
         task_id=result.task_id,
@@ -40,14 +42,14 @@ def row_of(result: EpisodeResult, purpose: str, state: str) -> EpisodeRow:
     )
 
 
-def new_row(ticket: EpisodeRequest, purpose: str) -> EpisodeRow:
-    """The database's columns of an episode that begins."""
-    task = ticket.task
+def new_row(request: EpisodeRequest, phase: str) -> EpisodeRow:
+    """Return the database row of an episode that starts."""
+    task = request.task
     return EpisodeRow(
-        ticket.episode_id,
-        purpose,
-        ticket.group_id,
-        ticket.member,
+        request.episode_id,
+        phase,
+        request.group_id,
+        request.member,
         task.id,
         task.family,
         task.seed,
@@ -58,51 +60,50 @@ def new_row(ticket: EpisodeRequest, purpose: str) -> EpisodeRow:
 
 
 def load_result(run: Run, episode_id: str) -> EpisodeResult:
-    """A finished episode from the store."""
+    """Return a finished episode from the store."""
     _, record, tensors = run.episode(episode_id)
     return from_record(record, tensors)
 
 
 class RunWriter:
-    """The books of the training episodes of a run, in memory and on disk."""
+    """Training episodes of a run: counts in memory, episodes on disk."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.ledger = EpisodeCounts.from_dict(run.episode_counts())
+        self.counts = EpisodeCounts.from_dict(run.episode_counts())
         self._writing = asyncio.Lock()
 
-    async def start(self, ticket: EpisodeRequest, group: Group | None) -> None:
-        """An episode begins; `group` is the group that was opened for it, if one was."""
+    async def start(self, request: EpisodeRequest, group: Group | None) -> None:
+        """Store an episode that starts, and the group opened for it, if any."""
 
-        def write(books: dict[str, Any]) -> None:
+        def write(counts: dict[str, Any]) -> None:
             if group is not None:
                 self.run.open_group(GroupRow(group.id, group.number, group.task.family, group.task.seed, "open"))
-            self.run.start_episode(new_row(ticket, TRAIN), books)
+            self.run.start_episode(new_row(request, TRAIN), counts)
 
-        await self._book(self.ledger.start, write)
+        await self._update(self.counts.start, write)
 
-    async def finish(self, result: EpisodeResult, closed: Group | None) -> None:
-        """An episode ended; `closed` is the group that this closed, if it did."""
+    async def finish(self, result: EpisodeResult, completed: Group | None) -> None:
+        """Store an episode that ended, and the state of the group that it completed, if any."""
         scored = isinstance(result.outcome, Scored)
-        row = row_of(result, TRAIN, "waiting" if scored else "unscored")
-        useless = (
-            [member.episode_id for member in closed.scored] if closed is not None and closed.state == "closed" else []
-        )
-        group = (closed.id, closed.state) if closed is not None else None
+        row = row_of(result, TRAIN, "queued" if scored else "errored")
+        no_signal = completed is not None and completed.state == "closed"
+        zero_variance = [member.episode_id for member in completed.scored] if completed and no_signal else []
+        group = (completed.id, completed.state) if completed is not None else None
 
         def change() -> None:
             if isinstance(result.outcome, Scored):
-                self.ledger.mark_scored()
+                self.counts.mark_scored()
             else:
-                self.ledger.mark_errored(result.outcome.cause)
-            self.ledger.mark_done(zero_variance=len(useless))
+                self.counts.mark_errored(result.outcome.cause)
+            self.counts.mark_done(zero_variance=len(zero_variance))
 
-        def write(books: dict[str, Any]) -> None:
+        def write(counts: dict[str, Any]) -> None:
             record, tensors = to_record(result)
-            states = [(name, "zero_variance") for name in useless]
-            self.run.finish_episode(row, record, tensors, books=books, states=states, group=group)
+            states = [(name, "zero_variance") for name in zero_variance]
+            self.run.finish_episode(row, record, tensors, counts=counts, states=states, group=group)
 
-        await self._book(change, write)
+        await self._update(change, write)
 
     async def commit(
         self,
@@ -112,52 +113,51 @@ class RunWriter:
         checkpoint: Checkpoint | None,
         metrics: Iterable[Mapping[str, Any]],
     ) -> None:
-        """Episodes that were trained or found stale, with the checkpoint that holds what they taught."""
+        """Store trained and stale episodes together with the checkpoint that contains their update."""
         trained = sum(state == "trained" for state, _ in states.values())
 
-        def write(books: dict[str, Any]) -> None:
+        def write(counts: dict[str, Any]) -> None:
             self.run.commit(
-                books=books, states=states, closed_groups=closed_groups, checkpoint=checkpoint, metrics=metrics
+                counts=counts, states=states, closed_groups=closed_groups, checkpoint=checkpoint, metrics=metrics
             )
 
-        await self._book(lambda: self.ledger.mark_done(trained=trained, stale=len(states) - trained), write)
+        await self._update(lambda: self.counts.mark_done(trained=trained, stale=len(states) - trained), write)
 
-    async def _book(self, change: Callable[[], None], write: Callable[[dict[str, Any]], None]) -> None:
-        """Change the ledger and write it, as a whole even when the caller is cancelled meanwhile: memory and disk never part."""
+    async def _update(self, change: Callable[[], None], write: Callable[[dict[str, Any]], None]) -> None:
+        """Change the counts and write them; completes even if the caller is cancelled."""
 
-        async def whole() -> None:
+        async def update() -> None:
             async with self._writing:
-                before = self.ledger.to_dict()
+                before = self.counts.to_dict()
                 change()
                 try:
-                    await asyncio.to_thread(write, self.ledger.to_dict())
+                    await asyncio.to_thread(write, self.counts.to_dict())
                 except BaseException:
-                    self.ledger.restore(before)
+                    self.counts.restore(before)
                     raise
 
-        work = asyncio.ensure_future(whole())
+        work = asyncio.ensure_future(update())
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
             await work
             raise
 
-    async def check(self) -> str:
-        """The books as a line, after they were compared with the stored episodes. Raises `RecordError` when they do not close."""
+    async def check(self) -> dict[str, int]:
+        """Return the counts by name. Raises `RecordError` if they differ from the stored episodes."""
         async with self._writing:
-            self.ledger.check(await asyncio.to_thread(self.run.count_states))
-            return self.ledger.line()
+            self.counts.check(await asyncio.to_thread(self.run.count_states))
+            return self.counts.flat()
 
     def recover(self) -> list[tuple[str, int, str, int, list[EpisodeResult]]]:
-        """After a kill: what was in flight is lost to the infrastructure. Returns the groups that go on, for `Groups.restore`."""
-        lost = self.ledger.in_flight
-        self.ledger.mark_errored("infrastructure", lost)
-        self.run.abandon_in_flight(self.ledger.to_dict())
-        self.ledger.check(self.run.count_states())
+        """Mark episodes that a kill left in flight as errored; return the unfinished groups for `GroupBuffer.restore`."""
+        self.counts.mark_errored("infrastructure", self.counts.in_flight)
+        self.run.abandon_in_flight(self.counts.to_dict())
+        self.counts.check(self.run.count_states())
         found = []
         for group in self.run.groups():
             if group.state != "closed":
                 rows = self.run.episodes(TRAIN, group_id=group.id)
-                scored = [load_result(self.run, row.id) for row in rows if row.state == "waiting"]
+                scored = [load_result(self.run, row.id) for row in rows if row.state == "queued"]
                 found.append((group.id, group.number, group.state, len(rows), scored))
         return found

@@ -1,6 +1,9 @@
-"""Runs tickets on leased desktops against a recorder in this process, or against an endpoint elsewhere. Invariant: a lease is
-given back and a session is ended whatever happens, and the agent reaches the model only by HTTP requests of the public `openai`
-client.
+"""Runners: lease a desktop, run one episode on it, release it.
+
+`RecordedRunner` serves the model through an in-process recorder (training and evaluation), `ApiRunner` uses a remote
+endpoint (evaluation only). Used by `rollout.scheduler` through `run`.
+
+Invariant: the lease is released and the recorder session is closed on every path.
 """
 
 from __future__ import annotations
@@ -28,13 +31,11 @@ from deskhand.store.frames import Frames
 from deskhand.tasks.task import Task
 
 Script = Callable[[Task, Desktop], AsyncIterator[str]]
-"""The replies of a scripted policy for a task on a desktop that is already set up."""
+"""Returns the replies of a scripted policy for a task that is already set up."""
 Playing = Callable[[AsyncIterator[str]], AbstractContextManager[None]]
 
 
-class _Leasing:
-    """The part of a runner that has to do with desktops."""
-
+class _LeasingRunner:
     def __init__(
         self, pool: DesktopPoolProtocol, agent: Agent, frames: Frames | None, settings: EpisodeSettings | None
     ) -> None:
@@ -42,58 +43,56 @@ class _Leasing:
         self.reward: RewardFunction | None = None
         """Replaces the judge's reward; None keeps it."""
         self.end_states: Path | None = None
-        """A folder for what episodes were judged on; None keeps nothing."""
+        """Folder for judged end states; None saves none."""
 
     @property
-    def lot(self) -> QuotaManager | None:
-        """Where episodes wait for a quota; None for desktops of this machine."""
+    def quota(self) -> QuotaManager | None:
+        """Quota manager of remote desktops; None for local ones."""
         return self.pool.quota
 
-    async def run(self, ticket: EpisodeRequest) -> EpisodeResult:
-        """One episode. Raises nothing but `asyncio.CancelledError` (and `ConfigError`, which ends a run)."""
-        task = ticket.task
+    async def run(self, request: EpisodeRequest) -> EpisodeResult:
+        """Run one episode. Raises only `asyncio.CancelledError` and `ConfigError`, which ends the run."""
         try:
-            lease = await self.pool.lease(desktop_spec(task))
+            lease = await self.pool.lease(desktop_spec(request.task))
         except InfrastructureError as error:
-            return errored_result(ticket, "infrastructure", str(error))
+            return errored_result(request, "infrastructure", str(error))
         try:
-            return await self._play(ticket, lease.desktop)
+            return await self._run_on(request, lease.desktop)
         finally:
             await asyncio.shield(self.pool.release(lease))
 
-    async def _play(self, ticket: EpisodeRequest, desktop: Desktop) -> EpisodeResult:
+    async def _run_on(self, request: EpisodeRequest, desktop: Desktop) -> EpisodeResult:
         raise NotImplementedError
 
     async def _episode(
         self,
-        ticket: EpisodeRequest,
+        request: EpisodeRequest,
         desktop: Desktop,
         client: openai.AsyncOpenAI,
-        end_session: Callable[[], CallGraph] = CallGraph,
+        close_session: Callable[[], CallGraph] = CallGraph,
         seed: int | None = None,
     ) -> EpisodeResult:
-        keep = self._keep if self.frames is not None else None
         result = await run_episode(
-            ticket,
+            request,
             desktop,
             self.agent,
             client,
             self.settings,
-            end_session=end_session,
-            keep_frame=keep,
-            end_states=self.end_states,
+            close_session=close_session,
+            on_frame=self._save_frame if self.frames is not None else None,
+            end_state_dir=self.end_states,
             seed=seed,
-            longest_s=self.pool.episode_timeout_s,
+            timeout_s=self.pool.episode_timeout_s,
         )
         return await apply_reward(self.reward, result)
 
-    async def _keep(self, frame: Frame) -> None:
+    async def _save_frame(self, frame: Frame) -> None:
         if self.frames is not None:
             await asyncio.to_thread(lambda frames: frames.put(frame.sha256, frame.rgb()), self.frames)
 
 
-class RecordedRunner(_Leasing):
-    """`await runner.run(ticket)`: lease, record, run, judge, release. `close` ends the in-process client.
+class RecordedRunner(_LeasingRunner):
+    """Runner whose model calls are recorded; results carry a call graph and can be trained on.
 
     With `script` and `playing` (`ScriptedEngine.playing`) the policy is a script instead of a model.
     """
@@ -117,30 +116,30 @@ class RecordedRunner(_Leasing):
             base_url="http://recorder/v1", api_key="set for each episode", http_client=self._http, max_retries=0
         )
 
-    async def _play(self, ticket: EpisodeRequest, desktop: Desktop) -> EpisodeResult:
-        client = self.client.with_options(api_key=self.recorder.open_session(ticket.episode_id))
-        with self._policy(ticket.task, desktop):
+    async def _run_on(self, request: EpisodeRequest, desktop: Desktop) -> EpisodeResult:
+        client = self.client.with_options(api_key=self.recorder.open_session(request.episode_id))
+        with self._policy(request.task, desktop):
             return await self._episode(
-                ticket, desktop, client, lambda: self.recorder.close_session(ticket.episode_id), ticket.seed
+                request, desktop, client, lambda: self.recorder.close_session(request.episode_id), request.seed
             )
 
     def _policy(self, task: Task, desktop: Desktop) -> AbstractContextManager[None]:
         if self._script is None:
             return nullcontext()
         if self._playing is None:
-            raise ConfigError("a scripted policy needs the scripted engine's `playing`")
+            raise ConfigError("script: needs `playing` of the scripted engine")
         return self._playing(self._script(task, desktop))
 
     async def close(self) -> None:
-        """Idempotent."""
+        """Close the in-process client. Idempotent."""
         await self._http.aclose()
 
 
-class ApiRunner(_Leasing):
-    """As `Runner`, but the agent asks `client` itself: a model of which nothing but its replies is known.
+class ApiRunner(_LeasingRunner):
+    """Runner whose agent calls an OpenAI-compatible endpoint directly.
 
-    Episodes have a transcript and no call graph, so they can be judged and looked at, not trained on. The endpoint is not told what
-    to draw by: not every one takes seeds.
+    Results have no call graph, so they can be scored but not trained on. No sampling seed is sent, since not every
+    endpoint accepts one.
     """
 
     def __init__(
@@ -155,9 +154,9 @@ class ApiRunner(_Leasing):
         super().__init__(pool, agent, frames, settings)
         self.client = client
 
-    async def _play(self, ticket: EpisodeRequest, desktop: Desktop) -> EpisodeResult:
-        return await self._episode(ticket, desktop, self.client)
+    async def _run_on(self, request: EpisodeRequest, desktop: Desktop) -> EpisodeResult:
+        return await self._episode(request, desktop, self.client)
 
     async def close(self) -> None:
-        """Idempotent."""
+        """Close the client. Idempotent."""
         await self.client.close()

@@ -1,8 +1,7 @@
-"""Many episodes at once. Invariant: an episode waits for nobody but its own desktop and its own model calls; there is no common
-step.
+"""Scheduler of concurrent episodes.
 
-One coroutine per place runs episode after episode. `source` says what is next, or that there is nothing now; `changed` wakes those
-that wait. A stretch of nothing but outages ends the run instead of going on for ever.
+Used by the training loop and by evaluations; start with `Scheduler.run`. One coroutine per slot runs episode after episode
+from an `EpisodeSource`; `wake` wakes slots that found no work. Episodes never wait for each other.
 """
 
 from __future__ import annotations
@@ -26,10 +25,8 @@ RATE_WINDOW_S = 60.0
 
 @contextmanager
 def frozen_gc() -> Iterator[None]:
-    """Collect garbage now, and let collections inside pass over what is alive: enter it when everything is loaded.
-
-    A full collection in a process that holds torch and transformers stops the event loop for a fifth of a second.
-    """
+    """Collect garbage now and exempt living objects from collections in the body. Enter when everything is loaded."""
+    # A full collection in a process with torch and transformers blocks the event loop for 0.2 s.
     gc.collect()
     gc.freeze()
     try:
@@ -39,27 +36,28 @@ def frozen_gc() -> Iterator[None]:
 
 
 class EpisodeSource(Protocol):
-    """Where episodes come from and results go."""
+    """Supplier of episodes and receiver of their results."""
 
     async def next(self) -> EpisodeRequest | None:
-        """The next episode, or None when there is nothing to do now."""
+        """Return the next episode; None if there is no work now."""
         ...
 
     async def on_result(self, result: EpisodeResult) -> None:
-        """Take a result. It is called once for every ticket, also for cancelled ones."""
+        """Receive a result; called once per episode, including canceled ones."""
         ...
 
     @property
     def exhausted(self) -> bool:
-        """True when no ticket will come any more."""
+        """Whether no more episodes will come."""
         ...
 
 
 class Scheduler:
-    """Runs `source` with at most `concurrency` episodes at a time.
+    """Runs at most `concurrency` concurrent episodes of `source`.
 
-    `failures` is how many episodes in a row may end in an outage of the infrastructure before `run` raises `InfrastructureError`.
-    `parked_s` is how long episodes were parked so far, summed over them; no rate is over that time.
+    Args:
+        max_failures: Consecutive infrastructure errors before `run` raises `InfrastructureError`.
+        quota_wait_s: Returns the time episodes have waited for quota, summed over episodes; rates exclude it.
     """
 
     def __init__(
@@ -68,90 +66,90 @@ class Scheduler:
         run_episode: Callable[[EpisodeRequest], Awaitable[EpisodeResult]],
         concurrency: int,
         *,
-        failures: int | None = None,
-        parked_s: Callable[[], float] = lambda: 0.0,
+        max_failures: int | None = None,
+        quota_wait_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.source = source
         self.concurrency = concurrency
         self._run_episode = run_episode
-        self._failures_allowed = failures if failures is not None else max(8, 3 * concurrency)
+        self._max_failures = max_failures if max_failures is not None else max(8, 3 * concurrency)
         self._failures = 0
-        self._news = asyncio.Event()
+        self._woken = asyncio.Event()
         self._ended: deque[tuple[float, float]] = deque()
-        """When episodes ended, and what was parked until then."""
-        self._parked_s = parked_s
-        self._parked_before = (time.monotonic(), parked_s())
-        self._began = time.monotonic()
+        """End time of recent episodes and the quota wait until then."""
+        self._quota_wait_s = quota_wait_s
+        self._before_window = (time.monotonic(), quota_wait_s())
+        self._started = time.monotonic()
         self.episodes_ended = 0
 
     async def run(self) -> None:
-        """Until the source is exhausted. Cancelling it cancels every episode and waits for their clean-up.
+        """Run until the source is exhausted. Canceling it cancels all episodes and waits for their cleanup.
 
-        Raises what the source or the clean-up of an episode raises, and `InfrastructureError` after too many outages in a row.
+        Raises `InfrastructureError` after `max_failures`, and errors of the source or of an episode's cleanup.
         """
-        self._began = time.monotonic()
+        self._started = time.monotonic()
         try:
-            async with asyncio.TaskGroup() as places:
+            async with asyncio.TaskGroup() as slots:
                 for _ in range(self.concurrency):
-                    places.create_task(self._place())
+                    slots.create_task(self._run_slot())
         except BaseExceptionGroup as group:
             raise _first(group) from None
 
     def wake(self) -> None:
-        """Something may have become possible: wake every place that waits."""
-        self._news.set()
-        self._news = asyncio.Event()
+        """Wake the waiting slots, for example after a group was removed."""
+        self._woken.set()
+        self._woken = asyncio.Event()
 
     @property
     def episodes_per_minute(self) -> float:
-        """Over the last minute, or since the start when that is less."""
+        """Rate over the last minute, or since the start if that is shorter."""
         now = time.monotonic()
         while self._ended and self._ended[0][0] < now - RATE_WINDOW_S:
-            self._parked_before = self._ended.popleft()
-        began = max(self._began, now - RATE_WINDOW_S)
-        parked_s = (self._parked_s() - self._parked_before[1]) / self.concurrency
-        beyond_s = max(0.0, began - self._parked_before[0])
-        worked_s = now - began - max(0.0, parked_s - beyond_s)
-        return len(self._ended) * 60.0 / max(worked_s, 1.0 if self._ended and parked_s else 1e-9)
+            self._before_window = self._ended.popleft()
+        start = max(self._started, now - RATE_WINDOW_S)
+        wait_s = (self._quota_wait_s() - self._before_window[1]) / self.concurrency
+        before_window_s = max(0.0, start - self._before_window[0])
+        worked_s = now - start - max(0.0, wait_s - before_window_s)
+        return len(self._ended) * 60.0 / max(worked_s, 1.0 if self._ended and wait_s else 1e-9)
 
-    async def _place(self) -> None:
+    async def _run_slot(self) -> None:
         while True:
-            news = self._news
-            ticket = await self.source.next()
-            if ticket is not None:
-                await self._episode(ticket)
+            woken = self._woken
+            request = await self.source.next()
+            if request is not None:
+                await self._episode(request)
             elif self.source.exhausted:
                 return
             else:
-                await news.wait()
+                await woken.wait()
 
-    async def _episode(self, ticket: EpisodeRequest) -> None:
+    async def _episode(self, request: EpisodeRequest) -> None:
         try:
-            result = await self._run_episode(ticket)
+            result = await self._run_episode(request)
         except asyncio.CancelledError:
-            await asyncio.shield(self.source.on_result(errored_result(ticket, "cancelled", "the run was ended")))
+            await asyncio.shield(self.source.on_result(errored_result(request, "cancelled", "the run was stopped")))
             raise
         except BaseException as error:
-            await self.source.on_result(errored_result(ticket, "infrastructure", f"{type(error).__name__}: {error}"))
+            await self.source.on_result(errored_result(request, "infrastructure", f"{type(error).__name__}: {error}"))
             raise
         self.episodes_ended += 1
-        self._ended.append((time.monotonic(), self._parked_s()))
+        self._ended.append((time.monotonic(), self._quota_wait_s()))
         await self.source.on_result(result)
         self.wake()
-        self._count_outage(result)
+        self._count_failure(result)
 
-    def _count_outage(self, result: EpisodeResult) -> None:
+    def _count_failure(self, result: EpisodeResult) -> None:
         if not (isinstance(result.outcome, Errored) and result.outcome.cause == "infrastructure"):
             self._failures = 0
             return
         self._failures += 1
-        if self._failures >= self._failures_allowed:
+        if self._failures >= self._max_failures:
             raise InfrastructureError(
-                f"{self._failures} episodes in a row had no score; the last: {result.outcome.message}"
+                f"{self._failures} consecutive episodes failed; last error: {result.outcome.message}"
             )
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
-    """The first error of a group; several places usually fail by the same cause."""
-    found = group.exceptions[0]
-    return _first(found) if isinstance(found, BaseExceptionGroup) else found
+    """Return the first error of a group; slots usually fail for one cause."""
+    error = group.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error

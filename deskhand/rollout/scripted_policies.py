@@ -1,6 +1,7 @@
-"""Policies that are programs. Invariant: a script speaks the agent's dialect, so what it says is parsed like any model's reply.
+"""Scripted policies, whose replies are parsed like those of a model.
 
-`oracle` shows what a suite allows at best and makes demonstrations; `idle` shows what doing nothing is worth.
+Used by `eval --policy` and by demonstrations. `oracle` solves the task: the upper bound of a suite. `noop` stops
+immediately: the score of doing nothing.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ from deskhand.tasks.task import Task
 
 
 def oracle(agent: DesktopAgent) -> Script:
-    """The task's own solution, one reply a step; ops that the dialect cannot say together are said one by one."""
-    dialect = agent.action_format
+    """Return the task's solution; ops that the action format cannot combine in one reply are sent one by one."""
+    action_format = agent.action_format
 
     async def replies(task: Task, desktop: Desktop) -> AsyncIterator[str]:
         view = agent.view_of(task.width, task.height)
         async for ops in task.oracle(desktop):
             try:
-                texts = [dialect.emit(ops, view)]
+                texts = [action_format.emit(ops, view)]
             except AgentError:
-                texts = [dialect.emit([op], view) for op in ops]
+                texts = [action_format.emit([op], view) for op in ops]
             for text in texts:
                 yield text
 
@@ -33,7 +34,7 @@ def oracle(agent: DesktopAgent) -> Script:
 
 
 def noop(agent: DesktopAgent) -> Script:
-    """Says that it is done, at once."""
+    """Return a policy that reports the task as done in its first reply."""
 
     async def replies(task: Task, desktop: Desktop) -> AsyncIterator[str]:
         yield agent.action_format.emit([Done()], agent.view_of(task.width, task.height))
@@ -41,5 +42,5 @@ def noop(agent: DesktopAgent) -> Script:
     return replies
 
 
-ORACLE, NOOP = "oracle", "idle"
+ORACLE, NOOP = "oracle", "noop"
 SCRIPTED_POLICIES: dict[str, Callable[[DesktopAgent], Script]] = {ORACLE: oracle, NOOP: noop}

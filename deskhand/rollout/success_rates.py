@@ -1,6 +1,6 @@
-"""Shares with their uncertainty. Invariant: tries of one task are not counted as if they were tries of several tasks.
+"""Success rates with confidence intervals, and pass@k.
 
-Pure functions on counts; nothing here knows of episodes.
+Used by `rollout.eval_loop`. Pure functions of counts. Several tries of one task are not treated as independent.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ Z_95 = 1.959963984540054
 
 @dataclass(frozen=True)
 class Proportion:
-    """`hits` of `total` with the Wilson 95 % interval.
+    """`hits` of `total` with a 95 % Wilson interval.
 
-    `effective`: how many independent tries the total is worth (`effective_total`); None when each is of another task.
+    `effective`: effective sample size (`effective_sample_size`); None if every try is of another task.
     """
 
     hits: int
@@ -29,7 +29,7 @@ class Proportion:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """(0, 1) when nothing was counted."""
+        """Lower and upper bound; (0, 1) if `total` is 0."""
         if self.effective is None or not self.total:
             return wilson(self.hits, self.total)
         return wilson(self.value * self.effective, self.effective)
@@ -40,7 +40,7 @@ class Proportion:
 
 
 def wilson(hits: float, total: float, z: float = Z_95) -> tuple[float, float]:
-    """Score interval of a proportion (Wilson, JASA 22, 1927)."""
+    """Return the score interval of a proportion (Wilson, JASA 22, 1927)."""
     if total == 0:
         return 0.0, 1.0
     share, square = hits / total, z * z
@@ -50,11 +50,12 @@ def wilson(hits: float, total: float, z: float = Z_95) -> tuple[float, float]:
 
 
 def effective_sample_size(counts: Sequence[tuple[int, int]]) -> float:
-    """How many independent tries the (hits, tries) of some tasks are worth, between the number of tasks and that of tries.
+    """Return the effective sample size of (hits, tries) by task, between the number of tasks and that of tries.
 
-    Tries divided by the design effect, that is the variance of the share with tasks as the sampling unit (linearised ratio
-    estimator) over that of independent tries (Kish, "Survey Sampling", 1965, section 8.2); with it the Wilson interval is
-    that of Korn and Graubard (Survey Methodology 24, 1998). Where all tries agree the tasks count, once each.
+    It is the number of tries divided by the design effect: the variance with tasks as the sampling unit (linearized
+    ratio estimator) over that of independent tries (Kish, "Survey Sampling", 1965, section 8.2). The Wilson interval
+    with this size is that of Korn and Graubard (Survey Methodology 24, 1998). If all tries agree, it is the number of
+    tasks.
     """
     counts = [(hits, tries) for hits, tries in counts if tries]
     tasks, total = len(counts), sum(tries for _, tries in counts)
@@ -68,10 +69,10 @@ def effective_sample_size(counts: Sequence[tuple[int, int]]) -> float:
 
 
 def pass_at(k: int, counts: Sequence[tuple[int, int]]) -> float:
-    """Mean over tasks of the chance that one of `k` tries succeeds, estimated without bias from (hits, tries) of each.
+    """Return the unbiased estimate of pass@k, averaged over tasks, from (hits, tries) by task.
 
-    `1 - C(n - c, k) / C(n, k)` for c hits of n tries (Chen et al., arXiv:2107.03374, section 2.1). Tasks with fewer than `k`
-    tries are left out; NaN when all are.
+    `1 - C(n - c, k) / C(n, k)` for c hits of n tries (Chen et al., arXiv:2107.03374, section 2.1). Tasks with fewer
+    than `k` tries are excluded; NaN if none remains.
     """
     chances = [1.0 - math.comb(tries - hits, k) / math.comb(tries, k) for hits, tries in counts if tries >= k]
     return sum(chances) / len(chances) if chances else math.nan

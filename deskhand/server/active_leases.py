@@ -1,6 +1,9 @@
-"""The leases of a bridge. Invariant: a lease that nobody has used for `idle_s` is given back, and one that is over opens nothing.
+"""Leases that the desktop server has granted: keys, ports, idle expiry.
 
-A lease has a door: a port of its own, at which OSWorld's clients, which know only a host and a port, find its desktop.
+Created by `server.process.serve_pool`; every HTTP route looks its lease up here. A lease may have a port of its own, because OSWorld's
+clients address a desktop by host and port only.
+
+Invariant: a lease that is idle for `idle_s` is released, and a released lease grants no access.
 """
 
 from __future__ import annotations
@@ -25,43 +28,44 @@ from deskhand.server.lease_events import LeaseEvents
 from deskhand.server.screen_recording import ScreenRecording
 
 log = structlog.get_logger()
-REMEMBERED = 1024
-"""Leases that are over, so that their holders are told so."""
+MAX_RELEASED = 1024
+"""Released leases whose keys are remembered, so that their former holders get 410 instead of 401."""
 UNCLAIMED_S = 60.0
-"""A lease whose client was gone when it was granted may be idle for so long at most: it may ask again, but not for ever."""
+"""Idle time left to a lease whose client disconnected before the grant: long enough for a retry."""
 
 
 @dataclass(eq=False)
 class ActiveLease:
-    """One lease that is out. `kept` is the digest of its key; `port` its door, 0 for none."""
+    """One granted lease. `port` is the port of its own, 0 if it has none."""
 
     id: str
-    lease: Lease
+    pool_lease: Lease
     template: DesktopSpec
-    kept: bytes
+    key_digest: bytes
     port: int
-    used: float
+    last_used: float
     guest: Guest = field(init=False)
-    in_use: int = 0
+    num_requests: int = 0
+    """Requests in progress."""
     is_released: bool = False
     recording: ScreenRecording | None = None
-    sent: Frame | None = None
-    """The frame that its client was sent last."""
+    last_frame: Frame | None = None
+    """Frame most recently sent to the client."""
     replies: ReplyCache = field(default_factory=ReplyCache)
     events: LeaseEvents = field(default_factory=LeaseEvents)
 
     def __post_init__(self) -> None:
-        self.guest = Guest(self.lease.desktop, *self.size)
+        self.guest = Guest(self.desktop, *self.size)
 
-    def renewed(self, template: DesktopSpec) -> None:
-        """The desktop has been reset to `template`: what was known of its guest is gone."""
+    def on_reset(self, template: DesktopSpec) -> None:
+        """Discard the state of the previous guest after a reset to `template`."""
         self.guest.close()
-        self.template, self.sent = template, None
-        self.guest = Guest(self.lease.desktop, *self.size)
+        self.template, self.last_frame = template, None
+        self.guest = Guest(self.desktop, *self.size)
 
     @property
     def desktop(self) -> StageableDesktop:
-        return self.lease.desktop
+        return self.pool_lease.desktop
 
     @property
     def size(self) -> tuple[int, int]:
@@ -70,7 +74,7 @@ class ActiveLease:
 
 
 class LeasablePool(Protocol):
-    """What lends desktops: embedded ones (`DesktopPool`) or machines (`MachinePool`)."""
+    """A pool that the server lends from: local desktops (`DesktopPool`) or machines (`MachinePool`)."""
 
     size: int
     template: DesktopSpec
@@ -81,111 +85,115 @@ class LeasablePool(Protocol):
 
 
 class ActiveLeases:
-    """Leases from `pool`. `doors` are the ports to give out; `clock` counts seconds."""
+    """Granted leases of `pool`.
+
+    Args:
+        ports: Ports to assign to leases.
+        tunnel_port: Port of the tunnel server, 0 if there is none.
+        idle_s: Idle time after which a lease is released.
+        clock: Monotonic clock in seconds.
+    """
 
     def __init__(
         self,
         pool: LeasablePool,
-        doors: Sequence[int] = (),
+        ports: Sequence[int] = (),
         *,
-        tunnels: int = 0,
+        tunnel_port: int = 0,
         idle_s: float = 600.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.pool = pool
         self.idle_s = idle_s
         self.now = clock
-        self._free = deque(doors)
-        self.doors = frozenset(doors)
-        self.tunnels = tunnels
-        """The port at which tunnels to guests are asked for (`tunnel.py`), 0 for none."""
-        self._held: dict[str, ActiveLease] = {}
-        self._over: OrderedDict[str, bytes] = OrderedDict()
-        self._sweeper: asyncio.Task[None] | None = None
+        self.ports = frozenset(ports)
+        self.tunnel_port = tunnel_port
+        self._free_ports = deque(ports)
+        self._active: dict[str, ActiveLease] = {}
+        self._released: OrderedDict[str, bytes] = OrderedDict()
+        self._expiry_task: asyncio.Task[None] | None = None
 
     def __iter__(self) -> Iterator[ActiveLease]:
-        return iter(list(self._held.values()))
+        return iter(list(self._active.values()))
 
     async def acquire(self, template: DesktopSpec | None, wait_s: float) -> tuple[ActiveLease, str]:
-        """A new lease and its key. Raises `Refused` (503) when no desktop is free within `wait_s`."""
-        if self._sweeper is None:
-            self._sweeper = asyncio.create_task(self._sweep())
+        """Return a new lease and its key. Raises `HttpError` (503) if no desktop becomes free within `wait_s`."""
+        if self._expiry_task is None:
+            self._expiry_task = asyncio.create_task(self._expire_periodically())
         wanted = template or self.pool.template
         try:
             async with asyncio.timeout(wait_s):
-                lease = await self.pool.lease(wanted)
+                pool_lease = await self.pool.lease(wanted)
         except TimeoutError:
-            message = f"all {self.pool.size} desktops are leased; ask again, or start the bridge with more"
+            message = f"all {self.pool.size} desktops are leased; retry later, or start the server with more"
             raise HttpError(503, message, {"retry-after": "5"}) from None
         key = new_key()
-        port = self._free.popleft() if self._free else 0
-        held = ActiveLease(secrets.token_hex(8), lease, wanted, digest(key), port, self.now())
-        self._held[held.id] = held
-        held.events.publish("leased", epoch=lease.epoch)
-        log.info("bridge.leased", lease=held.id, epoch=lease.epoch, port=port)
-        return held, key
+        port = self._free_ports.popleft() if self._free_ports else 0
+        lease = ActiveLease(secrets.token_hex(8), pool_lease, wanted, digest(key), port, self.now())
+        self._active[lease.id] = lease
+        lease.events.publish("leased", epoch=pool_lease.epoch)
+        log.info("server.leased", lease=lease.id, epoch=pool_lease.epoch, port=port)
+        return lease, key
 
     def find(self, lease_id: str) -> ActiveLease | None:
-        return self._held.get(lease_id)
+        return self._active.get(lease_id)
 
-    def over(self, lease_id: str) -> bytes | None:
-        """The digest of the key of a lease that has ended lately."""
-        return self._over.get(lease_id)
+    def released_key_digest(self, lease_id: str) -> bytes | None:
+        """Return the key digest of a recently released lease."""
+        return self._released.get(lease_id)
 
     def by_port(self, port: int) -> ActiveLease | None:
-        return next((held for held in self._held.values() if held.port == port), None) if port else None
+        return next((lease for lease in self._active.values() if lease.port == port), None) if port else None
 
     @contextlib.contextmanager
-    def using(self, held: ActiveLease) -> Iterator[ActiveLease]:
-        """While a request works on a lease it is not idle."""
-        held.in_use += 1
+    def using(self, lease: ActiveLease) -> Iterator[ActiveLease]:
+        """Mark the lease as in use for the duration of a request."""
+        lease.num_requests += 1
         try:
-            yield held
+            yield lease
         finally:
-            held.in_use -= 1
-            held.used = self.now()
+            lease.num_requests -= 1
+            lease.last_used = self.now()
 
-    def release_unclaimed(self, held: ActiveLease) -> None:
-        """The client of a new lease is gone: the lease is idle soon, unless who asks for it again uses it."""
-        held.used = min(held.used, self.now() - self.idle_s + UNCLAIMED_S)
+    def release_unclaimed(self, lease: ActiveLease) -> None:
+        """Let a lease whose client disconnected expire after `UNCLAIMED_S`, unless a retry of the request uses it."""
+        lease.last_used = min(lease.last_used, self.now() - self.idle_s + UNCLAIMED_S)
 
-    async def end(self, held: ActiveLease, reason: str) -> None:
-        """Give the desktop back. A second call does nothing."""
-        if self._held.pop(held.id, None) is None:
+    async def release(self, lease: ActiveLease, reason: str) -> None:
+        """Return the desktop to the pool. Idempotent."""
+        if self._active.pop(lease.id, None) is None:
             return
-        held.is_released = True
-        self._over[held.id] = held.kept
-        while len(self._over) > REMEMBERED:
-            self._over.popitem(last=False)
-        held.events.publish("over", reason=reason)
-        held.guest.close()
-        if held.recording is not None:
-            held.recording.stop()
-        if held.port:
-            self._free.append(
-                held.port
-            )  # the last to be given out again, so that late clients do not meet a stranger's desktop
-        log.info("bridge.released", lease=held.id, epoch=held.lease.epoch, reason=reason)
-        await self.pool.release(held.lease)
+        lease.is_released = True
+        self._released[lease.id] = lease.key_digest
+        while len(self._released) > MAX_RELEASED:
+            self._released.popitem(last=False)
+        lease.events.publish("released", reason=reason)
+        lease.guest.close()
+        if lease.recording is not None:
+            lease.recording.stop()
+        if lease.port:
+            self._free_ports.append(lease.port)  # reused last: a late client must not reach another client's desktop
+        log.info("server.released", lease=lease.id, epoch=lease.pool_lease.epoch, reason=reason)
+        await self.pool.release(lease.pool_lease)
 
-    async def reclaim(self) -> None:
-        """End every lease that has been idle for too long."""
-        for held in self:
-            if not held.in_use and self.now() - held.used > self.idle_s:
-                await self.end(held, "idle")
+    async def expire_idle(self) -> None:
+        """Release every lease that has been idle for more than `idle_s`."""
+        for lease in self:
+            if not lease.num_requests and self.now() - lease.last_used > self.idle_s:
+                await self.release(lease, "idle")
 
-    async def _sweep(self) -> None:
+    async def _expire_periodically(self) -> None:
         while True:
             await asyncio.sleep(max(0.05, self.idle_s / 8))
             try:
-                await self.reclaim()
-            except Exception:  # one desktop that cannot be ended must not keep the others
-                log.exception("bridge.not_reclaimed")
+                await self.expire_idle()
+            except Exception:  # one desktop that cannot be released must not block the others
+                log.exception("server.expiry_failed")
 
     async def close(self) -> None:
-        """End every lease. Idempotent."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            self._sweeper = None
-        for held in self:
-            await self.end(held, "the bridge closes")
+        """Release every lease. Idempotent."""
+        if self._expiry_task is not None:
+            self._expiry_task.cancel()
+            self._expiry_task = None
+        for lease in self:
+            await self.release(lease, "the server is shutting down")

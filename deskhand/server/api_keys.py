@@ -1,7 +1,9 @@
-"""Who may use the bridge. Invariant: a key is compared in constant time, as a digest; it stands in no log, address or error.
+"""API keys of the desktop server: generation, storage as digests, comparison in constant time.
 
-The owner's key opens everything; a lease has a key of its own, which opens that lease alone. Both come as `Authorization: Bearer`,
-or as the password of `Authorization: Basic`, which is what HTTP clients send by themselves for a host that a netrc file names.
+The admin key opens everything; a lease key opens one lease. Requests send either as `Authorization: Bearer`, or as
+the password of `Authorization: Basic`, which HTTP clients send on their own for hosts in a netrc file.
+
+Invariant: keys never appear in logs, URLs or error messages.
 """
 
 from __future__ import annotations
@@ -19,28 +21,28 @@ from pathlib import Path
 
 from deskhand.errors import ConfigError
 
-VARIABLE = "DESKHAND_SERVER_API_KEY"
-SHORTEST = 16
-LONGEST_FILE = 1 << 20
+API_KEY_ENV = "DESKHAND_SERVER_API_KEY"
+MIN_KEY_LENGTH = 16
+MAX_FILE_BYTES = 1 << 20
 
 
 def digest(key: str) -> bytes:
-    """SHA-256 of a key: what is kept of it."""
+    """Return the SHA-256 digest of a key; only digests are stored."""
     return hashlib.sha256(key.encode(errors="surrogateescape")).digest()
 
 
-def key_matches(key: str, kept: bytes) -> bool:
-    """Whether `kept` is the digest of `key`; takes the same time whatever they are."""
-    return hmac.compare_digest(digest(key), kept)
+def key_matches(key: str, expected: bytes) -> bool:
+    """Return whether `expected` is the digest of `key`, in constant time."""
+    return hmac.compare_digest(digest(key), expected)
 
 
 def new_key() -> str:
-    """A fresh key of 256 random bits."""
+    """Return a random 256-bit key."""
     return secrets.token_urlsafe(32)
 
 
 def key_from_headers(headers: Mapping[str, str]) -> str:
-    """The key that a request shows, "" for none. `headers` looks names up without case."""
+    """Return the key of a request, "" if it has none. `headers` must be case-insensitive."""
     scheme, _, value = headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
         return value.strip()
@@ -53,34 +55,37 @@ def key_from_headers(headers: Mapping[str, str]) -> str:
 
 
 def load_admin_key(file: Path | None, environment: Mapping[str, str]) -> str | None:
-    """The owner's key from `file`, else from the environment, else None. Raises `ConfigError` for one that others could know."""
+    """Return the admin key from `file`, else from the environment, else None. Raises `ConfigError` if it is weak or
+    exposed."""
     if file is None:
-        key, source = environment.get(VARIABLE), VARIABLE
+        key, source = environment.get(API_KEY_ENV), API_KEY_ENV
     else:
-        key, source = read_private(file), str(file)
-    if key is not None and (len(key) < SHORTEST or not key.isascii() or not key.isprintable() or " " in key):
-        raise ConfigError(f"the key in {source} must have {SHORTEST} or more printable ASCII characters without spaces")
+        key, source = read_private_file(file), str(file)
+    if key is not None and (len(key) < MIN_KEY_LENGTH or not key.isascii() or not key.isprintable() or " " in key):
+        raise ConfigError(
+            f"{source}: the key must have at least {MIN_KEY_LENGTH} printable ASCII characters and no spaces"
+        )
     return key
 
 
-def read_private(file: Path) -> str:
-    """The text of a file that nobody else can read. Raises `ConfigError`."""
+def read_private_file(file: Path) -> str:
+    """Return the text of a file that only its owner can read. Raises `ConfigError`."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as opened:
             mode = os.fstat(descriptor).st_mode
-            data = opened.read(LONGEST_FILE + 1)
+            data = opened.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error.strerror}; write the key into it") from None
+        raise ConfigError(f"{file}: cannot be read: {error.strerror}; write the key to this file") from None
     if stat.S_ISREG(mode) and mode & 0o077:
-        raise ConfigError(f"{file} can be read by others (mode {stat.S_IMODE(mode):o}); chmod 600 {file}")
-    if len(data) > LONGEST_FILE:
-        raise ConfigError(f"{file} has more than {LONGEST_FILE} bytes; name the file of the key or the tokens")
+        raise ConfigError(f"{file}: readable by other users (mode {stat.S_IMODE(mode):o}); run chmod 600 {file}")
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError(f"{file}: larger than {MAX_FILE_BYTES} bytes; pass the file with the key or the tokens")
     return data.decode(errors="replace").strip()
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address is this machine's own."""
+    """Return whether a host name or address is a loopback one."""
     if host.lower() == "localhost":
         return True
     try:
@@ -90,8 +95,8 @@ def is_loopback(host: str) -> bool:
 
 
 def check_binding(host: str, key: str | None) -> None:
-    """Raises `ConfigError` when anybody beyond this machine could connect without a key."""
+    """Raise `ConfigError` if other machines could connect without a key."""
     if key is None and not is_loopback(host):
         raise ConfigError(
-            f"--host {host} is not loopback and there is no key; set {VARIABLE} or --key-file, or use --host 127.0.0.1"
+            f"--host {host}: not a loopback address and no key is set; set {API_KEY_ENV}, or use --host 127.0.0.1"
         )

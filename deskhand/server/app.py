@@ -1,18 +1,20 @@
-"""Any pool over HTTP. Invariant: who asks is looked at (`admission.py`) before what is asked for, and every answer is in words.
+"""HTTP application of the desktop server.
 
-| route                          | key            | body                                                               |
-|--------------------------------|----------------|--------------------------------------------------------------------|
-| `POST /leases`                 | owner's        | `{"template"?, "wait_s"?}` -> the lease and its key                |
-| `GET /leases`                  | owner's        | -> `{"leases": [...], "size"}`, without keys                       |
-| `POST /leases/{lease}/renew`   | lease, owner's | -> the lease; any other use of a lease renews it too               |
-| `DELETE /leases/{lease}`       | lease, owner's | -> `{"lease", "over": true}`                                       |
-| `/leases/{lease}/desktop/...`, `/leases/{lease}/events` | lease, owner's | Deskhand's own dialect (`direct`)     |
-| `/leases/{lease}/osworld/...`  | lease, owner's | OSWorld's in-VM server (`osworld.routes`)                          |
-| `/...` at a lease's own port   | lease, owner's | the same at the root, for clients that know only a host and a port |
-| `GET /health`                  | none           | -> `{"status": "ok"}`                                              |
-| `CONNECT lease:port` at the port of the tunnels | lease, owner's | bytes of a connection to the guest (`tunnel.py`) |
+Built by `server.process.serve_pool`; `server.auth` checks the key before a request is read.
 
-A template is an object with fields of `deskhand.desktop.base.Template`, each of them optional.
+| route                          | key          | body                                                                |
+|--------------------------------|--------------|---------------------------------------------------------------------|
+| `POST /leases`                 | admin        | `{"template"?, "wait_s"?}` -> the lease and its key                 |
+| `GET /leases`                  | admin        | -> `{"leases": [...], "size"}`, without keys                        |
+| `POST /leases/{lease}/renew`   | lease, admin | -> the lease; every other request for a lease renews it, too        |
+| `DELETE /leases/{lease}`       | lease, admin | -> `{"lease", "over": true}`                                        |
+| `/leases/{lease}/desktop/...`, `/leases/{lease}/events` | lease, admin | native API (`server.native_api`)           |
+| `/leases/{lease}/osworld/...`  | lease, admin | OSWorld's in-VM server (`server.osworld.routes`)                    |
+| `/...` at a lease's own port   | lease, admin | the same at the root, for clients that know only host and port      |
+| `GET /health`                  | none         | -> `{"status": "ok"}`                                               |
+| `CONNECT lease:port` at the tunnel port | lease, admin | a connection to a port of the guest (`server.tunnel`)      |
+
+A template is an object with fields of `DesktopSpec`, all optional.
 """
 
 from __future__ import annotations
@@ -36,110 +38,116 @@ from deskhand.server.http_errors import HttpError
 from deskhand.server.idempotency import ReplyCache
 from deskhand.server.json_body import number, object_of
 from deskhand.server.native_api import desktop_spec_from_json
-from deskhand.server.native_api import routes as direct_routes
+from deskhand.server.native_api import routes as native_routes
 from deskhand.server.osworld.routes import routes as osworld_routes
 from deskhand.server.request_limits import RequestLimits, SizeLimitedBody
 
 log = structlog.get_logger()
-LONGEST_WAIT_S = 600.0
+MAX_WAIT_S = 600.0
 DEFAULT_WAIT_S = 60.0
 LeaseHandler = Callable[[Request], Awaitable[Response]]
 
 
-def create_app(book: ActiveLeases, admission: LeaseAuth, bounds: RequestLimits | None = None) -> ASGIApp:
-    """The application for the leases of `book`."""
-    by_path, by_door, granted = admission.by_path, admission.by_port, ReplyCache()
+def create_app(leases: ActiveLeases, auth: LeaseAuth, limits: RequestLimits | None = None) -> ASGIApp:
+    """Return the application that serves `leases`."""
+    by_path, grants = auth.by_path, ReplyCache()
 
-    async def take(request: Request) -> Response:
-        admission.require_admin(request)
-        template, wait_s = _wanted(object_of(await request.body(), {"template", "wait_s"}), book.pool.template)
+    async def create_lease(request: Request) -> Response:
+        auth.require_admin(request)
+        template, wait_s = _parse_lease_request(
+            object_of(await request.body(), {"template", "wait_s"}), leases.pool.template
+        )
 
-        asked = request.headers.get(frame_codec.REQUEST_HEADER)
+        request_id = request.headers.get(frame_codec.REQUEST_HEADER)
 
         async def grant() -> Response:
             try:
-                held, key = await book.acquire(template, wait_s)
-            except HttpError as refusal:
-                return refusal.response()
+                lease, key = await leases.acquire(template, wait_s)
+            except HttpError as error:
+                return error.response()
             if await request.is_disconnected():
-                if not asked:
-                    await book.end(held, "its client is gone")  # nobody else will ever have its key
+                if not request_id:  # no retry can fetch the key
+                    await leases.release(lease, "client disconnected")
                     return Response(status_code=499)
-                book.release_unclaimed(held)
-            return JSONResponse(_described(held, book) | {"key": key}, status_code=201)
+                leases.release_unclaimed(lease)
+            return JSONResponse(_lease_to_json(lease, leases) | {"key": key}, status_code=201)
 
-        return await granted.run_once(asked, grant)
+        return await grants.run_once(request_id, grant)
 
-    async def listed(request: Request) -> Response:
-        admission.require_admin(request)
-        return JSONResponse({"leases": [_described(held, book) for held in book], "size": book.pool.size})
+    async def list_leases(request: Request) -> Response:
+        auth.require_admin(request)
+        return JSONResponse({"leases": [_lease_to_json(lease, leases) for lease in leases], "size": leases.pool.size})
 
     async def renew(request: Request) -> Response:
-        with book.using(by_path(request)) as held:
-            return JSONResponse(_described(held, book))
+        with leases.using(by_path(request)) as lease:
+            return JSONResponse(_lease_to_json(lease, leases))
 
-    async def end(request: Request) -> Response:
-        held = by_path(request)
-        await book.end(held, "asked for")
-        return JSONResponse({"lease": held.id, "over": True})
+    async def release(request: Request) -> Response:
+        lease = by_path(request)
+        await leases.release(lease, "requested")
+        return JSONResponse({"lease": lease.id, "over": True})
 
     async def health(request: Request) -> Response:
         return JSONResponse({"status": "ok"})
 
-    own = [
+    lease_routes = [
         Route("/health", health),
-        Route("/leases", _answer(take), methods=["POST"]),
-        Route("/leases", _answer(listed), methods=["GET"]),
-        Route("/leases/{lease}", _answer(end), methods=["DELETE"]),
-        Route("/leases/{lease}/renew", _answer(renew), methods=["POST"]),
+        Route("/leases", _handle_errors(create_lease), methods=["POST"]),
+        Route("/leases", _handle_errors(list_leases), methods=["GET"]),
+        Route("/leases/{lease}", _handle_errors(release), methods=["DELETE"]),
+        Route("/leases/{lease}/renew", _handle_errors(renew), methods=["POST"]),
     ]
-    front = SizeLimitedBody(
-        Starlette(routes=own + direct_routes(by_path, book) + osworld_routes(by_path, book, "/leases/{lease}/osworld")),
-        bounds or RequestLimits(),
+    main_port = SizeLimitedBody(
+        Starlette(
+            routes=lease_routes
+            + native_routes(by_path, leases)
+            + osworld_routes(by_path, leases, "/leases/{lease}/osworld")
+        ),
+        limits or RequestLimits(),
     )
-    door = SizeLimitedBody(Starlette(routes=osworld_routes(by_door, book)), bounds or RequestLimits())
+    lease_ports = SizeLimitedBody(Starlette(routes=osworld_routes(auth.by_port, leases)), limits or RequestLimits())
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await (door if scope["type"] == "http" and port_of(scope) in book.doors else front)(scope, receive, send)
+        at_lease_port = scope["type"] == "http" and port_of(scope) in leases.ports
+        await (lease_ports if at_lease_port else main_port)(scope, receive, send)
 
     return app
 
 
-def _answer(handler: LeaseHandler) -> LeaseHandler:
-    async def answer(request: Request) -> Response:
+def _handle_errors(handler: LeaseHandler) -> LeaseHandler:
+    async def handle(request: Request) -> Response:
         try:
             return await handler(request)
-        except HttpError as refusal:
-            return refusal.response()
+        except HttpError as error:
+            return error.response()
         except ConfigError as error:
             return JSONResponse({"error": str(error)}, status_code=400)
         except InfrastructureError as error:
             return JSONResponse({"error": str(error)}, status_code=503)
         except ClientDisconnect:
             return Response(status_code=499)
-        except Exception:  # the client must get an answer, the log the cause
-            log.exception("bridge.failed", path=request.url.path)
-            return JSONResponse({"error": "the bridge failed; its log says why"}, status_code=500)
+        except Exception:
+            log.exception("server.failed", path=request.url.path)
+            return JSONResponse({"error": "internal server error; see the server log"}, status_code=500)
 
-    return answer
-
-
-def _wanted(body: dict[str, Any], otherwise: DesktopSpec) -> tuple[DesktopSpec | None, float]:
-    """The template and the time to wait. Raises `Refused` (400)."""
-    wait_s = number(body.get("wait_s", DEFAULT_WAIT_S), "wait_s", 0, LONGEST_WAIT_S)
-    asked = body.get("template")
-    return (None if asked is None else desktop_spec_from_json(asked, otherwise)), wait_s
+    return handle
 
 
-def _described(held: ActiveLease, book: ActiveLeases) -> dict[str, Any]:
-    width, height = held.size
+def _parse_lease_request(body: dict[str, Any], default: DesktopSpec) -> tuple[DesktopSpec | None, float]:
+    wait_s = number(body.get("wait_s", DEFAULT_WAIT_S), "wait_s", 0, MAX_WAIT_S)
+    template = body.get("template")
+    return (None if template is None else desktop_spec_from_json(template, default)), wait_s
+
+
+def _lease_to_json(lease: ActiveLease, leases: ActiveLeases) -> dict[str, Any]:
+    width, height = lease.size
     return {
-        "lease": held.id,
-        "epoch": held.lease.epoch,
-        "template": held.template.name,
+        "lease": lease.id,
+        "epoch": lease.pool_lease.epoch,
+        "template": lease.template.name,
         "width": width,
         "height": height,
-        "port": held.port or None,
-        "tunnels": book.tunnels or None,
-        "idle_s": book.idle_s,
+        "port": lease.port or None,
+        "tunnels": leases.tunnel_port or None,
+        "idle_s": leases.idle_s,
     }

@@ -1,6 +1,7 @@
-"""Who is let in. Invariant: no request without a valid key reaches a desktop, and a lease's key opens that lease alone.
+"""Request authorization of the desktop server.
 
-Without an owner's key the bridge is open to this machine: then a request must name a loopback host and come from no web page.
+Used by every route and by `server.tunnel`. A lease key opens its own lease alone. Without an admin key the server is
+open to this machine: requests must name a loopback host and must not come from a web page.
 """
 
 from __future__ import annotations
@@ -16,66 +17,71 @@ from deskhand.server.http_errors import HttpError
 
 
 class LeaseAuth:
-    """Asks every request for its key. With `owner_key` None it asks whether it comes from this machine."""
+    """Authorizes requests by key, or by origin if `admin_key` is None."""
 
-    def __init__(self, book: ActiveLeases, owner_key: str | None) -> None:
-        self._book = book
-        self._kept = digest(owner_key) if owner_key is not None else None
+    def __init__(self, leases: ActiveLeases, admin_key: str | None) -> None:
+        self._leases = leases
+        self._admin_digest = digest(admin_key) if admin_key is not None else None
 
-    def _admitted(self, request: Request, lease: bytes | None) -> bool:
-        """Whether the request shows the owner's key, or the one whose digest `lease` is."""
-        if self._kept is None:
-            _demand_local(request)
+    def _is_authorized(self, request: Request, lease_digest: bytes | None) -> bool:
+        if self._admin_digest is None:
+            _require_local(request)
             return True
         key = key_from_headers(request.headers)
-        of_owner, of_lease = key_matches(key, self._kept), key_matches(key, lease or self._kept)
-        return bool(key) and (of_owner or of_lease)
+        # Both comparisons always run, so that timing reveals nothing.
+        is_admin = key_matches(key, self._admin_digest)
+        is_holder = key_matches(key, lease_digest or self._admin_digest)
+        return bool(key) and (is_admin or is_holder)
 
     def require_admin(self, request: Request) -> None:
-        """Raises `Refused` (401, 403)."""
-        if not self._admitted(request, None):
-            raise _unauthorised()
+        """Raise `HttpError` (401, 403) unless the request has the admin key."""
+        if not self._is_authorized(request, None):
+            raise _unauthorized()
 
-    def _found(self, request: Request, held: ActiveLease | None, over: bytes | None = None) -> ActiveLease:
-        """`held`, for who has its key. That a lease is over is told to who had its key, and to the owner."""
-        if not self._admitted(request, held.kept if held is not None else over):
-            raise _unauthorised()
-        if held is None:
-            raise HttpError(410, "this lease is over, or never was; take a new one with POST /leases")
-        return held
+    def _authorize(
+        self, request: Request, lease: ActiveLease | None, released_digest: bytes | None = None
+    ) -> ActiveLease:
+        """Return `lease`. Only the admin and the former holder learn that a lease was released (410)."""
+        if not self._is_authorized(request, lease.key_digest if lease is not None else released_digest):
+            raise _unauthorized()
+        if lease is None:
+            raise HttpError(410, "unknown or released lease; create one with POST /leases")
+        return lease
 
-    def by_name(self, request: Request, lease: str) -> ActiveLease:
-        """The lease of this id. Raises `Refused` (401, 403, 410)."""
-        return self._found(request, self._book.find(lease), self._book.over(lease))
+    def by_id(self, request: Request, lease_id: str) -> ActiveLease:
+        """Return the lease with this id. Raises `HttpError` (401, 403, 410)."""
+        return self._authorize(request, self._leases.find(lease_id), self._leases.released_key_digest(lease_id))
 
     def by_path(self, request: Request) -> ActiveLease:
-        """The lease that the path names."""
-        return self.by_name(request, request.path_params["lease"])
+        """Return the lease named in the path."""
+        return self.by_id(request, request.path_params["lease"])
 
     def by_port(self, request: Request) -> ActiveLease:
-        """The lease at whose door the request came in."""
-        return self._found(request, self._book.by_port(port_of(request.scope)))
+        """Return the lease that owns the port at which the request arrived."""
+        return self._authorize(request, self._leases.by_port(port_of(request.scope)))
 
 
 def port_of(scope: Any) -> int:
-    """The port of this machine that the request came in at."""
+    """Return the local port at which a request arrived."""
     return (scope.get("server") or ("", 0))[1] or 0
 
 
-def _demand_local(request: Request) -> None:
-    """A web page of another site must not reach an open bridge, under whatever name it calls this machine.
+def _require_local(request: Request) -> None:
+    """Reject requests from web pages: a page must not reach an open server under any host name.
 
-    Browsers say of every request to a loopback where it comes from; "none" is an address that somebody typed.
+    Browsers send Sec-Fetch-Site with every request to a loopback address; "none" means that the user typed the
+    address.
     """
     from_a_page = "origin" in request.headers or request.headers.get("sec-fetch-site", "none") != "none"
     if from_a_page or not is_loopback(_host_of(request)):
         raise HttpError(
-            403, "without a key the bridge answers only to programs of this machine that call it by a loopback name"
+            403, "without an admin key the server accepts only local programs that use a loopback host name"
         )
 
 
 def _host_of(request: Request) -> str:
-    """The host that the request names; "" where that is no name, which Starlette would take for none: then it is this machine."""
+    """Return the host that the request names, "" if it is invalid. Starlette would fall back to the local address
+    instead."""
     named = request.headers.get("host")
     try:
         return (request.url.hostname if named is None else urlsplit(f"//{named}").hostname) or ""
@@ -83,5 +89,5 @@ def _host_of(request: Request) -> str:
         return ""
 
 
-def _unauthorised() -> HttpError:
-    return HttpError(401, "a valid key is needed: Authorization: Bearer <key>", {"www-authenticate": "Bearer"})
+def _unauthorized() -> HttpError:
+    return HttpError(401, "missing or invalid key; send Authorization: Bearer <key>", {"www-authenticate": "Bearer"})

@@ -1,5 +1,9 @@
-"""A desktop as its programs see it. Invariant: whatever a client sends is run, named and looked up inside the guest, as the guest's
-user, by `Desktop.run` alone; nothing of it reaches a shell, an interpreter or a path of the host.
+"""The guest of a leased desktop: run programs, resolve paths, read and write files.
+
+Used by the OSWorld routes and by OSWorld task set-up; also installs the pyautogui replacement of `guest_tools`.
+
+Invariant: client input is executed, named and resolved inside the guest, as the guest's user, through `Desktop.run`
+only. It never reaches a shell, an interpreter or a path of the host.
 """
 
 from __future__ import annotations
@@ -22,8 +26,8 @@ from deskhand.errors import ConfigError
 from deskhand.server.pyautogui_parser import parse_pyautogui
 from deskhand.server.pyautogui_rpc import PyAutoGuiRpc
 
-LONGEST_ARGUMENT = 120_000
-"""Bytes of one argument: the kernel takes 128 KiB."""
+MAX_ARGUMENT_BYTES = 120_000
+"""Bytes of one argument; the kernel's limit is 128 KiB."""
 _START = """\
 mark=$1 tools=$2; shift 2
 export PATH="$tools/bin:$PATH" PYTHONPATH="$tools/python${PYTHONPATH:+:$PYTHONPATH}" DESKHAND_RPC_SOCKET="$tools/asks"
@@ -57,19 +61,19 @@ code=$?
 rm -f -- "$1"
 exit $code
 """
-FILE_S = 30.0
-USUAL_HOME = "/home/user"
-_USUAL_HOME = re.compile(r"(?<![\w./-])/home/user(?![\w.-])")
+FILE_TIMEOUT_S = 30.0
+OSWORLD_HOME = "/home/user"
+_OSWORLD_HOME = re.compile(r"(?<![\w./-])/home/user(?![\w.-])")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{([^}]*)\})", re.ASCII)
 
 
 class GuestTimeout(Exception):
-    """A command ran past its time and was ended."""
+    """A command exceeded its timeout and was killed."""
 
 
 @dataclass(frozen=True)
 class GuestCommandResult:
-    """What a command said, as text."""
+    """Exit code and decoded output of a command."""
 
     returncode: int
     output: str
@@ -77,24 +81,24 @@ class GuestCommandResult:
 
 
 def text_of(data: bytes) -> str:
-    """Output as Python's text mode reads it: UTF-8, every line end a line feed. Raises `UnicodeDecodeError`."""
+    """Decode output as Python's text mode does: UTF-8 with universal newlines. Raises `UnicodeDecodeError`."""
     return data.decode().replace("\r\n", "\n").replace("\r", "\n")
 
 
 class Guest:
-    """Runs and looks things up in `desktop`, whose screen has `width` x `height` pixels."""
+    """The guest of `desktop`, whose screen has `width` x `height` pixels."""
 
     def __init__(self, desktop: StageableDesktop, width: int, height: int) -> None:
         self.desktop = desktop
         self._size = (width, height)
-        self._asks: PyAutoGuiRpc | None = None
+        self._rpc: PyAutoGuiRpc | None = None
         self._environment: dict[str, str] | None = None
         self._tools: str | None = None
-        self._making = asyncio.Lock()
+        self._tools_lock = asyncio.Lock()
         self._closed = False
 
     async def environment(self) -> dict[str, str]:
-        """The variables of the guest's programs."""
+        """Return the environment variables of guest programs."""
         if self._environment is None:
             done = await self.desktop.run(["env", "-0"])
             pairs = (
@@ -106,36 +110,38 @@ class Guest:
     async def home(self) -> str:
         return (await self.environment()).get("HOME", "/")
 
-    async def real(self, text: str) -> str:
-        """`text` with OSWorld's home folder in it as the guest's, which is another one where there are no namespaces."""
+    async def map_home(self, text: str) -> str:
+        """Replace OSWorld's home directory in `text` by the guest's, which differs without namespaces."""
         home = await self.home()
-        return text if home == USUAL_HOME else _USUAL_HOME.sub(lambda _: home, text)
+        return text if home == OSWORLD_HOME else _OSWORLD_HOME.sub(lambda _: home, text)
 
     async def expand(self, path: str) -> str:
-        """`path` with `~`, `$NAME` and `${NAME}` replaced; what is not known stays as it is."""
+        """Expand `~`, `$NAME` and `${NAME}` in `path`; unknown names stay as they are."""
         environment = await self.environment()
         head, slash, rest = path.partition("/")
         if head in ("~", "~" + environment.get("USER", "")):
             path = environment.get("HOME", "/").rstrip("/") + slash + rest
-        return await self.real(_VARIABLE.sub(lambda found: environment.get(found[1] or found[2] or "", found[0]), path))
+        return await self.map_home(
+            _VARIABLE.sub(lambda found: environment.get(found[1] or found[2] or "", found[0]), path)
+        )
 
-    async def start_words(self, argv: list[str]) -> tuple[list[str], str]:
-        """`argv` behind a small program of the guest's shell that finds it, and the mark by which a missing one is known."""
+    async def _with_launcher(self, argv: list[str]) -> tuple[list[str], str]:
+        """Wrap `argv` in a shell script that locates the program. Returns the marker that reports a missing one, too."""
         if any("\0" in word for word in argv):
             raise ValueError("embedded null byte")
         if not argv:
             raise IndexError("list index out of range")
-        if max(len(word.encode()) for word in argv) > LONGEST_ARGUMENT:
+        if max(len(word.encode()) for word in argv) > MAX_ARGUMENT_BYTES:
             raise OSError(errno.E2BIG, os.strerror(errno.E2BIG), argv[0][:80])
         mark = secrets.token_hex(12)
-        words = [await self.real(word) for word in argv]
+        words = [await self.map_home(word) for word in argv]
         return ["/bin/sh", "-c", _START, "sh", mark, await self.tools(), *words], mark
 
     async def run(self, argv: list[str], *, timeout_s: float, cwd: str | None = None) -> GuestCommandResult:
-        """Run a program to its end. Raises what `subprocess.run` in text mode raises, but `TimeUp` past `timeout_s`."""
-        words, mark = await self.start_words(argv)
+        """Run a program to completion. Raises the exceptions of `subprocess.run`, except `GuestTimeout` for timeouts."""
+        words, mark = await self._with_launcher(argv)
         started = time.monotonic()
-        with self._asks.attended() if self._asks else contextlib.nullcontext():
+        with self._rpc.fast_polling() if self._rpc else contextlib.nullcontext():
             done = await self.desktop.run(words, timeout_s=timeout_s, cwd=cwd)
         if done.returncode == 124 and time.monotonic() - started >= timeout_s:
             raise GuestTimeout(f"timed out after {timeout_s:g} seconds")
@@ -145,34 +151,35 @@ class Guest:
         return GuestCommandResult(done.returncode, text_of(done.stdout), text_of(done.stderr))
 
     async def launch(self, argv: list[str]) -> int:
-        """Start a program and do not wait. Raises `OSError` for one that there is not; returns its host process id."""
-        words, _ = await self.start_words(argv)
-        if not await self.finds(argv[0]):
+        """Start a program without waiting and return its host process id. Raises `OSError` if it does not exist."""
+        words, _ = await self._with_launcher(argv)
+        if not await self.has_program(argv[0]):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), argv[0])
         try:
             return await self.desktop.launch(words)
         except ConfigError as error:
             raise OSError(errno.ENOENT, str(error), argv[0]) from None
 
-    async def finds(self, program: str) -> bool:
-        """Whether the guest's shell would find `program`."""
+    async def has_program(self, program: str) -> bool:
+        """Return whether the guest's shell finds `program`."""
         if not program or "\0" in program:
             return False
-        look = 'PATH="$1/bin:$PATH"; command -v -- "$2" >/dev/null'
-        return (await self.desktop.run(["/bin/sh", "-c", look, "sh", await self.tools(), program])).returncode == 0
+        script = 'PATH="$1/bin:$PATH"; command -v -- "$2" >/dev/null'
+        return (await self.desktop.run(["/bin/sh", "-c", script, "sh", await self.tools(), program])).returncode == 0
 
     async def test(self, flag: str, path: str) -> bool:
-        """What `test -<flag> path` says in the guest."""
+        """Return the result of `test -<flag> path` in the guest."""
         if "\0" in path:
             return False
         return (await self.desktop.run(["test", f"-{flag}", path])).returncode == 0
 
     async def read(self, path: str) -> bytes:
-        """A file's bytes. Raises `FileNotFoundError`, `PermissionError` for a link out of the home, or another `OSError`."""
-        at, inside = await self._place(path)
+        """Return the bytes of a file. Raises `FileNotFoundError`, `PermissionError` for links out of the home, or
+        `OSError`."""
+        at, inside = await self._resolve(path)
         if inside:
             return await self.desktop.pull(at)
-        done = await self.desktop.run(["/bin/sh", "-c", _READ, "sh", at], timeout_s=FILE_S)
+        done = await self.desktop.run(["/bin/sh", "-c", _READ, "sh", at], timeout_s=FILE_TIMEOUT_S)
         number = {_ABSENT: errno.ENOENT, _FOLDER: errno.EISDIR}.get(done.returncode)
         if number is not None:
             raise OSError(number, os.strerror(number), path)
@@ -181,20 +188,21 @@ class Guest:
         return done.stdout
 
     async def write(self, path: str, data: bytes) -> None:
-        """Write a file and make the folders above it. Raises `OSError`."""
-        at, inside = await self._place(path)
+        """Write a file and create its parent directories. Raises `OSError`."""
+        at, inside = await self._resolve(path)
         if inside:
             await self.desktop.push(at, data)
             return
         staged = posixpath.join(await self.tools(), secrets.token_hex(12))
         await self.desktop.push(staged, data)
-        done = await self.desktop.run(["/bin/sh", "-c", _WRITE, "sh", staged, at], timeout_s=FILE_S)
+        done = await self.desktop.run(["/bin/sh", "-c", _WRITE, "sh", staged, at], timeout_s=FILE_TIMEOUT_S)
         if done.returncode != 0:
             raise OSError(errno.EIO, done.stderr.decode(errors="replace").strip() or "cannot be written", path)
 
-    async def _place(self, path: str) -> tuple[str, bool]:
-        """An absolute path without dots, and whether it is in the guest's home. Raises `FileNotFoundError` for what is no path."""
-        if not path or "\0" in path or any("\ud800" <= sign <= "\udfff" for sign in path):
+    async def _resolve(self, path: str) -> tuple[str, bool]:
+        """Return the absolute path and whether it is in the guest's home. Raises `FileNotFoundError` if it is not a
+        path."""
+        if not path or "\0" in path or any("\ud800" <= character <= "\udfff" for character in path):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         home = await self.home()
         at = posixpath.normpath(posixpath.join(home, path))
@@ -202,26 +210,28 @@ class Guest:
         return at, at.startswith(home.rstrip("/") + "/")
 
     async def tools(self) -> str:
-        """The guest's folder of our helpers; it is made when it is first needed, once: two that look after one folder of asks would
-        each perform what is asked."""
-        async with self._making:
+        """Return the guest directory with Deskhand's helpers; it is created on first use.
+
+        The lock matters: two pollers of one request directory would perform every action twice.
+        """
+        async with self._tools_lock:
             if self._tools is None:
                 folder = posixpath.join(await self.home(), ".cache", "deskhand")
                 tools = resources.files("deskhand.server.guest_tools")
                 names = ("pyautogui.py", "google-chrome")
-                acts, chrome = (tools.joinpath(name).read_text(encoding="utf-8") for name in names)
+                pyautogui, chrome = (tools.joinpath(name).read_text(encoding="utf-8") for name in names)
                 chrome = chrome.replace("@FLAGS@", shlex.join(browser.FLAGS))
-                await self.desktop.run(["/bin/sh", "-c", _TOOLS, "sh", folder, acts, chrome])
+                await self.desktop.run(["/bin/sh", "-c", _TOOLS, "sh", folder, pyautogui, chrome])
                 self._tools = folder
-                self._asks = PyAutoGuiRpc(
+                self._rpc = PyAutoGuiRpc(
                     self.desktop, posixpath.join(folder, "asks"), lambda code: parse_pyautogui(code, *self._size)
                 )
                 if not self._closed:
-                    self._asks.start()
+                    self._rpc.start()
             return self._tools
 
     def close(self) -> None:
-        """Stop looking after the guest. Idempotent."""
+        """Stop serving the guest's pyautogui calls. Idempotent."""
         self._closed = True
-        if self._asks is not None:
-            self._asks.stop()
+        if self._rpc is not None:
+            self._rpc.stop()

@@ -1,4 +1,4 @@
-"""Answers other than the wanted one. Invariant: an exception of this kind is a reply to the client and says nothing of keys."""
+"""Exceptions that become HTTP error replies. Their messages must not contain keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 
 
 class HttpError(Exception):
-    """A request that gets `status` and the body `{"error": message}`."""
+    """Reply with `status` and the body `{"error": message}`."""
 
     def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(message)
@@ -21,7 +21,7 @@ class HttpError(Exception):
 
 
 class HtmlErrorPage(HttpError):
-    """A request that gets a short page, as OSWorld's server gives for what it does not handle itself."""
+    """Reply with a short HTML page, as OSWorld's server does for errors that it does not handle."""
 
     def response(self) -> Response:
         name = HTTPStatus(self.status).phrase

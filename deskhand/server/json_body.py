@@ -1,5 +1,6 @@
-"""Bodies of requests that are JSON. Invariant: what is read is JSON as RFC 8259 has it; a NaN, which Python takes for a number too,
-compares with nothing, so no bound would hold for it.
+"""Parsing and validation of JSON request bodies (RFC 8259).
+
+NaN and Infinity, which Python accepts, are rejected: they would pass every range check.
 """
 
 from __future__ import annotations
@@ -11,19 +12,20 @@ from deskhand.server.http_errors import HttpError
 
 
 def parse_json_body(raw: bytes) -> Any:
-    """The value. Raises `ValueError`, also for what is nested too deeply."""
+    """Return the value. Raises `ValueError`, also for excessive nesting."""
     try:
-        return json.loads(raw, parse_constant=_refuse)
+        return json.loads(raw, parse_constant=_reject_constant)
     except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+        raise ValueError("nested too deeply") from None
 
 
 def object_of(raw: bytes, known: set[str]) -> dict[str, Any]:
-    """The object of a body, {} of an empty one. Raises `Refused` (400), also for keys beyond those that are known."""
+    """Return the object of a body, {} if it is empty. Raises `HttpError` (400), also for keys that are not in
+    `known`."""
     try:
         body = parse_json_body(raw) if raw else {}
     except ValueError as error:
-        raise HttpError(400, f"the body is not JSON: {error}") from None
+        raise HttpError(400, f"invalid JSON body: {error}") from None
     if not isinstance(body, dict):
         raise HttpError(400, "the body must be a JSON object")
     if extra := set(body) - known:
@@ -31,12 +33,12 @@ def object_of(raw: bytes, known: set[str]) -> dict[str, Any]:
     return body
 
 
-def number(value: Any, name: str, least: float, most: float) -> float:
-    """A number within bounds. Raises `Refused` (400)."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-        raise HttpError(400, f"{name} must be a number from {least:g} to {most:g}")
+def number(value: Any, name: str, minimum: float, maximum: float) -> float:
+    """Return a number within limits. Raises `HttpError` (400)."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not minimum <= value <= maximum:
+        raise HttpError(400, f"{name} must be a number in [{minimum:g}, {maximum:g}], got {str(value)[:40]}")
     return float(value)
 
 
-def _refuse(name: str) -> Any:
-    raise ValueError(f"{name} is no number of JSON")
+def _reject_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON number")

@@ -1,7 +1,7 @@
-"""Pictures as an MP4 file. Invariant: every picture is shown from its own time until the next one's, however unevenly they came.
+"""MP4 encoder for JPEG frames with individual durations.
 
-The pictures are JPEG, one sample each, in one video track: the boxes of ISO/IEC 14496-12, the sample entry of 14496-14 with object
-type 0x6C (JPEG) of 14496-1. Any player reads it, no encoder is needed, and a screen that stands still costs nothing.
+Used by `screen_recording`. One video track with one JPEG per sample: ISO/IEC 14496-12 boxes, and a 14496-14 sample
+entry with object type 0x6C (JPEG) of 14496-1. No codec is needed, and a static screen costs nothing.
 """
 
 from __future__ import annotations
@@ -11,29 +11,28 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-TICKS = 1000
-"""Of a second."""
+TICKS_PER_S = 1000
 _UNITY = struct.pack(">9I", 0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000)
 _JPEG = 0x6C
 
 
 @dataclass(frozen=True)
 class VideoFrame:
-    """A JPEG and when it was first to be seen, in seconds."""
+    """A JPEG and the time in seconds at which it appears."""
 
-    at_s: float
+    start_s: float
     jpeg: bytes
 
 
-def encode_mp4(pictures: Sequence[VideoFrame], end_s: float, width: int, height: int) -> bytes:
-    """A film of one or more pictures in order of time, the last of which is shown until `end_s`."""
-    times = [round(picture.at_s * TICKS) for picture in pictures] + [round(end_s * TICKS)]
-    shown = [max(1, later - earlier) for earlier, later in itertools.pairwise(times)]
+def encode_mp4(frames: Sequence[VideoFrame], end_s: float, width: int, height: int) -> bytes:
+    """Encode at least one frame, in chronological order; the last one is shown until `end_s`."""
+    times = [round(frame.start_s * TICKS_PER_S) for frame in frames] + [round(end_s * TICKS_PER_S)]
+    durations = [max(1, later - earlier) for earlier, later in itertools.pairwise(times)]
     head = _box(b"ftyp", b"isom", struct.pack(">I", 0x200), b"isomiso2mp41")
-    data = b"".join(picture.jpeg for picture in pictures)
+    data = b"".join(frame.jpeg for frame in frames)
     start = len(head) + 8
     return b"".join(
-        [head, struct.pack(">I4s", 8 + len(data), b"mdat"), data, _index(pictures, shown, start, width, height)]
+        [head, struct.pack(">I4s", 8 + len(data), b"mdat"), data, _index(frames, durations, start, width, height)]
     )
 
 
@@ -46,17 +45,17 @@ def _full(kind: bytes, *parts: bytes, flags: int = 0) -> bytes:
     return _box(kind, struct.pack(">I", flags), *parts)
 
 
-def _index(pictures: Sequence[VideoFrame], shown: Sequence[int], start: int, width: int, height: int) -> bytes:
-    length = sum(shown)
-    movie = _full(
+def _index(frames: Sequence[VideoFrame], durations: Sequence[int], start: int, width: int, height: int) -> bytes:
+    length = sum(durations)
+    movie_header = _full(
         b"mvhd",
-        struct.pack(">4I", 0, 0, TICKS, length),
+        struct.pack(">4I", 0, 0, TICKS_PER_S, length),
         struct.pack(">IH10x", 0x10000, 0x100),
         _UNITY,
         bytes(24),
-        _word(2),
+        _uint32(2),
     )
-    track = _full(
+    track_header = _full(
         b"tkhd",
         struct.pack(">5I", 0, 0, 1, 0, length),
         bytes(16),
@@ -64,25 +63,25 @@ def _index(pictures: Sequence[VideoFrame], shown: Sequence[int], start: int, wid
         struct.pack(">2I", width << 16, height << 16),
         flags=7,
     )
-    media = _full(b"mdhd", struct.pack(">4I2H", 0, 0, TICKS, length, 0x55C4, 0))
+    media_header = _full(b"mdhd", struct.pack(">4I2H", 0, 0, TICKS_PER_S, length, 0x55C4, 0))
     handler = _full(b"hdlr", bytes(4), b"vide", bytes(12), b"video\0")
-    here = _box(b"dinf", _full(b"dref", _word(1), _full(b"url ", flags=1)))
-    information = _box(
-        b"minf", _full(b"vmhd", bytes(8), flags=1), here, _samples(pictures, shown, start, width, height)
+    data_info = _box(b"dinf", _full(b"dref", _uint32(1), _full(b"url ", flags=1)))
+    media_info = _box(
+        b"minf", _full(b"vmhd", bytes(8), flags=1), data_info, _samples(frames, durations, start, width, height)
     )
-    return _box(b"moov", movie, _box(b"trak", track, _box(b"mdia", media, handler, information)))
+    return _box(b"moov", movie_header, _box(b"trak", track_header, _box(b"mdia", media_header, handler, media_info)))
 
 
-def _samples(pictures: Sequence[VideoFrame], shown: Sequence[int], start: int, width: int, height: int) -> bytes:
-    sizes = [len(picture.jpeg) for picture in pictures]
+def _samples(frames: Sequence[VideoFrame], durations: Sequence[int], start: int, width: int, height: int) -> bytes:
+    sizes = [len(frame.jpeg) for frame in frames]
     entry = _box(
         b"mp4v", bytes(6), struct.pack(">H16x2H", 1, width, height), struct.pack(">3IH", 0x480000, 0x480000, 0, 1), bytes(32),
         struct.pack(">Hh", 24, -1), _decoder(max(sizes)),
     )  # fmt: skip
     return _box(
         b"stbl",
-        _full(b"stsd", _word(1), entry),
-        _full(b"stts", _word(len(shown)), b"".join(struct.pack(">2I", 1, ticks) for ticks in shown)),
+        _full(b"stsd", _uint32(1), entry),
+        _full(b"stts", _uint32(len(durations)), b"".join(struct.pack(">2I", 1, ticks) for ticks in durations)),
         _full(b"stsc", struct.pack(">4I", 1, 1, len(sizes), 1)),
         _full(b"stsz", struct.pack(f">2I{len(sizes)}I", 0, len(sizes), *sizes)),
         _full(b"stco", struct.pack(">2I", 1, start)),
@@ -90,15 +89,15 @@ def _samples(pictures: Sequence[VideoFrame], shown: Sequence[int], start: int, w
 
 
 def _decoder(largest: int) -> bytes:
-    """The elementary stream descriptor: a visual stream of JPEG pictures."""
+    """Return the elementary stream descriptor of a JPEG video stream."""
     kind = struct.pack(">BB", _JPEG, 0x11) + largest.to_bytes(3, "big") + bytes(8)
-    return _full(b"esds", _described(3, struct.pack(">HB", 1, 0), _described(4, kind), _described(6, b"\x02")))
+    return _full(b"esds", _descriptor(3, struct.pack(">HB", 1, 0), _descriptor(4, kind), _descriptor(6, b"\x02")))
 
 
-def _described(tag: int, *parts: bytes) -> bytes:
+def _descriptor(tag: int, *parts: bytes) -> bytes:
     body = b"".join(parts)
     return bytes([tag, len(body)]) + body
 
 
-def _word(number: int) -> bytes:
+def _uint32(number: int) -> bytes:
     return struct.pack(">I", number)

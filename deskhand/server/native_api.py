@@ -1,10 +1,12 @@
-"""Deskhand's own dialect for a leased desktop. Invariant: a request that is sent twice is carried out once, and one that names an
-epoch other than its lease's is carried out never.
+"""Native HTTP API of a leased desktop: the `Desktop` protocol over JSON and raw frames.
+
+Used by `desktop.remote.server_desktop`. Invariant: a repeated request is performed once, and a request with a stale
+epoch never.
 
 | route (under `/leases/{lease}`)           | body                                        | reply                            |
 |-------------------------------------------|---------------------------------------------|----------------------------------|
 | `POST /desktop/reset`                     | `{"template"}`                              | a frame                          |
-| `POST /desktop/perform`                   | `{"ops", "action_id"}`, plain ops in pixels | a frame                          |
+| `POST /desktop/perform`                   | `{"ops", "action_id"}`, JSON ops in pixels  | a frame                          |
 | `GET /desktop/frame`                      |                                             | a frame                          |
 | `POST /desktop/run`                       | `{"argv", "timeout_s", "env"?, "cwd"?}`     | `{"returncode", "stdout", "stderr"}` |
 | `POST /desktop/launch`                    | `{"argv", "env"?, "cwd"?}`                  | `{"pid"}`                        |
@@ -16,11 +18,11 @@ epoch other than its lease's is carried out never.
 | `POST /desktop/windows/place`             | `{"window", "x", "y", "width"?, "height"?}` | `{"window"}`                     |
 | `POST /desktop/windows/activate`, `close` | `{"window"}`                                | `{}`                             |
 | `GET /desktop/clipboard?selection=`       |                                             | `{"text"}`                       |
-| `GET /events`                             |                                             | server-sent events (`events`)    |
+| `GET /events`                             |                                             | server-sent events               |
 
-Outputs of programs are base64; frames and errors are as `deskhand.desktop.frame_codec` has them, and the header `x-deskhand-base`, or
-`?base=<hash>`, asks for what differs from the frame sent before. Requests carry the lease's epoch in `x-deskhand-epoch`, and those
-that act an id in `x-deskhand-request`.
+Program output is base64. Frames and errors are encoded by `desktop.frame_codec`. `x-deskhand-base` or `?base=<hash>`
+requests the difference from the last frame, `x-deskhand-epoch` is the lease's epoch, and `x-deskhand-request`
+identifies a request that acts.
 """
 
 from __future__ import annotations
@@ -43,124 +45,127 @@ from deskhand.errors import ConfigError
 from deskhand.server.active_leases import ActiveLease, ActiveLeases
 from deskhand.server.http_errors import HttpError
 from deskhand.server.json_body import parse_json_body
-from deskhand.server.lease_events import STREAMS
+from deskhand.server.lease_events import MAX_STREAMS
 
 log = structlog.get_logger()
 Handler = Callable[[ActiveLease, Request], Awaitable[Response]]
 LeaseFinder = Callable[[Request], ActiveLease]
 
-LONGEST_S = 3600.0
-LONGEST_ID = 256
-"""Characters of an action's id, which the desktop and the events remember."""
-LONGEST_NUMBER = 18
-"""Digits of an event's number."""
+MAX_TIMEOUT_S = 3600.0
+MAX_ACTION_ID_CHARS = 256
+MAX_EVENT_ID_DIGITS = 18
 
 
-def routes(find: LeaseFinder, book: ActiveLeases) -> list[Route]:
-    """The routes of the table. `find` gives the lease of a request or raises `Refused`."""
+def routes(find: LeaseFinder, leases: ActiveLeases) -> list[Route]:
+    """Return the routes of the table. `find` returns the lease of a request or raises `HttpError`."""
 
-    async def events(request: Request) -> Response:
+    async def stream_events(request: Request) -> Response:
         try:
-            told = find(request).events
-        except HttpError as refusal:
-            return refusal.response()
-        if told.streams >= STREAMS:
-            return HttpError(429, f"{STREAMS} clients listen to this lease already", {"retry-after": "10"}).response()
+            events = find(request).events
+        except HttpError as error:
+            return error.response()
+        if events.num_streams >= MAX_STREAMS:
+            return HttpError(
+                429, f"this lease already has {MAX_STREAMS} event listeners", {"retry-after": "10"}
+            ).response()
         last = request.headers.get("last-event-id", "")
-        after = int(last) if last.isdecimal() and len(last) <= LONGEST_NUMBER else 0
-        return StreamingResponse(told.stream(after), media_type="text/event-stream")
+        after = int(last) if last.isdecimal() and len(last) <= MAX_EVENT_ID_DIGITS else 0
+        return StreamingResponse(events.stream(after), media_type="text/event-stream")
 
     return [
-        Route("/leases/{lease}/events", events, methods=["GET"]),
+        Route("/leases/{lease}/events", stream_events, methods=["GET"]),
         *(
-            Route("/leases/{lease}/desktop" + path, _answer(handler, find, book), methods=[method])
-            for method, path, handler in _TABLE
+            Route("/leases/{lease}/desktop" + path, _handle_errors(handler, find, leases), methods=[method])
+            for method, path, handler in _ROUTES
         ),
     ]
 
 
-def _answer(handler: Handler, find: LeaseFinder, book: ActiveLeases) -> Callable[[Request], Awaitable[Response]]:
-    async def answer(request: Request) -> Response:
+def _handle_errors(
+    handler: Handler, find: LeaseFinder, leases: ActiveLeases
+) -> Callable[[Request], Awaitable[Response]]:
+    async def handle(request: Request) -> Response:
         try:
-            held = find(request)
+            lease = find(request)
             epoch = request.headers.get(frame_codec.EPOCH_HEADER)
-            if epoch is not None and epoch != str(held.lease.epoch):
-                return _error("fenced", f"epoch {epoch[:20]} is over; this lease has epoch {held.lease.epoch}")
+            if epoch is not None and epoch != str(lease.pool_lease.epoch):
+                return _error("fenced", f"stale epoch {epoch[:20]}; this lease has epoch {lease.pool_lease.epoch}")
             if request.method == "POST":
-                await request.body()  # what acts is begun with its whole body, and goes on when the client hangs up
-            with book.using(held):
-                act = _guarded(handler, held, request)
-                if request.method != "POST" or handler is perform:  # the desktop itself knows an action by its id
+                await request.body()  # read it all first: a started action completes even if the client disconnects
+            with leases.using(lease):
+                act = _error_replies(handler, lease, request)
+                if request.method != "POST" or handler is perform:  # the desktop deduplicates actions by id
                     return await act()
-                return await held.replies.run_once(request.headers.get(frame_codec.REQUEST_HEADER), act)
-        except HttpError as refusal:
-            return _error("over", refusal.message) if refusal.status == 410 else refusal.response()
+                return await lease.replies.run_once(request.headers.get(frame_codec.REQUEST_HEADER), act)
+        except HttpError as error:
+            return _error("over", error.message) if error.status == 410 else error.response()
         except ClientDisconnect:
             return Response(status_code=499)
 
-    return answer
+    return handle
 
 
-def _guarded(handler: Handler, held: ActiveLease, request: Request) -> Callable[[], Awaitable[Response]]:
+def _error_replies(handler: Handler, lease: ActiveLease, request: Request) -> Callable[[], Awaitable[Response]]:
     async def act() -> Response:
         try:
-            return await handler(held, request)
-        except HttpError as refusal:
-            return refusal.response()
+            return await handler(lease, request)
+        except HttpError as error:
+            return error.response()
         except Exception as error:
-            word = frame_codec.error_code(error)
-            if word is None:
-                log.exception("bridge.failed", endpoint=handler.__name__)
-                return _error("infrastructure", "the bridge failed; its log says why")
-            return _error(word, str(error))
+            code = frame_codec.error_code(error)
+            if code is None:
+                log.exception("server.failed", endpoint=handler.__name__)
+                return _error("infrastructure", "internal server error; see the server log")
+            return _error(code, str(error))
 
     return act
 
 
-def _error(word: str, message: str) -> Response:
-    return JSONResponse({"error": word, "message": message}, status_code=frame_codec.ERRORS[word][0])
+def _error(code: str, message: str) -> Response:
+    return JSONResponse({"error": code, "message": message}, status_code=frame_codec.ERRORS[code][0])
 
 
-async def reset(held: ActiveLease, request: Request) -> Response:
+async def reset(lease: ActiveLease, request: Request) -> Response:
     body = await _body(request, {"template": dict})
-    template = desktop_spec_from_json(body["template"], held.template)
-    frame = await held.desktop.reset(template)
-    held.renewed(template)
-    held.events.publish("reset", sequence=frame.sequence)
-    return await _frame(held, request, frame)
+    template = desktop_spec_from_json(body["template"], lease.template)
+    frame = await lease.desktop.reset(template)
+    lease.on_reset(template)
+    lease.events.publish("reset", sequence=frame.sequence)
+    return await _frame(lease, request, frame)
 
 
-async def perform(held: ActiveLease, request: Request) -> Response:
+async def perform(lease: ActiveLease, request: Request) -> Response:
     body = await _body(request, {"ops": list, "action_id": str})
-    if len(body["action_id"]) > LONGEST_ID:
-        raise ConfigError(f"{request.url.path}: action_id has more than {LONGEST_ID} characters")
-    ops = [op_from_json(plain, *held.size) for plain in body["ops"]]
-    frame = await held.desktop.perform(ops, action_id=body["action_id"])
-    told = {"sequence": frame.sequence, "settled_ms": round(frame.settle_ms, 3), "settle_reason": frame.settle_reason}
-    held.events.publish("performed", action_id=body["action_id"], **told)
-    return await _frame(held, request, frame)
+    if len(body["action_id"]) > MAX_ACTION_ID_CHARS:
+        raise ConfigError(f"{request.url.path}: action_id must have at most {MAX_ACTION_ID_CHARS} characters")
+    ops = [op_from_json(op, *lease.size) for op in body["ops"]]
+    frame = await lease.desktop.perform(ops, action_id=body["action_id"])
+    event = {"sequence": frame.sequence, "settle_ms": round(frame.settle_ms, 3), "settle_reason": frame.settle_reason}
+    lease.events.publish("performed", action_id=body["action_id"], **event)
+    return await _frame(lease, request, frame)
 
 
-async def observe(held: ActiveLease, request: Request) -> Response:
-    return await _frame(held, request, await held.desktop.observe())
+async def observe(lease: ActiveLease, request: Request) -> Response:
+    return await _frame(lease, request, await lease.desktop.observe())
 
 
-async def _frame(held: ActiveLease, request: Request, found: Frame) -> Response:
-    wanted = request.headers.get(frame_codec.BASE_HEADER) or request.query_params.get("base")
-    base = held.sent if held.sent is not None and held.sent.content_hash == wanted else None
-    held.sent = found
-    if frame_codec.is_delta_of(found, base):  # no screens to compare
-        header, body = frame_codec.encode_frame(found, base)
+async def _frame(lease: ActiveLease, request: Request, frame: Frame) -> Response:
+    base_hash = request.headers.get(frame_codec.BASE_HEADER) or request.query_params.get("base")
+    last = lease.last_frame
+    base = last if last is not None and last.content_hash == base_hash else None
+    lease.last_frame = frame
+    if frame_codec.is_delta_of(frame, base):  # cheap: no comparison of screens
+        header, body = frame_codec.encode_frame(frame, base)
     else:
-        header, body = await asyncio.to_thread(frame_codec.encode_frame, found, base)
+        header, body = await asyncio.to_thread(frame_codec.encode_frame, frame, base)
     return Response(body, media_type="application/octet-stream", headers={frame_codec.FRAME_HEADER: header})
 
 
-async def run(held: ActiveLease, request: Request) -> Response:
+async def run(lease: ActiveLease, request: Request) -> Response:
     body = await _body(request, {"argv": list, "timeout_s": (int, float)}, {"env": dict, "cwd": str})
-    done = await held.desktop.run(
-        _words(body["argv"]),
-        timeout_s=min(body["timeout_s"], LONGEST_S),
+    done = await lease.desktop.run(
+        _argv(body["argv"]),
+        timeout_s=min(body["timeout_s"], MAX_TIMEOUT_S),
         env=_environment(body.get("env")),
         cwd=body.get("cwd"),
     )
@@ -170,121 +175,118 @@ async def run(held: ActiveLease, request: Request) -> Response:
     return JSONResponse({"returncode": done.returncode, **outputs})
 
 
-async def launch(held: ActiveLease, request: Request) -> Response:
+async def launch(lease: ActiveLease, request: Request) -> Response:
     body = await _body(request, {"argv": list}, {"env": dict, "cwd": str})
     return JSONResponse(
-        {"pid": await held.desktop.launch(_words(body["argv"]), env=_environment(body.get("env")), cwd=body.get("cwd"))}
+        {"pid": await lease.desktop.launch(_argv(body["argv"]), env=_environment(body.get("env")), cwd=body.get("cwd"))}
     )
 
 
-async def pull(held: ActiveLease, request: Request) -> Response:
+async def pull(lease: ActiveLease, request: Request) -> Response:
     return Response(
-        await held.desktop.pull(request.query_params.get("path", "")), media_type="application/octet-stream"
+        await lease.desktop.pull(request.query_params.get("path", "")), media_type="application/octet-stream"
     )
 
 
-async def push(held: ActiveLease, request: Request) -> Response:
-    await held.desktop.push(request.query_params.get("path", ""), await request.body())
+async def push(lease: ActiveLease, request: Request) -> Response:
+    await lease.desktop.push(request.query_params.get("path", ""), await request.body())
     return JSONResponse({})
 
 
-async def folder(held: ActiveLease, request: Request) -> Response:
-    return JSONResponse({"names": await held.desktop.listdir(request.query_params.get("path", ""))})
+async def folder(lease: ActiveLease, request: Request) -> Response:
+    return JSONResponse({"names": await lease.desktop.listdir(request.query_params.get("path", ""))})
 
 
-async def accessibility(held: ActiveLease, request: Request) -> Response:
-    return JSONResponse({"tree": await held.desktop.accessibility_tree()})
+async def accessibility(lease: ActiveLease, request: Request) -> Response:
+    return JSONResponse({"tree": await lease.desktop.accessibility_tree()})
 
 
-async def windows(held: ActiveLease, request: Request) -> Response:
-    return JSONResponse({"windows": [asdict(window) for window in await held.desktop.windows()]})
+async def windows(lease: ActiveLease, request: Request) -> Response:
+    return JSONResponse({"windows": [asdict(window) for window in await lease.desktop.windows()]})
 
 
-async def wait_window(held: ActiveLease, request: Request) -> Response:
+async def wait_window(lease: ActiveLease, request: Request) -> Response:
     body = await _body(request, {"match": str, "timeout_s": (int, float), "count": int})
-    found = await held.desktop.wait_window(
-        body["match"], timeout_s=min(body["timeout_s"], LONGEST_S), count=body["count"]
+    found = await lease.desktop.wait_window(
+        body["match"], timeout_s=min(body["timeout_s"], MAX_TIMEOUT_S), count=body["count"]
     )
     return JSONResponse({"windows": [asdict(window) for window in found]})
 
 
-async def place_window(held: ActiveLease, request: Request) -> Response:
+async def place_window(lease: ActiveLease, request: Request) -> Response:
     body = await _body(request, {"window": dict, "x": int, "y": int}, {"width": int, "height": int})
-    placed = await held.desktop.place_window(
+    placed = await lease.desktop.place_window(
         _window(body["window"]), body["x"], body["y"], body.get("width"), body.get("height")
     )
     return JSONResponse({"window": asdict(placed)})
 
 
-async def activate_window(held: ActiveLease, request: Request) -> Response:
-    await held.desktop.activate_window(_window((await _body(request, {"window": dict}))["window"]))
+async def activate_window(lease: ActiveLease, request: Request) -> Response:
+    await lease.desktop.activate_window(_window((await _body(request, {"window": dict}))["window"]))
     return JSONResponse({})
 
 
-async def close_window(held: ActiveLease, request: Request) -> Response:
-    await held.desktop.close_window(_window((await _body(request, {"window": dict}))["window"]))
+async def close_window(lease: ActiveLease, request: Request) -> Response:
+    await lease.desktop.close_window(_window((await _body(request, {"window": dict}))["window"]))
     return JSONResponse({})
 
 
-async def clipboard(held: ActiveLease, request: Request) -> Response:
-    return JSONResponse({"text": await held.desktop.clipboard(request.query_params.get("selection", "CLIPBOARD"))})
+async def clipboard(lease: ActiveLease, request: Request) -> Response:
+    return JSONResponse({"text": await lease.desktop.clipboard(request.query_params.get("selection", "CLIPBOARD"))})
 
 
-async def _body(request: Request, needed: dict[str, Any], allowed: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The JSON object of the body with keys of these types. Raises `ConfigError`."""
-    kinds = needed | (allowed or {})
+async def _body(request: Request, required: dict[str, Any], optional: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Return the JSON body if its keys have these types. Raises `ConfigError`."""
+    types = required | (optional or {})
     try:
         body = parse_json_body(await request.body())
     except ValueError as error:
-        raise ConfigError(f"{request.url.path}: the body is not JSON: {error}") from None
-    if not isinstance(body, dict) or not set(needed) <= set(body) <= set(kinds):
-        raise ConfigError(
-            f"{request.url.path}: the body has the keys {', '.join(kinds)}, of which it needs {', '.join(needed)}"
-        )
-    body = {name: value for name, value in body.items() if value is not None or name in needed}
+        raise ConfigError(f"{request.url.path}: invalid JSON body: {error}") from None
+    if not isinstance(body, dict) or not set(required) <= set(body) <= set(types):
+        raise ConfigError(f"{request.url.path}: allowed keys: {', '.join(types)}; required: {', '.join(required)}")
+    body = {name: value for name, value in body.items() if value is not None or name in required}
     for name, value in body.items():
-        if not isinstance(value, kinds[name]) or isinstance(value, bool):
-            raise ConfigError(f"{request.url.path}: {name} has a wrong type")
+        if not isinstance(value, types[name]) or isinstance(value, bool):
+            raise ConfigError(f"{request.url.path}: {name} has the wrong type")
     return body
 
 
-def _words(words: list[Any]) -> list[str]:
-    if not all(isinstance(word, str) for word in words):
-        raise ConfigError("argv must be a list of texts")
-    return words
+def _argv(values: list[Any]) -> list[str]:
+    if not all(isinstance(value, str) for value in values):
+        raise ConfigError("argv must be a list of strings")
+    return values
 
 
 def _environment(values: dict[str, Any] | None) -> dict[str, str] | None:
     if values is not None and not all(isinstance(value, str) for value in values.values()):
-        raise ConfigError("env must be an object of texts")
+        raise ConfigError("env must be an object with string values")
     return values
 
 
-def _window(told: dict[str, Any]) -> Window:
-    kinds = {item.name: str if item.name in ("title", "wm_class") else int for item in fields(Window)}
-    if set(told) != set(kinds) or any(type(value) is not kinds[name] for name, value in told.items()):
-        raise ConfigError("window must be an object as the bridge gave it")
-    return Window(**told)
+def _window(value: dict[str, Any]) -> Window:
+    types = {item.name: str if item.name in ("title", "wm_class") else int for item in fields(Window)}
+    if set(value) != set(types) or any(type(item) is not types[name] for name, item in value.items()):
+        raise ConfigError("window must be an object that the server returned")
+    return Window(**value)
 
 
-def desktop_spec_from_json(told: Any, otherwise: DesktopSpec) -> DesktopSpec:
-    """The template that a client asks for; what it leaves out is as in `otherwise`. Raises `ConfigError`."""
-    defaults = asdict(otherwise)
-    kinds = {name: type(value) for name, value in defaults.items()}
-    known = ", ".join(f'"{name}"' for name in kinds)
-    if not isinstance(told, dict) or set(told) - set(kinds):
-        raise ConfigError(f"template must be an object with {known}, each of them optional")
-    made: dict[str, Any] = {}
-    for name, value in told.items():
-        made[name] = tuple(value) if kinds[name] is tuple and isinstance(value, list) else value
-        if type(made[name]) is not kinds[name] or (
-            kinds[name] is tuple and not all(isinstance(item, str) for item in made[name])
+def desktop_spec_from_json(value: Any, default: DesktopSpec) -> DesktopSpec:
+    """Return `default` with the fields that a client requests. Raises `ConfigError`."""
+    types = {name: type(item) for name, item in asdict(default).items()}
+    if not isinstance(value, dict) or set(value) - set(types):
+        raise ConfigError(f"template must be an object with the optional keys {', '.join(types)}")
+    changes: dict[str, Any] = {}
+    for name, item in value.items():
+        is_tuple = types[name] is tuple
+        changes[name] = tuple(item) if is_tuple and isinstance(item, list) else item
+        if type(changes[name]) is not types[name] or (
+            is_tuple and not all(isinstance(part, str) for part in changes[name])
         ):
-            raise ConfigError(f"template: {name} has a wrong type")
-    return replace(otherwise, **made)
+            raise ConfigError(f"template.{name}: wrong type")
+    return replace(default, **changes)
 
 
-_TABLE: tuple[tuple[str, str, Handler], ...] = (
+_ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("POST", "/reset", reset),
     ("POST", "/perform", perform),
     ("GET", "/frame", observe),

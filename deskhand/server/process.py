@@ -1,4 +1,8 @@
-"""The bridge as a process. Invariant: when it ends, however it is asked to, its leases are given back and its desktops are gone."""
+"""The desktop server as a process: listening sockets, uvicorn, signals.
+
+Started by `deskhand serve desktops` through `serve_pool`; `serve_app` runs the sandbox gateway. However the process
+stops, all leases are released and all desktops closed.
+"""
 
 from __future__ import annotations
 
@@ -25,25 +29,26 @@ from deskhand.server.auth import LeaseAuth
 from deskhand.server.request_limits import RequestLimits, protocol_with_limits
 from deskhand.server.tunnel import TunnelServer
 
-MOST_REQUESTS = 512
-"""Connections and requests at a time; more are answered with 503."""
+MAX_CONNECTIONS = 512
+"""Concurrent connections and requests; further ones get 503."""
 
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """Where the bridge listens. After `port` come the doors of the leases, then that of the tunnels; with 0 it takes any."""
+    """Where and how the server listens. `port` is followed by one port per lease and the tunnel port; 0 picks free
+    ports."""
 
     host: str = "127.0.0.1"
     port: int = 8700
-    owner_key: str | None = None
+    admin_key: str | None = None
     idle_s: float = 600.0
-    bounds: RequestLimits = field(default_factory=RequestLimits)
+    limits: RequestLimits = field(default_factory=RequestLimits)
     certificate: Path | None = None
     certificate_key: Path | None = None
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the program that it runs in."""
+    """uvicorn without its signal handlers."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -52,37 +57,37 @@ class _Server(uvicorn.Server):
 
 @dataclass(frozen=True)
 class RunningServer:
-    """A bridge that serves: its own port, its leases, and how to end it."""
+    """A running server: its port, its leases and how to stop it."""
 
     port: int
-    book: ActiveLeases
+    leases: ActiveLeases
     stop: Callable[[], None]
-    ended: asyncio.Task[None]
+    task: asyncio.Task[None]
 
 
 @asynccontextmanager
 async def serve_pool(pool: LeasablePool, settings: ServerConfig) -> AsyncIterator[RunningServer]:
-    """Serve a started pool while the context lasts. Raises `ConfigError` for a host without a key and a port that is taken."""
-    check_binding(settings.host, settings.owner_key)
+    """Serve a started pool inside the context. Raises `ConfigError` if the binding is insecure or a port is taken."""
+    check_binding(settings.host, settings.admin_key)
     sockets = _listen(settings.host, settings.port, 2 + pool.size)
     ports = [each.getsockname()[1] for each in sockets]
-    book = ActiveLeases(pool, ports[1:-1], tunnels=ports[-1], idle_s=settings.idle_s)
-    admission = LeaseAuth(book, settings.owner_key)
-    app = create_app(book, admission, settings.bounds)
-    server = _made(app, settings.bounds, sockets, settings.certificate, settings.certificate_key)
-    tunnels = TunnelServer(book, admission, settings.bounds)
+    leases = ActiveLeases(pool, ports[1:-1], tunnel_port=ports[-1], idle_s=settings.idle_s)
+    auth = LeaseAuth(leases, settings.admin_key)
+    app = create_app(leases, auth, settings.limits)
+    server = _build_server(app, settings.limits, sockets, settings.certificate, settings.certificate_key)
+    tunnels = TunnelServer(leases, auth, settings.limits)
     await tunnels.listen(sockets.pop(), server.config.ssl)
 
     def stop() -> None:
         server.should_exit = True
 
-    async with _started(server, sockets) as ended:
+    async with _run_server(server, sockets) as task:
         try:
-            yield RunningServer(ports[0], book, stop, ended)
+            yield RunningServer(ports[0], leases, stop, task)
         finally:
             stop()
             await tunnels.close()
-            await book.close()
+            await leases.close()
 
 
 @asynccontextmanager
@@ -91,22 +96,21 @@ async def serve_app(
     host: str,
     port: int,
     *,
-    bounds: RequestLimits | None = None,
+    limits: RequestLimits | None = None,
     certificate: Path | None = None,
     certificate_key: Path | None = None,
 ) -> AsyncIterator[tuple[int, asyncio.Task[None]]]:
-    """Serve an application within the same bounds: its port, and the task that ends when it does. Raises `ConfigError`."""
+    """Serve an application with the same limits; yields its port and its task. Raises `ConfigError`."""
     sockets = _listen(host, port, 1)
-    server = _made(app, bounds or RequestLimits(), sockets, certificate, certificate_key)
-    async with _started(server, sockets) as ended:
-        yield sockets[0].getsockname()[1], ended
+    server = _build_server(app, limits or RequestLimits(), sockets, certificate, certificate_key)
+    async with _run_server(server, sockets) as task:
+        yield sockets[0].getsockname()[1], task
 
 
-def until_told(serve: Callable[[], Coroutine[Any, Any, None]], said: str) -> None:
-    """Serve until SIGTERM or Ctrl-C, then say what became of it. Raises `KeyboardInterrupt`.
+def run_until_signaled(serve: Callable[[], Coroutine[Any, Any, None]], message: str) -> None:
+    """Run `serve` until SIGTERM or Ctrl-C, then print `message`. Raises `KeyboardInterrupt`.
 
-    The task is cancelled instead of an exception being raised wherever the program is: within a request the server would
-    take it for the request's own.
+    The task is canceled; an exception raised inside a request would be handled as an error of that request.
     """
 
     async def main() -> None:
@@ -118,28 +122,28 @@ def until_told(serve: Callable[[], Coroutine[Any, Any, None]], said: str) -> Non
     try:
         asyncio.run(main())
     except (KeyboardInterrupt, asyncio.CancelledError):
-        print(f"interrupted; {said}", file=sys.stderr)
+        print(f"interrupted; {message}", file=sys.stderr)
         raise KeyboardInterrupt from None
 
 
-def _made(
+def _build_server(
     app: ASGIApp,
-    bounds: RequestLimits,
+    limits: RequestLimits,
     sockets: list[socket.socket],
     certificate: Path | None,
     certificate_key: Path | None,
 ) -> _Server:
     config = uvicorn.Config(
         app,
-        http=protocol_with_limits(bounds),
+        http=protocol_with_limits(limits),
         ws="none",
         lifespan="off",
         access_log=False,
         log_level=logging.ERROR,
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=MOST_REQUESTS,
-        h11_max_incomplete_event_size=bounds.head_bytes,
+        limit_concurrency=MAX_CONNECTIONS,
+        h11_max_incomplete_event_size=limits.head_bytes,
         timeout_graceful_shutdown=3,
         ssl_certfile=certificate,
         ssl_keyfile=certificate_key,
@@ -149,32 +153,32 @@ def _made(
     except OSError as error:
         for each in sockets:
             each.close()
-        raise ConfigError(f"the certificate {certificate} or its key cannot be used: {error}") from None
+        raise ConfigError(f"{certificate}: cannot load the certificate or its key: {error}") from None
     return _Server(config)
 
 
 @asynccontextmanager
-async def _started(server: _Server, sockets: list[socket.socket]) -> AsyncIterator[asyncio.Task[None]]:
-    ended = asyncio.create_task(server.serve(sockets=sockets))
+async def _run_server(server: _Server, sockets: list[socket.socket]) -> AsyncIterator[asyncio.Task[None]]:
+    task = asyncio.create_task(server.serve(sockets=sockets))
     try:
-        while not server.started and not ended.done():  # noqa: ASYNC110 uvicorn has no event for it
+        while not server.started and not task.done():  # noqa: ASYNC110 uvicorn has no event for it
             await asyncio.sleep(0.005)
         gc.collect()
-        gc.freeze()  # a collection that goes through everything that was imported would hold up every lease
-        yield ended
+        gc.freeze()  # a full collection of all imported modules would delay every lease
+        yield task
     finally:
         gc.unfreeze()
         server.should_exit = True
-        await asyncio.gather(ended, return_exceptions=True)
+        await asyncio.gather(task, return_exceptions=True)
         for each in sockets:
             each.close()
 
 
 def _listen(host: str, port: int, count: int) -> list[socket.socket]:
-    """`count` listening sockets from `port` on. Raises `ConfigError`, with none left open."""
+    """Return `count` listening sockets from `port` on. Raises `ConfigError` and leaves none open."""
     if not 0 <= port <= 65535 - (count - 1 if port else 0):
         raise ConfigError(
-            f"--port {port}: it and the {count - 1} ports after it, of desktops and tunnels, must lie in 1..65535"
+            f"--port {port}: it and the next {count - 1} ports (desktops and tunnels) must be in 1..65535"
         )
     opened: list[socket.socket] = []
     wanted = port
@@ -190,6 +194,6 @@ def _listen(host: str, port: int, count: int) -> list[socket.socket]:
         for each in opened:
             each.close()
         raise ConfigError(
-            f"{host}:{wanted} cannot be listened on: {error.strerror}; give another --host or --port"
+            f"{host}:{wanted}: cannot listen: {error.strerror}; choose another --host or --port"
         ) from None
     return opened

@@ -1,5 +1,8 @@
-"""What a guest's own pyautogui asks for. Invariant: an ask is read as any action of a model is, bounded in size and number, and
-performed once; whatever the guest writes, nothing of it is run here.
+"""Host side of the guest's pyautogui replacement (`guest_tools/pyautogui.py`): poll request files, perform them,
+write replies.
+
+Used by `server.guest`. Requests are parsed like a model's actions, limited in size and number, and performed once;
+guest code is never run here.
 """
 
 from __future__ import annotations
@@ -21,23 +24,24 @@ from deskhand.desktop.base import Frame, StageableDesktop
 from deskhand.errors import AgentError, DeskhandError
 
 log = structlog.get_logger()
-BUSY_S, IDLE_S = 0.02, 0.5
-"""How often a guest is looked after while one of its programs runs, and while none does that we know of."""
-LONGEST_ASK = 256 << 10
-REMEMBERED = 4096
-LOOKING_SHARE = 0.2
-"""Of the time goes into looking for asks, at most: a folder that a guest has filled is looked at less often."""
+BUSY_POLL_S, IDLE_POLL_S = 0.02, 0.5
+"""Polling intervals while a guest program runs, and otherwise."""
+MAX_REQUEST_BYTES = 256 << 10
+MAX_REQUESTS = 4096
+MAX_POLL_SHARE = 0.2
+"""Maximum share of time spent polling; a directory that the guest has filled is polled less often."""
 _NAME = re.compile(r"[0-9a-f]{24}\.ask")
 
 
 class PyAutoGuiRpc:
-    """Answers the asks in `folder` of the guest's home; `read` gives the ops of lines of code or raises `AgentError`."""
+    """Serves the requests in `folder` of the guest's home; `parse` returns the ops of a request or raises
+    `AgentError`."""
 
-    def __init__(self, desktop: StageableDesktop, folder: str, read: Callable[[str], list[Op]]) -> None:
+    def __init__(self, desktop: StageableDesktop, folder: str, parse: Callable[[str], list[Op]]) -> None:
         self._desktop = desktop
         self._folder = folder
-        self._read = read
-        self._answered: deque[str] = deque(maxlen=REMEMBERED)
+        self._parse = parse
+        self._handled: deque[str] = deque(maxlen=MAX_REQUESTS)
         self._running = 0
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -52,8 +56,8 @@ class PyAutoGuiRpc:
             self._task = None
 
     @contextlib.contextmanager
-    def attended(self) -> Iterator[None]:
-        """While a program runs, its asks are answered promptly."""
+    def fast_polling(self) -> Iterator[None]:
+        """Poll at the short interval while a guest program runs."""
         self._running += 1
         self._wake.set()
         try:
@@ -63,47 +67,47 @@ class PyAutoGuiRpc:
 
     async def _serve(self) -> None:
         while True:
-            began = time.monotonic()
-            looked_s = 0.0
+            start = time.monotonic()
+            poll_s = 0.0
             try:
-                found = await self._desktop.listdir(self._folder)
-                looked_s = time.monotonic() - began
-                if len(found) > REMEMBERED:  # of more it could not be known which were answered
-                    log.info("bridge.asks_ended", error=f"{len(found)} asks at once")
+                names = await self._desktop.listdir(self._folder)
+                poll_s = time.monotonic() - start
+                if len(names) > MAX_REQUESTS:  # more could not be tracked as handled
+                    log.info("server.rpc_stopped", error=f"{len(names)} requests at once")
                     return
-                for name in found:
-                    if _NAME.fullmatch(name) and name not in self._answered:
-                        self._answered.append(name)
-                        await self._answer(name)
+                for name in names:
+                    if _NAME.fullmatch(name) and name not in self._handled:
+                        self._handled.append(name)
+                        await self._handle(name)
             except OSError:
-                pass  # the guest has removed the folder, or put something else there: then it has nothing to ask
+                pass  # the guest removed or replaced the directory: there are no requests
             except DeskhandError as error:
-                log.info("bridge.asks_ended", error=str(error))
+                log.info("server.rpc_stopped", error=str(error))
                 return
             self._wake.clear()
-            await asyncio.sleep(looked_s * (1 / LOOKING_SHARE - 1))
+            await asyncio.sleep(poll_s * (1 / MAX_POLL_SHARE - 1))
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(BUSY_S if self._running else IDLE_S):
-                    await (asyncio.sleep(BUSY_S) if self._running else self._wake.wait())
+                async with asyncio.timeout(BUSY_POLL_S if self._running else IDLE_POLL_S):
+                    await (asyncio.sleep(BUSY_POLL_S) if self._running else self._wake.wait())
 
-    async def _answer(self, name: str) -> None:
+    async def _handle(self, name: str) -> None:
         path = posixpath.join(self._folder, name)
         data = await self._desktop.pull(path)
         try:
-            frame = await self._performed(data)
+            frame = await self._perform(data)
             (x, y), (width, height) = frame.cursor, frame.size
-            said = {"x": x, "y": y, "width": width, "height": height, "error": ""}
+            reply = {"x": x, "y": y, "width": width, "height": height, "error": ""}
         except AgentError as error:
-            said = {"error": str(error)}
-        await self._desktop.push(path.removesuffix(".ask") + ".answer", (json.dumps(said) + "\n").encode())
+            reply = {"error": str(error)}
+        await self._desktop.push(path.removesuffix(".ask") + ".answer", (json.dumps(reply) + "\n").encode())
 
-    async def _performed(self, data: bytes) -> Frame:
-        if len(data) > LONGEST_ASK:
-            raise AgentError(f"an ask of {len(data)} bytes; the most is {LONGEST_ASK}")
+    async def _perform(self, data: bytes) -> Frame:
+        if len(data) > MAX_REQUEST_BYTES:
+            raise AgentError(f"request of {len(data)} bytes exceeds {MAX_REQUEST_BYTES}")
         try:
             code = data.decode()
         except UnicodeDecodeError:
-            raise AgentError("an ask must be UTF-8") from None
+            raise AgentError("the request must be UTF-8") from None
         if not code:
             return await self._desktop.observe()
-        return await self._desktop.perform(self._read(code), action_id=secrets.token_hex(16))
+        return await self._desktop.perform(self._parse(code), action_id=secrets.token_hex(16))

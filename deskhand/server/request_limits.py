@@ -1,8 +1,8 @@
-"""How much and how slowly a client may send and take. Invariant: no connection holds the bridge's memory or a place in it without
-end.
+"""Size and time limits of requests, for the desktop server and the sandbox gateway.
 
-A request's head and its body must each come in time, and neither may be larger than its bound. Who was answered before the body had
-come, and goes on sending it, has as long as for a head; who does not take an answer, as long as for a body.
+Invariant: no connection occupies memory or a connection slot without a time limit. The head and the body of a request
+must each arrive in time. A client that keeps sending a body after the reply has as long as for a head; one that does
+not read its reply has as long as for a body.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from deskhand.server.http_errors import HttpError
 
-_FORM_BYTES = 64 << 10
-_UPLOADS = ("/setup/upload", "/desktop/file", "/files")
-"""How paths end at which files are sent: OSWorld's, ours, and those of the gateway."""
+_FORM_OVERHEAD_BYTES = 64 << 10
+_UPLOAD_PATHS = ("/setup/upload", "/desktop/file", "/files")
+"""Path suffixes of file uploads: OSWorld's, the native API's and the gateway's."""
 
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """Seconds and bytes. `upload_bytes` is of a file that is sent, without the form around it: what a desktop takes of one."""
+    """Limits in seconds and bytes. `upload_bytes` excludes the surrounding form."""
 
     head_s: float = 15.0
     head_bytes: int = 32 << 10
@@ -34,105 +34,106 @@ class RequestLimits:
 
 
 class SizeLimitedBody:
-    """Wraps an application: `receive` raises `Refused` (413, 408) past the bounds, which the handler's wrapper answers."""
+    """ASGI middleware whose `receive` raises `HttpError` (413, 408) beyond the limits."""
 
-    def __init__(self, app: ASGIApp, bounds: RequestLimits) -> None:
+    def __init__(self, app: ASGIApp, limits: RequestLimits) -> None:
         self._app = app
-        self._bounds = bounds
+        self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        bounds = self._bounds
-        most = bounds.upload_bytes + _FORM_BYTES if scope["path"].endswith(_UPLOADS) else bounds.body_bytes
-        deadline = asyncio.get_running_loop().time() + bounds.body_s
-        size, whole = 0, False
+        limits = self._limits
+        max_bytes = (
+            limits.upload_bytes + _FORM_OVERHEAD_BYTES if scope["path"].endswith(_UPLOAD_PATHS) else limits.body_bytes
+        )
+        deadline = asyncio.get_running_loop().time() + limits.body_s
+        size, is_complete = 0, False
 
-        async def bounded() -> Message:
-            nonlocal size, whole
-            if whole:
+        async def limited_receive() -> Message:
+            nonlocal size, is_complete
+            if is_complete:
                 return await receive()
             try:
                 async with asyncio.timeout_at(deadline):
                     message = await receive()
             except TimeoutError:
                 raise HttpError(
-                    408, f"the body did not come within {bounds.body_s:g} s", {"connection": "close"}
+                    408, f"the request body did not arrive within {limits.body_s:g} s", {"connection": "close"}
                 ) from None
             if message["type"] == "http.request":
                 size += len(message.get("body", b""))
-                whole = not message.get("more_body", False)
-                if size > most:
-                    raise HttpError(413, f"the body has more than {most} bytes", {"connection": "close"})
+                is_complete = not message.get("more_body", False)
+                if size > max_bytes:
+                    raise HttpError(413, f"the request body exceeds {max_bytes} bytes", {"connection": "close"})
             return message
 
-        await self._app(scope, bounded, send)
+        await self._app(scope, limited_receive, send)
 
 
 class TimeoutProtocol(H11Protocol):
-    """uvicorn's protocol, which alone would wait for ever for the head of a request, for the rest of a body that nobody asked for,
-    and for a client that takes its answer."""
+    """uvicorn's protocol with timeouts for request heads, unread bodies and unread replies, which uvicorn lacks."""
 
     head_s = RequestLimits.head_s
     body_s = RequestLimits.body_s
-    _waiting: asyncio.TimerHandle | None = None
-    _taking: asyncio.TimerHandle | None = None
+    _read_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self._watch()
+        self._update_read_timer()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._watch()
+        self._update_read_timer()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
-        self._watch()
+        self._update_read_timer()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._taking = self.loop.call_later(self.body_s, self.transport.abort)
+        self._write_timer = self.loop.call_later(self.body_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        self._stop_waiting_for_taking()
+        self._stop_write_timer()
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._unwatch()
-        self._stop_waiting_for_taking()
+        self._stop_read_timer()
+        self._stop_write_timer()
         super().connection_lost(exc)
 
-    def _owes_a_head(self) -> bool:
+    def _awaits_head(self) -> bool:
         return self.conn.their_state is h11.IDLE and (self.cycle is None or self.cycle.response_complete)
 
-    def _is_answered(self) -> bool:
-        """Whether the answer is out while the body of the request still comes."""
+    def _awaits_rest_of_body(self) -> bool:
+        """Return whether the reply is complete while the request body still arrives."""
         return self.conn.their_state is h11.SEND_BODY and self.cycle is not None and self.cycle.response_complete
 
-    def _watch(self) -> None:
-        if self.conn.their_state is not h11.IDLE and not self._is_answered():
-            self._unwatch()
-        elif self._waiting is None:
-            self._waiting = self.loop.call_later(self.head_s, self._give_up)
+    def _update_read_timer(self) -> None:
+        if self.conn.their_state is not h11.IDLE and not self._awaits_rest_of_body():
+            self._stop_read_timer()
+        elif self._read_timer is None:
+            self._read_timer = self.loop.call_later(self.head_s, self._on_read_timeout)
 
-    def _unwatch(self) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
-            self._waiting = None
+    def _stop_read_timer(self) -> None:
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
 
-    def _stop_waiting_for_taking(self) -> None:
-        if self._taking is not None:
-            self._taking.cancel()
-            self._taking = None
+    def _stop_write_timer(self) -> None:
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
 
-    def _give_up(self) -> None:
-        self._waiting = None
-        if self._owes_a_head() or self._is_answered():
+    def _on_read_timeout(self) -> None:
+        self._read_timer = None
+        if self._awaits_head() or self._awaits_rest_of_body():
             self.transport.close()
 
 
-def protocol_with_limits(bounds: RequestLimits) -> type[H11Protocol]:
-    """The protocol with the times of `bounds`."""
-    return type("Patient", (TimeoutProtocol,), {"head_s": bounds.head_s, "body_s": bounds.body_s})
+def protocol_with_limits(limits: RequestLimits) -> type[H11Protocol]:
+    """Return the protocol class with the timeouts of `limits`."""
+    return type("LimitedProtocol", (TimeoutProtocol,), {"head_s": limits.head_s, "body_s": limits.body_s})

@@ -1,8 +1,10 @@
-"""A sandbox gateway in front of bridges. Invariant: a sandbox that is not renewed within its time is ended, and no request without
-the gateway's token, or that sandbox's own key, reaches one.
+"""Sandbox gateway: serves `desktop/remote/sandbox_api.openapi.yaml` in front of desktop servers.
 
-It speaks `deskhand/desktop/remote/sandbox_api.openapi.yaml`. A sandbox is a lease of a bridge; the guest's port 5000 is the bridge's
-OSWorld dialect of that lease. A token has its quota, and where no bridge has a desktop free the answer is 429 with `Retry-After`.
+Started by `deskhand serve sandboxes`. A sandbox is a lease of a desktop server; port 5000 of its guest is the lease's
+OSWorld API. Each token has a quota. If no server has a free desktop, the reply is 429 with `Retry-After`.
+
+Invariant: a sandbox that is not renewed within its TTL is deleted, and only the creating token or the sandbox's own
+key reaches it.
 """
 
 from __future__ import annotations
@@ -34,35 +36,35 @@ from deskhand.server.request_limits import RequestLimits, SizeLimitedBody
 
 log = structlog.get_logger()
 RETRY_S = 5
-LONGEST_TTL_S = 24 * 3600.0
-SWEEP_S = 1.0
-_PASSED_ON = ("content-type", "retry-after")
-_FULL = (429, 503)
-_GONE = (401, 410)
-"""What a bridge answers to the key of a lease that has ended; after a new start it does not know the key."""
+MAX_TTL_S = 24 * 3600.0
+EXPIRY_CHECK_S = 1.0
+_FORWARDED_HEADERS = ("content-type", "retry-after")
+_QUOTA_STATUS = (429, 503)
+_LEASE_LOST_STATUS = (401, 410)
+"""Replies of a desktop server to the key of a released lease; a restarted server does not know the key."""
 
 
 @dataclass(frozen=True)
 class UpstreamServer:
-    """A bridge and its owner's key."""
+    """A desktop server and its admin key."""
 
-    address: str
-    key: str | None
+    base_url: str
+    admin_key: str | None
 
 
 @dataclass(eq=False)
 class _Sandbox:
     id: str
-    token: bytes
-    """The digest of the token that created it."""
-    kept: bytes
-    """The digest of its own key."""
+    token_digest: bytes
+    """Digest of the token that created it."""
+    key_digest: bytes
+    """Digest of its own key."""
     http: httpx2.AsyncClient
     lease: dict[str, Any]
     ttl_s: float
-    heard_at: float
-    in_use: int = 0
-    """Requests that are being passed on."""
+    last_used: float
+    num_requests: int = 0
+    """Requests in progress."""
 
     @property
     def root(self) -> str:
@@ -74,96 +76,96 @@ class _Sandbox:
 
 
 @dataclass(eq=False)
-class _Bridge:
+class _Upstream:
     http: httpx2.AsyncClient
     headers: dict[str, str]
-    held: int = 0
-    silent_until: float = 0.0
+    num_sandboxes: int = 0
+    unreachable_until: float = 0.0
 
 
 @dataclass(eq=False)
 class SandboxGatewayServer:
-    """`tokens` are the tokens with how many sandboxes each may have at a time (None: no quota). `clock` counts seconds."""
+    """The gateway. `tokens` maps tokens to their maximum number of sandboxes (None: unlimited)."""
 
     upstreams: list[UpstreamServer]
     tokens: Mapping[str, int | None]
     clock: Callable[[], float] = time.monotonic
-    bounds: RequestLimits = field(default_factory=RequestLimits)
+    limits: RequestLimits = field(default_factory=RequestLimits)
     transport: httpx2.AsyncBaseTransport | None = None
 
     def __post_init__(self) -> None:
         if not self.upstreams or not self.tokens:
-            raise ConfigError("a gateway needs a bridge and a token")
-        self._quotas = {digest(token): most for token, most in self.tokens.items()}
+            raise ConfigError("the sandbox gateway needs at least one desktop server and one token")
+        self._quotas = {digest(token): quota for token, quota in self.tokens.items()}
         timeout = httpx2.Timeout(330.0, connect=5.0)
-        self._bridges = [
-            _Bridge(
-                httpx2.AsyncClient(base_url=each.address, timeout=timeout, transport=self.transport),
-                {"authorization": f"Bearer {each.key}"} if each.key else {},
+        self._upstreams = [
+            _Upstream(
+                httpx2.AsyncClient(base_url=each.base_url, timeout=timeout, transport=self.transport),
+                {"authorization": f"Bearer {each.admin_key}"} if each.admin_key else {},
             )
             for each in self.upstreams
         ]
         self._sandboxes: dict[str, _Sandbox] = {}
-        self._pending: dict[bytes, int] = {}
-        self._created = ReplyCache()
-        self._sweeper: asyncio.Task[None] | None = None
+        self._num_pending: dict[bytes, int] = {}
+        self._replies = ReplyCache()
+        self._expiry_task: asyncio.Task[None] | None = None
 
     def app(self) -> ASGIApp:
-        one = "/v1/sandboxes/{sandbox}"
+        sandbox = "/v1/sandboxes/{sandbox}"
         methods = ["GET", "POST", "PUT", "DELETE", "HEAD"]
         routes = [
-            Route("/v1/health", self._answer(self._health), methods=["GET"]),
-            Route("/v1/sandboxes", self._answer(self._create), methods=["POST"]),
-            Route("/v1/sandboxes", self._answer(self._list), methods=["GET"]),
-            Route(one, self._answer(self._look), methods=["GET"]),
-            Route(one, self._answer(self._delete), methods=["DELETE"]),
-            Route(f"{one}/renew", self._answer(self._renew), methods=["POST"]),
-            Route(f"{one}/exec", self._answer(self._exec), methods=["POST"]),
-            Route(f"{one}/files", self._answer(self._files), methods=["GET", "PUT"]),
-            Route(f"{one}/ports/{{port:int}}/{{path:path}}", self._answer(self._port), methods=methods),
+            Route("/v1/health", self._handle_errors(self._health), methods=["GET"]),
+            Route("/v1/sandboxes", self._handle_errors(self._create), methods=["POST"]),
+            Route("/v1/sandboxes", self._handle_errors(self._list), methods=["GET"]),
+            Route(sandbox, self._handle_errors(self._get), methods=["GET"]),
+            Route(sandbox, self._handle_errors(self._delete), methods=["DELETE"]),
+            Route(f"{sandbox}/renew", self._handle_errors(self._renew), methods=["POST"]),
+            Route(f"{sandbox}/exec", self._handle_errors(self._exec), methods=["POST"]),
+            Route(f"{sandbox}/files", self._handle_errors(self._files), methods=["GET", "PUT"]),
+            Route(f"{sandbox}/ports/{{port:int}}/{{path:path}}", self._handle_errors(self._port), methods=methods),
         ]
-        return SizeLimitedBody(Starlette(routes=routes), self.bounds)
+        return SizeLimitedBody(Starlette(routes=routes), self.limits)
 
-    def _answer(self, handler: Callable[[Request], Awaitable[Response]]) -> Callable[[Request], Awaitable[Response]]:
-        async def answer(request: Request) -> Response:
+    def _handle_errors(
+        self, handler: Callable[[Request], Awaitable[Response]]
+    ) -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
             try:
                 return await handler(request)
-            except HttpError as refusal:
-                return refusal.response()
+            except HttpError as error:
+                return error.response()
             except ClientDisconnect:
                 return Response(status_code=499)
             except httpx2.TransportError as error:
-                log.warning("gateway.bridge_away", error=type(error).__name__)
-                sent = not isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout))
-                return JSONResponse({"error": "the bridge does not answer"}, status_code=502 if sent else 503)
+                log.warning("sandboxes.upstream_unreachable", error=type(error).__name__)
+                was_sent = not isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout))
+                return JSONResponse(
+                    {"error": "the desktop server does not respond"}, status_code=502 if was_sent else 503
+                )
             except Exception:
-                log.exception("gateway.failed", path=request.url.path)
-                return JSONResponse({"error": "the gateway failed; its log says why"}, status_code=500)
+                log.exception("sandboxes.request_failed", path=request.url.path)
+                return JSONResponse({"error": "internal gateway error; see the gateway log"}, status_code=500)
 
-        return answer
+        return handle
 
     def _token(self, request: Request) -> bytes:
         key = key_from_headers(request.headers)
-        found = [kept for kept in self._quotas if key_matches(key, kept)]
+        found = [expected for expected in self._quotas if key_matches(key, expected)]
         if not key or not found:
-            raise HttpError(
-                401, "a valid token is needed: Authorization: Bearer <token>", {"www-authenticate": "Bearer"}
-            )
+            raise _unauthorized()
         return found[0]
 
     def _find(self, request: Request) -> _Sandbox:
-        """The sandbox of a request that shows the token which created it, or its own key."""
+        """Return the sandbox of a request that has its key, or the token that created it."""
         key = key_from_headers(request.headers)
         sandbox = self._sandboxes.get(request.path_params["sandbox"])
         if sandbox is None:
             self._token(request)
-            raise HttpError(410, "there is no such sandbox, or it has ended; create a new one")
-        of_token, of_sandbox = key_matches(key, sandbox.token), key_matches(key, sandbox.kept)
-        if not key or not (of_token or of_sandbox):
-            raise HttpError(
-                401, "a valid token is needed: Authorization: Bearer <token>", {"www-authenticate": "Bearer"}
-            )
-        sandbox.heard_at = self.clock()
+            raise HttpError(410, "unknown or deleted sandbox; create a new one")
+        is_creator, is_holder = key_matches(key, sandbox.token_digest), key_matches(key, sandbox.key_digest)
+        if not key or not (is_creator or is_holder):
+            raise _unauthorized()
+        sandbox.last_used = self.clock()
         return sandbox
 
     async def _health(self, request: Request) -> Response:
@@ -172,169 +174,177 @@ class SandboxGatewayServer:
     async def _create(self, request: Request) -> Response:
         token = self._token(request)
         body = object_of(await request.body(), {"image", "width", "height", "ttl_s"})
-        ttl_s = number(body.get("ttl_s", 120.0), "ttl_s", 1.0, LONGEST_TTL_S)
+        ttl_s = number(body.get("ttl_s", 120.0), "ttl_s", 1.0, MAX_TTL_S)
         size = {
             name: int(number(body[name], name, 16, 8192)) for name in ("width", "height") if body.get(name) is not None
         }
-        if self._sweeper is None:
-            self._sweeper = asyncio.create_task(self._sweep())
+        if self._expiry_task is None:
+            self._expiry_task = asyncio.create_task(self._expire_periodically())
 
         async def create() -> Response:
-            most = self._quotas[token]
-            held = sum(each.token == token for each in self._sandboxes.values()) + self._pending.get(token, 0)
-            if most is not None and held >= most:
-                return _full(f"this token has {held} sandboxes, and may have {most}")
-            self._pending[token] = self._pending.get(token, 0) + 1
+            quota = self._quotas[token]
+            used = sum(each.token_digest == token for each in self._sandboxes.values()) + self._num_pending.get(
+                token, 0
+            )
+            if quota is not None and used >= quota:
+                return _quota_reply(f"this token has {used} of at most {quota} sandboxes")
+            self._num_pending[token] = self._num_pending.get(token, 0) + 1
             try:
-                found = await self._lease(size)
+                found = await self._acquire(size)
             finally:
-                self._pending[token] -= 1
+                self._num_pending[token] -= 1
             if found is None:
-                return _full("no bridge has a desktop free")
-            bridge, lease = found
+                return _quota_reply("no free desktop")
+            upstream, lease = found
             key = new_key()
-            sandbox = _Sandbox(secrets.token_hex(8), token, digest(key), bridge.http, lease, ttl_s, self.clock())
+            sandbox = _Sandbox(secrets.token_hex(8), token, digest(key), upstream.http, lease, ttl_s, self.clock())
             self._sandboxes[sandbox.id] = sandbox
-            bridge.held += 1
-            log.info("gateway.created", sandbox=sandbox.id, ttl_s=ttl_s)
-            return JSONResponse(_described(sandbox) | {"key": key}, status_code=201)
+            upstream.num_sandboxes += 1
+            log.info("sandboxes.created", sandbox=sandbox.id, ttl_s=ttl_s)
+            return JSONResponse(_sandbox_to_json(sandbox) | {"key": key}, status_code=201)
 
-        name = request.headers.get(REQUEST_ID)
-        return await self._created.run_once(f"{token.hex()} {name}" if name else None, create)
+        request_id = request.headers.get(REQUEST_ID)
+        return await self._replies.run_once(f"{token.hex()} {request_id}" if request_id else None, create)
 
-    async def _lease(self, size: dict[str, int]) -> tuple[_Bridge, dict[str, Any]] | None:
-        """A lease of the bridge that has given the fewest, or of the next; None when none has a desktop now.
+    async def _acquire(self, size: dict[str, int]) -> tuple[_Upstream, dict[str, Any]] | None:
+        """Return a lease of the least used server that has a free desktop; None if there is none.
 
-        Raises `Refused` (500) when every bridge answers something else: waiting would be in vain.
+        Raises `HttpError` (500) if every server fails with another status: waiting would not help.
         """
-        wrong: list[int] = []
-        for bridge in sorted(self._bridges, key=lambda each: each.held):
-            if bridge.silent_until > self.clock():
+        errors: list[int] = []
+        for upstream in sorted(self._upstreams, key=lambda each: each.num_sandboxes):
+            if upstream.unreachable_until > self.clock():
                 continue
             try:
-                reply = await bridge.http.post(
-                    "/leases", json={"template": size, "wait_s": 0.5}, headers=bridge.headers
+                reply = await upstream.http.post(
+                    "/leases", json={"template": size, "wait_s": 0.5}, headers=upstream.headers
                 )
             except httpx2.TransportError as error:
-                log.warning("gateway.bridge_away", error=type(error).__name__)
-                bridge.silent_until = self.clock() + RETRY_S
+                log.warning("sandboxes.upstream_unreachable", error=type(error).__name__)
+                upstream.unreachable_until = self.clock() + RETRY_S
                 continue
             if reply.status_code == 201:
-                return bridge, reply.json()
+                return upstream, reply.json()
             if reply.status_code == 400:
                 raise HttpError(400, str(reply.json().get("error", "")))
-            log.info("gateway.bridge_refused", bridge=str(bridge.http.base_url), status=reply.status_code)
-            if reply.status_code not in _FULL:
-                wrong.append(reply.status_code)
-        if len(wrong) == len(self._bridges):
+            log.info("sandboxes.upstream_rejected", server=str(upstream.http.base_url), status=reply.status_code)
+            if reply.status_code not in _QUOTA_STATUS:
+                errors.append(reply.status_code)
+        if len(errors) == len(self._upstreams):
             raise HttpError(
-                500, f"every bridge refuses the gateway ({wrong[-1]}); see that it has their key, and its log"
+                500,
+                f"all desktop servers rejected the gateway's API key ({errors[-1]}); check the key and the gateway log",
             )
         return None
 
     async def _list(self, request: Request) -> Response:
         token = self._token(request)
         return JSONResponse(
-            {"sandboxes": [_described(each) for each in self._sandboxes.values() if each.token == token]}
+            {"sandboxes": [_sandbox_to_json(each) for each in self._sandboxes.values() if each.token_digest == token]}
         )
 
-    async def _look(self, request: Request) -> Response:
-        return JSONResponse(_described(self._find(request)))
+    async def _get(self, request: Request) -> Response:
+        return JSONResponse(_sandbox_to_json(self._find(request)))
 
     async def _renew(self, request: Request) -> Response:
         sandbox = self._find(request)
         body = object_of(await request.body(), {"ttl_s"})
-        sandbox.ttl_s = number(body.get("ttl_s", sandbox.ttl_s), "ttl_s", 1.0, LONGEST_TTL_S)
+        sandbox.ttl_s = number(body.get("ttl_s", sandbox.ttl_s), "ttl_s", 1.0, MAX_TTL_S)
         reply = await sandbox.http.post(f"{sandbox.root}/renew", headers=sandbox.headers)
-        await self._check_there(sandbox, reply)
+        await self._check_lease(sandbox, reply)
         if reply.status_code != 200:
-            raise HttpError(503, f"its bridge answers {reply.status_code} now; ask again")
-        return JSONResponse(_described(sandbox))
+            raise HttpError(503, f"the desktop server replied {reply.status_code}; retry")
+        return JSONResponse(_sandbox_to_json(sandbox))
 
-    async def _check_there(self, sandbox: _Sandbox, reply: httpx2.Response) -> None:
-        """Raises `Refused` (410) when the bridge says that the lease is over."""
-        if reply.status_code in _GONE:
-            await self._end(sandbox, "its bridge has ended it")
-            raise HttpError(410, "its bridge has ended this sandbox; create a new one")
+    async def _check_lease(self, sandbox: _Sandbox, reply: httpx2.Response) -> None:
+        """Raise `HttpError` (410) if the desktop server has released the lease."""
+        if reply.status_code in _LEASE_LOST_STATUS:
+            await self._delete_sandbox(sandbox, "lease lost")
+            raise HttpError(410, "the desktop server has released this sandbox; create a new one")
 
     async def _delete(self, request: Request) -> Response:
         sandbox = self._find(request)
-        await self._end(sandbox, "asked for")
-        return JSONResponse(_described(sandbox) | {"state": "deleted"})
+        await self._delete_sandbox(sandbox, "requested")
+        return JSONResponse(_sandbox_to_json(sandbox) | {"state": "deleted"})
 
     async def _exec(self, request: Request) -> Response:
-        name = {frame_codec.REQUEST_HEADER: request.headers[REQUEST_ID]} if REQUEST_ID in request.headers else {}
-        return await self._pass_on(self._find(request), request, "/desktop/run", name)
+        headers = {frame_codec.REQUEST_HEADER: request.headers[REQUEST_ID]} if REQUEST_ID in request.headers else {}
+        return await self._forward(self._find(request), request, "/desktop/run", headers)
 
     async def _files(self, request: Request) -> Response:
-        return await self._pass_on(self._find(request), request, "/desktop/file", {})
+        return await self._forward(self._find(request), request, "/desktop/file", {})
 
     async def _port(self, request: Request) -> Response:
         sandbox = self._find(request)
         if request.path_params["port"] != OSWORLD_PORT:
-            raise HttpError(404, f"of the guest's ports only {OSWORLD_PORT} is served here")
+            raise HttpError(404, f"only port {OSWORLD_PORT} of the guest is served")
         path = request.path_params["path"]
         if any(part in (".", "..") for part in path.split("/")):
-            raise HttpError(400, "the path must not lead upwards")
-        return await self._pass_on(sandbox, request, f"/osworld/{path}", {})
+            raise HttpError(400, "the path must not contain . or .. segments")
+        return await self._forward(sandbox, request, f"/osworld/{path}", {})
 
-    async def _pass_on(self, sandbox: _Sandbox, request: Request, path: str, headers: dict[str, str]) -> Response:
-        kept = {"content-type": request.headers["content-type"]} if "content-type" in request.headers else {}
+    async def _forward(self, sandbox: _Sandbox, request: Request, path: str, headers: dict[str, str]) -> Response:
+        content_type = {"content-type": request.headers["content-type"]} if "content-type" in request.headers else {}
         try:
             url = httpx2.URL(sandbox.root + path, query=request.url.query.encode())
         except httpx2.InvalidURL:
-            raise HttpError(400, "the path holds characters that no address has") from None
+            raise HttpError(400, "the path contains characters that are invalid in a URL") from None
         body = await request.body()
-        sandbox.in_use += 1
+        sandbox.num_requests += 1
         try:
             reply = await sandbox.http.request(
-                request.method, url, content=body, headers=kept | headers | sandbox.headers
+                request.method, url, content=body, headers=content_type | headers | sandbox.headers
             )
         finally:
-            sandbox.in_use -= 1
-            sandbox.heard_at = self.clock()
-        await self._check_there(sandbox, reply)
-        passed = {name: reply.headers[name] for name in _PASSED_ON if name in reply.headers}
-        return Response(reply.content, status_code=reply.status_code, headers=passed)
+            sandbox.num_requests -= 1
+            sandbox.last_used = self.clock()
+        await self._check_lease(sandbox, reply)
+        reply_headers = {name: reply.headers[name] for name in _FORWARDED_HEADERS if name in reply.headers}
+        return Response(reply.content, status_code=reply.status_code, headers=reply_headers)
 
-    async def _end(self, sandbox: _Sandbox, reason: str) -> None:
+    async def _delete_sandbox(self, sandbox: _Sandbox, reason: str) -> None:
         if self._sandboxes.pop(sandbox.id, None) is None:
             return
-        for bridge in self._bridges:
-            bridge.held -= bridge.http is sandbox.http
-        log.info("gateway.deleted", sandbox=sandbox.id, reason=reason)
-        with contextlib.suppress(httpx2.TransportError):  # a bridge that is away ends it by itself
+        for upstream in self._upstreams:
+            upstream.num_sandboxes -= upstream.http is sandbox.http
+        log.info("sandboxes.deleted", sandbox=sandbox.id, reason=reason)
+        with contextlib.suppress(httpx2.TransportError):  # an unreachable server expires the lease itself
             await sandbox.http.delete(sandbox.root, headers=sandbox.headers)
 
-    async def reclaim(self) -> None:
-        """End what was not heard of within its time; what is being asked something is heard of."""
+    async def expire(self) -> None:
+        """Delete sandboxes that were not used within their TTL; a request in progress counts as use."""
         for sandbox in list(self._sandboxes.values()):
-            if not sandbox.in_use and self.clock() - sandbox.heard_at > sandbox.ttl_s:
-                await self._end(sandbox, "not renewed")
+            if not sandbox.num_requests and self.clock() - sandbox.last_used > sandbox.ttl_s:
+                await self._delete_sandbox(sandbox, "not renewed")
 
-    async def _sweep(self) -> None:
+    async def _expire_periodically(self) -> None:
         while True:
-            await asyncio.sleep(SWEEP_S)
+            await asyncio.sleep(EXPIRY_CHECK_S)
             try:
-                await self.reclaim()
-            except Exception:  # one sandbox that cannot be ended must not keep the others
-                log.exception("gateway.not_reclaimed")
+                await self.expire()
+            except Exception:  # one sandbox that cannot be deleted must not block the others
+                log.exception("sandboxes.expiry_failed")
 
     async def close(self) -> None:
-        """End every sandbox. Idempotent."""
-        if self._sweeper is not None:
-            self._sweeper.cancel()
-            self._sweeper = None
+        """Delete every sandbox. Idempotent."""
+        if self._expiry_task is not None:
+            self._expiry_task.cancel()
+            self._expiry_task = None
         for sandbox in list(self._sandboxes.values()):
-            await self._end(sandbox, "the gateway closes")
-        for bridge in self._bridges:
-            await bridge.http.aclose()
+            await self._delete_sandbox(sandbox, "the gateway is shutting down")
+        for upstream in self._upstreams:
+            await upstream.http.aclose()
 
 
-def _described(sandbox: _Sandbox) -> dict[str, Any]:
+def _sandbox_to_json(sandbox: _Sandbox) -> dict[str, Any]:
     size = {"width": sandbox.lease["width"], "height": sandbox.lease["height"]}
     return {"id": sandbox.id, "state": "ready", "ttl_s": sandbox.ttl_s, "ports": [OSWORLD_PORT], **size}
 
 
-def _full(message: str) -> Response:
+def _unauthorized() -> HttpError:
+    message = "missing or invalid token; send Authorization: Bearer <token>"
+    return HttpError(401, message, {"www-authenticate": "Bearer"})
+
+
+def _quota_reply(message: str) -> Response:
     return JSONResponse({"error": message}, status_code=429, headers={"retry-after": str(RETRY_S)})

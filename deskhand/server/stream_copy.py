@@ -1,6 +1,7 @@
-"""Bytes from one connection to another. Invariant: what has come is passed on whole and in order, and an end as an end.
+"""Copy bytes between two connections, including the end of stream.
 
-The standard library only: OSWorld's clients use it where nothing else of the bridge can be imported.
+Used by tunnels and port forwards. Standard library only: it also runs in environments without Deskhand's
+dependencies.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ _CHUNK = 64 << 10
 
 
 async def copy_stream(
-    source: asyncio.StreamReader, sink: asyncio.StreamWriter, heard: Callable[[], None] = lambda: None
+    source: asyncio.StreamReader, sink: asyncio.StreamWriter, on_data: Callable[[], None] = lambda: None
 ) -> None:
-    """Pass bytes until `source` has ended, and say so to `sink`; `heard` is called whenever some came. Raises `OSError`."""
+    """Copy until `source` ends, then signal the end to `sink`; calls `on_data` for each chunk. Raises `OSError`."""
     while data := await source.read(_CHUNK):
-        heard()
+        on_data()
         sink.write(data)
         await sink.drain()
     if sink.can_write_eof():
         sink.write_eof()
     else:
-        sink.close()  # TLS has no half of an end
+        sink.close()  # TLS cannot half-close

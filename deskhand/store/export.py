@@ -1,18 +1,20 @@
-"""Runs as plain files. Invariant: what is exported can be loaded back equal, and needs nothing of this project to be read.
+"""Export of a run to plain files that other programs can read, and loading it back.
+
+Used by `deskhand export`; `export_run` writes, `exported_episodes` reads.
 
 ```
-<folder>/run.json              format, what the run was created with, the ledger, checkpoints and groups
+<folder>/run.json              format, run metadata, episode counts, checkpoints and groups
 <folder>/metrics.jsonl         one JSON object per step
-<folder>/episodes.jsonl        one JSON object per finished episode: its row, and under "record" what is known of it
+<folder>/episodes.jsonl        one JSON object per finished episode: its row, and the full record under "record"
 <folder>/tensors/<id>.safetensors   arrays of the episode's call graph (below)
-<folder>/frames/ab/abcd....png      screens, named by the SHA-256 of their raw RGB bytes
+<folder>/frames/ab/abcd....png      screenshots, named by the SHA-256 of their raw RGB bytes
 ```
 
-In a record, "graph" lists the calls in order: id, parent (the call whose prompt + output this prompt starts with, or null),
-new_spans ([start, count, sha256] of images, in prompt positions), finish_reason, temperature, text. The safetensors file holds,
-joined over the calls, `new_prompt_ids` (of a call with a parent only the prompt ids after the parent's prompt + output),
-`token_ids` (sampled),
-`logprobs` (float64), `versions` of the weights, and `served_ids`; `<name>_lengths` says how many each call has (-1: as the prompt).
+In a record, "graph" lists the calls in order: id, parent (the call whose prompt + output this prompt starts with, or
+null), new_spans ([start, count, sha256] of images, in prompt positions), finish_reason, temperature, text. The
+safetensors file contains, concatenated over the calls, `new_prompt_ids` (for a call with a parent only the prompt ids
+after the parent's prompt + output), `token_ids` (sampled), `logprobs` (float64), `versions` of the weights, and
+`served_ids`; `<name>_lengths` holds the length for each call (-1: equal to the prompt).
 """
 
 from __future__ import annotations
@@ -28,20 +30,24 @@ from deskhand.errors import ConfigError
 from deskhand.store.png_frames import PngFrames
 from deskhand.store.run import EpisodeRow, Run
 
-FORMAT = 1
+FORMAT = 2
 
 
-def export_run(run: Run, folder: Path, *, purpose: str | None = None) -> int:
-    """Write the finished episodes (of one purpose, or all) with their screens; returns how many.
+def export_run(run: Run, folder: Path) -> int:
+    """Write the finished episodes with their screenshots and return their number.
 
-    Raises `ConfigError` when the folder is not empty, `InfrastructureError` when a screen is missing. Nothing half-written is left.
+    A failed export leaves nothing behind.
+
+    Raises:
+        ConfigError: The folder is not empty.
+        InfrastructureError: A screenshot is missing.
     """
     if folder.exists() and any(folder.iterdir()):
-        raise ConfigError(f"{folder} is not empty; export to a new folder")
+        raise ConfigError(f"{folder}: not empty; export to a new folder")
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        count = _write(run, partial, purpose)
+        count = _write(run, partial)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -51,11 +57,11 @@ def export_run(run: Run, folder: Path, *, purpose: str | None = None) -> int:
     return count
 
 
-def _write(run: Run, folder: Path, purpose: str | None) -> int:
+def _write(run: Run, folder: Path) -> int:
     (folder / "tensors").mkdir(parents=True)
     frames, count = PngFrames(folder / "frames"), 0
     with (folder / "episodes.jsonl").open("w", encoding="utf-8") as file:
-        for row in run.episodes(purpose):
+        for row in run.episodes():
             if row.finished_at is None or row.state == "in_flight":
                 continue
             record, tensors = run.episode(row.id)[1:] if run.has_record(row.id) else (None, b"")
@@ -67,21 +73,21 @@ def _write(run: Run, folder: Path, purpose: str | None) -> int:
             count += 1
     lines = "".join(json.dumps(line) + "\n" for line in run.metrics())
     (folder / "metrics.jsonl").write_text(lines, encoding="utf-8")
-    about = {
+    summary = {
         "format": FORMAT,
-        "about": run.metadata,
-        "books": run.episode_counts(),
+        "metadata": run.metadata,
+        "episode_counts": run.episode_counts(),
         "checkpoints": [
             {"step": each.step, "version": each.version, "created_at": each.created_at} for each in run.checkpoints()
         ],
         "groups": [asdict(group) for group in run.groups()],
     }
-    (folder / "run.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    (folder / "run.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     return count
 
 
 def screens_of(record: Mapping[str, Any]) -> set[str]:
-    """Names of all screens that an episode's record speaks of."""
+    """Return the names of all screenshots in an episode's record."""
     found = {step["frame_sha256"] for step in record["transcript"]["steps"]} | {
         record["transcript"]["last_frame_sha256"]
     }
@@ -89,21 +95,23 @@ def screens_of(record: Mapping[str, Any]) -> set[str]:
     return {sha256 for sha256 in found if sha256}
 
 
-def exported_about(folder: Path) -> dict[str, Any]:
-    """run.json. Raises `ConfigError` when the folder is no export of this format."""
+def exported_summary(folder: Path) -> dict[str, Any]:
+    """Return the contents of run.json. Raises `ConfigError` if the folder is not an export of this format."""
     path = Path(folder) / "run.json"
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
+        summary = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}; give a folder that an export wrote") from error
-    if about.get("format") != FORMAT:
-        raise ConfigError(f"{path} is of format {about.get('format')}; this version reads format {FORMAT}")
-    return about
+        raise ConfigError(f"{path}: cannot be read ({error}); choose a folder written by an export") from error
+    if summary.get("format") != FORMAT:
+        raise ConfigError(
+            f"{path}: export format {summary.get('format')}, this version reads format {FORMAT}; export the run again"
+        )
+    return summary
 
 
 def exported_episodes(folder: Path) -> Iterator[tuple[EpisodeRow, dict[str, Any] | None, bytes]]:
-    """(row, record, tensors) of every exported episode, as `Run.episode` gives them; record None: killed before it was recorded."""
-    exported_about(folder)
+    """Yield (row, record, tensors) of every exported episode; record is None if a kill interrupted the episode."""
+    exported_summary(folder)
     folder = Path(folder)
     with (folder / "episodes.jsonl").open(encoding="utf-8") as file:
         for line in file:
@@ -114,5 +122,5 @@ def exported_episodes(folder: Path) -> Iterator[tuple[EpisodeRow, dict[str, Any]
 
 
 def exported_frames(folder: Path) -> PngFrames:
-    """The screens of an export."""
+    """Return the screenshots of an export."""
     return PngFrames(Path(folder) / "frames")

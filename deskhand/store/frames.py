@@ -1,9 +1,10 @@
-"""Screens on disk, each once. Invariant: a file's name is the SHA-256 of the raw RGB pixels inside it; a file is whole or absent,
-and written after the one that it builds on.
+"""Screenshots of a run, each stored once under the SHA-256 of its raw RGB pixels.
 
-A file is a small header and one zstd frame: the RGB rows of the screen, or, where little has changed, the tiles that differ from
-another screen (a bit for each tile, then the pixels of those that differ; `tiles.py`). That one may build on another in turn, but
-at most `DEEPEST` follow each other before a screen is stored whole again: so many files and one more are read at most.
+Used by `store.run` as `Run.frames`. A file is a small header and one zstd frame with either all pixels or the tiles
+that differ from a base screenshot (one bit per tile, then the changed pixels; see `store.frame_delta`). A base may
+itself be a delta; a chain has at most `MAX_DELTA_CHAIN` deltas.
+
+Invariant: a file is complete or absent, and is written after its base.
 """
 
 from __future__ import annotations
@@ -31,40 +32,40 @@ _LEVEL = 6
 MAX_DELTA_CHAIN = 8
 REMEMBERED_BYTES = 64 << 20
 MIN_SIMILARITY = 0.3
-"""A screen builds on another when at most this share of its pixels differs (of every eighth pixel of every eighth row)."""
+"""Maximum share of differing pixels (of every eighth pixel of every eighth row) for a delta."""
 
 
 class Frames:
-    """Files under `folder`, in 256 subfolders by the first two hexadecimal digits. Safe to use from several threads."""
+    """Files under `folder`, in 256 subfolders by the first two hexadecimal digits. Thread-safe."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._known: set[str] = set()
         self._recent: OrderedDict[str, tuple[np.ndarray, int, np.ndarray]] = OrderedDict()
-        """Screens that were written or needed lately, on how many each builds, and a sample of its pixels."""
+        """Recently used screenshots: pixels, delta depth, and a sample of the pixels."""
         self._lock = threading.Lock()
         self._writing = threading.Lock()
 
     def path(self, sha256: str) -> Path:
-        """Where the screen of that name is or would be."""
+        """Return the path of the screenshot with that name, whether it exists or not."""
         return self.folder / sha256[:2] / f"{sha256}.zst"
 
     def put(self, sha256: str, rgb: np.ndarray) -> None:
-        """Keep a screen, `uint8[H, W, 3]`; nothing is written when it is there already."""
+        """Store a screenshot, `uint8[H, W, 3]`, unless it exists."""
         if sha256 in self._known:
             return
-        with self._writing:  # or two threads could build one screen on two others
+        with self._writing:  # otherwise two threads could write one file with different bases
             if not self.path(sha256).exists():
                 self._write(self.path(sha256), sha256, rgb)
         self._known.add(sha256)
 
     def _write(self, path: Path, sha256: str, rgb: np.ndarray) -> None:
         height, width = rgb.shape[:2]
-        base = self._likest(rgb)
+        base = self._choose_base(rgb)
         if base is None:
             depth, body = 0, rgb.tobytes()
         else:
-            before, depth = self._screen(base, MAX_DELTA_CHAIN)
+            before, depth = self._base(base, MAX_DELTA_CHAIN)
             depth, (changed, pixels) = depth + 1, frame_delta.encode_delta(before, rgb)
             body = np.packbits(changed).tobytes() + pixels
         head = _HEADER.pack(_MAGIC, width, height, depth, bytes.fromhex(base) if base else _WHOLE)
@@ -76,22 +77,20 @@ class Frames:
         self._remember(sha256, rgb, depth)
 
     def rgb(self, sha256: str) -> np.ndarray:
-        """`uint8[H, W, 3]`. Raises `InfrastructureError` when the file is missing, unreadable or holds other pixels."""
+        """Return the pixels, `uint8[H, W, 3]`. Raises `InfrastructureError` if missing, unreadable or altered."""
         pixels, _ = self._read(sha256)
         if hashlib.sha256(pixels.tobytes()).hexdigest() != sha256:
-            raise InfrastructureError(
-                f"screen {self.path(sha256)} does not hold the pixels that its name says; restore the file"
-            )
+            raise InfrastructureError(f"{self.path(sha256)}: pixels do not match the file name; restore the file")
         return pixels
 
     def png(self, sha256: str) -> bytes:
-        """The screen as a PNG. Raises `InfrastructureError` when the file is missing or unreadable."""
+        """Return the screenshot as PNG. Raises `InfrastructureError` if the file is missing or unreadable."""
         buffer = io.BytesIO()
         Image.fromarray(self._read(sha256)[0]).save(buffer, "PNG", compress_level=1)
         return buffer.getvalue()
 
     def size(self, sha256: str) -> tuple[int, int] | None:
-        """(width, height) from the file's header; None when the screen is not kept."""
+        """Return (width, height) from the file's header; None if the screenshot is not stored."""
         try:
             with self.path(sha256).open("rb") as file:
                 magic, width, height, _, _ = _HEADER.unpack(file.read(_HEADER.size))
@@ -105,8 +104,8 @@ class Frames:
     def __iter__(self) -> Iterator[str]:
         return (path.stem for path in sorted(self.folder.glob("??/*.zst")))
 
-    def builds_on(self, sha256: str) -> str | None:
-        """The screen from which a kept one was told apart; None for one that is stored whole. Raises `InfrastructureError`."""
+    def base_of(self, sha256: str) -> str | None:
+        """Return the base of a stored screenshot; None if it is stored whole. Raises `InfrastructureError`."""
         base = self._file(sha256)[3]
         return None if base == _WHOLE else base.hex()
 
@@ -117,55 +116,55 @@ class Frames:
             data = path.read_bytes()
             magic, width, height, depth, base = _HEADER.unpack(data[: _HEADER.size])
             if magic != _MAGIC or depth > MAX_DELTA_CHAIN or (depth == 0) != (base == _WHOLE):
-                raise ValueError("it is no screen of this version")
+                raise ValueError("not a screenshot file of this version")
             rows, columns = frame_delta.grid(width, height)
-            most = width * height * 3 + rows * columns
-            body = zstandard.ZstdDecompressor().decompress(data[_HEADER.size :], max_output_size=most)
+            max_bytes = width * height * 3 + rows * columns
+            body = zstandard.ZstdDecompressor().decompress(data[_HEADER.size :], max_output_size=max_bytes)
         except FileNotFoundError:
-            raise InfrastructureError(f"screen {path} is missing; the run folder is incomplete") from None
+            raise InfrastructureError(f"{path}: missing; the run directory is incomplete") from None
         except (OSError, ValueError, struct.error, zstandard.ZstdError) as error:
-            raise InfrastructureError(f"screen {path} cannot be read: {error}") from error
+            raise InfrastructureError(f"{path}: cannot be read ({error})") from error
         return width, height, depth, base, body
 
-    def _read(self, sha256: str, deepest: int = MAX_DELTA_CHAIN) -> tuple[np.ndarray, int]:
-        """The pixels, and on how many others they build, which are `deepest` at most. Raises `InfrastructureError`."""
+    def _read(self, sha256: str, max_depth: int = MAX_DELTA_CHAIN) -> tuple[np.ndarray, int]:
+        """Return the pixels and the delta depth. Raises `InfrastructureError`, also for a depth above `max_depth`."""
         width, height, depth, base, body = self._file(sha256)
         try:
-            if depth > deepest:  # so it ends, whatever the files say
-                raise ValueError("what builds on it builds on no more than it does")
+            if depth > max_depth:  # ends the recursion on damaged files
+                raise ValueError("frame delta chain is cyclic or too long")
             if depth == 0:
                 return np.frombuffer(body, np.uint8).reshape(height, width, 3), 0
-            before, _ = self._screen(base.hex(), depth - 1)
+            before, _ = self._base(base.hex(), depth - 1)
             if before.shape != (height, width, 3):
-                raise ValueError(f"{self.path(base.hex())}, on which it builds, is of another size")
+                raise ValueError(f"its base {self.path(base.hex())} has another size")
             rows, columns = frame_delta.grid(width, height)
             bits = -(-rows * columns // 8)
             changed = np.unpackbits(np.frombuffer(body[:bits], np.uint8), count=rows * columns).reshape(rows, columns)
             return frame_delta.apply_delta(before, changed, body[bits:]), depth
         except ValueError as error:
-            raise InfrastructureError(f"screen {self.path(sha256)} cannot be read: {error}") from error
+            raise InfrastructureError(f"{self.path(sha256)}: cannot be read ({error})") from error
 
-    def _screen(self, sha256: str, deepest: int) -> tuple[np.ndarray, int]:
-        """A screen that others build on, from memory or from its file."""
+    def _base(self, sha256: str, max_depth: int) -> tuple[np.ndarray, int]:
+        """Return pixels and depth of a base, from memory or from its file."""
         with self._lock:
             if sha256 in self._recent:
                 self._recent.move_to_end(sha256)
                 return self._recent[sha256][:2]
-        pixels, depth = self._read(sha256, deepest)
+        pixels, depth = self._read(sha256, max_depth)
         self._remember(sha256, pixels, depth)
         return pixels, depth
 
     def _remember(self, sha256: str, pixels: np.ndarray, depth: int) -> None:
         with self._lock:
             self._recent[sha256] = pixels, depth, _sample(pixels)
-            most = max(1, REMEMBERED_BYTES // pixels.nbytes)
-            while len(self._recent) > most:
+            max_entries = max(1, REMEMBERED_BYTES // pixels.nbytes)
+            while len(self._recent) > max_entries:
                 self._recent.popitem(last=False)
 
-    def _likest(self, rgb: np.ndarray) -> str | None:
-        """The screen in memory from which `rgb` differs least, if that is little and not too many build on each other there.
+    def _choose_base(self, rgb: np.ndarray) -> str | None:
+        """Return the most similar screenshot in memory; None if it differs too much or its chain is full.
 
-        The next best is no choice: many screens would build on it before one is whole again, and all of them differ more from it.
+        The second most similar is not considered: later screenshots would chain on it although they differ more.
         """
         sample = _sample(rgb)
         with self._lock:
@@ -181,6 +180,6 @@ class Frames:
 
 
 def _sample(rgb: np.ndarray) -> np.ndarray:
-    """One number for every eighth pixel of every eighth row."""
+    """Return one number for every eighth pixel of every eighth row."""
     red, green, blue = np.moveaxis(rgb[::8, ::8].astype(np.uint32), 2, 0)
     return red << 16 | green << 8 | blue

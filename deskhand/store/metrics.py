@@ -1,6 +1,7 @@
-"""Metrics for other programs. Invariant: the database is the truth; whatever a tracker does or fails to do, a run goes on.
+"""Metric trackers: metrics.jsonl, TensorBoard event files and Weights & Biases.
 
-TensorBoard's event files are always written where training is installed. Weights & Biases is asked for by name in the settings.
+Used by `store.run`. TensorBoard files are written whenever the `tensorboard` package is installed; Weights & Biases is
+enabled by `tracking.wandb`. Failing trackers are logged and never stop a run.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ log = structlog.get_logger()
 
 
 def append_line(path: Path, line: str) -> None:
-    """Add one line."""
+    """Append one line."""
     with path.open("a", encoding="utf-8") as file:
         file.write(line + "\n")
 
 
 def rewrite_lines(path: Path, lines: list[str]) -> None:
-    """Make the file hold exactly these lines; it is left alone when it already does."""
+    """Write exactly these lines, unless the file already has them."""
     text = "".join(f"{line}\n" for line in lines)
     if path.exists() and path.read_text(encoding="utf-8") == text:
         return
@@ -39,7 +40,7 @@ def rewrite_lines(path: Path, lines: list[str]) -> None:
 
 
 class Tracker(Protocol):
-    """Where every step's numbers go besides the database."""
+    """Receiver of the metrics of every step."""
 
     def add(self, step: int, metrics: Mapping[str, Any]) -> None: ...
 
@@ -47,8 +48,7 @@ class Tracker(Protocol):
 
 
 class EventFile:
-    """Scalars as TensorBoard events. Where the `tensorboard` package is not installed (it comes with training) nothing is
-    written."""
+    """TensorBoard event file; writes nothing if the `tensorboard` package is not installed."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -56,7 +56,7 @@ class EventFile:
         self._installed = importlib.util.find_spec("tensorboard") is not None
 
     def add(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Write every number in `metrics`; nested mappings become `outer/inner`."""
+        """Write all numbers in `metrics`; nested mappings become `outer/inner`."""
         if not self._installed:
             return
         event: Any = importlib.import_module("tensorboard.compat.proto.event_pb2")
@@ -75,18 +75,17 @@ class EventFile:
 
 
 class WandbRun:
-    """Scalars to Weights & Biases. One run folder is one run there, however often it is resumed; where and as whom it logs in is
-    the package's own affair (`wandb login`, WANDB_API_KEY, WANDB_MODE=offline).
+    """Weights & Biases run. A run directory maps to one W&B run, also after a resume.
+
+    Credentials are the package's own: `wandb login`, WANDB_API_KEY or WANDB_MODE=offline.
+    Raises `ConfigError` if the package is not installed or `wandb.init` fails.
     """
 
     def __init__(self, folder: Path, project: str, settings: Mapping[str, Any]) -> None:
-        """Raises `ConfigError` when the package is not installed or refuses."""
         try:
             library: Any = importlib.import_module("wandb")
         except ImportError as error:
-            raise ConfigError(
-                "tracking.wandb: the package wandb is not installed; pip install 'deskhand[wandb]'"
-            ) from error
+            raise ConfigError("tracking.wandb: wandb is not installed; pip install 'deskhand[wandb]'") from error
         name = hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]
         try:
             self._run = library.init(
@@ -94,14 +93,14 @@ class WandbRun:
             )
         except Exception as error:
             why = " ".join(str(error).split())[:200]
-            raise ConfigError(f"tracking.wandb: {why}; run wandb login, or set WANDB_MODE=offline") from error
+            raise ConfigError(f"tracking.wandb: {why}; run wandb login or set WANDB_MODE=offline") from error
 
     def add(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Send every number in `metrics`; a failure is logged and costs nothing else."""
+        """Send all numbers in `metrics`; failures are only logged."""
         try:
             self._run.log(dict(_scalars("", metrics)), step=step)
         except Exception as error:
-            log.warning("wandb", step=step, error=" ".join(str(error).split())[:200])
+            log.warning("wandb.failed", step=step, error=" ".join(str(error).split())[:200])
 
     def close(self) -> None:
         self._run.finish()

@@ -1,8 +1,9 @@
-"""What each sampled token is worth. Invariant: the worth of a token does not depend on how its episode is cut into rows.
+"""Advantages of sampled tokens.
 
-Algorithms with a group baseline give every token of an episode the episode's advantage, which the caller has computed over the
-group. PPO asks the critic for values, puts the tokens of an episode in the order of time, whatever rows they are in, and takes
-generalised advantages, whitened over all tokens of the step.
+Used by `trainer.trainer`. With a group baseline every token has the advantage of its episode. PPO computes generalized
+advantage estimates over the tokens of an episode in the order in which they were sampled, whitened over the step.
+
+Invariant: the advantage of a token does not depend on how its episode is split into sequences.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from deskhand.trainer.batch import TrainingSample
 
 @dataclass(frozen=True, slots=True)
 class AdvantageEstimate:
-    """For each row float32[sampled tokens]; `returns` and `values` are empty without a critic."""
+    """Arrays by sequence, float32[sampled tokens]; `returns` and `values` are empty without a critic."""
 
     advantages: list[np.ndarray]
     returns: list[np.ndarray] = field(default_factory=list)
@@ -28,7 +29,7 @@ class AdvantageEstimate:
 
     @property
     def explained_variance(self) -> float | None:
-        """1 - variance(returns - values) / variance(returns), over tokens; None where it says nothing."""
+        """1 - variance(returns - values) / variance(returns) over tokens; None if undefined."""
         if not self.returns:
             return None
         returns, values = np.concatenate(self.returns), np.concatenate(self.values)
@@ -37,27 +38,27 @@ class AdvantageEstimate:
 
 
 def group_advantages_of(samples: Sequence[TrainingSample]) -> AdvantageEstimate:
-    """Every token of a row is worth its episode's advantage."""
+    """Return the episode's advantage for every token."""
     return AdvantageEstimate(
         [np.full(sum(sample.sequence.sampled), sample.advantage, dtype=np.float32) for sample in samples]
     )
 
 
 def mean_reward(samples: Sequence[TrainingSample]) -> float:
-    """The mean over episodes, by their weights, of what they were worth."""
-    worth = {sample.episode_id: (sample.reward, sample.weight) for sample in samples}
-    rewards, weights = zip(*worth.values(), strict=True)
+    """Return the weighted mean reward of the episodes."""
+    episodes = {sample.episode_id: (sample.reward, sample.weight) for sample in samples}
+    rewards, weights = zip(*episodes.values(), strict=True)
     return float(np.average(rewards, weights=weights)) if sum(weights) > 0 else 0.0
 
 
 def gae_advantages_of(
     samples: Sequence[TrainingSample], values: Sequence[np.ndarray], config: CriticConfig
 ) -> AdvantageEstimate:
-    """Generalised advantages over each episode; `values`: the critic's, for each row."""
+    """Return generalized advantage estimates. `values`: predictions of the critic by sequence."""
     advantages = [np.zeros(len(row), dtype=np.float64) for row in values]
     returns = [np.zeros(len(row), dtype=np.float64) for row in values]
     for rows in _rows_of_episodes(samples).values():
-        order = _in_time(samples, rows)
+        order = _replies_in_order(samples, rows)
         if not order:
             continue
         value = np.concatenate([values[row][start:end] for row, start, end in order]).astype(np.float64)
@@ -95,14 +96,14 @@ def _rows_of_episodes(samples: Sequence[TrainingSample]) -> dict[str, list[int]]
     return rows
 
 
-def _in_time(samples: Sequence[TrainingSample], rows: Sequence[int]) -> list[tuple[int, int, int]]:
-    """The replies of an episode in the order in which they were sampled: (row, first, one past the last of its sampled tokens)."""
+def _replies_in_order(samples: Sequence[TrainingSample], rows: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return the replies of an episode in sampling order: (sequence, start, end) among its sampled tokens."""
     found: list[tuple[int, int, int, int]] = []
     for row in rows:
-        places = [place for place, length in samples[row].turns if length]
+        positions = [position for position, length in samples[row].turns if length]
         start = 0
         for number, length in enumerate(samples[row].reply_lengths()):
-            place = places[number] if places else len(found)
-            found.append((place, row, start, start + length))
+            position = positions[number] if positions else len(found)
+            found.append((position, row, start, start + length))
             start += length
     return [(row, start, end) for _, row, start, end in sorted(found)]

@@ -1,7 +1,7 @@
-"""Counts the bytes that torch holds. Invariant: a storage counts once, from its allocation to the death of its last tensor.
+"""Meter of the memory that torch tensors hold.
 
-Works on real tensors and on those of the meta device, which have shapes and no memory: so the peak of a computation can be known
-before there is room for it. What a kernel allocates and frees inside itself is not seen.
+Used by `trainer.meta_trace`. It works on real tensors and on the meta device, which has shapes but no memory, so the peak of
+a computation is known without running it. Allocations inside kernels are not counted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 
 class AllocationMeter(TorchDispatchMode):
-    """Inside the block, `live` are the bytes of storages made since it began, `peak` the most that there were at once."""
+    """Context that counts bytes of new storages: `live` now, and `peak`. Each storage counts once, until it is freed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -29,8 +29,8 @@ class AllocationMeter(TorchDispatchMode):
                 self._count(value.untyped_storage())
         return result
 
-    def know(self, *tensors: torch.Tensor) -> None:
-        """Tensors from before the block, which are not counted when an operation returns them."""
+    def ignore(self, *tensors: torch.Tensor) -> None:
+        """Do not count these existing tensors when an operation returns them."""
         for tensor in tensors:
             storage = tensor.untyped_storage()
             self._known[storage._cdata] = weakref.ref(storage)

@@ -1,9 +1,10 @@
-"""Rows in, micro-batches out. Invariant: each sampled token of each row is in exactly one micro-batch, with its own log-prob.
+"""Training samples and their packing into micro-batches.
 
-A row enters with the ids, spans and images that were recorded; nothing is rendered or tokenised here. A row that contradicts
-itself is refused with a `RecordError` before anything is computed.
+Used by `trainer.policy`. Sequences enter as recorded; nothing is rendered or tokenized here.
 
-Dimensions: B rows, T tokens, W trained tokens of a micro-batch.
+Invariant: each sampled token is in exactly one micro-batch, with its own log-prob.
+
+Dimensions: B sequences, T tokens, W trained tokens of a micro-batch.
 """
 
 from __future__ import annotations
@@ -25,23 +26,21 @@ from deskhand.types import PreparedImage
 
 @dataclass(frozen=True, slots=True)
 class TrainingSample:
-    """One row and what its episode is worth. Rows of one episode have equal `advantage`, `weight` and `reward`.
-
-    `weight`: factor on the episode in the mean over episodes.
-    """
+    """A sequence of an episode. Sequences of one episode have equal `advantage`, `weight` and `reward`."""
 
     sequence: Sequence
     advantage: float = 0.0
     episode_id: str = ""
     weight: float = 1.0
+    """Weight of the episode in the mean over episodes."""
     reward: float = 0.0
-    """What a critic is to predict."""
+    """Target of the critic."""
     turns: tuple[tuple[int, int], ...] = ()
-    """The replies of the row in order: (which of the episode's calls, how many tokens it sampled). Left out, each run of sampled
-    tokens is a reply, and the rows of an episode follow one another."""
+    """Replies in order: (index of the call in the episode, number of sampled tokens). If empty, each run of sampled
+    tokens is a reply, and the sequences of an episode are in order."""
 
     def reply_lengths(self) -> list[int]:
-        """Sampled tokens of each reply of the row, in order. Raises `RecordError` when they are not those of the row."""
+        """Return the number of sampled tokens of each reply. Raises `RecordError` if they do not add up."""
         sampled = np.asarray(self.sequence.sampled, dtype=np.int8)
         if not self.turns:
             edges = np.flatnonzero(np.diff(sampled, prepend=0, append=0))
@@ -49,51 +48,52 @@ class TrainingSample:
         lengths = [length for _, length in self.turns if length]
         if sum(lengths) != int(sampled.sum()):
             raise RecordError(
-                "replies", f"a row with {int(sampled.sum())} sampled tokens has replies of {sum(lengths)}"
+                "replies", f"a sequence with {int(sampled.sum())} sampled tokens has replies of {sum(lengths)} tokens"
             )
         return lengths
 
 
 @dataclass(frozen=True, slots=True)
 class TrainBatch:
-    """A micro-batch on the model's device. Entries of the `_W` tensors belong to the trained tokens, row by row, in order."""
+    """A micro-batch on the model's device. `_W` tensors list the trained tokens, sequence by sequence."""
 
     inputs: ModelInputs
-    """Without pixels: images are encoded once for all micro-batches."""
+    """Inputs without pixels; images are encoded once for all micro-batches."""
     rows: tuple[int, ...]
-    """Which samples these rows are."""
+    """Indices of the samples."""
     positions_W: Tensor
-    """int64; index of each trained token in the flattened B*T batch."""
+    """Index of each trained token in the flattened B*T batch, int64."""
     rows_W: Tensor
-    """int64; row of this batch that each token is in."""
+    """Row of each trained token in this batch, int64."""
     behaviour_logprobs_W: Tensor
     versions_W: Tensor
-    """int64; of the weights that sampled each token."""
+    """Version of the weights that sampled each token, int64."""
     after_image_W: Tensor
-    """bool; whether a picture stands before the token in its row."""
+    """Whether an image precedes the token, bool."""
     temperature: float
 
 
 @dataclass(slots=True)
 class MicrobatchPlan:
-    """Micro-batches that cover all rows."""
+    """Micro-batches that cover all sequences."""
 
     batches: list[TrainBatch] = field(default_factory=list)
     images: dict[str, PreparedImage] = field(default_factory=dict)
-    """The images that are shown, each once."""
+    """Images of the sequences by sha256."""
 
 
 def check_sequence(
     sequence: Sequence, images: Mapping[str, PreparedImage], image_token_id: int, banned_ids: Iterable[int] = ()
 ) -> None:
-    """Raise `RecordError` when a row contradicts itself, its images or the ids that can never be sampled."""
+    """Raise `RecordError` if a sequence is inconsistent, lacks an image or sampled a banned token."""
     length = len(sequence.token_ids)
     if not length == len(sequence.sampled) == len(sequence.logprobs) == len(sequence.versions):
         raise RecordError(
-            "lengths", f"a row of {length} ids has {len(sequence.sampled)} marks, {len(sequence.logprobs)} log-probs"
+            "lengths",
+            f"a sequence of {length} ids has {len(sequence.sampled)} marks, {len(sequence.logprobs)} log-probs",
         )
     if length and sequence.sampled[0]:
-        raise RecordError("no_prompt", "the first token of a row is marked as sampled; nothing precedes it")
+        raise RecordError("no_prompt", "the first token of a sequence is marked as sampled")
     banned = {image_token_id, *banned_ids}
     for token, sampled, logprob in zip(sequence.token_ids, sequence.sampled, sequence.logprobs, strict=True):
         if sampled and token in banned:
@@ -107,11 +107,11 @@ def plan_microbatches(
     sequences: Rows[Sequence],
     images: Mapping[str, PreparedImage],
     model: Any,
-    batch_tokens: int,
+    max_tokens: int,
 ) -> MicrobatchPlan:
-    """Pack checked rows into micro-batches of at most `batch_tokens` padded tokens and one temperature each.
+    """Pack checked sequences into micro-batches of at most `max_tokens` padded tokens and one temperature.
 
-    Rows are sorted by length, so little is padding. Rows without a sampled token are left out.
+    Sequences are sorted by length to reduce padding; those without a sampled token are skipped.
     """
     result = MicrobatchPlan()
     order = [index for index in range(len(sequences)) if any(sequences[index].sampled)]
@@ -121,7 +121,7 @@ def plan_microbatches(
         if chosen:
             longest = len(sequences[index].token_ids)
             other = sequences[chosen[0]].temperature != sequences[index].temperature
-            if other or longest * (len(chosen) + 1) > batch_tokens:
+            if other or longest * (len(chosen) + 1) > max_tokens:
                 result.batches.append(_batch(chosen, sequences, images, model))
                 chosen = []
         chosen.append(index)
@@ -136,11 +136,11 @@ def _batch(chosen: list[int], sequences: Rows[Sequence], images: Mapping[str, Pr
     rows = [sequences[index] for index in chosen]
     inputs = collate(rows, images, model, pixels=False)
     longest = inputs.input_ids_BT.shape[1]
-    positions, row_of, logprobs, versions, after_image = [], [], [], [], []
+    positions, owners, logprobs, versions, after_image = [], [], [], [], []
     for b, row in enumerate(rows):
         where = np.flatnonzero(row.sampled)
         positions.append(where + b * longest)
-        row_of.append(np.full(len(where), b))
+        owners.append(np.full(len(where), b))
         logprobs.append(np.asarray(row.logprobs, dtype=np.float32)[where])
         versions.append(np.asarray(row.versions, dtype=np.int64)[where])
         after_image.append(where > (row.spans[0].start if row.spans else longest))
@@ -149,7 +149,7 @@ def _batch(chosen: list[int], sequences: Rows[Sequence], images: Mapping[str, Pr
         inputs,
         tuple(chosen),
         torch.from_numpy(np.concatenate(positions)).to(device),
-        torch.from_numpy(np.concatenate(row_of)).to(device),
+        torch.from_numpy(np.concatenate(owners)).to(device),
         torch.from_numpy(np.concatenate(logprobs)).to(device),
         torch.from_numpy(np.concatenate(versions)).to(device),
         torch.from_numpy(np.concatenate(after_image)).to(device),

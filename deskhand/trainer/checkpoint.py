@@ -1,13 +1,17 @@
-"""Checkpoints of a training run. Invariant: a checkpoint is complete or absent, and resuming from it goes on bit for bit.
+"""Checkpoints of a training run.
 
-    <folder>/step-000012/  model.safetensors, config.json, tokenizer...   an ordinary Hugging Face checkpoint, adapters merged in
-                           model.safetensors.index.json                   tells servers that the next file holds no weights
-                           trainer.safetensors                            optimizer moments; adapters, masters and critic if any
-                           manifest.json                                  counters, caller's state, size and SHA-256 of every file
+Used by the recipes; start with `CheckpointManager`.
 
-A checkpoint is written beside its place, flushed to disk and then renamed, so a kill at any moment leaves the former ones.
-No random state is kept: all randomness of the trainer follows from its seed and step, that of what is sampled from the seeds of
-episodes (`agents.draws`).
+    <folder>/step-000012/  model.safetensors, config.json, tokenizer...   a Hugging Face checkpoint, LoRA merged in
+                           model.safetensors.index.json                   keeps servers from reading the next file as weights
+                           trainer.safetensors                            optimizer moments; LoRA, master weights, critic
+                           manifest.json                                  counters, caller's state, size and SHA-256 of files
+
+No random state is stored: the trainer's follows from its seed and step, sampling from the episodes' seeds
+(`agents.seeding`).
+
+Invariant: a checkpoint is complete or absent (it is written next to its folder, flushed and renamed), and resuming from it
+is bit-exact.
 """
 
 from __future__ import annotations
@@ -40,33 +44,35 @@ _PARAMETER = "parameter"
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What was loaded. `state`: what the caller gave to `save`. `skipped`: one line for every newer checkpoint that was damaged."""
+    """A loaded checkpoint."""
 
     step: int
     folder: Path
     state: dict[str, Any]
+    """State passed to `save`."""
     skipped: list[str] = field(default_factory=list)
+    """Errors of newer checkpoints that are damaged."""
 
 
 @dataclass(frozen=True, slots=True)
 class BestCheckpoint:
-    """The checkpoint with the highest held-out success so far; of equals the earlier."""
+    """The checkpoint with the highest held-out success so far; the earlier one of equals."""
 
     step: int
     success: float
 
 
 class CheckpointManager:
-    """The checkpoints of one run: the last `keep`, the best and that of step 0. One process writes at a time."""
+    """Checkpoints of one run; keeps the last `keep`, the best and that of step 0. Only one process may write."""
 
     def __init__(self, folder: Path, keep: int = 3) -> None:
         if keep < 1:
-            raise ConfigError(f"checkpoints to keep: {keep}; keep at least 1")
+            raise ConfigError(f"keep: must be at least 1, got {keep}")
         self.folder = folder
         self.keep = keep
 
     def steps(self) -> list[int]:
-        """Steps that have a folder, in order, damaged ones included."""
+        """Return the steps that have a folder, in order, including damaged ones."""
         if not self.folder.is_dir():
             return []
         found = (_NAME.fullmatch(entry.name) for entry in self.folder.iterdir())
@@ -76,8 +82,14 @@ class CheckpointManager:
         return self.folder / f"step-{step:06d}"
 
     def save(self, trainer: Trainer, assets: Path, state: dict[str, Any] | None = None) -> Path:
-        """Write the checkpoint of the trainer's present step. `assets`: checkpoint folder whose small files (tokenizer, chat
-        template, preprocessor) go along. `state`: JSON-able, given back by `load`. Raises `ConfigError` when the disk refuses.
+        """Write the checkpoint of the trainer's current step and return its folder.
+
+        Args:
+            assets: Checkpoint folder whose tokenizer, chat template and preprocessor files are copied.
+            state: JSON-serializable state that `load` returns.
+
+        Raises:
+            ConfigError: The disk cannot be written.
         """
         target = self.path(trainer.steps)
         draft = self.folder / f".saving-{target.name}"
@@ -109,14 +121,14 @@ class CheckpointManager:
             self._replace(draft, target)
         except (OSError, SafetensorError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
-            raise ConfigError(f"{target}: cannot be written ({why}); free the disk or change the folder") from error
+            raise ConfigError(f"{target}: cannot be written ({why}); free disk space") from error
         self._prune()
         return target
 
     def load(self, trainer: Trainer, step: int | None = None) -> Restored | None:
-        """Restore the newest sound checkpoint (or that of `step`) into `trainer`; None when there is none at all.
+        """Load the newest valid checkpoint, or that of `step`, into `trainer`; return None if there is none.
 
-        Raises `ConfigError` naming the file when every checkpoint is damaged, or the one asked for is.
+        Raises `ConfigError` if the requested checkpoint or all of them are damaged.
         """
         skipped: list[str] = []
         for candidate in reversed(self.steps()) if step is None else [step]:
@@ -129,11 +141,11 @@ class CheckpointManager:
                     raise
                 skipped.append(str(error))
         if skipped:
-            raise ConfigError(f"{skipped[0]} (no older checkpoint is sound)")
+            raise ConfigError(f"{skipped[0]} (all older checkpoints are damaged, too)")
         return None
 
     def latest_valid_before(self, step: int) -> Path | None:
-        """The folder of the newest checkpoint before `step` that is not damaged."""
+        """Return the newest valid checkpoint before `step`; None if there is none."""
         for candidate in reversed([each for each in self.steps() if each < step]):
             with suppress(ConfigError):
                 verify(self.path(candidate))
@@ -141,21 +153,18 @@ class CheckpointManager:
         return None
 
     def best(self) -> BestCheckpoint | None:
-        """None before anything was rated. Raises `ConfigError` when what was noted cannot be read."""
+        """Return the best checkpoint; None before any evaluation. Raises `ConfigError` if best.json is unreadable."""
         file = self.folder / "best.json"
         if not file.exists():
             return None
         try:
-            noted = json.loads(file.read_text(encoding="utf-8"))
-            return BestCheckpoint(int(noted["step"]), float(noted["success"]))
+            entry = json.loads(file.read_text(encoding="utf-8"))
+            return BestCheckpoint(int(entry["step"]), float(entry["success"]))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{file}: unreadable; remove it, and the next evaluation writes it anew") from error
+            raise ConfigError(f"{file}: unreadable; delete it, the next evaluation rewrites it") from error
 
     def record_eval(self, step: int, success: float) -> bool:
-        """Note a step's held-out success; a better one than all before is kept whatever follows, of equals the earlier step.
-
-        Returns whether it is kept now.
-        """
+        """Record the held-out success of a step; return whether it is the best so far."""
         before = self.best()
         if not math.isfinite(success) or (before is not None and before.step == step):
             return False
@@ -179,7 +188,7 @@ class CheckpointManager:
         shutil.rmtree(old, ignore_errors=True)
 
     def _prune(self) -> None:
-        """Remove what is no longer kept: out of sight in one rename first, so that a kill leaves no half of a checkpoint."""
+        """Delete old checkpoints. They are renamed first, so that a kill leaves no partial checkpoint."""
         best = self.best()
         kept = {0, best.step if best else 0}
         for step in [step for step in self.steps()[: -self.keep] if step not in kept]:
@@ -189,29 +198,27 @@ class CheckpointManager:
 
 
 def verify(folder: Path) -> dict[str, Any]:
-    """The manifest of a checkpoint whose files all have the size and the hash that it states; `ConfigError` otherwise."""
+    """Check the size and hash of all files; return the manifest. Raises `ConfigError` if one is missing or damaged."""
     file = folder / "manifest.json"
     try:
         manifest = json.loads(file.read_text(encoding="utf-8"))
         files: dict[str, dict[str, Any]] = manifest["files"]
         if manifest["format"] != _FORMAT:
-            raise ConfigError(
-                f"{file}: format {manifest['format']}, this version reads {_FORMAT}; use the version that wrote it"
-            )
+            raise ConfigError(f"{file}: checkpoint format {manifest['format']}, this version reads format {_FORMAT}")
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{file}: missing or unreadable; use another checkpoint") from error
     for name, expected in files.items():
         try:
-            sound = _fingerprint(folder / name) == expected
+            valid = _fingerprint(folder / name) == expected
         except OSError as error:
             raise ConfigError(f"{folder / name}: missing or unreadable; use another checkpoint") from error
-        if not sound:
-            raise ConfigError(f"{folder / name}: damaged (not the bytes that were saved); use another checkpoint")
+        if not valid:
+            raise ConfigError(f"{folder / name}: damaged (its hash differs from the manifest); use another checkpoint")
     return manifest
 
 
 def _trainer_tensors(trainer: Trainer) -> dict[str, Tensor]:
-    """What the model's own weights do not hold, under `<moment, or "parameter">/<name>`."""
+    """Return the tensors that model.safetensors lacks, as `<moment, or "parameter">/<name>`."""
     held = {tensor.data_ptr() for tensor in unwrap(trainer.policy.model).state_dict().values()}
     tensors: dict[str, Tensor] = {}
     for prefix, parameters, optimizer in trainer.parts():
@@ -224,7 +231,7 @@ def _trainer_tensors(trainer: Trainer) -> dict[str, Tensor]:
 
 
 def _index(weights: Path) -> str:
-    """Which file holds each tensor of the model: without one vLLM and SGLang take every safetensors file for weights."""
+    """Return the index of the model's tensors. Without it vLLM and SGLang read every safetensors file as weights."""
     with safe_open(weights, framework="pt") as file:
         names = sorted(file.keys())
     return (
@@ -236,11 +243,11 @@ def _index(weights: Path) -> str:
 
 
 def _restore(trainer: Trainer, folder: Path, manifest: dict[str, Any]) -> None:
-    """Load weights, moments and counters; everything is read and compared before anything is changed."""
+    """Load weights, moments and counters. Everything is read and compared before anything is changed."""
     adapter = trainer.policy.config.lora.model_dump(mode="json") if trainer.policy.config.lora else None
     if adapter != manifest["adapter"]:
         raise ConfigError(
-            f"{folder / 'manifest.json'}: saved with adapter {manifest['adapter']}, now {adapter}; set them equal"
+            f"policy.lora: checkpoint {folder} was saved with {manifest['adapter']}, got {adapter}; use its settings"
         )
     saved = _read(folder / "trainer.safetensors")
     copies: list[tuple[Tensor, Tensor]] = []
@@ -248,7 +255,7 @@ def _restore(trainer: Trainer, folder: Path, manifest: dict[str, Any]) -> None:
     def match(name: str, target: Tensor, value: Tensor | None) -> None:
         if value is None or value.shape != target.shape:
             raise ConfigError(
-                f"{folder}: no {name} of shape {tuple(target.shape)}; resume with the trainer that was saved"
+                f"{folder}: has no {name} of shape {tuple(target.shape)}; resume with the trainer settings of the run"
             )
         copies.append((target, value))
 
@@ -279,8 +286,8 @@ def _restore(trainer: Trainer, folder: Path, manifest: dict[str, Any]) -> None:
 def _state_of(
     saved: dict[str, Tensor], name: str, parameter: Tensor, optimizer: torch.optim.Optimizer
 ) -> dict[str, Any]:
-    """An optimizer's moments of one parameter. Its count of steps is a number in 8-bit optimizers, and lies on the processor unless
-    the optimizer is fused."""
+    """Return the optimizer state of one parameter."""
+    # The step count is an int in 8-bit optimizers, and a CPU tensor unless the optimizer is fused.
     found: dict[str, Any] = {}
     for key, value in saved.items():
         moment, _, owner = key.partition("/")
@@ -303,7 +310,7 @@ def _read(file: Path) -> dict[str, Tensor]:
 
 
 def _untied(weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Each tensor under its first name only, as safetensors wants."""
+    """Return each tensor under its first name only; safetensors rejects shared tensors."""
     names: dict[int, str] = {}
     for name, tensor in weights.items():
         names.setdefault(tensor.data_ptr(), name)

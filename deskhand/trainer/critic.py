@@ -1,10 +1,9 @@
-"""The critic of PPO. Invariant: a value is that of the state in which a token was sampled: it is read before the token is seen.
+"""Critic of PPO: a float32 value head on the hidden states of the policy or of a separate copy of the model.
 
-A linear head, float32, on hidden states: the policy's own (then the value loss may teach the trunk too), or those of a second
-copy of the model that is trained on values alone. The head's weight begins at 0 and its bias at the mean return of the first step:
-from a bias of 0 the values of some tokens rise to that mean sooner than those of others, and until all have arrived the difference
-speaks for or against tokens whatever became of their episodes. (A policy forgot how to end its replies by that.) The head is never
-published: an engine has no use for it.
+Used by `trainer.trainer`. With the policy's backbone, the value loss may train the backbone as well. The head is not pushed
+to engines.
+
+Invariant: the value of a token is predicted from the state before the token.
 """
 
 from __future__ import annotations
@@ -25,11 +24,11 @@ from deskhand.trainer.policy import Policy
 from deskhand.types import PreparedImage
 
 Targets = Callable[[TrainBatch], tuple[Tensor, Tensor, Tensor]]
-"""For the tokens of a micro-batch: returns, values before the step, coefficients, float32[W] each."""
+"""Returns, values before the step and loss weights of the tokens of a micro-batch, float32[W] each."""
 
 
 class Critic:
-    """Values for the sampled tokens of rows, and their training. `policy`: whose hidden states or whose copy it reads."""
+    """Value predictions for sampled tokens, and their training."""
 
     def __init__(self, policy: Policy, config: TrainerConfig) -> None:
         self.config: CriticConfig = config.critic
@@ -38,37 +37,39 @@ class Critic:
         torch.nn.init.zeros_(self.head.weight)
         torch.nn.init.zeros_(self.head.bias)
         self.own = policy.copy() if self.config.backbone == "separate" else None
-        self.trunk = self.own or policy
+        self.backbone = self.own or policy
         betas = (config.beta1, config.beta2)
         self._heads: dict[str, Tensor] = dict(self.head.named_parameters())
         self.optimizer = make_optimizer(self._heads, self.config.learning_rate, betas, 0.0)
-        self.trunk_optimizer = None
+        self.backbone_optimizer = None
         if self.own is not None:
             rate = self.config.backbone_learning_rate
-            self.trunk_optimizer = make_optimizer(
+            self.backbone_optimizer = make_optimizer(
                 self.own.parameters(), rate, betas, config.weight_decay, config.optimizer
             )
 
     def parts(self) -> Iterator[tuple[str, dict[str, Tensor], torch.optim.Optimizer]]:
-        """What belongs to the critic alone, for checkpoints: a name, parameters by name, their optimizer."""
+        """Yield (name, parameters, optimizer) of the critic's own parameters, for checkpoints."""
         yield "head", self._heads, self.optimizer
-        if self.own is not None and self.trunk_optimizer is not None:
-            yield "trunk", self.own.parameters(), self.trunk_optimizer
+        if self.own is not None and self.backbone_optimizer is not None:
+            yield "backbone", self.own.parameters(), self.backbone_optimizer
 
     @torch.no_grad()
-    def begin(self, value: float) -> None:
-        """Let every value be `value`, before the first update."""
+    def set_initial_value(self, value: float) -> None:
+        """Predict `value` everywhere. Call before the first update, with the mean return."""
+        # From a bias of 0 some tokens' values would reach the mean return earlier than others; until then the difference
+        # acts as an advantage. One policy unlearned its end-of-turn token this way.
         self.head.bias.fill_(value)
 
     def values(self, sequences: Sequence[graph.Sequence], images: Mapping[str, PreparedImage]) -> list[np.ndarray]:
-        """For each row float32[sampled tokens], under the weights of now."""
-        return self.trunk.each(sequences, images, lambda _, hidden_WH: self._read(hidden_WH))
+        """Return the values of each sequence, float32[sampled tokens], under the current weights."""
+        return self.backbone.each(sequences, images, lambda _, hidden_WH: self._read(hidden_WH))
 
     def _read(self, hidden_WH: Tensor) -> Tensor:
         return self.head(hidden_WH.float()).squeeze(-1)
 
     def loss(self, hidden_WH: Tensor, targets: tuple[Tensor, Tensor, Tensor]) -> Tensor:
-        """The value loss of tokens, times `coefficient`: on the policy's own hidden states it is added to the policy's loss."""
+        """Return the weighted value loss; with a shared backbone it is added to the policy's loss."""
         if not (self.own or self.config.train_backbone):
             hidden_WH = hidden_WH.detach()
         returns_W, values_W, coefficients_W = targets
@@ -78,7 +79,7 @@ class Critic:
     def accumulate(
         self, sequences: Sequence[graph.Sequence], images: Mapping[str, PreparedImage], targets: Targets
     ) -> float:
-        """Add the gradient of the value loss to a trunk of its own; returns the loss."""
+        """Add the gradient of the value loss to the separate backbone; return the loss."""
         assert self.own is not None
         total = 0.0
 
@@ -91,10 +92,10 @@ class Critic:
         self.own.accumulate_hidden(self.own.plan(sequences, images), loss)
         return total
 
-    def update(self, warmth: float, max_gradient_norm: float) -> None:
-        """One update of head and trunk, each clipped to its own norm. `warmth`: factor on the learning rates."""
-        clip_and_step(self._heads, self.optimizer, self.config.learning_rate * warmth, max_gradient_norm)
-        if self.own is not None and self.trunk_optimizer is not None:
+    def update(self, warmup: float, max_grad_norm: float) -> None:
+        """Update head and backbone, each clipped separately. `warmup`: factor on the learning rates."""
+        clip_and_step(self._heads, self.optimizer, self.config.learning_rate * warmup, max_grad_norm)
+        if self.own is not None and self.backbone_optimizer is not None:
             optimizer_step(
-                self.own, self.trunk_optimizer, self.config.backbone_learning_rate * warmth, max_gradient_norm
+                self.own, self.backbone_optimizer, self.config.backbone_learning_rate * warmup, max_grad_norm
             )

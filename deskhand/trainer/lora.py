@@ -1,7 +1,6 @@
-"""Low-rank adapters. Invariant: whoever takes weights gets the checkpoint's own names and shapes, adapters merged in; whoever takes
-an adapter gets what peft writes.
+"""LoRA adapters: injection by peft, export as merged weights or in peft's format.
 
-Adapters are injected in place by peft, so the forward pass needs to know nothing of them.
+Used by `trainer.policy`. Adapters are injected in place, so the forward pass is unchanged.
 """
 
 from __future__ import annotations
@@ -21,18 +20,19 @@ from deskhand.types import LoraWeights
 
 _NAME = "default"
 _VISION = ("qkv", "proj", "linear_fc1", "linear_fc2", "gate_proj", "up_proj", "down_proj")
-"""Projections of the blocks of Qwen3-VL's and Qwen2.5-VL's vision towers."""
+"""Projections in the vision towers of Qwen3-VL and Qwen2.5-VL."""
 
 
 def inject_lora(model: Any, config: LoraConfig) -> None:
-    """Freeze `model` and add adapters, in its own precision, to the named projections of its language model, and to its vision
-    tower where the settings say so. Raises `ConfigError` when one of the names is of no projection, and for 4 bits without their
-    library."""
+    """Freeze `model` and add adapters to the target modules of its language model and, if configured, vision tower.
+
+    Raises `ConfigError` if a target module does not exist, or peft or bitsandbytes is missing.
+    """
     quiet_bitsandbytes()
     try:
         from peft import LoraConfig, inject_adapter_in_model
     except ImportError as error:
-        raise ConfigError("adapter: the package peft is not installed; pip install peft") from error
+        raise ConfigError("policy.lora: peft is not installed; pip install peft") from error
     if config.load_in_4bit:
         quantize_linear(model)
     settings = LoraConfig(
@@ -47,7 +47,7 @@ def inject_lora(model: Any, config: LoraConfig) -> None:
     if unknown or not config.target_modules:
         names = ", ".join(unknown) or "nothing"
         raise ConfigError(
-            f"adapter.targets: the language model has no projection named {names}; it has {', '.join(sorted(found))}"
+            f"policy.lora.target_modules: unknown projection {names}; available: {', '.join(sorted(found))}"
         )
     inject_adapter_in_model(settings, model, adapter_name=_NAME)
     for name, parameter in model.named_parameters():
@@ -59,13 +59,13 @@ def inject_lora(model: Any, config: LoraConfig) -> None:
 
 
 def _modules(config: LoraConfig) -> str:
-    """The regular expression of the modules that get adapters, as peft takes it."""
+    """Return the regular expression of the adapted modules for peft."""
     tower = rf"|.*visual\.blocks\..*\.({'|'.join(_VISION)})" if config.vision else ""
     return rf"(.*language_model\..*\.({'|'.join(config.target_modules)}){tower})"
 
 
 def peft_config(config: LoraConfig, base: str) -> dict[str, Any]:
-    """The values of adapter_config.json; `base` names the model below it."""
+    """Return the values of adapter_config.json; `base` names the base model."""
     return {
         "peft_type": "LORA",
         "base_model_name_or_path": base,
@@ -79,14 +79,14 @@ def peft_config(config: LoraConfig, base: str) -> dict[str, Any]:
 
 
 def peft_key(parameter: str) -> str:
-    """What peft calls a parameter of an adapter in its files."""
+    """Return the name of an adapter parameter in peft's files."""
     return f"base_model.model.{parameter.replace(f'.{_NAME}.', '.')}"
 
 
 @torch.no_grad()
 def extract_lora(model: Any, config: LoraConfig) -> LoraWeights:
-    """A copy of the model's adapter, for an engine that holds the model below it. Its modules are named one by one: engines do not
-    read peft's regular expressions."""
+    """Return a copy of the adapter for an engine that holds the base model."""
+    # Modules are listed one by one, since engines do not read peft's regular expressions.
     weights = {peft_key(name): value.detach().clone() for name, value in model.named_parameters() if ".lora_" in name}
     modules = [*config.target_modules, *(_VISION if config.vision else ())]
     return LoraWeights(weights, {**peft_config(config, ""), "target_modules": modules, "task_type": "CAUSAL_LM"})
@@ -94,7 +94,7 @@ def extract_lora(model: Any, config: LoraConfig) -> LoraWeights:
 
 @contextmanager
 def lora_disabled(model: Any) -> Iterator[None]:
-    """The model without its adapters, inside the block."""
+    """Disable the adapters in the body."""
     layers = [
         module for module in model.modules() if hasattr(module, "base_layer") and hasattr(module, "enable_adapters")
     ]
@@ -109,11 +109,11 @@ def lora_disabled(model: Any) -> Iterator[None]:
 
 @torch.no_grad()
 def merged_weights(model: Any, device: str | None = None) -> dict[str, Tensor]:
-    """Copies of all weights under the checkpoint's names, on `device` (None: where they are), merged and copied one by one.
+    """Return copies of all weights under the checkpoint's names with LoRA merged in, on `device` or in place.
 
-    Tied tensors are one tensor under each of their names.
+    Tied weights share one tensor.
     """
-    state = model.state_dict()  # first: packed weights are put into their plain order by it
+    state = model.state_dict()  # first, since it restores the plain order of packed weights
     packed = {name: module for name, module in model.named_modules() if is_quantized(module)}
     adapted = {
         f"{name}.weight": module
@@ -132,7 +132,7 @@ def merged_weights(model: Any, device: str | None = None) -> dict[str, Tensor]:
         if plain in adapted:
             merged: Tensor = tensor + adapted[plain].get_delta_weight(_NAME).to(tensor.dtype)
             weights[plain] = merged.to(device or merged.device)
-        elif holder in packed:  # made just now: the next one may lie at the same place
+        elif holder in packed:  # a new tensor, whose address may be reused by the next one
             weights[plain] = tensor.to(device or tensor.device)
         else:
             key = tensor.data_ptr()

@@ -1,10 +1,8 @@
-"""float32 masters of weights in half precision. Invariant: no update of a weight and no sum of its gradients is ever rounded to
-half precision.
+"""float32 master copies of bfloat16 and float16 weights.
 
-A parameter in float32 is its own master. One in bfloat16 or float16 has a float32 copy: what the backward passes of the
-micro-batches leave at the parameter is moved to the copy at once and added up there, the optimizer updates the copy, and
-`write_back` rounds it into the parameter. bfloat16 holds 8 bits of a number: an update of less than 1/256 of a weight would
-otherwise be lost.
+Used by `trainer.policy`. Gradients of micro-batches are moved to the master and accumulated there in float32, the optimizer
+updates the master, and `sync_to_model` casts it back. In bfloat16 an update below 1/256 of a weight would be lost. A float32
+parameter is its own master.
 """
 
 from __future__ import annotations
@@ -16,7 +14,7 @@ from torch import Tensor
 
 
 class MasterWeights:
-    """`tensors`: by name, what an optimizer is to update; all of them float32 (or float64) with their gradients in `.grad`."""
+    """Master weights. `tensors` holds the tensors to optimize by name, in float32 or float64, with gradients in `.grad`."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         self._parameters = dict(parameters)
@@ -40,7 +38,7 @@ class MasterWeights:
 
     @torch.no_grad()
     def sync_to_model(self) -> None:
-        """Round the masters into the parameters."""
+        """Cast the masters into the parameters."""
         for name, parameter in self._parameters.items():
             if self.tensors[name] is not parameter:
                 parameter.copy_(self.tensors[name])

@@ -1,10 +1,10 @@
-"""What one micro-batch takes, found by running it without memory. Invariant: what is traced is the trainer's own code.
+"""Memory of one micro-batch, measured on torch's meta device with the trainer's own code.
 
-The whole model is built on torch's meta device: every tensor has its shape and dtype, and no element. One micro-batch goes forward
-and backward through `Policy`, and `Allocations` counts. Attention is traced as the fused kernels do it, which never hold a matrix
-of scores (FlashAttention-2, arXiv:2307.08691).
+Used by `trainer.memory_estimate`. The model is built without memory, one micro-batch runs forward and backward through
+`Policy`, and `AllocationMeter` counts. Attention is traced like fused kernels, which hold no matrix of scores
+(FlashAttention-2, arXiv:2307.08691).
 
-Dimensions: B rows, T tokens of a row, K keys, N image tokens, W sampled tokens, S patches.
+Dimensions: B sequences, T tokens of a sequence, K keys, N image tokens, W sampled tokens, S patches.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ATTENTION = "deskhand_traced"
 
 @dataclass(frozen=True)
 class MicrobatchShape:
-    """A micro-batch of `tokens`, with `images` image tokens and `sampled` trained tokens among them."""
+    """Micro-batch of `tokens` tokens, including `images` image tokens and `sampled` trained tokens."""
 
     tokens: int
     images: int
@@ -39,30 +39,30 @@ class MicrobatchShape:
 
 @dataclass(frozen=True)
 class MetaTrace:
-    """Bytes, unless it says otherwise."""
+    """Trace of the language model, in bytes unless stated otherwise."""
 
     parameters: float
-    """Number of weights of the language model, head included, adapters not; tied ones once."""
+    """Number of weights with the head, without LoRA; tied ones count once."""
     trained: float
-    """Number of weights that are trained, in the language model."""
+    """Number of trained weights."""
     weights: float
-    """Adapters included."""
+    """Weights including LoRA."""
     packable: float
-    """Number of weights that QLoRA keeps in 4 bits."""
+    """Number of weights that QLoRA quantizes to 4 bits."""
     largest_packable: float
-    """Of one of their matrices."""
+    """Number of weights of the largest quantized matrix."""
     saved: float
-    """Kept by the language model's forward pass for the backward pass."""
+    """Activations saved for the backward pass."""
     logits: float
-    """Logits, log-probs and what the loss keeps."""
+    """Logits, log-probs and tensors saved by the loss."""
     passing: float
-    """More, at the moment when most is held."""
+    """Additional bytes at the peak of the backward pass."""
     prefill: float
-    """The most that an engine's prefill of one row holds, without keys and values that stay."""
+    """Peak of an engine's prefill of one sequence, without the KV cache."""
 
 
 class _FusedAttention(torch.autograd.Function):
-    """Holds for the backward pass what a fused kernel holds: its inputs, its output and one number a query."""
+    """Saves what a fused kernel saves: inputs, output and one number per query."""
 
     @staticmethod
     def forward(ctx: Any, query_BNTD: Tensor, key_BKTD: Tensor, value_BKTD: Tensor) -> Tensor:
@@ -80,15 +80,14 @@ class _FusedAttention(torch.autograd.Function):
 def _attention(
     module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any = None, **_: Any
 ) -> tuple[Tensor, None]:
-    """With a mask transformers repeats the keys for every head, and torch makes numbers of the mask."""
-    if attention_mask is not None:
+    if attention_mask is not None:  # transformers then repeats the keys for every head, and torch converts the mask
         key, value = (repeat_kv(part, module.num_key_value_groups) for part in (key, value))
         attention_mask = attention_mask.to(query.dtype)
     return _FusedAttention.apply(query, key, value), None  # pyright: ignore[reportReturnType]
 
 
 def _built(values: dict[str, Any], dtype: str) -> Any:
-    """The model on the meta device; call it inside `torch.device("meta")`."""
+    """Build the model; call inside `torch.device("meta")`."""
     AttentionInterface.register(ATTENTION, _attention)
     model = architectures.build(values).to(getattr(torch, dtype))
     for module in model.modules():
@@ -98,7 +97,7 @@ def _built(values: dict[str, Any], dtype: str) -> Any:
 
 
 def deepstack(values: dict[str, Any]) -> list[int]:
-    """Tower layers whose features go to the decoder beside the last one's."""
+    """Return the vision layers whose features go to the decoder in addition to the last one's."""
     return values["vision_config"].get("deepstack_visual_indexes", []) if values["model_type"] == "qwen3_vl" else []
 
 
@@ -109,16 +108,17 @@ def trace_language_model(
     shape: MicrobatchShape,
     prefill: tuple[int, int],
     *,
-    tower_learns: bool,
+    train_tower: bool,
 ) -> MetaTrace:
-    """Trace the language model of an architecture.
+    """Trace the language model.
 
-    `prefill`: tokens that an engine runs in one pass, and keys that they attend to. `tower_learns`: gradients go on to the
-    screenshots' features.
+    Args:
+        prefill: Tokens of one prefill pass, and keys that they attend to.
+        train_tower: Whether gradients propagate to image features.
     """
     config = config.model_copy(update={"train_vision": True})
     if config.lora is not None and config.lora.load_in_4bit:
-        config = config.model_copy(update={"adapter": config.lora.model_copy(update={"quantise": False})})
+        config = config.model_copy(update={"lora": config.lora.model_copy(update={"load_in_4bit": False})})
     values = {**values, "vision_config": {**values["vision_config"], "depth": 1}}
     with torch.device("meta"):
         model = _built(values, dtype)
@@ -131,15 +131,15 @@ def trace_language_model(
         gradients = [torch.zeros_like(tensor) for tensor in trained.values()]
         for tensor, gradient in zip(trained.values(), gradients, strict=True):
             tensor.grad = gradient
-        width, kept = values["text_config"]["hidden_size"], torch.float32 if tower_learns else getattr(torch, dtype)
+        width, kept = values["text_config"]["hidden_size"], torch.float32 if train_tower else getattr(torch, dtype)
         leaves = tuple(torch.zeros(shape.images, width, dtype=kept) for _ in range(1 + len(deepstack(values))))
         for leaf in leaves:
-            leaf.requires_grad_(tower_learns)
+            leaf.requires_grad_(train_tower)
         batch = _batch(shape)
         counted = AllocationMeter()
-        counted.know(*model.parameters(), *model.buffers(), *trained.values(), *gradients, *leaves)
+        counted.ignore(*model.parameters(), *model.buffers(), *trained.values(), *gradients, *leaves)
         with counted:
-            hidden_WH = policy.hidden(batch, _Given(leaves))
+            hidden_WH = policy.hidden(batch, _FixedFeatures(leaves))
             saved = counted.live
             scores = policy.scores(batch, hidden_WH)
             logits = counted.live - saved
@@ -159,8 +159,8 @@ def trace_language_model(
         )
 
 
-class _Given:
-    """In place of `Features`: the features of every screenshot of the micro-batch."""
+class _FixedFeatures:
+    """Stand-in for `VisionFeatureCache`."""
 
     def __init__(self, leaves: tuple[Tensor, ...]) -> None:
         self._leaves = leaves
@@ -172,8 +172,8 @@ class _Given:
 def _batch(shape: MicrobatchShape) -> TrainBatch:
     numbers_N, numbers_W = torch.zeros(shape.images, dtype=torch.int64), torch.ones(shape.sampled, dtype=torch.int64)
     ids_BT = torch.zeros(1, shape.tokens, dtype=torch.int64)
-    marks_BT, places_3BT = ids_BT.bool(), torch.zeros(3, 1, shape.tokens, dtype=torch.int64)
-    inputs = ModelInputs(ids_BT, marks_BT, places_3BT, ids_BT, None, None, (), numbers_N, numbers_N)
+    marks_BT, positions_3BT = ids_BT.bool(), torch.zeros(3, 1, shape.tokens, dtype=torch.int64)
+    inputs = ModelInputs(ids_BT, marks_BT, positions_3BT, ids_BT, None, None, (), numbers_N, numbers_N)
     return TrainBatch(
         inputs,
         rows=(0,),
@@ -186,8 +186,8 @@ def _batch(shape: MicrobatchShape) -> TrainBatch:
     )
 
 
-class _Keys:
-    """In place of the engine's storage: keys and values of `keys` tokens for every layer."""
+class _FixedCache:
+    """Stand-in for the KV cache, with `keys` tokens."""
 
     def __init__(self, config: Any, keys: int, dtype: torch.dtype) -> None:
         size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
@@ -198,31 +198,33 @@ class _Keys:
 
 
 def _prefill(model: Any, tokens: int, keys: int) -> float:
-    """A prefill that begins with reused keys: every query has a mask over all keys."""
+    """Trace a prefill after cached keys: every query has a mask over all keys."""
     counted = AllocationMeter()
-    cache = _Keys(model.config.text_config, keys, model.lm_head.weight.dtype)
-    counted.know(*model.parameters(), *model.buffers(), cache.stored)
+    cache = _FixedCache(model.config.text_config, keys, model.lm_head.weight.dtype)
+    counted.ignore(*model.parameters(), *model.buffers(), cache.stored)
     with torch.no_grad(), counted:
-        ids_BT, places_3BT = torch.zeros(1, tokens, dtype=torch.int64), torch.zeros(3, 1, tokens, dtype=torch.int64)
-        forward_decoder(model, ids_BT, places_3BT, mask=torch.ones(1, 1, tokens, keys, dtype=torch.bool), cache=cache)
+        ids_BT, positions_3BT = torch.zeros(1, tokens, dtype=torch.int64), torch.zeros(3, 1, tokens, dtype=torch.int64)
+        forward_decoder(
+            model, ids_BT, positions_3BT, mask=torch.ones(1, 1, tokens, keys, dtype=torch.bool), cache=cache
+        )
     return counted.peak
 
 
 @dataclass(frozen=True)
 class VisionMetaTrace:
-    """The vision tower, bytes unless it says otherwise."""
+    """Trace of the vision tower, in bytes unless stated otherwise."""
 
     parameters: int
-    """Number of its weights."""
+    """Number of weights without LoRA."""
     trained: int
-    """Number of those, or of the adapters', that are trained."""
+    """Number of trained weights, including LoRA."""
     weights: int
     saved: float
-    """Kept for the backward pass by a forward pass over the image traced; 0 when the tower is frozen."""
+    """Activations saved for the backward pass of one image; 0 if the tower is frozen."""
     passing: float
-    """More, at the moment when most is held."""
-    looking: float
-    """The most that a pass without gradients holds."""
+    """Additional bytes at the peak of the backward pass."""
+    inference: float
+    """Peak of a pass without gradients."""
 
 
 def trace_vision_tower(values: dict[str, Any], dtype: str, patches_S: int, config: PolicyConfig) -> VisionMetaTrace:
@@ -238,24 +240,26 @@ def trace_vision_tower(values: dict[str, Any], dtype: str, patches_S: int, confi
             sum(part) for part in zip(*((p.numel(), p.nbytes) for p in visual.parameters()), strict=True)
         )
         if config.lora is not None:
-            config = config.model_copy(update={"adapter": config.lora.model_copy(update={"quantise": False})})
+            config = config.model_copy(update={"lora": config.lora.model_copy(update={"load_in_4bit": False})})
         policy = Policy(model, config)
         trained = {name: tensor for name, tensor in policy.parameters().items() if ".visual." in name}
         gradients = [torch.zeros_like(tensor) for tensor in trained.values()]
         for tensor, gradient in zip(trained.values(), gradients, strict=True):
             tensor.grad = gradient
         known = [*visual.parameters(), *visual.buffers(), *trained.values(), *gradients]
-        saved, passing = _look(visual, values["vision_config"], patches_S, known, learns=True) if trained else (0, 0)
-        _, looking = _look(visual, values["vision_config"], patches_S, known, learns=False)
+        saved, passing = (
+            _trace_image(visual, values["vision_config"], patches_S, known, backward=True) if trained else (0, 0)
+        )
+        _, inference = _trace_image(visual, values["vision_config"], patches_S, known, backward=False)
         return VisionMetaTrace(
-            parameters, sum(part.numel() for part in trained.values()), weights, saved, passing, looking
+            parameters, sum(part.numel() for part in trained.values()), weights, saved, passing, inference
         )
 
 
-def _look(
-    visual: Any, vision: dict[str, Any], patches_S: int, known: list[Tensor], *, learns: bool
+def _trace_image(
+    visual: Any, vision: dict[str, Any], patches_S: int, known: list[Tensor], *, backward: bool
 ) -> tuple[float, float]:
-    """(saved, more at the peak) of one image through patch embedding, blocks and mergers, each of which reads its own block."""
+    """Return (saved, additional peak) bytes of one image through patch embedding, blocks and mergers."""
     counted = AllocationMeter()
     ends = np.array([0, patches_S])
     head_size = vision["hidden_size"] // vision["num_heads"]
@@ -264,16 +268,16 @@ def _look(
     )
     pixels = torch.zeros(patches_S, 3 * vision.get("temporal_patch_size", 2) * vision["patch_size"] ** 2)
     angles = torch.zeros(patches_S, head_size), torch.zeros(patches_S, head_size)
-    counted.know(*known, pixels, *angles)
-    with torch.set_grad_enabled(learns), counted:
+    counted.ignore(*known, pixels, *angles)
+    with torch.set_grad_enabled(backward), counted:
         hidden_SH, merged = visual.patch_embed(pixels), []
         for index, block in enumerate(visual.blocks):
             hidden_SH = block(hidden_SH, cu_seqlens=ends, position_embeddings=angles)
             if index in merging:
                 merged.append(merging[index](hidden_SH))
         merged.append(visual.merger(hidden_SH))
-        saved = counted.live if learns else 0
-        if learns:
-            learning = [part for part in merged if part.requires_grad]
-            torch.autograd.backward(learning, [torch.zeros_like(part) for part in learning])
+        saved = counted.live if backward else 0
+        if backward:
+            trained_parts = [part for part in merged if part.requires_grad]
+            torch.autograd.backward(trained_parts, [torch.zeros_like(part) for part in trained_parts])
         return saved, counted.peak - saved

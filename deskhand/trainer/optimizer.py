@@ -1,4 +1,9 @@
-"""One optimizer update. Invariant: a gradient that is not finite never touches the weights."""
+"""Optimizers and one optimizer update.
+
+Used by `trainer.trainer`, `trainer.critic` and `trainer.supervised`.
+
+Invariant: a gradient that is not finite never changes the weights.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +27,9 @@ def make_optimizer(
     weight_decay: float,
     kind: OptimizerName = "adamw_fused",
 ) -> torch.optim.Optimizer:
-    """AdamW (arXiv:1711.05101); weight decay for matrices only, not for gains, biases and positions.
+    """Return AdamW (arXiv:1711.05101) with weight decay for matrices only, not for gains, biases and positions.
 
-    "adamw_8bit" keeps its moments in 8 bits (arXiv:2110.02861). Raises `ConfigError` where its library does not load.
+    "adamw_8bit" stores its moments in 8 bits (arXiv:2110.02861). Raises `ConfigError` if bitsandbytes cannot be loaded.
     """
     decayed = [parameter for parameter in parameters.values() if parameter.ndim >= 2]
     plain = [parameter for parameter in parameters.values() if parameter.ndim < 2]
@@ -36,23 +41,23 @@ def make_optimizer(
     if kind != "adamw_8bit":
         return torch.optim.AdamW(groups, lr=learning_rate, betas=betas, fused=kind == "adamw_fused")
     if any(parameter.device.type == "cpu" for parameter in parameters.values()):
-        raise ConfigError("trainer.optimizer: adamw_8bit needs a GPU; take adamw_fused on a CPU")
+        raise ConfigError("trainer.optimizer: adamw_8bit needs a GPU; use adamw_fused")
     try:
         library: Any = importlib.import_module("bitsandbytes.optim")
     except (ImportError, RuntimeError, OSError) as error:
         why = " ".join(str(error).split())[:200]
         raise ConfigError(
-            f"trainer.optimizer: adamw_8bit needs the package bitsandbytes ({why}); install it"
+            f"trainer.optimizer: adamw_8bit needs bitsandbytes ({why}); pip install bitsandbytes"
         ) from error
     return library.AdamW8bit(groups, lr=learning_rate, betas=betas)
 
 
 def optimizer_step(
-    policy: Policy, optimizer: torch.optim.Optimizer, learning_rate: float, max_gradient_norm: float
+    policy: Policy, optimizer: torch.optim.Optimizer, learning_rate: float, max_grad_norm: float
 ) -> tuple[float, bool]:
-    """Clip the gradient to `max_gradient_norm`, update the policy's weights, clear the gradient.
+    """Clip the gradient, update the policy's weights and clear the gradient.
 
-    Returns the norm before clipping, and whether the weights were updated: they are not when the norm is 0 or not finite.
+    Return the norm before clipping and whether the weights were updated; they are not if it is 0 or not finite.
     """
 
     def step() -> None:
@@ -60,18 +65,18 @@ def optimizer_step(
             optimizer.step()
             policy.write_back()
 
-    return clip_and_step(policy.parameters(), optimizer, learning_rate, max_gradient_norm, step)
+    return clip_and_step(policy.parameters(), optimizer, learning_rate, max_grad_norm, step)
 
 
 def clip_and_step(
     parameters: Mapping[str, Tensor],
     optimizer: torch.optim.Optimizer,
     learning_rate: float,
-    max_gradient_norm: float,
+    max_grad_norm: float,
     step: Callable[[], Any] | None = None,
 ) -> tuple[float, bool]:
-    """The same for parameters of any kind; `step` is called in place of `optimizer.step`."""
-    norm = torch.nn.utils.clip_grad_norm_(parameters.values(), max_gradient_norm).item()
+    """Do the same for any parameters; `step` replaces `optimizer.step`."""
+    norm = torch.nn.utils.clip_grad_norm_(parameters.values(), max_grad_norm).item()
     usable = 0.0 < norm < float("inf")
     if usable:
         for group in optimizer.param_groups:
@@ -82,13 +87,13 @@ def clip_and_step(
 
 
 def warmup_factor(step: int, warmup_steps: int) -> float:
-    """Factor on the learning rate of update `step` (from 0): rises linearly to 1 at update `warmup_steps`."""
+    """Return the learning-rate factor of update `step` (from 0): linear to 1 at update `warmup_steps`."""
     return min(1.0, (step + 1) / (warmup_steps + 1))
 
 
 @contextlib.contextmanager
 def torch_threads(count: int | None) -> Iterator[None]:
-    """Use `count` torch threads inside the block; None changes nothing."""
+    """Use `count` torch threads in the body; None changes nothing."""
     before = torch.get_num_threads()
     if count is not None:
         torch.set_num_threads(count)

@@ -1,9 +1,10 @@
-"""The model that is trained. Invariant: its log-probs are those of `engines.base.Sampling`, and each image is encoded once.
+"""The trained model: scores sequences and computes gradients of functions of their log-probs.
 
-Within one gradient the vision tower runs once per unique image, whatever number of rows and micro-batches show it (and within a
-whole step where nothing trains it: `encoding_once`): the features become leaves of the micro-batches' graphs, their gradients add
-up, and one backward pass through the tower follows.
-The model stays in eval mode: dropout would make the trainer's log-probs differ from the engine's.
+Used by `trainer.trainer` and `trainer.supervised`. The vision tower runs once per unique image and gradient (once per step
+if it is frozen): the features are leaves of the micro-batches' graphs, and one backward pass through the tower follows.
+The model stays in eval mode, since dropout would make log-probs differ from the engine's.
+
+Invariant: log-probs follow the definition in `types.Sampling`.
 
 Dimensions: W trained tokens of a micro-batch, S rows of image features, H hidden size, V vocabulary.
 """
@@ -33,20 +34,22 @@ from deskhand.types import LoraWeights, PreparedImage
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
-    """float32[W] in nats: log-probs of the trained tokens (with gradient) and the entropy where each was sampled (without)."""
+    """Log-probs (with gradient) and entropies (without) of the trained tokens, float32[W] in nats."""
 
     logprobs_W: Tensor
     entropies_W: Tensor
     hidden_WH: Tensor
-    """What each token was sampled from (with gradient)."""
+    """Hidden state that each token was sampled from, with gradient."""
 
 
 class Policy:
-    """A checkpoint's model with the means to score recorded rows and to take gradients of functions of their log-probs.
+    """Model of a checkpoint under training.
 
-    `banned_ids` must be those of the engine's `Sampling`; the image placeholder always belongs to them. `seed`: of the
-    adapters' first values. `lock` is held while
-    weights change and while they are copied.
+    Args:
+        banned_ids: Token ids that are never sampled; must equal those of the engine. The image placeholder is added.
+        seed: Seed of the initial LoRA weights.
+
+    `lock` is held while weights are changed or copied.
     """
 
     def __init__(
@@ -56,10 +59,10 @@ class Policy:
         self.config = config or PolicyConfig()
         self.banned_ids = tuple(sorted({*banned_ids, unwrap(model).config.image_token_id}))
         self.lock = threading.Lock()
-        self.aside: Callable[[], AbstractContextManager[None]] = nullcontext
-        """Entered while the model computes something else than the policy; an engine that shares it samples nothing meanwhile."""
+        self.pause_engine: Callable[[], AbstractContextManager[None]] = nullcontext
+        """Context entered while the model temporarily is not the policy; pauses an engine that shares its weights."""
         self._reference: Policy | None = None
-        self._kept: VisionFeatureCache | None = None
+        self._cached_features: VisionFeatureCache | None = None
         if not self.config.train_vision:
             unwrap(model).model.visual.requires_grad_(False)
         if self.config.lora is not None:
@@ -73,27 +76,31 @@ class Policy:
         )
 
     def parameters(self) -> dict[str, Tensor]:
-        """What an optimizer is to update, by name, tied parameters once: the trained parameters, or the float32 masters of those
-        that are kept in half precision. Gradients are at these."""
+        """Return the tensors an optimizer updates, by name: parameters, or float32 masters of half-precision ones.
+
+        Their `.grad` holds the gradients. Tied parameters appear once.
+        """
         return self._masters.tensors
 
     def write_back(self) -> None:
-        """Bring the model up to its masters after an update; call it with the lock."""
+        """Copy the master weights into the model. Call with `lock` held."""
         self._masters.sync_to_model()
 
     @property
     def is_rounded(self) -> bool:
-        """Whether the weights differ from the checkpoint's from the start, because some are kept in 4 bits."""
+        """Whether the initial weights differ from the checkpoint because of 4-bit quantization."""
         return self.config.lora is not None and self.config.lora.load_in_4bit
 
     def snapshot(self, device: str | None = None) -> dict[str, Tensor]:
-        """A consistent copy of all weights under the checkpoint's own names, adapters merged in; on `device`, or where they are."""
+        """Return a copy of all weights under the checkpoint's names, LoRA merged in, on `device` or in place."""
         with self.lock:
             return merged_weights(unwrap(self.model), device)
 
     def adapter(self, *, tower: bool = False) -> LoraWeights | None:
-        """A consistent copy of the adapter, where an engine that holds the model below it can take one: that model's weights are
-        not rounded here, and the adapter is for the language model alone or (`tower`) for the vision tower, too."""
+        """Return a copy of the LoRA weights, or None if an engine with the base model cannot use them.
+
+        That is the case for a quantized base, and for LoRA on the vision tower unless `tower` is set.
+        """
         config = self.config.lora
         if config is None or config.load_in_4bit or (config.vision and not tower):
             return None
@@ -101,40 +108,45 @@ class Policy:
             return extract_lora(unwrap(self.model), config)
 
     def check(self, sequence: graph.Sequence, images: Mapping[str, PreparedImage]) -> None:
-        """Raise `RecordError` when a row cannot be trained on."""
+        """Raise `RecordError` if a sequence is invalid."""
         check_sequence(sequence, images, unwrap(self.model).config.image_token_id, self.banned_ids)
 
     def plan(self, sequences: Sequence[graph.Sequence], images: Mapping[str, PreparedImage]) -> MicrobatchPlan:
-        """Micro-batches of the rows; raises `RecordError` when one is unsound."""
+        """Return micro-batches of the sequences. Raises `RecordError` if one is invalid."""
         for sequence in sequences:
             self.check(sequence, images)
         return plan_microbatches(sequences, images, self.model, self.config.max_tokens_per_mb)
 
     def logprobs(self, sequences: Sequence[graph.Sequence], images: Mapping[str, PreparedImage]) -> list[np.ndarray]:
-        """Log-probs of the sampled tokens of each row, float32[sampled tokens], under the weights of now."""
+        """Return the log-probs of the sampled tokens of each sequence, float32[tokens], under the current weights."""
         return self.each(sequences, images, lambda batch, hidden_WH: self.scores(batch, hidden_WH).logprobs_W)
 
     @torch.no_grad()
     def reference_logprobs(
         self, sequences: Sequence[graph.Sequence], images: Mapping[str, PreparedImage]
     ) -> list[np.ndarray]:
-        """The same under the weights that the policy began with: adapters off, or the copy that `keep_reference` made."""
+        """Return the log-probs under the initial weights: LoRA off, or the copy of `freeze_reference`."""
         if self._reference is not None:
             return self._reference.logprobs(sequences, images)
         if self.config.lora is None:
-            raise ValueError("no reference was kept; call keep_reference before training")
-        with self.aside(), lora_disabled(unwrap(self.model)):
+            raise ValueError("no reference policy; call freeze_reference before training")
+        with self.pause_engine(), lora_disabled(unwrap(self.model)):
             return self.logprobs(sequences, images)
 
     def freeze_reference(self) -> None:
-        """Make `reference_logprobs` possible; call it before the first update. Without adapters it copies the whole model."""
+        """Prepare `reference_logprobs`. Call before the first update; without LoRA it copies the model."""
         if self.config.lora is None:
             self._reference = self.copy(frozen=True)
 
     def copy(self, *, frozen: bool = False) -> Policy:
-        """Another policy with equal weights and settings, trainable or not; they share no memory."""
+        """Return a deep copy of the policy."""
         twin = copy.copy(self)
-        twin.model, twin.lock, twin._reference, twin._kept = copy.deepcopy(self.model), threading.Lock(), None, None
+        twin.model, twin.lock, twin._reference, twin._cached_features = (
+            copy.deepcopy(self.model),
+            threading.Lock(),
+            None,
+            None,
+        )
         if frozen:
             twin.model.requires_grad_(False)
         twin._masters = twin._make_masters()
@@ -142,17 +154,18 @@ class Policy:
 
     @contextmanager
     def cached_vision(self, images: Mapping[str, PreparedImage]) -> Iterator[None]:
-        """Inside the block a vision tower that nothing trains encodes each of the images once, however often rows that show them
-        are scored and gradients taken. One that learns does so for every gradient."""
+        """Encode each image once for the whole block if the vision tower is frozen."""
         if not any(parameter.requires_grad for parameter in unwrap(self.model).model.visual.parameters()):
-            self._kept = VisionFeatureCache(self.model, images, self.config.max_vision_patches_per_mb, gradients=False)
+            self._cached_features = VisionFeatureCache(
+                self.model, images, self.config.max_vision_patches_per_mb, gradients=False
+            )
         try:
             yield
         finally:
-            self._kept = None
+            self._cached_features = None
 
     def _features(self, images: Mapping[str, PreparedImage], *, gradients: bool) -> VisionFeatureCache:
-        return self._kept or VisionFeatureCache(
+        return self._cached_features or VisionFeatureCache(
             self.model, images, self.config.max_vision_patches_per_mb, gradients=gradients
         )
 
@@ -163,7 +176,7 @@ class Policy:
         images: Mapping[str, PreparedImage],
         function: Callable[[TrainBatch, Tensor], Tensor],
     ) -> list[np.ndarray]:
-        """`function(batch, hidden_WH)` gives a number for each trained token of a micro-batch; returns those of each row."""
+        """Return the values of `function(batch, hidden_WH)`, one per trained token, by sequence."""
         work = self.plan(sequences, images)
         features = self._features(work.images, gradients=False)
         result = [np.empty(0, dtype=np.float32)] * len(sequences)
@@ -174,7 +187,7 @@ class Policy:
         return result
 
     def hidden(self, batch: TrainBatch, features: BatchImages) -> Tensor:
-        """The hidden states [W, H] that each trained token of a micro-batch was sampled from."""
+        """Return the hidden states [W, H] that the trained tokens of a micro-batch were sampled from."""
         inputs = batch.inputs
         shown_NH = features.of(inputs.image_hashes, inputs.feature_index_N)
         hidden_BTH = forward_decoder(
@@ -196,11 +209,11 @@ class Policy:
         return TokenScores(logprobs_WV.gather(1, targets_W.unsqueeze(1)).squeeze(1), entropies_W, hidden_WH)
 
     def accumulate(self, work: MicrobatchPlan, loss: Callable[[TrainBatch, TokenScores], Tensor]) -> None:
-        """Add the gradient of the sum over micro-batches of `loss(batch, scores)` to the parameters' `.grad`."""
+        """Add the gradient of `loss(batch, scores)`, summed over micro-batches, to `.grad`."""
         self.accumulate_hidden(work, lambda batch, hidden_WH: loss(batch, self.scores(batch, hidden_WH)))
 
     def accumulate_hidden(self, work: MicrobatchPlan, loss: Callable[[TrainBatch, Tensor], Tensor]) -> None:
-        """The same for a loss that is a function of the hidden states: `loss(batch, hidden_WH)`."""
+        """Add the gradient of `loss(batch, hidden_WH)`, summed over micro-batches, to `.grad`."""
         features = self._features(work.images, gradients=True)
         for batch in work.batches:
             loss(batch, self.hidden(batch, features)).backward()

@@ -1,8 +1,7 @@
-"""Frozen projections in 4 bits (QLoRA, arXiv:2305.14314). Invariant: only what is never trained is quantised, and whoever takes
-weights gets them back in the model's own precision.
+"""4-bit quantization of frozen projections for QLoRA (arXiv:2305.14314), by bitsandbytes.
 
-The projections of the language model's layers become NF4 with doubly quantised scales; embeddings, norms, the head and the vision
-tower stay as they are. The numbers are those of bitsandbytes.
+Used by `trainer.lora`. The projections of the language model become NF4 with double quantization; embeddings, norms, the
+head and the vision tower are unchanged.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from deskhand.models.load import quiet_bitsandbytes
 
 
 def quantize_linear(model: Any) -> None:
-    """Quantise in place, where the model lies. Raises `ConfigError` where bitsandbytes does not load."""
+    """Quantize the projections in place. Raises `ConfigError` if bitsandbytes cannot be loaded."""
     library = _library()
     layers = model.model.language_model.layers
     for name, module in list(layers.named_modules()):
@@ -36,16 +35,16 @@ def quantize_linear(model: Any) -> None:
         packed.bias = module.bias
         holder, _, last = name.rpartition(".")
         setattr(layers.get_submodule(holder), last, packed.to(module.weight.device))
-    model.is_loaded_in_4bit = True  # peft asks for this before it wraps such layers
+    model.is_loaded_in_4bit = True  # peft checks this before it wraps such layers
 
 
 def is_quantized(module: Any) -> bool:
-    """Whether a module's weight is packed."""
+    """Return whether the weight of a module is quantized."""
     return getattr(getattr(module, "weight", None), "quant_state", None) is not None
 
 
 def dequantize(module: Any) -> Tensor:
-    """The weight of a packed module, unpacked, in the precision that it computes in."""
+    """Return the weight of a quantized module in its compute precision."""
     weight = module.weight
     return _library().functional.dequantize_4bit(weight.data, weight.quant_state).to(module.compute_dtype)
 
@@ -57,5 +56,5 @@ def _library() -> Any:
     except (ImportError, RuntimeError, OSError) as error:
         why = " ".join(str(error).split())[:200]
         raise ConfigError(
-            f"policy.lora.load_in_4bit: the package bitsandbytes does not load ({why}); install it, or leave quantise out"
+            f"policy.lora.load_in_4bit: bitsandbytes cannot be loaded ({why}); pip install bitsandbytes"
         ) from error

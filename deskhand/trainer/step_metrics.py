@@ -1,12 +1,13 @@
-"""What a step did, in figures. Invariant: means over tokens are plain means over the trained tokens of the step, whatever their
-episode's weight.
+"""Metrics of a training step. Means over tokens are plain means over the trained tokens, whatever their episode's weight.
+
+Used by `trainer.trainer`: `StepMetricsAccumulator` adds up micro-batches, `StepMetrics` is the result.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -18,115 +19,127 @@ from deskhand.trainer.policy import TokenScores
 
 @dataclass(frozen=True, slots=True)
 class StepMetrics:
-    """One step."""
+    """Metrics of one step; `metrics()` returns them under their public names."""
 
     step: int
     loss: float
-    """Objective, mean over the step's updates, with the penalty and without the value loss."""
+    """Objective with the KL penalty and without the value loss, mean over the updates."""
     grad_norm: float
     """Largest norm before clipping."""
-    clip_fraction: float
+    clip_frac: float
     ratio_mean: float
     ratio_max: float
-    behaviour_weight_mean: float
-    dropped_fraction: float
-    """Share of tokens whose behaviour weight exceeded the cap."""
-    kl: float
-    """Estimate of KL(behaviour || weights when the token was first scored in this step), nats per token."""
-    mismatch_kl: float | None
-    """The same over the tokens that the weights of this very version sampled, scored before any update of the step: how far engine
-    and trainer disagree. None without any."""
-    mismatch_kl_text: float | None
-    """Of these, over those that no picture precedes."""
-    mismatch_kl_images: float | None
-    """Of these, over those that a picture precedes: engines compute pictures' features in ways of their own, so this one can be
-    large while the other is not."""
-    logprob_gap_max: float
-    """Largest |log-prob - behaviour log-prob| of a token that was scored before any update of the step."""
+    importance_weight_mean: float
+    masked_frac: float
+    """Fraction of tokens whose importance weight exceeded the cap."""
+    approx_kl: float
+    """Estimate of KL(behavior || weights when the token was first scored in this step), nats per token."""
+    engine_kl: float | None
+    """The same over tokens sampled by the current version and scored before any update: the disagreement of engine and
+    trainer. None without such tokens."""
+    engine_kl_text: float | None
+    """`engine_kl` over tokens without a preceding image."""
+    engine_kl_images: float | None
+    """`engine_kl` over tokens after an image. Engines compute image features differently, so it can be larger."""
+    logprob_diff_max: float
+    """Largest |log-prob - behavior log-prob| of a token scored before any update."""
     entropy: float
-    """Nats, mean over the tokens of the first pass."""
-    tokens: int
-    """Sampled tokens trained in one pass."""
-    rows: int
-    images: int
-    """Unique screenshots of the rows that were trained."""
-    episodes: int
-    """Episodes in the mean, those with zero advantage included."""
-    reference_kl: float | None = None
+    """Nats, mean over the tokens of the first epoch."""
+    num_tokens: int
+    """Sampled tokens trained per epoch."""
+    num_sequences: int
+    num_images: int
+    """Unique screenshots of the trained sequences."""
+    num_episodes: int
+    """Episodes in the mean, including those with zero advantage."""
+    ref_kl: float | None = None
     """k3 estimate of the divergence from the reference, nats per token; None without a penalty."""
     value_loss: float | None = None
-    """Mean over the step's updates; None without a critic."""
+    """Mean over the updates; None without a critic."""
     explained_variance: float | None = None
-    """Share of the returns' variance that the critic's values explained before the step; None without a critic."""
+    """Fraction of the variance of returns explained by the critic before the step; None without a critic."""
     rejected: dict[str, int] = field(default_factory=dict)
-    """Episodes refused, by cause."""
-    updates: int = 0
-    """Optimizer updates made; an update whose gradient is zero or not finite is not made."""
-    learning_rate: float = 0.0
+    """Rejected episodes by cause."""
+    num_updates: int = 0
+    """Optimizer updates, without those skipped because the gradient was zero or not finite."""
+    lr: float = 0.0
     seconds: float = 0.0
+
+    def metrics(self) -> dict[str, Any]:
+        """Return the metrics by flat name, such as `train/loss`."""
+        own = {f"train/{name}": value for name, value in asdict(self).items() if name not in _RENAMED}
+        causes = {f"train/rejected/{cause}": count for cause, count in self.rejected.items()}
+        return {**own, "train/num_rejected": sum(self.rejected.values()), **causes, "time/train_step": self.seconds}
+
+
+_RENAMED = ("step", "rejected", "seconds")
 
 
 class StepMetricsAccumulator:
-    """Sums over the tokens of a step. `version`: that of the weights before it."""
+    """Sums over the tokens of a step. `version`: version of the weights before the step."""
 
     def __init__(self, version: int) -> None:
         self.version = version
         self.loss = self.value_loss = 0.0
         self.sums: defaultdict[str, float] = defaultdict(float)
-        self.tokens = 0
-        self.ratio_max = self.gap_max = 0.0
+        self.num_tokens = 0
+        self.ratio_max = self.diff_max = 0.0
 
     def add(
         self, batch: TrainBatch, scores: TokenScores, result: ClippedLoss, value: Tensor, *, first: bool, updated: bool
     ) -> None:
-        """A micro-batch with its loss. `first`: whether it is of the first pass; `updated`: whether the weights are no longer those
-        before the step."""
+        """Add a micro-batch and its loss.
+
+        Args:
+            first: Whether it belongs to the first epoch.
+            updated: Whether the weights have changed since the start of the step.
+        """
         new_W, old_W = scores.logprobs_W.detach(), batch.behaviour_logprobs_W
         self.loss += value.item()
         self.sums["scored"] += len(new_W)
         self.sums["clipped"] += result.clipped.sum().item()
         self.sums["ratio"] += result.ratios.detach().sum().item()
         self.sums["weight"] += result.importance_weights.sum().item()
-        self.sums["dropped"] += (result.importance_weights == 0).sum().item()
+        self.sums["masked"] += (result.importance_weights == 0).sum().item()
         self.ratio_max = max(self.ratio_max, result.ratios.max().item())
         if first:
             kl_W = kl_estimate(new_W, old_W)
-            self.tokens += len(new_W)
+            self.num_tokens += len(new_W)
             self.sums["kl"] += kl_W.sum().item()
             self.sums["entropy"] += scores.entropies_W.sum().item()
             if not updated:
-                self._compare(batch, kl_W)
-                self.gap_max = max(self.gap_max, (new_W - old_W).abs().max().item())
+                self._add_engine_kl(batch, kl_W)
+                self.diff_max = max(self.diff_max, (new_W - old_W).abs().max().item())
 
-    def _compare(self, batch: TrainBatch, kl_W: Tensor) -> None:
+    def _add_engine_kl(self, batch: TrainBatch, kl_W: Tensor) -> None:
         own_W = batch.versions_W == self.version
         for context, chosen_W in (("text", own_W & ~batch.after_image_W), ("images", own_W & batch.after_image_W)):
             self.sums[f"{context}_tokens"] += int(chosen_W.sum())
             self.sums[f"{context}_kl"] += kl_W[chosen_W].sum().item()
 
     def add_reference(self, divergences_W: Tensor) -> None:
-        """Divergences from the reference of the tokens that were just added."""
+        """Add the divergences from the reference of the tokens just added."""
         self.sums["reference"] += divergences_W.detach().sum().item()
 
     def means(self) -> dict[str, float]:
-        """The entries of `StepMetrics` that are always there."""
-        scored, tokens = max(1, self.sums["scored"]), max(1, self.tokens)
+        """Return the fields of `StepMetrics` that always exist."""
+        scored, tokens = max(1, self.sums["scored"]), max(1, self.num_tokens)
         return {
-            "clip_fraction": self.sums["clipped"] / scored,
+            "clip_frac": self.sums["clipped"] / scored,
             "ratio_mean": self.sums["ratio"] / scored,
             "ratio_max": self.ratio_max,
-            "behaviour_weight_mean": self.sums["weight"] / scored,
-            "dropped_fraction": self.sums["dropped"] / scored,
-            "kl": self.sums["kl"] / tokens,
-            "logprob_gap_max": self.gap_max,
+            "importance_weight_mean": self.sums["weight"] / scored,
+            "masked_frac": self.sums["masked"] / scored,
+            "approx_kl": self.sums["kl"] / tokens,
+            "logprob_diff_max": self.diff_max,
             "entropy": self.sums["entropy"] / tokens,
         }
 
-    def mismatch_kl(self, *contexts: Literal["text", "images"]) -> float | None:
-        """How far engine and trainer disagree over the tokens of these contexts; None without any."""
+    def engine_kl(self, *contexts: Literal["text", "images"]) -> float | None:
+        """Return the mean divergence of engine and trainer over the tokens of the contexts; None without any."""
         tokens = sum(self.sums[f"{context}_tokens"] for context in contexts)
         return sum(self.sums[f"{context}_kl"] for context in contexts) / tokens if tokens else None
 
     @property
-    def reference_kl(self) -> float | None:
+    def ref_kl(self) -> float | None:
         return self.sums["reference"] / max(1, self.sums["scored"]) if "reference" in self.sums else None

@@ -1,7 +1,8 @@
-"""How fast a run can be. Invariant: what is assumed is printed with what follows from it.
+"""Estimate of the training and sampling throughput of a run.
 
-Floating-point operations are two for a weight and token (Kaplan et al., arXiv:2001.08361, section 2.1) plus those of attention;
-sampling is bound by reading the weights and the cache once a token. Peaks are those of the makers' data sheets, dense.
+Used by `recipes.plan`; start with `estimate_throughput`. Training takes two floating-point operations per weight and token
+(Kaplan et al., arXiv:2001.08361, section 2.1) plus attention; sampling reads the weights and the cache once per token. Peaks
+are the dense ones of the data sheets. Assumptions are printed with the result.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from deskhand.errors import ConfigError
 from deskhand.trainer.memory_estimate import GIB, MemoryEstimate, Workload
 
 TRAIN_MFU = 0.35
-"""Of the peak that training is assumed to reach."""
+"""Assumed fraction of peak operations reached in training."""
 SAMPLE_BANDWIDTH_SHARE = 0.5
-"""Of the memory bandwidth that sampling is assumed to reach."""
+"""Assumed fraction of the memory bandwidth reached in sampling."""
 LAUNCH_S = 250e-6
-"""Of a decoder layer in a decoding step: the time in which its operations are launched, one by one."""
+"""Kernel launch time of one decoder layer in a decoding step."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """`half`, `single`: operations a second in 16-bit and 32-bit floating point; `bandwidth`: bytes a second; 0 where not known."""
+    """Operations per second in 16 bits (`half`) and 32 bits (`single`), and bytes per second; 0 if unknown."""
 
     name: str
     half: float = 0.0
@@ -47,17 +48,17 @@ GPUS = {
     "4090": Device("4090", 165e12, 82.6e12, 1.01e12),
     "3090": Device("3090", 71e12, 35.6e12, 0.936e12),
 }
-"""By a part of the name that the driver gives."""
+"""Devices by a part of the driver's name."""
 
 
 def device_of(device: str, gpu: str | None = None) -> Device:
-    """What is known of a torch device, or of a GPU by name. Raises `ConfigError` for one of which nothing is known."""
+    """Return the data of a torch device, or of a GPU by name. Raises `ConfigError` if it is unknown."""
     if gpu is not None:
         if gpu not in GPUS:
-            raise ConfigError(f"--gpu {gpu}: known are {', '.join(GPUS)}")
+            raise ConfigError(f"--gpu: unknown GPU {gpu}; choose one of {', '.join(GPUS)}")
         return GPUS[gpu]
     if device == "cpu":
-        return _processor()
+        return _cpu()
     import torch
 
     if not torch.cuda.is_available():
@@ -65,24 +66,26 @@ def device_of(device: str, gpu: str | None = None) -> Device:
     try:
         found = torch.cuda.get_device_properties(device)
     except (AssertionError, RuntimeError) as error:
-        raise ConfigError(f"device {device}: {str(error).splitlines()[0]}; name one that this machine has") from None
+        raise ConfigError(
+            f"device: {device} is not available ({str(error).splitlines()[0]}); choose another device"
+        ) from None
     known = next((each for name, each in GPUS.items() if name in found.name), Device(found.name))
     return Device(found.name, known.half, known.single, known.bandwidth, float(found.total_memory))
 
 
-def _processor() -> Device:
-    """This machine: what one matrix product and one copy reach, and the memory that is available."""
+def _cpu() -> Device:
+    """Measure a matrix product, a copy and the available memory of this machine."""
     import torch
 
     left, copied = torch.randn(512, 512), torch.empty(2**22)
     torch.mm(left, left)
-    began = time.perf_counter()
+    started = time.perf_counter()
     for _ in range(4):
         torch.mm(left, left)
-    product_s = (time.perf_counter() - began) / 4
-    began = time.perf_counter()
+    product_s = (time.perf_counter() - started) / 4
+    started = time.perf_counter()
     copied.clone()
-    copy_s = time.perf_counter() - began
+    copy_s = time.perf_counter() - started
     return Device("cpu", 0.0, 2 * 512**3 / product_s, 2 * copied.nbytes / copy_s, _available())
 
 
@@ -95,32 +98,32 @@ def _available() -> float | None:
 
 @dataclass(frozen=True)
 class ThroughputEstimate:
-    """Seconds and tokens a second; a step's tokens are those of its rows, padding left out."""
+    """Estimated speed; tokens exclude padding."""
 
     flops_per_token: float
-    """Of one training pass over a row's token, its share of the screenshots included."""
+    """Operations of one training pass per token, including its share of the screenshots."""
     train_tokens_per_s: float
     step_s: float
     sample_tokens_per_s: float
     assumed: str
 
     def lines(self) -> Iterator[str]:
-        rate = f"{self.train_tokens_per_s:.0f} tokens/s, {self.step_s:.1f} s a step"
-        yield f"training: {self.flops_per_token / 1e9:.3g} GFLOP a token, {rate}"
+        rate = f"{self.train_tokens_per_s:.0f} tokens/s, {self.step_s:.1f} s per step"
+        yield f"training: {self.flops_per_token / 1e9:.3g} GFLOP per token, {rate}"
         yield f"sampling: {self.sample_tokens_per_s:.0f} tokens/s"
         yield f"assumed: {self.assumed}"
 
 
 @dataclass(frozen=True)
 class FlopCount:
-    """Floating-point operations of a step's rows and screenshots: one pass forward, and what flows back."""
+    """Floating-point operations of one pass over the sequences and screenshots of a step."""
 
     forward: float
     backward: float
     tower: float
-    """Of the screenshots, forward and, where the tower learns, backward."""
+    """Operations of the vision tower, forward and, if trained, backward."""
     attention: float
-    """Of all these, what attention takes."""
+    """Part of all these that attention takes."""
 
     @property
     def total(self) -> float:
@@ -128,10 +131,10 @@ class FlopCount:
 
 
 def operations(values: dict[str, Any], memory: MemoryEstimate, work: Workload, *, adapters: bool) -> FlopCount:
-    """Operations of one gradient of a step, nothing computed a second time.
+    """Count the operations of one gradient of a step, without recomputation.
 
-    A matrix takes 2 a weight forward, and 2 or 4 backward: what flows through it, and its own gradient where it learns. Attention
-    takes twice as much backward as forward. The head is needed for sampled tokens only; each screenshot is encoded once.
+    A matrix takes 2 operations per weight forward and 2 (frozen) or 4 (trained) backward. Attention takes twice as much
+    backward as forward. The head runs on sampled tokens only; each screenshot is encoded once.
     """
     text, vision = values["text_config"], values["vision_config"]
     head = text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
@@ -145,30 +148,30 @@ def operations(values: dict[str, Any], memory: MemoryEstimate, work: Workload, *
     forward = products + attention + learning
     backward = products * (1 if adapters else 2) + 2 * attention + 2 * learning
     everywhere = len(vision.get("fullatt_block_indexes") or range(vision["depth"]))
-    looks = work.step_images * 4 * work.patches**2 * vision["hidden_size"] * everywhere
-    tower = work.step_images * 2 * memory.tower.parameters * work.patches + looks
+    vision_attention = work.step_images * 4 * work.patches**2 * vision["hidden_size"] * everywhere
+    tower = work.step_images * 2 * memory.tower.parameters * work.patches + vision_attention
     passes = 1 if not memory.tower.trained else 2 if adapters else 3
-    return FlopCount(forward, backward, tower * passes, 3 * attention + looks * passes)
+    return FlopCount(forward, backward, tower * passes, 3 * attention + vision_attention * passes)
 
 
 def estimate_throughput(
     values: dict[str, Any], policy: PolicyConfig, trainer: TrainerConfig, dtype: str, requests: int, memory: MemoryEstimate,
     work: Workload, device: Device,
 ) -> ThroughputEstimate:  # fmt: skip
-    """What a device of these peaks may reach; `requests` are decoded at a time."""
+    """Return the expected speed on `device` with `requests` concurrent requests."""
     tokens = work.step_rows * work.row_tokens
     done = operations(values, memory, work, adapters=policy.lora is not None)
     scored = trainer.decoupled_loss and trainer.ppo_epochs * trainer.num_minibatches > 1
     again = done.forward * (trainer.ppo_epochs * policy.gradient_checkpointing + scored)
     peak = TRAIN_MFU * device.flops(dtype)
     step_s = (done.total * trainer.ppo_epochs + again) / peak
-    cache = next((term.bytes for term in memory.terms if term.name == "keys and values"), 0.0)
+    cache = next((term.bytes for term in memory.terms if term.name == "KV cache"), 0.0)
     weights = next(term.bytes for term in memory.terms if term.name == "weights")
     launch = LAUNCH_S * values["text_config"]["num_hidden_layers"]
     token_s = max((weights + cache / 2) / (SAMPLE_BANDWIDTH_SHARE * device.bandwidth), launch)
     assumed = (
         f"{100 * TRAIN_MFU:.0f} % of {device.flops(dtype) / 1e12:.3g} TFLOP/s in training, {100 * SAMPLE_BANDWIDTH_SHARE:.0f} % of "
-        f"{device.bandwidth / GIB:.0f} GiB/s and at least {1e3 * launch:.1f} ms a token in sampling, {requests} requests at a time"
+        f"{device.bandwidth / GIB:.0f} GiB/s and at least {1e3 * launch:.1f} ms per token in sampling, {requests} concurrent requests"
     )
     return ThroughputEstimate(
         done.total / tokens, tokens * trainer.ppo_epochs / step_s, step_s, requests / token_s, assumed

@@ -1,9 +1,11 @@
-"""The policy-gradient trainer. Invariant: a step's gradient is the mean over episodes of the mean over their sampled tokens.
+"""Policy-gradient trainer.
 
-(Dr.GRPO divides every episode by the same constant instead.) It does not depend on how episodes are cut into rows, nor rows into
-micro-batches. A row that contradicts itself takes its whole episode out of the step and is counted by cause. `step` blocks; call
-it in a thread. All randomness (the order of minibatches) comes from the seed and the step's number, so a resumed run goes on bit
-for bit.
+Used by `recipes.training_loop`; call the blocking `Trainer.step` in a thread. An inconsistent sequence removes its episode
+from the step and is counted by cause. The order of minibatches depends only on the seed and the step, so resumed runs are
+bit-exact.
+
+Invariant: the gradient of a step is the mean over episodes of the mean over their sampled tokens (Dr.GRPO divides every
+episode by one constant), however episodes are split into sequences and micro-batches.
 """
 
 from __future__ import annotations
@@ -33,21 +35,24 @@ from deskhand.types import PreparedImage
 
 
 @dataclass(frozen=True, slots=True)
-class _Work:
-    """What a step knows of its rows before its first update; a list has an entry for each row."""
+class _StepInputs:
+    """Inputs of a step, computed before its first update. Lists have one entry per sequence."""
 
     samples: Sequence[TrainingSample]
     images: Mapping[str, PreparedImage]
-    credit: AdvantageEstimate
+    estimate: AdvantageEstimate
     reply_lengths: list[list[int]]
     proximal: list[np.ndarray] | None
-    """Log-probs under the weights at the start; None where those of the moment will do."""
+    """Log-probs under the initial weights of the step; None if the current ones are equal."""
     reference: list[np.ndarray] | None
 
 
 class Trainer:
-    """AdamW on a policy. `steps` and `updates` count calls of `step` and optimizer updates since version 0. `versions_ahead`: by
-    how much versions of the weights are ahead of the steps (`rollout.lineage`)."""
+    """Trainer of a policy, and of a critic if the algorithm uses one.
+
+    `steps` and `updates` count training steps and optimizer updates since version 0. `versions_ahead` is the difference
+    between weight versions and steps (`rollout.weight_versions`).
+    """
 
     def __init__(self, policy: Policy, config: TrainerConfig | None = None) -> None:
         self.policy = policy
@@ -66,38 +71,38 @@ class Trainer:
 
     @property
     def version(self) -> int:
-        """Of the weights of now: recorded tokens of this version were sampled by an engine that had these very weights."""
+        """Version of the current weights."""
         return self.steps + self.versions_ahead
 
     def parts(self) -> Iterator[tuple[str, Mapping[str, Tensor], torch.optim.Optimizer]]:
-        """Everything that is trained, for checkpoints: a prefix of names, parameters by name, their optimizer."""
+        """Yield (name prefix, parameters, optimizer) of everything that is trained, for checkpoints."""
         yield "", self.policy.parameters(), self.optimizer
         if self.critic is not None:
             for name, parameters, optimizer in self.critic.parts():
                 yield f"critic.{name}.", parameters, optimizer
 
     def sync_master_weights(self) -> None:
-        """Bring every model that is trained up to its masters, after these were replaced; call it with the policy's lock."""
+        """Copy replaced master weights into the models. Call with the policy's lock held."""
         self.policy.write_back()
         if self.critic is not None and self.critic.own is not None:
             self.critic.own.write_back()
 
     def step(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> StepMetrics:
-        """Train on the rows of some episodes, all rows of an episode together. `images` by sha256."""
+        """Train on the sequences of complete episodes. `images` are keyed by sha256."""
         with torch_threads(self.config.torch_threads):
             return self._step(samples, images)
 
     def _step(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> StepMetrics:
         started = time.perf_counter()
-        samples, rejected = self._accepted(samples, images)
+        samples, rejected = self._valid_samples(samples, images)
         if not self._scores_first:
-            return self._take(samples, rejected, images, started)
+            return self._train(samples, rejected, images, started)
         with self.policy.cached_vision(
             {span.sha256: images[span.sha256] for each in samples for span in each.sequence.spans}
         ):
-            return self._take(samples, rejected, images, started)
+            return self._train(samples, rejected, images, started)
 
-    def _take(
+    def _train(
         self,
         samples: Sequence[TrainingSample],
         rejected: dict[str, int],
@@ -112,11 +117,11 @@ class Trainer:
         for number in range(config.ppo_epochs):
             for part in _minibatches(samples, config.num_minibatches, order):
                 self._accumulate(work, part, tally, first=number == 0, updated=self.updates > updates_before)
-                warmth = warmup_factor(self.updates, config.warmup_steps)
-                rate = config.learning_rate * warmth
+                warmup = warmup_factor(self.updates, config.warmup_steps)
+                rate = config.learning_rate * warmup
                 norm, updated = optimizer_step(self.policy, self.optimizer, rate, config.max_grad_norm)
                 if self.critic is not None:
-                    self.critic.update(warmth, config.max_grad_norm)
+                    self.critic.update(warmup, config.max_grad_norm)
                 norms.append(norm)
                 self.updates += updated
         self.steps += 1
@@ -127,34 +132,34 @@ class Trainer:
             loss=tally.loss / rounds,
             grad_norm=float(np.max(norms)),
             **tally.means(),
-            mismatch_kl=tally.mismatch_kl("text", "images"),
-            mismatch_kl_text=tally.mismatch_kl("text"),
-            mismatch_kl_images=tally.mismatch_kl("images"),
-            tokens=tally.tokens,
-            rows=len(trained),
-            images=len({span.sha256 for sample in trained for span in sample.sequence.spans}),
-            episodes=len({sample.episode_id for sample in samples}),
-            reference_kl=tally.reference_kl,
+            engine_kl=tally.engine_kl("text", "images"),
+            engine_kl_text=tally.engine_kl("text"),
+            engine_kl_images=tally.engine_kl("images"),
+            num_tokens=tally.num_tokens,
+            num_sequences=len(trained),
+            num_images=len({span.sha256 for sample in trained for span in sample.sequence.spans}),
+            num_episodes=len({sample.episode_id for sample in samples}),
+            ref_kl=tally.ref_kl,
             value_loss=tally.value_loss / rounds if self.critic else None,
-            explained_variance=work.credit.explained_variance,
+            explained_variance=work.estimate.explained_variance,
             rejected=rejected,
-            updates=self.updates - updates_before,
-            learning_rate=rate,
+            num_updates=self.updates - updates_before,
+            lr=rate,
             seconds=time.perf_counter() - started,
         )
 
-    def _accepted(
+    def _valid_samples(
         self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]
     ) -> tuple[list[TrainingSample], dict[str, int]]:
-        """Samples of the episodes that hold only sound rows, and the causes of the others."""
+        """Return the samples of episodes without invalid sequences, and counts of the others by cause."""
         causes: dict[str, str] = {}
-        worth: dict[str, tuple[float, float, float]] = {}
+        values: dict[str, tuple[float, float, float]] = {}
         for sample in samples:
-            found = (sample.advantage, sample.weight, sample.reward)
-            if worth.setdefault(sample.episode_id, found) != found:
-                raise ValueError(f"rows of episode {sample.episode_id} have different advantages, weights or rewards")
+            value = (sample.advantage, sample.weight, sample.reward)
+            if values.setdefault(sample.episode_id, value) != value:
+                raise ValueError(f"episode {sample.episode_id}: sequences differ in advantage, weight or reward")
             if not np.isfinite(sample.advantage * sample.weight * sample.reward):
-                raise ValueError(f"episode {sample.episode_id} has advantage, weight and reward {found}")
+                raise ValueError(f"episode {sample.episode_id}: advantage, weight and reward are not finite: {value}")
             try:
                 self.policy.check(sample.sequence, images)
                 sample.reply_lengths()
@@ -164,36 +169,38 @@ class Trainer:
 
     @property
     def _scores_first(self) -> bool:
-        """Whether the policy scores the rows before the first update, so that their pictures are needed more than once."""
+        """Whether sequences are scored before the first update, so that images are encoded more than once."""
         config = self.config
         several = config.ppo_epochs * config.num_minibatches > 1
         proximal, reference = config.decoupled_loss and several, config.kl_loss_coef and self.policy.config.lora
         return bool(proximal or reference or (self.critic is not None and self.critic.own is None))
 
-    def _prepare(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> _Work:
-        """Score the rows under the weights before the first update, as far as the algorithm needs it."""
+    def _prepare(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> _StepInputs:
+        """Score the sequences under the initial weights as far as the algorithm needs it."""
         config, rows = self.config, [sample.sequence for sample in samples]
         several = config.ppo_epochs * config.num_minibatches > 1
         proximal = self.policy.logprobs(rows, images) if config.decoupled_loss and several else None
         reference = self.policy.reference_logprobs(rows, images) if config.kl_loss_coef else None
         if self.critic is None:
-            credit = group_advantages_of(samples)
+            estimate = group_advantages_of(samples)
         else:
             if self.steps == 0 and samples:
-                self.critic.begin(mean_reward(samples))
-            credit = gae_advantages_of(samples, self.critic.values(rows, images), config.critic)
-        return _Work(samples, images, credit, [sample.reply_lengths() for sample in samples], proximal, reference)
+                self.critic.set_initial_value(mean_reward(samples))
+            estimate = gae_advantages_of(samples, self.critic.values(rows, images), config.critic)
+        return _StepInputs(
+            samples, images, estimate, [sample.reply_lengths() for sample in samples], proximal, reference
+        )
 
-    def _active(self, work: _Work, part: Sequence[int]) -> list[int]:
-        """Rows that cost anything. Those whose advantage is zero weigh in the mean, and there is nothing to compute for them."""
+    def _active(self, work: _StepInputs, part: Sequence[int]) -> list[int]:
+        """Return the sequences with a gradient; those with zero advantage count only in the mean."""
         if self.critic is not None or self.config.kl_loss_coef:
             return list(part)
         return [index for index in part if work.samples[index].advantage != 0.0]
 
     def _accumulate(
-        self, work: _Work, part: Sequence[int], tally: StepMetricsAccumulator, *, first: bool, updated: bool
+        self, work: _StepInputs, part: Sequence[int], tally: StepMetricsAccumulator, *, first: bool, updated: bool
     ) -> None:
-        """Add the gradient of one minibatch to the policy's, and to the critic's."""
+        """Add the gradient of one minibatch to the policy and the critic."""
         config, algorithm, samples = self.config, self.algorithm, work.samples
         divisor = config.loss_divisor if algorithm.loss_norm == "constant" else None
         counts = [sum(work.reply_lengths[index]) for index in part]
@@ -204,26 +211,26 @@ class Trainer:
 
         def targets(batch: TrainBatch) -> tuple[Tensor, Tensor, Tensor]:
             rows = [chosen[index] for index in batch.rows]
-            weights_W = _per_row([means[index] for index in rows], batch.rows_W)
+            weights_W = _per_token([means[index] for index in rows], batch.rows_W)
             return (
-                _joined(work.credit.returns, rows, weights_W),
-                _joined(work.credit.values, rows, weights_W),
+                _concat(work.estimate.returns, rows, weights_W),
+                _concat(work.estimate.values, rows, weights_W),
                 weights_W,
             )
 
         def loss(batch: TrainBatch, scores: TokenScores) -> Tensor:
             rows, logprobs_W = [chosen[index] for index in batch.rows], scores.logprobs_W
-            coefficients_W = _per_row([coefficients[index] for index in rows], batch.rows_W)
+            coefficients_W = _per_token([coefficients[index] for index in rows], batch.rows_W)
             if not config.decoupled_loss:
                 proximal_W = None
             elif work.proximal is None:
                 proximal_W = logprobs_W.detach()
             else:
-                proximal_W = _joined(work.proximal, rows, logprobs_W)
+                proximal_W = _concat(work.proximal, rows, logprobs_W)
             result = clipped_loss(
                 logprobs_W,
                 batch.behaviour_logprobs_W,
-                _joined(work.credit.advantages, rows, logprobs_W),
+                _concat(work.estimate.advantages, rows, logprobs_W),
                 torch.ones_like(logprobs_W, dtype=torch.bool),
                 algorithm.clip_ratio_low if config.clip_ratio_low is None else config.clip_ratio_low,
                 algorithm.clip_ratio_high if config.clip_ratio_high is None else config.clip_ratio_high,
@@ -231,13 +238,13 @@ class Trainer:
                 config.importance_weight_cap,
                 config.importance_weight_mode,
                 config.dual_clip,
-                _owners([length for index in rows for length in work.reply_lengths[index]], logprobs_W)
+                _reply_index([length for index in rows for length in work.reply_lengths[index]], logprobs_W)
                 if algorithm.ratio_level == "reply"
                 else None,
             )
             value = (result.values * coefficients_W).sum()
             if work.reference is not None:
-                reference_W = _joined(work.reference, rows, logprobs_W)
+                reference_W = _concat(work.reference, rows, logprobs_W)
                 penalty_W = reference_penalty(logprobs_W, reference_W, config.kl_estimator)
                 value = value + config.kl_loss_coef * (penalty_W * coefficients_W).sum()
                 tally.add_reference(kl_estimate(reference_W, logprobs_W))
@@ -254,23 +261,23 @@ class Trainer:
             tally.value_loss += self.critic.accumulate(sequences, work.images, targets)
 
 
-def _per_row(values_B: Sequence[float], rows_W: Tensor) -> Tensor:
-    """The value of each token's row, float32[W]."""
+def _per_token(values_B: Sequence[float], rows_W: Tensor) -> Tensor:
+    """Return the value of each token's sequence, float32[W]."""
     return torch.tensor(values_B, dtype=torch.float32, device=rows_W.device).index_select(0, rows_W)
 
 
-def _joined(values: Sequence[np.ndarray], rows: Sequence[int], like_W: Tensor) -> Tensor:
-    """The values of the tokens of some rows, one row after the other, where `like_W` is."""
+def _concat(values: Sequence[np.ndarray], rows: Sequence[int], like_W: Tensor) -> Tensor:
+    """Return the token values of the sequences on the device of `like_W`."""
     return torch.from_numpy(np.concatenate([values[index] for index in rows])).to(like_W.device)
 
 
-def _owners(lengths: Sequence[int], like_W: Tensor) -> Tensor:
-    """For each token the number of its reply in the micro-batch, int64[W]."""
+def _reply_index(lengths: Sequence[int], like_W: Tensor) -> Tensor:
+    """Return the index of each token's reply in the micro-batch, int64[W]."""
     return torch.from_numpy(np.repeat(np.arange(len(lengths)), lengths)).to(like_W.device)
 
 
 def _minibatches(samples: Sequence[TrainingSample], count: int, order: np.random.Generator) -> list[list[int]]:
-    """Indices of the samples in `count` parts, whole episodes, of about equally many episodes, in random order."""
+    """Split the samples randomly into `count` lists of indices, keeping episodes together."""
     episodes = sorted({sample.episode_id for sample in samples})
     order.shuffle(episodes)
     part_of = {episode: position * count // len(episodes) for position, episode in enumerate(episodes)}

@@ -1,9 +1,9 @@
-"""What the vision tower says of a set of images. Invariant: each image is encoded once, and passed back through at most once.
+"""Image features of the vision tower, computed once per image and shared by micro-batches.
 
-The outputs are cut from the tower's graph and become leaves; micro-batches index into them and add to their gradients;
-`backward` then takes the sums through the tower. Leaves that get gradients are float32, and so are the sums: a picture is shown by
-many rows, and half precision loses what is small beside what came before. When the images are too many to keep the tower's
-activations, they are encoded in chunks without a graph, and each chunk a second time in `backward`.
+Used by `trainer.policy`. The outputs are detached from the tower's graph and become leaves; micro-batches index into them
+and accumulate gradients there; `backward` then propagates the sums through the tower. Leaves with gradients are float32,
+since the gradients of many sequences add up. If the tower's activations do not fit, images are encoded in chunks without a
+graph, and each chunk again in `backward`.
 
 Dimensions: S rows of features (image tokens of all images), N placeholders of a micro-batch, H hidden size.
 """
@@ -22,21 +22,21 @@ from deskhand.types import PreparedImage
 
 
 class BatchImages(Protocol):
-    """What micro-batches take features from."""
+    """Source of the features of micro-batches."""
 
     def of(self, hashes: Sequence[str], index_N: Tensor) -> tuple[Tensor, ...]: ...
 
 
 class VisionFeatureCache:
-    """Features of `images` under the weights of now; `gradients=False` (or a frozen tower) keeps no graph.
+    """Features of `images` under the current weights; without `gradients` or with a frozen tower there is no graph.
 
-    `kept_patches`: patches whose activations may be kept.
+    `max_patches`: maximum number of patches whose activations are held.
     """
 
-    def __init__(self, model: Any, images: Mapping[str, PreparedImage], kept_patches: int, *, gradients: bool) -> None:
+    def __init__(self, model: Any, images: Mapping[str, PreparedImage], max_patches: int, *, gradients: bool) -> None:
         self._model, self._images = model, images
         self._device = unwrap(model).lm_head.weight.device
-        self._chunks = _chunks(images, kept_patches)
+        self._chunks = _chunks(images, max_patches)
         self._rows: dict[str, Tensor] = {}
         tower = unwrap(model).model.visual
         self._gradients = gradients and any(parameter.requires_grad for parameter in tower.parameters())
@@ -58,9 +58,9 @@ class VisionFeatureCache:
         )
 
     def of(self, hashes: Sequence[str], index_N: Tensor) -> tuple[Tensor, ...]:
-        """Features [N, H] of placeholders, one tensor per feature layer, float32 where they get gradients; () without images.
+        """Return the features [N, H] of placeholders, one tensor per feature layer; () without images.
 
-        `index_N` counts through the tokens of the images `hashes`, one image after the other.
+        `index_N` indexes the concatenated tokens of the images `hashes`.
         """
         if not hashes:
             return ()
@@ -68,7 +68,7 @@ class VisionFeatureCache:
         return tuple(leaf_SH.index_select(0, rows_N) for leaf_SH in self._leaves_SH)
 
     def backward(self) -> None:
-        """Add to the tower's gradients what the micro-batches' backward passes have left at the features. Call it once."""
+        """Propagate the accumulated gradients of the features through the tower. Call once."""
         gradients = tuple(leaf_SH.grad for leaf_SH in self._leaves_SH)
         if not self._gradients or any(gradient is None for gradient in gradients):
             return
@@ -91,7 +91,7 @@ class VisionFeatureCache:
 
 
 def _chunks(images: Mapping[str, PreparedImage], patches: int) -> list[list[str]]:
-    """Hashes in order, in lists of images of at most `patches` patches together (a larger image is alone)."""
+    """Split the images into chunks of at most `patches` patches; a larger image is a chunk of its own."""
     chunks: list[list[str]] = []
     room = 0
     for sha256, image in images.items():

@@ -1,7 +1,7 @@
-"""Whether the policy looks at its pictures. Invariant: the ids of a row stay as they are; only what its pictures show is changed.
+"""Vision probe: whether the policy uses its images.
 
-Rows are scored a second time with the pictures of a row of another episode. A model that sees finds its own replies less or more
-likely then; to one whose pictures are lost on the way, or that has learned to ignore them, nothing has changed.
+Used by `recipes.training_loop`. Sequences are scored again with the images of another episode and unchanged token ids. If
+the log-probs do not change, images are lost on the way or the policy ignores them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from deskhand.types import PreparedImage
 def image_sensitivity(
     policy: Policy, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage], rows: int = 8
 ) -> float | None:
-    """Mean over at most `rows` rows of the largest |change of the log-prob| of a sampled token, nats, when pictures are swapped.
+    """Return the mean, over at most `rows` sequences, of the largest change of a token's log-prob in nats.
 
-    None when no two episodes show different pictures of the same size.
+    None if no two episodes have different images of the same size.
     """
     own: list[graph.Sequence] = []
     swapped: list[graph.Sequence] = []
@@ -33,35 +33,33 @@ def image_sensitivity(
             break
     if not own:
         return None
-    found = policy.logprobs(
-        [*own, *swapped], images
-    )  # at once: most pictures are shown in both, and each is encoded once
-    before, after = found[: len(own)], found[len(own) :]
+    scores = policy.logprobs([*own, *swapped], images)  # in one call, so that each image is encoded once
+    before, after = scores[: len(own)], scores[len(own) :]
     return float(np.mean([np.abs(new - old).max() for old, new in zip(before, after, strict=True)]))
 
 
 def swap_images(row: graph.Sequence, donor: Sequence[str]) -> graph.Sequence:
-    """The row with its n-th picture replaced by the donor's n-th (its last one where it has fewer)."""
-    spans = [replace(span, sha256=donor[min(place, len(donor) - 1)]) for place, span in enumerate(row.spans)]
+    """Return the sequence with its n-th image replaced by the donor's n-th, or its last one."""
+    spans = [replace(span, sha256=donor[min(index, len(donor) - 1)]) for index, span in enumerate(row.spans)]
     return replace(row, spans=tuple(spans))
 
 
 def _pairs(
     samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]
 ) -> list[tuple[graph.Sequence, list[str]]]:
-    """Rows with pictures of other episodes: all of one size, and none of them the row's own."""
+    """Return sequences with the images of another episode: of the same size, and none of their own."""
     usable = [
         sample
         for sample in samples
         if sample.sequence.spans and any(sample.sequence.sampled) and len(_grids(sample.sequence, images)) == 1
     ]
     found: list[tuple[graph.Sequence, list[str]]] = []
-    for place, sample in enumerate(usable):
+    for index, sample in enumerate(usable):
         own = {span.sha256 for span in sample.sequence.spans}
-        for other in (*usable[place + 1 :], *usable[:place]):
-            strange = [span.sha256 for span in other.sequence.spans if span.sha256 not in own]
-            if strange and other.episode_id != sample.episode_id and _same_size(sample, other, images):
-                found.append((sample.sequence, strange))
+        for other in (*usable[index + 1 :], *usable[:index]):
+            other_images = [span.sha256 for span in other.sequence.spans if span.sha256 not in own]
+            if other_images and other.episode_id != sample.episode_id and _same_size(sample, other, images):
+                found.append((sample.sequence, other_images))
                 break
     return found
 

@@ -1,4 +1,9 @@
-"""Weights from the trainer to the engine. Invariant: an engine gets the weights of one moment, never half of an update."""
+"""Weight transfer from the trainer to the engine.
+
+Used by the recipes: `attach_engine` once, `push_weights` after every step.
+
+Invariant: an engine never gets the weights of a partial update.
+"""
 
 from __future__ import annotations
 
@@ -13,33 +18,31 @@ from deskhand.types import Engine, SupportsLora
 
 @runtime_checkable
 class SupportsSharedWeights(Protocol):
-    """An engine that can sample from a trainer's own tensors (`engines.hf`)."""
+    """Engine that can sample from the trainer's own tensors (`engines.hf`)."""
 
-    def shares(self, model: Any) -> bool: ...
+    def shares_weights_with(self, model: Any) -> bool: ...
 
-    def hold(self) -> None: ...
+    def pause_for_update(self) -> None: ...
 
-    def held(self) -> AbstractContextManager[None]: ...
+    def paused_for_update(self) -> AbstractContextManager[None]: ...
 
-    async def adopt(self, version: int) -> None: ...
+    async def set_version(self, version: int) -> None: ...
 
 
 def attach_engine(trainer: Trainer, engine: Engine) -> None:
-    """Where engine and trainer share their weights, stop the engine before each update (`publish` lets it go on) and while adapters
-    are off."""
-    if isinstance(engine, SupportsSharedWeights) and engine.shares(trainer.policy.model):
-        trainer.optimizer.register_step_pre_hook(lambda *_: engine.hold())
-        trainer.policy.aside = engine.held
+    """If engine and trainer share weights, pause the engine during updates (until `push_weights`) and without LoRA."""
+    if isinstance(engine, SupportsSharedWeights) and engine.shares_weights_with(trainer.policy.model):
+        trainer.optimizer.register_step_pre_hook(lambda *_: engine.pause_for_update())
+        trainer.policy.pause_engine = engine.paused_for_update
 
 
 async def push_weights(policy: Policy, engine: Engine, version: int) -> None:
-    """Hand the weights of now to the engine: a copy, made outside the event loop and between two updates, or (where the engine
-    shares them) only the word that they are those of `version`. An engine that takes adapters gets the adapter alone. A copy for a
-    server is made in this machine's memory: the device has no room for a second model."""
-    if isinstance(engine, SupportsSharedWeights) and engine.shares(policy.model):
-        await engine.adopt(version)
+    """Send the current weights to the engine as `version`: only the version if it shares them, LoRA if it supports it."""
+    # The copy for a server is made in host memory: the device has no room for a second model.
+    if isinstance(engine, SupportsSharedWeights) and engine.shares_weights_with(policy.model):
+        await engine.set_version(version)
         return
-    if isinstance(engine, SupportsLora) and engine.takes_adapters:
+    if isinstance(engine, SupportsLora) and engine.supports_lora:
         adapter = await asyncio.to_thread(policy.adapter, tower=engine.supports_vision_lora)
         if adapter is not None:
             await engine.update_lora(version, adapter)

@@ -1,4 +1,4 @@
-"""Prompt, schema, parser and executor agree: what a prompt offers is read, and what is read is performed on a real desktop."""
+"""Prompt, schema, parser and executor agree: whatever a prompt offers is parsed and executed on a real desktop."""
 
 import json
 
@@ -8,27 +8,30 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from prompt_samples import offers
-from test_objects import OBJECTS, instances
+from schema_instances import instances
 
 from deskhand.actions import conformance, formats
 from deskhand.actions.formats.base import ScreenView
+from deskhand.actions.formats.json_format import JsonActionFormat
 from deskhand.actions.formats.limits import check_op, check_ops
 from deskhand.actions.ops import TERMINAL_OPS, Drag, Key, KeyDown, KeyUp, MouseDown, MouseUp, Screenshot, Wait, Zoom
 from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.local import action_executor
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import AgentError, ParseError
 
 everyone = pytest.mark.parametrize("name", formats.available_formats())
-json_only = pytest.mark.parametrize("name", OBJECTS)
+JSON_FORMATS = [name for name in formats.available_formats() if isinstance(formats.get(name), JsonActionFormat)]
+json_only = pytest.mark.parametrize("name", JSON_FORMATS)
 VIEW = ScreenView(640, 480, 512, 384)
 quick = settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 BY_THE_AGENT = (*TERMINAL_OPS, Screenshot, Zoom)
-"""What is the agent's to do: the end, the next screenshot, and what was zoomed in on."""
+"""Ops that the agent handles, not the desktop."""
 
 
 @everyone
 @pytest.mark.parametrize("view", [*cases.VIEWS, VIEW], ids=str)
-def test_what_the_prompt_offers_is_read_within_the_limits(name, view):
+def test_actions_in_the_prompt_are_parsed_within_the_limits(name, view):
     action_format = formats.get(name)
     offered = offers(action_format, view)
     assert len(offered) >= 10
@@ -42,14 +45,14 @@ def test_what_the_prompt_offers_is_read_within_the_limits(name, view):
     if {MouseDown, MouseUp} <= kinds:  # what a drag from where the pointer is comes to
         kinds.add(Drag)
     said = {
-        kind for kind in cases.carried(action_format) if "does not offer" not in action_format.supported_ops[kind].how
+        kind for kind in cases.supported(action_format) if "does not offer" not in action_format.supported_ops[kind].how
     }
-    assert kinds >= said, "the prompt says nothing of what the dialect carries"
+    assert kinds >= said, "supported ops are missing from the prompt"
 
 
 async def perform(replies):
-    """Perform the ops of (text, ops) on one desktop, waits cut short; what was raised, by text."""
-    desktop, raised, sequence = LocalDesktop(quiet_ms=1, cap_s=0.2), {}, 0
+    """Execute (text, ops) pairs on one desktop with short waits; return the errors by text."""
+    desktop, raised, sequence = LocalDesktop(settle_ms=1, settle_timeout_s=0.2), {}, 0
     try:
         await desktop.reset(DesktopSpec("plain", VIEW.screen_width, VIEW.screen_height))
         for number, (text, ops) in enumerate(replies):
@@ -70,7 +73,7 @@ async def perform(replies):
     return raised
 
 
-async def test_what_every_prompt_offers_is_performed_on_a_real_desktop():
+async def test_actions_in_every_prompt_are_executed_on_a_real_desktop():
     replies = {}
     for name in formats.available_formats():
         action_format = formats.get(name)
@@ -86,20 +89,24 @@ async def test_what_every_prompt_offers_is_performed_on_a_real_desktop():
 
 
 @json_only
-def test_the_schema_is_valid_json_schema(name):
+def test_the_schema_is_valid_and_defines_the_offered_actions(name):
     for view in (*cases.VIEWS, VIEW):
-        Draft202012Validator.check_schema(formats.get(name).schema(view))
+        action_format = formats.get(name)
+        schema = action_format.schema(view)
+        Draft202012Validator.check_schema(schema)
+        offered = {action.name for action in action_format.json_actions(view) if action.offered}
+        assert set(schema["$defs"]) == offered
 
 
 @everyone
-def test_only_replies_that_are_json_have_a_schema(name):
-    assert (formats.get(name).schema(VIEW) is not None) == (name in OBJECTS)
+def test_only_json_formats_have_a_schema(name):
+    assert (formats.get(name).schema(VIEW) is not None) == (name in JSON_FORMATS)
 
 
 @json_only
-def test_what_the_schema_admits_is_what_is_read(name):
-    """Values of the schema, and the same with something changed: where a validator of JSON schema admits one, it is read; where
-    it does not, it is refused, or it is another way to say what some admitted value says."""
+def test_the_parser_accepts_what_the_schema_admits(name):
+    """Test schema instances and mutations of them. A valid value is parsed and executable; an invalid one is rejected, or expresses
+    ops that also have a valid form."""
     action_format, schema = formats.get(name), formats.get(name).schema(VIEW)
     validator = Draft202012Validator(schema)
     outcomes = set()
@@ -109,13 +116,16 @@ def test_what_the_schema_admits_is_what_is_read(name):
     def check(value, chance):
         for candidate in (value, changed(value, chance), changed(changed(value, chance), chance)):
             admitted = validator.is_valid(candidate)
-            found = cases.read_or_refused(action_format, json.dumps(candidate), VIEW)
+            found = cases.parse_or_error(action_format, json.dumps(candidate), VIEW)
             outcomes.add((admitted, isinstance(found, ParseError)))
             if isinstance(found, ParseError):
                 assert not admitted or "nothing may follow" in found.reason or "zooms" in found.reason, (
                     f"{candidate}: {found}"
                 )
-            elif not admitted and all(action_format.supported_ops[type(op)].kind == "lossless" for op in found):
+                continue
+            for op in found:
+                action_executor._check(op)
+            if not admitted and all(action_format.supported_ops[type(op)].kind == "lossless" for op in found):
                 said = said_again(action_format, found)
                 assert said is None or all(map(validator.is_valid, said)), f"{candidate}: {found}"
 
@@ -124,7 +134,7 @@ def test_what_the_schema_admits_is_what_is_read(name):
 
 
 def said_again(action_format, ops):
-    """The values in which the dialect itself says `ops`; None when it has no words for them."""
+    """Return the JSON values that the format writes for `ops`; None if it cannot express them."""
     try:
         return [value for value, _ in action_format.values(action_format.emit(ops, VIEW))]
     except AgentError:
@@ -132,7 +142,7 @@ def said_again(action_format, ops):
 
 
 def changed(value, chance):
-    """`value` with one thing in it left out, added, or made another."""
+    """Return `value` with one element removed, added or replaced."""
     if isinstance(value, dict) and value:
         key = chance.choice(sorted(value))
         rest = {other: inner for other, inner in value.items() if other != key}
@@ -156,7 +166,7 @@ def changed(value, chance):
 
 
 @json_only
-def test_every_op_that_is_said_is_admitted_by_the_schema(name):
+def test_emitted_ops_are_valid_under_the_schema(name):
     action_format = formats.get(name)
 
     @quick
@@ -178,8 +188,7 @@ def test_every_op_that_is_said_is_admitted_by_the_schema(name):
 
 
 @json_only
-def test_what_the_corpus_reads_can_be_said_within_the_schema(name):
-    """However a published reply is written, the ops that it means have a form that constrained decoding would let through."""
+def test_corpus_ops_have_a_form_that_constrained_decoding_allows(name):
     action_format, said = formats.get(name), 0
     for case in conformance.load_cases(name):
         if case.ops is None:

@@ -46,7 +46,7 @@ async def solve(replies, config, **more):
 def end_of(dialect, kind):
     """A reply that ends the work so, or None where the dialect has no such word."""
     ends = {Done: Done(), Fail: Fail(), Answer: Answer("42")}
-    return None if dialect.carries[kind].kind == "absent" else dialect.emit([ends[kind]], VIEW)
+    return None if dialect.supported_ops[kind].kind == "absent" else dialect.emit([ends[kind]], VIEW)
 
 
 @everyone

@@ -10,7 +10,7 @@ def test_every_benchmark_is_known_and_learning_comes_last():
     assert {"desktop", "engine", "episodes", "exactness", "recorder", "sight"} <= set(names)
     assert names[-1] == "learning"
     assert "evidence" not in names
-    assert "bars" not in names
+    assert "thresholds" not in names
     assert evidence.words("sight") == ["-m", "benchmarks.image_sensitivity", "--full"]
 
 
@@ -40,4 +40,4 @@ def test_an_unknown_benchmark_is_refused(monkeypatch, capsys):
     with pytest.raises(SystemExit) as ended:
         evidence.main()
     assert ended.value.code == 2
-    assert "no benchmark is named nonsense" in capsys.readouterr().err
+    assert "unknown benchmark nonsense" in capsys.readouterr().err

@@ -6,7 +6,7 @@ import torch
 from bundled_weights import SOURCE, needs_weights
 
 from benchmarks import exactness
-from benchmarks.thresholds import Bars
+from benchmarks.thresholds import Thresholds
 from deskhand.recorder.graph import CallGraph
 from deskhand.types import Completion
 
@@ -15,9 +15,9 @@ pytestmark = needs_weights
 
 def test_trainer_and_engine_agree_on_episodes_with_images_and_forks(recording):
     found = exactness.compare(SOURCE, recording)
-    bars = Bars()
-    exactness.judge(found, bars)
-    assert bars.met
+    thresholds = Thresholds()
+    exactness.judge(found, thresholds)
+    assert thresholds.met
     assert found.images >= 8
 
 
@@ -28,9 +28,9 @@ def test_a_log_prob_that_is_off_is_noticed(recording):
     first, *others = recording.results
     graph = CallGraph([replace(call, completion=nudged(call.completion)) for call in first.graph.calls])
     wrong = replace(recording, results=(replace(first, graph=graph), *others))
-    bars = Bars()
-    exactness.judge(exactness.compare(SOURCE, wrong), bars)
-    assert {"log-probs", "KL estimate"} <= set(bars.missed)
+    thresholds = Thresholds()
+    exactness.judge(exactness.compare(SOURCE, wrong), thresholds)
+    assert {"log-probs", "KL estimate"} <= set(thresholds.missed)
 
 
 def test_calls_that_are_lost_turn_the_gradient(recording):

@@ -26,4 +26,4 @@ def test_the_command_measures_everything_it_names(mode: str) -> None:
     for name in ("sampled", "trained", "MFU", "publish", "sum, device"):
         assert re.search(rf"^{name}:? ", done.stdout, re.MULTILINE), name
     assert re.search(rf"^pass  {mode}: measured peak", done.stdout, re.MULTILINE), done.stdout
-    assert done.stdout.rstrip().endswith("all bars met")
+    assert done.stdout.rstrip().endswith("all thresholds met")

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks import learning
-from benchmarks.thresholds import Bars
+from benchmarks.thresholds import Thresholds
 from deskhand.rollout.eval_loop import EvalReport
 from deskhand.rollout.success_rates import Proportion
 from deskhand.store.run import Checkpoint, EpisodeRow, Run
@@ -28,19 +28,19 @@ def test_a_gains_interval_is_newcombes():
 
 
 def missed(*, good: learning.Outcome = GOOD, blind: learning.Outcome = BLIND) -> list[str]:
-    bars = Bars()
-    learning.judge_time(good, bars)
-    learning.judge_gain(good, bars)
-    learning.judge_blind(blind, [good], bars)
-    return bars.missed
+    thresholds = Thresholds()
+    learning.judge_time(good, thresholds)
+    learning.judge_gain(good, thresholds)
+    learning.judge_blind(blind, [good], thresholds)
+    return thresholds.missed
 
 
-def test_a_run_that_meets_every_bar_misses_none():
+def test_a_run_that_meets_every_threshold_misses_none():
     assert missed() == []
 
 
 @pytest.mark.parametrize(
-    ("worse", "bar"),
+    ("worse", "threshold"),
     [
         (replace(GOOD, after=report(110, 170)), "seed 0: success"),
         (replace(GOOD, after=report(160, 135)), "seed 0: first click on target"),
@@ -49,23 +49,23 @@ def test_a_run_that_meets_every_bar_misses_none():
         (replace(GOOD, total_s=601.0), "seed 0: whole demo"),
     ],
 )
-def test_each_bar_can_be_missed(worse, bar):
-    assert bar in missed(good=worse)
+def test_each_threshold_can_be_missed(worse, threshold):
+    assert threshold in missed(good=worse)
 
 
 def test_a_blind_run_that_gains_more_than_half_is_noticed():
     assert missed(blind=replace(BLIND, after=report(60, 40))) == ["blind against seed 0"]
 
 
-def test_a_run_without_an_update_has_gained_nothing_and_misses_the_bar_of_the_first_update(tmp_path):
+def test_a_run_without_an_update_has_gained_nothing_and_misses_the_threshold_of_the_first_update(tmp_path):
     with Run.create(tmp_path / "run", {}) as run:
-        run.commit(books={}, checkpoint=Checkpoint(0, 0, tmp_path / "run/checkpoints/step-000000", 1000.0))
+        run.commit(counts={}, checkpoint=Checkpoint(0, 0, tmp_path / "run/checkpoints/step-000000", 1000.0))
         row = EpisodeRow("e", "version-0", None, 0, "t", "family", 1, "held_out", "in_flight")
         run.start_episode(row)
         run.finish_episode(replace(row, state="scored", value=1.0, reward=1.0, first_click=True), {}, b"")
         found = learning.outcome_of("blind", run, 990.0, 20.0)
     assert found.steps == 0
     assert learning.Gain(found.before.success, found.after.success).value == 0
-    bars = Bars()
-    learning.judge_time(found, bars)
-    assert bars.missed == ["blind: first update"]
+    thresholds = Thresholds()
+    learning.judge_time(found, thresholds)
+    assert thresholds.missed == ["blind: first update"]

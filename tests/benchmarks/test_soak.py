@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from benchmarks import soak
 from benchmarks.soak import Level, Soak
-from benchmarks.thresholds import Bars
+from benchmarks.thresholds import Thresholds
 from deskhand.desktop.local.desktop import LocalDesktop
 
 
 async def test_two_desktops_soak_without_a_leak():
     found = await soak.soak(2, 48)
     assert [len(quarter) for quarter in found.steps_ms] == [24] * 4
-    bars = Bars()
-    soak.judge(found, bars)
-    assert not set(bars.missed) - {"p99 of a step"}, "how long a step takes is for the benchmark to say"
+    thresholds = Thresholds()
+    soak.judge(found, thresholds)
+    assert not set(thresholds.missed) - {"p99 of a step"}, "how long a step takes is for the benchmark to say"
 
 
 async def test_a_process_and_a_folder_of_the_soak_are_left_behind_and_older_ones_are_not(monkeypatch):
@@ -43,9 +43,9 @@ def judged(**changes) -> list[str]:
     found = Soak([[10.0] * 200 for _ in range(4)], levels)
     for name, value in changes.items():
         setattr(found if hasattr(found, name) else levels[-1], name, value)
-    bars = Bars()
-    soak.judge(found, bars)
-    return bars.missed
+    thresholds = Thresholds()
+    soak.judge(found, thresholds)
+    return thresholds.missed
 
 
 def test_each_kind_of_growth_is_a_missed_bar():

@@ -1,4 +1,4 @@
-"""What programs tell of themselves, in OSWorld's form."""
+"""Accessibility trees in OSWorld's form."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ISOLATIONS = ["namespaces"] * (available_isolation()[0] == "namespaces") + ["pla
 
 @pytest.fixture(params=ISOLATIONS)
 async def desktop(request):
-    desktop = LocalDesktop(isolation=request.param)
+    desktop = LocalDesktop(isolation_level=request.param)
     await desktop.reset(TELLING)
     yield desktop
     await desktop.close()
@@ -40,7 +40,7 @@ async def tree_of(desktop, **options) -> ElementTree.Element:
     return ElementTree.fromstring(text)
 
 
-async def test_an_editor_tells_its_text_its_menus_and_where_they_are(desktop):
+async def test_the_tree_has_an_editors_text_and_menus_with_positions(desktop):
     await desktop.launch(["mousepad"])
     (window,) = await desktop.wait_window("mousepad")
     window = await desktop.place_window(window, 40, 60, 400, 300)
@@ -64,7 +64,7 @@ async def test_an_editor_tells_its_text_its_menus_and_where_they_are(desktop):
     assert height > 10
 
 
-async def test_a_program_that_does_not_answer_costs_no_more_than_the_time_that_there_is(desktop):
+async def test_a_hanging_program_does_not_exceed_the_time_limit(desktop):
     await desktop.launch(["mousepad"])
     await desktop.wait_window("mousepad")
     await tree_of(desktop)
@@ -77,14 +77,14 @@ async def test_a_program_that_does_not_answer_costs_no_more_than_the_time_that_t
 
 
 @pytest.mark.skipif(NAMED, reason="guests of this machine have a name")
-async def test_guests_without_a_name_have_no_bus_and_are_told_so():
-    desktop = LocalDesktop(isolation="plain")
+async def test_a_user_without_a_name_gets_a_config_error():
+    desktop = LocalDesktop(isolation_level="plain")
     with pytest.raises(ConfigError, match="namespaces"):
         await desktop.reset(TELLING)
     await desktop.close()
 
 
-async def test_a_desktop_that_was_not_asked_to_tell_has_no_tree():
+async def test_there_is_no_tree_unless_the_spec_enables_it():
     desktop = LocalDesktop()
     await desktop.reset(DesktopSpec("plain", 320, 240))
     assert await desktop.accessibility_tree() is None
@@ -93,7 +93,7 @@ async def test_a_desktop_that_was_not_asked_to_tell_has_no_tree():
 
 
 @pytest.mark.skipif(not PROFILES["calc"].installed, reason="not installed; as root: deskhand desktop install calc")
-async def test_of_a_spreadsheet_the_cells_on_the_screen_are_told():
+async def test_a_spreadsheet_lists_only_visible_cells():
     desktop = LocalDesktop()
     try:
         await desktop.reset(DesktopSpec("plain", 1280, 720, accessibility=True))

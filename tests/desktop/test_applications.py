@@ -1,4 +1,4 @@
-"""Profiles of applications: what installs them, and that each shows its main window and nothing else on a fresh home."""
+"""Application profiles: installation, and one main window on a fresh home."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from deskhand.cli.main import app
 from deskhand.desktop.applications import catalog, install
 from deskhand.desktop.applications.catalog import PROFILES
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.local import isolation as isolation_module
+from deskhand.desktop.local import isolation
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import ConfigError
 
@@ -38,7 +38,7 @@ async def still(desktop, timeout_s: float = 30.0) -> None:
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in PROFILES])
-async def test_an_application_shows_its_main_window_and_nothing_else(desktop, name):
+async def test_an_application_shows_only_its_main_window(desktop, name):
     profile = PROFILES[name]
     empty = await desktop.observe()
     await desktop.launch(list(profile.argv))
@@ -49,12 +49,12 @@ async def test_an_application_shows_its_main_window_and_nothing_else(desktop, na
     frame = await desktop.observe()
     assert frame.changed_bbox is None
     assert (frame.bgrx[:, :, :3] != empty.bgrx[:, :, :3]).any(axis=2).mean() > 0.01
-    if profile.maximised:
+    if profile.maximized:
         assert windows[0].width > 1200
 
 
 @needs("calc")
-async def test_an_office_that_was_killed_offers_no_recovery(desktop):
+async def test_a_killed_office_offers_no_recovery(desktop):
     starts = "setsid soffice --nologo --calc & sleep 6; kill -KILL $(pgrep soffice); sleep 0.5"
     await desktop.run(["sh", "-c", starts], timeout_s=30.0)
     await desktop.launch(["soffice", "--calc"])
@@ -64,7 +64,7 @@ async def test_an_office_that_was_killed_offers_no_recovery(desktop):
 
 
 @needs("chromium")
-async def test_a_browser_that_was_killed_offers_no_recovery(desktop):
+async def test_a_killed_browser_offers_no_recovery(desktop):
     await desktop.run(["sh", "-c", "setsid chromium & sleep 4; kill -KILL $(pgrep chromium)"], timeout_s=30.0)
     await desktop.launch(["chromium"])
     await desktop.wait_window("chromium", timeout_s=60.0)
@@ -84,15 +84,15 @@ async def test_a_browser_that_was_killed_offers_no_recovery(desktop):
 @pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in ("calc", "chromium")])
 async def test_office_and_browser_look_the_same_at_the_plain_level(name):
     profile, looks = PROFILES[name], {}
-    for isolation in {"plain", isolation_module.available_isolation()[0]}:
-        desktop = LocalDesktop(isolation=isolation)
+    for level in {"plain", isolation.available_isolation()[0]}:
+        desktop = LocalDesktop(isolation_level=level)
         try:
             await desktop.reset(SMALL)
             await desktop.launch(list(profile.argv))
             await desktop.wait_window(profile.window, timeout_s=60.0)
             await still(desktop)
             assert len(await desktop.windows()) == 1
-            looks[isolation] = (await desktop.observe()).without_cursor().sha256
+            looks[level] = (await desktop.observe()).without_cursor().sha256
         finally:
             await desktop.close()
     assert len(set(looks.values())) == 1
@@ -105,7 +105,7 @@ def test_every_setting_of_the_office_is_well_formed():
     assert all(path.startswith("/org.openoffice.") for path in paths)
 
 
-def test_applications_are_chosen_by_name_and_by_group_each_once():
+def test_profiles_resolve_by_name_and_group_without_duplicates():
     assert [entry.name for entry in catalog.resolve_profiles(["office", "calc", "browser"])] == [
         "calc",
         "writer",
@@ -113,11 +113,11 @@ def test_applications_are_chosen_by_name_and_by_group_each_once():
         "chromium",
     ]
     assert len(catalog.resolve_profiles(["all"])) == len(PROFILES)
-    with pytest.raises(ConfigError, match=r"'word' is not known; there are .*writer"):
+    with pytest.raises(ConfigError, match=r"unknown application 'word'; use one of .*writer"):
         catalog.resolve_profiles(["calc", "word"])
 
 
-def test_installing_names_every_package_and_without_root_says_what_root_would_do(monkeypatch, capsys):
+def test_install_lists_the_packages_and_needs_root(monkeypatch, capsys):
     monkeypatch.setattr(install, "missing", lambda packages: packages)
     app(["desktop", "install", "office", "--dry-run"], result_action="return_value")
     said = capsys.readouterr().out
@@ -125,27 +125,27 @@ def test_installing_names_every_package_and_without_root_says_what_root_would_do
         assert package in said
     assert "as root: apt-get install -y --no-install-recommends libreoffice-calc" in said
     monkeypatch.setattr(os, "getuid", lambda: 1000)
-    with pytest.raises(ConfigError, match=r"only root can install them: sudo apt-get install .*chromium"):
+    with pytest.raises(ConfigError, match=r"missing Debian packages; run as root: apt-get install .*chromium"):
         app(["desktop", "install", "browser"], result_action="return_value")
 
 
-def test_what_is_there_is_not_installed_again(monkeypatch, capsys):
+def test_installed_packages_are_skipped(monkeypatch, capsys):
     monkeypatch.setattr(install, "missing", lambda packages: [])
     monkeypatch.setattr(install.subprocess, "run", lambda *_, **__: pytest.fail("something was run"))
     app(["desktop", "install", "basic"], result_action="return_value")
     assert "missing: none" in capsys.readouterr().out
 
 
-def test_what_dpkg_does_not_know_is_missing():
+def test_unknown_packages_are_missing():
     assert install.missing(["dpkg", "no-such-package-of-any-kind"]) == ["no-such-package-of-any-kind"]
 
 
 @needs("calc")
-async def test_the_office_opens_also_where_only_landlock_keeps_guests_out_of_tmp(monkeypatch):
+async def test_the_office_opens_if_only_landlock_denies_tmp(monkeypatch):
     monkeypatch.setattr(
-        isolation_module, "own_uids", lambda: False
+        isolation, "guest_uids", lambda: False
     )  # as where Deskhand does not run as root: /tmp's rights let guests in
-    desktop = LocalDesktop(isolation="plain")
+    desktop = LocalDesktop(isolation_level="plain")
     try:
         await desktop.reset(SMALL)
         await desktop.launch(list(PROFILES["calc"].argv))

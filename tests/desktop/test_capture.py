@@ -1,4 +1,4 @@
-"""Pixels and the pointer in them, by every way of reading a screen."""
+"""Screen readers and cursor overlay."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def open_editor(desktop):
 
 
 @pytest.mark.parametrize("place", [(150, 120), (5, 5), (0, 0), (319, 239), (318, 0)])
-async def test_the_pointer_is_laid_over_as_the_server_would_draw_it(desktop, place):
+async def test_the_cursor_is_drawn_as_by_the_server(desktop, place):
     await open_editor(desktop)
     frame = await desktop.perform([Type("some text"), Move(at(*place))], action_id="there")
     connection, screen = desktop._session.connection, desktop._session.screen
@@ -54,7 +54,7 @@ async def test_the_pointer_is_laid_over_as_the_server_would_draw_it(desktop, pla
     assert (frame.without_cursor().bgrx[:, :, :3] == hidden.view(np.uint8).reshape(frame.bgrx.shape)[:, :, :3]).all()
 
 
-async def test_without_the_pointer_a_move_changes_no_pixel(desktop):
+async def test_moving_the_pointer_changes_no_pixel_below_it(desktop):
     first = await desktop.perform([Move(at(50, 50))], action_id="a")
     second = await desktop.perform([Move(at(250, 150))], action_id="b")
     assert first.sha256 != second.sha256
@@ -62,7 +62,7 @@ async def test_without_the_pointer_a_move_changes_no_pixel(desktop):
     assert first.without_cursor().without_cursor().png() == second.without_cursor().png()
 
 
-def test_a_pointer_beyond_the_edge_is_cut_off_and_one_off_the_screen_is_not_drawn():
+def test_the_cursor_is_clipped_at_the_edge():
     argb = np.full((6, 4), 0xFF112233, np.uint32)
     for x, y, covered in ((0, 0, 2), (19, 9, 18), (10, 5, 24), (-8, 2, 0), (40, 2, 0)):
         pixels = np.full((10, 20), 0x445566, np.uint32)
@@ -74,7 +74,7 @@ def test_a_pointer_beyond_the_edge_is_cut_off_and_one_off_the_screen_is_not_draw
         assert (pixels == 0x445566).all()
 
 
-def test_a_half_transparent_pointer_is_mixed():
+def test_a_translucent_cursor_is_blended():
     pixels = np.full((2, 2), 0x0000C8, np.uint32)
     cursor_overlay.draw_cursor(pixels, PointerImage(0, 0, 0, 0, np.array([[0x80008000, 0]], np.uint32)))
     assert [hex(value) for value in pixels.reshape(-1)] == ["0x8064", "0xc8", "0xc8", "0xc8"]
@@ -82,7 +82,7 @@ def test_a_half_transparent_pointer_is_mixed():
 
 @pytest.mark.parametrize(("way", "kind"), [("server", GetImageReader), ("shared", SharedMemoryReader)])
 @pytest.mark.parametrize(("width", "height"), [(256, 192), (1001, 703), (1920, 1200)])
-async def test_every_way_gives_the_same_pixels_at_any_size(width, height, way, kind):
+async def test_every_reader_returns_the_same_pixels_at_any_size(width, height, way, kind):
     desktop = LocalDesktop(capture=way)
     try:
         frame = await desktop.reset(DesktopSpec("plain", width, height))
@@ -100,7 +100,7 @@ async def test_every_way_gives_the_same_pixels_at_any_size(width, height, way, k
         await desktop.close()
 
 
-async def test_a_memory_that_cannot_be_mapped_is_replaced_by_asking_the_server(desktop, tmp_path):
+async def test_an_unmappable_framebuffer_falls_back_to_the_server(desktop, tmp_path):
     session = desktop._session
     before = session.screen.copy()
     session.x_server.framebuffer_path = tmp_path / "nothing"
@@ -114,14 +114,14 @@ async def test_a_memory_that_cannot_be_mapped_is_replaced_by_asking_the_server(d
             open_screen_reader(session.x_server, session.connection, SMALL.width, SMALL.height, "mapped")
 
 
-async def test_a_picture_is_never_torn_while_the_screen_is_being_drawn():
+async def test_captures_are_not_torn_during_drawing():
     desktop = LocalDesktop()
     await desktop.reset(DesktopSpec("plain", 1920, 1200))
-    session, performer = desktop._parts()
+    session, executor = desktop._parts()
     over = threading.Event()
 
     def paint() -> None:
-        """One request after the other fills the screen with another colour; each takes the server about as long as a copy takes."""
+        """Fill the screen with one color after another; each fill takes about as long as a copy."""
         painter = XConnection(session.x_server.name, session.x_server.cookie)
         core, window, context = painter.core, painter.x.generate_id(), painter.x.generate_id()
         core.CreateWindow(
@@ -142,10 +142,10 @@ async def test_a_picture_is_never_torn_while_the_screen_is_being_drawn():
     painting.start()
     try:
         for _ in range(round(limit(100))):  # until the painter's window covers the screen
-            if len(np.unique(await asyncio.to_thread(performer.settler.capture))) == 1:
+            if len(np.unique(await asyncio.to_thread(executor.settler.capture))) == 1:
                 break
             await asyncio.sleep(0.05)
-        pictures = [await asyncio.to_thread(performer.settler.capture) for _ in range(60)]
+        pictures = [await asyncio.to_thread(executor.settler.capture) for _ in range(60)]
     finally:
         over.set()
         painting.join()
@@ -178,7 +178,7 @@ def open_folder():
         yield Path(name)
 
 
-async def test_a_server_whose_memory_is_in_no_file_shares_it(monkeypatch, open_folder):
+async def test_a_server_without_a_framebuffer_file_uses_shared_memory(monkeypatch, open_folder):
     (open_folder / "Xvfb").write_text(WITHOUT_A_FILE)
     (open_folder / "Xvfb").chmod(0o755)
     monkeypatch.setenv("PATH", f"{open_folder}:{os.environ['PATH']}")
@@ -197,13 +197,13 @@ async def test_a_server_whose_memory_is_in_no_file_shares_it(monkeypatch, open_f
     assert segments() <= before
 
 
-async def test_a_server_that_shares_nothing_is_asked(desktop):
+async def test_a_server_without_shared_memory_uses_get_image(desktop):
     session = desktop._session
     with pytest.raises(FrameError, match="without MIT-SHM"):
         open_screen_reader(session.x_server, session.connection, SMALL.width, SMALL.height, "shared")
 
 
-def test_what_is_written_by_one_side_is_read_by_the_other_and_gone_with_both():
+def test_a_segment_is_shared_and_removed_with_its_last_user():
     segment = Segment(4096, None)
     again = sysv_ipc.attach(segment.id)
     segment.remove()

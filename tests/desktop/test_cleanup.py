@@ -1,4 +1,4 @@
-"""What owners, guests and guards leave behind, and what is done beside something else: the odd cases."""
+"""Cleanup after dead owners, disk counting, and concurrent calls."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import time
 import pytest
 
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.local import desktop as embedded
+from deskhand.desktop.local import desktop as local_desktop
 from deskhand.desktop.local import isolation, resource_monitor
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.local.runtime_dir import remove
 from deskhand.errors import InfrastructureError
 
 
-def test_a_folder_whose_owner_died_while_it_wrote_is_removed_as_any_other(tmp_path):
+def test_the_folder_of_an_owner_that_died_while_writing_is_removed(tmp_path):
     folder = tmp_path / "deskhand-1-2"
     for name, text in (("one", ""), ("two", "x\n"), ("three", "987654")):
         (folder / name).mkdir(parents=True)
@@ -25,7 +25,7 @@ def test_a_folder_whose_owner_died_while_it_wrote_is_removed_as_any_other(tmp_pa
     assert not folder.exists()
 
 
-def test_a_file_that_goes_away_while_it_is_counted_hides_none_of_the_others(tmp_path, monkeypatch):
+def test_a_vanishing_file_does_not_hide_others_from_the_disk_count(tmp_path, monkeypatch):
     for number in range(20):
         (tmp_path / f"{number:02}").write_bytes(bytes(64 << 10))
 
@@ -47,9 +47,9 @@ def test_a_file_that_goes_away_while_it_is_counted_hides_none_of_the_others(tmp_
     assert resource_monitor.disk_bytes(tmp_path, 1 << 30) >= 19 * (64 << 10)
 
 
-async def test_desktops_with_like_labels_have_temporary_files_of_their_own_also_where_guests_have_no_user(monkeypatch):
-    monkeypatch.setattr(isolation, "own_uids", lambda: False)
-    desktops = [LocalDesktop(label=f"worker-{number}", isolation="plain") for number in range(2)]
+async def test_desktops_with_similar_labels_have_separate_tmp_folders(monkeypatch):
+    monkeypatch.setattr(isolation, "guest_uids", lambda: False)
+    desktops = [LocalDesktop(label=f"worker-{number}", isolation_level="plain") for number in range(2)]
     try:
         for desktop in desktops:
             await desktop.reset(DesktopSpec("plain", 256, 192))
@@ -64,8 +64,8 @@ async def test_desktops_with_like_labels_have_temporary_files_of_their_own_also_
             await desktop.close()
 
 
-async def test_a_look_beside_a_long_wait_does_not_end_the_desktop(monkeypatch):
-    monkeypatch.setattr(embedded, "ANSWER_MARGIN_S", 1.0)
+async def test_observing_during_a_long_wait_does_not_fail_the_desktop(monkeypatch):
+    monkeypatch.setattr(local_desktop, "REPLY_MARGIN_S", 1.0)
     desktop = LocalDesktop()
     try:
         await desktop.reset(DesktopSpec("plain", 256, 192))

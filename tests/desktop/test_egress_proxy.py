@@ -1,4 +1,4 @@
-"""The way out of a desktop, asked from outside of one: what is allowed, what is not, and what does not speak as it should."""
+"""Egress proxy: allowed and denied destinations, malformed requests."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from deskhand.errors import ConfigError
         ("[::1]:8000", "::1", 8000, True),
     ],
 )
-def test_a_destination_allows_itself_and_nothing_like_it(text, host, port, allowed):
+def test_a_destination_matches_exactly(text, host, port, allowed):
     assert parse_destination(text).allows(host, port) is allowed
 
 
 @pytest.mark.parametrize(
     "text", ["", "*", "a*b.org", "http://x.org", "x.org/path", "x.org:99999", "u@x.org", "x y", "*.", "x.org:port"]
 )
-def test_what_is_no_destination_is_refused(text):
-    with pytest.raises(ConfigError, match="network destination"):
+def test_invalid_destinations_are_rejected(text):
+    with pytest.raises(ConfigError, match="network: invalid destination"):
         parse_destination(text)
 
 
@@ -61,13 +61,13 @@ def ask(port: int, data: bytes) -> bytes:
         return found
 
 
-def test_a_name_that_leads_to_the_host_is_refused_even_when_it_is_allowed(opened):
+def test_an_allowed_name_that_resolves_to_the_host_is_denied(opened):
     made, port = opened
     assert ask(port, b"CONNECT localhost:443 HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 403")
     assert made.refused == ["localhost:443"]
 
 
-def test_an_allowed_address_where_nobody_listens_is_a_bad_gateway(opened):
+def test_an_allowed_address_without_a_listener_is_a_bad_gateway(opened):
     assert ask(opened[1], b"CONNECT 127.0.0.1:9 HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 502")
 
 
@@ -82,7 +82,7 @@ def test_an_allowed_address_where_nobody_listens_is_a_bad_gateway(opened):
         b"A" * 40_000,
     ],
 )
-def test_what_is_no_request_gets_no_connection(opened, data):
+def test_invalid_requests_get_no_connection(opened, data):
     try:
         answer = ask(opened[1], data)
     except ConnectionError:
@@ -90,9 +90,9 @@ def test_what_is_no_request_gets_no_connection(opened, data):
     assert answer == b"" or answer.startswith((b"HTTP/1.1 400", b"HTTP/1.1 403"))
 
 
-def test_connections_beyond_the_bound_are_turned_away_and_closing_ends_all(opened, monkeypatch):
+def test_excess_connections_get_503_and_close_ends_all(opened, monkeypatch):
     made, port = opened
-    monkeypatch.setattr(egress_proxy, "CONNECTIONS", 2)
+    monkeypatch.setattr(egress_proxy, "MAX_CONNECTIONS", 2)
     waiting = [socket.create_connection(("127.0.0.1", port), timeout=limit(5)) for _ in range(2)]
     deadline = time.monotonic() + limit(5)
     while len(made._open) < 2:

@@ -1,4 +1,4 @@
-"""A desktop that lost a part says so: what is seen on it afterwards is worth nothing."""
+"""Desktops that lost a part report a failure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SMALL = DesktopSpec("plain", 320, 240)
 
 @pytest.fixture(params=ISOLATIONS)
 async def desktop(request):
-    desktop = LocalDesktop(isolation=request.param)
+    desktop = LocalDesktop(isolation_level=request.param)
     await desktop.reset(SMALL)
     await desktop.launch(["l3afpad"])
     await desktop.wait_window("l3afpad")
@@ -45,9 +45,9 @@ async def failure_of(desktop) -> str:
 async def test_a_part_that_is_killed_fails_every_later_call_until_the_next_reset(desktop, part):
     (pid,) = desktop.parts()[part]
     processes.kill(pid)
-    wanted = {"window manager": ["openbox has ended"], "applications": ["l3afpad was ended by SIGKILL"]}
+    wanted = {"window manager": ["openbox has exited"], "applications": ["l3afpad was killed by SIGKILL"]}
     failure = await failure_of(desktop)  # with the X server goes whatever needs it: which end is noticed first differs
-    assert any(reason in failure for reason in wanted.get(part, ["ended", "the X server failed"])), failure
+    assert any(reason in failure for reason in wanted.get(part, ["exited", "the X server failed"])), failure
     await asyncio.sleep(0.2)
     for call in (
         desktop.observe(),
@@ -63,7 +63,7 @@ async def test_a_part_that_is_killed_fails_every_later_call_until_the_next_reset
     await desktop.observe()
 
 
-async def test_a_program_that_ends_as_programs_do_is_no_failure(desktop):
+async def test_a_normal_exit_is_not_a_failure(desktop):
     await desktop.perform([Key(("alt", "f4"))], action_id="close")
     await desktop.launch(["sh", "-c", "sleep 0.1; exit 3"])
     await desktop.launch(["sh", "-c", "sleep 0.1; kill -TERM $$"])
@@ -76,10 +76,10 @@ async def test_a_program_that_ends_as_programs_do_is_no_failure(desktop):
 
 async def test_a_program_that_crashes_by_itself_fails_the_desktop(desktop):
     await desktop.launch(["sh", "-c", f"sleep 0.1; kill -{signal.SIGSEGV.value} $$"])
-    assert "sh was ended by SIGSEGV" in await failure_of(desktop)
+    assert "sh was killed by SIGSEGV" in await failure_of(desktop)
 
 
-async def test_a_window_that_goes_away_while_it_is_asked_about_is_left_out(desktop, monkeypatch):
+async def test_a_window_that_closes_while_listed_is_skipped(desktop, monkeypatch):
     connection = desktop._session.connection
     real = windows._cardinals
     monkeypatch.setattr(windows, "_cardinals", lambda *asked: [*real(*asked), connection.x.generate_id()])
@@ -89,7 +89,7 @@ async def test_a_window_that_goes_away_while_it_is_asked_about_is_left_out(deskt
         windows._describe(connection, gone)
 
 
-async def test_where_programs_may_be_killed_a_crash_is_no_failure():
+async def test_crashes_are_ignored_with_crashes_fail_false():
     desktop = LocalDesktop(crashes_fail=False)
     await desktop.reset(SMALL)
     await desktop.launch(["sh", "-c", "sleep 0.1; kill -KILL $$"])
@@ -98,10 +98,10 @@ async def test_where_programs_may_be_killed_a_crash_is_no_failure():
     await desktop.close()
 
 
-async def test_nobody_waits_for_a_window_of_a_desktop_that_has_failed(desktop):
+async def test_waiting_for_a_window_stops_when_the_desktop_fails(desktop):
     waiting = asyncio.create_task(desktop.wait_window("a window that never comes"))
     await asyncio.sleep(0.1)
     processes.kill(desktop.parts()["applications"][0])
     async with asyncio.timeout(limit(5)):
-        with pytest.raises(InfrastructureError, match="l3afpad was ended by SIGKILL"):
+        with pytest.raises(InfrastructureError, match="l3afpad was killed by SIGKILL"):
             await waiting

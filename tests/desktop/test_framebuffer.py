@@ -1,4 +1,4 @@
-"""Pixels read from a dump file in the X server's format."""
+"""Pixels read from an X window dump file."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def dump(path, *, width=WIDTH, height=HEIGHT, bits=32, version=7, byte_order=0, 
     return np.memmap(path, dtype="<u4", mode="r+", offset=160 + COLOURS * 12) if not missing else None
 
 
-def test_the_undefined_byte_is_zero_and_the_padding_is_left_out(tmp_path):
+def test_the_fourth_byte_is_zero_and_padding_is_dropped(tmp_path):
     pixels = dump(tmp_path / "screen")
     pixels.reshape(HEIGHT, WIDTH + 2)[:] = 0xAB123456
     copy = Framebuffer(tmp_path / "screen", WIDTH, HEIGHT).copy()
@@ -55,13 +55,13 @@ def test_the_undefined_byte_is_zero_and_the_padding_is_left_out(tmp_path):
 @pytest.mark.parametrize(
     "wrong", [{"width": 641}, {"height": 399}, {"bits": 16}, {"version": 6}, {"byte_order": 1}, {"missing": 4}]
 )
-def test_a_screen_of_another_form_or_size_never_becomes_a_frame(tmp_path, wrong):
+def test_a_screen_of_another_format_or_size_is_rejected(tmp_path, wrong):
     dump(tmp_path / "screen", **wrong)
     with pytest.raises(FrameError):
         Framebuffer(tmp_path / "screen", WIDTH, HEIGHT)
 
 
-def test_a_black_screen_never_becomes_a_frame():
+def test_a_black_screen_is_rejected():
     pixels = np.zeros((HEIGHT, WIDTH), np.uint32)
     with pytest.raises(FrameError, match="black"):
         check_not_black(pixels)
@@ -69,7 +69,7 @@ def test_a_black_screen_never_becomes_a_frame():
     check_not_black(pixels)
 
 
-def test_the_box_of_a_change_is_tight_and_half_open():
+def test_the_changed_bbox_is_tight_and_half_open():
     before = np.ones((HEIGHT, WIDTH), np.uint32)
     after = before.copy()
     assert changed_bbox(before, after) is None
@@ -79,7 +79,7 @@ def test_the_box_of_a_change_is_tight_and_half_open():
     assert changed_bbox(None, after) == (0, 0, WIDTH, HEIGHT)
 
 
-def test_the_hash_sees_single_bits_and_exchanged_pixels_and_is_the_same_in_every_process():
+def test_the_hash_detects_single_bits_and_swapped_pixels():
     make = PixelHash(WIDTH, HEIGHT)
     pixels = np.arange(WIDTH * HEIGHT, dtype=np.uint32).reshape(HEIGHT, WIDTH)
     first = make(pixels)
@@ -91,7 +91,7 @@ def test_the_hash_sees_single_bits_and_exchanged_pixels_and_is_the_same_in_every
     assert PixelHash(WIDTH, HEIGHT)(pixels.copy()) == first == "4abe1bc0f80703f0"
 
 
-def test_a_closed_framebuffer_keeps_no_descriptor_and_leaves_its_copies(tmp_path):
+def test_closing_a_framebuffer_frees_its_descriptor_and_keeps_copies(tmp_path):
     live = dump(tmp_path / "screen")
     live[:] = 7
     framebuffer = Framebuffer(tmp_path / "screen", WIDTH, HEIGHT)

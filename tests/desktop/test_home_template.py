@@ -1,4 +1,4 @@
-"""Homes made from templates: each way gives the same home, and nothing written to one is seen elsewhere."""
+"""Homes from templates: every method gives the same home, and homes are isolated."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def base():
     folder = Path("/dev/shm") / f"deskhand-test-homes-{os.getpid()}"
     folder.mkdir()
     yield folder
-    isolation.unbound_folders(folder)
+    isolation.unmount_below(folder)
     shutil.rmtree(folder)
 
 
@@ -30,7 +30,7 @@ def possible(base: Path) -> list[home_template.Method]:
     return ["copy"] if method == "copy" else ["copy", method]
 
 
-def test_every_way_gives_the_same_home_and_leaves_the_template_alone(base):
+def test_every_method_gives_the_same_home_and_an_unchanged_template(base):
     template = home_template.template_folder(base / "templates", FILES, FOLDERS)
     untouched = home_digest(template)
     for method in possible(base):
@@ -50,7 +50,7 @@ def test_every_way_gives_the_same_home_and_leaves_the_template_alone(base):
         assert home_digest(template) == untouched
 
 
-def test_a_template_is_written_once_for_each_content(base):
+def test_a_template_is_written_once_per_content(base):
     first = home_template.template_folder(base, FILES, FOLDERS)
     written = (first / "notes.txt").stat().st_mtime_ns
     assert home_template.template_folder(base, dict(reversed(FILES.items())), reversed(FOLDERS)) == first
@@ -59,20 +59,20 @@ def test_a_template_is_written_once_for_each_content(base):
     assert not list(base.glob("*.*"))
 
 
-def test_what_was_mounted_is_gone_after_release(base):
+def test_mounts_are_removed(base):
     template = home_template.template_folder(base / "templates", FILES, FOLDERS)
     method = home_template.best_method(base)[0]
     folder = base / "one"
     folder.mkdir()
     home_template.make_home(template, folder, method)
-    isolation.unbound_folders(base)
-    isolation.unbound_folders(base)
+    isolation.unmount_below(base)
+    isolation.unmount_below(base)
     assert str(base) not in Path("/proc/self/mountinfo").read_text()
     shutil.rmtree(folder)
     assert (template / "notes.txt").read_text() == FILES["notes.txt"]
 
 
-def test_the_digest_sees_names_modes_links_and_content_and_follows_no_link(tmp_path):
+def test_the_home_digest_covers_names_modes_links_and_content(tmp_path):
     def changed(change) -> str:
         home = tmp_path / "home"
         shutil.rmtree(home, ignore_errors=True)

@@ -1,6 +1,7 @@
-"""Guests that mean harm, at both levels of isolation.
+"""Malicious guests at both isolation levels.
 
-Every attack is bounded by itself, so that a wall that does not hold costs a failed test and not the machine."""
+Every attack limits itself, so that a missing protection costs a failed test and not the machine.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +21,20 @@ from desktops import ISOLATIONS
 from patience import limit
 
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.local import isolation as isolation_module
-from deskhand.desktop.local import processes
+from deskhand.desktop.local import isolation, processes
 from deskhand.desktop.local.desktop import LocalDesktop
-from deskhand.desktop.local.desktop_session import OWN_DISK_MIB
+from deskhand.desktop.local.desktop_session import HOST_DISK_MIB
 from deskhand.desktop.local.isolation import ResourceLimits
 from deskhand.errors import ConfigError, InfrastructureError
 
 SMALL = DesktopSpec("plain", 256, 192)
 ROOT = Path(__file__).resolve().parents[2]
-LIMITS = ResourceLimits(memory_mib=96, processes=48, disk_mib=16, file_mib=8)
+LIMITS = ResourceLimits(memory_mib=96, max_processes=48, disk_mib=16, file_mib=8)
 
 
 @pytest.fixture(params=ISOLATIONS)
 async def desktop(request):
-    desktop = LocalDesktop(isolation=request.param, limits=LIMITS)
+    desktop = LocalDesktop(isolation_level=request.param, limits=LIMITS)
     await desktop.reset(SMALL)
     yield desktop
     await desktop.close()
@@ -68,15 +68,15 @@ async def shell(desktop, script, timeout_s=20.0):
 BOMB = "ulimit -p 300 2>/dev/null || ulimit -u 300; bomb() { bomb & bomb & sleep 5; }; sleep 0.3; bomb"
 
 
-async def test_a_fork_bomb_stays_within_its_box_and_is_ended_with_it(desktop):
-    other = LocalDesktop(isolation=desktop.isolation)
+async def test_a_fork_bomb_stays_in_its_jail(desktop):
+    other = LocalDesktop(isolation_level=desktop.isolation_level)
     await other.reset(SMALL)
     try:
         await desktop.launch(["sh", "-c", BOMB])
         most, deadline = 0, time.monotonic() + limit(2.0)
         while time.monotonic() < deadline:
             most = max(most, len(desktop.processes()))
-        assert 20 < most <= LIMITS.processes + 2
+        assert 20 < most <= LIMITS.max_processes + 2
         assert (await shell(other, "echo fine"))[1] == "fine\n"
         everything = desktop.processes()
         await desktop.close()
@@ -85,7 +85,7 @@ async def test_a_fork_bomb_stays_within_its_box_and_is_ended_with_it(desktop):
         await other.close()
 
 
-async def test_memory_beyond_the_bound_ends_the_desktop_and_says_so(desktop):
+async def test_exceeding_the_memory_limit_fails_the_desktop(desktop):
     with suppress(
         InfrastructureError
     ):  # the kernel ends the one process that wants it all, or the guard has seen it already
@@ -93,10 +93,10 @@ async def test_memory_beyond_the_bound_ends_the_desktop_and_says_so(desktop):
     for _ in range(3):
         with suppress(InfrastructureError):  # it may be over already
             await desktop.launch(["sh", "-c", "(head -c 50m /dev/zero; sleep 9) | tail -n 1 >/dev/null"])
-    assert "memory; 96 are allowed" in await failure_of(desktop)
+    assert "the limit is 96" in await failure_of(desktop)
 
 
-async def test_a_guest_that_fills_its_disk_gets_no_more_than_its_bound(desktop):
+async def test_disk_usage_is_limited(desktop):
     code, _, _ = await shell(desktop, "dd if=/dev/zero of=large bs=1M count=12")
     assert code != 0  # one file
     with suppress(InfrastructureError):  # beyond its bound, the desktop may have been ended
@@ -105,9 +105,9 @@ async def test_a_guest_that_fills_its_disk_gets_no_more_than_its_bound(desktop):
         )
     home = desktop._session.home.root
     used = sum(path.stat().st_blocks * 512 for path in home.rglob("*") if path.is_file())
-    assert used < (LIMITS.disk_mib + OWN_DISK_MIB + 8) * 2**20
-    if not desktop._session._disk_is_bounded:
-        assert "its files take more than 16 MiB" in await failure_of(desktop)
+    assert used < (LIMITS.disk_mib + HOST_DISK_MIB + 8) * 2**20
+    if not desktop._session._is_disk_limited:
+        assert "guest files use more than 16 MiB" in await failure_of(desktop)
         return
     with pytest.raises(InfrastructureError, match="No space left"):
         await desktop.push("more", bytes(8 * 2**20))
@@ -117,31 +117,31 @@ async def test_a_guest_that_fills_its_disk_gets_no_more_than_its_bound(desktop):
     assert int(written[1] or 0) <= LIMITS.disk_mib
 
 
-@pytest.mark.parametrize("isolation", ISOLATIONS)
+@pytest.mark.parametrize("level", ISOLATIONS)
 @pytest.mark.parametrize("place", ["$HOME", "$TMPDIR", "control"])
-async def test_where_no_file_system_bounds_the_disk_the_guard_does(isolation, place, monkeypatch):
+async def test_the_resource_monitor_limits_disk_without_a_size_limited_file_system(level, place, monkeypatch):
     monkeypatch.setattr(
-        isolation_module, "bound_folder", lambda folder, mib: False
+        isolation, "size_limited_folder", lambda folder, mib: False
     )  # as where this process may not mount
-    desktop = LocalDesktop(isolation=isolation, limits=LIMITS)
+    desktop = LocalDesktop(isolation_level=level, limits=LIMITS)
     try:
         await desktop.reset(SMALL)
         if place == "control":
-            place = desktop._session.box._guest_control
+            place = desktop._session.jail._guest_control
         script = f"for i in 1 2 3 4; do dd if=/dev/zero of={place}/f$i bs=1M count=6 || exit; done; sleep 20"
         await desktop.launch(["sh", "-c", script])
-        if place == "$TMPDIR" and isolation == "namespaces":  # that is a file system of its own
+        if place == "$TMPDIR" and level == "namespaces":  # that is a file system of its own
             done = await shell(desktop, "sleep 1; du -sm /tmp | cut -f1")
             assert int(done[1]) <= LIMITS.disk_mib
         else:
-            assert "its files take more than 16 MiB" in await failure_of(desktop)
+            assert "guest files use more than 16 MiB" in await failure_of(desktop)
     finally:
         await desktop.close()
 
 
-@pytest.mark.parametrize("isolation", ISOLATIONS)
-async def test_a_guest_that_kills_all_it_can_ends_nothing_but_its_own_desktop(isolation):
-    desktop, other = (LocalDesktop(isolation=isolation) for _ in range(2))
+@pytest.mark.parametrize("level", ISOLATIONS)
+async def test_a_guest_can_kill_only_its_own_desktop(level):
+    desktop, other = (LocalDesktop(isolation_level=level) for _ in range(2))
     bystander = processes.start(["sleep", "60"])
     try:
         await desktop.reset(SMALL)
@@ -164,7 +164,7 @@ async def test_a_guest_that_kills_all_it_can_ends_nothing_but_its_own_desktop(is
         await other.close()
 
 
-async def test_links_and_pipes_in_the_place_of_results_lead_nowhere(desktop, tmp_path):
+async def test_links_and_pipes_instead_of_output_files_are_ignored(desktop, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("secret of the host")
     home = desktop._session.home.root
@@ -182,13 +182,13 @@ async def test_links_and_pipes_in_the_place_of_results_lead_nowhere(desktop, tmp
     assert not (tmp_path / "new").exists()
 
 
-async def test_a_guest_reads_neither_the_environment_nor_the_files_of_the_host(desktop, open_folder):
+async def test_a_guest_cannot_read_the_hosts_environment_or_files(desktop, open_folder):
     bystander = processes.start(["sleep", "60"], env={"KEY": "sk-of-the-host"})
     secret = open_folder / "secret"
     secret.write_text("sk-of-the-host")
     try:
         server = desktop._session.x_server
-        other = LocalDesktop(isolation=desktop.isolation)
+        other = LocalDesktop(isolation_level=desktop.isolation_level)
         await other.reset(SMALL)
         keys = f"{server.folder}/screen/authority {other._session.x_server.authority}"
         script = f"cat /proc/*/environ {secret} {keys} /proc/{bystander.pid}/cmdline /proc/*/mem"
@@ -206,7 +206,7 @@ async def test_a_guest_reads_neither_the_environment_nor_the_files_of_the_host(d
         bystander.wait()
 
 
-async def test_a_guest_connects_to_nothing_outside(desktop):
+async def test_a_guest_has_no_outside_connections(desktop):
     reached = []
     with (
         socket.socket() as server,
@@ -226,7 +226,7 @@ async def test_a_guest_connects_to_nothing_outside(desktop):
         assert b"tcp" not in done.stdout
         abstract = f"import socket; socket.socket(socket.AF_UNIX).connect('\\0deskhand-test-{os.getpid()}')"
         await desktop.run(["/usr/bin/python3", "-c", abstract])
-        for one in (server, local) if desktop.isolation == "namespaces" else (server,):
+        for one in (server, local) if desktop.isolation_level == "namespaces" else (server,):
             with pytest.raises(TimeoutError):
                 reached.append(one.accept())
         with pytest.raises(TimeoutError):
@@ -260,7 +260,7 @@ class Site:
 
 
 @pytest.mark.skipif("namespaces" not in ISOLATIONS, reason="bubblewrap cannot make namespaces here")
-async def test_a_guest_reaches_what_its_task_allows_and_nothing_else():
+async def test_a_guest_reaches_only_allowed_destinations():
     allowed, other = Site(b"welcome"), Site(b"never")
     desktop = LocalDesktop()
     try:
@@ -283,7 +283,10 @@ async def test_a_guest_reaches_what_its_task_allows_and_nothing_else():
             f"GET http://localhost:{other.port}/",
         ):
             assert "403 Forbidden" in await ask(line)  # the last name is allowed, but it leads to the host
-        tunnel = "exec 3<>/dev/tcp/127.0.0.1/3128; printf 'CONNECT 127.0.0.1:%s HTTP/1.1\\r\\n\\r\\n' $0 >&3; read a <&3; read b <&3;"
+        tunnel = (
+            "exec 3<>/dev/tcp/127.0.0.1/3128; printf 'CONNECT 127.0.0.1:%s HTTP/1.1\\r\\n\\r\\n' $0 >&3; "
+            "read a <&3; read b <&3;"
+        )
         done = await desktop.run(["bash", "-c", f"{tunnel} printf 'GET /inside' >&3; cat <&3", str(allowed.port)])
         assert b"welcome" in done.stdout
         assert other.asked == []
@@ -297,7 +300,7 @@ async def test_a_guest_reaches_what_its_task_allows_and_nothing_else():
 
 
 @pytest.mark.skipif("namespaces" not in ISOLATIONS, reason="bubblewrap cannot make namespaces here")
-async def test_a_guest_knows_itself_by_name_and_nobody_else():
+async def test_a_guest_resolves_only_its_own_name():
     desktop = LocalDesktop()
     try:
         await desktop.reset(SMALL)
@@ -310,40 +313,40 @@ async def test_a_guest_knows_itself_by_name_and_nobody_else():
         await desktop.close()
 
 
-async def test_some_of_the_network_without_namespaces_is_refused():
-    desktop = LocalDesktop(isolation="plain")
+async def test_network_destinations_need_namespaces():
+    desktop = LocalDesktop(isolation_level="plain")
     with pytest.raises(ConfigError, match="namespaces"):
         await desktop.reset(DesktopSpec("plain", 256, 192, network=("example.org",)))
     await desktop.close()
 
 
-@pytest.mark.skipif(not isolation_module.guest_uids(), reason="only root can give guests users of their own")
-def test_no_two_desktops_of_a_machine_have_the_same_user_at_a_time():
-    first, second = isolation_module.GuestUser(), isolation_module.GuestUser()
+@pytest.mark.skipif(not isolation.guest_uids(), reason="only root can give guests users of their own")
+def test_concurrent_desktops_have_different_user_ids():
+    first, second = isolation.GuestUser(), isolation.GuestUser()
     program = "from deskhand.desktop.local.isolation import GuestUser; print(GuestUser().uid)"
     elsewhere = int(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, cwd=ROOT).stdout)
-    assert len({first.uid, second.uid, elsewhere, isolation_module.server_uid()}) == 4
+    assert len({first.uid, second.uid, elsewhere, isolation.x_server_uid()}) == 4
     taken = first.uid
     first.close()
-    third = isolation_module.GuestUser()
+    third = isolation.GuestUser()
     assert third.uid is not None
     assert third.uid <= (taken or 0)
     second.close()
     third.close()
 
 
-def test_what_the_plain_level_lacks_is_named(monkeypatch):
-    monkeypatch.setattr(isolation_module, "own_uids", lambda: False)
-    monkeypatch.setattr(isolation_module.confine, "landlock_version", lambda: 0)
-    assert isolation_module.missing_protections("namespaces") == []
-    named = " ".join(isolation_module.missing_protections("plain"))
+def test_missing_protections_are_listed(monkeypatch):
+    monkeypatch.setattr(isolation, "guest_uids", lambda: False)
+    monkeypatch.setattr(isolation.landlock, "landlock_version", lambda: 0)
+    assert isolation.missing_protections("namespaces") == []
+    named = " ".join(isolation.missing_protections("plain"))
     assert "read every file" in named
-    assert "end every process" in named
+    assert "kill every process" in named
 
 
-async def test_guests_that_have_no_user_of_their_own_have_none_of_roots_rights(monkeypatch):
-    monkeypatch.setattr(isolation_module, "own_uids", lambda: False)
-    desktop = LocalDesktop(isolation="plain")
+async def test_guests_without_their_own_user_have_no_capabilities(monkeypatch):
+    monkeypatch.setattr(isolation, "guest_uids", lambda: False)
+    desktop = LocalDesktop(isolation_level="plain")
     try:
         await desktop.reset(SMALL)
         said = (await desktop.run(["cat", "/proc/self/status"])).stdout.decode()
@@ -353,9 +356,9 @@ async def test_guests_that_have_no_user_of_their_own_have_none_of_roots_rights(m
         await desktop.close()
 
 
-def test_that_a_program_was_not_found_once_does_not_make_guests_root(monkeypatch):
-    before = isolation_module.guest_uids()
+def test_a_missing_setpriv_is_not_cached(monkeypatch):
+    before = isolation.guest_uids()
     with monkeypatch.context() as without:
         without.setenv("PATH", "/nowhere")
-        assert isolation_module.guest_uids() is False
-    assert isolation_module.guest_uids() is before
+        assert isolation.guest_uids() is False
+    assert isolation.guest_uids() is before

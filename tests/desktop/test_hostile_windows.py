@@ -1,4 +1,4 @@
-"""What a guest can do by its connection to the X server, done by a second connection with the guest's own cookie."""
+"""Attacks through a guest's X connection, with a second connection that uses the guest's cookie."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xcffib.xproto import CW, Atom, EventMask, PropMode, WindowClass
 
 from deskhand.actions.ops import Click, Point, Type, screen_px
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.local.clipboard import LIMIT_BYTES
+from deskhand.desktop.local.clipboard import MAX_BYTES
 from deskhand.desktop.local.x_connection import XConnection
 
 SMALL = DesktopSpec("plain", 320, 240)
@@ -38,7 +38,7 @@ def show_window(guest: XConnection, x: int = 0, y: int = 0) -> int:
     return window
 
 
-async def test_properties_of_a_wrong_form_are_no_outage(desktop):
+async def test_malformed_window_properties_do_not_fail_the_desktop(desktop):
     await desktop.launch(["xterm", "-geometry", "30x5+0+0", "-e", "sh", "-c", "cat > typed.txt"])
     (window,) = await desktop.wait_window("xterm")
     await desktop.observe()
@@ -53,7 +53,7 @@ async def test_properties_of_a_wrong_form_are_no_outage(desktop):
     assert (await desktop.pull("typed.txt")).decode() == "é 三 😀\n"
 
 
-async def test_what_is_sent_to_a_window_that_has_just_gone_is_no_outage(desktop):
+async def test_messages_to_closed_windows_do_not_fail_the_desktop(desktop):
     connection = desktop._session.connection
     message = struct.pack("<BBHII20x", 33, 32, 0, 0x3FFFF0, connection.atoms["WM_PROTOCOLS"])
     connection.core.SendEvent(False, 0x3FFFF0, EventMask.NoEvent, message)
@@ -61,7 +61,7 @@ async def test_what_is_sent_to_a_window_that_has_just_gone_is_no_outage(desktop)
     assert frame.size == (320, 240)
 
 
-async def test_a_storm_of_windows_holds_no_step_up_for_ever(desktop):
+async def test_a_storm_of_windows_does_not_block_steps(desktop):
     over = threading.Event()
 
     def storm() -> None:
@@ -90,7 +90,7 @@ async def test_a_storm_of_windows_holds_no_step_up_for_ever(desktop):
     assert (await desktop.observe()).settle_reason in ("quiet", "moving")
 
 
-async def test_a_flood_of_notices_holds_no_step_up(desktop):
+async def test_a_flood_of_events_does_not_block_steps(desktop):
     over = threading.Event()
 
     def flood() -> None:
@@ -137,7 +137,7 @@ def answer(guest: XConnection, asked, kind: int, shape: int, data: bytes) -> Non
 
 
 @pytest.mark.parametrize("kind", ["endless", "silent", "no text"])
-async def test_a_clipboard_without_end_is_given_up_in_time(desktop, kind):
+async def test_reading_an_endless_clipboard_times_out(desktop, kind):
     over = threading.Event()
     with as_guest(desktop) as guest:
         own_clipboard(guest)
@@ -155,7 +155,7 @@ async def test_a_clipboard_without_end_is_given_up_in_time(desktop, kind):
                     continue
                 guest.core.ChangeWindowAttributes(asked.requestor, CW.EventMask, [EventMask.PropertyChange])
                 answer(guest, asked, guest.atoms["INCR"], 32, struct.pack("<I", 2**31))
-                piece = b"x" * (LIMIT_BYTES // 8)
+                piece = b"x" * (MAX_BYTES // 8)
                 while not over.is_set():
                     guest.core.ChangeProperty(
                         PropMode.Replace, asked.requestor, asked.property, Atom.STRING, 8, len(piece), piece
@@ -168,7 +168,7 @@ async def test_a_clipboard_without_end_is_given_up_in_time(desktop, kind):
             began = time.monotonic()
             text = await desktop.clipboard()
             assert time.monotonic() - began < limit(8)
-            assert text is None or len(text) <= LIMIT_BYTES
+            assert text is None or len(text) <= MAX_BYTES
         finally:
             over.set()
             giving.join()

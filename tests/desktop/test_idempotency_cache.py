@@ -1,4 +1,4 @@
-"""What an action showed can be asked for again, at little cost."""
+"""Idempotency cache: frames of recent actions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def frame(sequence: int, width: int = 1280, height: int = 720) -> Frame:
     return Frame(pixels, sequence, f"hash {sequence}", 12.5, "moving", (1, 2, 3, 4), (5, 6), ((7, 8, 9, 10),), under)
 
 
-def test_every_frame_comes_back_as_it_was():
+def test_cached_frames_are_identical():
     remembered, frames = IdempotencyCache(8), [frame(number) for number in range(8)]
     for number, one in enumerate(frames):
         remembered.begin(str(number))
@@ -34,7 +34,7 @@ def test_every_frame_comes_back_as_it_was():
         for name in (
             "sequence",
             "content_hash",
-            "settled_ms",
+            "settle_ms",
             "settle_reason",
             "changed_bbox",
             "cursor",
@@ -45,7 +45,7 @@ def test_every_frame_comes_back_as_it_was():
             assert getattr(again, name) == getattr(one, name)
 
 
-def test_an_action_that_was_begun_and_not_finished_stays_unknown_and_the_oldest_are_forgotten():
+def test_unfinished_actions_stay_unknown_and_the_oldest_are_evicted():
     remembered = IdempotencyCache(3)
     remembered.begin("lost")
     for number in range(2):
@@ -59,7 +59,7 @@ def test_an_action_that_was_begun_and_not_finished_stays_unknown_and_the_oldest_
     assert remembered.get("0") is None
 
 
-def test_64_remembered_screens_take_less_room_than_six():
+def test_64_cached_screens_use_less_memory_than_six_raw_ones():
     tracemalloc.start()
     try:
         remembered = IdempotencyCache(64)

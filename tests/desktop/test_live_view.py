@@ -1,4 +1,4 @@
-"""A desktop in a web page: its frames, its input, and who is let in."""
+"""Live view: frames, input and the token."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def client():
 KEY = {"Authorization": "Bearer the-token"}
 
 
-async def test_the_page_is_for_everybody_and_the_desktop_for_who_holds_the_token(client):
+async def test_the_page_is_public_and_the_desktop_needs_the_token(client):
     assert "<img" in (await client.get("/")).text
     for headers in ({}, {"Authorization": "Bearer another"}, {"Authorization": "the-token"}):
         assert (await client.get("/frame", headers=headers)).status_code == 401
@@ -47,7 +47,7 @@ async def test_the_page_is_for_everybody_and_the_desktop_for_who_holds_the_token
     assert (await client.get("/frame?token=the-token")).status_code == 401
 
 
-async def test_a_frame_comes_when_the_screen_differs_from_the_one_that_the_page_has(client):
+async def test_a_frame_is_sent_when_the_screen_changes(client):
     first = await client.get("/frame", headers=KEY)
     assert Image.open(BytesIO(first.content)).size == (320, 240)
     waiting = asyncio.create_task(client.get(f"/frame?after={first.headers['X-Frame']}", headers=KEY))
@@ -58,7 +58,7 @@ async def test_a_frame_comes_when_the_screen_differs_from_the_one_that_the_page_
     assert second.headers["X-Frame"] != first.headers["X-Frame"]
 
 
-async def test_what_the_page_says_is_performed(client):
+async def test_page_events_are_performed(client):
     await client.desktop.launch(
         ["xterm", "-geometry", "40x12+0+0", "-e", "sh", "-c", "read line; echo $line > said; sleep 20"]
     )
@@ -81,13 +81,13 @@ async def test_what_the_page_says_is_performed(client):
         {"kind": "key", "keys": 1},
     ],
 )
-async def test_what_no_page_says_is_refused(client, what):
+async def test_malformed_events_are_rejected(client, what):
     assert (await client.post("/act", headers=KEY, json=what)).status_code == 400
     off_screen = {"kind": "click", "at": [5000, 1], "button": 0, "count": 1}
     assert (await client.post("/act", headers=KEY, json=off_screen)).status_code == 400
 
 
-def test_every_kind_of_input_becomes_one_op():
+def test_every_event_becomes_one_op():
     def only(**said):
         (op,) = ops_from_event(said, SMALL)
         return op
@@ -100,7 +100,7 @@ def test_every_kind_of_input_becomes_one_op():
     assert only(kind="key", keys=["ctrl", "a"]) == Key(("ctrl", "a"))
 
 
-def test_trying_a_desktop_prints_an_address_of_the_loopback_and_ends_with_ctrl_c():
+def test_desktop_open_prints_a_loopback_url_and_ends_with_ctrl_c():
     command = [sys.executable, "-m", "deskhand", "desktop", "try", "calculator", "--size", "320x240"]
     trial = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ

@@ -1,4 +1,4 @@
-"""The embedded desktop on a real X server with real applications."""
+"""The local desktop on a real X server with real applications."""
 
 from __future__ import annotations
 
@@ -81,8 +81,8 @@ async def test_an_action_id_is_performed_once(desktop):
     assert await desktop.clipboard() == "x"
 
 
-async def test_only_the_last_64_actions_are_remembered():
-    desktop = LocalDesktop(quiet_ms=1)
+async def test_only_the_last_64_actions_are_cached():
+    desktop = LocalDesktop(settle_ms=1)
     try:
         await desktop.reset(SMALL)
         frames = [await desktop.perform([Done()], action_id=str(index)) for index in range(66)]
@@ -116,7 +116,7 @@ async def test_a_bad_op_performs_nothing_of_its_action(desktop):
     assert (await desktop.observe()).cursor == before.cursor == (100, 100)
 
 
-async def test_a_frame_equals_what_the_x_server_says_except_under_the_pointer(desktop):
+async def test_a_frame_equals_the_servers_image_except_under_the_pointer(desktop):
     await open_editor(desktop)
     frame = await desktop.perform([Type("some text"), Move(at(300, 220))], action_id="draw")
     connection = desktop._session.connection
@@ -129,7 +129,7 @@ async def test_a_frame_equals_what_the_x_server_says_except_under_the_pointer(de
 
 
 @pytest.mark.parametrize(("width", "height"), [(256, 192), (1001, 703), (1920, 1200)])
-async def test_a_screen_may_have_any_size_within_the_bounds(width, height):
+async def test_a_screen_may_have_any_size_within_the_limits(width, height):
     desktop = LocalDesktop()
     try:
         frame = await desktop.reset(DesktopSpec("dark", width, height))
@@ -144,23 +144,23 @@ async def test_a_screen_may_have_any_size_within_the_bounds(width, height):
     "template",
     [DesktopSpec("plain", 200, 192), DesktopSpec("plain", 1920, 1201), DesktopSpec("no such theme", 320, 240)],
 )
-async def test_a_template_that_cannot_be_is_a_config_error(template):
+async def test_invalid_specs_are_config_errors(template):
     desktop = LocalDesktop()
     with pytest.raises(ConfigError):
         await desktop.reset(template)
     await desktop.close()
 
 
-async def test_namespaces_that_the_machine_does_not_allow_are_refused_and_named(monkeypatch):
+async def test_unavailable_namespaces_are_a_config_error(monkeypatch):
     refusal = ("plain", "bubblewrap is not installed (apt-get install bubblewrap)")
     monkeypatch.setattr("deskhand.desktop.local.desktop.available_isolation", lambda: refusal)
-    desktop = LocalDesktop(isolation="namespaces")
+    desktop = LocalDesktop(isolation_level="namespaces")
     with pytest.raises(ConfigError, match="apt-get install bubblewrap"):
         await desktop.reset(SMALL)
     await desktop.close()
     fallback = LocalDesktop()
     await fallback.reset(SMALL)
-    assert fallback.isolation == "plain"
+    assert fallback.isolation_level == "plain"
     await fallback.close()
 
 
@@ -176,7 +176,7 @@ async def test_the_same_pixels_have_the_same_hash_and_a_change_shows_its_box(des
     assert (await desktop.observe()).changed_bbox is None
 
 
-async def test_a_caret_that_blinks_for_ever_does_not_hold_the_screen_up(desktop):
+async def test_a_blinking_caret_does_not_delay_settling(desktop):
     await desktop.launch(["xterm", "-bc", "-bcn", "40", "-bcf", "40"])
     await desktop.wait_window("xterm")
     await desktop.observe()
@@ -195,8 +195,8 @@ async def test_a_caret_in_the_home_template_does_not_blink(desktop):
     assert len(hashes) == 1
 
 
-async def test_a_late_drawing_is_waited_for():
-    desktop = LocalDesktop(quiet_ms=200)
+async def test_settling_waits_for_late_drawing():
+    desktop = LocalDesktop(settle_ms=200)
     try:
         await desktop.reset(SMALL)
         await in_terminal(
@@ -209,8 +209,8 @@ async def test_a_late_drawing_is_waited_for():
         await desktop.close()
 
 
-async def test_a_guest_that_has_not_finished_computing_is_waited_for():
-    desktop = LocalDesktop(quiet_ms=20)
+async def test_settling_waits_for_a_computing_guest():
+    desktop = LocalDesktop(settle_ms=20)
     try:
         await desktop.reset(SMALL)
         await in_terminal(
@@ -290,25 +290,25 @@ async def test_commands_report_code_output_and_timeouts(desktop):
     done = await desktop.run(["sh", "-c", "echo out; echo 'two\nlines' >&2; exit 3"])
     assert (done.returncode, done.stdout, done.stderr) == (3, b"out\n", b"two\nlines\n")
     done = await desktop.run(["sh", "-c", 'echo "$NAME" "$(pwd)"'], env={"NAME": 'it\'s a\n"test"'}, cwd="Documents")
-    assert done.stdout.decode() == f'it\'s a\n"test" {desktop._session.box.guest_home}/Documents\n'
+    assert done.stdout.decode() == f'it\'s a\n"test" {desktop._session.jail.guest_home}/Documents\n'
     start = time.monotonic()
     assert (await desktop.run(["sleep", "30"], timeout_s=0.3)).returncode == 124
     assert time.monotonic() - start < limit(3)
-    assert (await desktop.run(["pgrep", "-x", "sleep"])).returncode == 1 or desktop.isolation == "plain"
+    assert (await desktop.run(["pgrep", "-x", "sleep"])).returncode == 1 or desktop.isolation_level == "plain"
 
 
-async def test_a_program_that_is_not_installed_is_named(desktop):
-    with pytest.raises(ConfigError, match="nosuchprogram is not installed"):
+async def test_a_missing_program_is_named(desktop):
+    with pytest.raises(ConfigError, match="nosuchprogram: not installed"):
         await desktop.launch(["nosuchprogram"])
 
 
-async def test_waiting_for_a_window_that_never_comes_says_which_windows_there_are(desktop):
+async def test_a_timeout_for_a_window_lists_the_open_windows(desktop):
     await open_editor(desktop)
     with pytest.raises(InfrastructureError, match=r"'galculator'.*l3afpad"):
         await desktop.wait_window("galculator", timeout_s=0.2)
 
 
-async def test_an_untouched_desktop_is_not_built_again_and_a_touched_one_is(desktop):
+async def test_reset_keeps_an_unused_desktop_and_rebuilds_a_used_one(desktop):
     first = await desktop.observe()
     before = desktop.processes()
     await desktop.reset(SMALL)
@@ -333,18 +333,18 @@ async def test_a_dead_x_server_is_an_infrastructure_error_and_the_action_stays_u
     assert (await desktop.observe()).size == (320, 240)
 
 
-async def test_the_x_server_lets_nobody_in_without_its_cookie(desktop):
+async def test_the_x_server_requires_its_cookie(desktop):
     server = desktop._session.x_server
     XConnection(server.name, server.cookie).close()
     with pytest.raises(InfrastructureError):
         XConnection(server.name, bytes(16))
 
 
-async def test_a_frozen_x_server_is_noticed(desktop, monkeypatch):
-    monkeypatch.setattr("deskhand.desktop.local.desktop.ANSWER_MARGIN_S", 0.5)
+async def test_a_frozen_x_server_is_detected(desktop, monkeypatch):
+    monkeypatch.setattr("deskhand.desktop.local.desktop.REPLY_MARGIN_S", 0.5)
     processes.kill(desktop._session.x_server.process.pid, signal.SIGSTOP)
     start = time.monotonic()
-    with pytest.raises(InfrastructureError, match="did not answer"):
+    with pytest.raises(InfrastructureError, match="did not respond"):
         await desktop.observe()
     assert time.monotonic() - start < limit(5)
 

@@ -1,4 +1,4 @@
-"""Files of the guest's home as the host reads and writes them."""
+"""Host access to files in the guest's home."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_absolute_and_relative_paths_name_the_same_file(home):
     "path",
     ["../secret", "inside/../../secret", "/etc/passwd", "/home/user/../secret", "inside/none", "inside/file.txt/x"],
 )
-def test_what_is_not_in_the_home_is_not_found(home, path):
+def test_paths_outside_the_home_are_not_found(home, path):
     with pytest.raises(FileNotFoundError):
         home.read(path)
 
@@ -50,18 +50,18 @@ def test_links_inside_the_home_are_followed_for_reading(home):
     os.symlink("inside", home.root / "folder")
     os.symlink("/home/user/folder/file.txt", home.root / "inside" / "again")
     assert home.read("folder/again") == b"mine"
-    assert home.names("folder") == ["again", "file.txt"]
+    assert home.listdir("folder") == ["again", "file.txt"]
 
 
-def test_a_circle_of_links_ends(home):
+def test_a_link_cycle_is_rejected(home):
     os.symlink("b", home.root / "a")
     os.symlink("a", home.root / "b")
     with pytest.raises(PermissionError):
         home.read("a")
 
 
-def test_a_file_swapped_for_a_link_after_it_was_looked_at_is_not_read(home, monkeypatch):
-    monkeypatch.setattr(home, "_resolved", home._parts)
+def test_a_file_swapped_for_a_link_is_not_read(home, monkeypatch):
+    monkeypatch.setattr(home, "_resolve", home._parts)
     os.symlink("../secret", home.root / "link")
     with pytest.raises(PermissionError):
         home.read("link")
@@ -84,7 +84,7 @@ def test_pipes_and_devices_are_refused_and_do_not_block(home):
         home.write("pipe", b"x")
 
 
-def test_what_is_refused_leaves_no_descriptor_open(home):
+def test_rejected_reads_leak_no_descriptor(home):
     os.mkfifo(home.root / "pipe")
     before = len(os.listdir("/proc/self/fd"))
     for path in ("inside", "pipe", "inside/none", "inside/file.txt/x"):
@@ -94,7 +94,7 @@ def test_what_is_refused_leaves_no_descriptor_open(home):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_file_larger_than_the_bound_is_refused(home):
+def test_a_file_above_the_limit_is_rejected(home):
     home.write("big", b"x" * 101)
     assert len(home.read("big", limit=101)) == 101
     with pytest.raises(PermissionError):
@@ -104,6 +104,6 @@ def test_a_file_larger_than_the_bound_is_refused(home):
 def test_writing_creates_folders_and_reading_gives_it_back(home):
     home.write("/home/user/new/folder/file", b"\0data")
     assert home.read("new/folder/file") == b"\0data"
-    assert home.names("new") == ["folder"]
+    assert home.listdir("new") == ["folder"]
     with pytest.raises(FileNotFoundError):
-        home.names("nothing")
+        home.listdir("nothing")

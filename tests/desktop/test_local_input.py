@@ -1,4 +1,4 @@
-"""The host's hand on real programs: what is typed, pressed, dragged and scrolled is what they get."""
+"""Pointer and keyboard input in real programs."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ anything = st.characters(exclude_categories=("Cs", "Cc", "Cn"), exclude_characte
 texts = st.text(st.one_of(letters, anything, st.sampled_from("\n\t ")), min_size=1, max_size=60)
 
 
-def test_what_is_typed_is_what_an_editor_saves():
-    """Any text at all: every script, emoji with joiners, combining and spacing accents, private and unassigned planes."""
+def test_an_editor_saves_what_is_typed():
+    """Any text: every script, emoji with joiners, combining and spacing accents, private and unassigned planes."""
     desktop, number = LocalDesktop(), iter(range(10**6))
 
     async def open_editor():
@@ -48,7 +48,7 @@ def test_what_is_typed_is_what_an_editor_saves():
         raise AssertionError("the editor never saved a word")
 
     async def typed(text: str, looks: int = 200) -> str:
-        """What the file holds once it is `text`, or at the last look, 50 ms apart: an editor may save after its window is quiet."""
+        """Poll the file until it contains `text`: an editor may save after its window has settled."""
         await desktop.perform([Key(("ctrl", "a")), Type(text), Key(("ctrl", "s"))], action_id=str(next(number)))
         for _ in range(looks):
             if (await desktop.pull("note.txt")).decode(errors="replace") == text:
@@ -89,7 +89,7 @@ async def reports(desktop) -> list[tuple[int, bool]]:
     return [(int(code), end == b"M") for code, end in found if not int(code) & 32]
 
 
-async def test_five_buttons_and_four_directions_of_the_wheel_are_heard(desktop):
+async def test_five_buttons_and_four_wheel_directions_arrive(desktop):
     await listening_terminal(desktop, MOUSE)
     place = at(100, 100)
     for index, button in enumerate(("left", "middle", "right", "back", "forward")):
@@ -148,7 +148,7 @@ async def test_a_held_key_keeps_its_character_while_others_are_typed(desktop):
     assert (await desktop.pull("heard")).decode() == f"ж{many}ж"
 
 
-async def test_a_borrowed_key_is_not_taken_from_a_character_of_the_same_text(desktop):
+async def test_a_spare_key_is_not_remapped_within_one_text(desktop):
     await listening_terminal(desktop)
     many = [chr(0x4E00 + index) for index in range(400)]
     texts = ["".join(many[:60]), many[0] + "".join(many[100:160]) + many[0], many[1] + "".join(many[200:300]) + many[1]]

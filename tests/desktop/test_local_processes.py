@@ -1,4 +1,4 @@
-"""No process and no folder of a desktop outlives it, however it or its owner ends."""
+"""No process or folder of a desktop outlives it or its owner."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def wait_gone(pids, timeout_s: float = 10.0) -> list[int]:
     return left
 
 
-def labelled() -> set[int]:
-    return {pid for pid in processes.labelled(processes.OWNER_LABEL, runtime().token) if living([pid])}
+def find_labeled() -> set[int]:
+    return {pid for pid in processes.find_labeled(processes.OWNER_LABEL, runtime().token) if living([pid])}
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 async def test_twenty_resets_leave_nothing_behind(isolation):
-    before = labelled()
-    desktop = LocalDesktop(isolation=isolation)
+    before = find_labeled()
+    desktop = LocalDesktop(isolation_level=isolation)
     seen: set[int] = set()
     for _ in range(20 if isolation == ISOLATIONS[0] else 5):
         await desktop.reset(SMALL)
@@ -53,7 +53,7 @@ async def test_twenty_resets_leave_nothing_behind(isolation):
     await desktop.close()
     assert len(seen) >= 20
     assert wait_gone(seen) == []
-    assert labelled() == before
+    assert find_labeled() == before
     assert not list(runtime().folder.glob(f"{desktop.label}-*"))
     assert not path.exists() or answers(path)  # another server may have taken the number
 
@@ -65,13 +65,13 @@ def answers(path: Path) -> bool:
 
 OWNER = """
 import asyncio, sys
-from deskhand.desktop.base import Template
-from deskhand.desktop.embedded.desktop import EmbeddedDesktop
-from deskhand.desktop.embedded.runtime import runtime
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.local.desktop import LocalDesktop
+from deskhand.desktop.local.runtime_dir import runtime
 
 async def main():
-    desktops = [EmbeddedDesktop(isolation=sys.argv[1]) for _ in range(2)]
-    await asyncio.gather(*(desktop.reset(Template("plain", 256, 192)) for desktop in desktops))
+    desktops = [LocalDesktop(isolation_level=sys.argv[1]) for _ in range(2)]
+    await asyncio.gather(*(desktop.reset(DesktopSpec("plain", 256, 192)) for desktop in desktops))
     for desktop in desktops:
         await desktop.run({escape!r})
         await desktop.launch(["xterm"])
@@ -85,7 +85,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_when_the_owner_is_ended_its_desktops_end(isolation, number):
+def test_killing_the_owner_ends_its_desktops(isolation, number):
     root = Path(__file__).resolve().parents[2]
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER.format(escape=ESCAPE), isolation],
@@ -108,7 +108,7 @@ def test_when_the_owner_is_ended_its_desktops_end(isolation, number):
 
 
 @pytest.mark.skipif("namespaces" not in ISOLATIONS, reason="bubblewrap cannot make namespaces here")
-async def test_a_boxed_guest_sees_neither_the_host_nor_another_desktop():
+async def test_a_jailed_guest_sees_neither_the_host_nor_another_desktop():
     first, second = LocalDesktop(), LocalDesktop()
     try:
         await first.reset(SMALL)

@@ -1,4 +1,4 @@
-"""When a screen counts as quiet: what moves by itself, what is late, what never ends, and a server that does not answer."""
+"""Settling: animations, late drawing, endless drawing, and a server that does not respond."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def at(x: int, y: int) -> Point:
 
 @pytest.fixture
 async def desktop():
-    desktop = LocalDesktop(quiet_ms=100, cap_s=3.0)
+    desktop = LocalDesktop(settle_ms=100, settle_timeout_s=3.0)
     await desktop.reset(SMALL)
     yield desktop
     await desktop.close()
@@ -63,7 +63,7 @@ async def launch(desktop, argv, *, wait=True):
         await asyncio.sleep(0.3)
 
 
-async def test_a_spinner_does_not_hold_the_screen_up_and_is_named(desktop):
+async def test_a_spinner_does_not_delay_settling_and_is_reported(desktop):
     await launch(desktop, SPINNER)
     await desktop.observe()
     start = time.monotonic()
@@ -78,7 +78,7 @@ async def test_a_spinner_does_not_hold_the_screen_up_and_is_named(desktop):
     assert right - left <= 48
 
 
-async def test_an_answer_beside_a_spinner_is_waited_for(desktop):
+async def test_settling_waits_for_a_response_next_to_a_spinner(desktop):
     await launch(desktop, SPINNER)
     script = "read line; for i in 1 2 3 4 5 6 7 8; do sleep 0.08; printf '#'; done; echo > finished; read line"
     await desktop.launch(["xterm", "-geometry", "40x8+0+0", "-e", "sh", "-c", script])
@@ -87,12 +87,12 @@ async def test_an_answer_beside_a_spinner_is_waited_for(desktop):
     await desktop.observe()
     frame = await desktop.perform([Key(("enter",))], action_id="go")
     assert frame.settle_reason == "moving"
-    assert frame.settled_ms > 500
+    assert frame.settle_ms > 500
     assert await desktop.pull("finished") == b"\n"
 
 
-async def test_a_picture_that_never_rests_ends_at_the_cap(desktop):
-    desktop.cap_s = 0.6
+async def test_a_screen_that_never_settles_ends_at_the_time_limit(desktop):
+    desktop.settle_timeout_s = 0.6
     await desktop.reset(DesktopSpec("dark", SMALL.width, SMALL.height))
     await launch(desktop, PRINTING)
     start = time.monotonic()
@@ -101,8 +101,8 @@ async def test_a_picture_that_never_rests_ends_at_the_cap(desktop):
     assert time.monotonic() - start < limit(2.0)
 
 
-async def test_every_op_ends_within_its_budget_beside_a_spinner_a_film_and_a_program_that_computes(desktop):
-    desktop.cap_s = 0.3
+async def test_every_op_ends_within_its_budget_on_a_busy_screen(desktop):
+    desktop.settle_timeout_s = 0.3
     await desktop.reset(DesktopSpec("dark", SMALL.width, SMALL.height))
     for argv in (SPINNER, PRINTING, COMPUTING):
         await launch(desktop, argv, wait=argv is not COMPUTING)
@@ -124,12 +124,12 @@ async def test_every_op_ends_within_its_budget_beside_a_spinner_a_film_and_a_pro
     for index, op in enumerate(ops):
         start = time.monotonic()
         await desktop.perform([op], action_id=str(index))
-        taken, budget = time.monotonic() - start, op_budget_s(op, ((300, 200), (330, 210))) + desktop.cap_s
+        taken, budget = time.monotonic() - start, op_budget_s(op, ((300, 200), (330, 210))) + desktop.settle_timeout_s
         assert taken < limit(budget), op
 
 
-async def test_what_changes_nothing_stalls_nothing(desktop):
-    """Waiting for the effect of input that has none is how `xdotool mousemove --sync` stalls where the pointer is already there."""
+async def test_ops_without_an_effect_do_not_stall(desktop):
+    """`xdotool mousemove --sync`, for instance, stalls if the pointer is already there."""
     await desktop.perform([Move(at(100, 100))], action_id="there")
     here = at(100, 100)
     idle = [Move(here), Drag((here, here)), Scroll(), MouseUp(), KeyUp("a"), Type(""), Wait(0), Key(("shift",))]
@@ -141,17 +141,17 @@ async def test_what_changes_nothing_stalls_nothing(desktop):
         assert frame.settle_reason == "quiet"
 
 
-async def test_a_server_that_a_guest_holds_stalls_no_action_and_serves_again_when_it_is_let_go(desktop):
+async def test_a_grabbed_server_blocks_no_action_and_recovers(desktop):
     session = desktop._session
-    session.connection.sync_limit_s = 0.4
+    session.connection.sync_timeout_s = 0.4
     holder = XConnection(session.x_server.name, session.x_server.cookie)
     holder.core.GrabServer()
     holder.sync()
     start = time.monotonic()
-    with pytest.raises(InfrastructureError, match="a guest holds it") as refused:
+    with pytest.raises(InfrastructureError, match="a guest has grabbed it") as refused:
         await desktop.perform([Move(at(50, 50))], action_id="held")
     assert not isinstance(refused.value, DeliveryUnknown)  # it never got so far as to send anything
-    with pytest.raises(InfrastructureError, match="a guest holds it"):
+    with pytest.raises(InfrastructureError, match="a guest has grabbed it"):
         await desktop.observe()
     assert time.monotonic() - start < limit(3.0)
     holder.core.UngrabServer()

@@ -1,4 +1,4 @@
-"""Two pipes to a program in the box: messages arrive whole; a program that ends, floods or falls silent is an outage in time."""
+"""Pipes to a program in the jail: whole messages, and outages within the time limit."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FLOOD = "import os\nwhile True: os.write(4, b'x' * 65536)"
 
 @pytest.fixture(params=["namespaces", "plain"])
 async def desktop(request):
-    made = LocalDesktop(isolation=request.param)
+    made = LocalDesktop(isolation_level=request.param)
     try:
         await made.reset(DesktopSpec("plain", 256, 192))
         yield made
@@ -31,24 +31,24 @@ async def desktop(request):
         await made.close()
 
 
-async def test_messages_go_both_ways_and_an_end_is_noticed(desktop) -> None:
+async def test_messages_go_both_ways_and_an_exit_is_detected(desktop) -> None:
     talk = await desktop.launch_piped(["/usr/bin/python3", "-c", ECHO])
     long = bytes(range(1, 256)) * 2000
     for message in (b"abc", long, b""):
         await talk.send(message)
         assert await talk.receive() == message[::-1]
     await talk.send(b"end")
-    with pytest.raises(InfrastructureError, match="has ended"):
+    with pytest.raises(InfrastructureError, match="closed its pipe"):
         await talk.receive()
 
 
-async def test_a_program_that_floods_or_says_nothing_is_an_outage(desktop, monkeypatch) -> None:
-    monkeypatch.setattr(nul_pipes, "LONGEST_MESSAGE_BYTES", 1 << 20)
+async def test_a_flooding_or_silent_program_is_an_outage(desktop, monkeypatch) -> None:
+    monkeypatch.setattr(nul_pipes, "MAX_MESSAGE_BYTES", 1 << 20)
     flood = await desktop.launch_piped(["/usr/bin/python3", "-c", FLOOD])
-    with pytest.raises(InfrastructureError, match="more than 1048576 bytes"):
+    with pytest.raises(InfrastructureError, match="larger than 1048576 bytes"):
         await flood.receive()
     silent = await desktop.launch_piped(["sleep", "60"])
-    with pytest.raises(InfrastructureError, match=r"said nothing for 0\.2 s"):
+    with pytest.raises(InfrastructureError, match=r"sent nothing for 0\.2 s"):
         await silent.receive(0.2)
     await desktop.close()
     with pytest.raises(InfrastructureError, match="closed"):

@@ -1,4 +1,4 @@
-"""Leases, spares and what happens when there is no desktop to be had."""
+"""Pool: leases, prewarming, and failures."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ async def until(condition, timeout_s: float = 15.0) -> None:
         await asyncio.sleep(0.01)
 
 
-async def test_a_spare_is_handed_out_at_once_and_no_desktop_is_used_twice():
-    async with DesktopPool(2, SMALL, spares=1) as pool:
+async def test_prewarmed_desktops_are_leased_at_once_and_used_once():
+    async with DesktopPool(2, SMALL, prewarm=1) as pool:
         seen: set[int] = set()
         for _ in range(4):
             assert await pool.warm_up() == 1
@@ -42,7 +42,7 @@ async def test_a_spare_is_handed_out_at_once_and_no_desktop_is_used_twice():
             await pool.release(lease)
 
 
-async def test_no_more_than_size_leases_are_out_and_epochs_rise():
+async def test_at_most_size_leases_are_active_and_epochs_rise():
     started = 0
 
     class Counted(LocalDesktop):
@@ -51,7 +51,7 @@ async def test_no_more_than_size_leases_are_out_and_epochs_rise():
             started += 1
             return await super().reset(template)
 
-    async with DesktopPool(2, SMALL, spares=0, make=Counted) as pool:
+    async with DesktopPool(2, SMALL, prewarm=0, make=Counted) as pool:
         first, second = await pool.lease(), await pool.lease()
         third = asyncio.create_task(pool.lease())
         await asyncio.sleep(0.2)
@@ -65,8 +65,8 @@ async def test_no_more_than_size_leases_are_out_and_epochs_rise():
         fourth.cancel()
 
 
-async def test_spares_follow_what_is_asked_for():
-    async with DesktopPool(1, SMALL, spares=1) as pool:
+async def test_prewarming_follows_demand():
+    async with DesktopPool(1, SMALL, prewarm=1) as pool:
         for _ in range(3):
             await pool.release(await pool.lease(OTHER))
         await until(lambda: [template for template, _ in pool._ready] != [] and not pool._starting)
@@ -74,8 +74,8 @@ async def test_spares_follow_what_is_asked_for():
         await until(lambda: [template for template, _ in pool._ready] == [OTHER])
 
 
-async def test_closing_ends_leased_desktops_and_wakes_those_who_wait():
-    pool = DesktopPool(1, SMALL, spares=1)
+async def test_close_ends_leases_and_wakes_waiters():
+    pool = DesktopPool(1, SMALL, prewarm=1)
     await pool.start()
     lease = await pool.lease()
     waiting = asyncio.create_task(pool.lease())
@@ -89,30 +89,30 @@ async def test_closing_ends_leased_desktops_and_wakes_those_who_wait():
     await pool.close()
 
 
-async def test_a_desktop_that_cannot_start_is_refused_with_the_reason_and_keeps_no_place():
+async def test_a_failed_start_reports_the_reason_and_frees_the_slot():
     class Broken(LocalDesktop):
         async def reset(self, template):
             raise InfrastructureError("the display is gone")
 
-    pool = DesktopPool(1, SMALL, spares=0, make=Broken)
+    pool = DesktopPool(1, SMALL, prewarm=0, make=Broken)
     for _ in range(3):
         with pytest.raises(InfrastructureError, match=r"3 attempts .*size 1.*the display is gone"):
             await pool.lease()
     await pool.close()
 
 
-async def test_a_missing_package_is_named_before_anything_else_happens(monkeypatch, tmp_path):
+async def test_a_missing_package_is_reported_first(monkeypatch, tmp_path):
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(ConfigError, match="apt-get install xvfb"):
-        await DesktopPool(1, SMALL, spares=0, make=lambda: LocalDesktop(isolation="plain")).start()
+        await DesktopPool(1, SMALL, prewarm=0, make=lambda: LocalDesktop(isolation_level="plain")).start()
 
 
-def test_wrong_numbers_are_a_config_error():
+def test_invalid_sizes_are_config_errors():
     with pytest.raises(ConfigError, match="size"):
         DesktopPool(0)
 
 
-async def test_a_place_that_a_waiter_is_told_of_just_when_it_is_cancelled_goes_to_the_next():
+async def test_a_slot_freed_for_a_cancelled_waiter_goes_to_the_next():
     async with painted_pool(1, []) as pool:
         lease = await pool.lease()
         first, second = (asyncio.create_task(pool.lease()) for _ in range(2))

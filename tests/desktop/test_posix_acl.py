@@ -1,4 +1,4 @@
-"""A folder that is closed to one group is closed to it alone."""
+"""POSIX ACLs: one group loses write access."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ def folder():
     made.rmdir()
 
 
-def test_only_the_group_is_kept_from_writing(folder):
-    others, guests = "--clear-groups", f"--groups={isolation.GUESTS}"
+def test_only_the_group_loses_write_access(folder):
+    others, guests = "--clear-groups", f"--groups={isolation.GUEST_GROUP}"
     assert may_write(folder, others)
     assert may_write(folder, guests)
-    posix_acl.grant_group(str(folder), isolation.GUESTS, posix_acl.READ_AND_ENTER)
+    posix_acl.grant_group(str(folder), isolation.GUEST_GROUP, posix_acl.READ_AND_ENTER)
     assert may_write(folder, others)
     assert not may_write(folder, guests)
     assert folder.stat().st_mode & 0o7777 == 0o1777
 
 
-def test_entries_that_are_there_stay_and_nothing_is_written_twice(folder):
+def test_existing_entries_stay_and_nothing_is_written_twice(folder):
     posix_acl.grant_group(str(folder), 4711, posix_acl.READ_AND_ENTER)
-    posix_acl.grant_group(str(folder), isolation.GUESTS, posix_acl.READ_AND_ENTER)
+    posix_acl.grant_group(str(folder), isolation.GUEST_GROUP, posix_acl.READ_AND_ENTER)
     before = folder.stat().st_ctime_ns
-    posix_acl.grant_group(str(folder), isolation.GUESTS, posix_acl.READ_AND_ENTER)
+    posix_acl.grant_group(str(folder), isolation.GUEST_GROUP, posix_acl.READ_AND_ENTER)
     assert folder.stat().st_ctime_ns == before
     assert not may_write(folder, "--groups=4711")
-    assert not may_write(folder, f"--groups={isolation.GUESTS}")
+    assert not may_write(folder, f"--groups={isolation.GUEST_GROUP}")

@@ -1,4 +1,4 @@
-"""Every episode of a group begins with the same desktop, whatever the episodes before it did."""
+"""Resets: every episode of a group starts from the same desktop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from deskhand.desktop.pool import DesktopPool
 from deskhand.tasks.suites.basics import make_task
 
 GROUPS = [("terminal_run", 7, 32), ("code_copy", 3, 6)]
-MESS = "rm -rf .config/openbox Documents; echo x > .bashrc; mkdir -p a/b; ln -s /etc Desktop/etc; chmod 000 Downloads; xterm &"
+MESS = (
+    "rm -rf .config/openbox Documents; echo x > .bashrc; mkdir -p a/b; ln -s /etc Desktop/etc; chmod 000 Downloads; "
+    "xterm &"
+)
 
 
 async def make_a_mess(desktop, template: DesktopSpec, seed: int) -> None:
@@ -37,7 +40,7 @@ async def test_the_start_state_is_the_same_for_every_episode_of_a_group(family, 
     task = make_task(family, seed)
     template = DesktopSpec(task.theme, task.width, task.height)
     fresh, staged = [], []
-    async with DesktopPool(2, template, spares=1) as pool:
+    async with DesktopPool(2, template, prewarm=1) as pool:
 
         async def episode(number: int) -> None:
             lease = await pool.lease(template)
@@ -63,10 +66,10 @@ async def test_the_start_state_is_the_same_for_every_episode_of_a_group(family, 
     assert staged[0].differs_from(fresh[0])
 
 
-async def test_each_part_of_the_state_is_seen():
+async def test_the_fingerprint_covers_each_part():
     """Otherwise the test above could not fail."""
     template = DesktopSpec("plain", 320, 240)
-    async with DesktopPool(1, template, spares=0) as pool:
+    async with DesktopPool(1, template, prewarm=0) as pool:
         desktop = (await pool.lease()).desktop
         before = await desktop.fingerprint()
         assert (await desktop.fingerprint()).differs_from(before) == []

@@ -21,7 +21,7 @@ from deskhand.models.load import LoadedModel, load
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.trainer.policy import Policy
-from deskhand.types import Completion, Grammar, GrammarRefused, Prompt, Sampling
+from deskhand.types import Completion, Grammar, UnsupportedGrammar, Prompt, Sampling
 
 POINT = {"type": "integer", "minimum": 0, "maximum": 999}
 CLICK = {
@@ -133,9 +133,9 @@ async def test_without_the_mask_nothing_matches(
 async def test_what_cannot_be_kept_to_is_refused(
     engine: HfEngine, renderer: ChatRenderer, grammar: Grammar, reason: str
 ) -> None:
-    with pytest.raises(GrammarRefused, match=reason):
+    with pytest.raises(UnsupportedGrammar, match=reason):
         await engine.generate(prompt(renderer), sampling(renderer, grammar))
-    with pytest.raises(GrammarRefused, match="stop ids"):
+    with pytest.raises(UnsupportedGrammar, match="stop ids"):
         await engine.generate(prompt(renderer), sampling(renderer, GRAMMARS[0], stop_ids=()))
 
 
@@ -144,7 +144,7 @@ async def test_a_dead_end_fails_one_request_and_no_other(engine: HfEngine, rende
     stuck = sampling(renderer, Grammar("regex", "z+"), banned_ids=(*renderer.banned_ids, *letters))
     other = engine.generate(prompt(renderer), sampling(renderer, GRAMMARS[0]))
     first, second = await asyncio.gather(engine.generate(prompt(renderer), stuck), other, return_exceptions=True)
-    assert isinstance(first, GrammarRefused)
+    assert isinstance(first, UnsupportedGrammar)
     assert isinstance(second, Completion)
 
 

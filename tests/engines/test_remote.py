@@ -124,7 +124,7 @@ async def test_failures_are_outages_and_a_long_conversation_is_the_agents_doing(
     with pytest.raises(AgentError, match="too long"):
         await engine.generate(desk.render(message("user", "Click the button " * 200)), Sampling(3))
     short = desk.render(message("user", "x"))
-    desk.theirs.renderer.layout.refusals["user"] = "users are not heard"
+    desk.theirs.renderer.behavior.unsupported["user"] = "users are not heard"
     with pytest.raises(InfrastructureError, match=r"policy at http://127.*refused a request: .*users are not heard"):
         await engine.generate(short, Sampling(3))
     other = OpenAIEndpointEngine("http://127.0.0.1:9/v1", "m", desk.tokenizer, desk.encoded.__getitem__, retries=0)

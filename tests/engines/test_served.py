@@ -314,7 +314,7 @@ async def test_a_server_at_an_address_that_comes_back_without_its_weights_gets_t
         # Somebody starts the server anew, at the same address.
         assert server.pid is not None
         os.kill(server.pid, signal.SIGKILL)
-        await until(lambda: server.ended)
+        await until(lambda: server.exit_reason)
         socket = endpoint.name[5:]
         os.unlink(socket)
         other = await asyncio.create_subprocess_exec(*server._command(socket), stdin=asyncio.subprocess.PIPE)

@@ -49,7 +49,7 @@ def test_a_picture_is_made_once_and_kept_within_bounds() -> None:
     pictures = ImageEncoder(FAMILIES["qwen3_vl"])
     first = pictures.data_uri(images[0])
     assert pictures.data_uri(images[0]) is first
-    small = ImageEncoder(FAMILIES["qwen3_vl"], kept_bytes=3 * len(first))
+    small = ImageEncoder(FAMILIES["qwen3_vl"], cache_bytes=3 * len(first))
     made = [small.data_uri(image) for image in images]
     assert small.data_uri(images[3]) is made[3]
     assert small.data_uri(images[0]) is not made[0]

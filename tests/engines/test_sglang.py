@@ -112,7 +112,7 @@ async def test_a_recorded_episode_is_what_was_served_and_what_is_trained(desk: D
 
 
 async def test_ids_that_are_expanded_already_are_noticed(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sglang_protocol, "one_placeholder_each", lambda prompt: list(prompt.token_ids))
+    monkeypatch.setattr(sglang_protocol, "collapse_placeholders", lambda prompt: list(prompt.token_ids))
     with pytest.raises(InfrastructureError, match=r"answered 400: \d+ placeholders, 1 images"):
         await desk.engine.generate(desk.prompt(1), desk.sampling())
 
@@ -177,7 +177,7 @@ async def test_new_weights_reach_a_request_in_flight_and_every_later_one(desk: D
 @pytest.fixture
 def adapted(fake: FakeSglang, source: str) -> Policy:
     """A policy that trains an adapter, in front of a server that takes adapters."""
-    fake.takes_adapters = True
+    fake.supports_lora = True
     return Policy(load(source).model, PolicyConfig(lora=LoraConfig(rank=4, alpha=8)), banned_ids=(1,))
 
 
@@ -238,7 +238,7 @@ async def test_a_server_that_was_started_anew_gets_its_adapter_again(adapted: Po
 
 
 async def test_a_server_that_takes_no_adapters_gets_them_merged(adapted: Policy, desk: Desk, fake: FakeSglang) -> None:
-    desk.engine.wire.takes_adapters = fake.takes_adapters = False
+    desk.engine.wire.supports_lora = fake.supports_lora = False
     move(adapted, 1)
     await push_weights(adapted, desk.engine, 3)
     prompt = desk.prompt(1)

@@ -4,7 +4,7 @@ import numpy as np
 from bundled_weights import SOURCE, needs_weights
 
 from benchmarks import image_sensitivity
-from benchmarks.thresholds import Bars
+from benchmarks.thresholds import Thresholds
 from deskhand.models.load import load
 from deskhand.recorder.graph import Sequence
 from deskhand.recorder.renderer import ChatRenderer
@@ -13,9 +13,9 @@ pytestmark = needs_weights
 
 
 def test_log_probs_of_coordinates_follow_the_picture(recording):
-    bars = Bars()
-    image_sensitivity.judge(image_sensitivity.compare(SOURCE, recording), bars)
-    assert bars.met
+    thresholds = Thresholds()
+    image_sensitivity.judge(image_sensitivity.compare(SOURCE, recording), thresholds)
+    assert thresholds.met
 
 
 def test_a_row_gets_the_pictures_of_another_episode(recording):

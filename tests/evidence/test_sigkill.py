@@ -5,7 +5,7 @@ import subprocess
 from types import SimpleNamespace
 
 from benchmarks import sigkill, sigkill_report
-from benchmarks.thresholds import Bars
+from benchmarks.thresholds import Thresholds
 from deskhand.tasks.outcome import Errored, Scored
 
 COUNT = len(sigkill.VICTIMS)
@@ -13,9 +13,9 @@ COUNT = len(sigkill.VICTIMS)
 
 async def test_a_round_of_each_kind_leaves_no_orphan_and_no_wrong_score(tmp_path):
     tally = await sigkill.rounds(tmp_path, COUNT, seed=3)
-    bars = Bars()
-    sigkill.report(tally, bars, COUNT)
-    assert bars.missed == []
+    thresholds = Thresholds()
+    sigkill.report(tally, thresholds, COUNT)
+    assert thresholds.missed == []
     assert set(tally.rounds) == set(sigkill.VICTIMS)
 
 

@@ -21,7 +21,7 @@ from deskhand.trainer.checkpoint import verify
 SUPPORT = Path(__file__).parent.parent / "support"
 BOUNDED = """
 import asyncio, pathlib, resource, signal, sys
-import assembly
+import training_fixture
 from deskhand.errors import DeskhandError
 bound = int(sys.argv[4])
 if bound:
@@ -53,7 +53,7 @@ def test_a_run_ends_with_the_file_and_the_mend_and_goes_on_when_there_is_room(tm
     done = train(folder, 60, 500_000)
     assert done.returncode == 3, (done.stdout + done.stderr)[-3000:]
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("ended: ")]
-    assert "run.sqlite cannot be written" in line
+    assert "run.sqlite: cannot be written" in line
     assert "free the disk" in line
     with Run.open(folder) as run:
         EpisodeCounts.from_dict(run.episode_counts()).check(run.count_states())

@@ -67,7 +67,7 @@ class Play:
         self.images = ImageCache(processor, on_new=self.folder.save_image)
         split = [*self.renderer.encode_text("5"), *self.renderer.encode_text("12"), *self.renderer.encode_text("C")]
         self.engine = ScriptedEngine(lambda prompt, sampling: [*split, self.renderer.stop_ids[0]])
-        self.recorder = Recorder(self.renderer, self.engine, self.images, journal=self.folder.write_call)
+        self.recorder = Recorder(self.renderer, self.engine, self.images, on_call=self.folder.write_call)
 
     async def run(self) -> CallGraph:
         session = self.recorder.sessions.find(self.recorder.open_session("s"))
@@ -113,7 +113,7 @@ def expand_twice(line: Any, sha256: str) -> None:
     line.token_ids.extend([line.renderer.image_id] * (line.images[sha256].tokens - 1 if line.images is not None else 0))
 
 
-pictures = [renderer_module._Line.picture]
+pictures = [renderer_module._PromptBuilder.image]
 put_parts, put_reply, render = ChatRenderer._put_parts, ChatRenderer._put_reply, ChatRenderer.render
 node_to_dict, put_image = CallGraph._node_to_dict, SessionStore.save_image
 
@@ -164,7 +164,7 @@ def last_parent(graph: CallGraph, prompt_ids: Any, spans: Any, temperature: floa
     return graph.calls[-1].id if graph.calls else None
 
 
-row_of = graph_module._row
+row_of = graph_module._sequence
 
 
 def all_sampled(line: Any, trained: Any) -> Any:
@@ -173,23 +173,23 @@ def all_sampled(line: Any, trained: Any) -> Any:
 
 
 FAULTS: dict[str, tuple[Any, str, Any, str]] = {
-    "2: placeholders are expanded twice": (renderer_module._Line, "picture", expand_twice, "placeholders"),
+    "2: placeholders are expanded twice": (renderer_module._PromptBuilder, "image", expand_twice, "placeholders"),
     "4: pictures in tool messages are dropped": (ChatRenderer, "_put_parts", drop_tool_pictures, "images_dropped"),
     "6: truncation cuts through a picture": (ChatRenderer, "render", cut_the_front, "placeholders"),
-    "7: history is turned into text and tokenised again": (ChatRenderer, "_put_reply", retokenise, "retokenised"),
+    "7: history is turned into text and tokenised again": (ChatRenderer, "_put_reply", retokenise, "retokenized"),
     "8: a reply that has its stop id is closed once more": (ChatRenderer, "_put_reply", close_always, "turn_ends"),
     "11: pixels travel with every call": (CallGraph, "_node_to_dict", pixels_on_the_wire, "wire"),
     "12: screenshots are stored in another encoding": (SessionStore, "put_image", store_jpeg, "image_changed"),
     "13: a retry is taken for a continuation": (CallGraph, "parent_of", any_parent, "fork"),
     "13: any call is taken for a continuation": (CallGraph, "parent_of", last_parent, "not_a_prefix"),
-    "15: the mask of sampled tokens does nothing": (graph_module, "_row", all_sampled, "no_prompt"),
+    "15: the mask of sampled tokens does nothing": (graph_module, "_sequence", all_sampled, "no_prompt"),
 }
 
 
 def test_without_a_fault_the_episode_goes_through(play: Callable[[], CallGraph]) -> None:
     graph = play()
     assert len(graph.calls) == 5
-    assert graph.untrained == {"s.2": "orphan"}
+    assert graph.untrained == {"s.2": "superseded"}
     assert sum(call.parent is not None for call in graph.calls) >= 2
 
 
@@ -246,7 +246,7 @@ async def test_1_an_engine_that_loses_pixels_stops(monkeypatch: pytest.MonkeyPat
     prompt = talk.observe()
     images = {name: replace(one, checksum=Checksum()) for name, one in (prompt.images or {}).items()}
     for one in images.values():
-        one.checksum.note(one.pixel_values)
+        one.checksum.record(one.pixel_values)
     monkeypatch.setattr(
         forward, "join_pixels", lambda found: torch.zeros(sum(len(one.pixel_values) for one in found), 96)
     )

@@ -57,7 +57,7 @@ def env(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DesktopEnv]:
 
 @pytest.fixture(autouse=True)
 def our_own_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(env_module, "default_evaluators", lambda: None)
+    monkeypatch.setattr(env_module, "default_official_evaluators", lambda: None)
 
 
 TERMINAL = step("launch", command=["xterm", "-geometry", "60x20+0+0", "-e", "sh", "-c", "cd; exec sh"])
@@ -335,7 +335,7 @@ async def test_it_runs_over_a_sandbox_gateway_whose_address_the_environment_name
             monkeypatch.setenv("OSWORLD_SANDBOX_ENDPOINT", address)
             monkeypatch.setenv("OSWORLD_SANDBOX_TOKEN", token)
             looking = ScreenPolling(0.05, 2, 2)
-            sandbox = partial(sandbox_desktop, template=SCREEN, looking=looking)
+            sandbox = partial(sandbox_desktop, template=SCREEN, polling=looking)
             assert await asyncio.to_thread(played_on, sandbox) == 1.0
-            assert list(running.book) == [], "the sandbox has ended with the environment"
+            assert list(running.leases) == [], "the sandbox has ended with the environment"
         await server.close()

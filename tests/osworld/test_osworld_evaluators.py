@@ -1,5 +1,4 @@
-"""The process in which metrics judge: bounded, without a network, and the same for one as for many. Invariant: a metric that
-fails in any way is an `EvaluatorError` that says so, and disturbs no other judgement."""
+"""Evaluator process: limits, no network, and failures as `EvaluatorError`."""
 
 from __future__ import annotations
 
@@ -31,8 +30,8 @@ WALLED = isolation.available_isolation()[0] == "namespaces"
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[OfficialEvaluators]:
-    bounds = JudgeLimits(seconds=2.0, memory_mib=512, output_bytes=1 << 20)
-    evaluators = OfficialEvaluators(Path(sys.executable), ("hostile_metrics",), seen=(SUPPORT,), bounds=bounds)
+    limits = JudgeLimits(seconds=2.0, memory_mib=512, output_bytes=1 << 20)
+    evaluators = OfficialEvaluators(Path(sys.executable), ("bad_metrics",), readable=(SUPPORT,), limits=limits)
     yield evaluators
     evaluators.close()
 
@@ -47,7 +46,7 @@ def joined(judge: OfficialEvaluators, conj: str, *values: object) -> float:
     return asyncio.run(judge.judge([MetricRequest("equal", Value(value), Value(True)) for value in values], conj)).value
 
 
-def test_values_and_files_reach_a_metric_and_its_score_comes_back(judge: OfficialEvaluators) -> None:
+def test_metrics_get_values_and_files_and_return_a_score(judge: OfficialEvaluators) -> None:
     assert score(judge, "equal", Value({"a": [1, None]}), Value({"a": [1, None]})) == 1.0
     assert score(judge, "equal", Value("x"), Value("y")) == 0.0
     data = os.urandom(3_000_000)
@@ -56,7 +55,7 @@ def test_values_and_files_reach_a_metric_and_its_score_comes_back(judge: Officia
     assert score(judge, "names", listed, Value(["a", None])) == 1.0
 
 
-def test_scores_are_joined_as_osworld_joins_them(judge: OfficialEvaluators) -> None:
+def test_scores_are_combined_as_in_osworld(judge: OfficialEvaluators) -> None:
     assert joined(judge, "and", True, True) == 1.0
     assert joined(judge, "and", True, False) == 0.0
     assert joined(judge, "or", False, True) == 1.0
@@ -73,21 +72,21 @@ def test_scores_are_joined_as_osworld_joins_them(judge: OfficialEvaluators) -> N
     ("metric", "says"),
     [
         ("raises", "RuntimeError: no such sheet"),
-        ("hangs", "took longer than 2 s"),
-        ("hangs_with_children", "took longer than 2 s"),
-        ("spins", "took longer than 2 s|memory or time may have run out"),
-        ("not_a_number", "nan, which is no score"),
-        ("too_much", "7, which is not from 0 to 1"),
+        ("hangs", "exceeded 2 s"),
+        ("hangs_with_children", "exceeded 2 s"),
+        ("spins", "exceeded 2 s|memory or time limit"),
+        ("not_a_number", "the score is not finite: nan"),
+        ("too_much", "not in .0, 1.: 7"),
         ("nothing", "TypeError"),
         ("talks", "printed more than 1048576 bytes"),
         ("eats", "MemoryError"),
-        ("dies", "ended without a score"),
-        ("never_written", "there is no such metric"),
-        ("swallows_the_network", "it wanted what there is not: the network"),
-        ("swallows_what_is_missing", r"it wanted what there is not: easyocr.Reader is not installed"),
+        ("dies", "exited without a score"),
+        ("never_written", "unknown metric"),
+        ("swallows_the_network", "unavailable: the network"),
+        ("swallows_what_is_missing", r"unavailable: easyocr.Reader is not installed"),
     ],
 )
-def test_a_metric_that_fails_is_an_evaluators_error_in_bounded_time(
+def test_a_failing_metric_is_an_evaluator_error_within_the_limits(
     judge: OfficialEvaluators, metric: str, says: str
 ) -> None:
     began = time.monotonic()
@@ -99,7 +98,7 @@ def test_a_metric_that_fails_is_an_evaluators_error_in_bounded_time(
     assert score(judge, "equal", Value(0), Value(0)) == 1.0, "the next judgement is none the worse"
 
 
-def test_siblings_judged_at_once_score_what_they_score_alone(judge: OfficialEvaluators) -> None:
+def test_concurrent_requests_score_as_sequential_ones(judge: OfficialEvaluators) -> None:
     questions = [[MetricRequest("fraction", Files((("f", bytes([k]) * 1000),)))] for k in range(32)]
     alone = [asyncio.run(judge.judge(each)).value for each in questions]
 
@@ -111,14 +110,14 @@ def test_siblings_judged_at_once_score_what_they_score_alone(judge: OfficialEval
     assert len(set(alone)) == 32
 
 
-def test_nothing_of_a_judgement_is_left_for_the_next(judge: OfficialEvaluators) -> None:
+def test_requests_leave_no_state(judge: OfficialEvaluators) -> None:
     assert [score(judge, "remembers", Value(k)) for k in range(3)] == [0.0, 0.0, 0.0]
     assert score(judge, "leaves", Files((("f", b"1"),))) == 1.0
     assert score(judge, "leaves_files", Value(0)) == 0.0
 
 
 @pytest.mark.skipif(not WALLED, reason="this machine has no namespaces")
-def test_a_judge_has_no_network_and_sees_no_files_of_the_host(judge: OfficialEvaluators, tmp_path: Path) -> None:
+def test_metrics_have_no_network_and_no_host_files(judge: OfficialEvaluators, tmp_path: Path) -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as listener,
         pytest.raises(EvaluatorError, match=r"ConnectionRefused|OSError"),
@@ -130,13 +129,13 @@ def test_a_judge_has_no_network_and_sees_no_files_of_the_host(judge: OfficialEva
         score(judge, "reads", Value(str(secret)))
 
 
-def test_a_process_that_ended_is_started_again(judge: OfficialEvaluators) -> None:
+def test_a_dead_evaluator_process_is_restarted(judge: OfficialEvaluators) -> None:
     assert score(judge, "equal", Value(0), Value(0)) == 1.0
     judge.close()
     assert score(judge, "equal", Value(0), Value(0)) == 1.0
 
 
-def test_a_python_without_the_metrics_is_named() -> None:
+def test_a_python_without_the_metrics_is_reported() -> None:
     evaluators = OfficialEvaluators(Path(sys.executable), ("not_there_at_all",))
     with pytest.raises(EvaluatorError, match=r"did not start: .*not_there_at_all"):
         score(evaluators, "equal", Value(0))

@@ -1,4 +1,4 @@
-"""What OSWorld's getters read of a desktop that fails: an outage is said, and is never a value that scores zero."""
+"""OSWorld's getters on a failing desktop: an outage, never a value that scores zero."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Asked(Painted):
 
 
 @pytest.mark.parametrize("code", [None, 124])
-async def test_a_desktop_that_fails_while_chrome_is_asked_for_its_tabs_is_an_outage(code):
+async def test_a_desktop_failure_while_listing_tabs_is_an_outage(code):
     desktop = Asked()
     desktop.code = code
     reader = GetterReader(SetupRunner(LocalOsworldClient(desktop, DesktopSpec("plain", 64, 48))))  # type: ignore[arg-type]
@@ -35,14 +35,14 @@ async def test_a_desktop_that_fails_while_chrome_is_asked_for_its_tabs_is_an_out
         await reader.read(BareGetter(type="open_tabs_info"))
 
 
-async def test_a_chrome_that_does_not_run_has_no_tabs():
+async def test_a_closed_chrome_has_no_tabs():
     desktop = Asked()
     desktop.code = 1
     reader = GetterReader(SetupRunner(LocalOsworldClient(desktop, DesktopSpec("plain", 64, 48))))  # type: ignore[arg-type]
     assert await reader.read(BareGetter(type="open_tabs_info")) == Value([])
 
 
-def test_a_key_in_a_bridges_address_is_refused_and_not_repeated():
+def test_an_api_key_in_a_server_url_is_rejected_and_not_printed():
     with pytest.raises(ConfigError) as refused:
         server_provider.register_server_provider("http://user:the-secret@127.0.0.1:8700")
     assert "the-secret" not in str(refused.value)

@@ -1,4 +1,4 @@
-"""Tasks of Windows Agent Arena and of OpenAdapt's files on a machine with WAA's servers, from set-up to reward."""
+"""Windows Agent Arena and OpenAdapt tasks, from set-up to reward."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ async def test_a_task_with_command_milestones_scores_end_to_end(tmp_path):
     async with on_a_port(machine.fake.app) as address:
         rewards = []
         for steps in ((), ([Type("hello")],), ([Type("hello, ")], [Type("wörld"), Done()])):
-            desktop = WaaDesktop(RetryingClient(address, timeouts=TIMES), looking=LOOKING, ready_s=5)
+            desktop = WaaDesktop(RetryingClient(address, timeouts=TIMES), polling=LOOKING, ready_s=5)
             result = await run_episode(EpisodeRequest("e", task), desktop, Replies(*steps), None)  # type: ignore[arg-type]
             assert isinstance(result.outcome, Scored), result.outcome
             assert result.outcome.guest_trusted
@@ -95,7 +95,7 @@ async def test_a_task_with_command_milestones_scores_end_to_end(tmp_path):
         assert windows, "actions go to /execute_windows"
         machine.fake.running.clear()
         desktop = WaaDesktop(
-            RetryingClient(address, timeouts=RemoteTimeouts(read_s=0.2, attempts=1)), looking=LOOKING, ready_s=0.5
+            RetryingClient(address, timeouts=RemoteTimeouts(read_s=0.2, attempts=1)), polling=LOOKING, ready_s=0.5
         )
         lost = await run_episode(EpisodeRequest("e", task), desktop, Replies(), None)  # type: ignore[arg-type]
         assert isinstance(lost.outcome, Errored)
@@ -106,9 +106,11 @@ async def test_a_task_with_command_milestones_scores_end_to_end(tmp_path):
 
 async def test_a_waa_file_is_set_up_and_judged_by_the_evaluate_server(tmp_path):
     document = {
-        "id": "a-wos", "snapshot": "s", "instruction": "Write yes into a.txt", "source": "x", "related_apps": ["notepad"],
+        "id": "a-wos", "snapshot": "s", "instruction": "Write yes into a.txt", "source": "x",
+        "related_apps": ["notepad"],
         "config": [{"type": "launch", "parameters": {"command": "notepad"}}],
-        "evaluator": {"func": "exact_match", "result": {"type": "vm_file", "path": "C:\\Users\\Docker\\a.txt", "dest": "a.txt"},
+        "evaluator": {"func": "exact_match",
+                      "result": {"type": "vm_file", "path": "C:\\Users\\Docker\\a.txt", "dest": "a.txt"},
                       "expected": {"type": "rule", "rules": {"expected": "yes"}}},
     }  # fmt: skip
     file = tmp_path / "a.json"
@@ -117,7 +119,7 @@ async def test_a_waa_file_is_set_up_and_judged_by_the_evaluate_server(tmp_path):
     async with on_a_port(machine.fake.app) as address, on_a_port(machine.evaluate.app) as judge_address:
         evaluator = WaaEvaluatorClient(RetryingClient(judge_address, timeouts=TIMES))
         task = task_of(waa.load(file), lambda _: evaluator, 320, 240)
-        desktop = WaaDesktop(RetryingClient(address, timeouts=TIMES), looking=LOOKING, ready_s=5)
+        desktop = WaaDesktop(RetryingClient(address, timeouts=TIMES), polling=LOOKING, ready_s=5)
         result = await run_episode(EpisodeRequest("e", task), desktop, Replies(), None)  # type: ignore[arg-type]
         assert isinstance(result.outcome, Scored)
         assert result.outcome.value == 0.0
@@ -135,10 +137,10 @@ async def test_a_waa_file_is_set_up_and_judged_by_the_evaluate_server(tmp_path):
         assert isinstance(result.outcome, Errored)
         assert result.outcome.cause == "evaluator"
         await desktop.close()
-        await evaluator.link.close()
+        await evaluator.client.close()
 
 
-def test_what_cannot_be_judged_is_refused_when_the_task_is_made(tmp_path):
+def test_tasks_that_cannot_be_scored_are_rejected_at_load(tmp_path):
     for check in ("{check: screenshot, description: a red circle}", "{check: python, code: pass}"):
         file = tmp_path / "a.yaml"
         file.write_text(f"name: a\nevaluate:\n  - {check}\n")
@@ -158,7 +160,7 @@ def test_two_files_with_one_id_are_two_tasks(tmp_path):
     assert [(task.id, task.family) for task in made] == [("waa/a-WOS/0", "a-WOS"), ("waa/a-2-WOS/0", "a-2-WOS")]
 
 
-def test_every_waa_file_there_is_becomes_a_task():
+def test_every_waa_file_becomes_a_task():
     if not (SHARED / "waa").is_dir():
         pytest.skip(f"{SHARED}/waa is not there")
     corpus = waa.load_folder(SHARED / "waa")
@@ -174,7 +176,7 @@ async def test_the_gym_interface_plays_an_episode(tmp_path):
     task = load_task(file, 320, 240)
     machine = Machine(tmp_path / "vm")
     async with on_a_port(machine.fake.app) as address:
-        env = VagenDesktopEnv(WaaDesktop(RetryingClient(address, timeouts=TIMES), looking=LOOKING, ready_s=5), [task])
+        env = VagenDesktopEnv(WaaDesktop(RetryingClient(address, timeouts=TIMES), polling=LOOKING, ready_s=5), [task])
         assert await env.health_check() == {"status": "not_initialized"}
         with pytest.raises(ConfigError):
             await env.step("DONE()")

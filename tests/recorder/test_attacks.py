@@ -80,7 +80,7 @@ async def test_who_goes_away_while_a_call_is_written_leaves_disk_and_memory_equa
     renderer: ChatRenderer, images: ImageCache, folder: SessionStore
 ) -> None:
     journal = Held(folder)
-    recorder = Recorder(renderer, ScriptedEngine(), images, journal=journal)
+    recorder = Recorder(renderer, ScriptedEngine(), images, on_call=journal)
     session = recorder.session(recorder.open_session("s"))
     assert session is not None
     waiting = asyncio.create_task(recorder.complete(session, ask("go")))
@@ -96,7 +96,7 @@ async def test_who_goes_away_while_a_call_is_written_leaves_disk_and_memory_equa
     graph = recorder.close_session("s")
     assert folder.read("s")[0].calls == graph.calls
     assert graph.ids == ["s.1", "s.2", "s.3"]
-    assert graph.untrained == {"s.1": "unsent"}
+    assert graph.untrained == {"s.1": "undelivered"}
     assert not recorder.violations
 
 
@@ -104,7 +104,7 @@ async def test_a_session_ended_over_http_while_a_call_is_written_has_that_call(
     renderer: ChatRenderer, images: ImageCache, folder: SessionStore
 ) -> None:
     journal = Held(folder)
-    recorder = Recorder(renderer, ScriptedEngine(), images, journal=journal)
+    recorder = Recorder(renderer, ScriptedEngine(), images, on_call=journal)
     key = recorder.open_session("s")
     async with in_process_client(create_app(recorder, ADMIN, folder=folder)) as http:
         asked = asyncio.create_task(http.post("/v1/chat/completions", json=ASK, headers=bearer(key)))
@@ -122,7 +122,7 @@ async def test_a_reply_to_a_session_that_was_ended_meanwhile_never_leaves(
     renderer: ChatRenderer, images: ImageCache, folder: SessionStore
 ) -> None:
     journal = Held(folder)
-    recorder = Recorder(renderer, ScriptedEngine(), images, journal=journal)
+    recorder = Recorder(renderer, ScriptedEngine(), images, on_call=journal)
     session = recorder.session(recorder.open_session("s"))
     assert session is not None
     asked = asyncio.create_task(recorder.complete(session, ask("go")))
@@ -155,7 +155,7 @@ async def test_a_disk_that_is_full_for_a_moment_costs_one_call_and_tears_nothing
     renderer: ChatRenderer, images: ImageCache, folder: SessionStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(append_log, "os", Disk(1, 4, 6))  # the first is of the journal's head
-    recorder = Recorder(renderer, ScriptedEngine(), images, journal=folder.write_call)
+    recorder = Recorder(renderer, ScriptedEngine(), images, on_call=folder.write_call)
     session = recorder.session(recorder.open_session("s"))
     assert session is not None
     talk, failed = ["go"], list[str]()
@@ -176,13 +176,13 @@ async def test_of_several_replies_none_is_trained_when_one_cannot_be_written(
     renderer: ChatRenderer, images: ImageCache, folder: SessionStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(append_log, "os", Disk(3))
-    recorder = Recorder(renderer, ScriptedEngine(), images, journal=folder.write_call)
+    recorder = Recorder(renderer, ScriptedEngine(), images, on_call=folder.write_call)
     session = recorder.session(recorder.open_session("s"))
     assert session is not None
     with pytest.raises(InfrastructureError, match="No space left"):
         await recorder.complete(session, ask("go", n=3))
     graph = recorder.close_session("s")
-    assert graph.untrained == {"s.1.0": "unsent"}
+    assert graph.untrained == {"s.1.0": "undelivered"}
     assert graph.sequences() == []
 
 
@@ -194,7 +194,7 @@ def test_of_two_processes_one_gets_a_session(tmp_path: Path) -> None:
         mine = SessionStore(tmp_path)
         both.wait()
         try:
-            mine.write_note("s", {"call_id": None, "reward": 1.0})
+            mine.write_reward("s", {"call_id": None, "reward": 1.0})
             return "written"
         except InfrastructureError as error:
             return str(error).partition(" holds ")[2]
@@ -235,7 +235,7 @@ async def test_a_client_that_hangs_up_leaves_a_call_that_is_kept_and_not_trained
                 await asyncio.sleep(0.01)
         again = await recorder.complete(recorder.sessions.get("s"), ask("other"))
     graph = recorder.close_session("s")
-    assert graph.untrained == {"s.1": "unsent"}
+    assert graph.untrained == {"s.1": "undelivered"}
     assert [row.call_ids for row in graph.sequences()] == [(again.calls[0].id,)]
 
 
@@ -333,7 +333,7 @@ async def test_a_check_that_fails_after_its_client_went_away_stops_the_session(
     monkeypatch.setattr("deskhand.recorder.session_store._NUMBER_BYTES", 0)
     monkeypatch.setattr("deskhand.recorder.session_store._LINE_BYTES", 0)
     journal = Held(folder)
-    recorder = Recorder(renderer, ScriptedEngine(), images, journal=journal)
+    recorder = Recorder(renderer, ScriptedEngine(), images, on_call=journal)
     session = recorder.session(recorder.open_session("s"))
     assert session is not None
     waiting = asyncio.create_task(recorder.complete(session, ask("go")))

@@ -38,10 +38,10 @@ def test_values_and_grid_are_the_processors(name: str, width: int, height: int, 
     assert MAKERS[name].fast
     if max(width, height) / min(width, height) > 200:
         with pytest.raises(ValueError, match="aspect ratio"):
-            MAKERS[name].keep(shown)
+            MAKERS[name].extract(shown)
         return
     want = processor(images=[shown], return_tensors="np")
-    kept, grid = MAKERS[name].keep(shown)
+    kept, grid = MAKERS[name].extract(shown)
     values = MAKERS[name].lookup.values(kept)
     assert list(grid) == want["image_grid_thw"][0].tolist()
     assert kept.dtype == np.uint8
@@ -70,7 +70,7 @@ def test_a_processor_that_does_something_else_is_used_as_it_is(kind: type[Qwen2V
     processor = kind(patch_size=4, size={"shortest_edge": 64, "longest_edge": 64 * 64})
     maker = PatchExtractor(processor)
     assert not maker.fast
-    kept, _ = maker.keep(picture(1, 50, 40))
+    kept, _ = maker.extract(picture(1, 50, 40))
     values = maker.lookup.values(kept)
     assert values.shape == maker.lookup.shape(kept)
     assert np.array_equal(values, processor(images=[picture(1, 50, 40)], return_tensors="np")["pixel_values"])
@@ -78,7 +78,7 @@ def test_a_processor_that_does_something_else_is_used_as_it_is(kind: type[Qwen2V
 
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_what_is_kept_goes_to_processes_that_lack_the_processor(name: str) -> None:
-    kept, _ = MAKERS[name].keep(picture(2, 90, 70))
+    kept, _ = MAKERS[name].extract(picture(2, 90, 70))
     prepared = StoredPatches(MAKERS[name].lookup, kept, Checksum())
     sent = pickle.dumps(prepared)
     assert b"transformers" not in sent

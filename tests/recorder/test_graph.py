@@ -142,7 +142,7 @@ def test_a_graph_survives_json(graph: CallGraph) -> None:
 def test_an_untrained_call_is_kept_and_trains_nothing(graph: CallGraph, data: st.DataObject) -> None:
     out = data.draw(st.sets(st.sampled_from([one.id for one in graph.calls])))
     before = graph.sequences()
-    graph.untrained.update(dict.fromkeys(out, "orphan"))
+    graph.untrained.update(dict.fromkeys(out, "superseded"))
     for merge in (True, False):
         rows = graph.sequences(merge)
         trained = sorted(call_id for row in rows for call_id in row.call_ids)

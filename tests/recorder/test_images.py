@@ -182,7 +182,7 @@ def test_what_is_kept_of_an_image_is_its_bytes_and_its_values_are_made_when_they
     first, second = np.asarray(shown.pixel_values), np.asarray(images[shown.sha256].pixel_values)
     assert len(made) == 2
     assert not np.shares_memory(first, second), "who changes the values changes nobody else's"
-    assert shown.checksum.agrees(first)
+    assert shown.checksum.matches(first)
 
 
 def test_values_made_anew_are_held_to_those_that_were_made_first(
@@ -195,13 +195,13 @@ def test_values_made_anew_are_held_to_those_that_were_made_first(
     images.add(png(2))
     forward.stack_images([images[name]], "cpu")
     images.add(png(3))
-    keep = PatchExtractor.keep
+    keep = PatchExtractor.extract
 
     def another(maker: PatchExtractor, rgb: Image.Image) -> Any:
         kept, grid = keep(maker, rgb)
         return kept[:, ::-1], grid
 
-    monkeypatch.setattr(PatchExtractor, "keep", another)
+    monkeypatch.setattr(PatchExtractor, "extract", another)
     with pytest.raises(RecordError, match="pixels"):
         forward.stack_images([images[name]], "cpu")
 
@@ -209,16 +209,16 @@ def test_values_made_anew_are_held_to_those_that_were_made_first(
 @pytest.mark.parametrize("columns", [96, 147])
 def test_a_checksum_tells_any_other_values_apart(columns: int) -> None:
     values, checksum = np.random.default_rng(columns).normal(size=(40, columns)).astype(np.float32), Checksum()
-    checksum.note(values)
-    checksum.note(np.zeros_like(values))
-    assert checksum.agrees(values.copy()), "the first count"
+    checksum.record(values)
+    checksum.record(np.zeros_like(values))
+    assert checksum.matches(values.copy()), "the first count"
     others = {name: values.copy() for name in ("a bit", "rows", "neighbours", "distant values", "half of it")}
     others["a bit"].view(np.uint32)[17, 5] ^= 1
     others["rows"][[3, 30]] = values[[30, 3]]
     others["neighbours"][9, [10, 11]] = values[9, [11, 10]]
     others["distant values"][9, [10, 80]] = values[9, [80, 10]]
     others["half of it"][20:] = 0
-    assert [name for name, other in others.items() if checksum.agrees(other)] == []
+    assert [name for name, other in others.items() if checksum.matches(other)] == []
 
 
 def test_patches_in_a_batch_that_were_never_made_for_their_image_are_noticed(

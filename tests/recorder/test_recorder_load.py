@@ -8,7 +8,7 @@ import pytest
 from recording import ScriptedEngine, image_part, png
 
 from benchmarks import sessions
-from benchmarks.thresholds import Bars
+from benchmarks.thresholds import Thresholds
 from deskhand.recorder import images as images_module
 from deskhand.recorder.graph import CallGraph
 from deskhand.recorder.images import ImageCache
@@ -19,9 +19,9 @@ from deskhand.recorder.session_store import SessionStore
 
 
 def test_a_soak_loses_no_call_and_its_memory_stays() -> None:
-    bars = Bars()
-    sessions.soak(8, bars)
-    assert bars.met
+    thresholds = Thresholds()
+    sessions.soak(8, thresholds)
+    assert thresholds.met
 
 
 def test_a_soak_notices_a_call_that_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,9 +32,9 @@ def test_a_soak_notices_a_call_that_is_not_written(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(SessionStore, "finish", forgetful)
     monkeypatch.setattr(sessions, "WAVES", 1)
-    bars = Bars()
-    sessions.soak(2, bars)
-    assert "wave 1" in bars.missed
+    thresholds = Thresholds()
+    sessions.soak(2, thresholds)
+    assert "wave 1" in thresholds.missed
 
 
 async def work(

@@ -16,7 +16,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from deskhand.recipes import record
-from deskhand.recorder.exchanges import Api, assembled
+from deskhand.recorder.exchanges import Api, assemble_stream
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.recording_proxy import ExchangeLog, RecordingProxy, create_proxy_app
@@ -47,11 +47,11 @@ async def test_a_stream_that_was_cut_at_any_byte_is_never_taken_for_a_whole_repl
     async with in_process_client(create_app(recorder, ADMIN)) as http:
         headers = {"authorization": f"Bearer {recorder.open_session('s')}"}
         stream = (await http.post(path, json={**body, "stream": True}, headers=headers)).content
-    whole = assembled(api, stream)
+    whole = assemble_stream(api, stream)
     taken = []
     for end in range(len(stream)):
         try:
-            taken.append((end, assembled(api, stream[:end])))
+            taken.append((end, assemble_stream(api, stream[:end])))
         except ValueError:
             continue
     assert all(found == whole for _, found in taken)

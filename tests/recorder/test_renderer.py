@@ -42,7 +42,7 @@ def by_template(tokenizer: PreTrainedTokenizerFast, messages: list[Message], ima
         for one in messages
     ]
     text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-    for sha256 in (name for one in messages for name in one.pictures):
+    for sha256 in (name for one in messages for name in one.image_hashes):
         text = text.replace("<|image_pad|>", "<|hole|>" * images[sha256].tokens, 1)
     return tokenizer(text.replace("<|hole|>", "<|image_pad|>"), add_special_tokens=False)["input_ids"]
 
@@ -90,24 +90,24 @@ def test_conversations_with_images_are_rendered_as_the_template_does(
         talk[-1] = message("user", data.draw(seen))
         got = renderer.render(tuple(talk), images)
         assert list(got.token_ids) == by_template(reference, talk, images)
-        assert [span.sha256 for span in got.spans] == [name for one in talk for name in one.pictures]
+        assert [span.sha256 for span in got.spans] == [name for one in talk for name in one.image_hashes]
 
     check()
 
 
 def test_the_layouts_of_both_families_are_read_off(tokenizer: PreTrainedTokenizerFast) -> None:
-    older = renderer_with(tokenizer, chat_templates.QWEN2_5_VL).layout
-    newer = renderer_with(tokenizer, chat_templates.QWEN3_VL).layout
+    older = renderer_with(tokenizer, chat_templates.QWEN2_5_VL).behavior
+    newer = renderer_with(tokenizer, chat_templates.QWEN3_VL).behavior
     assert (older.default_system, older.tool_as_user) == ("You are a helpful assistant.", False)
     assert (newer.default_system, newer.tool_as_user) == (None, True)
-    assert older.refusals == newer.refusals == {}
+    assert older.unsupported == newer.unsupported == {}
 
 
 @pytest.mark.parametrize(
     ("template", "says"),
     [
-        ("DROPS_ALL_IMAGES", "drops 1 of 1 pictures"),
-        ("DROPS_OLD_IMAGES", "drops 2 of 3 pictures"),
+        ("DROPS_ALL_IMAGES", "drops 1 of 1 images"),
+        ("DROPS_OLD_IMAGES", "drops 2 of 3 images"),
         ("REMOVES_THOUGHTS", "rewrites earlier assistant turns"),
         ("TRIMS_REPLIES", "rewrites earlier assistant turns"),
         ("TRIMS_USERS", "white space"),
@@ -130,7 +130,7 @@ def test_images_in_tool_messages_are_refused_where_the_template_drops_them(
     renderer = renderer_with(tokenizer, chat_templates.DROPS_TOOL_IMAGES)
     shown = ImagePart(images.add(png(1)).sha256)
     talk = (message("user", "go"), message("assistant", "ok"), message("tool", ["done", shown]))
-    with pytest.raises(InvalidRequestError, match="drops 2 of 2 pictures") as caught:
+    with pytest.raises(InvalidRequestError, match="drops 2 of 2 images") as caught:
         renderer.render(talk, images)
     assert caught.value.param == "messages[2]"
     renderer.render((*talk[:2], message("tool", "done")), images)
@@ -150,7 +150,7 @@ def test_a_template_that_removes_thoughts_is_taken_when_replies_are_kept(
     tokenizer: PreTrainedTokenizerFast, images: ImageCache
 ) -> None:
     renderer = renderer_with(tokenizer, chat_templates.REMOVES_THOUGHTS, history="preserve")
-    assert renderer.layout.generation_prompt == "assistant\n<think>\n"
+    assert renderer.behavior.generation_prompt == "assistant\n<think>\n"
     talk, recall = (message("user", "go"),), ReplyIndex()
     call = answered(
         renderer.render(talk, images), ids(renderer, "look\n</think>\n\nclick") + renderer.stop_ids[:1], renderer

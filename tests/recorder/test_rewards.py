@@ -30,36 +30,36 @@ def graph_of(*agents: str, parents: dict[int, int] | None = None) -> CallGraph:
 
 def test_the_turn_discount_is_that_of_areal() -> None:
     graph, rewards = graph_of("", "", ""), Rewards()
-    rewards.give(graph.ids, 1.0)
+    rewards.set_call(graph.ids, 1.0)
     returns = rewards.returns(graph, 0.9)
     assert [round(value, 6) for value in returns.values()] == [0.81, 0.9, 1.0]
     assert list(rewards.returns(graph).values()) == [0.0, 0.0, 1.0]
-    rewards.give(graph.ids, 0.5, "c0")
+    rewards.set_call(graph.ids, 0.5, "c0")
     assert math.isclose(rewards.returns(graph, 0.9)["c0"], 0.5 + 0.81)
 
 
 def test_sub_agents_at_work_at_once_do_not_earn_each_others_rewards_by_agent() -> None:
     graph, rewards = graph_of("", "searcher", "", "searcher"), Rewards()
-    rewards.give(graph.ids, 1.0, "c3")
+    rewards.set_call(graph.ids, 1.0, "c3")
     assert list(rewards.returns(graph, 1.0).values()) == [1.0, 1.0, 1.0, 1.0]
     assert list(rewards.returns(graph, 1.0, by_agent=True).values()) == [0.0, 1.0, 0.0, 1.0]
 
 
 def test_a_reward_of_the_whole_and_of_its_calls_never_both_count() -> None:
     graph, rewards = graph_of("", ""), Rewards()
-    rewards.give_episode(1.0)
-    rewards.give_episode(0.5)
+    rewards.set_episode(1.0)
+    rewards.set_episode(0.5)
     with pytest.raises(InvalidRequestError) as caught:
-        rewards.give(graph.ids, 1.0)
+        rewards.set_call(graph.ids, 1.0)
     assert caught.value.code == "rewards_mixed"
     assert list(rewards.returns(graph, 1.0).values()) == [0.5, 0.5]
     assert [rewards.of_row(row) for row in graph.sequences()] == [0.0, 0.0], (
         "the reward of the whole stands once, beside the rows"
     )
     rewards = Rewards()
-    rewards.give(graph.ids, 1.0)
+    rewards.set_call(graph.ids, 1.0)
     with pytest.raises(InvalidRequestError):
-        rewards.give_episode(1.0)
+        rewards.set_episode(1.0)
 
 
 @given(
@@ -72,8 +72,8 @@ def test_over_the_rows_rewards_sum_to_what_was_given(
 ) -> None:
     graph, rewards = graph_of(*[""] * 6, parents=parents), Rewards()
     for index, value in given_to.items():
-        rewards.give(graph.ids, 99.0, f"c{index}")
-        rewards.give(graph.ids, value, f"c{index}")
+        rewards.set_call(graph.ids, 99.0, f"c{index}")
+        rewards.set_call(graph.ids, value, f"c{index}")
     total = sum(rewards.of_row(row) for row in graph.sequences(merge))
     assert math.isclose(total, sum(given_to.values()), abs_tol=1e-9)
     assert Rewards.from_dict(rewards.to_dict()) == rewards
@@ -82,11 +82,11 @@ def test_over_the_rows_rewards_sum_to_what_was_given(
 @pytest.mark.parametrize("reward", [math.nan, math.inf, True, "1"])
 def test_only_finite_numbers_are_rewards(reward: Any) -> None:
     with pytest.raises(InvalidRequestError):
-        Rewards().give(graph_of("").ids, reward)
+        Rewards().set_call(graph_of("").ids, reward)
 
 
 def test_an_unknown_call_has_no_reward() -> None:
     with pytest.raises(InvalidRequestError, match="no call"):
-        Rewards().give(graph_of("").ids, 1.0, "other")
+        Rewards().set_call(graph_of("").ids, 1.0, "other")
     with pytest.raises(InvalidRequestError, match="no call"):
-        Rewards().give([], 1.0)
+        Rewards().set_call([], 1.0)

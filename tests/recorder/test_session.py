@@ -62,7 +62,7 @@ def test_whatever_an_agent_does_with_its_history_each_token_is_kept_once(
             return done
 
     async def play() -> CallGraph:
-        recorder = recorder_with(renderer, images, Watching(), orphans="train")
+        recorder = recorder_with(renderer, images, Watching(), train_superseded=True)
         session = opened(recorder)
         talk: list[Message] = [message("user", data.draw(parts))]
         for _ in range(data.draw(st.integers(1, 9))):
@@ -110,7 +110,7 @@ async def test_growing_windows_give_one_sequence_per_window(renderer: ChatRender
     session, talk = opened(recorder), []
     for turn in range(12):
         talk.append(message("user", [ImagePart(images.add(png(turn)).sha256), "go"]))
-        if sum(len(one.pictures) for one in talk) > 4:
+        if sum(len(one.image_hashes) for one in talk) > 4:
             talk = [message(one.role, one.text) for one in talk[:-1]] + talk[-1:]
         talk.append(reply_of(await recorder.complete(session, ask(tuple(talk)))))
     graph = recorder.close_session("s")
@@ -211,7 +211,7 @@ async def test_the_journal_has_each_call_before_its_reply_leaves(renderer: ChatR
         write(session_id, call)
 
     for written, on_loop in ((write, False), (write_async, True)):
-        recorder = recorder_with(renderer, images, journal=written)
+        recorder = recorder_with(renderer, images, on_call=written)
         session = opened(recorder)
         for count in (1, 2):
             reply = await recorder.complete(session, ask(GO))
@@ -229,7 +229,7 @@ async def test_a_session_that_waits_for_the_disk_holds_up_no_other(renderer: Cha
             waiting.set()
             free.wait()
 
-    recorder = recorder_with(renderer, images, journal=slow, workers=1)
+    recorder = recorder_with(renderer, images, on_call=slow, workers=1)
     held = asyncio.create_task(recorder.complete(opened(recorder, "slow"), ask(GO)))
     try:
         assert await asyncio.to_thread(waiting.wait, 60)
@@ -248,29 +248,29 @@ async def test_a_reply_that_cannot_be_journaled_does_not_leave_and_is_not_record
     def full(session_id: str, call: Call) -> None:
         raise OSError("no space left")
 
-    recorder = recorder_with(renderer, images, journal=full)
+    recorder = recorder_with(renderer, images, on_call=full)
     with pytest.raises(InfrastructureError, match="no space left"):
         await recorder.complete(opened(recorder), ask(GO))
     assert recorder.close_session("s").calls == []
 
 
-@pytest.mark.parametrize(("orphans", "trained"), [("train", ["s.1", "s.2", "s.3"]), ("untrained", ["s.2", "s.3"])])
+@pytest.mark.parametrize(("train_superseded", "trained"), [(True, ["s.1", "s.2", "s.3"]), (False, ["s.2", "s.3"])])
 async def test_a_retry_is_a_sibling_and_its_orphan_is_kept_and_trained_only_when_asked(
-    renderer: ChatRenderer, images: ImageCache, orphans: Any, trained: list[str]
+    renderer: ChatRenderer, images: ImageCache, train_superseded: bool, trained: list[str]
 ) -> None:
     replies = iter([[65, 65], [66, 66], [67, 67]])
     engine = ScriptedEngine(script=lambda prompt, sampling: [*next(replies), renderer.stop_ids[0]])
-    recorder = recorder_with(renderer, images, engine, orphans=orphans)
+    recorder = recorder_with(renderer, images, engine, train_superseded=train_superseded)
     session = opened(recorder)
     await recorder.complete(session, ask(GO))
     second = await recorder.complete(session, ask(GO))
     await recorder.complete(session, ask((*GO, reply_of(second), *GO)))
-    assert session.orphans() == {"s.1"}
+    assert session.superseded_calls() == {"s.1"}
     graph = recorder.close_session("s")
     assert [call.id for call in graph.calls] == ["s.1", "s.2", "s.3"]
     assert sorted(call_id for row in graph.sequences() for call_id in row.call_ids) == trained
     assert CallGraph.from_dict(graph.to_dict()) == graph
-    assert recorder.orphans == 1
+    assert recorder.num_superseded == 1
 
 
 async def test_an_agent_that_goes_back_to_the_first_of_two_replies_leaves_no_orphan(
@@ -283,7 +283,7 @@ async def test_an_agent_that_goes_back_to_the_first_of_two_replies_leaves_no_orp
     first = await recorder.complete(session, ask(GO))
     await recorder.complete(session, ask(GO))
     third = await recorder.complete(session, ask((*GO, reply_of(first), *GO)))
-    assert session.orphans() == set()
+    assert session.superseded_calls() == set()
     assert third.calls[0].parent == "s.1"
 
 
@@ -316,7 +316,7 @@ async def test_a_call_that_comes_back_after_the_end_is_refused_and_not_recorded(
             await waiting.wait()
             return await super().generate(prompt, sampling)
 
-    recorder = recorder_with(renderer, images, Held(), journal=lambda *entry: journal.append(entry))
+    recorder = recorder_with(renderer, images, Held(), on_call=lambda *entry: journal.append(entry))
     call = asyncio.create_task(recorder.complete(opened(recorder), ask(GO)))
     await asyncio.sleep(0.05)
     graph = recorder.close_session("s")
@@ -369,7 +369,7 @@ def test_sessions_have_keys_of_their_own(renderer: ChatRenderer, images: ImageCa
     keys = {recorder.open_session(f"s{index}") for index in range(20)}
     assert len(keys) == 20
     assert all(len(key) > 40 for key in keys)
-    with pytest.raises(InvalidRequestError, match="open already"):
+    with pytest.raises(InvalidRequestError, match="already open"):
         recorder.open_session("s1")
     recorder.close_session("s1")
     with pytest.raises(InvalidRequestError, match="no session"):

@@ -38,12 +38,12 @@ def test_a_session_is_read_back_equal_from_its_journal_and_from_its_files(
     for call in graph.calls:
         folder.write_call(name, call)
         if data.draw(st.booleans()):
-            rewards.give(graph.ids, data.draw(st.floats(-1, 1)), call.id)
-            folder.write_note(name, {"call_id": call.id, "reward": rewards.by_call[call.id]})
+            rewards.set_call(graph.ids, data.draw(st.floats(-1, 1)), call.id)
+            folder.write_reward(name, {"call_id": call.id, "reward": rewards.by_call[call.id]})
     assert folder.read(name) == (graph, rewards)
     assert list(folder.sessions()) == [(name, False)]
     if graph.calls:
-        graph.untrained[graph.calls[0].id] = "orphan"
+        graph.untrained[graph.calls[0].id] = "superseded"
     written = folder.finish(name, graph, rewards)
     assert sorted(path.name for path in written.iterdir()) == ["calls.safetensors", "session.json"]
     assert folder.read(name) == (graph, rewards)
@@ -72,7 +72,7 @@ def test_a_killed_recorder_loses_no_call_whose_reply_left(tmp_path: Path) -> Non
     for round_number, lines in enumerate((4, 23)):
         folder = tmp_path / f"{round_number}"
         child = subprocess.Popen(
-            [sys.executable, str(ROOT / "tests" / "support" / "killed_recorder.py"), str(folder)],
+            [sys.executable, str(ROOT / "tests" / "support" / "recorder_until_killed.py"), str(folder)],
             stdout=subprocess.PIPE,
             text=True,
             env={"PYTHONPATH": f"{ROOT}:{ROOT / 'tests' / 'support'}", "PATH": "/usr/bin:/bin", "HF_HUB_OFFLINE": "1"},
@@ -100,7 +100,7 @@ async def test_images_are_kept_as_received_and_the_end_of_a_session_writes_its_f
 ) -> None:
     folder = SessionStore(tmp_path)
     images = ImageCache(image_processor, fetch=folder.image, on_new=folder.save_image)
-    recorder = Recorder(renderer, ScriptedEngine(), images, journal=folder.write_call, note=folder.write_note)
+    recorder = Recorder(renderer, ScriptedEngine(), images, on_call=folder.write_call, on_reward=folder.write_reward)
     received = png(3, optimize=True)
     async with in_process_client(create_app(recorder, ADMIN, folder=folder)) as http:
         key = {"authorization": f"Bearer {recorder.open_session('a/b')}"}
@@ -122,7 +122,7 @@ def test_two_sessions_of_one_name_never_share_a_folder(tmp_path: Path) -> None:
     folder = SessionStore(tmp_path)
     folder.finish("s", CallGraph(), Rewards())
     with pytest.raises(InfrastructureError, match="another session"):
-        SessionStore(tmp_path).write_note("s", {"call_id": None, "reward": 1.0})
+        SessionStore(tmp_path).write_reward("s", {"call_id": None, "reward": 1.0})
 
 
 def test_what_cannot_be_read_says_which_file(tmp_path: Path) -> None:

@@ -124,12 +124,12 @@ async def test_a_reward_that_cannot_be_journaled_is_an_outage(renderer: ChatRend
     def full(session_id: str, what: Any) -> None:
         raise OSError("no space left")
 
-    recorder = Recorder(renderer, ScriptedEngine(), images, note=full)
+    recorder = Recorder(renderer, ScriptedEngine(), images, on_reward=full)
     key = recorder.open_session("s")
     async with in_process_client(create_app(recorder, ADMIN)) as http:
         await http.post("/v1/chat/completions", json=ASK, headers=bearer(key))
         assert (await http.post("/sessions/s/rewards", json={"reward": 1}, headers=bearer(key))).status_code == 503
-    assert recorder.end_with_rewards("s")[1].by_call == {}
+    assert recorder.close_with_rewards("s")[1].by_call == {}
 
 
 @pytest.mark.parametrize("name", ["", "a\nb", "x" * 201])

@@ -148,7 +148,7 @@ async def test_a_call_that_was_not_recorded_here_is_written_as_the_template_does
 async def test_tools_are_refused_where_the_template_has_no_place_or_no_known_way_for_them(
     tokenizer: PreTrainedTokenizerFast, images: ImageCache
 ) -> None:
-    for template, says in ((chat_templates.QWEN2_5_VL, "not known"), (chat_templates.UNKNOWN_CALLS, "not known")):
+    for template, says in ((chat_templates.QWEN2_5_VL, "unknown format"), (chat_templates.UNKNOWN_CALLS, "unknown format")):
         renderer = renderer_with(tokenizer, template)
         recorder = Recorder(renderer, ScriptedEngine(), images)
         async with in_process_client(create_app(recorder, ADMIN)) as http:
@@ -175,7 +175,7 @@ async def test_a_call_that_must_be_made_is_a_grammar_where_the_engine_has_gramma
         client = openai.AsyncOpenAI(
             base_url="http://recorder", api_key=recorder.open_session("s"), http_client=http, max_retries=0
         )
-        with pytest.raises(openai.BadRequestError, match="has no regex"):
+        with pytest.raises(openai.BadRequestError, match="has no regex feature"):
             await client.chat.completions.create(**request, tool_choice="required")
         engine.features = frozenset(["regex"])
         for choice in ("required", named):

@@ -30,10 +30,10 @@ def test_tokens_are_in_one_row_only_and_the_reward_counts_once(
     rewards = Rewards()
     whole = data.draw(st.booleans())
     if whole:
-        rewards.give_episode(0.75)
+        rewards.set_episode(0.75)
     else:
         for call in graph.calls:
-            rewards.give(graph.ids, 0.25, call.id)
+            rewards.set_call(graph.ids, 0.25, call.id)
     rows = build_rows(graph, rewards, style)
     assert sorted(call_id for row in rows for call_id in row.sequence.call_ids) == sorted(
         call.id for call in graph.calls
@@ -57,12 +57,12 @@ def test_tokens_are_in_one_row_only_and_the_reward_counts_once(
 
 def test_the_reward_of_a_call_in_each_style() -> None:
     graph, rewards = graph_of("", "", "", parents={1: 0}), Rewards()
-    rewards.give(graph.ids, 1.0, "c0")
-    rewards.give(graph.ids, 4.0, "c2")
+    rewards.set_call(graph.ids, 1.0, "c0")
+    rewards.set_call(graph.ids, 4.0, "c2")
     assert [row.reward for row in build_rows(graph, rewards, "merged")] == [1.0, 4.0]
     assert [row.reward for row in build_rows(graph, rewards, "individual", turn_discount=0.5)] == [2.0, 2.0, 4.0]
     assert [row.reward for row in build_rows(graph, rewards, "chain", turn_discount=0.5)] == [2.0, 4.0]
-    graph.untrained["c1"] = "orphan"
+    graph.untrained["c1"] = "superseded"
     assert [len(row.sequence.token_ids) for row in build_rows(graph, rewards, "merged")] == [4, 4], (
         "cut after the last trained call"
     )

@@ -34,7 +34,7 @@ def keep(run: Run, result: EpisodeResult, purpose: str) -> None:
     task = basics.make_task("dialog_choice", result.seed)
     run.start_episode(new_row(EpisodeRequest(result.episode_id, task), purpose))
     scored = result.reward is not None
-    state = ("waiting" if purpose == TRAIN else "scored") if scored else "unscored"
+    state = ("queued" if purpose == TRAIN else "scored") if scored else "errored"
     run.finish_episode(row_of(result, purpose, state), *to_record(result))
 
 
@@ -118,7 +118,7 @@ def test_an_episode_that_a_kill_cut_off_is_counted_and_not_shown(tmp_path: Path)
     with stored(tmp_path) as run:
         run.start_episode(new_row(EpisodeRequest("cut off", basics.make_task("dialog_choice", 9)), TRAIN))
         assert run.abandon_in_flight() == 1
-        assert ("unscored", "infrastructure") in run.count_states()
+        assert ("errored", "infrastructure") in run.count_states()
         assert "cut off" not in {episode.id for episode in build_report_view(run).episodes}
 
 
@@ -138,7 +138,7 @@ def test_a_run_without_a_step_is_rendered(tmp_path: Path) -> None:
 
 async def test_a_run_that_waits_for_a_quota_says_so_in_its_report(tmp_path: Path) -> None:
     with Run.create(tmp_path / "run", {"config": {}}) as run:
-        lot = quota.QuotaManager(run.folder / quota.FILE)
+        lot = quota.QuotaManager(run.folder / quota.QUOTA_FILE)
 
         async def full() -> None:
             raise QuotaExceeded(QuotaSignal("429", 3600.0), "take")
@@ -159,10 +159,10 @@ def test_tasks_that_taught_nothing_are_named_with_what_they_were() -> None:
         return EpisodeRow("e", TRAIN, "g", 0, f"x/{family}", family, 0, "train", state, cause=cause, value=value)
 
     rows = [
-        *(row("os/1", "zero_variance", 1.0) for _ in range(4)), row("os/1", "unscored", cause="infrastructure"),
+        *(row("os/1", "zero_variance", 1.0) for _ in range(4)), row("os/1", "errored", cause="infrastructure"),
         row("os/2", "zero_variance", 0.0), row("os/3", "zero_variance", 0.0), row("os/3", "trained", 1.0),
-        row("os/4", "zero_variance", 0.0), row("os/4", "zero_variance", 1.0), row("os/5", "unscored", cause="evaluator"),
-        row("os/6", "in_flight"), row("os/7", "unscored", cause="cancelled"), row("os/8", "waiting", 0.5),
+        row("os/4", "zero_variance", 0.0), row("os/4", "zero_variance", 1.0), row("os/5", "errored", cause="evaluator"),
+        row("os/6", "in_flight"), row("os/7", "errored", cause="cancelled"), row("os/8", "queued", 0.5),
     ]  # fmt: skip
     said = "os/1 (always solved), os/2 (always missed), os/4 (equal in each group), os/5 (never scored)"
     assert families_without_signal(rows) == said
@@ -198,5 +198,5 @@ def test_a_choice_of_episodes_is_spread_and_has_the_unscored(tmp_path: Path) -> 
         rows = run.episodes()
     chosen = select_episodes(rows * 10, 13)
     assert len(chosen) == 13
-    assert sum(row.state == "unscored" for row in chosen) == 2
+    assert sum(row.state == "errored" for row in chosen) == 2
     assert {row.phase for row in chosen} == {TRAIN, "version-0", "version-7"}

@@ -255,7 +255,7 @@ async def test_the_client_is_the_public_one_and_never_retries(stage):
 
 async def test_what_was_zoomed_in_on_is_recorded_as_the_model_saw_it(stage):
     result = await stage(saying('{"op":"zoom","x":0,"y":0,"x2":500,"y2":500}', '{"op":"done"}')).run(ticket())
-    assert result.transcript.errors == 0
+    assert result.transcript.num_errors == 0
     first, second = result.graph.calls
     assert [len(first.spans), len(second.spans)] == [1, 3], "the screen; then the screen twice and a part of it"
     assert second.spans[1].sha256 == result.transcript.steps[1].frame_sha256 != second.spans[2].sha256

@@ -19,7 +19,7 @@ def test_whatever_happens_to_episodes_the_books_close(draws):
             ledger.mark_scored()
         elif kind == 2 and ledger.in_flight:
             ledger.mark_errored(CAUSES[draw % 3])
-        elif kind > 2 and ledger.waiting:
+        elif kind > 2 and ledger.queued:
             ledger.mark_done(**{("trained", "zero_variance", "stale")[kind - 3]: 1})
         ledger.check()
     assert EpisodeCounts.from_dict(ledger.to_dict()) == ledger
@@ -27,7 +27,7 @@ def test_whatever_happens_to_episodes_the_books_close(draws):
 
 
 @pytest.mark.parametrize(
-    "spoil", [lambda it: it.score(), lambda it: it.settle(trained=1), lambda it: setattr(it, "started", 5)]
+    "spoil", [lambda it: it.mark_scored(), lambda it: it.mark_done(trained=1), lambda it: setattr(it, "started", 5)]
 )
 def test_books_that_do_not_close_are_an_error(spoil):
     ledger = EpisodeCounts()
@@ -41,9 +41,9 @@ def test_books_that_differ_from_the_stored_episodes_are_an_error():
     ledger.start()
     ledger.start()
     ledger.mark_errored("evaluator")
-    ledger.check({("in_flight", None): 1, ("unscored", "evaluator"): 1})
+    ledger.check({("in_flight", None): 1, ("errored", "evaluator"): 1})
     with pytest.raises(RecordError, match="differ"):
-        ledger.check({("in_flight", None): 1, ("unscored", "infrastructure"): 1})
+        ledger.check({("in_flight", None): 1, ("errored", "infrastructure"): 1})
     with pytest.raises(RecordError, match="differ"):
         ledger.check({("in_flight", None): 2})
     assert ledger.unscored_share == 1.0

@@ -46,7 +46,7 @@ async def test_a_policy_that_speaks_it_solves_the_same_five_tasks(name, tokenize
     engine = ScriptedEngine(lambda text: tokenizer.encode(text, add_special_tokens=False), renderer.stop_ids[0])
     recorder = Recorder(renderer, engine, ImageCache(image_processor))
     agent = DesktopAgent(AgentConfig(action_format=name, max_new_tokens=1000))
-    async with DesktopPool(DESKTOPS, spares=0) as pool:
+    async with DesktopPool(DESKTOPS, prewarm=0) as pool:
         runner = RecordedRunner(pool, recorder, agent, script=oracle(agent), playing=engine.playing)
         tasks = [basics.make_task(family, seed_for("train", 3)) for family in FAMILIES]
         try:

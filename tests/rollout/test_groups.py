@@ -36,7 +36,7 @@ def test_a_group_closes_when_every_member_is_final_and_only_then():
     assert it.finish(finished(tickets[2], 0.0)) is None
     closed = it.finish(finished(tickets[1], 0.0))
     assert closed is not None
-    assert closed.state == "waiting"
+    assert closed.state == "queued"
     assert it.ticket() is None, "a waiting group counts against the bound"
     it.remove([closed])
     assert take(it).group_id != closed.id
@@ -91,7 +91,7 @@ def test_restored_groups_go_on_where_they_were():
         episode_results.result(0.0, episode_id="b", group_id="g", member=4, task_id=fake_desktop.square_task(0).id),
     ]
     it = groups(size=3, limit=2)
-    it.restore([("w", 1, "waiting", 0, []), ("g", 0, "open", 5, members)])
+    it.restore([("w", 1, "queued", 0, []), ("g", 0, "open", 5, members)])
     assert [group.id for group in it.live.values()] == ["g", "w"]
     ticket = take(it)
     assert (ticket.group_id, ticket.member) == ("g", 5)
@@ -117,7 +117,7 @@ def test_a_restored_group_that_is_larger_than_groups_are_now_still_closes():
         assert it.ticket() is None
         closed = it.finish(finished(ticket, 1.0))
         assert closed is not None
-        assert closed.state == "waiting"
+        assert closed.state == "queued"
         assert len(closed.scored) == 5
 
 
@@ -130,4 +130,4 @@ def test_a_group_of_another_task_than_the_settings_now_make_is_refused():
         match=r"group 3 was begun on painted/square/9, and these settings make it painted/square/3; go on with",
     ):
         groups(size=2).restore([("g", 3, "open", 1, members)])
-    groups(size=2).restore([("g", 3, "waiting", 2, members)])
+    groups(size=2).restore([("g", 3, "queued", 2, members)])

@@ -88,7 +88,7 @@ def test_some_signs_are_judged_beside_earlier_steps_only(sign, value):
 
 
 def test_steps_whose_gradients_all_overflowed_are_no_measure_and_no_crash():
-    overflowed = dataclasses.replace(WELL, gradient_norm=float("nan"))
+    overflowed = dataclasses.replace(WELL, grad_norm=float("nan"))
     assert [alarm.metric for alarm in find_alerts(overflowed, [overflowed] * 6, HealthConfig())] == ["gradient_norm"]
     assert find_alerts(WELL, [overflowed] * 6, HealthConfig()) == []
 
@@ -107,7 +107,7 @@ def test_a_run_in_which_no_group_teaches_is_told_so_without_a_step():
 
 def test_a_group_that_outages_emptied_is_not_one_of_equal_rewards():
     since = StepAccumulator()
-    for rewards, group_state in (([0.0, 0.0], "closed"), ([1.0], "closed"), ([], "closed"), ([0.0, 1.0], "waiting")):
+    for rewards, group_state in (([0.0, 0.0], "closed"), ([1.0], "closed"), ([], "closed"), ([0.0, 1.0], "queued")):
         group = Group("g", 0, fake_desktop.square_task(seed_for("train", 0)), 2, 0, state=group_state)
         group.scored = [episode_results.result(reward) for reward in rewards]
         since.add(episode_results.result(0.0), group)
@@ -117,7 +117,7 @@ def test_a_group_that_outages_emptied_is_not_one_of_equal_rewards():
 async def test_equal_rewards_without_end_raise_the_alarm_although_no_step_is_taken(tmp_path, monkeypatch):
     told: list[Alert] = []
     heard = asyncio.Event()
-    monkeypatch.setattr(Group, "teaches", property(lambda self: False))
+    monkeypatch.setattr(Group, "has_signal", property(lambda self: False))
     health = HealthConfig(no_signal_groups=2, max_zero_variance_fraction=0.0)
     config = training_fixture.small(steps=1, groups_per_step=1, group_size=2, health=health)
     async with training_fixture.assembled(tmp_path / "run", config) as parts:
@@ -136,7 +136,7 @@ async def test_equal_rewards_without_end_raise_the_alarm_although_no_step_is_tak
 async def test_a_task_that_pays_for_nothing_and_one_that_never_has_a_score_are_named_once(tmp_path):
     told: list[Alert] = []
     nothing = Transcript((episode_results.step(2, (Wait(1.0),)), episode_results.step(3, (Done(),))), "done")
-    gave_up = dataclasses.replace(nothing, stopped="fail")
+    gave_up = dataclasses.replace(nothing, stop_reason="fail")
     async with training_fixture.assembled(tmp_path / "run", training_fixture.small(steps=1)) as parts:
         parts.loop.alarmed = told.append
         group = Group("g", 0, fake_desktop.square_task(seed_for("train", 0)), 2, 0)

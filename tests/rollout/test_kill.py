@@ -76,7 +76,7 @@ def test_a_run_that_is_killed_again_and_again_loses_and_repeats_nothing(tmp_path
     with Run.open(folder, read_only=True) as run:
         point = run.checkpoint()
         steps = point.step + 2 if point else 2
-        oldest = [group.id for group in run.groups("waiting")][:2]
+        oldest = [group.id for group in run.groups("queued")][:2]
     process = start(folder, steps, journal)
     output, _ = process.communicate(timeout=limit(600))
     assert process.returncode == 0, output
@@ -90,4 +90,4 @@ def test_a_run_that_is_killed_again_and_again_loses_and_repeats_nothing(tmp_path
         trained = trained_in_the_end(noted(journal))
         assert len(trained) == len(set(trained)), "an episode was trained twice"
         assert set(trained) == {row.id for row in rows if row.state == "trained"}
-        assert {row.state for row in rows} <= {"trained", "waiting", "zero_variance", "stale", "unscored"}
+        assert {row.state for row in rows} <= {"trained", "queued", "zero_variance", "stale", "errored"}

@@ -45,7 +45,7 @@ async def test_it_trains_the_steps_it_was_asked_for_and_publishes_each(trained):
 
 async def test_the_books_close_and_every_desktop_came_back(trained):
     run, said, pool, _ = trained
-    books, counted = run.books(), run.count_states()
+    books, counted = run.episode_counts(), run.count_states()
     assert books["in_flight"] == 0
     assert books["started"] == sum(counted.values()) == len(run.episodes(TRAIN))
     assert counted["trained", None] == books["trained"] > 0
@@ -95,8 +95,8 @@ async def test_nothing_but_outages_ends_the_run_with_one_line(tmp_path):
         with pytest.raises(InfrastructureError, match="in a row had no score; the last: painted desktop: told to fail"):
             await parts.loop.run()
         books = parts.run.episode_counts()
-        assert books["trained"] == books["waiting"] == 0
-        assert books["unscored"]["infrastructure"] >= 9
+        assert books["trained"] == books["queued"] == 0
+        assert books["errored"]["infrastructure"] >= 9
         assert not pool.leased
 
 
@@ -119,7 +119,7 @@ async def test_ending_it_keeps_what_has_ended_and_a_new_process_goes_on(tmp_path
         assert not parts.pool.leased
         books = parts.run.episode_counts()
         assert books["in_flight"] == 0
-        assert books["unscored"]["cancelled"] > 0
+        assert books["errored"]["cancelled"] > 0
         at = parts.run.checkpoint().step
         unfinished = {group.id for group in parts.run.groups() if group.state != "closed"}
         assert unfinished

@@ -40,7 +40,7 @@ async def test_an_episode_that_is_parked_is_neither_late_nor_slow():
         return None
 
     lot = QuotaManager(seed=1)
-    async with bridged(1, Faults(refuse=refuse), lot=lot) as (pool, made, _, _):
+    async with bridged(1, Faults(refuse=refuse), quota=lot) as (pool, made, _, _):
         booked = Booked(pool, 1, 3, longest_s=longest_s)
         await booked.run(1)
         (result,) = booked.results
@@ -75,7 +75,7 @@ async def test_a_lease_lives_while_its_episode_is_parked_for_longer_than_an_idle
 async def sweep(book: ActiveLeases) -> None:
     while True:
         await asyncio.sleep(0.05)
-        await book.reclaim()
+        await book.expire_idle()
 
 
 async def test_an_episode_that_hangs_is_unscored_and_no_zero():
@@ -115,10 +115,10 @@ async def test_a_run_whose_bridge_is_full_shows_what_waits_and_writes_it_down(tm
                 while not said or "429" not in said[-1]:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             assert said[-1].startswith(f"1 parked at {address} (desktops) (429, ")
-            assert quota.saved_summary(tmp_path / quota.FILE).startswith("1 parked at ")
+            assert quota.saved_summary(tmp_path / quota.QUOTA_FILE).startswith("1 parked at ")
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
-    assert said[-1] == quota.saved_summary(tmp_path / quota.FILE) == ""
+    assert said[-1] == quota.saved_summary(tmp_path / quota.QUOTA_FILE) == ""
 
 
 def test_what_is_parked_is_shown(capsys):
@@ -135,7 +135,7 @@ async def test_meters_of_episodes_at_the_same_time_are_their_own():
         with pausable_timeout.measure_paused() as meter:
             with pausable_timeout.pause_timeouts():
                 await asyncio.sleep(seconds)
-            return meter.parked_s
+            return meter.paused_s
 
     found = await asyncio.gather(episode(0.05), episode(0.2))
     assert 0.05 <= found[0] < 0.15 < found[1]

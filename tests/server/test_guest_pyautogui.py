@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from deskhand.server.pyautogui_rpc import LONGEST_ASK
+from deskhand.server.pyautogui_rpc import MAX_REQUEST_BYTES
 
 
 async def said(client, code: str) -> tuple[str, str, int]:
@@ -86,7 +86,7 @@ print(bool(ask(b"import os; os.system('touch /tmp/run')")))
 print(bool(ask(b"\\xff")), bool(ask(b"pyautogui.write('" + b"x" * %d + b"')")), bool(ask(b"pyautogui.click(10**9, 1)")))
 print(repr(ask(b"pyautogui.click(1, 1)")))
 """
-    output, error, _ = await said(client, asks % LONGEST_ASK)
+    output, error, _ = await said(client, asks % MAX_REQUEST_BYTES)
     assert output == "True\nTrue True True\n''\n", error
 
 

@@ -96,7 +96,7 @@ async def test_files_go_in_and_come_out(client):
 async def test_a_folder_is_listed_as_a_tree(client):
     await client.desktop.push("tree/one/two.txt", b"")
     await client.desktop.push("tree/three.txt", b"")
-    home = await client.running.book.find(client.lease["lease"]).guest.home()
+    home = await client.running.leases.find(client.lease["lease"]).guest.home()
     reply = await client.post("/list_directory", json={"path": f"{home}/tree"})
     tree = reply.json()["directory_tree"]
     assert (tree["type"], tree["name"]) == ("directory", "tree")

@@ -72,8 +72,8 @@ async def test_an_answer_that_many_others_came_after_is_forgotten_and_its_reques
         acted.append(1)
         return Response(b"done")
 
-    for number in range(idempotency.REMEMBERED + 10):
+    for number in range(idempotency.MAX_REPLIES + 10):
         await kept.run_once(f"{number}", act)
     assert (await kept.run_once("9", act)).status_code == 500
     assert (await kept.run_once("10", act)).body == b"done"
-    assert len(acted) == idempotency.REMEMBERED + 10
+    assert len(acted) == idempotency.MAX_REPLIES + 10

@@ -67,7 +67,7 @@ async def _bridges(desktops: int, count: int, made: list[Painted]) -> AsyncItera
         return
     async with (
         painted_pool(desktops, made) as pool,
-        serve_pool(pool, ServerConfig(port=0, owner_key=OWNER_KEY)) as running,
+        serve_pool(pool, ServerConfig(port=0, admin_key=OWNER_KEY)) as running,
         _bridges(desktops, count - 1, made) as others,
     ):
         yield [UpstreamServer(f"http://127.0.0.1:{running.port}", OWNER_KEY), *others]
@@ -135,7 +135,7 @@ async def test_a_real_desktop_is_driven_through_bridge_and_gateway():
     async with bridge() as running:
         server = SandboxGatewayServer([UpstreamServer(f"http://127.0.0.1:{running.port}", OWNER_KEY)], {TOKEN: None})
         async with on_a_port(server.app()) as address:  # type: ignore[arg-type]
-            async with SandboxPool(address, TOKEN, template=SCREEN, looking=ScreenPolling(0.05, 2, 2)) as pool:
+            async with SandboxPool(address, TOKEN, template=SCREEN, polling=ScreenPolling(0.05, 2, 2)) as pool:
                 lease = await pool.lease()
                 desktop = lease.desktop
                 await desktop.push("a.txt", b"x")
@@ -143,20 +143,20 @@ async def test_a_real_desktop_is_driven_through_bridge_and_gateway():
                 assert (await desktop.run(["sh", "-c", "pwd; exit 3"], cwd="/tmp")).returncode == 3
                 frame = await desktop.perform([Move(Point(30, 40, screen_px(320, 240)))], action_id="1")
                 assert frame.cursor == (30, 40)
-                (held,) = running.book
+                (held,) = running.leases
                 assert (await held.desktop.observe()).cursor == (30, 40)
                 again = await desktop.reset(SCREEN)
                 assert again.size == (320, 240)
                 with pytest.raises(FileNotFoundError):
                     await desktop.pull("a.txt")
                 await pool.release(lease)
-                await settle(lambda: not list(running.book))
+                await settle(lambda: not list(running.leases))
             await server.close()
 
 
 async def test_a_full_gateway_parks_and_goes_on():
     lot = QuotaManager(seed=1)
-    async with gateway(1) as (address, server, _), SandboxPool(address, TOKEN, timeouts=QUICK, lot=lot) as pool:
+    async with gateway(1) as (address, server, _), SandboxPool(address, TOKEN, timeouts=QUICK, quota=lot) as pool:
         first = Sandbox("", "", 1.0)
         first = await pool.create(SCREEN)
         waiting = asyncio.create_task(pool.create(SCREEN))
@@ -176,7 +176,7 @@ async def test_a_refused_request_for_a_sandbox_holds_nothing():
             client = HttpSandboxApi(address, token, timeouts=QUICK)
             with pytest.raises(ConfigError, match=r"40[01]"):
                 await client.create(image=None, width=size, height=48, ttl_s=60, request_id="a")
-            assert client.link.gate.desktops.held == 0
+            assert client.client.gate.desktops.held == 0
             await client.close()
 
 
@@ -215,7 +215,7 @@ async def test_a_sandbox_that_nobody_renews_is_ended():
         now[0] = 8.0
         await client.renew(kept, 10)
         now[0] = 16.0
-        await server.reclaim()
+        await server.expire()
         assert list(server._sandboxes) == [kept.id]
         with pytest.raises(InfrastructureError, match="410"):
             await client.get(lost)
@@ -295,9 +295,9 @@ async def test_a_desktop_of_a_gateway_that_types_is_one_use(monkeypatch):
         async with on_a_port(server.app()) as address:  # type: ignore[arg-type]
             monkeypatch.setenv("OSWORLD_SANDBOX_ENDPOINT", address)
             monkeypatch.setenv("OSWORLD_SANDBOX_TOKEN", TOKEN)
-            async with SandboxPool(template=SCREEN, looking=ScreenPolling(0.05, 2, 2)) as pool:
+            async with SandboxPool(template=SCREEN, polling=ScreenPolling(0.05, 2, 2)) as pool:
                 lease = await pool.lease()
-                (held,) = running.book
+                (held,) = running.leases
                 await held.desktop.launch(["xterm", "-geometry", "30x8+0+0", "-e", "sh", "-c", "cat > typed.txt"])
                 await held.desktop.wait_window("xterm")
                 await held.desktop.observe()
@@ -338,11 +338,11 @@ async def test_a_sandbox_lives_while_its_episode_is_parked_for_longer_than_its_t
             }
             async with SandboxPool(address, TOKEN, **settings) as pool:
                 lease = await pool.lease()
-                (held,) = running.book
+                (held,) = running.leases
                 frame = await lease.desktop.perform([Move(Point(30, 40, screen_px(320, 240)))], action_id="1")
                 assert frame.cursor == (30, 40)
                 assert pool.quota.total_s >= 2.5
-                assert list(running.book) == [held], "it is the desktop that it was"
+                assert list(running.leases) == [held], "it is the desktop that it was"
         await server.close()
 
 
@@ -376,7 +376,7 @@ async def test_a_sandbox_whose_machine_is_away_does_not_cost_the_others_their_ti
     guest = httpx2.ASGITransport(app=FakeOsworld(tmp_path, (64, 48)).app)
     screen = DesktopSpec("plain", 64, 48)
     async with SandboxPool(
-        "http://a", template=screen, ttl_s=0.4, gateway=stuck, transport=guest, looking=ScreenPolling(0, 0, 1)
+        "http://a", template=screen, ttl_s=0.4, gateway=stuck, transport=guest, polling=ScreenPolling(0, 0, 1)
     ) as pool:
         for _ in range(2):
             await pool.lease()
@@ -388,7 +388,7 @@ async def test_a_sandbox_whose_server_was_used_directly_is_not_taken_for_a_fresh
     guest = httpx2.ASGITransport(app=FakeOsworld(tmp_path, (64, 48)).app)
     screen = DesktopSpec("plain", 64, 48)
     async with SandboxPool(
-        "http://a", template=screen, gateway=provider, transport=guest, looking=ScreenPolling(0, 0, 1)
+        "http://a", template=screen, gateway=provider, transport=guest, polling=ScreenPolling(0, 0, 1)
     ) as pool:
         desktop: Any = (await pool.lease()).desktop
         first = desktop.sandbox.id

@@ -11,13 +11,13 @@ import structlog
 from fake_pool import Painted, painted_pool
 from patience import limit
 from server_client import bearer
-from test_bridge_hostile import raw
-from test_gateway import KEY_OF_BRIDGE, TOKEN, gateway
+from test_sandbox_gateway import KEY_OF_BRIDGE, TOKEN, gateway
+from test_server_hostile import raw
 
 from deskhand.cli.serve_sandboxes import tokens_of
 from deskhand.desktop.remote.sandbox_api import HttpSandboxApi
 from deskhand.errors import ConfigError
-from deskhand.server.api_keys import LONGEST_FILE, read_private
+from deskhand.server.api_keys import MAX_FILE_BYTES, read_private_file
 from deskhand.server.process import ServerConfig, serve_app, serve_pool
 from deskhand.server.request_limits import RequestLimits
 from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer
@@ -28,7 +28,7 @@ async def test_slow_large_and_malformed_requests_are_refused_and_reach_no_deskto
     bounds = RequestLimits(head_s=0.3, body_s=0.3, body_bytes=20_000, upload_bytes=20_000)
     async with (
         painted_pool(1, made) as pool,
-        serve_pool(pool, ServerConfig(port=0, owner_key=KEY_OF_BRIDGE)) as running,
+        serve_pool(pool, ServerConfig(port=0, admin_key=KEY_OF_BRIDGE)) as running,
     ):
         server = SandboxGatewayServer(
             [UpstreamServer(f"http://127.0.0.1:{running.port}", KEY_OF_BRIDGE)], {TOKEN: None}, bounds=bounds
@@ -91,9 +91,9 @@ def test_a_file_of_tokens_is_private_and_its_errors_name_no_token(tmp_path):
     file = tmp_path / "tokens"
     file.write_text("# ours\na-token-of-sixteen-letters 4\nanother-token-of-sixteen\n")
     with pytest.raises(ConfigError, match="chmod"):
-        read_private(file)
+        read_private_file(file)
     file.chmod(0o600)
-    assert tokens_of(read_private(file), "f") == {"a-token-of-sixteen-letters": 4, "another-token-of-sixteen": None}
+    assert tokens_of(read_private_file(file), "f") == {"a-token-of-sixteen-letters": 4, "another-token-of-sixteen": None}
     for text in ("", "short", "a-token-of-sixteen-letters many", "a-token-of-sixteen-letters 4 5"):
         with pytest.raises(ConfigError) as refused:
             tokens_of(text, "f")
@@ -116,7 +116,7 @@ def test_a_file_of_tokens_is_read_whole_or_not_at_all(tmp_path):
     tokens = [f"a-token-of-the-tests-{number:040}" for number in range(2000)]
     file.write_text("\n".join(tokens))
     file.chmod(0o600)
-    assert list(tokens_of(read_private(file), "f")) == tokens
-    file.write_text("x" * (LONGEST_FILE + 1))
+    assert list(tokens_of(read_private_file(file), "f")) == tokens
+    file.write_text("x" * (MAX_FILE_BYTES + 1))
     with pytest.raises(ConfigError, match="more than"):
-        read_private(file)
+        read_private_file(file)

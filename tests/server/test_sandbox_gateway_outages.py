@@ -16,7 +16,7 @@ from fake_pool import Painted, painted_pool
 from patience import limit
 from server_client import OWNER_KEY, bearer
 from serving import on_a_port
-from test_gateway import QUICK, TOKEN, gateway
+from test_sandbox_gateway import QUICK, TOKEN, gateway
 
 from deskhand.desktop.base import CommandResult
 from deskhand.desktop.remote.quota import QuotaManager
@@ -66,13 +66,13 @@ async def test_a_bridge_that_was_started_anew_has_ended_its_sandboxes():
 
 
 async def test_a_gateway_with_a_wrong_key_says_so_and_lets_nobody_wait():
-    async with painted_pool(1, []) as pool, serve_pool(pool, ServerConfig(port=0, owner_key=OWNER_KEY)) as running:
+    async with painted_pool(1, []) as pool, serve_pool(pool, ServerConfig(port=0, admin_key=OWNER_KEY)) as running:
         server = SandboxGatewayServer(
             [UpstreamServer(f"http://127.0.0.1:{running.port}", "another-key-of-the-tests")], {TOKEN: None}
         )
         async with on_a_port(server.app()) as address:  # type: ignore[arg-type]
             lot = QuotaManager()
-            client = HttpSandboxApi(address, TOKEN, timeouts=QUICK, lot=lot)
+            client = HttpSandboxApi(address, TOKEN, timeouts=QUICK, quota=lot)
             async with asyncio.timeout(limit(10)):
                 with pytest.raises(InfrastructureError, match="their key"):
                     await client.create(image=None, width=64, height=48, ttl_s=60, request_id="a")
@@ -101,14 +101,14 @@ async def test_a_sandbox_that_is_being_asked_something_is_not_ended_for_its_sile
         async with asyncio.timeout(limit(10)):
             await asked.wait()
         now[0] = 60.0
-        await server.reclaim()
+        await server.expire()
         going.set()
         assert (await running).status_code == 200
         now[0] = 69.0
-        await server.reclaim()
+        await server.expire()
         assert len(server._sandboxes) == 1, "its time begins at the answer"
         now[0] = 71.0
-        await server.reclaim()
+        await server.expire()
         assert server._sandboxes == {}
 
 
@@ -125,7 +125,7 @@ async def test_a_gateway_that_is_told_to_end_ends_its_sandboxes(tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text(TOKEN)
     tokens.chmod(0o600)
-    async with painted_pool(1, []) as pool, serve_pool(pool, ServerConfig(port=0, owner_key=OWNER_KEY)) as running:
+    async with painted_pool(1, []) as pool, serve_pool(pool, ServerConfig(port=0, admin_key=OWNER_KEY)) as running:
         words = [f"http://127.0.0.1:{running.port}", "--tokens-file", str(tokens), "--port", "0"]
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "deskhand", "gateway", *words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -138,12 +138,12 @@ async def test_a_gateway_that_is_told_to_end_ends_its_sandboxes(tmp_path):
             assert line.startswith("gateway on http://127.0.0.1:"), line
             async with httpx2.AsyncClient(base_url=line.split()[2].rstrip(",")) as http:
                 assert (await http.post("/v1/sandboxes", json={}, headers=bearer(TOKEN))).status_code == 201
-            assert len(list(running.book)) == 1
+            assert len(list(running.leases)) == 1
             process.send_signal(signal.SIGTERM)
             async with asyncio.timeout(limit(30)):
                 assert await process.wait() == 130
             deadline = time.monotonic() + limit(10)
-            while list(running.book):
+            while list(running.leases):
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.02)
         finally:

@@ -27,7 +27,7 @@ async def served(
     made: list[Painted] = []
     async with (
         painted_pool(desktops, made) as pool,
-        serve_pool(pool, ServerConfig(port=0, owner_key=key, **settings)) as running,
+        serve_pool(pool, ServerConfig(port=0, admin_key=key, **settings)) as running,
     ):
         yield running, made
 
@@ -49,7 +49,7 @@ async def test_who_goes_on_sending_a_body_after_the_answer_is_hung_up_on():
             writer.write(b"x")
             await asyncio.sleep(0.05)
 
-    async with served(bounds=RequestLimits(head_s=0.3)) as (running, _):
+    async with served(limits=RequestLimits(head_s=0.3)) as (running, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
         writer.write(b"POST /leases HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: 1000000000\r\n\r\n")
         assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 401")
@@ -66,7 +66,7 @@ async def test_who_goes_on_sending_a_body_after_the_answer_is_hung_up_on():
 
 async def test_who_does_not_take_an_answer_is_hung_up_on():
     size = 48 << 20
-    async with served(bounds=RequestLimits(body_s=0.4)) as (running, made), leased(running) as (http, root):
+    async with served(limits=RequestLimits(body_s=0.4)) as (running, made), leased(running) as (http, root):
         made[0].files |= {"big": bytes(size), "small": bytes(100_000)}
         reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
         key = http.headers["authorization"]
@@ -178,7 +178,7 @@ async def test_a_lease_whose_client_was_gone_before_it_was_granted_is_not_kept_f
             book.release_unclaimed(held)
         with book.using(used):
             now += UNCLAIMED_S + 1
-        await book.reclaim()
+        await book.expire_idle()
         assert list(book) == [used], "one that is used after all is as any other"
         await book.close()
 
@@ -193,10 +193,10 @@ async def test_a_client_that_hangs_up_while_it_waits_holds_its_lease_for_a_minut
         await writer.wait_closed()
         await http.delete(root)
         async with asyncio.timeout(limit(10)):
-            while not (held := list(running.book)):  # noqa: ASYNC110
+            while not (held := list(running.leases)):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         async with asyncio.timeout(limit(10)):
-            while running.book.now() - held[0].used < running.book.idle_s - UNCLAIMED_S - 5:  # noqa: ASYNC110
+            while running.leases.now() - held[0].used < running.leases.idle_s - UNCLAIMED_S - 5:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
 
@@ -211,7 +211,7 @@ async def test_a_film_that_is_ended_while_it_begins_is_a_film_and_goes_on_for_no
 
         made[0].__class__ = Slow
         beginning = asyncio.create_task(http.post(f"{root}/osworld/start_recording"))
-        (held,) = running.book
+        (held,) = running.leases
         async with asyncio.timeout(limit(10)):
             while held.recording is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

@@ -68,7 +68,7 @@ async def test_a_desktop_of_a_bridge_does_all_that_a_desktop_does():
         lease = await pool.lease()
         desktop = lease.desktop
         assert isinstance(desktop, Desktop)
-        (held,) = running.book
+        (held,) = running.leases
         first = await desktop.observe()
         here = await held.desktop.observe()
         assert first.size == (320, 240)
@@ -101,7 +101,7 @@ async def test_a_desktop_of_a_bridge_does_all_that_a_desktop_does():
         assert await desktop.listdir(".") == await held.desktop.listdir(".")
         await pool.release(lease)
         await pool.release(lease)
-        assert list(running.book) == []
+        assert list(running.leases) == []
         with pytest.raises(InfrastructureError, match="closed"):
             await desktop.observe()
 
@@ -109,7 +109,7 @@ async def test_a_desktop_of_a_bridge_does_all_that_a_desktop_does():
 async def test_over_tls_a_client_believes_the_authority_that_it_is_told_of_and_no_other(certificate, monkeypatch):
     chain, private = certificate
     made: list[Painted] = []
-    settings = ServerConfig(port=0, owner_key=OWNER_KEY, certificate=chain, certificate_key=private)
+    settings = ServerConfig(port=0, admin_key=OWNER_KEY, certificate=chain, certificate_key=private)
     async with painted_pool(1, made) as own, serve_pool(own, settings) as running:
         address, screen = f"https://127.0.0.1:{running.port}", DesktopSpec("plain", 64, 48)
         monkeypatch.delenv("SSL_CERT_FILE", raising=False)
@@ -191,14 +191,14 @@ async def test_when_no_answer_comes_it_is_said_whether_anything_could_have_happe
 async def test_a_late_client_of_a_lease_that_is_over_reaches_nothing():
     async with bridge() as running, pool_of(running) as pool:
         lease = await pool.lease()
-        (held,) = running.book
-        await running.book.end(held, "test")
+        (held,) = running.leases
+        await running.leases.release(held, "test")
         for call in (lease.desktop.observe(), lease.desktop.perform([Wait(0)], action_id="x")):
             with pytest.raises(frame_codec.RemoteLeaseExpired):
                 await call
         again = await pool.lease()
         assert again.epoch > lease.epoch
-        address = f"/leases/{next(iter(running.book)).id}/desktop/frame"
+        address = f"/leases/{next(iter(running.leases)).id}/desktop/frame"
         async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{running.port}", headers=bearer(OWNER_KEY)) as http:
             fenced = await http.get(address, headers={frame_codec.EPOCH_HEADER: str(lease.epoch)})
             assert (fenced.status_code, fenced.json()["error"]) == (409, "fenced")
@@ -214,17 +214,17 @@ async def test_a_lease_lives_while_its_client_thinks_and_ends_when_the_client_ha
         for _, renewing in pool._held.values():
             renewing.cancel()
         for _ in range(round(limit(60))):
-            if not list(running.book):
+            if not list(running.leases):
                 break
             await asyncio.sleep(0.1)
-        assert list(running.book) == []
+        assert list(running.leases) == []
         await pool.close()
 
 
 async def test_a_lease_has_a_client_of_its_own_which_is_closed_with_it():
     async with bridge(2) as running, pool_of(running) as pool:
         leases = [await pool.lease(), await pool.lease()]
-        links = [pool.bridge.link_to(lease.desktop.sandbox) for lease in leases]
+        links = [pool.bridge.client_for(lease.desktop.sandbox) for lease in leases]
         assert len({id(link.http) for link in links}) == 2
         for lease in leases:
             assert (await lease.desktop.observe()).size == (320, 240)
@@ -249,7 +249,7 @@ async def test_events_come_in_order_and_go_on_after_a_break():
     async with bridge() as running, pool_of(running) as pool:
         lease = await pool.lease()
         desktop = lease.desktop
-        (held,) = running.book
+        (held,) = running.leases
         seen = []
 
         async def watch(after: int, until: str) -> int:
@@ -265,7 +265,7 @@ async def test_events_come_in_order_and_go_on_after_a_break():
         watching = asyncio.create_task(watch(last, "over"))
         await asyncio.sleep(0.2)
         await desktop.perform([Wait(0)], action_id="three")
-        await running.book.end(held, "test")
+        await running.leases.release(held, "test")
         await watching
         assert [(event, action) for _, event, action in seen] == [
             ("leased", None),

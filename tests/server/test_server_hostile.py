@@ -28,7 +28,7 @@ async def raw(port: int, data: bytes, *, wait_s: float = 5.0) -> bytes:
 
 
 async def test_a_head_that_never_ends_closes_its_connection():
-    async with bridge(bounds=RequestLimits(head_s=0.3)) as running:
+    async with bridge(limits=RequestLimits(head_s=0.3)) as running:
         start = time.monotonic()
         silent, slow = await asyncio.gather(
             raw(running.port, b""), raw(running.port, b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\nx-slow: ")
@@ -49,7 +49,7 @@ async def test_a_head_that_is_too_large_is_refused():
 
 
 async def test_a_body_that_does_not_come_is_not_waited_for():
-    async with bridge(bounds=RequestLimits(body_s=0.3)) as running, leased(running) as client:
+    async with bridge(limits=RequestLimits(body_s=0.3)) as running, leased(running) as client:
         head = (
             f"POST {client.osworld}/execute HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {client.lease['key']}\r\n"
             "content-type: application/json\r\ncontent-length: 100\r\n\r\n{"
@@ -65,7 +65,7 @@ async def test_bodies_past_their_bounds_are_refused_as_they_come():
             yield b" " * 65536
 
     async with (
-        bridge(bounds=RequestLimits(body_bytes=1 << 20, upload_bytes=2 << 20)) as running,
+        bridge(limits=RequestLimits(body_bytes=1 << 20, upload_bytes=2 << 20)) as running,
         leased(running) as client,
     ):
         with contextlib.suppress(httpx2.WriteError, httpx2.ReadError):
@@ -132,14 +132,14 @@ async def test_a_path_leads_nowhere_but_into_the_guest(client):
         "/execute",
         json={"command": "ln -s / ~/root; ln -s /etc/passwd ~/passwd; mkfifo ~/pipe; ln -s ~ ~/self", "shell": True},
     )
-    home = client.running.book.find(client.lease["lease"]).guest
+    home = client.running.leases.find(client.lease["lease"]).guest
     for path in ("~/root/etc/hostname", "~/passwd", "~/pipe", "~/../../etc/passwd\0", "~/self/self/passwd"):
         reply = await client.post("/file", data={"file_path": path})
         assert reply.status_code in (404, 500), path
     for path in ("~/root/tmp/out", "~/passwd", "~/pipe", "~/note/../../../tmp/../..", "/proc/1/mem"):
         reply = await client.post("/setup/upload", data={"file_path": path}, files={"file_data": ("x", b"x")})
         assert reply.status_code == 500, path
-    if client.desktop.isolation == "namespaces":
+    if client.desktop.isolation_level == "namespaces":
         for path in ("/etc/passwd", "~/../../etc/passwd", "../../etc/passwd"):
             content = (await client.post("/file", data={"file_path": path})).text
             assert content.startswith("root:x:0:0:root:/root:/bin/sh\nuser:"), path

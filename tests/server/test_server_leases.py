@@ -33,7 +33,10 @@ async def test_a_template_is_what_was_asked_for():
             assert (client.lease["template"], client.lease["width"], client.lease["height"]) == ("dark", 400, 300)
             assert (await client.post("/screen_size")).json() == {"width": 400, "height": 300}
         async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{running.port}", headers=bearer(OWNER_KEY)) as http:
-            for template, part in (({"name": "no such"}, "no such"), ({"width": 9, "height": 9}, "screen size 9x9")):
+            for template, part in (
+                ({"name": "no such"}, "no such"),
+                ({"width": 9, "height": 9}, "screen size: must be"),
+            ):
                 wrong = await http.post("/leases", json={"template": template})
                 assert wrong.status_code == 400
                 assert part in wrong.json()["error"]
@@ -41,31 +44,31 @@ async def test_a_template_is_what_was_asked_for():
 
 async def test_an_idle_lease_is_given_back_and_a_busy_one_is_not():
     now = 1000.0
-    async with DesktopPool(2, SCREEN, spares=0) as pool:
+    async with DesktopPool(2, SCREEN, prewarm=0) as pool:
         book = ActiveLeases(pool, (1, 2), idle_s=60, clock=lambda: now)
         (idle, _), (busy, _) = await book.acquire(None, 30), await book.acquire(None, 30)
         now += 59
-        await book.reclaim()
+        await book.expire_idle()
         assert {held.id for held in book} == {idle.id, busy.id}
         with book.using(busy):
             now += 2
-            await book.reclaim()
+            await book.expire_idle()
             assert [held.id for held in book] == [busy.id]
         assert book.by_port(idle.port) is None
         now += 59
-        await book.reclaim()
+        await book.expire_idle()
         assert [held.id for held in book] == [busy.id]
         now += 2
-        await book.reclaim()
+        await book.expire_idle()
         assert list(book) == []
         await book.close()
 
 
 async def test_a_door_is_given_out_again_as_late_as_can_be():
-    async with DesktopPool(2, SCREEN, spares=0) as pool:
+    async with DesktopPool(2, SCREEN, prewarm=0) as pool:
         book = ActiveLeases(pool, (1, 2), idle_s=60)
         first, _ = await book.acquire(None, 30)
-        await book.end(first, "test")
+        await book.release(first, "test")
         second, _ = await book.acquire(None, 30)
         assert (first.port, second.port) == (1, 2)
         await book.close()
@@ -75,13 +78,13 @@ async def test_the_desktops_are_gone_when_the_bridge_ends():
     async with bridge() as running, leased(running) as client:
         desktop, pids = client.desktop, client.desktop.processes()
         assert pids
-        await running.book.close()
-        assert list(running.book) == []
+        await running.leases.close()
+        assert list(running.leases) == []
     assert desktop.processes() == []
 
 
 async def test_a_port_that_is_taken_is_named():
-    async with DesktopPool(1, SCREEN, spares=0) as pool, serve_pool(pool, ServerConfig(port=0)) as running:
+    async with DesktopPool(1, SCREEN, prewarm=0) as pool, serve_pool(pool, ServerConfig(port=0)) as running:
         with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{running.port} cannot be listened on"):
             async with serve_pool(pool, ServerConfig(port=running.port)):
                 pass

@@ -18,7 +18,7 @@ from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.local.isolation import available_isolation
 from deskhand.errors import ConfigError
 from deskhand.integrations.desktop_env.port_forwarding import PortForwards, direct_connection, tunnel_connection
-from deskhand.server.tunnel import MOST
+from deskhand.server.tunnel import MAX_TUNNELS
 
 BOXED = available_isolation()[0] == "namespaces"
 needs_namespaces = pytest.mark.skipif(not BOXED, reason="bubblewrap cannot make namespaces here")
@@ -136,8 +136,8 @@ async def test_one_lease_has_so_many_tunnels_and_no_more():
     async with bridge() as running, leased(running) as client:
         await echoing(client.desktop)
         target = f"{client.lease['lease']}:{PORT}"
-        opened = [await asked(client, target, bearer(client.lease["key"])) for _ in range(MOST + 1)]
-        assert [line.split()[1] for line, _, _ in opened] == [b"200"] * MOST + [b"429"]
+        opened = [await asked(client, target, bearer(client.lease["key"])) for _ in range(MAX_TUNNELS + 1)]
+        assert [line.split()[1] for line, _, _ in opened] == [b"200"] * MAX_TUNNELS + [b"429"]
         for _, _, writer in opened:
             writer.close()
 
@@ -181,7 +181,7 @@ async def test_a_bridge_that_speaks_tls_is_reached_by_a_client_that_does_not(cer
             base_url=address, verify=trusted, timeout=limit(60), headers=bearer(OWNER_KEY)
         ) as http:
             lease = (await http.post("/leases", json={})).json()
-        held = running.book.find(lease["lease"])
+        held = running.leases.find(lease["lease"])
         assert held is not None
         await echoing(held.desktop)
         way = tunnel_connection("localhost", lease["tunnels"], True, f"{lease['lease']}:{PORT}", lease["key"])
@@ -203,7 +203,7 @@ async def test_a_bridge_that_speaks_tls_is_reached_by_a_client_that_does_not(cer
 
 
 async def test_a_guest_without_a_network_cannot_be_called():
-    desktop = LocalDesktop(isolation="plain")
+    desktop = LocalDesktop(isolation_level="plain")
     try:
         await desktop.reset(DesktopSpec("plain", 256, 192))
         with pytest.raises(ConfigError, match="isolation 'namespaces'"):

@@ -9,7 +9,7 @@ from test_frames import screen
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.rollout.episode_record import from_record, to_record
 from deskhand.rollout.run_writer import row_of
-from deskhand.store.export import export_run, exported_about, exported_episodes, exported_frames, screens_of
+from deskhand.store.export import export_run, exported_episodes, exported_frames, exported_summary, screens_of
 from deskhand.store.run import TRAIN, EpisodeRow, Run
 
 
@@ -35,12 +35,12 @@ def run(tmp_path):
                 step["frame_sha256"] = names[text[step["frame_sha256"]]]
             for call in record["graph"]["calls"]:
                 call["new_spans"] = [[start, count, names[text[sha256]]] for start, count, sha256 in call["new_spans"]]
-            made.finish_episode(row_of(result, TRAIN, "waiting" if name == "one" else "unscored"), record, tensors)
+            made.finish_episode(row_of(result, TRAIN, "queued" if name == "one" else "errored"), record, tensors)
         made.abandon_in_flight()
         made.start_episode(
             EpisodeRow("flying", TRAIN, None, 0, "t/1", "t", 1, "train", "in_flight", started_at=time.time())
         )
-        made.commit(books={"started": 4}, metrics=[{"step": 1, "reward": 1.0}])
+        made.commit(counts={"started": 4}, metrics=[{"step": 1, "reward": 1.0}])
         yield made
 
 
@@ -52,7 +52,7 @@ def test_an_export_is_loaded_back_equal(run, tmp_path):
         assert found[name] == run.episode(name)
         assert from_record(*found[name][1:]) == from_record(*run.episode(name)[1:])
     assert found["killed"][1:] == (None, b"")
-    assert exported_about(tmp_path / "out")["about"] == {"model": "tiny"}
+    assert exported_summary(tmp_path / "out")["metadata"] == {"model": "tiny"}
     frames = exported_frames(tmp_path / "out")
     wanted = screens_of(run.episode("one")[1])
     assert set(frames) == wanted
@@ -70,5 +70,5 @@ def test_an_export_that_fails_leaves_nothing_that_looks_whole(run, tmp_path):
 def test_folders_in_use_and_foreign_folders_are_refused(run, tmp_path):
     with pytest.raises(ConfigError, match="not empty"):
         export_run(run, run.folder)
-    with pytest.raises(ConfigError, match=r"run\.json cannot be read"):
-        exported_about(tmp_path)
+    with pytest.raises(ConfigError, match=r"run\.json: cannot be read"):
+        exported_summary(tmp_path)

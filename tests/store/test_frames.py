@@ -59,7 +59,7 @@ def test_a_screen_that_is_missing_damaged_or_another_is_an_outage(tmp_path):
     other, other_pixels = screen(2)
     frames.put(other, other_pixels)
     frames.path(name).write_bytes(frames.path(other).read_bytes())
-    with pytest.raises(InfrastructureError, match="does not hold the pixels"):
+    with pytest.raises(InfrastructureError, match="do not match the file name"):
         frames.rgb(name)
     for damaged in (whole[: len(whole) // 2], whole[:20], b"", b"\x89PNG" + whole[4:], whole[:-9] + b"\0" * 9):
         frames.path(name).write_bytes(damaged)
@@ -78,9 +78,9 @@ def test_a_small_change_takes_little_room_and_is_read_back_by_another_reader(tmp
         name, later = changed(pixels, 8 * step, step)
         frames.put(name, later)
         kept[name] = later
-        if frames.builds_on(name):
+        if frames.base_of(name):
             assert frames.path(name).stat().st_size < frames.path(first).stat().st_size / 20
-    assert sum(frames.builds_on(name) is None for name in kept) <= 3
+    assert sum(frames.base_of(name) is None for name in kept) <= 3
     for name, expected in kept.items():
         assert (Frames(tmp_path).rgb(name) == expected).all()
 
@@ -91,7 +91,7 @@ def chain(frames: Frames, name: str) -> list[str]:
     following: str | None = name
     while following is not None:
         found.append(following)
-        following = frames.builds_on(following)
+        following = frames.base_of(following)
     return found
 
 
@@ -121,10 +121,10 @@ def test_a_screen_whose_base_is_lost_or_another_is_an_outage(tmp_path):
     assert chain(frames, name) == [name, first]
     whole = frames.path(first).read_bytes()
     frames.path(first).write_bytes(frames.path(other).read_bytes())
-    with pytest.raises(InfrastructureError, match="is of another size"):
+    with pytest.raises(InfrastructureError, match="has another size"):
         Frames(tmp_path).rgb(name)
     frames.path(first).write_bytes(frames.path(name).read_bytes())  # a ring
-    with pytest.raises(InfrastructureError, match="builds on no more"):
+    with pytest.raises(InfrastructureError, match="cyclic or too long"):
         Frames(tmp_path).rgb(name)
     frames.path(first).unlink()
     with pytest.raises(InfrastructureError, match="missing"):
@@ -138,7 +138,7 @@ def test_another_size_or_another_screen_is_stored_whole_and_few_are_held_in_memo
     frames = Frames(tmp_path)
     for seed in range(12):
         frames.put(*screen(seed, 64 + seed % 2, 80))
-    assert {frames.builds_on(name) for name in frames} == {None}
+    assert {frames.base_of(name) for name in frames} == {None}
     assert len(frames._recent) <= 5
     assert all(frames.rgb(name) is not None for name in frames)
 
@@ -157,7 +157,7 @@ def test_tiles_that_are_cut_and_pasted_give_the_screen(before, data):
     cut, pixels = frame_delta.encode_delta(before, after)
     assert cut.shape == frame_delta.grid(before.shape[1], before.shape[0])
     assert (frame_delta.apply_delta(before, cut, pixels) == after).all()
-    with pytest.raises(ValueError, match="bytes of tiles"):
+    with pytest.raises(ValueError, match="bytes of tile pixels"):
         frame_delta.apply_delta(before, cut, pixels + b"x")
 
 

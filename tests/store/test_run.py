@@ -20,7 +20,7 @@ def row(name: str, state: str = "in_flight") -> EpisodeRow:
 def finish(run: Run, name: str, reward: float | None = 1.0, **more) -> None:
     result = episode_results.result(reward, episode_id=name)
     record, tensors = to_record(result)
-    run.finish_episode(row_of(result, TRAIN, "waiting" if reward is not None else "unscored"), record, tensors, **more)
+    run.finish_episode(row_of(result, TRAIN, "queued" if reward is not None else "errored"), record, tensors, **more)
 
 
 @pytest.fixture
@@ -36,17 +36,17 @@ def test_a_finished_episode_is_read_back_equal(run):
     finish(run, "a", 0.5)
     kept, record, tensors = run.episode("a")
     assert from_record(record, tensors) == episode_results.result(0.5, episode_id="a")
-    assert (kept.state, kept.reward, kept.first_click) == ("waiting", 0.5, True)
-    assert run.count_states() == {("in_flight", None): 2, ("waiting", None): 1}
+    assert (kept.state, kept.reward, kept.first_click) == ("queued", 0.5, True)
+    assert run.count_states() == {("in_flight", None): 2, ("queued", None): 1}
 
 
 def test_an_episode_is_journaled_once_and_trained_once(run):
     finish(run, "a")
     with pytest.raises(InfrastructureError, match="not in flight"):
         finish(run, "a")
-    run.commit(books={}, states={"a": ("trained", 1)})
-    with pytest.raises(InfrastructureError, match="was not waiting"):
-        run.commit(books={}, states={"a": ("trained", 2)})
+    run.commit(counts={}, states={"a": ("trained", 1)})
+    with pytest.raises(InfrastructureError, match="not queued"):
+        run.commit(counts={}, states={"a": ("trained", 2)})
     assert run.episode("a")[0].step == 1
 
 
@@ -54,14 +54,14 @@ def test_a_commit_is_all_or_nothing(run, tmp_path):
     finish(run, "a")
     point = Checkpoint(1, 1, run.folder / "checkpoints" / "step-000001", 1.0)
     with pytest.raises(InfrastructureError):
-        run.commit(books={"x": 1}, states={"a": ("trained", 1), "b": ("trained", 1)}, closed_groups=["g"], checkpoint=point,
+        run.commit(counts={"x": 1}, states={"a": ("trained", 1), "b": ("trained", 1)}, closed_groups=["g"], checkpoint=point,
                    metrics=[{"step": 1}])  # fmt: skip
     assert run.checkpoint() is None
-    assert run.episode("a")[0].state == "waiting"
+    assert run.episode("a")[0].state == "queued"
     assert run.groups()[0].state == "open"
-    assert (run.books(), run.metrics()) == ({}, [])
+    assert (run.episode_counts(), run.metrics()) == ({}, [])
     run.commit(
-        books={"x": 1},
+        counts={"x": 1},
         states={"a": ("trained", 1)},
         closed_groups=["g"],
         checkpoint=point,
@@ -69,7 +69,7 @@ def test_a_commit_is_all_or_nothing(run, tmp_path):
     )
     assert run.checkpoint() == point
     assert run.groups("closed")[0].id == "g"
-    assert run.books() == {"x": 1}
+    assert run.episode_counts() == {"x": 1}
 
 
 def test_after_a_kill_episodes_in_flight_are_lost_to_the_infrastructure_and_finished_ones_stay(run):
@@ -79,11 +79,11 @@ def test_after_a_kill_episodes_in_flight_are_lost_to_the_infrastructure_and_fini
     with Run.open(folder) as again:
         assert again.metadata == {"seed": 7}
         assert again.abandon_in_flight() == 2
-        assert again.count_states() == {("waiting", None): 1, ("unscored", "infrastructure"): 2}
+        assert again.count_states() == {("queued", None): 1, ("errored", "infrastructure"): 2}
 
 
 def test_metrics_lines_that_a_kill_tore_are_written_anew(run):
-    run.commit(books={}, metrics=[{"step": 1, "reward": 0.5}, {"step": 2, "reward": 0.75}])
+    run.commit(counts={}, metrics=[{"step": 1, "reward": 0.5}, {"step": 2, "reward": 0.75}])
     path = run.folder / "metrics.jsonl"
     whole = path.read_text()
     assert [json.loads(line) for line in whole.splitlines()] == run.metrics()
@@ -97,20 +97,20 @@ def test_metrics_lines_that_a_kill_tore_are_written_anew(run):
 
 
 def test_events_are_readable_by_tensorboard(run):
-    run.commit(books={}, metrics=[{"step": 1, "reward": 0.5, "trainer": {"loss": 0.25}}])
+    run.commit(counts={}, metrics=[{"step": 1, "reward": 0.5, "trainer": {"loss": 0.25}}])
     folder = run.folder
     run.close()
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    events = accumulator.EventAccumulator(str(folder / "events"))
+    events = accumulator.EventAccumulator(str(folder / "tensorboard"))
     events.Reload()
     assert events.Scalars("reward")[0].value == 0.5
     assert events.Scalars("trainer/loss")[0].value == 0.25
 
 
 def test_bad_folders_are_refused_in_one_line(tmp_path, run):
-    with pytest.raises(ConfigError, match="holds no run"):
+    with pytest.raises(ConfigError, match="not a run"):
         Run.open(tmp_path / "nothing")
-    with pytest.raises(ConfigError, match="already holds a run"):
+    with pytest.raises(ConfigError, match="already contains a run"):
         Run.create(run.folder, {})
     with pytest.raises(ConfigError, match="in use"):
         Run.open(run.folder)
@@ -119,10 +119,10 @@ def test_bad_folders_are_refused_in_one_line(tmp_path, run):
     folder = run.folder
     run.close()
     with sqlite3.connect(folder / "run.sqlite") as connection:
-        connection.execute("UPDATE runs SET value='99' WHERE key='format'")
-    with pytest.raises(ConfigError, match="format 99"):
+        connection.execute("UPDATE runs SET value='1' WHERE key='format'")
+    with pytest.raises(ConfigError, match="run format 1, this version reads format 2; start a new run"):
         Run.open(folder)
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "run.sqlite").write_bytes(b"not a database" * 100)
-    with pytest.raises(ConfigError, match="holds no run"):
+    with pytest.raises(ConfigError, match="not a run"):
         Run.open(tmp_path / "broken")

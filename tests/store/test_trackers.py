@@ -54,7 +54,8 @@ def test_numbers_go_there_flat_and_the_run_keeps_its_name_when_it_is_resumed(tmp
         with run:
             run.track(WandbRun(run.folder, "deskhand", {"seed": 3}))
             run.commit(
-                books={}, metrics=[{"step": step, "reward": 0.5, "vitals": {"entropy": 0.1}, "alarms": [], "name": "x"}]
+                counts={},
+                metrics=[{"step": step, "reward": 0.5, "vitals": {"entropy": 0.1}, "alarms": [], "name": "x"}],
             )
     first, one, ended, again, two, _ = sent(tmp_path / "run")
     assert first == again
@@ -68,7 +69,7 @@ def test_numbers_go_there_flat_and_the_run_keeps_its_name_when_it_is_resumed(tmp
 def test_a_tracker_that_fails_does_not_stop_the_run(tmp_path, wandb):
     with Run.create(tmp_path / "run", {}) as run:
         run.track(WandbRun(run.folder, "deskhand", {}))
-        run.commit(books={}, metrics=[{"step": 1, "fail": 1}])
+        run.commit(counts={}, metrics=[{"step": 1, "fail": 1}])
         assert [entry["step"] for entry in run.metrics()] == [1]
 
 
@@ -82,7 +83,7 @@ def test_whatever_a_tracker_raises_the_run_goes_on_and_is_closed(tmp_path):
 
     with Run.create(tmp_path / "run", {}) as run:
         run.track(Broken())
-        run.commit(books={}, metrics=[{"step": 1}])
+        run.commit(counts={}, metrics=[{"step": 1}])
         assert [entry["step"] for entry in run.metrics()] == [1]
     Run.open(tmp_path / "run").close()  # its lock was given back
 
@@ -100,8 +101,8 @@ def test_tensorboard_is_written_without_being_asked_for(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     with Run.create(tmp_path / "run", {}) as run:
-        run.commit(books={}, metrics=[{"step": 1, "reward": 0.25, "vitals": {"sight": 0.75, "mismatch_kl": None}}])
-    events = EventAccumulator(str(tmp_path / "run/events"))
+        run.commit(counts={}, metrics=[{"step": 1, "reward": 0.25, "vitals": {"sight": 0.75, "mismatch_kl": None}}])
+    events = EventAccumulator(str(tmp_path / "run/tensorboard"))
     events.Reload()
     assert set(events.Tags()["scalars"]) == {"step", "reward", "vitals/sight"}
     assert events.Scalars("vitals/sight")[0].value == 0.75

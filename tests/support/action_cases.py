@@ -1,9 +1,7 @@
-"""Cases for the dialects: ops to say, and replies to spoil. Invariant: what is generated follows from `carries`, so a new dialect
-is tested by being registered.
+"""Generated ops and corrupted replies for every registered format, derived from its `supported_ops`.
 
-Ops have points on the screen; a dialect writes them in its own space and reads them back there. So two things are asked of a round
-trip: the first reading says the same as the ops (points within one unit of the dialect's space), and what was read once is
-written and read again without any change at all.
+Ops have points on the screen, which a format converts to its own space. A round trip therefore checks that the first parse equals the
+ops up to one unit of that space, and that a second round trip is exact.
 """
 
 from __future__ import annotations
@@ -57,9 +55,10 @@ FRAGMENTS = (
     "hello", "Hello, World!", "f(x)", "42", "a, b", "3 + 4 = 7", "\n", "\t", '"', "'", "\\", "`", "```", "{", "}", "[", "]", "(",
     ")", "{{}}", '{"op":"done"}', "<think>", "</think>", "<tool_call>", "</tool_call>", "<point>", "Action: ", "Thought: ", "DONE",
     "FAIL", "WAIT", "finished()", "pyautogui.click(1, 2)", "rm -rf /", "été", "日本", "🙂", "\\n", "#", ";", "[INFEASIBLE]", "  ",
-    "x=1",
+    "x=1", "')", "')\n", "\"\"\"", "\\'", "\nDONE\n", "wait()", "<|box_start|>(1,2)<|box_end|>", "%s", "\r\n", "\u2028", "\x85", "\x7f",
+    "\u0301", "## Code:\n", "=SUM(A1:A3)",
 )  # fmt: skip
-"""Texts that are traps in some dialect."""
+"""Texts that are hard to quote in some format."""
 
 _texts = st.one_of(
     st.sampled_from(FRAGMENTS),
@@ -90,7 +89,7 @@ def _points(view: ScreenView) -> st.SearchStrategy[Point]:
 
 @lru_cache(maxsize=512)
 def ops_of(kind: type[Any], view: ScreenView) -> st.SearchStrategy[Any]:
-    """Ops of one kind, plain ones more often than others."""
+    """Ops of one class, simple ones more often."""
     at = _points(view)
     maybe_at = st.one_of(st.none(), at)
     counts = st.sampled_from([1, 1, 1, 2, 2, 3])
@@ -118,47 +117,47 @@ def ops_of(kind: type[Any], view: ScreenView) -> st.SearchStrategy[Any]:
     return made[kind]
 
 
-def carried(action_format: ActionFormat) -> list[type[Any]]:
-    """The kinds of op that a dialect carries, with or without loss."""
+def supported(action_format: ActionFormat) -> list[type[Any]]:
+    """Return the op classes that a format supports, with or without loss."""
     return [kind for kind in KINDS if action_format.supported_ops[kind].kind != "absent"]
 
 
 def one_op(action_format: ActionFormat, view: ScreenView) -> st.SearchStrategy[Any]:
-    """An op of any kind that the dialect carries, every kind as often."""
-    return st.one_of(*(ops_of(kind, view) for kind in carried(action_format)))
+    """An op of any supported class, with equal weights."""
+    return st.one_of(*(ops_of(kind, view) for kind in supported(action_format)))
 
 
 def batch_of_ops(action_format: ActionFormat, view: ScreenView, count: int) -> st.SearchStrategy[list[Any]]:
-    """`count` ops, each as `one_op` draws it."""
+    """A list of `count` ops drawn from `one_op`."""
     return st.lists(one_op(action_format, view), min_size=count, max_size=count)
 
 
-def going_on(ops: Sequence[Any]) -> list[Any]:
-    """Those of `ops` that end nothing."""
+def without_terminal(ops: Sequence[Any]) -> list[Any]:
+    """Return `ops` without terminal ops."""
     return [op for op in ops if not isinstance(op, TERMINAL_OPS)]
 
 
 def some_ops(action_format: ActionFormat, view: ScreenView) -> st.SearchStrategy[list[Any]]:
-    """Up to four ops, the last perhaps an end."""
-    lossless = [kind for kind in carried(action_format) if action_format.supported_ops[kind].kind == "lossless"]
-    going_on = st.lists(
+    """Up to four lossless ops, the last possibly terminal."""
+    lossless = [kind for kind in supported(action_format) if action_format.supported_ops[kind].kind == "lossless"]
+    without_terminal = st.lists(
         st.one_of(*(ops_of(kind, view) for kind in lossless if kind not in TERMINAL_OPS)), min_size=1, max_size=4
     )
     endpoints = [ops_of(kind, view) for kind in lossless if kind in TERMINAL_OPS]
     ending = st.one_of(st.just([]), *(st.tuples(end).map(list) for end in endpoints))
-    return st.tuples(going_on, ending).map(lambda pair: pair[0] + pair[1])
+    return st.tuples(without_terminal, ending).map(lambda pair: pair[0] + pair[1])
 
 
 def in_any_view(
     make: Callable[[ActionFormat, ScreenView], st.SearchStrategy[Any]], action_format: ActionFormat
 ) -> st.SearchStrategy[tuple[ScreenView, list[Any]]]:
-    """(view, ops) of `one_op` or `some_ops`."""
+    """(view, ops) drawn from `one_op` or `some_ops`."""
     made = [st.tuples(st.just(view), make(action_format, view)) for view in VIEWS]
     return st.one_of(*made).map(lambda pair: (pair[0], pair[1] if isinstance(pair[1], list) else [pair[1]]))
 
 
-def plain_op(kind: type[Any], view: ScreenView) -> Any:
-    """The simplest op of a kind: every dialect that carries the kind without loss can say it."""
+def sample_op(kind: type[Any], view: ScreenView) -> Any:
+    """Return the simplest op of a class; every format that supports the class can express it."""
     at, to = Point(view.screen_width // 2, view.screen_height // 3, view.screen), Point(9, 9, view.screen)
     made: dict[type[Any], Any] = {
         Move: Move(at), Click: Click(at), MouseDown: MouseDown(at), MouseUp: MouseUp(at), Drag: Drag((at, to)),
@@ -169,9 +168,9 @@ def plain_op(kind: type[Any], view: ScreenView) -> Any:
 
 
 def round_trip(action_format: ActionFormat, view: ScreenView, ops: list[Any]) -> str | None:
-    """Say `ops`, read them, say and read again. The text, or None when the dialect refuses to say them.
+    """Emit and parse `ops` twice. Return the text, or None if the format cannot express them.
 
-    Raises `AssertionError` when something is lost or changed without a word.
+    Raises `AssertionError` if anything changes silently.
     """
     try:
         text = action_format.emit(ops, view)
@@ -182,35 +181,35 @@ def round_trip(action_format: ActionFormat, view: ScreenView, ops: list[Any]) ->
     read = action_format.parse(text, view)
     if all(action_format.supported_ops[type(op)].kind == "lossless" for op in ops):
         alone = len(ops) == 1
-        said, heard = (ops, read) if alone else (merge_moves(ops), merge_moves(read))
-        assert same(said, heard, view), f"{action_format.name}: {said} was said as {text!r} and read as {heard}"
+        said, parsed = (ops, read) if alone else (merge_moves(ops), merge_moves(read))
+        assert same(said, parsed, view), f"{action_format.name}: {said} was said as {text!r} and read as {parsed}"
     again = action_format.parse(action_format.emit(read, view), view)
     assert again == read, f"{action_format.name}: {read} was read back as {again}"
     return text
 
 
-def same(said: Sequence[Any], heard: Sequence[Any], view: ScreenView) -> bool:
-    """Whether two lists of ops are equal but for points, and those within a unit of the second's space."""
-    return len(said) == len(heard) and all(
+def same(said: Sequence[Any], parsed: Sequence[Any], view: ScreenView) -> bool:
+    """Whether two lists of ops are equal, with points within one unit of the second's space."""
+    return len(said) == len(parsed) and all(
         type(one) is type(other)
-        and all(_alike(getattr(one, item.name), getattr(other, item.name), view) for item in fields(one))
-        for one, other in zip(said, heard, strict=True)
+        and all(_equal(getattr(one, item.name), getattr(other, item.name), view) for item in fields(one))
+        for one, other in zip(said, parsed, strict=True)
     )
 
 
-def _alike(said: Any, heard: Any, view: ScreenView) -> bool:
-    if isinstance(said, Point) and isinstance(heard, Point):
+def _equal(said: Any, parsed: Any, view: ScreenView) -> bool:
+    if isinstance(said, Point) and isinstance(parsed, Point):
         sides = (view.screen_width, view.screen_height)
-        units = (heard.space.width, heard.space.height)
+        units = (parsed.space.width, parsed.space.height)
         reach = [
-            0 if heard.space == view.screen else math.ceil(side / _finest(unit))
+            0 if parsed.space == view.screen else math.ceil(side / _finest(unit))
             for side, unit in zip(sides, units, strict=True)
         ]
-        apart = [abs(a - b) for a, b in zip(to_screen_px(said, *sides), to_screen_px(heard, *sides), strict=True)]
+        apart = [abs(a - b) for a, b in zip(to_screen_px(said, *sides), to_screen_px(parsed, *sides), strict=True)]
         return all(distance <= most for distance, most in zip(apart, reach, strict=True))
-    if isinstance(said, tuple) and isinstance(heard, tuple):
-        return len(said) == len(heard) and all(_alike(a, b, view) for a, b in zip(said, heard, strict=True))
-    return said == heard
+    if isinstance(said, tuple) and isinstance(parsed, tuple):
+        return len(said) == len(parsed) and all(_equal(a, b, view) for a, b in zip(said, parsed, strict=True))
+    return said == parsed
 
 
 _PIECES = (
@@ -220,8 +219,8 @@ _PIECES = (
 )  # fmt: skip
 
 
-def spoiled(text: str, others: Sequence[str], chance: random.Random) -> str:
-    """`text` after one to four random changes: cut, doubled, spliced with another reply, with pieces put in or taken out."""
+def corrupted(text: str, others: Sequence[str], chance: random.Random) -> str:
+    """Return `text` after one to four random cuts, duplications, splices, insertions or deletions."""
     for _ in range(chance.randint(1, 4)):
         start = chance.randrange(len(text) + 1)
         end = min(len(text), start + chance.choice((0, 1, 1, 2, 5, 20)))
@@ -248,8 +247,8 @@ def spoiled(text: str, others: Sequence[str], chance: random.Random) -> str:
     return text
 
 
-def read_or_refused(action_format: ActionFormat, text: str, view: ScreenView) -> list[Any] | ParseError:
-    """What came of reading `text`: ops or a `ParseError`; every other exception is raised on."""
+def parse_or_error(action_format: ActionFormat, text: str, view: ScreenView) -> list[Any] | ParseError:
+    """Return the ops or the `ParseError` of a reply; other exceptions propagate."""
     try:
         return action_format.parse(text, view)
     except ParseError as error:
@@ -261,7 +260,7 @@ def read_or_refused(action_format: ActionFormat, text: str, view: ScreenView) ->
 
 
 def shifted(op: Any, by: int) -> Any:
-    """`op` with every point moved by so many pixels to the right."""
+    """Return `op` with every point moved right by `by` pixels."""
 
     def moved(value: Any) -> Any:
         if isinstance(value, Point):
@@ -272,7 +271,7 @@ def shifted(op: Any, by: int) -> Any:
 
 
 def clicks_at(action_format: ActionFormat, view: ScreenView, x: int, y: int) -> None:
-    """Assert that a click on a pixel is said and read back within a unit of the dialect's space, and on the edge if it is there."""
+    """Assert that a click on a pixel round-trips within one unit of the format's space."""
     (click,) = merge_moves(action_format.parse(action_format.emit([Click(Point(x, y, view.screen))], view), view))
     assert isinstance(click, Click)
     assert click.point is not None
@@ -283,7 +282,7 @@ def clicks_at(action_format: ActionFormat, view: ScreenView, x: int, y: int) -> 
 
 
 def _finest(units: float) -> float:
-    """Steps of a side: of a scale from 0 to 1 a thousand, as three decimals have."""
+    """Return the steps of an axis: 1000 on a 0..1 scale (three decimals)."""
     return units if units > 1 else 1000
 
 
@@ -304,7 +303,7 @@ sys.addaudithook(_audit)
 
 @contextmanager
 def audited() -> Iterator[list[str]]:
-    """Collects the events of code that is executed, files that are opened and programs that are started inside."""
+    """Collect audit events of executed code, opened files and started programs."""
     global _executed
     found: list[str] = []
     _executed = found

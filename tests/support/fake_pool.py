@@ -79,4 +79,4 @@ def painted_pool(size: int, made: list[Painted], template: DesktopSpec | None = 
         made.append(Painted())
         return made[-1]
 
-    return DesktopPool(size, template or DesktopSpec("plain", 64, 48), spares=0, make=make, expected_mib=None)
+    return DesktopPool(size, template or DesktopSpec("plain", 64, 48), prewarm=0, make=make, memory_request_mib=None)

@@ -66,7 +66,7 @@ class FakeSglang:
     """`model`: a Qwen-VL of transformers; `processor`: its image processor. `context`: what it says that it can hold."""
 
     def __init__(self, model: Any, processor: Any, context: int = 1024, adapters: bool = False) -> None:
-        self.model, self.processor, self.context, self.takes_adapters = model, processor, context, adapters
+        self.model, self.processor, self.context, self.supports_lora = model, processor, context, adapters
         self.adapters: dict[str, Any] = {}
         """The model with an adapter, by the adapter's name."""
         self.in_use: Counter[str] = Counter()
@@ -105,7 +105,7 @@ class FakeSglang:
             "context_length": self.context,
             "skip_tokenizer_init": False,
             "version": "0.6",
-            "enable_lora": self.takes_adapters,
+            "enable_lora": self.supports_lora,
         }
         return JSONResponse(told)
 
@@ -150,7 +150,7 @@ class FakeSglang:
         body = await request.json()
         name = body["lora_name"]
         wrong = (
-            "LoRA is not enabled. Please set `--enable-lora` to enable dynamic LoRA loading." if not self.takes_adapters
+            "LoRA is not enabled. Please set `--enable-lora` to enable dynamic LoRA loading." if not self.supports_lora
             else f"LoRA adapter {name} is already loaded." if name in self.adapters
             else "Exceeded the limit on the number of loaded LoRA adapters." if len(self.adapters) >= MOST_ADAPTERS
             else ""

@@ -9,6 +9,7 @@ import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 import chat_templates
 import fake_desktop
@@ -19,11 +20,12 @@ from recording import ScriptedEngine, data_uri
 
 from deskhand.actions import formats
 from deskhand.actions.formats.base import ScreenView
-from deskhand.agents import text_observation
-from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent, noise_frame
+from deskhand.agents import desktop_agent, text_observation
+from deskhand.agents.desktop_agent import MAX_DROPPED_TURNS, DesktopAgent, noise_frame
 from deskhand.agents.history import summarize_dropped
 from deskhand.agents.prompts import Turn, build_messages
 from deskhand.agents.seeding import call_seed
+from deskhand.config.schema import AgentConfig
 from deskhand.desktop.base import DesktopSpec, Frame
 from deskhand.engines.openai_endpoint import OpenAIEndpointEngine
 from deskhand.models.load import TINY_FOLDER, load_processors
@@ -137,22 +139,24 @@ async def agent_texts() -> dict[str, str]:
     found["agent/noise"] = hashlib.sha256(pixels.tobytes()).hexdigest()
     for parts in ((0, 0), (1, "a"), (7, "family", 3, 2)):
         found[f"agent/seed/{len(parts)}"] = str(call_seed(*parts))
-    for name, config in {
-        "compact": AgentConfig(),
-        "compact, all told": AgentConfig(dropped_turns="steps", dropped_most=2, history=Last()),
-        "full": AgentConfig(prompt_style="full"),
-        "full, last turn": AgentConfig(prompt_style="full", history=Last()),
-        "full, all told": AgentConfig(prompt_style="full", history=Last(), dropped_turns="steps", dropped_most=3),
-        "full, nothing told": AgentConfig(
-            prompt_style="full", history=Last(), dropped_turns="nothing", error_feedback=False
-        ),
-        "in words": AgentConfig(prompt_style="full", observation="a11y_tree"),
-        "qwen3_vl": AgentConfig(prompt_style="full", action_format=formats.get("qwen3_vl"), max_consecutive_errors=9),
+    full = {"prompt_style": "full"}
+    for name, (settings, max_dropped, history) in {
+        "compact": ({}, MAX_DROPPED_TURNS, None),
+        "compact, all told": ({"dropped_turns": "steps"}, 2, Last()),
+        "full": (full, MAX_DROPPED_TURNS, None),
+        "full, last turn": (full, MAX_DROPPED_TURNS, Last()),
+        "full, all told": (full | {"dropped_turns": "steps"}, 3, Last()),
+        "full, nothing told": (full | {"dropped_turns": "nothing", "error_feedback": False}, MAX_DROPPED_TURNS, Last()),
+        "in words": (full | {"observation": "a11y_tree"}, MAX_DROPPED_TURNS, None),
+        "qwen3_vl": (full | {"action_format": "qwen3_vl"}, MAX_DROPPED_TURNS, None),
     }.items():
         endpoint, desktop = Endpoint(*REPLIES), Described("a blue square")
         await screen(desktop)
-        config = AgentConfig(**{**vars(config), "max_tokens": 64, "max_errors": 9, "max_steps": len(REPLIES)})
-        await DesktopAgent(config).solve(desktop, "Click the blue square", endpoint.client, seed=5)
+        agent = DesktopAgent(AgentConfig(**settings, max_new_tokens=64, max_consecutive_errors=9))
+        if history is not None:
+            agent._history = history
+        with mock.patch.object(desktop_agent, "MAX_DROPPED_TURNS", max_dropped):
+            await agent.solve(desktop, "Click the blue square", endpoint.client, max_steps=len(REPLIES), seed=5)
         found[f"agent/episode/{name}"] = as_text(endpoint.sent)
     return found
 

@@ -15,7 +15,11 @@ _WORD = re.compile(r"\b(?:WAIT|DONE|FAIL)\b")
 def offers(action_format: Any, view: ScreenView) -> list[str]:
     """A reply for each action that the prompt shows; where it has a choice (`x1`, "down or up", a name of several), with a choice
     made, of names with each."""
-    return _of_objects(action_format, view) if isinstance(action_format, JsonActionFormat) else _of_calls(action_format, view)
+    return (
+        _of_objects(action_format, view)
+        if isinstance(action_format, JsonActionFormat)
+        else _of_calls(action_format, view)
+    )
 
 
 def _of_objects(action_format: JsonActionFormat, view: ScreenView) -> list[str]:
@@ -29,7 +33,9 @@ def _of_objects(action_format: JsonActionFormat, view: ScreenView) -> list[str]:
             ]
             found += [action_format.reply([action_format.action(json_action.name, values)]) for values in choices]
     if action_format.ends_with_text:
-        found += [action_format.dumps(action_format.text_value(text)) for text in ("", "what you found", "[INFEASIBLE] why")]
+        found += [
+            action_format.dumps(action_format.text_value(text)) for text in ("", "what you found", "[INFEASIBLE] why")
+        ]
     return found
 
 

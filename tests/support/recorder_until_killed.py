@@ -25,7 +25,7 @@ async def main(folder: SessionStore) -> None:
     )
     images = ImageCache(processor, fetch=folder.image, on_new=folder.save_image)
     renderer = ChatRenderer(build_tokenizer(["Click the button."], merges=20))
-    recorder = Recorder(renderer, ScriptedEngine(), images, journal=folder.write_call, note=folder.write_note)
+    recorder = Recorder(renderer, ScriptedEngine(), images, on_call=folder.write_call, on_reward=folder.write_reward)
     admin = "admin-key-of-the-tests"
 
     async def play(name: str) -> None:

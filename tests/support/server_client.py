@@ -43,7 +43,7 @@ class Client:
 
     @property
     def desktop(self) -> Any:
-        held = self.running.book.find(self.lease["lease"])
+        held = self.running.leases.find(self.lease["lease"])
         assert held is not None
         return held.desktop
 
@@ -53,8 +53,8 @@ async def bridge(
     size: int = 1, *, spares: int = 0, key: str | None = OWNER_KEY, **settings: Any
 ) -> AsyncIterator[RunningServer]:
     async with (
-        DesktopPool(size, SCREEN, spares=spares, make=lambda: LocalDesktop(crashes_fail=False)) as pool,
-        serve_pool(pool, ServerConfig(port=0, owner_key=key, **settings)) as running,
+        DesktopPool(size, SCREEN, prewarm=spares, make=lambda: LocalDesktop(crashes_fail=False)) as pool,
+        serve_pool(pool, ServerConfig(port=0, admin_key=key, **settings)) as running,
     ):
         yield running
 

@@ -63,7 +63,7 @@ async def test_a_task_that_believes_a_window_or_a_file_of_success_is_found() -> 
 
 async def test_a_task_without_an_oracle_is_audited_by_the_others() -> None:
     row = await audited(
-        replace(family_registry.make_task("terminal_run", 3), no_oracle="there is none"),
+        replace(family_registry.make_task("terminal_run", 3), oracle_unavailable="there is none"),
         "done",
         "nearly",
         "slip",
@@ -77,9 +77,9 @@ async def test_a_task_that_is_solved_when_it_begins_is_named_and_the_others_are_
         return CheckResult(1.0)
 
     solved = replace(
-        family_registry.make_task("terminal_run", 3), id="solved/at/start", check=check, no_oracle="there is none"
+        family_registry.make_task("terminal_run", 3), id="solved/at/start", check=check, oracle_unavailable="there is none"
     )
-    other = replace(family_registry.make_task("terminal_run", 3), no_oracle="there is none")
+    other = replace(family_registry.make_task("terminal_run", 3), oracle_unavailable="there is none")
     (row, fine), _ = await audit.run([solved, other], ["done"], None, lambda _: None)
     assert row.values == {"nothing": 1.0}
     (why,) = row.wrong

@@ -139,7 +139,7 @@ def test_the_command_fills_the_cache_and_says_what_is_missing(
 
 
 def test_the_default_folder_is_the_users_unless_it_is_named() -> None:
-    assert default_folder({"DESKHAND_CACHE_DIR": "/data/files"}) == Path("/data/files")
+    assert default_folder({"DESKHAND_CACHE_DIR": "/data"}) == Path("/data/files")
     assert default_folder({"HOME": "/home/x"}) == Path("/home/x/.cache/deskhand/files")
     assert default_folder({"XDG_CACHE_HOME": "/c", "HOME": "/home/x"}) == Path("/c/deskhand/files")
 

@@ -213,4 +213,4 @@ async def test_a_task_may_give_its_programs_longer_to_write() -> None:
 
     assert (await judge(make(late), {})) == Scored(0.0, {"end_state": 0.0})
     began = asyncio.get_running_loop().time()
-    assert (await judge(replace(make(late), grace_s=3.0), {})) == Scored(1.0, {"end_state": 1.0})
+    assert (await judge(replace(make(late), settle_grace_s=3.0), {})) == Scored(1.0, {"end_state": 1.0})

@@ -73,7 +73,7 @@ def test_values_and_advantages_do_not_depend_on_the_cut_into_rows(make_policy, w
     values_single = made.critic.values([sample.sequence for sample in single], world.images)
     merged, unmerged = by_place(rows, values), by_place(single, values_single)
     assert merged.keys() == unmerged.keys()
-    assert len(merged) == sum(graph.sampled_tokens for graph in world.graphs)
+    assert len(merged) == sum(graph.num_sampled_tokens for graph in world.graphs)
     np.testing.assert_allclose([merged[key] for key in merged], [unmerged[key] for key in merged], atol=2e-4)
     config = made.config.critic
     shuffled = list(reversed(rows))
@@ -102,7 +102,7 @@ def test_the_tokens_of_a_forked_episode_are_put_in_the_order_of_time(make_policy
 
 def test_replies_that_are_not_those_of_the_row_are_refused_and_counted(make_policy, world):
     rows = samples(world)
-    rows[0] = dataclasses.replace(rows[0], replies=((0, 1),))
+    rows[0] = dataclasses.replace(rows[0], turns=((0, 1),))
     metrics = trainer(make_policy).step(rows, world.images)
     assert metrics.rejected == {"replies": 1}
 

@@ -55,7 +55,7 @@ class Handed:
     """What an engine is handed, counted; the engine takes it."""
 
     def __init__(self, engine: HfEngine) -> None:
-        self.engine, self.takes_adapters, self.takes_tower_adapters, self.bytes = engine, True, True, 0
+        self.engine, self.supports_lora, self.supports_vision_lora, self.bytes = engine, True, True, 0
 
     async def publish(self, version, weights):
         self.bytes += sum(value.nbytes for value in weights.values())
@@ -108,7 +108,7 @@ async def test_an_adapter_for_the_vision_tower_is_seen_through(world):
 async def test_an_engine_that_takes_none_for_the_tower_gets_whole_weights(world):
     engine, trainer = apart(adapter=LoraConfig(rank=4, vision=True))
     handed = Handed(engine)
-    handed.takes_tower_adapters = False
+    handed.supports_vision_lora = False
     try:
         await push_weights(trainer.policy, handed, 1)  # pyright: ignore[reportArgumentType]
         assert handed.bytes > sum(value.nbytes for value in _BUILT.parameters())

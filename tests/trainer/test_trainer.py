@@ -47,7 +47,7 @@ def test_merged_and_unmerged_rows_make_the_same_step(make_policy, world):
     single, metrics_single = after(make_policy, samples(world, merge=False), world.images)
     assert torch.nn.functional.cosine_similarity(merged.double(), single.double(), dim=0) > 0.9999
     assert (merged - single).norm() / merged.norm() < 1e-4
-    assert metrics.tokens == metrics_single.tokens == sum(graph.sampled_tokens for graph in world.graphs)
+    assert metrics.tokens == metrics_single.tokens == sum(graph.num_sampled_tokens for graph in world.graphs)
     assert metrics.rows < metrics_single.rows
     assert metrics.loss == pytest.approx(metrics_single.loss, abs=1e-5)
 
@@ -58,7 +58,7 @@ def test_the_step_is_the_mean_over_episodes_of_the_mean_over_tokens(make_policy,
     policy = make_policy()
     for graph, advantage in zip(world.graphs, ADVANTAGES, strict=True):
         sequences = graph.sequences()
-        scale = advantage / graph.sampled_tokens / len(ADVANTAGES)
+        scale = advantage / graph.num_sampled_tokens / len(ADVANTAGES)
         policy.accumulate(
             policy.plan(sequences, world.images), lambda batch, scores, scale=scale: -scale * scores.logprobs_W.sum()
         )
@@ -255,7 +255,7 @@ def test_a_step_encodes_each_picture_once_where_the_tower_does_not_learn(make_po
             with_kwargs=True,
         )
         if not spared:
-            monkeypatch.setattr(policy, "encoding_once", lambda images: contextlib.nullcontext())
+            monkeypatch.setattr(policy, "cached_vision", lambda images: contextlib.nullcontext())
         trainer = Trainer(policy, TrainerConfig(learning_rate=1e-2, **settings))
         trainer.optimizer = torch.optim.SGD(
             policy.parameters().values(), lr=1.0

@@ -36,7 +36,7 @@ class CallSpec:
     `op` is the example shown in the prompt, written in the space of the view, or an op class.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         call: str,
         op: Any = None,

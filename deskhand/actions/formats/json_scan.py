@@ -21,7 +21,7 @@ Span = tuple[int, int]
 Found = list[tuple[Any, Span]]
 
 _START = re.compile(r'```|\{\s*"|\[\s*\{')
-_OPENING = re.compile(r"```[ \t]*(?:[A-Za-z_]\w*)?[ \t]*(?=[\r\n{\[]|$)|```[ \t]*")
+_OPENING = re.compile(r"```[ \t]*+(?:[A-Za-z_]\w*+)?[ \t]*+(?=[\r\n{\[]|$)|```[ \t]*+")
 _WORD = re.compile(r"[A-Z_]+")
 NO_REASONING = "{[`<"
 """First characters of a reply without reasoning."""

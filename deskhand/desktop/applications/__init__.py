@@ -1,1 +1,1 @@
-"""Applications that a desktop can offer: one profile each, in `table.PROFILES`."""
+"""Applications that a desktop can run: one profile each, in `catalog.PROFILES`."""

@@ -1,4 +1,4 @@
-"""Chromium. Invariant: it opens on a blank page at once, asks nothing, and sends nothing of its own accord."""
+"""Chromium profile: opens on a blank page, shows no prompts, sends no background requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FLAGS = (
     "--hide-crash-restore-bubble",
     "--force-color-profile=srgb",
 )
-"""What its preferences cannot say; they hold for a browser that is started by the profile's `argv`."""
+"""Settings that its preferences cannot express; part of the profile's `argv`."""
 
 _PREFERENCES = {
     "bookmark_bar": {"show_on_all_tabs": False},
@@ -50,15 +50,15 @@ _LOCAL_STATE = {
 _WITHOUT_NAMESPACES = """#!/bin/sh
 exec /usr/bin/chromium --no-sandbox --test-type "$@"
 """
-"""Its own walls are namespaces; the second flag keeps it from saying on every page that they are missing."""
+"""Its own sandbox needs namespaces; `--test-type` hides the warning about its absence."""
 
 CHROMIUM = Profile(
     name="chromium",
     summary="web browser",
-    packages=("chromium", "socat"),  # OSWorld's tasks lead the debugger's port to another one by socat
+    packages=("chromium", "socat"),  # OSWorld's tasks forward the debugger port with socat
     argv=("chromium", *FLAGS),
     window="chromium",
-    plain={"chromium": _WITHOUT_NAMESPACES},
+    plain_wrappers={"chromium": _WITHOUT_NAMESPACES},
     files={
         ".config/chromium/First Run": "",
         ".config/chromium/Default/Preferences": json.dumps(_PREFERENCES),
@@ -66,6 +66,6 @@ CHROMIUM = Profile(
     },
     mime_types=("text/html", "application/xhtml+xml", "x-scheme-handler/http", "x-scheme-handler/https"),
     desktop_entry="chromium.desktop",
-    maximised="Chromium",
+    maximized="Chromium",
     groups=("browser",),
 )

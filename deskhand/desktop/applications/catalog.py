@@ -1,4 +1,7 @@
-"""All profiles by name. Invariant: every home is laid out for all of them, so that a home does not depend on what is installed."""
+"""All application profiles by name.
+
+Every home contains the files of all of them, so it does not depend on what is installed.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ _BASIC = (
         packages=("mousepad",),
         argv=("mousepad",),
         window="mousepad",
-        mime_types=("text/plain", "text/x-python", "application/json", "text/markdown"),
+        mime_types=("text/plain_wrappers", "text/x-python", "application/json", "text/markdown"),
         desktop_entry="org.xfce.mousepad.desktop",
         groups=("basic",),
     ),
@@ -48,36 +51,36 @@ _BASIC = (
 PROFILES = {profile.name: profile for profile in (*_BASIC, *office.PROFILES, browser.CHROMIUM, *media_apps.PROFILES)}
 
 
-def profile(name: str) -> Profile:
-    """Raises `ConfigError` for a name that is not in `PROFILES`."""
+def get_profile(name: str) -> Profile:
+    """Return a profile by name. Raises `ConfigError` if it is not in `PROFILES`."""
     if name not in PROFILES:
-        raise ConfigError(f"application {name!r} is not known; there are {', '.join(PROFILES)}")
+        raise ConfigError(f"unknown application {name!r}; use one of {', '.join(PROFILES)}")
     return PROFILES[name]
 
 
 def resolve_profiles(names: list[str]) -> list[Profile]:
-    """Profiles by name or group, each once, in the table's order; "all" is all. Raises `ConfigError` for an unknown name."""
+    """Return profiles by name or group in catalog order; "all" selects all. Raises `ConfigError` for unknown names."""
     groups = {group for entry in PROFILES.values() for group in entry.groups}
     for name in names:
         if name not in groups | {"all"}:
-            profile(name)
+            get_profile(name)
     return [entry for entry in PROFILES.values() if "all" in names or {entry.name, *entry.groups} & set(names)]
 
 
 def home_files() -> dict[str, str]:
-    """Files of a fresh home for all applications, by path relative to it."""
+    """Return the files of a fresh home for all applications, by relative path."""
     files = {path: text for entry in PROFILES.values() for path, text in entry.files.items()}
-    opened = [f"{mime}={entry.desktop_entry}" for entry in PROFILES.values() for mime in entry.mime_types]
-    return files | {".config/mimeapps.list": "\n".join(["[Default Applications]", *opened, ""])}
+    default_applications = [f"{mime}={entry.desktop_entry}" for entry in PROFILES.values() for mime in entry.mime_types]
+    return files | {".config/mimeapps.list": "\n".join(["[Default Applications]", *default_applications, ""])}
 
 
 def window_rules() -> str:
-    """What the window manager's configuration says of their windows."""
-    classes = sorted({entry.maximised for entry in PROFILES.values() if entry.maximised})
+    """Return the applications' rules for the window manager configuration."""
+    classes = sorted({entry.maximized for entry in PROFILES.values() if entry.maximized})
     rules = [f'<application class="{name}" type="normal"><maximized>yes</maximized></application>' for name in classes]
     return "\n    ".join(rules)
 
 
 def environment() -> dict[str, str]:
-    """Variables that the applications are started with."""
+    """Return the variables that applications are started with."""
     return {name: text for entry in PROFILES.values() for name, text in entry.environment.items()}

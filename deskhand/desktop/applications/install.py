@@ -1,4 +1,4 @@
-"""Debian packages of applications. Invariant: nothing is installed that was not asked for and named before."""
+"""Debian packages of applications: which are missing, and how to install them."""
 
 from __future__ import annotations
 
@@ -13,35 +13,33 @@ _APT = ("apt-get", "-o", "DPkg::Lock::Timeout=300")
 
 
 def missing(packages: list[str]) -> list[str]:
-    """Those that dpkg does not know as installed. Raises `ConfigError` where there is no dpkg."""
+    """Return the packages that dpkg does not list as installed. Raises `ConfigError` without dpkg."""
     if shutil.which("dpkg-query") is None:
-        raise ConfigError(f"this is no Debian system; install what your system calls: {' '.join(packages)}")
+        raise ConfigError(f"not a Debian system; install the equivalents of: {' '.join(packages)}")
     command = ["dpkg-query", "-W", "-f", "${Package} ${db:Status-Status}\n", *packages]
-    answer = subprocess.run(command, capture_output=True, text=True, check=False).stdout
-    there = {line.split()[0] for line in answer.splitlines() if line.endswith(" installed")}
-    return [name for name in packages if name not in there]
+    listing = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+    installed = {line.split()[0] for line in listing.splitlines() if line.endswith(" installed")}
+    return [name for name in packages if name not in installed]
 
 
 def packages_of(profiles: list[Profile]) -> list[str]:
-    """Their packages, each once."""
+    """Return the packages of the profiles without duplicates."""
     return list(dict.fromkeys(package for profile in profiles for package in profile.packages))
 
 
-def command(packages: list[str]) -> list[str]:
-    """What installs them."""
+def install_command(packages: list[str]) -> list[str]:
+    """Return the apt-get command that installs them."""
     return ["apt-get", "install", "-y", "--no-install-recommends", *packages]
 
 
 def install(packages: list[str]) -> None:
-    """Install packages, showing what apt-get says. Raises `ConfigError` without root, without apt-get, and when apt-get fails."""
+    """Install packages with visible apt-get output. Raises `ConfigError` without root or apt-get, or if it fails."""
     if shutil.which("apt-get") is None:
-        raise ConfigError(f"this is no Debian system; install what your system calls: {' '.join(packages)}")
+        raise ConfigError(f"not a Debian system; install the equivalents of: {' '.join(packages)}")
     if os.getuid() != 0:
-        raise ConfigError(
-            f"these Debian packages are missing and only root can install them: sudo {' '.join(command(packages))}"
-        )
+        raise ConfigError(f"missing Debian packages; run as root: {' '.join(install_command(packages))}")
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-    for words in ([*_APT, "update", "-qq"], [*_APT, *command(packages)[1:]]):
-        done = subprocess.run(words, env=environment, stdin=subprocess.DEVNULL, check=False)
-        if done.returncode != 0:
-            raise ConfigError(f"{' '.join(words)} ended with {done.returncode}; its reason is above")
+    for argv in ([*_APT, "update", "-qq"], [*_APT, *install_command(packages)[1:]]):
+        result = subprocess.run(argv, env=environment, stdin=subprocess.DEVNULL, check=False)
+        if result.returncode != 0:
+            raise ConfigError(f"{' '.join(argv)}: exit code {result.returncode}; see its output above")

@@ -1,4 +1,4 @@
-"""Pictures, films and pages. Invariant: nothing is asked of the network, and a missing sound device is no reason for a dialog."""
+"""Profiles of image, document and media applications: no network access, no dialog for a missing sound device."""
 
 from __future__ import annotations
 
@@ -40,8 +40,7 @@ _GIMP_WINDOW = """(session-info "toplevel"
 (show-tabs yes)
 (tabs-position top)
 """
-"""GIMP goes by its own file, whatever the window manager does; by the one that comes with it, half of a small screen's window is
-off the screen."""
+"""GIMP ignores the window manager; its default layout puts half of the window off a small screen."""
 _GIMP_FILES = {"gimprc": _GIMP, "sessionrc": _GIMP_WINDOW}
 
 GIMP = Profile(
@@ -52,7 +51,7 @@ GIMP = Profile(
     window="gimp",
     files={f".config/GIMP/{version}/{name}": text for version in ("2.10", "3.0") for name, text in _GIMP_FILES.items()},
     desktop_entry="gimp.desktop",
-    maximised="Gimp*",
+    maximized="Gimp*",
     groups=("graphics",),
 )
 
@@ -72,8 +71,7 @@ http-port=8080
 [lua]
 http-password=password
 """
-"""The web interface, in the guest's own network, is where OSWorld's tasks ask what is playing; the password is the one that they
-know."""
+"""OSWorld's tasks query playback through the web interface in the guest's network, with this password."""
 _VLC_WINDOW = """[General]
 FirstRun=0
 IsFirstRun=0
@@ -88,7 +86,7 @@ VLC = Profile(
     files={".config/vlc/vlcrc": _VLC, ".config/vlc/vlc-qt-interface.conf": _VLC_WINDOW},
     mime_types=("video/mp4", "video/x-matroska", "video/webm", "audio/mpeg", "audio/ogg"),
     desktop_entry="vlc.desktop",
-    maximised="vlc",
+    maximized="vlc",
     groups=("media",),
 )
 
@@ -100,7 +98,7 @@ EVINCE = Profile(
     window="evince",
     mime_types=("application/pdf", "application/postscript"),
     desktop_entry="org.gnome.Evince.desktop",
-    maximised="Evince",
+    maximized="Evince",
     groups=("documents",),
 )
 

@@ -1,6 +1,6 @@
-"""LibreOffice. Invariant: documents open and save in the Microsoft formats without a question, and nothing is ever recovered.
+"""LibreOffice profiles: save in Microsoft formats without prompts, never offer recovery.
 
-The keys are those of LibreOffice's configuration registry; a user's choices are kept in `registrymodifications.xcu`.
+The keys are those of LibreOffice's configuration registry; user settings are stored in `registrymodifications.xcu`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from xml.sax.saxutils import escape, quoteattr
 
 from deskhand.desktop.applications.profile import Profile
 
-_LATER_THAN_ANY = "99.0"
-"""As the version that the user has seen the news of."""
-_NEVER_AGAIN = str(2**31)
-"""As the day (since 1970) on which the bar that asks for help was last shown."""
+_FUTURE_VERSION = "99.0"
+"""Version whose release notes the user has seen."""
+_FUTURE_DAY = str(2**31)
+"""Day (since 1970) on which the request for help was last shown."""
 _SETTINGS: tuple[tuple[str, str, str], ...] = (
     ("org.openoffice.Office.Common/Misc", "FirstRun", "false"),
     ("org.openoffice.Office.Common/Misc", "ShowTipOfTheDay", "false"),
@@ -30,9 +30,9 @@ _SETTINGS: tuple[tuple[str, str, str], ...] = (
         "false",
     ),
     ("org.openoffice.Setup/Office", "ooSetupInstCompleted", "true"),
-    ("org.openoffice.Setup/Product", "ooSetupLastVersion", _LATER_THAN_ANY),
-    ("org.openoffice.Setup/Product", "LastTimeGetInvolvedShown", _NEVER_AGAIN),
-    ("org.openoffice.Setup/Product", "LastTimeDonateShown", _NEVER_AGAIN),
+    ("org.openoffice.Setup/Product", "ooSetupLastVersion", _FUTURE_VERSION),
+    ("org.openoffice.Setup/Product", "LastTimeGetInvolvedShown", _FUTURE_DAY),
+    ("org.openoffice.Setup/Product", "LastTimeDonateShown", _FUTURE_DAY),
 )
 _FACTORY = "org.openoffice.Setup/Office/Factories/org.openoffice.Setup:Factory['{}']"
 _SAVED_AS = (
@@ -43,7 +43,7 @@ _SAVED_AS = (
 
 
 def registry() -> str:
-    """The text of `registrymodifications.xcu`."""
+    """Return the text of `registrymodifications.xcu`."""
     settings = [*_SETTINGS, *((_FACTORY.format(kind), "ooSetupFactoryDefaultFilter", name) for kind, name in _SAVED_AS)]
     items = "\n".join(
         f"<item oor:path={quoteattr('/' + path)}>"
@@ -73,9 +73,12 @@ while :; do
     [ $code = 79 ] || [ $code = 81 ] || exit $code
 done
 """
-"""What starts it insists on a socket in /tmp or /var/tmp; the program itself takes another folder where it may write in neither.
-Where it may by the folders' rights and Landlock alone keeps it out, it waits for that socket for ever: then its instances find each
-other by D-Bus, as in Flatpak's boxes, on a bus of their own. Two codes ask for being started again."""
+"""Wrapper for the plain level; exit codes 79 and 81 request a restart.
+
+LibreOffice's launcher insists on a socket in /tmp or /var/tmp. The program itself uses another folder if the
+permissions deny both, but waits forever if only Landlock does. Its instances then find each other over D-Bus, as in
+Flatpak, on a bus of their own.
+"""
 _PLAIN = {"soffice": _WITHOUT_TMP, "libreoffice": _WITHOUT_TMP}
 
 _FILES = {".config/libreoffice/4/user/registrymodifications.xcu": registry()}
@@ -92,11 +95,11 @@ def _office(name: str, summary: str, option: str, window: str, kind: str, *mime_
         argv=("soffice", "--norestore", "--nologo", option),
         window=window,
         files=_FILES,
-        plain=_PLAIN,
+        plain_wrappers=_PLAIN,
         environment={"SAL_USE_VCLPLUGIN": "gtk3"},
         mime_types=(f"{_OPEN_XML}.{kind}", *mime_types),
         desktop_entry=f"libreoffice-{name}.desktop",
-        maximised="libreoffice*",
+        maximized="libreoffice*",
         groups=("office", "libreoffice"),
     )
 

@@ -1,7 +1,7 @@
-"""What there is to know about an application. Invariant: started on a fresh home, an application shows its main window and nothing
-else: no greeting, no licence, no recovery, no update, no tip.
+"""`Profile`: everything Deskhand knows about an application.
 
-A profile only sets what a user could set in the application's own configuration files.
+Started on a fresh home, an application shows its main window and nothing else: no greeting, license, recovery, update
+or tip. A profile sets only what a user could set in the application's own configuration files.
 """
 
 from __future__ import annotations
@@ -15,31 +15,31 @@ GUEST_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/games:/usr/games"
 
 @dataclass(frozen=True)
 class Profile:
-    """`argv` starts it with an empty document; the path of a document may be appended.
+    """`argv` starts it with an empty document; a document path may be appended.
 
-    `window` is a substring of the WM_CLASS of its main window. `files` are its files in a fresh home, by path relative to it.
+    `window` is a substring of the WM_CLASS of its main window. `files` are its files in a fresh home, by relative path.
     """
 
     name: str
     summary: str
     packages: tuple[str, ...]
-    """Debian packages, installed without what they recommend."""
+    """Debian packages, installed without recommended packages."""
     argv: tuple[str, ...]
     window: str
     files: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
-    plain: Mapping[str, str] = field(default_factory=dict)
-    """Shell scripts by name that stand in for its programs at the plain level, where the walls are in the way of its own start."""
+    plain_wrappers: Mapping[str, str] = field(default_factory=dict)
+    """Shell scripts by name that replace its programs at the plain isolation level, where it would not start."""
     mime_types: tuple[str, ...] = ()
-    """What a double click in the file manager opens with it."""
+    """Types that a double click in the file manager opens with it."""
     desktop_entry: str = ""
-    """Name of its file in /usr/share/applications."""
-    maximised: str = ""
-    """Class of its windows that open as large as the screen."""
+    """File name in /usr/share/applications."""
+    maximized: str = ""
+    """Class of windows that open maximized."""
     groups: tuple[str, ...] = ()
-    """Other names for it and its like, as `deskhand desktop install` understands them."""
+    """Group names accepted by `deskhand desktop install`."""
 
     @property
     def installed(self) -> bool:
-        """Whether its program is in the PATH of the guests."""
+        """Whether its program is in the guests' PATH."""
         return shutil.which(self.argv[0], path=GUEST_PATH) is not None

@@ -1,10 +1,9 @@
-"""The accessibility tree of a desktop, in the XML form that OSWorld's agents and evaluators read.
+"""Accessibility tree of a desktop, in the XML form that OSWorld's agents and evaluators read.
 
-Invariant: asking takes no longer than it may. The whole tree is guest-trusted: it is what programs say of themselves.
-
-The programs tell AT-SPI over a bus of their own, which is there only when the template asks for it, since telling makes them
-slower. The tree is read by a program inside the box (`collect_tree`, run by Debian's own Python); when it dies or does not end,
-nothing else does. Nodes that the time was too short for are left out, and the root says `truncated="true"`.
+`environment` enables AT-SPI in guest programs, on a session bus of their own; it is set only if the spec asks for the
+tree, because it slows programs down. `read` runs `collect_tree` in the jail with Debian's Python, so a crash or hang
+stays there. Nodes that the time limit excludes are omitted, and the root then has `truncated="true"`. The tree is
+guest-trusted: programs describe themselves.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from deskhand.desktop.local.jail import Jail
 from deskhand.errors import ConfigError, InfrastructureError
 
 PACKAGES = ("at-spi2-core", "gir1.2-atspi-2.0", "python3-gi")
-MARGIN_S = 2.0
-"""What the reader has to start and to write beside its time for looking."""
+START_MARGIN_S = 2.0
+"""Time for starting the reader and writing its output, in addition to its time limit."""
 
 
 def environment(bus: str) -> dict[str, str]:
-    """What makes programs tell of themselves; `bus` is the address of their session bus."""
+    """Return the variables that enable AT-SPI; `bus` is the address of the session bus."""
     return {
         "DBUS_SESSION_BUS_ADDRESS": bus,
         "GTK_MODULES": "gail:atk-bridge",
@@ -32,8 +31,8 @@ def environment(bus: str) -> dict[str, str]:
     }
 
 
-SILENT = {"NO_AT_BRIDGE": "1", "GTK_A11Y": "none", "DBUS_SESSION_BUS_ADDRESS": "disabled:"}
-"""What keeps programs from telling anybody."""
+DISABLED_ENVIRONMENT = {"NO_AT_BRIDGE": "1", "GTK_A11Y": "none", "DBUS_SESSION_BUS_ADDRESS": "disabled:"}
+"""Variables that disable AT-SPI."""
 
 
 @functools.cache
@@ -41,18 +40,17 @@ def _program() -> str:
     return resources.files("deskhand.desktop.local").joinpath("collect_tree").read_text(encoding="utf-8")
 
 
-def read(box: Jail, budget_s: float) -> str:
-    """The tree as XML. Raises `ConfigError` when a package is missing, `InfrastructureError` when there is no tree to be had."""
-    done = box.run(["/usr/bin/python3", "-c", _program(), f"{budget_s:g}"], budget_s + MARGIN_S)
-    if done.returncode == 0 and done.stdout.startswith(b"<desktop-frame"):
-        return done.stdout.decode("utf-8", "replace")
-    complaint = (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
-    if (
-        "No module named 'gi'" in complaint
-        or "Namespace Atspi not available" in complaint
-        or "/usr/bin/python3" in complaint
-    ):
-        raise ConfigError(f"the accessibility tree needs Debian's {', '.join(PACKAGES)}; as root: apt-get install them")
-    if done.returncode == 124:
+def read(jail: Jail, budget_s: float) -> str:
+    """Return the tree as XML.
+
+    Raises `ConfigError` if a package is missing, `InfrastructureError` if the tree cannot be read.
+    """
+    result = jail.run(["/usr/bin/python3", "-c", _program(), f"{budget_s:g}"], budget_s + START_MARGIN_S)
+    if result.returncode == 0 and result.stdout.startswith(b"<desktop-frame"):
+        return result.stdout.decode("utf-8", "replace")
+    message = (result.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]
+    if "No module named 'gi'" in message or "Namespace Atspi not available" in message or "/usr/bin/python3" in message:
+        raise ConfigError(f"accessibility tree: missing Debian packages; apt-get install {' '.join(PACKAGES)}")
+    if result.returncode == 124:
         raise InfrastructureError(f"the accessibility tree could not be read within {budget_s:g} s")
-    raise InfrastructureError(f"the accessibility tree could not be read: {complaint[:200]}")
+    raise InfrastructureError(f"the accessibility tree could not be read: {message[:200]}")

@@ -1,5 +1,7 @@
-"""Carrying out ops. Invariant: all ops of an action are checked before the first is performed; once one was sent, a failure of the
-desktop is `DeliveryUnknown`; and every op ends within its budget (`budget_s`), whatever the guests do.
+"""Ops on a local desktop: `ActionExecutor`.
+
+Invariant: every op of an action is validated before the first is performed. Once input was sent, a failure is
+`DeliveryUnknown`. Every op ends within its budget (`op_budget_s`), whatever the guests do.
 """
 
 from __future__ import annotations
@@ -37,61 +39,60 @@ from deskhand.actions.ops import (
     to_screen_px,
 )
 from deskhand.desktop.base import Frame
-from deskhand.desktop.local import cursor_overlay
-from deskhand.desktop.local import framebuffer as pixels_of
+from deskhand.desktop.local import cursor_overlay, framebuffer
 from deskhand.desktop.local.desktop_session import DesktopSession
 from deskhand.desktop.local.input_sync import wait_until_read
-from deskhand.desktop.local.settle import BUSY_LIMIT_S, Settler, SettleResult
+from deskhand.desktop.local.settle import MAX_BUSY_S, Settler, SettleResult
 from deskhand.desktop.local.x_connection import x_errors
 from deskhand.desktop.local.xtest_input import BUTTONS, DRAG_STEP_PX, DRAG_STEP_S, XTestInput
 from deskhand.errors import AgentError, DeliveryUnknown, FrameError, InfrastructureError
 
-_BETWEEN_OPS_QUIET_S = 0.03
-_BETWEEN_OPS_CAP_S = 2.0
-_DRAIN_CAP_S = 10.0
+_BETWEEN_OPS_SETTLE_S = 0.03
+_BETWEEN_OPS_TIMEOUT_S = 2.0
+_DRAIN_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True)
 class ActionPlan:
-    """Checked ops with their points in screen pixels."""
+    """Validated ops with their points in screen pixels."""
 
     steps: tuple[tuple[Op, tuple[tuple[int, int], ...]], ...]
-    longest_s: float
+    budget_s: float
 
 
 class ActionExecutor:
-    """Performs on `session`; used by one thread, except `plan`, which touches nothing."""
+    """Performs ops on `session`. Used by one thread, except `plan`, which changes nothing."""
 
-    def __init__(self, session: DesktopSession, quiet_s: float, cap_s: float) -> None:
+    def __init__(self, session: DesktopSession, settle_s: float, settle_timeout_s: float) -> None:
         self._session = session
-        self._quiet_s = quiet_s
-        self._cap_s = cap_s
+        self._settle_s = settle_s
+        self._settle_timeout_s = settle_timeout_s
         size = (session.template.width, session.template.height)
         session.connection.hide_pointer()
         self.settler = Settler(session.connection, session.screen, size, session.busy)
-        self.hand = XTestInput(session.connection, self._catch_up, self._drained)
-        self._hash = pixels_of.PixelHash(*size)
+        self.xtest = XTestInput(session.connection, self._catch_up, self._drain)
+        self._hash = framebuffer.PixelHash(*size)
         self._sequence = 0
         self._button_down = False
         self._last: np.ndarray | None = None
 
     def plan(self, ops: list[Op]) -> ActionPlan:
-        """Raises `AgentError` for the first op that cannot be performed on this screen."""
-        longest = self._cap_s
+        """Raise `AgentError` for the first op that cannot be performed on this screen."""
+        budget_s = self._settle_timeout_s
         steps = []
         for op in ops:
             points = tuple(self._px(point) for point in _points(op))
             _check(op)
-            longest += op_budget_s(op, points)
+            budget_s += op_budget_s(op, points)
             steps.append((op, points))
-        return ActionPlan(tuple(steps), longest)
+        return ActionPlan(tuple(steps), budget_s)
 
     def _px(self, point: Point) -> tuple[int, int]:
         return to_screen_px(point, self._session.template.width, self._session.template.height)
 
     def perform(self, plan: ActionPlan) -> Frame:
-        """Raises `DeliveryUnknown` when it fails after the first input was sent."""
-        with x_errors("getting ready to act"):
+        """Raise `DeliveryUnknown` if it fails after the first input was sent."""
+        with x_errors("preparing an action"):
             self._session.connection.sync()
         try:
             previous: Op | None = None
@@ -106,71 +107,74 @@ class ActionExecutor:
         except FrameError:
             raise
         except Exception as error:
-            raise DeliveryUnknown(f"the desktop failed while it acted: {type(error).__name__} {error}") from error
+            raise DeliveryUnknown(f"the desktop failed during an action: {type(error).__name__} {error}") from error
 
     def _do(self, op: Op, points: tuple[tuple[int, int], ...]) -> None:
-        hand = self.hand
-        for place in points or ((self.hand.position,) if isinstance(op, _POINTER_OPS) else ()):
-            self.settler.motion.forget_at(*place)
+        xtest = self.xtest
+        for position in points or ((self.xtest.position,) if isinstance(op, _POINTER_OPS) else ()):
+            self.settler.animation_filter.reset_at(*position)
         match op:
             case Move():
-                hand.move(*points[0])
+                xtest.move(*points[0])
             case Click():
-                hand.click(points[0] if points else None, op.button, op.count, op.modifiers)
+                xtest.click(points[0] if points else None, op.button, op.count, op.modifiers)
             case MouseDown() | MouseUp():
                 if points:
-                    hand.move(*points[0])
-                (hand.press if isinstance(op, MouseDown) else hand.release)(op.button)
+                    xtest.move(*points[0])
+                (xtest.press if isinstance(op, MouseDown) else xtest.release)(op.button)
             case Drag():
-                hand.drag(list(points), op.button, op.modifiers)
+                xtest.drag(list(points), op.button, op.modifiers)
             case Scroll():
                 if points:
-                    hand.move(*points[0])
-                hand.scroll(op.dx, op.dy, op.modifiers)
+                    xtest.move(*points[0])
+                xtest.scroll(op.dx, op.dy, op.modifiers)
             case Type():
-                hand.type(op.text)
+                xtest.type(op.text)
             case Key():
-                hand.press_chord(op.keys)
+                xtest.press_chord(op.keys)
             case KeyDown():
-                hand.key_down(op.key)
+                xtest.key_down(op.key)
             case KeyUp():
-                hand.key_up(op.key)
+                xtest.key_up(op.key)
             case Wait():
                 self._session.connection.sync()
                 time.sleep(op.seconds)
         self._session.connection.x.flush()
 
     def _catch_up(self) -> None:
-        self._settle(_BETWEEN_OPS_QUIET_S, _BETWEEN_OPS_CAP_S)
+        self._settle(_BETWEEN_OPS_SETTLE_S, _BETWEEN_OPS_TIMEOUT_S)
 
-    def _drained(self) -> None:
-        """The keyboard is about to change: what was typed must have been read with the keyboard as it was."""
-        if not wait_until_read(self._session.connection, _DRAIN_CAP_S):
-            self._settle(_BETWEEN_OPS_QUIET_S, _DRAIN_CAP_S, _DRAIN_CAP_S)
+    def _drain(self) -> None:
+        # The keyboard map is about to change: pending input must be read under the current map.
+        if not wait_until_read(self._session.connection, _DRAIN_TIMEOUT_S):
+            self._settle(_BETWEEN_OPS_SETTLE_S, _DRAIN_TIMEOUT_S, _DRAIN_TIMEOUT_S)
 
-    def _settle(self, quiet_s: float, cap_s: float, busy_limit_s: float = BUSY_LIMIT_S) -> SettleResult:
-        settled = self.settler.settle(quiet_s, cap_s, busy_limit_s)
-        self.hand.guests_caught_up()
+    def _settle(self, settle_s: float, settle_timeout_s: float, max_busy_s: float = MAX_BUSY_S) -> SettleResult:
+        settled = self.settler.settle(settle_s, settle_timeout_s, max_busy_s)
+        self.xtest.mark_caught_up()
         return settled
 
     def first_frame(self) -> Frame:
-        """The settled screen of a fresh desktop, with the pointer out of the way."""
-        self.hand.move(self._session.template.width - 2, self._session.template.height - 2)
-        return self._frame(self._settle(_BETWEEN_OPS_QUIET_S, self._cap_s))
+        """Return the settled screen of a fresh desktop, with the pointer in the corner."""
+        self.xtest.move(self._session.template.width - 2, self._session.template.height - 2)
+        return self._frame(self._settle(_BETWEEN_OPS_SETTLE_S, self._settle_timeout_s))
 
     def observe(self) -> Frame:
-        """The settled screen. Raises `FrameError` for a black one, `InfrastructureError` when the desktop has died."""
-        settled = self._settle(self._quiet_s, self._cap_s)
-        if not self._session.box.is_running():
-            raise InfrastructureError(self._session.failure() or "the desktop's box has ended")
+        """Return the settled screen.
+
+        Raises `FrameError` if it is black, `InfrastructureError` if the desktop has failed.
+        """
+        settled = self._settle(self._settle_s, self._settle_timeout_s)
+        if not self._session.jail.is_running():
+            raise InfrastructureError(self._session.failure() or "the jail has exited")
         return self._frame(settled)
 
     def _frame(self, settled: SettleResult) -> Frame:
         pixels = settled.pixels
-        pixels_of.check_not_black(pixels)
+        framebuffer.check_not_black(pixels)
         image = self._session.connection.pointer_image()
         under = cursor_overlay.draw_cursor(pixels, image)
-        box = pixels_of.changed_bbox(self._last, pixels)
+        changed = framebuffer.changed_bbox(self._last, pixels)
         self._last = pixels
         self._sequence += 1
         pixels.flags.writeable = False
@@ -182,9 +186,9 @@ class ActionExecutor:
             content_hash=self._hash(pixels),
             settle_ms=settled.elapsed_s * 1000,
             settle_reason=settled.reason,
-            changed_bbox=box,
+            changed_bbox=changed,
             cursor=(image.x, image.y),
-            moving=self.settler.motion.boxes(),
+            moving=self.settler.animation_filter.boxes(),
             under_cursor=(under[0], under[1], under[2].view(np.uint8).reshape(*under[2].shape, 4))
             if under is not None
             else None,
@@ -231,19 +235,19 @@ def _check(op: Op) -> None:
 
 
 def op_budget_s(op: Op, points: tuple[tuple[int, int], ...] = ()) -> float:
-    """The longest that `op` with its waiting for the guests may take on a machine that keeps up."""
+    """Return the maximum duration of `op` and the wait for the guests, in seconds."""
     match op:
         case Wait():
-            return _BETWEEN_OPS_CAP_S + op.seconds
+            return _BETWEEN_OPS_TIMEOUT_S + op.seconds
         case Drag():
-            way_px = sum(max(abs(a[0] - b[0]), abs(a[1] - b[1])) for a, b in pairwise(points))
-            return 3 * _BETWEEN_OPS_CAP_S + 2 * DRAG_STEP_S * (way_px / DRAG_STEP_PX + 2 * len(points))
+            distance_px = sum(max(abs(a[0] - b[0]), abs(a[1] - b[1])) for a, b in pairwise(points))
+            return 3 * _BETWEEN_OPS_TIMEOUT_S + 2 * DRAG_STEP_S * (distance_px / DRAG_STEP_PX + 2 * len(points))
         case Type():
-            return _BETWEEN_OPS_CAP_S + _DRAIN_CAP_S * (1 + len(op.text) // 50)
+            return _BETWEEN_OPS_TIMEOUT_S + _DRAIN_TIMEOUT_S * (1 + len(op.text) // 50)
         case Click():
-            return _BETWEEN_OPS_CAP_S + 1.0 + 0.05 * op.count
+            return _BETWEEN_OPS_TIMEOUT_S + 1.0 + 0.05 * op.count
         case _:
-            return _BETWEEN_OPS_CAP_S
+            return _BETWEEN_OPS_TIMEOUT_S
 
 
 _POINTER_OPS = (Click, MouseDown, MouseUp, Drag, Scroll)
@@ -251,7 +255,7 @@ _KEY_OPS = (Type, Key, KeyDown, KeyUp)
 
 
 def _must_catch_up(previous: Op, op: Op) -> bool:
-    """Input after a change of device or place is sent only when the guests have acted on the input before (focus, menus)."""
+    """Whether guests must process `previous` first: focus and menus change between devices and positions."""
     if isinstance(previous, _KEY_OPS):
         return isinstance(op, _POINTER_OPS) or (isinstance(previous, Key) and isinstance(op, (Type, Key)))
     return isinstance(previous, _POINTER_OPS) and isinstance(op, (*_POINTER_OPS, *_KEY_OPS))

@@ -1,4 +1,7 @@
-"""Reading an X selection (the clipboard). Invariant: bounded in time and size; what comes back is a guest's word, never more."""
+"""Clipboard: read an X selection, bounded in time and size.
+
+The text is guest-trusted.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,11 @@ from xcffib.xproto import CW, Atom, EventMask, Property, WindowClass
 
 from deskhand.desktop.local.x_connection import XConnection
 
-LIMIT_BYTES = 4 * 1024 * 1024
+MAX_BYTES = 4 * 1024 * 1024
 
 
 def read(connection: XConnection, selection: str, timeout_s: float = 1.0) -> str | None:
-    """Text of `selection` ("CLIPBOARD", "PRIMARY") or None when nobody owns it, it is no text, or the owner is silent."""
+    """Return the text of `selection` ("CLIPBOARD", "PRIMARY"), or None without an owner, text or timely reply."""
     core, atoms = connection.core, connection.atoms
     name = core.InternAtom(False, len(selection), selection).reply().atom
     if core.GetSelectionOwner(name).reply().owner == 0:
@@ -29,7 +32,7 @@ def read(connection: XConnection, selection: str, timeout_s: float = 1.0) -> str
             if answer is None:
                 return None
             if answer.property != 0:
-                data = _take(connection, window, deadline)
+                data = _read_property(connection, window, deadline)
                 return (
                     data.decode("utf-8" if target != Atom.STRING else "latin-1", errors="replace")
                     if data is not None
@@ -51,17 +54,17 @@ def _wait(connection: XConnection, kind: type, deadline: float):
 
 def _get_and_delete(connection: XConnection, window: int):
     return connection.core.GetProperty(
-        True, window, connection.atoms["DESKHAND_SELECTION"], Atom.Any, 0, LIMIT_BYTES // 4
+        True, window, connection.atoms["DESKHAND_SELECTION"], Atom.Any, 0, MAX_BYTES // 4
     ).reply()
 
 
-def _take(connection: XConnection, window: int, deadline: float) -> bytes | None:
-    """The property's bytes; a large selection comes in pieces (ICCCM 2.7.2, INCR), each announced by a property change."""
+def _read_property(connection: XConnection, window: int, deadline: float) -> bytes | None:
+    """Return the property's bytes. Large selections arrive in pieces (ICCCM 2.7.2, INCR)."""
     reply = _get_and_delete(connection, window)
     if reply.type != connection.atoms["INCR"]:
         return bytes(reply.value.buf())
     pieces: list[bytes] = []
-    while sum(map(len, pieces)) < LIMIT_BYTES:
+    while sum(map(len, pieces)) < MAX_BYTES:
         event = _wait(connection, xcffib.xproto.PropertyNotifyEvent, deadline)
         if event is None:
             return None

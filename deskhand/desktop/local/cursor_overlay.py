@@ -1,7 +1,7 @@
-"""The pointer in the picture. Invariant: what is drawn over can be put back exactly.
+"""Cursor overlay: draw the pointer on a screenshot, reversibly.
 
-The X server keeps the pointer out of its pixels (`Connection.hide_pointer`), so that moving it is no drawing, and it is laid over a
-copy here: `out = source + under * (255 - alpha) / 255` for each channel, with premultiplied source pixels (X Rendering Extension,
+The X server keeps the pointer out of its pixels (`XConnection.hide_pointer`), so that moving it causes no damage
+events. Each channel is `source + under * (255 - alpha) / 255` with premultiplied source pixels (X Rendering Extension,
 operator Over).
 """
 
@@ -13,7 +13,10 @@ from deskhand.desktop.local.x_connection import PointerImage
 
 
 def draw_cursor(pixels: np.ndarray, image: PointerImage) -> tuple[int, int, np.ndarray] | None:
-    """Draw on `pixels`, `uint32[H, W]`, in place. Returns (left, top, what was there), or None when it is off the picture."""
+    """Draw on `pixels`, `uint32[H, W]`, in place.
+
+    Return (left, top, covered pixels), or None if the cursor is off screen.
+    """
     height, width = pixels.shape
     image_height, image_width = image.argb.shape
     left, top = image.x - image.hot_x, image.y - image.hot_y

@@ -1,5 +1,7 @@
-"""The embedded desktop: a real X server, window manager and applications, driven from outside. Invariant: input, pixels and files
-never pass through a guest process, and one worker thread does all that blocks, so the event loop never waits.
+"""`LocalDesktop`: a real X server, window manager and applications on this machine.
+
+Input, pixels and files never pass through a guest process. One worker thread makes every blocking X call, so the event
+loop never waits.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from deskhand.desktop.local.clipboard import read as read_selection
 from deskhand.desktop.local.desktop_session import DesktopSession
 from deskhand.desktop.local.fingerprint import Fingerprint
 from deskhand.desktop.local.idempotency_cache import IdempotencyCache
-from deskhand.desktop.local.isolation import Isolation, ResourceLimits, available_isolation
+from deskhand.desktop.local.isolation import IsolationLevel, ResourceLimits, available_isolation
 from deskhand.desktop.local.nul_pipes import NulPipes
 from deskhand.desktop.local.screen_reader import Capture
 from deskhand.desktop.local.x_connection import x_errors
@@ -30,60 +32,61 @@ from deskhand.errors import ConfigError, InfrastructureError
 Result = TypeVar("Result")
 
 CACHED_ACTIONS = 64
-ANSWER_MARGIN_S = 5.0
+REPLY_MARGIN_S = 5.0
 
 
 class LocalDesktop:
-    """Fulfils `StagedDesktop`. `quiet_ms` without change is a settled screen, `cap_s` the longest wait for one.
+    """Implements `StageableDesktop`.
 
-    `crashes_fail` False: programs may be killed, as some tasks ask for; otherwise a crash of one that was launched is an outage.
-    `isolation` None takes the best that the machine allows; asking for "namespaces" where there are none is a `ConfigError`.
-    `capture` None takes the quickest way to the pixels that works (`screen.py`).
+    `settle_ms` without a change is a settled screen, `settle_timeout_s` the maximum wait for one. With `crashes_fail`
+    False, launched programs may be killed, as some tasks require; otherwise a crash fails the desktop.
+    `isolation_level` None selects the best available level; "namespaces" raises `ConfigError` where it is unavailable.
+    `capture` None selects the fastest working method (`screen_reader`).
     """
 
     def __init__(
         self,
         *,
         label: str | None = None,
-        isolation: Isolation | None = None,
+        isolation_level: IsolationLevel | None = None,
         limits: ResourceLimits | None = None,
         crashes_fail: bool = True,
         capture: Capture | None = None,
-        quiet_ms: float = 60.0,
-        cap_s: float = 2.0,
+        settle_ms: float = 60.0,
+        settle_timeout_s: float = 2.0,
     ) -> None:
         self._capture: Capture | None = capture
-        self._wanted_isolation: Isolation | None = isolation
+        self._requested_level: IsolationLevel | None = isolation_level
         self._limits = limits or ResourceLimits()
         self._crashes_fail = crashes_fail
         self.label = label or secrets.token_hex(6)
-        self.quiet_ms = quiet_ms
-        self.cap_s = cap_s
+        self.settle_ms = settle_ms
+        self.settle_timeout_s = settle_timeout_s
         self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix=f"deskhand-desktop-{self.label}")
         self._helpers = ThreadPoolExecutor(max_workers=16, thread_name_prefix=f"deskhand-files-{self.label}")
         self._session: DesktopSession | None = None
-        self._performer: ActionExecutor | None = None
-        self._budgets_s: deque[float] = deque()
-        """Of what was given to the worker and is not done, in its order."""
-        self._done = IdempotencyCache(CACHED_ACTIONS)
-        self._untouched: Frame | None = None
+        self._executor: ActionExecutor | None = None
+        self._pending_budgets_s: deque[float] = deque()
+        """Budgets of the calls submitted to the worker and not finished, in order."""
+        self._cache = IdempotencyCache(CACHED_ACTIONS)
+        self._pristine: Frame | None = None
         self._closed = False
 
     @property
-    def isolation(self) -> Isolation:
-        """What keeps the guests apart from the host. Blocks for some milliseconds when no desktop has been reset yet."""
-        return self._wanted_isolation or available_isolation()[0]
+    def isolation_level(self) -> IsolationLevel:
+        """Isolation level of the guests. Blocks for some milliseconds before the first reset."""
+        return self._requested_level or available_isolation()[0]
 
     async def _call(self, function: Callable[[], Result], budget_s: float) -> Result:
-        """Run on the worker; when it does not come back the X server is ended, which makes it come back with an error.
+        """Run on the worker. Past the time limit the X server is killed, which ends the call with an error.
 
-        Who waits for others to be done has their time too: what looks at a desktop beside something slow must not end it.
+        The limit includes the budgets of the queued calls: a slow action must not make an observation kill the desktop.
         """
         if self._closed:
             raise InfrastructureError(f"desktop {self.label} is closed")
         future = self._worker.submit(function)
-        self._budgets_s.append(budget_s + ANSWER_MARGIN_S)
-        limit_s = sum(self._budgets_s)
+        self._pending_budgets_s.append(budget_s + REPLY_MARGIN_S)
+        limit_s = sum(self._pending_budgets_s)
         waiting = asyncio.wrap_future(future)
         waiting.add_done_callback(self._is_done)
         try:
@@ -95,82 +98,80 @@ class LocalDesktop:
                 and self._session is not None
                 and (failure := self._session.failure())
             ):
-                raise InfrastructureError(
-                    f"desktop {self.label} has failed: {failure}"
-                ) from error  # that is what it comes from
+                raise InfrastructureError(f"desktop {self.label} has failed: {failure}") from error
             raise
         except TimeoutError:
             if future.done():
                 raise
             if self._session is not None:
                 await asyncio.to_thread(self._session.x_server.stop)
-            raise InfrastructureError(f"desktop {self.label} did not answer within {limit_s:g} s") from None
+            raise InfrastructureError(f"desktop {self.label} did not respond within {limit_s:g} s") from None
 
     def _is_done(self, waiting: asyncio.Future[Any]) -> None:
-        self._budgets_s.popleft()
-        _ = waiting.cancelled() or waiting.exception()  # nobody may be left to ask
+        self._pending_budgets_s.popleft()
+        _ = waiting.cancelled() or waiting.exception()  # mark as retrieved: the caller may be gone
 
-    async def _aside(self, function: Callable[..., Result], *arguments: object) -> Result:
-        """Run beside the worker: files and commands need no X connection."""
+    async def _on_helper(self, function: Callable[..., Result], *arguments: object) -> Result:
+        """Run on a helper thread: files and commands need no X connection."""
         if self._closed:
             raise InfrastructureError(f"desktop {self.label} is closed")
         return await asyncio.get_running_loop().run_in_executor(self._helpers, functools.partial(function, *arguments))
 
-    def _parts(self, alive: bool = True) -> tuple[DesktopSession, ActionExecutor]:
+    def _parts(self, check_alive: bool = True) -> tuple[DesktopSession, ActionExecutor]:
         if self._closed:
             raise InfrastructureError(f"desktop {self.label} is closed")
-        if self._session is None or self._performer is None:
-            raise InfrastructureError(f"desktop {self.label} has no session; reset it first")
-        if alive:
+        if self._session is None or self._executor is None:
+            raise InfrastructureError(f"desktop {self.label} has no session; call reset first")
+        if check_alive:
             self._check_alive(self._session)
-        return self._session, self._performer
+        return self._session, self._executor
 
     def _check_alive(self, session: DesktopSession) -> None:
         if failure := session.failure():
             raise InfrastructureError(f"desktop {self.label} has failed: {failure}")
 
     async def reset(self, template: DesktopSpec) -> Frame:
-        """A new X server, window manager and home; a desktop in the state `template` that nobody has touched stays as it is."""
-        if self._untouched is not None and self._session is not None and self._session.template == template:
-            return self._untouched
+        """Start a new X server, window manager and home. A desktop already in this state and unused is kept."""
+        if self._pristine is not None and self._session is not None and self._session.template == template:
+            return self._pristine
 
         def build() -> Frame:
             self._end_session()
             available, reason = available_isolation()
-            if self.isolation == "namespaces" != available:
-                raise ConfigError(f"isolation 'namespaces' is not possible: {reason}; use isolation 'plain'")
-            self._session = DesktopSession(self.label, template, self.isolation, self._limits, self._capture)
-            self._session.box.crashes_fail = self._crashes_fail
-            self._performer = ActionExecutor(self._session, self.quiet_ms / 1000, self.cap_s)
+            if self.isolation_level == "namespaces" != available:
+                raise ConfigError(f"isolation 'namespaces' is not available: {reason}; use isolation 'plain'")
+            self._session = DesktopSession(self.label, template, self.isolation_level, self._limits, self._capture)
+            self._session.jail.crashes_fail = self._crashes_fail
+            self._executor = ActionExecutor(self._session, self.settle_ms / 1000, self.settle_timeout_s)
             with x_errors("starting"):
-                return self._performer.first_frame()
+                return self._executor.first_frame()
 
-        self._untouched = None
-        self._done.clear()
+        self._pristine = None
+        self._cache.clear()
         frame = await self._call(build, 40.0)
-        self._untouched = frame
+        self._pristine = frame
         return frame
 
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
-        """See `Desktop.perform`. Ops that only speak to the trainer (Done, Fail, Answer, Screenshot, Zoom) do nothing here."""
-        session, performer = self._parts(alive=False)
-        plan = performer.plan(ops)
+        """See `Desktop.perform`. Ops for the trainer (Done, Fail, Answer, Screenshot, Zoom) do nothing here."""
+        session, executor = self._parts(check_alive=False)
+        plan = executor.plan(ops)
 
         def perform() -> Frame:
-            if earlier := self._done.get(action_id):
-                return earlier
-            self._done.begin(action_id)
-            frame = performer.perform(plan)
+            if cached := self._cache.get(action_id):
+                return cached
+            self._cache.begin(action_id)
+            frame = executor.perform(plan)
             self._check_alive(session)
-            self._done.finish(action_id, frame)
+            self._cache.finish(action_id, frame)
             return frame
 
-        self._untouched = None
-        return await self._call(perform, plan.longest_s)
+        self._pristine = None
+        return await self._call(perform, plan.budget_s)
 
     async def observe(self) -> Frame:
-        session, performer = self._parts()
-        frame = await self._on_x(performer.observe, "observing", self.cap_s)
+        session, executor = self._parts()
+        frame = await self._on_x(executor.observe, "observing", self.settle_timeout_s)
         self._check_alive(session)
         return frame
 
@@ -185,21 +186,21 @@ class LocalDesktop:
         self, argv: list[str], *, timeout_s: float = 30.0, env: dict[str, str] | None = None, cwd: str | None = None
     ) -> CommandResult:
         session, _ = self._parts()
-        self._untouched = None
-        return await self._aside(session.box.run, argv, timeout_s, env, cwd)
+        self._pristine = None
+        return await self._on_helper(session.jail.run, argv, timeout_s, env, cwd)
 
     async def launch(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None) -> int:
         session, _ = self._parts()
-        self._untouched = None
-        return await self._aside(session.box.launch, argv, env, cwd)
+        self._pristine = None
+        return await self._on_helper(session.jail.launch, argv, env, cwd)
 
     async def launch_piped(
         self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None
     ) -> NulPipes:
-        """Start a program that is talked to by messages on its descriptors 3 and 4; what it says is guest-trusted."""
+        """Start a program that exchanges messages on descriptors 3 and 4; its messages are guest-trusted."""
         session, _ = self._parts()
-        self._untouched = None
-        return await self._aside(session.box.launch_piped, argv, env, cwd)
+        self._pristine = None
+        return await self._on_helper(session.jail.launch_piped, argv, env, cwd)
 
     async def windows(self) -> list[Window]:
         session, _ = self._parts()
@@ -217,24 +218,24 @@ class LocalDesktop:
         self, window: Window, x: int, y: int, width: int | None = None, height: int | None = None
     ) -> Window:
         session, _ = self._parts()
-        self._untouched = None
+        self._pristine = None
         return await self._on_x(
             lambda: windows.place(session.connection, window, x, y, width, height), "placing a window", 3.0
         )
 
     async def activate_window(self, window: Window) -> None:
         session, _ = self._parts()
-        self._untouched = None
+        self._pristine = None
         await self._on_x(lambda: windows.activate(session.connection, window), "activating a window", 2.0)
 
     async def close_window(self, window: Window) -> None:
         session, _ = self._parts()
-        self._untouched = None
+        self._pristine = None
         await self._on_x(lambda: windows.close(session.connection, window), "closing a window", 2.0)
 
     async def socket_inside(self) -> socket.socket:
         session, _ = self._parts()
-        return await self._aside(session.socket_inside)
+        return await self._on_helper(session.socket_inside)
 
     async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
         session, _ = self._parts()
@@ -242,44 +243,44 @@ class LocalDesktop:
 
     async def pull(self, path: str) -> bytes:
         session, _ = self._parts()
-        return await self._aside(session.home.read, path)
+        return await self._on_helper(session.home.read, path)
 
     async def push(self, path: str, data: bytes) -> None:
         session, _ = self._parts()
-        self._untouched = None
-        await self._aside(session.home.write, path, data)
+        self._pristine = None
+        await self._on_helper(session.home.write, path, data)
 
     async def listdir(self, path: str) -> list[str]:
         session, _ = self._parts()
-        return await self._aside(session.home.names, path)
+        return await self._on_helper(session.home.listdir, path)
 
     async def fingerprint(self) -> Fingerprint:
-        """What this desktop is now, as the host sees it; equal for two desktops that an episode could not tell apart."""
-        session, performer = self._parts()
+        """Return the current state as seen by the host; equal for desktops that an episode cannot tell apart."""
+        session, executor = self._parts()
 
         def take() -> Fingerprint:
-            frame = performer.observe()
-            return fingerprint.take(session.connection, session.home.root, session.box.pids(), frame.content_hash)
+            frame = executor.observe()
+            return fingerprint.take(session.connection, session.home.root, session.jail.pids(), frame.content_hash)
 
-        return await self._on_x(take, "taking a fingerprint", self.cap_s)
+        return await self._on_x(take, "taking a fingerprint", self.settle_timeout_s)
 
     async def accessibility_tree(self, *, timeout_s: float = 10.0) -> str | None:
-        """See `accessibility.py`; None unless the template asked for it. It takes `timeout_s` at most, and some for the start."""
+        """See `local.accessibility`; None unless the spec enables it. `timeout_s` excludes the start of the reader."""
         session, _ = self._parts()
         if not session.template.accessibility:
             return None
-        return await self._aside(accessibility.read, session.box, timeout_s)
+        return await self._on_helper(accessibility.read, session.jail, timeout_s)
 
     def processes(self) -> list[int]:
-        """Host process ids of this desktop now (X server, box, guests)."""
+        """Return the host process ids of this desktop (X server, jail, guests)."""
         return self._session.processes() if self._session else []
 
     def parts(self) -> dict[str, list[int]]:
-        """Host process ids by what they are: "x server", "window manager", "applications" (those that were launched)."""
+        """Return host process ids by role: "x server", "window manager", "applications" (launched programs)."""
         session = self._session
         if session is None:
             return {}
-        launched = session.box.launched[session.box.launched.index(session.manager) + 1 :]
+        launched = session.jail.launched[session.jail.launched.index(session.manager) + 1 :]
         return {
             "x server": [session.x_server.process.pid],
             "window manager": [session.manager],
@@ -287,7 +288,7 @@ class LocalDesktop:
         }
 
     def _end_session(self) -> None:
-        session, self._session, self._performer = self._session, None, None
+        session, self._session, self._executor = self._session, None, None
         if session is not None:
             session.close()
 

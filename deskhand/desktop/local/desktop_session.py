@@ -1,5 +1,6 @@
-"""The life of one desktop between two resets. Invariant: everything that it started is gone after `close`, also when the start
-failed.
+"""One desktop between two resets: `DesktopSession`.
+
+Invariant: `close` removes everything that the session started, including after a failed start.
 """
 
 from __future__ import annotations
@@ -20,71 +21,69 @@ from deskhand.desktop.local import (
     accessibility,
     egress_proxy,
     home_template,
+    isolation,
     network_namespace,
     processes,
     resource_monitor,
     theme,
     windows,
 )
-from deskhand.desktop.local import (
-    isolation as isolation_module,
-)
 from deskhand.desktop.local.home import Home
-from deskhand.desktop.local.isolation import Isolation, ResourceLimits
+from deskhand.desktop.local.isolation import IsolationLevel, ResourceLimits
 from deskhand.desktop.local.jail import Jail
 from deskhand.desktop.local.runtime_dir import runtime
-from deskhand.desktop.local.screen_reader import Capture, ScreenReader, can_be_mapped, open_screen_reader
+from deskhand.desktop.local.screen_reader import Capture, ScreenReader, is_mappable, open_screen_reader
 from deskhand.desktop.local.x_connection import XConnection, x_errors
 from deskhand.desktop.local.xserver import XServer
 from deskhand.errors import ConfigError, InfrastructureError
 
 BUS_START_S = 10.0
-SOCKETS_AT_A_TIME = 16
-_link_numbers = itertools.count(1)
-OWN_DISK_MIB = 48
-"""For the screen, the logs and the output of commands, beside what the guests may have."""
+SOCKET_BATCH = 16
+_tmp_link_numbers = itertools.count(1)
+HOST_DISK_MIB = 48
+"""Disk for the screen, logs and command output, in addition to the guests' limit."""
 
 
 class DesktopSession:
-    """Builds an X server, a box and a window manager for `template`. Raises `ConfigError` or `InfrastructureError`.
+    """X server, jail and window manager for `template`. Raises `ConfigError` or `InfrastructureError`.
 
-    `capture` None takes the quickest way to the pixels that works.
+    `capture` None selects the fastest working method.
     """
 
     def __init__(
         self,
         label: str,
         template: DesktopSpec,
-        isolation: Isolation,
+        isolation_level: IsolationLevel,
         limits: ResourceLimits | None = None,
         capture: Capture | None = None,
     ) -> None:
         self.template = template
-        self.look = theme.theme(template.name)
+        self.theme = theme.get_theme(template.name)
         owner = runtime()
         self.folder = owner.folder / f"{label}-{time.monotonic_ns():x}"
-        self._user = isolation_module.GuestUser()
-        self.folder.mkdir(mode=0o711 if isolation_module.guest_uids() else 0o700)
+        self._user = isolation.GuestUser()
+        self.folder.mkdir(mode=0o711 if isolation.guest_uids() else 0o700)
         limits = limits or ResourceLimits()
-        self._disk_is_bounded = isolation_module.size_limited_folder(self.folder, limits.disk_mib + OWN_DISK_MIB)
-        self._link: Path | None = None
+        self._is_disk_limited = isolation.size_limited_folder(self.folder, limits.disk_mib + HOST_DISK_MIB)
+        self._tmp_link: Path | None = None
         self._sockets: list[socket.socket] = []
         self._sockets_lock = threading.Lock()
         self._parts: list[XServer | Jail | XConnection | ScreenReader | egress_proxy.EgressProxy] = []
         try:
-            self._start(label, owner.token, isolation, limits, capture)
+            self._start(label, owner.token, isolation_level, limits, capture)
         except BaseException:
             self.close()
             raise
 
     def _start(
-        self, label: str, token: str, isolation: Isolation, limits: ResourceLimits, capture: Capture | None
+        self, label: str, token: str, isolation_level: IsolationLevel, limits: ResourceLimits, capture: Capture | None
     ) -> None:
         labels = {processes.OWNER_LABEL: token, processes.LEASE_LABEL: label}
         self.x_server = self._start_x_server(labels, capture)
         (self.folder / "display").write_text(str(self.x_server.number))
-        files = catalog.home_files() | theme.home_files(self.look)
-        template = home_template.template_folder(runtime().folder / "templates", files, theme.home_folders())
+        files = catalog.home_files() | theme.home_files(self.theme)
+        template = home_template.template_folder(runtime().folder / "templates", files, theme.home_directories())
         home_folder = home_template.make_home(template, self.folder, home_template.best_method(runtime().folder)[0])
         self.connection = XConnection(self.x_server.name, self.x_server.cookie)
         self._parts.append(self.connection)
@@ -92,37 +91,31 @@ class DesktopSession:
             self._paint_root()
         binds = [self.x_server.socket_path, self.x_server.authority]
         uid = self._user.uid
-        if isolation == "plain":
-            binds.append(self._write_stand_ins())
-        isolation_module.chown_to_guest(self.x_server.authority, uid)
-        if self.template.network and isolation != "namespaces":
-            raise ConfigError(
-                "destinations in the network need isolation 'namespaces'; leave the template's network empty"
-            )
+        if isolation_level == "plain":
+            binds.append(self._write_wrappers())
+        isolation.chown_to_guest(self.x_server.authority, uid)
+        if self.template.network and isolation_level != "namespaces":
+            raise ConfigError("network destinations need isolation 'namespaces'; remove the spec's network")
         allowed = [egress_proxy.parse_destination(text) for text in self.template.network]
-        self.box = Jail(
-            self.folder, home_folder, label, token, self._environment(isolation), binds, isolation, uid, limits
-        )
-        self._parts.append(self.box)
-        resource_monitor.monitor(self.box, limits, disk=not self._disk_is_bounded)
+        environment = self._environment(isolation_level)
+        self.jail = Jail(self.folder, home_folder, label, token, environment, binds, isolation_level, uid, limits)
+        self._parts.append(self.jail)
+        resource_monitor.monitor(self.jail, limits, checks_disk=not self._is_disk_limited)
         if allowed:
-            self._parts.append(
-                egress_proxy.EgressProxy(
-                    network_namespace.listener(self.box.first_pid(), egress_proxy.PORT, uid), allowed
-                )
-            )
-        self.home = Home(home_folder, self.box.guest_home, uid)
+            listener = network_namespace.listener(self.jail.first_pid(), egress_proxy.PORT, uid)
+            self._parts.append(egress_proxy.EgressProxy(listener, allowed))
+        self.home = Home(home_folder, self.jail.guest_home, uid)
         if self.template.accessibility:
-            self._start_bus(isolation)
+            self._start_bus(isolation_level)
         try:
-            self.manager = self.box.launch(
-                ["openbox", "--config-file", f"{self.box.guest_home}/.config/openbox/rc.xml", "--sm-disable"],
-                needed=True,
+            self.manager = self.jail.launch(
+                ["openbox", "--config-file", f"{self.jail.guest_home}/.config/openbox/rc.xml", "--sm-disable"],
+                required=True,
             )
         except ConfigError as error:
-            raise ConfigError("openbox is not installed; apt-get install openbox") from error
+            raise ConfigError("openbox: not installed; apt-get install openbox") from error
         for pid in (self.x_server.process.pid, self.manager):
-            processes.prefer(pid)
+            processes.raise_priority(pid)
         self.screen = open_screen_reader(
             self.x_server, self.connection, self.template.width, self.template.height, capture
         )
@@ -130,61 +123,60 @@ class DesktopSession:
         with x_errors("starting the window manager"):
             windows.wait_window_manager(self.connection)
 
-    def _write_stand_ins(self) -> Path:
-        """The folder with programs that stand in for those that do not start as they are at the plain level."""
+    def _write_wrappers(self) -> Path:
+        """Write wrappers for programs that need one at the plain level; return their directory."""
         folder = self.folder / "bin"
         folder.mkdir(mode=0o755)
         for profile in catalog.PROFILES.values():
-            for name, script in profile.plain.items() if profile.installed else ():
+            for name, script in profile.plain_wrappers.items() if profile.installed else ():
                 (folder / name).write_text(script)
                 (folder / name).chmod(0o755)
         return folder
 
     def _start_x_server(self, labels: dict[str, str], capture: Capture | None) -> XServer:
-        """One that shares memory when that is asked for, or when its own cannot be mapped."""
+        """Start a server; with shared memory if requested, or if its framebuffer cannot be mapped."""
         width, height = self.template.width, self.template.height
         environment = {"PATH": "/usr/bin:/bin"} | labels
         server = XServer(self.folder, width, height, environment, shared_memory=capture == "shared")
         self._parts.append(server)
-        if capture is None and not can_be_mapped(server, width, height):
+        if capture is None and not is_mappable(server, width, height):
             server.stop()
             server = self._parts[-1] = XServer(self.folder, width, height, environment, shared_memory=True)
         return server
 
     def _paint_root(self) -> None:
         core, root = self.connection.core, self.connection.root
-        core.ChangeWindowAttributes(root, xcffib.xproto.CW.BackPixel, [int(self.look.background, 16)])
+        core.ChangeWindowAttributes(root, xcffib.xproto.CW.BackPixel, [int(self.theme.background, 16)])
         core.ClearArea(False, root, 0, 0, 0, 0)
-        resources = theme.x_resources(self.look).encode()
+        resources = theme.x_resources(self.theme).encode()
         self.connection.set_string(root, xcffib.xproto.Atom.RESOURCE_MANAGER, xcffib.xproto.Atom.STRING, resources)
         self.connection.sync()
 
-    def _start_bus(self, isolation: Isolation) -> None:
-        """Programs look for it when they start, so it has to be there before them."""
-        if isolation == "plain" and not isolation_module.has_name(self._user.uid):
+    def _start_bus(self, isolation_level: IsolationLevel) -> None:
+        """Start the session bus. Programs look it up at start, so it must exist before them."""
+        if isolation_level == "plain" and not isolation.has_name(self._user.uid):
             raise ConfigError(
-                "the bus of the accessibility tree serves no user without a name: it needs isolation 'namespaces'; "
-                "or leave the tree out (accessibility=False in the template, deskhand serve --no-accessibility)"
+                "accessibility: the session bus needs a user with a name, or isolation 'namespaces'; "
+                "disable the tree (accessibility=False, deskhand serve desktops --no-accessibility)"
             )
-        place = f"{isolation_module.runtime_folder(self.folder, isolation)}/bus"
+        bus_path = f"{isolation.guest_runtime_dir(self.folder, isolation_level)}/bus"
         try:
-            self.box.launch(
-                ["dbus-daemon", "--session", "--nofork", "--nopidfile", f"--address=unix:path={place}"], needed=True
+            self.jail.launch(
+                ["dbus-daemon", "--session", "--nofork", "--nopidfile", f"--address=unix:path={bus_path}"],
+                required=True,
             )
         except ConfigError as error:
-            raise ConfigError("dbus-daemon is not installed; apt-get install dbus") from error
-        there = self.box.run(["sh", "-c", 'until [ -S "$0" ]; do sleep 0.01; done', place], BUS_START_S)
-        if there.returncode != 0:
+            raise ConfigError("dbus-daemon: not installed; apt-get install dbus") from error
+        result = self.jail.run(["sh", "-c", 'until [ -S "$0" ]; do sleep 0.01; done', bus_path], BUS_START_S)
+        if result.returncode != 0:
             raise InfrastructureError(f"the desktop's session bus did not start within {BUS_START_S:g} s")
 
-    def _environment(self, isolation: Isolation) -> dict[str, str]:
-        telling = self.template.accessibility
-        plain = isolation == "plain"
-        bus = f"unix:path={isolation_module.runtime_folder(self.folder, isolation)}/bus"
-        told = accessibility.environment(bus) if telling else accessibility.SILENT
+    def _environment(self, isolation_level: IsolationLevel) -> dict[str, str]:
+        plain = isolation_level == "plain"
+        bus = f"unix:path={isolation.guest_runtime_dir(self.folder, isolation_level)}/bus"
         return (
             catalog.environment()
-            | told
+            | (accessibility.environment(bus) if self.template.accessibility else accessibility.DISABLED_ENVIRONMENT)
             | {
                 "DISPLAY": self.x_server.name,
                 "XAUTHORITY": str(self.x_server.authority),
@@ -204,52 +196,54 @@ class DesktopSession:
                 "GTK_OVERLAY_SCROLLING": "0",
                 "GTK_IM_MODULE": "gtk-im-context-simple",
                 **(egress_proxy.proxy_environment() if self.template.network else {}),
-                **(self._plain_places() if plain else {}),
+                **(self._plain_tmp_variables() if plain else {}),
             }
         )
 
     def socket_inside(self) -> socket.socket:
-        """A TCP socket of the guests' network, not connected. Raises `ConfigError` at the plain level, where they have none."""
-        if self.box.isolation != "namespaces":
-            raise ConfigError(
-                "guests can be called at their ports only with isolation 'namespaces': otherwise they have no network"
-            )
+        """Return an unconnected TCP socket in the guests' network.
+
+        Raises `ConfigError` at the plain level, which has no guest network.
+        """
+        if self.jail.isolation_level != "namespaces":
+            raise ConfigError("guest ports are reachable only with isolation 'namespaces'")
         with self._sockets_lock:
             if not self._sockets:
-                self._sockets = network_namespace.sockets(self.box.first_pid(), SOCKETS_AT_A_TIME, self._user.uid)
+                self._sockets = network_namespace.sockets(self.jail.first_pid(), SOCKET_BATCH, self._user.uid)
             return self._sockets.pop()
 
-    def _plain_places(self) -> dict[str, str]:
-        """Where guests of the plain level have their temporary files, by a short name: that of a socket may have 107 bytes, and
-        LibreOffice's own part of it has 63.
+    def _plain_tmp_variables(self) -> dict[str, str]:
+        """Point temporary directories at a short link.
+
+        A socket path may have 107 bytes, and LibreOffice's own part takes 63.
         """
-        isolation_module.shared_folders_are_closed()
-        self._link = runtime().folder / f"t{next(_link_numbers)}"
-        self._link.symlink_to(self.folder / "tmp")
-        return dict.fromkeys(("TMPDIR", "XDG_RUNTIME_DIR", "OSL_SOCKET_PATH"), str(self._link))
+        isolation.close_shared_tmp()
+        self._tmp_link = runtime().folder / f"t{next(_tmp_link_numbers)}"
+        self._tmp_link.symlink_to(self.folder / "tmp")
+        return dict.fromkeys(("TMPDIR", "XDG_RUNTIME_DIR", "OSL_SOCKET_PATH"), str(self._tmp_link))
 
     def processes(self) -> list[int]:
-        """Host process ids of the X server and everything in the box."""
-        return [self.x_server.process.pid, *self.box.pids()]
+        """Return the host process ids of the X server and the jail."""
+        return [self.x_server.process.pid, *self.jail.pids()]
 
     def failure(self) -> str | None:
-        """Why this desktop is no longer what it was, or None."""
-        return self.box.failure or (None if self.x_server.alive() else "its X server has ended")
+        """Return why this desktop failed, or None."""
+        return self.jail.failure or (None if self.x_server.is_running() else "its X server has exited")
 
     def busy(self) -> bool:
-        """Whether the X server or a guest runs or waits for a processor."""
-        return self.x_server.busy() or self.box.busy()
+        """Return whether the X server or a guest runs or waits for the CPU."""
+        return self.x_server.busy() or self.jail.busy()
 
     def close(self) -> None:
-        """End everything and remove the folder. Idempotent."""
+        """Stop every process and remove the folder. Idempotent."""
         with self._sockets_lock:
             while self._sockets:
                 self._sockets.pop().close()
         for part in reversed(self._parts):
             part.stop() if isinstance(part, XServer) else part.close()
         self._parts.clear()
-        if self._link is not None:
-            self._link.unlink(missing_ok=True)
+        if self._tmp_link is not None:
+            self._tmp_link.unlink(missing_ok=True)
         self._user.close()
-        isolation_module.unbound_folders(self.folder)
+        isolation.unmount_below(self.folder)
         shutil.rmtree(self.folder, ignore_errors=True)

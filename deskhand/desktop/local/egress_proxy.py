@@ -1,11 +1,10 @@
-"""The way out of a desktop: an HTTP proxy on the host that knows the destinations of a task.
+"""Egress proxy: an HTTP proxy on the host that allows only a task's network destinations.
 
-Invariant: nothing but the destinations that a task names is ever connected to, and a name is never a way to the host or its
-neighbours.
+The jail's network has only a loopback interface. A listener is created inside it (`network_namespace`) and served from
+the host, so guests can neither replace nor stop the proxy. There is no other route and no DNS in the jail: programs
+that do not use the HTTP proxy have no network.
 
-The box has a network of its own with nothing but a loopback. A listener is made inside it (`netns.py`) and served from here, so the
-guest can neither replace nor end the proxy. There is no other way out and no name service in the box: what does not speak to an
-HTTP proxy has no network.
+Invariant: only destinations named by the task are connected to, and a name never resolves to a private address.
 """
 
 from __future__ import annotations
@@ -21,32 +20,35 @@ from urllib.parse import urlsplit
 
 from deskhand.errors import ConfigError
 
-HEAD_LIMIT_BYTES = 16 * 1024
+MAX_HEAD_BYTES = 16 * 1024
 HEAD_TIMEOUT_S = 15.0
 IDLE_TIMEOUT_S = 120.0
-CONNECTIONS = 64
+MAX_CONNECTIONS = 64
 PORT = 3128
-"""Of the guest's loopback."""
-USUAL_PORTS = (80, 443)
+"""Proxy port on the guest's loopback interface."""
+DEFAULT_PORTS = (80, 443)
 _CHUNK = 64 * 1024
 
 
 @dataclass(frozen=True)
 class Destination:
-    """A host name (`*.` in front: any name below it) or an address, and a port (None: the usual ones of the web)."""
+    """A host name (`*.` prefix: any subdomain) or address, and a port (None: 80 and 443)."""
 
     host: str
     port: int | None
 
     def allows(self, host: str, port: int) -> bool:
-        if port != self.port and not (self.port is None and port in USUAL_PORTS):
+        if port != self.port and not (self.port is None and port in DEFAULT_PORTS):
             return False
         host = host.lower().rstrip(".")
         return host.endswith(self.host[1:]) if self.host.startswith("*.") else host == self.host
 
 
 def parse_destination(text: str) -> Destination:
-    """`example.org`, `*.example.org:443`, `127.0.0.1:8000`, `[::1]:8000`. Raises `ConfigError` for anything else."""
+    """Parse `example.org`, `*.example.org:443`, `127.0.0.1:8000` or `[::1]:8000`.
+
+    Raises `ConfigError` if `text` is invalid.
+    """
     parts = urlsplit(f"//{text}")
     try:
         host, port = parts.hostname or "", parts.port
@@ -61,22 +63,20 @@ def parse_destination(text: str) -> Destination:
         or parts.query
         or any(letter.isspace() for letter in text)
     ):
-        raise ConfigError(
-            f"network destination {text!r}: write a host name or an address, with :port where it is not 80 or 443"
-        )
+        raise ConfigError(f"network: invalid destination {text!r}; use HOST or HOST:PORT")
     return Destination(host.lower().rstrip("."), port)
 
 
 def proxy_environment() -> dict[str, str]:
-    """What tells the guest's programs of the gate."""
+    """Return the proxy variables of guest programs."""
     address = f"http://127.0.0.1:{PORT}"
-    inside = "localhost,127.0.0.1,::1"
-    told = {"http_proxy": address, "https_proxy": address, "no_proxy": inside}
-    return told | {name.upper(): value for name, value in told.items()}
+    local_hosts = "localhost,127.0.0.1,::1"
+    variables = {"http_proxy": address, "https_proxy": address, "no_proxy": local_hosts}
+    return variables | {name.upper(): value for name, value in variables.items()}
 
 
 class EgressProxy:
-    """Serves `listener` (which it closes) until `close`. `refused` keeps the first destinations that were not allowed."""
+    """Serves `listener` (and closes it) until `close`. `refused` lists the first destinations that were denied."""
 
     def __init__(self, listener: socket.socket, allowed: list[Destination]) -> None:
         self._listener = listener
@@ -85,7 +85,7 @@ class EgressProxy:
         self._lock = threading.Lock()
         self._closed = False
         self.refused: list[str] = []
-        threading.Thread(target=self._accept, name="deskhand-gate", daemon=True).start()
+        threading.Thread(target=self._accept, name="deskhand-egress", daemon=True).start()
 
     def _accept(self) -> None:
         while not self._closed:
@@ -94,23 +94,23 @@ class EgressProxy:
             except OSError:
                 return
             with self._lock:
-                full = len(self._open) >= CONNECTIONS
-            if full:
+                is_full = len(self._open) >= MAX_CONNECTIONS
+            if is_full:
                 with client, contextlib.suppress(OSError):
                     client.settimeout(0.05)
-                    client.recv(HEAD_LIMIT_BYTES)  # closed with something unread, the answer would be lost
-                    _answer(client, "503 Too Many Connections")
+                    client.recv(MAX_HEAD_BYTES)  # closing with unread data would discard the response
+                    _respond(client, "503 Too Many Connections")
             else:
                 threading.Thread(
-                    target=self._serve, args=(client,), name="deskhand-gate-connection", daemon=True
+                    target=self._serve, args=(client,), name="deskhand-egress-connection", daemon=True
                 ).start()
 
     @contextlib.contextmanager
-    def _kept(self, connection: socket.socket):
+    def _tracked(self, connection: socket.socket):
         with self._lock:
             if self._closed:
                 connection.close()
-                raise OSError("the gate is closed")
+                raise OSError("the proxy is closed")
             self._open.add(connection)
         try:
             yield connection
@@ -120,53 +120,53 @@ class EgressProxy:
             connection.close()
 
     def _serve(self, client: socket.socket) -> None:
-        with contextlib.suppress(OSError, ValueError), self._kept(client):
+        with contextlib.suppress(OSError, ValueError), self._tracked(client):
             head, rest = _read_head(client)
             method, target, version = head[0].split(" ", 2)
             tunnel = method.upper() == "CONNECT"
             parts = urlsplit(f"//{target}" if tunnel else target)
             host, port = parts.hostname, parts.port or (443 if tunnel else 80)
             if not host or (not tunnel and parts.scheme != "http"):
-                _answer(client, "400 Bad Request")
+                _respond(client, "400 Bad Request")
                 return
-            address = self._address(host, port)
+            address = self._resolve(host, port)
             if address is None:
-                _answer(client, "403 Forbidden", f"{host}:{port} is not allowed to this desktop\n")
+                _respond(client, "403 Forbidden", f"{host}:{port} is not allowed to this desktop\n")
                 return
             try:
                 server = socket.create_connection(address, timeout=HEAD_TIMEOUT_S)
             except OSError as error:
-                _answer(client, "502 Bad Gateway", f"{host}:{port}: {error.strerror or error}\n")
+                _respond(client, "502 Bad Gateway", f"{host}:{port}: {error.strerror or error}\n")
                 return
-            with self._kept(server):
+            with self._tracked(server):
                 if tunnel:
                     client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
                     server.sendall(rest)
                 else:
                     server.sendall(
-                        _request(method, parts.path or "/", parts.query, version, host, port, head[1:]) + rest
+                        _rewrite_request(method, parts.path or "/", parts.query, version, host, port, head[1:]) + rest
                     )
-                _join(client, server)
+                _relay(client, server)
 
-    def _address(self, host: str, port: int) -> tuple[str, int] | None:
-        """Where to connect to, or None when that is not allowed. A name may not lead to an address that is not public."""
+    def _resolve(self, host: str, port: int) -> tuple[str, int] | None:
+        """Return the address to connect to, or None if it is denied. Names must resolve to a public address."""
         if not any(entry.allows(host, port) for entry in self._allowed):
-            self._note(host, port)
+            self._record_refusal(host, port)
             return None
         with contextlib.suppress(ValueError):
             return str(ipaddress.ip_address(host)), port
         for _, _, _, _, found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
             if ipaddress.ip_address(found[0]).is_global:
                 return str(found[0]), port
-        self._note(host, port)
+        self._record_refusal(host, port)
         return None
 
-    def _note(self, host: str, port: int) -> None:
+    def _record_refusal(self, host: str, port: int) -> None:
         if len(self.refused) < 100:
             self.refused.append(f"{host}:{port}")
 
     def close(self) -> None:
-        """End every connection. Idempotent."""
+        """Close every connection. Idempotent."""
         with self._lock:
             self._closed = True
             connections = [self._listener, *self._open]
@@ -177,49 +177,51 @@ class EgressProxy:
 
 
 def _read_head(client: socket.socket) -> tuple[list[str], bytes]:
-    """The lines of a request up to the empty one, and what came after it. Raises `ValueError` or `OSError`."""
+    """Return the header lines of a request and the bytes after them. Raises `ValueError` or `OSError`."""
     data, deadline = b"", time.monotonic() + HEAD_TIMEOUT_S
     while b"\r\n\r\n" not in data:
         client.settimeout(max(0.01, deadline - time.monotonic()))
         chunk = client.recv(4096)
         data += chunk
-        if not chunk or len(data) > HEAD_LIMIT_BYTES:
-            raise ValueError("no request")
+        if not chunk or len(data) > MAX_HEAD_BYTES:
+            raise ValueError("incomplete request")
     head, _, rest = data.partition(b"\r\n\r\n")
     return head.decode("latin-1").split("\r\n"), rest
 
 
-def _request(method: str, path: str, query: str, version: str, host: str, port: int, headers: list[str]) -> bytes:
-    """A request as the server itself takes it: one connection, one request, so that no second destination slips in."""
+def _rewrite_request(
+    method: str, path: str, query: str, version: str, host: str, port: int, headers: list[str]
+) -> bytes:
+    """Return an origin-form request with `Connection: close`, so that no second destination can follow."""
     dropped = ("proxy-", "connection:", "keep-alive:", "host:", "upgrade:")
-    kept = [line for line in headers if not line.lower().startswith(dropped)]
+    forwarded = [line for line in headers if not line.lower().startswith(dropped)]
     name = f"[{host}]" if ":" in host else host
     lines = [
         f"{method} {path}{'?' + query if query else ''} {version}",
         f"Host: {name}{'' if port == 80 else f':{port}'}",
-        *kept,
+        *forwarded,
     ]
     return "\r\n".join([*lines, "Connection: close", "", ""]).encode("latin-1")
 
 
-def _answer(client: socket.socket, status: str, text: str = "") -> None:
+def _respond(client: socket.socket, status: str, text: str = "") -> None:
     body = text.encode()
     head = f"HTTP/1.1 {status}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     with contextlib.suppress(OSError):
         client.sendall(head.encode() + body)
 
 
-def _join(one: socket.socket, other: socket.socket) -> None:
-    """Pass bytes both ways until both sides have ended or nothing has come for long."""
-    waiting = select.poll()
+def _relay(one: socket.socket, other: socket.socket) -> None:
+    """Copy bytes in both directions until both sides have closed or are idle for `IDLE_TIMEOUT_S`."""
+    poller = select.poll()
     sides = {one.fileno(): (one, other), other.fileno(): (other, one)}
     for descriptor in sides:
-        waiting.register(descriptor, select.POLLIN)
+        poller.register(descriptor, select.POLLIN)
     for side in (one, other):
         side.settimeout(IDLE_TIMEOUT_S)
     open_sides = len(sides)
     while open_sides:
-        ready = waiting.poll(IDLE_TIMEOUT_S * 1000)
+        ready = poller.poll(IDLE_TIMEOUT_S * 1000)
         if not ready:
             return
         for descriptor, _ in ready:
@@ -228,6 +230,6 @@ def _join(one: socket.socket, other: socket.socket) -> None:
             if data:
                 sink.sendall(data)
                 continue
-            waiting.unregister(descriptor)
+            poller.unregister(descriptor)
             open_sides -= 1
             sink.shutdown(socket.SHUT_WR)

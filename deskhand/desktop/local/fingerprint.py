@@ -1,7 +1,7 @@
-"""What an episode starts with, in a few words. Invariant: desktops that differ in screen, windows, files, programs, keyboard or the
-clipboard's owner have fingerprints that differ; times, owners and process numbers do not count.
+"""Fingerprint of a desktop, used to check that resets restore the same start state.
 
-Everything is read by the host; what a guest wrote is only hashed.
+Desktops that differ in screen, windows, files, programs, keyboard or clipboard owner have different fingerprints;
+times, file owners and process ids are ignored. The host reads everything; guest content is only hashed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 from deskhand.desktop.local import processes, windows
 from deskhand.desktop.local.x_connection import XConnection
 
-LARGEST_FILE_BYTES = 64 * 1024 * 1024
+MAX_FILE_BYTES = 64 * 1024 * 1024
 _SELECTIONS = ("PRIMARY", "SECONDARY", "CLIPBOARD")
 
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """One short hash or text for each part."""
+    """A short hash or text for each part."""
 
     screen: str
     pointer: tuple[int, int]
@@ -30,19 +30,19 @@ class Fingerprint:
     home: str
     keyboard: str
     selections: tuple[str, ...]
-    """Those that somebody owns."""
+    """Selections that have an owner."""
 
     def differs_from(self, other: Fingerprint) -> list[str]:
-        """One line for each part that is not the same."""
+        """Return one line for each part that differs."""
         return [
-            f"{name}: {mine} is not {theirs}"
+            f"{name}: {mine} != {theirs}"
             for name, mine in vars(self).items()
             if mine != (theirs := getattr(other, name))
         ]
 
 
 def take(connection: XConnection, home: Path, pids: list[int], screen: str) -> Fingerprint:
-    """`screen` is the hash of the settled pixels."""
+    """Return the fingerprint; `screen` is the hash of the settled pixels."""
     core = connection.core
     setup = connection.setup
     mapping = core.GetKeyboardMapping(setup.min_keycode, setup.max_keycode - setup.min_keycode + 1).reply()
@@ -50,19 +50,19 @@ def take(connection: XConnection, home: Path, pids: list[int], screen: str) -> F
         core.GetSelectionOwner(core.InternAtom(False, len(name), name).reply().atom).reply().owner
         for name in _SELECTIONS
     ]
-    shown = [f"{w.wm_class} '{w.title}' {w.x},{w.y} {w.width}x{w.height}" for w in windows.list_windows(connection)]
+    titles = [f"{w.wm_class} '{w.title}' {w.x},{w.y} {w.width}x{w.height}" for w in windows.list_windows(connection)]
     return Fingerprint(
         screen=screen,
         pointer=connection.pointer(),
-        windows=tuple(shown),
-        programs=tuple(sorted(filter(None, map(_program, pids)))),
+        windows=tuple(titles),
+        programs=tuple(sorted(filter(None, map(_program_name, pids)))),
         home=home_digest(home),
         keyboard=hashlib.sha256(bytes(mapping.keysyms.buf())).hexdigest()[:16],
         selections=tuple(name for name, owner in zip(_SELECTIONS, owners, strict=True) if owner),
     )
 
 
-def _program(pid: int) -> str:
+def _program_name(pid: int) -> str:
     try:
         return Path(f"/proc/{pid}/comm").read_text().strip() if processes.state(pid) not in ("", "Z") else ""
     except OSError:
@@ -70,7 +70,7 @@ def _program(pid: int) -> str:
 
 
 def home_digest(root: Path) -> str:
-    """Of every name, kind, mode, link target and content below `root`; no link is followed and no owner or time counts."""
+    """Hash every name, type, mode, link target and content below `root`. Links are not followed."""
     digest = hashlib.sha256()
     for base, folders, files in os.walk(root):
         folders.sort()
@@ -89,5 +89,5 @@ def home_digest(root: Path) -> str:
 def _content(path: Path) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(descriptor, "rb") as file:
-        data = file.read(LARGEST_FILE_BYTES + 1)
+        data = file.read(MAX_FILE_BYTES + 1)
     return hashlib.sha256(data).digest() + len(data).to_bytes(8, "big")

@@ -1,7 +1,7 @@
-"""The screen's pixels, read from the X server's memory. Invariant: what is mapped is the whole screen, of the right size and kind.
+"""Framebuffer: the screen's pixels, read from the X server's memory.
 
-`Xvfb -fbdir` keeps the screen in a file of the X window dump format: big-endian 32-bit header words, a colour map of
-12-byte entries, then rows of little-endian BGRX.
+`Xvfb -fbdir` keeps the screen in an X window dump file: 32-bit big-endian header words, a color map of 12-byte entries,
+then rows of little-endian BGRX.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ PIXEL_MASK = np.uint32(0x00FFFFFF)
 
 
 class Framebuffer:
-    """Maps the dump file at `path`. Raises `FrameError` when it is not a `width` x `height` screen of 32-bit pixels."""
+    """Map the dump file at `path`. Raises `FrameError` unless it is a `width` x `height` screen of 32-bit pixels."""
 
-    at_once = False
+    is_atomic = False
 
     def __init__(self, path: Path, width: int, height: int) -> None:
         with path.open("rb") as file:
             self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         words = struct.unpack(">25I", self._map[:100])
         header_size, version, found_width, found_height = words[0], words[1], words[4], words[5]
-        bits_per_pixel, bytes_per_line, colours = words[11], words[12], words[19]
+        bits_per_pixel, bytes_per_line, colors = words[11], words[12], words[19]
         if version != _XWD_VERSION or bits_per_pixel != 32 or words[7] != 0:
             raise FrameError(f"{path}: not a little-endian 32-bit X window dump")
         if (found_width, found_height) != (width, height):
-            raise FrameError(f"{path}: screen is {found_width}x{found_height}, wanted {width}x{height}")
-        offset = header_size + colours * 12
+            raise FrameError(f"{path}: expected a {width}x{height} screen, got {found_width}x{found_height}")
+        offset = header_size + colors * 12
         if len(self._map) < offset + bytes_per_line * height:
             raise FrameError(f"{path}: truncated")
         rows = np.frombuffer(self._map, dtype="<u4", count=bytes_per_line // 4 * height, offset=offset)
         self.live = rows.reshape(height, bytes_per_line // 4)[:, :width]
-        """`uint32[H, W]`: the screen as it is at this moment; it changes under the reader."""
+        """`uint32[H, W]`: the current screen; it changes while it is read."""
 
     def close(self) -> None:
-        """Let go of the file. A picture that was taken stays; `live` is gone."""
+        """Unmap the file. Copies stay valid; `live` does not."""
         del self.live
         self._map.close()
 
     def copy(self) -> np.ndarray:
-        """`uint32[H, W]` with the undefined fourth byte set to zero."""
+        """Return `uint32[H, W]` with the undefined fourth byte set to zero."""
         return self.live & PIXEL_MASK
 
 
 def check_not_black(pixels: np.ndarray) -> None:
-    """Raises `FrameError` for an all-black screen: the root window is never black, so nothing was drawn."""
+    """Raise `FrameError` if the screen is all black: the root window never is, so nothing was drawn."""
     if not pixels.any():
-        raise FrameError("the screen is black; the X server has drawn nothing")
+        raise FrameError("the screen is black: the X server has not drawn anything")
 
 
 def changed_bbox(before: np.ndarray | None, after: np.ndarray) -> tuple[int, int, int, int] | None:
-    """The half-open box (left, top, right, bottom) of the pixels that differ, or None."""
+    """Return the half-open box (left, top, right, bottom) of the changed pixels, or None."""
     if before is None or before.shape != after.shape:
         return (0, 0, after.shape[1], after.shape[0])
     different = before != after
@@ -69,7 +69,10 @@ def changed_bbox(before: np.ndarray | None, after: np.ndarray) -> tuple[int, int
 
 
 class PixelHash:
-    """A 64-bit universal hash: the sum of pixel words times fixed random odd numbers, modulo 2^64. The same in every process."""
+    """64-bit universal hash, equal in every process.
+
+    The sum of pixel words times fixed random odd numbers, modulo 2^64.
+    """
 
     def __init__(self, width: int, height: int) -> None:
         generator = np.random.default_rng(20_240_229)

@@ -1,7 +1,9 @@
-"""A guest's home folder seen from the host. Invariant: no path that a guest made leads the host out of the home.
+"""A guest's home folder, accessed from the host.
 
-Every step of a path is opened without following links, relative to the folder before it, so that nothing can be swapped
-in between. Where guests have a user id of their own, the host's hand has no more rights on the files than they have.
+Each path component is opened relative to its parent without following links, so nothing can be swapped in between.
+Where guests have their own user id, the host accesses files with that user's rights.
+
+Invariant: no path that a guest created leads the host out of the home.
 """
 
 from __future__ import annotations
@@ -16,17 +18,17 @@ from pathlib import Path, PurePosixPath
 
 from deskhand.errors import InfrastructureError
 
-LIMIT_BYTES = 64 * 1024 * 1024
-_USUAL_HOME = PurePosixPath("/home/user")
-_GUEST_MADE = (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+MAX_FILE_BYTES = 64 * 1024 * 1024
+_DEFAULT_HOME = PurePosixPath("/home/user")
+_GUEST_ERRORS = (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
 _LIBC = ctypes.CDLL(None)
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 class Home:
-    """`root` on the host is `guest_root` for the guest (and `/home/user` always means it); `uid` owns it, or this process does.
+    """The home at `root` on the host and `guest_root` in the guest (`/home/user` always refers to it).
 
-    Reading follows a symbolic link that stays in the home; writing follows none.
+    Owned by `uid`, or by this process if None. Reads follow symbolic links that stay in the home; writes follow none.
     """
 
     def __init__(self, root: Path, guest_root: str, uid: int | None = None) -> None:
@@ -37,7 +39,7 @@ class Home:
     def _parts(self, path: str) -> list[str]:
         pure = PurePosixPath(path)
         if pure.is_absolute():
-            root = next((root for root in (self._guest_root, _USUAL_HOME) if pure.is_relative_to(root)), None)
+            root = next((root for root in (self._guest_root, _DEFAULT_HOME) if pure.is_relative_to(root)), None)
             if root is None:
                 raise FileNotFoundError(errno.ENOENT, "not in the guest's home", path)
             pure = pure.relative_to(root)
@@ -50,12 +52,12 @@ class Home:
             else:
                 parts.append(part)
         if any("\0" in part for part in parts):
-            raise FileNotFoundError(errno.ENOENT, "not a path", path)
+            raise FileNotFoundError(errno.ENOENT, "invalid path", path)
         return parts
 
     @contextmanager
-    def _rights(self) -> Iterator[None]:
-        """This thread opens and makes files as the guest's user."""
+    def _as_guest(self) -> Iterator[None]:
+        """Use the guest user's file-system rights in this thread."""
         if self._uid is None:
             yield
             return
@@ -69,54 +71,56 @@ class Home:
 
     @contextmanager
     def _folder(self, parts: list[str], create: bool) -> Iterator[int]:
-        descriptor = os.open(self.root, _FOLDER)
+        descriptor = os.open(self.root, _DIRECTORY_FLAGS)
         try:
             for part in parts:
                 if create:
                     with suppress(FileExistsError):
                         os.mkdir(part, 0o755, dir_fd=descriptor)
-                deeper = os.open(part, _FOLDER, dir_fd=descriptor)
+                deeper = os.open(part, _DIRECTORY_FLAGS, dir_fd=descriptor)
                 os.close(descriptor)
                 descriptor = deeper
             yield descriptor
         finally:
             os.close(descriptor)
 
-    def _resolved(self, path: str) -> list[str]:
-        """Parts of `path` with the links that stay inside the home followed. Raises `PermissionError` for one that leaves it."""
-        pending, done = self._parts(path), []
+    def _resolve(self, path: str) -> list[str]:
+        """Return the parts of `path` with links inside the home resolved. Raises `PermissionError` if one leaves it."""
+        pending, resolved = self._parts(path), []
         for _ in range(64):
             if not pending:
-                return done
+                return resolved
             part = pending.pop(0)
-            with self._folder(done, create=False) as folder:
+            with self._folder(resolved, create=False) as folder:
                 try:
                     target = os.readlink(part, dir_fd=folder)
                 except OSError:
-                    done.append(part)
+                    resolved.append(part)
                     continue
             try:
-                base = self._parts(str(PurePosixPath(*done, target)) if not target.startswith("/") else target)
+                base = self._parts(str(PurePosixPath(*resolved, target)) if not target.startswith("/") else target)
             except FileNotFoundError:
-                raise PermissionError(errno.EPERM, "a link that leaves the home", path) from None
-            pending, done = base + pending, []
+                raise PermissionError(errno.EPERM, "link leaves the home", path) from None
+            pending, resolved = base + pending, []
         raise PermissionError(errno.ELOOP, "too many links", path)
 
-    def read(self, path: str, limit: int = LIMIT_BYTES) -> bytes:
-        """A regular file's bytes. Raises `FileNotFoundError`; `PermissionError` for a link out of the home, what is no
-        regular file, and more than `limit` bytes.
+    def read(self, path: str, limit: int = MAX_FILE_BYTES) -> bytes:
+        """Return the bytes of a regular file.
+
+        Raises `FileNotFoundError`, or `PermissionError` if the path leaves the home, is not a regular file or exceeds
+        `limit` bytes.
         """
         try:
-            with self._rights():
-                parts = self._resolved(path)
+            with self._as_guest():
+                parts = self._resolve(path)
                 if not parts:
-                    raise IsADirectoryError(errno.EISDIR, "is a folder", path)
+                    raise IsADirectoryError(errno.EISDIR, "is a directory", path)
                 with self._folder(parts[:-1], create=False) as folder:
                     descriptor = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
         except OSError as error:
             if error.errno in (errno.ENOTDIR, errno.ENOENT):
                 raise FileNotFoundError(errno.ENOENT, "no such file in the guest's home", path) from None
-            raise PermissionError(error.errno, "not a regular file of the guest's home", path) from None
+            raise PermissionError(error.errno, "not a regular file in the guest's home", path) from None
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise PermissionError(errno.EPERM, "not a regular file", path)
@@ -127,19 +131,21 @@ class Home:
         return data
 
     def write(self, path: str, data: bytes) -> None:
-        """Write a file, creating folders. Raises `PermissionError` when a link or a special file is in the way, and
-        `InfrastructureError` when there is no room."""
+        """Write a file, creating its folders.
+
+        Raises `PermissionError` if a link or special file is in the way, `InfrastructureError` if there is no space.
+        """
         parts = self._parts(path)
         if not parts:
-            raise IsADirectoryError(errno.EISDIR, "is a folder", path)
+            raise IsADirectoryError(errno.EISDIR, "is a directory", path)
         try:
-            with self._rights(), self._folder(parts[:-1], create=True) as folder:
+            with self._as_guest(), self._folder(parts[:-1], create=True) as folder:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
                 descriptor = os.open(parts[-1], flags, 0o644, dir_fd=folder)
         except OSError as error:
-            if error.errno in _GUEST_MADE:
-                raise PermissionError(error.errno, "cannot be written in the guest's home", path) from None
-            raise InfrastructureError(f"{path} cannot be written in the guest's home: {error.strerror}") from error
+            if error.errno in _GUEST_ERRORS:
+                raise PermissionError(error.errno, "cannot write in the guest's home", path) from None
+            raise InfrastructureError(f"{path}: cannot write in the guest's home: {error.strerror}") from error
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise PermissionError(errno.EPERM, "not a regular file", path)
@@ -147,12 +153,12 @@ class Home:
             with os.fdopen(descriptor, "wb") as file:
                 file.write(data)
         except OSError as error:
-            raise InfrastructureError(f"{path} cannot be written in the guest's home: {error.strerror}") from error
+            raise InfrastructureError(f"{path}: cannot write in the guest's home: {error.strerror}") from error
 
-    def names(self, path: str) -> list[str]:
-        """Sorted names in a folder. Raises `FileNotFoundError` when there is no such folder."""
+    def listdir(self, path: str) -> list[str]:
+        """Return the sorted names in a folder. Raises `FileNotFoundError` if it does not exist."""
         try:
-            with self._rights(), self._folder(self._resolved(path), create=False) as folder:
+            with self._as_guest(), self._folder(self._resolve(path), create=False) as folder:
                 return sorted(os.listdir(folder))
         except (NotADirectoryError, FileNotFoundError):
-            raise FileNotFoundError(errno.ENOENT, "no such folder in the guest's home", path) from None
+            raise FileNotFoundError(errno.ENOENT, "no such directory in the guest's home", path) from None

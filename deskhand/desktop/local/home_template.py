@@ -1,9 +1,10 @@
-"""Homes from templates by copy-on-write. Invariant: nothing that a guest does to its home reaches the template or another home.
+"""Copy-on-write homes from templates.
 
-A template is a folder that is written once for each content and never changed. `overlay`: the kernel lays the home over it and
-copies what is written to (a change of owner copies no content). `reflink`: files share their blocks until one is written to.
-`copy`: neither is to be had. What is possible depends on the machine: mounting needs its right, reflinks a file system that knows
-them (tmpfs does not).
+A template is a folder written once per content and never changed. `overlay` mounts the home over it (needs mount
+rights; a change of owner copies no content), `reflink` shares file blocks (needs file-system support, which tmpfs
+lacks), `copy` is the fallback.
+
+Invariant: changes in a home reach neither the template nor another home.
 """
 
 from __future__ import annotations
@@ -30,33 +31,33 @@ _MS_NOSUID, _MS_NODEV = 2, 4
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def template_folder(base: Path, files: Mapping[str, str], folders: Iterable[str]) -> Path:
-    """The folder under `base` that holds `files` (text by relative path) and empty `folders`; written when it is not there yet."""
-    folders = sorted(folders)
-    digest = hashlib.sha256(repr((sorted(files.items()), folders)).encode()).hexdigest()[:24]
-    wanted = base / digest
-    if wanted.is_dir():
-        return wanted
+def template_folder(base: Path, files: Mapping[str, str], directories: Iterable[str]) -> Path:
+    """Return the folder below `base` with `files` (text by path) and empty `directories`; write it if missing."""
+    directories = sorted(directories)
+    digest = hashlib.sha256(repr((sorted(files.items()), directories)).encode()).hexdigest()[:24]
+    target = base / digest
+    if target.is_dir():
+        return target
     base.mkdir(parents=True, exist_ok=True)
     partial = base / f"{digest}.{secrets.token_hex(4)}"
     partial.mkdir(mode=0o755)
-    for name in folders:
+    for name in directories:
         (partial / name).mkdir(parents=True, exist_ok=True)
     for name, text in files.items():
         path = partial / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
     try:
-        partial.rename(wanted)
-    except OSError as error:  # another thread was quicker
+        partial.rename(target)
+    except OSError as error:  # another thread created it first
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
         shutil.rmtree(partial)
-    return wanted
+    return target
 
 
 def make_home(template: Path, folder: Path, method: Method) -> Path:
-    """A home in `folder`, which must be new; returns where it is. Raises `InfrastructureError` when the kernel refuses."""
+    """Create a home in the new `folder` and return its path. Raises `InfrastructureError` if the kernel refuses."""
     home = folder / "home"
     home.mkdir(mode=0o700)
     if method == "overlay":
@@ -78,7 +79,7 @@ def _mount_overlay(template: Path, folder: Path, home: Path) -> None:
         if _LIBC.mount(b"deskhand", os.fsencode(home), b"overlay", _MS_NOSUID | _MS_NODEV, options.encode()) == 0:
             return
     number = ctypes.get_errno()
-    raise InfrastructureError(f"the home {home} cannot be laid over its template: {os.strerror(number)}")
+    raise InfrastructureError(f"{home}: cannot mount the overlay: {os.strerror(number)}")
 
 
 def _clone(source: str, target: str) -> str:
@@ -89,7 +90,7 @@ def _clone(source: str, target: str) -> str:
 
 @functools.cache
 def best_method(base: Path) -> tuple[Method, str]:
-    """The best way for homes under `base` on this machine, tried out, and in one sentence why not a better one."""
+    """Return the best method for homes below `base`, found by trial, and why better ones are unavailable."""
     probe = base / f"probe-{secrets.token_hex(4)}"
     reasons = []
     try:
@@ -101,13 +102,13 @@ def best_method(base: Path) -> tuple[Method, str]:
                 home = make_home(template, folder, method)
                 (home / "file").write_text("changed")
                 if (template / "file").read_text() == "text":
-                    return method, "; ".join(reasons) or "the kernel lays homes over their template"
-                reasons.append(f"{method}: the template was changed")
+                    return method, "; ".join(reasons) or "overlay file system"
+                reasons.append(f"{method}: a write changed the template")
             except (OSError, InfrastructureError) as error:
                 reasons.append(f"{method}: {getattr(error, 'strerror', None) or error}")
         return "copy", "; ".join(reasons)
     except OSError as error:
-        raise ConfigError(f"{base} cannot be written to: {error.strerror}") from error
+        raise ConfigError(f"{base}: not writable: {error.strerror}") from error
     finally:
-        isolation.unbound_folders(probe)
+        isolation.unmount_below(probe)
         shutil.rmtree(probe, ignore_errors=True)

@@ -1,5 +1,8 @@
-"""What the latest actions showed, by their ids. Invariant: an id that was begun is not forgotten before `limit` others were begun
-after it, and remembering costs little: every frame but the newest is kept compressed.
+"""Idempotency cache: the frames of recent actions by action id.
+
+Used by `LocalDesktop` for repeated calls. All frames but the newest are stored compressed.
+
+Invariant: an id is kept until `limit` other actions have begun.
 """
 
 from __future__ import annotations
@@ -16,20 +19,20 @@ from deskhand.errors import DeliveryUnknown
 
 
 @dataclass(frozen=True)
-class _Packed:
-    """A frame without its pixels, and these."""
+class _CompressedFrame:
+    """A frame without pixels, and its compressed pixels."""
 
     others: dict[str, Any]
     shape: tuple[int, ...]
     data: bytes
 
     @classmethod
-    def of(cls, frame: Frame) -> _Packed:
+    def of(cls, frame: Frame) -> _CompressedFrame:
         others = {
             field.name: getattr(frame, field.name) for field in fields(frame) if field.init and field.name != "bgrx"
         }
         packed = zstandard.ZstdCompressor(level=1).compress(np.ascontiguousarray(frame.bgrx).data)
-        data = bytes(memoryview(packed))  # `packed` keeps the memory that the worst case would have needed
+        data = bytes(memoryview(packed))  # `packed` holds a worst-case buffer
         return cls(others, frame.bgrx.shape, data)
 
     def frame(self) -> Frame:
@@ -38,37 +41,37 @@ class _Packed:
 
 
 class IdempotencyCache:
-    """Used by one thread."""
+    """Not thread-safe."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._actions: OrderedDict[str, Frame | _Packed | None] = OrderedDict()
+        self._actions: OrderedDict[str, Frame | _CompressedFrame | None] = OrderedDict()
         self._newest = ""
 
     def get(self, action_id: str) -> Frame | None:
-        """The frame of an action that was finished; None: the id is new. Raises `DeliveryUnknown` for one that was only begun."""
+        """Return the frame of a finished action, None for a new id. Raises `DeliveryUnknown` if it did not finish."""
         if action_id not in self._actions:
             return None
         found = self._actions[action_id]
         if found is None:
-            raise DeliveryUnknown(f"action {action_id} failed before; it is not known whether it was performed")
+            raise DeliveryUnknown(f"action {action_id} failed before; it may or may not have been performed")
         return found if isinstance(found, Frame) else found.frame()
 
     def begin(self, action_id: str) -> None:
-        """From now on the id is known."""
+        """Register the id of an action."""
         self._actions[action_id] = None
         while len(self._actions) > self._limit:
             self._actions.popitem(last=False)
 
     def finish(self, action_id: str, frame: Frame) -> None:
-        """The action that was begun showed `frame`."""
+        """Store the frame of an action."""
         newest = self._actions.get(self._newest)
         if isinstance(newest, Frame):
-            self._actions[self._newest] = _Packed.of(newest)
+            self._actions[self._newest] = _CompressedFrame.of(newest)
         self._actions[action_id], self._newest = frame, action_id
 
     def forget(self, action_id: str) -> None:
-        """The action that was begun was surely not performed: it may be sent again."""
+        """Remove an action that was certainly not performed, so that it may be sent again."""
         self._actions.pop(action_id, None)
 
     def clear(self) -> None:

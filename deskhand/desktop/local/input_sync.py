@@ -1,8 +1,8 @@
-"""Asking the program in front whether it has read its input. Invariant: bounded in time; the answer is a guest's word and decides
-only how long the host waits.
+"""Input synchronization: wait until the active window's program has read its input.
 
-`_NET_WM_PING` (Extended Window Manager Hints, "Window Manager Protocols"): the message stands in the same queue as the input, so a
-program that answers has read all input sent before. GTK, Qt and LibreOffice answer as they read; xterm does not take part.
+`_NET_WM_PING` (Extended Window Manager Hints, "Window Manager Protocols") is queued behind the input, so a reply means
+that earlier input was read. GTK, Qt and LibreOffice reply; xterm does not support it. The reply is guest-trusted and
+affects only how long the host waits.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from xcffib.xproto import CW, Atom, EventMask
 from deskhand.desktop.local.x_connection import XConnection
 
 _tokens = itertools.count(1)
-_REASK_S = 0.5
+_RECHECK_S = 0.5
 
 
 def wait_until_read(connection: XConnection, limit_s: float) -> bool:
-    """Wait until the active window's program has read all input so far; False when it does not take part or is silent."""
+    """Wait until the active program has read all input. Return False if it lacks support or does not reply."""
     window = _active_window(connection)
-    if window is None or not _takes_part(connection, window):
+    if window is None or not _supports_ping(connection, window):
         return False
     core, root = connection.core, connection.root
     core.ChangeWindowAttributes(root, CW.EventMask, [EventMask.PropertyChange | EventMask.SubstructureNotify])
@@ -36,7 +36,7 @@ def wait_until_read(connection: XConnection, limit_s: float) -> bool:
         connection.x.flush()
         deadline = time.monotonic() + limit_s
         while (remaining := deadline - time.monotonic()) > 0:
-            event: Any = connection.next_event(min(remaining, _REASK_S))
+            event: Any = connection.next_event(min(remaining, _RECHECK_S))
             if isinstance(event, xcffib.xproto.ClientMessageEvent) and event.window == root:
                 if tuple(event.data.data32[:3]) == (connection.atoms["_NET_WM_PING"], token, window):
                     return True
@@ -54,7 +54,7 @@ def _active_window(connection: XConnection) -> int | None:
     return struct.unpack("<I", reply.value.buf())[0] or None if (reply.format, reply.value_len) == (32, 1) else None
 
 
-def _takes_part(connection: XConnection, window: int) -> bool:
+def _supports_ping(connection: XConnection, window: int) -> bool:
     try:
         reply = connection.core.GetProperty(False, window, connection.atoms["WM_PROTOCOLS"], Atom.ATOM, 0, 32).reply()
     except xcffib.Error:

@@ -1,14 +1,13 @@
-"""What keeps a desktop's guests apart from the host. Invariant: a guest never has more rights than its level says, and the level in
-force can be asked for.
+"""Isolation of a desktop's guests from the host, at two levels.
 
-- *namespaces*: of files a guest sees its home and read-only programs, of processes its own, of networks a loopback of its own and
-  what its task allows.
-- *plain*: the same files, in their real places, by Landlock; all processes, but signals reach its own only (Landlock, and a user
-  of its own when this is root); no sockets but local ones (seccomp); no capabilities, also as root.
-- Both: rlimits for each process, the guard (`guard.py`) for all together, and as root a file system of limited size.
+- *namespaces*: guests see their home and read-only programs, their own processes, and a network of their own with a
+  loopback interface and the task's destinations.
+- *plain*: the same files at their real paths (Landlock); all processes are visible, but signals reach only their own
+  (Landlock, and a separate user id if this is root); only local sockets (seccomp); no capabilities, even as root.
+- Both: rlimits per process, `resource_monitor` for all processes together, and, as root, a size-limited file system.
 
-What of the plain level the machine cannot give is named by `weaknesses`. As root, guests run under a user id that no other
-desktop has at the time, and that owns nothing but the desktop's home.
+`missing_protections` lists what the machine lacks at the plain level. As root, guests run under a user id that no other
+desktop uses and that owns only the desktop's home.
 """
 
 from __future__ import annotations
@@ -22,31 +21,31 @@ import pwd
 import shutil
 import struct
 import subprocess
-import sys
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from deskhand.desktop.local import landlock, posix_acl
+from deskhand.desktop.local import landlock, posix_acl, processes
 from deskhand.errors import ConfigError, InfrastructureError
 
-Isolation = Literal["namespaces", "plain"]
+IsolationLevel = Literal["namespaces", "plain"]
 
 GUEST_HOME = "/home/user"
 FIRST_UID = 20_000
-GUESTS = FIRST_UID - 2
-"""A group that no user has: all guests of the plain level that have a user id of their own are in it."""
-MOST_UIDS = 4096
+GUEST_GROUP = FIRST_UID - 2
+"""Group without users; plain-level guests with their own user id are members."""
+MAX_GUEST_UIDS = 4096
 _USERS = "/dev/shm/deskhand-users"
-"""Each byte of it that is locked is a user id that is taken."""
+"""Each locked byte is a user id in use."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _NOSUID, _NODEV, _DETACH = 2, 4, 2
 _MIB = 1024 * 1024
 _ETC = (
     "alternatives", "fonts", "gtk-2.0", "gtk-3.0", "xdg", "X11", "mime.types", "mailcap", "ld.so.cache", "ld.so.conf",
     "ld.so.conf.d", "localtime", "nsswitch.conf", "dbus-1", "dillo", "profile", "bash.bashrc", "magic", "papersize",
-    "libreoffice", "chromium.d", "gimp", "ssl/certs", "ca-certificates.conf", "pulse", "sane.d", "host.conf", "services",
+    "libreoffice", "chromium.d", "gimp", "ssl/certs", "ca-certificates.conf", "pulse", "sane.d", "host.conf",
+    "services",
 )  # fmt: skip
 _VAR = ("cache/fontconfig", "lib/mime", "lib/dbus", "lib/libreoffice")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
@@ -54,30 +53,33 @@ _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
 
 @dataclass(frozen=True)
 class ResourceLimits:
-    """Of one desktop's guests together. `processes` counts threads too. Raises `ConfigError` for what no application fits in."""
+    """Limits of one desktop's guests together. `max_processes` counts threads too.
+
+    Raises `ConfigError` if a limit is too small for any application.
+    """
 
     memory_mib: int = 4096
-    processes: int = 1024
+    max_processes: int = 1024
     disk_mib: int = 1024
     file_mib: int = 256
-    """One file at most."""
+    """Maximum size of one file."""
 
     def __post_init__(self) -> None:
-        lowest = {"memory_mib": 64, "processes": 16, "disk_mib": 16, "file_mib": 1}
-        for name, least in lowest.items():
-            if getattr(self, name) < least:
-                raise ConfigError(f"limit {name} of {getattr(self, name)}: give {least} or more")
+        minimums = {"memory_mib": 64, "max_processes": 16, "disk_mib": 16, "file_mib": 1}
+        for name, minimum in minimums.items():
+            if getattr(self, name) < minimum:
+                raise ConfigError(f"{name}: must be at least {minimum}, got {getattr(self, name)}")
 
 
 @functools.cache
-def available_isolation() -> tuple[Isolation, str]:
-    """What this machine allows, and in one sentence why not more."""
+def available_isolation() -> tuple[IsolationLevel, str]:
+    """Return the best available level and a one-line reason."""
     if shutil.which("bwrap") is None:
         return "plain", "bubblewrap is not installed (apt-get install bubblewrap)"
     command = ["bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-net", "--ro-bind", "/", "/"]
     command += ["--proc", "/proc", "--dev", "/dev", "true"]
     probe = subprocess.run(
-        as_user(FIRST_UID if guest_uids() else None, command), capture_output=True, text=True, check=False
+        command_as_user(FIRST_UID if guest_uids() else None, command), capture_output=True, text=True, check=False
     )
     if probe.returncode != 0:
         message = (probe.stderr.strip().splitlines() or ["no message"])[-1]
@@ -85,38 +87,43 @@ def available_isolation() -> tuple[Isolation, str]:
     return "namespaces", "bubblewrap"
 
 
-def missing_protections(level: Isolation) -> list[str]:
-    """What a guest of this level can do that one of another machine could not; empty when nothing is missing."""
+def missing_protections(level: IsolationLevel) -> list[str]:
+    """Return what guests of this level can do to the host; empty if nothing."""
     if level == "namespaces":
         return []
-    found = ["guests can knock at the local sockets of other programs"]
+    missing = ["guests can connect to local sockets of other programs"]
     if not guest_uids():
-        found.append("they do so as this user, and count towards its limits")
+        missing.append("guests run as this user and count toward its limits")
     version = landlock.landlock_version()
     if version < 1:
-        found.append("the kernel has no Landlock: guests read every file that their user may read")
+        missing.append("the kernel has no Landlock: guests can read every file that their user can read")
     if version < 6:
-        found.append("the kernel's Landlock cannot keep signals in")
+        missing.append("the kernel's Landlock cannot restrict signals")
         if not guest_uids():
-            found.append("guests can end every process of this user")
-    if landlock.machine() is None:
-        found.append("this processor has no table of calls here: guests reach the network")
-    return found
+            missing.append("guests can kill every process of this user")
+    if landlock.syscall_numbers() is None:
+        missing.append("unsupported CPU architecture: guests can reach the network")
+    return missing
 
 
 def guest_uids() -> bool:
-    """Whether guests can be given user ids of their own: root that may change to them. That a program was not found once is not
-    kept: guests would run as root from then on."""
+    """Return whether guests can have their own user ids: this is root and may change users.
+
+    A missing program is not cached: guests would then run as root for good.
+    """
     return os.getuid() == 0 and shutil.which("setpriv") is not None and _may_change_user()
 
 
 @functools.cache
 def _may_change_user() -> bool:
-    return subprocess.run(as_user(FIRST_UID, ["true"]), capture_output=True, check=False).returncode == 0
+    return subprocess.run(command_as_user(FIRST_UID, ["true"]), capture_output=True, check=False).returncode == 0
 
 
 class GuestUser:
-    """`uid` is that of one desktop's guests, and of no other desktop on this machine until `close`; None: they run as this user."""
+    """Reserve a user id on this machine until `close`.
+
+    `uid` None: guests run as this user.
+    """
 
     def __init__(self) -> None:
         self.uid: int | None = None
@@ -124,7 +131,7 @@ class GuestUser:
         if not guest_uids():
             return
         self._file = os.open(_USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        for number in range(MOST_UIDS):
+        for number in range(MAX_GUEST_UIDS):
             with suppress(BlockingIOError, PermissionError):
                 fcntl.fcntl(
                     self._file, fcntl.F_OFD_SETLK, struct.pack("@hhqqi", fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
@@ -132,34 +139,34 @@ class GuestUser:
                 self.uid = FIRST_UID + number
                 return
         self.close()
-        raise InfrastructureError(f"{MOST_UIDS} desktops run on this machine already")
+        raise InfrastructureError(f"too many desktops on this machine; the limit is {MAX_GUEST_UIDS}")
 
     def close(self) -> None:
-        """Another desktop may have the user id from now on. Idempotent."""
+        """Free the user id. Idempotent."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
 
 @functools.cache
-def shared_folders_are_closed() -> bool:
-    """Close the host's folders for temporary files to all guests of the plain level, for good; whether that worked.
+def close_shared_tmp() -> bool:
+    """Deny plain-level guests access to the host's /tmp and /var/tmp, permanently; return whether it worked.
 
-    Landlock keeps guests out of them in any case, but says so only when something is written. A program that looks whether it may
-    (LibreOffice does, and then goes elsewhere) needs a plain no.
+    Landlock denies access anyway, but only when a file is written. Programs that check permissions first, such as
+    LibreOffice, need the permissions to say no.
     """
     if not guest_uids():
         return False
     try:
         for path in ("/tmp", "/var/tmp"):
-            posix_acl.grant_group(path, GUESTS, posix_acl.READ_AND_ENTER)
+            posix_acl.grant_group(path, GUEST_GROUP, posix_acl.READ_AND_ENTER)
     except OSError:
         return False
     return True
 
 
 def has_name(uid: int | None) -> bool:
-    """Whether a user id (None: that of this process) is in this machine's list of users."""
+    """Return whether a user id (None: that of this process) has an entry in the user database."""
     try:
         pwd.getpwuid(os.getuid() if uid is None else uid)
     except KeyError:
@@ -167,49 +174,49 @@ def has_name(uid: int | None) -> bool:
     return True
 
 
-def server_uid() -> int | None:
-    """The user id of all X servers; None when they run as this user."""
+def x_server_uid() -> int | None:
+    """Return the user id of all X servers, or None if they run as this user."""
     return FIRST_UID - 1 if guest_uids() else None
 
 
-def as_user(uid: int | None, command: list[str]) -> list[str]:
-    """`command` run by a user id without groups, or as it is."""
+def command_as_user(uid: int | None, command: list[str]) -> list[str]:
+    """Return `command` wrapped to run as `uid` without groups; unchanged if `uid` is None."""
     if uid is None:
         return command
     return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all", *command]
 
 
 def size_limited_folder(folder: Path, mib: int) -> bool:
-    """Make an empty folder a file system of its own with room for `mib`, where this process may; whether it did."""
+    """Mount a file system of `mib` MiB on an empty folder if this process may; return whether it did."""
     if os.getuid() != 0:
         return False
     options = f"size={mib * _MIB},mode={folder.stat().st_mode & 0o777:o}".encode()
     return _LIBC.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", _NOSUID | _NODEV, options) == 0
 
 
-def unbound_folders(below: Path) -> None:
-    """Undo `bound_folder` for `below` and every folder in it, also when it was another process that did it."""
+def unmount_below(below: Path) -> None:
+    """Unmount `below` and every folder in it, including mounts of other processes."""
     if os.getuid() != 0:
         return
     for line in reversed(Path("/proc/self/mounts").read_text().splitlines()):
-        place = line.split()[1]
-        if Path(place).is_relative_to(below):
-            _LIBC.umount2(os.fsencode(place), _DETACH)
+        mount_point = line.split()[1]
+        if Path(mount_point).is_relative_to(below):
+            _LIBC.umount2(os.fsencode(mount_point), _DETACH)
 
 
-def runtime_folder(folder: Path, level: Isolation) -> str:
-    """XDG_RUNTIME_DIR as the guests name it; `folder` is the desktop's own on the host."""
+def guest_runtime_dir(folder: Path, level: IsolationLevel) -> str:
+    """Return XDG_RUNTIME_DIR as seen by guests; `folder` is the desktop's folder on the host."""
     return "/run/user" if level == "namespaces" else str(folder / "tmp")
 
 
-def end_user(uid: int | None) -> None:
-    """End every process of a guest's own user id at once, however fast they multiply."""
+def kill_user(uid: int | None) -> None:
+    """Kill every process of a guest's own user id at once, however fast they fork."""
     if uid is not None:
-        subprocess.run(as_user(uid, ["/bin/sh", "-c", "kill -KILL -1"]), capture_output=True, check=False)
+        subprocess.run(command_as_user(uid, ["/bin/sh", "-c", "kill -KILL -1"]), capture_output=True, check=False)
 
 
 def chown_to_guest(folder: Path, uid: int | None) -> None:
-    """Make a file, or a folder and all in it, the guest's own. Must be called before any guest runs."""
+    """Make the guest the owner of a file, or of a folder and its content. Call before any guest runs."""
     if uid is None:
         return
     os.chown(folder, uid, uid, follow_symlinks=False)
@@ -218,13 +225,13 @@ def chown_to_guest(folder: Path, uid: int | None) -> None:
             os.chown(os.path.join(base, name), uid, uid, follow_symlinks=False)
 
 
-def _limited(limits: ResourceLimits, command: list[str]) -> list[str]:
+def _with_rlimits(limits: ResourceLimits, command: list[str]) -> list[str]:
     data = limits.memory_mib * _MIB
     return [
         "prlimit",
         "--core=0",
         f"--fsize={limits.file_mib * _MIB}",
-        f"--nproc={limits.processes}",
+        f"--nproc={limits.max_processes}",
         f"--data={data}",
         *command,
     ]
@@ -239,13 +246,16 @@ def namespaces_command(
     limits: ResourceLimits,
     command: list[str],
 ) -> list[str]:
-    """bubblewrap around `command`: `folder` is the desktop's own on the host; `binds` are shown read-only under their own names."""
-    own = {
+    """Return `command` wrapped in bubblewrap.
+
+    `folder` is the desktop's folder on the host; `binds` are mounted read-only at the same paths.
+    """
+    etc_files = {
         "passwd": f"root:x:0:0:root:/root:/bin/sh\nuser:x:1000:1000:User:{GUEST_HOME}:/bin/bash\n",
         "group": "root:x:0:\nuser:x:1000:\n",
         "hosts": "127.0.0.1 localhost desktop\n",
     }
-    for name, text in own.items():
+    for name, text in etc_files.items():
         (folder / name).write_text(text)
     words = ["bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-net", "--unshare-uts"]
     words += ["--uid", "1000", "--gid", "1000", "--hostname", "desktop", "--die-with-parent", "--new-session"]
@@ -260,7 +270,7 @@ def namespaces_command(
         words += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     for name in _VAR:
         words += ["--ro-bind-try", f"/var/{name}", f"/var/{name}"]
-    for name in own:
+    for name in etc_files:
         words += ["--ro-bind", str(folder / name), f"/etc/{name}"]
     words += ["--proc", "/proc", "--dev", "/dev"]
     for path in ("/dev/shm", "/tmp", "/run"):
@@ -268,8 +278,8 @@ def namespaces_command(
     words += ["--remount-ro", "/dev", "--perms", "0700", "--dir", "/run/user"]
     for path in binds:
         words += ["--ro-bind", str(path), str(path)]
-    words += ["--bind", str(control), "/run/box", "--bind", str(home), GUEST_HOME, "--chdir", GUEST_HOME]
-    return as_user(uid, [*words, *_limited(limits, command)])
+    words += ["--bind", str(control), "/run/jail", "--bind", str(home), GUEST_HOME, "--chdir", GUEST_HOME]
+    return command_as_user(uid, [*words, *_with_rlimits(limits, command)])
 
 
 def plain_command(
@@ -281,24 +291,22 @@ def plain_command(
     limits: ResourceLimits,
     command: list[str],
 ) -> list[str]:
-    """`confine.py` around `command`; the guest's /tmp is a folder beside its home."""
+    """Return `command` wrapped in `landlock`; the guest's /tmp is a folder next to its home."""
     temporary = folder / "tmp"
     readable = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/tmp/.X11-unix"]
     readable += [f"/etc/{name}" for name in (*_ETC, "passwd", "group", "hosts")] + [f"/var/{name}" for name in _VAR]
     rules = {
         "uid": uid,
-        "groups": [GUESTS],
+        "groups": [GUEST_GROUP],
         "read": [*readable, *map(str, binds)],
         "write": [str(home), str(control), str(temporary)],
         "devices": [f"/dev/{name}" for name in _DEVICES],
         "limits": {
             "core": 0,
             "fsize": limits.file_mib * _MIB,
-            "nproc": limits.processes + (0 if uid is not None else landlock.threads_of(os.getuid())),
+            "nproc": limits.max_processes + (0 if uid is not None else landlock.threads_of(os.getuid())),
             "data": limits.memory_mib * _MIB,
         },
         "command": command,
     }
-    package_root = Path(__file__).resolve().parents[3]
-    program = f"import sys; sys.path.insert(0, {str(package_root)!r}); from deskhand.desktop.local.landlock import main; main()"
-    return [sys.executable, "-I", "-S", "-c", program, json.dumps(rules)]
+    return processes.python_command("deskhand.desktop.local.landlock", json.dumps(rules))

@@ -1,8 +1,7 @@
-"""Sockets of a box's network, held by the host. Invariant: what uses them runs outside, where no guest reaches it.
+"""Sockets in a jail's network namespace, used by the host.
 
-A process of its own enters the namespaces, as that cannot be undone and only one thread may do it; it sends the sockets back and
-ends. A socket stays in the network in which it was made.
-The numbers are those of linux/sched.h and linux/nsfs.h.
+A helper process enters the namespaces, because that cannot be undone, sends the sockets back and exits. A socket stays
+in the network in which it was created. Numbers are from linux/sched.h and linux/nsfs.h.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ import os
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
+from deskhand.desktop.local import processes
 from deskhand.errors import InfrastructureError
 
 _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
@@ -23,40 +22,28 @@ TIMEOUT_S = 10.0
 
 
 def listener(pid: int, port: int, uid: int | None) -> socket.socket:
-    """A listener on 127.0.0.1:`port` of the network that process `pid` is in; `uid` (None: this user) owns that network.
+    """Return a listener on 127.0.0.1:`port` in the network of process `pid`, owned by `uid` (None: this user).
 
-    Raises `InfrastructureError` when it cannot be made.
+    Raises `InfrastructureError`.
     """
-    return _made(pid, port, 1, uid)[0]
+    return _request_sockets(pid, port, 1, uid)[0]
 
 
 def sockets(pid: int, count: int, uid: int | None) -> list[socket.socket]:
-    """`count` TCP sockets of that network that are not connected, 64 at most. Raises `InfrastructureError`."""
-    return _made(pid, 0, count, uid)
+    """Return up to 64 unconnected TCP sockets of that network. Raises `InfrastructureError`."""
+    return _request_sockets(pid, 0, count, uid)
 
 
-def _made(pid: int, port: int, count: int, uid: int | None) -> list[socket.socket]:
-    """Listeners on `port`, or sockets that do nothing yet with port 0."""
-    ours, theirs = socket.socketpair()
-    package_root = Path(__file__).resolve().parents[3]
-    program = f"import sys; sys.path.insert(0, {str(package_root)!r}); from deskhand.desktop.local.network_namespace import main; main()"
-    command = [
-        sys.executable,
-        "-I",
-        "-S",
-        "-c",
-        program,
-        str(pid),
-        str(port),
-        str(count),
-        str(theirs.fileno()),
-        str(os.getuid() if uid is None else uid),
-    ]
-    with ours, theirs:
+def _request_sockets(pid: int, port: int, count: int, uid: int | None) -> list[socket.socket]:
+    """Return listeners on `port`, or unconnected sockets if it is 0."""
+    receiver, sender = socket.socketpair()
+    arguments = (pid, port, count, sender.fileno(), os.getuid() if uid is None else uid)
+    command = processes.python_command("deskhand.desktop.local.network_namespace", *map(str, arguments))
+    with receiver, sender:
         try:
-            done = subprocess.run(
+            result = subprocess.run(
                 command,
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(sender.fileno(),),
                 capture_output=True,
                 text=True,
                 check=False,
@@ -64,17 +51,17 @@ def _made(pid: int, port: int, count: int, uid: int | None) -> list[socket.socke
                 env={},
             )
         except subprocess.TimeoutExpired:
-            raise InfrastructureError(f"no socket in the desktop's network within {TIMEOUT_S:g} s") from None
-        if done.returncode == 0:
-            _, descriptors, _, _ = socket.recv_fds(ours, 1, count)
+            raise InfrastructureError(f"no socket in the guest network within {TIMEOUT_S:g} s") from None
+        if result.returncode == 0:
+            _, descriptors, _, _ = socket.recv_fds(receiver, 1, count)
             if len(descriptors) == count:
                 return [socket.socket(fileno=descriptor) for descriptor in descriptors]
-    lines = done.stderr.strip().splitlines() or ["no message"]
-    raise InfrastructureError(f"no socket in the desktop's network: {lines[-1]}")
+    lines = result.stderr.strip().splitlines() or ["no message"]
+    raise InfrastructureError(f"no socket in the guest network: {lines[-1]}")
 
 
 def main() -> None:
-    """`argv`: a process of the box, a port or 0, how many sockets, a descriptor to send them to, the user that owns the box."""
+    """`argv`: a process in the jail, a port or 0, number of sockets, reply descriptor, user id of the jail."""
     pid, port, count, reply, uid = (int(word) for word in sys.argv[1:6])
     libc = ctypes.CDLL(None, use_errno=True)
 
@@ -85,13 +72,13 @@ def main() -> None:
     network = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY)
     try:
         enter(network, _NEW_NETWORK)
-    except PermissionError:  # not allowed from here: as the user that made the namespaces it is
+    except PermissionError:  # retry as the user that owns the namespaces
         os.setresuid(uid, uid, uid)
         enter(fcntl.ioctl(network, _OWNER_OF_NAMESPACE), _NEW_USER)
         enter(network, _NEW_NETWORK)
-    made = [socket.socket() for _ in range(count)]
-    for each in made if port else []:
-        each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        each.bind(("127.0.0.1", port))
-        each.listen(64)
-    socket.send_fds(socket.socket(fileno=reply), [b"."], [each.fileno() for each in made])
+    created = [socket.socket() for _ in range(count)]
+    for one in created if port else []:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        one.bind(("127.0.0.1", port))
+        one.listen(64)
+    socket.send_fds(socket.socket(fileno=reply), [b"."], [one.fileno() for one in created])

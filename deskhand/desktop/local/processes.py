@@ -1,7 +1,7 @@
-"""Host processes: starting, finding, ending. Invariant: what is started here dies with this process, however it dies.
+"""Host processes: start, find, kill.
 
-`PR_SET_PDEATHSIG` fires when the *thread* that started the child ends, so every start goes through one thread that lives as
-long as the process. A second net, the warden (`warden.py`), ends what is left by label and removes the folders.
+`PR_SET_PDEATHSIG` fires when the *thread* that started the child ends, so one long-lived thread starts every process.
+The reaper (`reaper.py`) additionally kills leftovers by label and removes their folders.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import queue
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +21,7 @@ from typing import Any
 
 OWNER_LABEL = "DESKHAND_OWNER"
 LEASE_LABEL = "DESKHAND_LEASE"
-PROMPT_NICENESS = -10
+HIGH_PRIORITY_NICE = -10
 
 _starts: queue.SimpleQueue[tuple[Future[subprocess.Popen[bytes]], list[str], dict[str, Any]]] = queue.SimpleQueue()
 _starter: threading.Thread | None = None
@@ -38,7 +39,7 @@ def _starter_loop() -> None:
 
 
 def start(argv: list[str], **options: Any) -> subprocess.Popen[bytes]:
-    """`subprocess.Popen` from the long-lived thread, in a session of its own. Raises what `Popen` raises."""
+    """Call `subprocess.Popen` in the long-lived thread, with a new session. Raises what `Popen` raises."""
     global _starter
     with _starter_lock:
         if _starter is None or not _starter.is_alive():
@@ -50,20 +51,27 @@ def start(argv: list[str], **options: Any) -> subprocess.Popen[bytes]:
     return future.result()
 
 
+def python_command(module: str, *arguments: str) -> list[str]:
+    """Return a command that runs `main()` of a module, in isolated mode and without site packages."""
+    root = str(Path(__file__).resolve().parents[3])
+    program = f"import sys; sys.path.insert(0, {root!r}); from {module} import main; main()"
+    return [sys.executable, "-I", "-S", "-c", program, *arguments]
+
+
 def process_ids() -> Iterator[int]:
-    """Every process id that /proc shows."""
+    """Iterate over all process ids in /proc."""
     for name in os.listdir("/proc"):
         if name.isdigit():
             yield int(name)
 
 
-def labelled(label: str, value: str) -> list[int]:
-    """Processes (not zombies) whose start environment holds `label=value`."""
-    wanted = f"{label}={value}".encode()
+def find_labeled(label: str, value: str) -> list[int]:
+    """Return the processes (not zombies) whose initial environment contains `label=value`."""
+    entry = f"{label}={value}".encode()
     found = []
     for pid in process_ids():
         try:
-            if wanted in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 found.append(pid)
         except OSError:
             continue
@@ -71,7 +79,7 @@ def labelled(label: str, value: str) -> list[int]:
 
 
 def state(pid: int) -> str:
-    """The scheduler's letter for the first thread ("R" runs or waits for a processor, "Z" is dead), "" when there is none."""
+    """Return the scheduler state of the first thread ("R" running or runnable, "Z" zombie), "" if there is none."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             stat = file.read()
@@ -81,7 +89,7 @@ def state(pid: int) -> str:
 
 
 def children(parent: int) -> list[int]:
-    """Children of `parent`, zombies included."""
+    """Return the children of `parent`, including zombies."""
     found = []
     try:
         for thread in os.listdir(f"/proc/{parent}/task"):
@@ -93,7 +101,7 @@ def children(parent: int) -> list[int]:
 
 
 def descendants(root: int) -> list[int]:
-    """Living descendants of `root`, without `root`."""
+    """Return the living descendants of `root`, without `root`."""
     found: list[int] = []
     pending = [root]
     while pending:
@@ -105,27 +113,27 @@ def descendants(root: int) -> list[int]:
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:
-    """Send a signal; a process that is gone is no error."""
+    """Send a signal; ignore processes that are gone."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
 
 
-def prefer(pid: int) -> None:
-    """Let a process that only reacts to input be scheduled promptly on a busy machine, where this user may ask for that."""
+def raise_priority(pid: int) -> None:
+    """Raise the priority of a process that only reacts to input, where this user may."""
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, pid, PROMPT_NICENESS)
+        os.setpriority(os.PRIO_PROCESS, pid, HIGH_PRIORITY_NICE)
 
 
-def end_tree(root: int, label: str, value: str, timeout_s: float = 2.0) -> list[int]:
-    """End every descendant of `root` and every process labelled `label=value`, `root` last; return those still alive."""
+def kill_tree(root: int, label: str, value: str, timeout_s: float = 2.0) -> list[int]:
+    """Kill the descendants of `root` and all processes labeled `label=value`, `root` last; return survivors."""
     deadline = time.monotonic() + timeout_s
     while True:
-        victims = set(descendants(root)) | set(labelled(label, value))
+        victims = set(descendants(root)) | set(find_labeled(label, value))
         victims -= {root, os.getpid()}
         if not victims or time.monotonic() > deadline:
             kill(root)
             return sorted(victims)
-        for number in (signal.SIGSTOP, signal.SIGKILL):  # what is stopped cannot multiply
+        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped processes cannot fork
             for pid in victims:
                 kill(pid, number)
         time.sleep(0.002)

@@ -1,6 +1,6 @@
-"""The warden: a small process that outlives its owner by a moment and cleans up. Invariant: it ends when its owner has.
+"""Reaper: a small process that outlives its owner and cleans up.
 
-Its standard input is a pipe that the owner holds open; end of file means that the owner has gone, whatever it died of.
+Its standard input is a pipe held open by the owner; end of file means that the owner has died.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Bounds on all guests of a desktop together.
+"""Resource monitor: limits on all guests of a desktop together.
 
-Invariant: a desktop beyond its memory, processes or disk is ended within some periods, and says why; those beside it go on.
-
-Limits of the kernel for single processes (`walls.py`) stop most guests before this does. One thread looks after all desktops of
-this process.
+One thread polls every desktop of this process. A desktop that exceeds its memory, process or disk limit is killed with
+that reason; the others continue. Per-process kernel limits (`isolation`) usually act first.
 """
 
 from __future__ import annotations
@@ -23,65 +21,65 @@ from deskhand.desktop.local.jail import Jail
 
 log = structlog.get_logger()
 PERIOD_S = 0.25
-DISK_SHARE = 0.02
-"""Of a processor, for looking at the files of one desktop: the more there are, the less often."""
-LARGEST_HOME = 200_000
-"""Files and folders; with more of them a desktop is beyond its bounds, whatever their size."""
+DISK_SCAN_CPU_FRACTION = 0.02
+"""CPU fraction for scanning the files of one desktop; more files mean fewer scans."""
+MAX_ENTRIES = 200_000
+"""Files and folders; more exceed the limit, whatever their size."""
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 _MIB = 1024 * 1024
 
 
 @dataclass
-class _Watched:
+class _Monitored:
     limits: ResourceLimits
-    disk: bool
+    checks_disk: bool
     due_at: float = 0.0
-    """When its files are to be looked at again."""
+    """Time of the next disk scan."""
 
 
-_watched: weakref.WeakKeyDictionary[Jail, _Watched] = weakref.WeakKeyDictionary()
+_monitored: weakref.WeakKeyDictionary[Jail, _Monitored] = weakref.WeakKeyDictionary()
 _lock = threading.Lock()
 _thread: threading.Thread | None = None
 
 
-def monitor(box: Jail, limits: ResourceLimits, disk: bool) -> None:
-    """Look after a box until it ends; `disk`: also after its folders, which nothing else bounds."""
+def monitor(jail: Jail, limits: ResourceLimits, checks_disk: bool) -> None:
+    """Monitor a jail until it ends; `checks_disk`: including its folders, which nothing else limits."""
     global _thread
     with _lock:
-        _watched[box] = _Watched(limits, disk)
+        _monitored[jail] = _Monitored(limits, checks_disk)
         if _thread is None or not _thread.is_alive():
-            _thread = threading.Thread(target=_look, name="deskhand-guard", daemon=True)
+            _thread = threading.Thread(target=_run, name="deskhand-resource-monitor", daemon=True)
             _thread.start()
 
 
-def _look() -> None:
-    pause = threading.Event()
-    while not pause.wait(PERIOD_S):
+def _run() -> None:
+    stop = threading.Event()
+    while not stop.wait(PERIOD_S):
         with _lock:
-            boxes = list(_watched.items())
-        for box, watched in boxes:
+            jails = list(_monitored.items())
+        for jail, monitored in jails:
             try:
-                if not box.is_running():
+                if not jail.is_running():
                     with _lock:
-                        _watched.pop(box, None)
-                elif reason := _excess_of(box, watched):
-                    box.end_because(reason)
-            except Exception:  # one that cannot be looked at must not leave the others unguarded
-                log.exception("guard.failed", folder=str(box.folders[0]))
+                        _monitored.pop(jail, None)
+                elif reason := _check(jail, monitored):
+                    jail.kill_with_reason(reason)
+            except Exception:  # keep monitoring the other jails
+                log.exception("resource_monitor.failed", folder=str(jail.folders[0]))
 
 
-def _excess_of(box: Jail, watched: _Watched) -> str | None:
-    began = time.monotonic()
-    looks_at_disk = watched.disk and began >= watched.due_at
-    reason = exceeded_limit(box.pids(), box.folders if looks_at_disk else [], watched.limits)
-    if looks_at_disk:
+def _check(jail: Jail, monitored: _Monitored) -> str | None:
+    started = time.monotonic()
+    checks_disk = monitored.checks_disk and started >= monitored.due_at
+    reason = exceeded_limit(jail.pids(), jail.folders if checks_disk else [], monitored.limits)
+    if checks_disk:
         ended = time.monotonic()
-        watched.due_at = ended + (ended - began) / DISK_SHARE
+        monitored.due_at = ended + (ended - started) / DISK_SCAN_CPU_FRACTION
     return reason
 
 
 def exceeded_limit(pids: list[int], folders: list[Path], limits: ResourceLimits) -> str | None:
-    """What these processes and these folders have beyond their limits, in words."""
+    """Return which limit these processes and folders exceed, or None."""
     threads, memory = 0, 0
     for pid in pids:
         try:
@@ -92,28 +90,30 @@ def exceeded_limit(pids: list[int], folders: list[Path], limits: ResourceLimits)
             continue
         memory += max(0, resident - shared) * _PAGE
     if memory > limits.memory_mib * _MIB:
-        return f"its guests use {memory // _MIB} MiB of memory; {limits.memory_mib} are allowed"
-    if threads > limits.processes:
-        return f"its guests run {threads} processes and threads; {limits.processes} are allowed"
+        return f"guests use {memory // _MIB} MiB of memory; the limit is {limits.memory_mib}"
+    if threads > limits.max_processes:
+        return f"guests run {threads} processes and threads; the limit is {limits.max_processes}"
     used = sum(disk_bytes(folder, limits.disk_mib * _MIB) for folder in folders)
     if used > limits.disk_mib * _MIB:
         return (
-            f"its files take more than {limits.disk_mib} MiB" if used < LARGEST_HOME * _MIB else "it has too many files"
+            f"guest files use more than {limits.disk_mib} MiB"
+            if used < MAX_ENTRIES * _MIB
+            else f"guests created more than {MAX_ENTRIES} files"
         )
     return None
 
 
-def disk_bytes(folder: Path, enough: int) -> int:
-    """What the files of a folder take, in bytes; stops counting beyond `enough`, and no link is followed."""
+def disk_bytes(folder: Path, limit: int) -> int:
+    """Return the disk usage of a folder in bytes; stops counting above `limit`. Links are not followed."""
     total, entries, pending = 0, 0, [str(folder)]
-    while pending and total <= enough:
+    while pending and total <= limit:
         try:
-            with os.scandir(pending.pop()) as found_there:
-                for entry in found_there:
+            with os.scandir(pending.pop()) as found:
+                for entry in found:
                     entries += 1
-                    if entries > LARGEST_HOME:
-                        return LARGEST_HOME * _MIB
-                    with contextlib.suppress(OSError):  # one that goes away meanwhile must not hide those after it
+                    if entries > MAX_ENTRIES:
+                        return MAX_ENTRIES * _MIB
+                    with contextlib.suppress(OSError):  # the file may be gone
                         total += max(entry.stat(follow_symlinks=False).st_blocks * 512, 1024)
                         if entry.is_dir(follow_symlinks=False):
                             pending.append(entry.path)

@@ -1,10 +1,10 @@
-"""Where the pixels of a screen are read. Invariant: a way that was asked for is the way used; each says if its copies may tear.
+"""Screen readers: copy the screen's pixels.
 
-`mapped`: the server's own memory (`framebuffer.py`), no request and no copy by the server. `shared`: the server copies the screen
-into memory that it shares with us (MIT-SHM); for a server whose memory cannot be mapped. `server`: the core protocol's GetImage,
-answered through the socket, where there is no such memory either. The server answers both in one piece.
+`mapped` reads the server's own memory (`framebuffer`) without a request. `shared` lets the server copy the screen into
+shared memory (MIT-SHM), if its memory cannot be mapped. `server` uses GetImage of the core protocol through the socket.
+The server performs the last two atomically.
 
-MIT-SHM is off in a server that is mapped: guests in a box of their own could not use it and would only try.
+MIT-SHM is disabled in a mapped server: guests in a jail could not use it and would only try.
 """
 
 from __future__ import annotations
@@ -27,39 +27,39 @@ class ScreenReader(Protocol):
     """Pixels are `uint32[H, W]` with the undefined fourth byte set to zero."""
 
     @property
-    def at_once(self) -> bool:
-        """Whether a copy is of one instant; otherwise it is torn where the server draws meanwhile (`settle.py`)."""
+    def is_atomic(self) -> bool:
+        """Whether a copy shows one instant; otherwise it is torn if the server draws meanwhile (`settle`)."""
         ...
 
     def copy(self) -> np.ndarray:
-        """The screen now."""
+        """Return the current screen."""
         ...
 
     def close(self) -> None: ...
 
 
 class SharedMemoryReader:
-    """The screen as the server copies it into a segment of shared memory. Raises `FrameError`."""
+    """Reads the screen through a shared-memory segment. Raises `FrameError`."""
 
-    at_once = True
+    is_atomic = True
 
     def __init__(self, connection: XConnection, width: int, height: int) -> None:
         self._connection, self._size = connection, (width, height)
         try:
-            self._segment = Segment(4 * width * height, isolation.server_uid())
+            self._segment = Segment(4 * width * height, isolation.x_server_uid())
         except OSError as error:
-            raise FrameError(f"no memory can be shared with the X server: {error}") from error
+            raise FrameError(f"cannot share memory with the X server: {error}") from error
         try:
             self._number = connection.attach(self._segment.id)
         except InfrastructureError as error:
             self._segment.close()
-            raise FrameError(f"the X server shares no memory: {error}") from error
+            raise FrameError(f"the X server does not share memory: {error}") from error
         finally:
             self._segment.remove()
 
     def copy(self) -> np.ndarray:
         width, height = self._size
-        self._connection.fill(self._number, width, height)
+        self._connection.capture_into(self._number, width, height)
         return self._segment.bytes.view("<u4").reshape(height, width) & PIXEL_MASK
 
     def close(self) -> None:
@@ -67,9 +67,9 @@ class SharedMemoryReader:
 
 
 class GetImageReader:
-    """The screen as the server at the end of `connection` sends it."""
+    """Reads the screen through the connection."""
 
-    at_once = True
+    is_atomic = True
 
     def __init__(self, connection: XConnection, width: int, height: int) -> None:
         self._connection, self._size = connection, (width, height)
@@ -82,26 +82,26 @@ class GetImageReader:
 
 
 def open_screen_reader(
-    server: XServer, connection: XConnection, width: int, height: int, wanted: Capture | None
+    server: XServer, connection: XConnection, width: int, height: int, capture: Capture | None
 ) -> ScreenReader:
-    """The first of mapped, shared and asked for that can be had, or the one that is wanted. Raises `FrameError`."""
-    if wanted in (None, "mapped"):
+    """Return the requested reader, or the first that works of mapped, shared and server. Raises `FrameError`."""
+    if capture in (None, "mapped"):
         try:
             return Framebuffer(server.framebuffer_path, width, height)
         except (OSError, ValueError, FrameError) as error:
-            if wanted == "mapped":
-                raise FrameError(f"{server.framebuffer_path} cannot be mapped: {error}") from error
-    if wanted in (None, "shared"):
+            if capture == "mapped":
+                raise FrameError(f"{server.framebuffer_path}: cannot be mapped: {error}") from error
+    if capture in (None, "shared"):
         try:
             return SharedMemoryReader(connection, width, height)
         except FrameError:
-            if wanted == "shared":
+            if capture == "shared":
                 raise
     return GetImageReader(connection, width, height)
 
 
-def can_be_mapped(server: XServer, width: int, height: int) -> bool:
-    """Whether the memory of a server that has just started can be read."""
+def is_mappable(server: XServer, width: int, height: int) -> bool:
+    """Return whether the framebuffer of a server that has just started can be mapped."""
     try:
         Framebuffer(server.framebuffer_path, width, height).close()
     except (OSError, ValueError, FrameError):

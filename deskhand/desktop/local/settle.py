@@ -1,9 +1,11 @@
-"""When the screen is quiet. Invariant: the pixels handed back were read after the screen last changed, or the reason says "cap" or,
-where only something moves by itself, "moving".
+"""Settling: wait until the screen stops changing, and copy it.
 
-The X server tells when something was drawn (DAMAGE); only a drawing that changes pixels counts, and motion of its own (`motion.py`)
-does not. No fixed sleep: the wait ends `quiet_s` after the last change, and at `cap_s` in any case. On a busy machine a guest may
-not have had the processor yet, so quiet counts only when none of the guests is waiting to run.
+The X server reports drawing (DAMAGE). Only drawing that changes pixels counts, and animations (`animation_filter`) do
+not. There is no fixed sleep: the wait ends `settle_s` after the last change, at most after `timeout_s`. On a busy
+machine a guest may be waiting for the CPU, so the screen is settled only if no guest is runnable.
+
+Invariant: the returned pixels were read after the last change, or the reason is "cap" (time limit) or "moving" (only
+animations changed).
 """
 
 from __future__ import annotations
@@ -18,15 +20,18 @@ from deskhand.desktop.local.animation_filter import AnimationFilter
 from deskhand.desktop.local.screen_reader import ScreenReader
 from deskhand.desktop.local.x_connection import XConnection
 
-_LOOK_INTERVAL_S = 0.004
+_POLL_S = 0.004
 _ATTEMPTS = 4
-_READ_S = 0.05
-BUSY_LIMIT_S = 1.0
+_DRAIN_LIMIT_S = 0.05
+MAX_BUSY_S = 1.0
 
 
 @dataclass(frozen=True)
 class SettleResult:
-    """`pixels` is `uint32[H, W]`; `elapsed_s` runs to the last change that was no motion; `reason` is that of `Frame`."""
+    """`pixels` is `uint32[H, W]`; `reason` is that of `Frame`.
+
+    `elapsed_s` is the time to the last change that was not an animation.
+    """
 
     pixels: np.ndarray
     elapsed_s: float
@@ -34,7 +39,7 @@ class SettleResult:
 
 
 class Settler:
-    """Waits for the screen of one desktop to be quiet. `busy` says whether a guest runs or waits for a processor."""
+    """Waits for the screen of one desktop to settle. `busy` returns whether a guest runs or waits for the CPU."""
 
     def __init__(
         self, connection: XConnection, screen: ScreenReader, size: tuple[int, int], busy: Callable[[], bool]
@@ -42,69 +47,69 @@ class Settler:
         self._connection = connection
         self._screen = screen
         self._busy = busy
-        self.motion = AnimationFilter(*size)
-        self._held_up = False
+        self.animation_filter = AnimationFilter(*size)
+        self._timed_out = False
 
-    def settle(self, quiet_s: float, cap_s: float, busy_limit_s: float = BUSY_LIMIT_S) -> SettleResult:
-        """Wait until nothing has changed for `quiet_s`, at most `cap_s`, and copy the screen.
+    def settle(self, settle_s: float, timeout_s: float, max_busy_s: float = MAX_BUSY_S) -> SettleResult:
+        """Wait until nothing has changed for `settle_s`, at most `timeout_s`, and copy the screen.
 
-        A busy guest puts the end off by half a quiet time, `busy_limit_s` in all (a program that computes for ever must not hold
-        every step up to the cap).
+        A busy guest delays the end by half of `settle_s` at a time, `max_busy_s` in total: a program that computes
+        forever must not delay every step to the time limit.
         """
         connection = self._connection
-        start = looked_at = time.monotonic()
+        start = last_checked = time.monotonic()
         connection.sync()
-        connection.forget_drawing()
+        connection.clear_damage()
         pixels = self._screen.copy()
-        cap_at, quiet_at, last_change = start + cap_s, start + quiet_s, start
-        put_off_s = 0.0
-        moved = False
-        self.motion.begin(self._held_up)
-        self._held_up = False
-        while (now := time.monotonic()) < cap_at:
-            self.motion.passed(now - looked_at)
-            looked_at = now
-            if now >= quiet_at:
-                if put_off_s >= busy_limit_s or not self._busy():
-                    return SettleResult(self.capture(), last_change - start, "moving" if moved else "quiet")
-                put_off_s += quiet_s / 2
-                quiet_at = now + quiet_s / 2
-            if not connection.wait_for_drawing(min(quiet_at, cap_at) - now):
+        deadline, settled_at, last_change = start + timeout_s, start + settle_s, start
+        delayed_s = 0.0
+        has_animation = False
+        self.animation_filter.start_settle(self._timed_out)
+        self._timed_out = False
+        while (now := time.monotonic()) < deadline:
+            self.animation_filter.advance(now - last_checked)
+            last_checked = now
+            if now >= settled_at:
+                if delayed_s >= max_busy_s or not self._busy():
+                    return SettleResult(self.capture(), last_change - start, "moving" if has_animation else "quiet")
+                delayed_s += settle_s / 2
+                settled_at = now + settle_s / 2
+            if not connection.wait_for_damage(min(settled_at, deadline) - now):
                 continue
-            time.sleep(_LOOK_INTERVAL_S)
-            connection.forget_drawing()
+            time.sleep(_POLL_S)
+            connection.clear_damage()
             current = self._screen.copy()
-            different = current != pixels
-            if not different.any():
+            changed = current != pixels
+            if not changed.any():
                 continue
             pixels = current
-            if self.motion.explains(different):
-                moved = True
+            if self.animation_filter.is_animation(changed):
+                has_animation = True
             else:
                 last_change = time.monotonic()
-                quiet_at = last_change + quiet_s
-        self._held_up = True
+                settled_at = last_change + settle_s
+        self._timed_out = True
         return SettleResult(self.capture(), last_change - start, "cap")
 
     def capture(self) -> np.ndarray:
-        """A whole copy of the screen now; when drawing never pauses, the server is held still for the copy.
+        """Return an untorn copy of the screen; if drawing never pauses, the server is grabbed for the copy.
 
-        The server carries out one request after the other, so a copy between two of its replies is torn only if it has told of
-        drawing between them. It tells once, until it is asked to tell again: what it told of between the asking and the first
-        reply would hide what is drawn during the copy.
+        The server processes requests in order, so a copy between two of its replies is torn only if it reported drawing
+        between them. It reports once until re-armed: a report from before the first reply would hide drawing during the
+        copy.
         """
-        if self._screen.at_once:
+        if self._screen.is_atomic:
             return self._screen.copy()
         connection = self._connection
-        connection.was_drawn(_READ_S)
+        connection.has_damage(_DRAIN_LIMIT_S)
         for _ in range(_ATTEMPTS):
-            connection.forget_drawing()
+            connection.clear_damage()
             connection.sync()
-            if connection.was_drawn(_READ_S):
+            if connection.has_damage(_DRAIN_LIMIT_S):
                 continue
             pixels = self._screen.copy()
             connection.sync()
-            if not connection.was_drawn(_READ_S):
+            if not connection.has_damage(_DRAIN_LIMIT_S):
                 return pixels
         connection.core.GrabServer()
         connection.sync()

@@ -1,6 +1,7 @@
-"""What a fresh home holds and how a desktop looks. Invariant: nothing blinks, fades or greets: a screen left alone is still.
+"""Desktop themes and the files of a fresh home.
 
-Applications are the distribution's own; only their ordinary configuration files are set, as a user would.
+Nothing blinks, fades or pops up, so an idle screen does not change. Applications are the distribution's own; only their
+ordinary configuration files are written, as a user would.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from deskhand.desktop.applications import catalog
 from deskhand.errors import ConfigError
 
 DOUBLE_CLICK_MS = 400
-"""The usual value. Clicks of two ops at one place are kept further apart than this (`input.Hand`)."""
+"""The usual value. Clicks of two ops at one position are spaced further apart (`XTestInput`)."""
 
 
 @dataclass(frozen=True)
 class Theme:
-    """Colours are "rrggbb"."""
+    """Colors are "rrggbb"."""
 
     name: str
     background: str = "c8d0d8"
@@ -40,28 +41,28 @@ THEMES = {
 }
 
 
-def theme(name: str) -> Theme:
-    """Raises `ConfigError` for a name that is not in `THEMES`."""
+def get_theme(name: str) -> Theme:
+    """Return the theme of this name. Raises `ConfigError` if it is not in `THEMES`."""
     if name not in THEMES:
-        raise ConfigError(f"template {name!r} is not known; use one of {', '.join(sorted(THEMES))}")
+        raise ConfigError(f"unknown theme {name!r}; use one of {', '.join(sorted(THEMES))}")
     return THEMES[name]
 
 
-def home_files(look: Theme) -> dict[str, str]:
-    """Files of a fresh home by path relative to it."""
-    font, clicks = f"{look.font} {look.font_points}", DOUBLE_CLICK_MS
+def home_files(theme: Theme) -> dict[str, str]:
+    """Return the files of a fresh home by relative path."""
+    font, clicks = f"{theme.font} {theme.font_points}", DOUBLE_CLICK_MS
     return {
-        ".config/gtk-3.0/settings.ini": _GTK3.format(font=font, dark=int(look.dark), double_click=clicks),
+        ".config/gtk-3.0/settings.ini": _GTK3.format(font=font, dark=int(theme.dark), double_click=clicks),
         ".gtkrc-2.0": _GTK2.format(font=font, double_click=clicks),
         ".config/openbox/rc.xml": _OPENBOX.format(
-            font=look.font, points=look.font_points, double_click=clicks, rules=catalog.window_rules()
+            font=theme.font, points=theme.font_points, double_click=clicks, rules=catalog.window_rules()
         ),
-        ".themes/Deskhand/openbox-3/themerc": _OPENBOX_THEME.format(**vars(look)),
+        ".themes/Deskhand/openbox-3/themerc": _OPENBOX_THEME.format(**vars(theme)),
         ".config/glib-2.0/settings/keyfile": _GSETTINGS,
         ".config/xfce4/terminal/terminalrc": _XFCE_TERMINAL,
         ".config/pcmanfm/default/pcmanfm.conf": _PCMANFM,
         ".config/libfm/libfm.conf": _LIBFM,
-        ".config/user-dirs.dirs": _USER_FOLDERS,
+        ".config/user-dirs.dirs": _USER_DIRECTORIES,
         ".config/user-dirs.conf": "enabled=False\n",
         ".config/galculator/galculator.conf": "",
         ".dillo/dillorc": "",
@@ -70,15 +71,15 @@ def home_files(look: Theme) -> dict[str, str]:
     }
 
 
-def home_folders() -> tuple[str, ...]:
+def home_directories() -> tuple[str, ...]:
     return ("Desktop", "Documents", "Downloads")
 
 
-def x_resources(look: Theme) -> str:
-    """The RESOURCE_MANAGER property of the root window: X toolkit programs read it at start."""
-    background, foreground = ("#202020", "#e0e0e0") if look.dark else ("#ffffff", "#000000")
+def x_resources(theme: Theme) -> str:
+    """Return the RESOURCE_MANAGER property of the root window; X toolkit programs read it at start."""
+    background, foreground = ("#202020", "#e0e0e0") if theme.dark else ("#ffffff", "#000000")
     return _X_RESOURCES.format(
-        points=look.font_points, background=background, foreground=foreground, double_click=DOUBLE_CLICK_MS
+        points=theme.font_points, background=background, foreground=foreground, double_click=DOUBLE_CLICK_MS
     )
 
 
@@ -97,7 +98,7 @@ Xft.hintstyle: hintfull
 Xft.rgba: none
 """
 
-_USER_FOLDERS = """XDG_DESKTOP_DIR="$HOME/Desktop"
+_USER_DIRECTORIES = """XDG_DESKTOP_DIR="$HOME/Desktop"
 XDG_DOCUMENTS_DIR="$HOME/Documents"
 XDG_DOWNLOAD_DIR="$HOME/Downloads"
 """
@@ -239,7 +240,7 @@ _OPENBOX = """<?xml version="1.0" encoding="UTF-8"?>
     {rules}
   </applications>
 </openbox_config>
-"""
+"""  # noqa: E501
 
 _OPENBOX_THEME = """border.width: 1
 padding.width: 3

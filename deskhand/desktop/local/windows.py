@@ -1,4 +1,7 @@
-"""Managed windows as the X server tells them. Invariant: nothing here asks a guest program; every box is in screen pixels."""
+"""Managed windows: list, wait, place, activate, close.
+
+All information comes from the X server and window manager, not from guest programs. Boxes are in screen pixels.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +19,11 @@ from deskhand.errors import InfrastructureError
 _NORTH_WEST = 1
 _FROM_PAGER = 2
 _POLL_S = 0.02
-_UNMOVED_S = 0.4
+_STATIONARY_S = 0.4
 
 
 def list_windows(connection: XConnection) -> list[Window]:
-    """`_NET_CLIENT_LIST`, oldest first; a window that goes away while it is asked about is left out."""
+    """Return `_NET_CLIENT_LIST`, oldest first. Windows that close meanwhile are skipped."""
     identities = _cardinals(connection, connection.root, "_NET_CLIENT_LIST")
     windows = []
     for identity in identities:
@@ -43,7 +46,7 @@ def _describe(connection: XConnection, identity: int) -> Window:
     named = (atoms["_NET_WM_NAME"], Atom.WM_NAME, Atom.WM_CLASS)
     names = [core.GetProperty(False, identity, atom, Atom.Any, 0, 256) for atom in named]
     extents = core.GetProperty(False, identity, atoms["_NET_FRAME_EXTENTS"], Atom.Any, 0, 4)
-    box, origin = geometry.reply(), position.reply()
+    size, origin = geometry.reply(), position.reply()
     title, old_title, wm_class = (bytes(reply.reply().value.buf()).decode(errors="replace") for reply in names)
     frame = extents.reply()
     left, _, top, _ = (
@@ -55,23 +58,26 @@ def _describe(connection: XConnection, identity: int) -> Window:
         wm_class=wm_class.rstrip("\0").replace("\0", "."),
         x=origin.dst_x,
         y=origin.dst_y,
-        width=box.width,
-        height=box.height,
+        width=size.width,
+        height=size.height,
         frame_top=top,
         frame_left=left,
     )
 
 
 def matching_windows(windows: list[Window], match: str) -> list[Window]:
-    """Windows with `match` as a case-insensitive substring of class or title."""
-    wanted = match.lower()
-    return [window for window in windows if wanted in window.wm_class.lower() or wanted in window.title.lower()]
+    """Return the windows with `match` as a case-insensitive substring of class or title."""
+    needle = match.lower()
+    return [window for window in windows if needle in window.wm_class.lower() or needle in window.title.lower()]
 
 
 def wait_windows(
     connection: XConnection, match: str, timeout_s: float, count: int, check: Callable[[], None] = lambda: None
 ) -> list[Window]:
-    """Raises `InfrastructureError` when fewer than `count` windows match within `timeout_s`, and what `check` raises meanwhile."""
+    """Return the matching windows once there are `count`.
+
+    Raises `InfrastructureError` if that takes longer than `timeout_s`, and what `check` raises meanwhile.
+    """
     deadline = time.monotonic() + timeout_s
     while True:
         windows = list_windows(connection)
@@ -80,8 +86,10 @@ def wait_windows(
             return found
         check()
         if time.monotonic() > deadline:
-            seen = ", ".join(f"{window.wm_class} '{window.title}'" for window in windows) or "none"
-            raise InfrastructureError(f"no {count} window(s) '{match}' within {timeout_s:g} s; windows: {seen}")
+            titles = ", ".join(f"{window.wm_class} '{window.title}'" for window in windows) or "none"
+            raise InfrastructureError(
+                f"{count} window(s) matching '{match}' did not appear within {timeout_s:g} s; windows: {titles}"
+            )
         connection.wait_for_root_property("_NET_CLIENT_LIST", _POLL_S if windows else 4 * _POLL_S)
 
 
@@ -94,61 +102,64 @@ def place(
     height: int | None,
     timeout_s: float = 2.0,
 ) -> Window:
-    """Ask the window manager; returns the window once it is there, or as it is when it stays otherwise (a minimum size)."""
+    """Move and resize through the window manager. Return the window as it is then (it may have a minimum size)."""
     width, height = width or window.width, height or window.height
     atoms = connection.atoms
-    maximised = [0, atoms["_NET_WM_STATE_MAXIMIZED_VERT"], atoms["_NET_WM_STATE_MAXIMIZED_HORZ"], _FROM_PAGER, 0]
-    connection.send_root_message(window.id, "_NET_WM_STATE", maximised)
+    maximized = [0, atoms["_NET_WM_STATE_MAXIMIZED_VERT"], atoms["_NET_WM_STATE_MAXIMIZED_HORZ"], _FROM_PAGER, 0]
+    connection.send_root_message(window.id, "_NET_WM_STATE", maximized)
     deadline = time.monotonic() + timeout_s
-    asked: tuple[int, int] | None = None
+    requested: tuple[int, int] | None = None
     last, same_since = None, 0.0
     while True:
         try:
             current = _describe(connection, window.id)
         except xcffib.Error as error:
-            raise InfrastructureError(f"window '{window.title}' went away while it was placed") from error
+            raise InfrastructureError(f"window '{window.title}' closed while it was moved") from error
         now = time.monotonic()
         if (current.x, current.y, current.width, current.height) == (x, y, width, height):
             return current
         corner = (x - current.frame_left, y - current.frame_top)
-        if corner != asked:  # with static gravity, which needs no frame, openbox's next drag would jump by the frame
+        if corner != requested:  # with static gravity, openbox's next drag would jump by the frame
             flags = _NORTH_WEST | 0xF << 8 | _FROM_PAGER << 12
             connection.send_root_message(window.id, "_NET_MOVERESIZE_WINDOW", [flags, *corner, width, height])
-            asked, last = corner, None
+            requested, last = corner, None
         if current != last:
             last, same_since = current, now
-        if now > deadline or now - same_since > _UNMOVED_S:
+        if now > deadline or now - same_since > _STATIONARY_S:
             return current
         time.sleep(_POLL_S / 4)
 
 
 def activate(connection: XConnection, window: Window) -> None:
-    """Ask the window manager to bring it to the front, out of its icon if need be, with the keyboard."""
+    """Raise, restore and focus a window through the window manager."""
     connection.send_root_message(window.id, "_NET_ACTIVE_WINDOW", [_FROM_PAGER, 0, 0, 0, 0])
 
 
 def close(connection: XConnection, window: Window) -> None:
-    """Ask the window manager to close it as its own button does."""
+    """Close a window through the window manager, like its close button."""
     connection.send_root_message(window.id, "_NET_CLOSE_WINDOW", [0, _FROM_PAGER, 0, 0, 0])
 
 
 def wait_window_manager(connection: XConnection, timeout_s: float = 20.0) -> None:
-    """Until the window manager really manages: it says so before it listens, so a window of ours is shown until it is taken up."""
+    """Wait until the window manager manages windows.
+
+    It announces itself before it listens, so a probe window is mapped until it is managed.
+    """
     deadline = time.monotonic() + timeout_s
     core = connection.core
     while not _cardinals(connection, connection.root, "_NET_SUPPORTING_WM_CHECK"):
-        _give_up_after(deadline, timeout_s)
+        _check_deadline(deadline, timeout_s)
         connection.wait_for_root_property("_NET_SUPPORTING_WM_CHECK", 0.2)
     probe = connection.x.generate_id()
     core.CreateWindow(0, probe, connection.root, 0, 0, 8, 8, 0, WindowClass.InputOutput, 0, 0, [])
     while not _managed(connection, probe):
-        _give_up_after(deadline, timeout_s)
+        _check_deadline(deadline, timeout_s)
         core.UnmapWindow(probe)
         core.MapWindow(probe)
         connection.wait_for_root_property("_NET_CLIENT_LIST", 0.04)
     core.DestroyWindow(probe)
     while _managed(connection, probe):
-        _give_up_after(deadline, timeout_s)
+        _check_deadline(deadline, timeout_s)
         connection.wait_for_root_property("_NET_CLIENT_LIST", 0.04)
 
 
@@ -156,6 +167,8 @@ def _managed(connection: XConnection, window: int) -> bool:
     return window in _cardinals(connection, connection.root, "_NET_CLIENT_LIST")
 
 
-def _give_up_after(deadline: float, timeout_s: float) -> None:
+def _check_deadline(deadline: float, timeout_s: float) -> None:
     if time.monotonic() > deadline:
-        raise InfrastructureError(f"the window manager did not answer within {timeout_s:g} s; is openbox installed?")
+        raise InfrastructureError(
+            f"the window manager did not start within {timeout_s:g} s; check that openbox is installed"
+        )

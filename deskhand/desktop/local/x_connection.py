@@ -1,7 +1,7 @@
-"""The host's own connection to a desktop's X server.
+"""The host's connection to a desktop's X server.
 
-Invariant: used by one thread at a time; any failure of it becomes an `InfrastructureError`, and waiting for the server to carry
-out what was sent ends in time, also when a guest holds the server.
+Not thread-safe. Failures become `InfrastructureError`, and waiting for the server is bounded even if a guest has
+grabbed it.
 """
 
 from __future__ import annotations
@@ -27,18 +27,21 @@ from xcffib.xproto import EventMask, PropMode
 from deskhand.errors import InfrastructureError
 
 _ATOMS = (
-    "_NET_CLIENT_LIST", "_NET_SUPPORTING_WM_CHECK", "_NET_WM_NAME", "_NET_FRAME_EXTENTS", "_NET_MOVERESIZE_WINDOW", "_NET_WM_STATE",
-    "_NET_WM_STATE_MAXIMIZED_VERT", "_NET_WM_STATE_MAXIMIZED_HORZ", "UTF8_STRING", "INCR",
+    "_NET_CLIENT_LIST", "_NET_SUPPORTING_WM_CHECK", "_NET_WM_NAME", "_NET_FRAME_EXTENTS", "_NET_MOVERESIZE_WINDOW",
+    "_NET_WM_STATE", "_NET_WM_STATE_MAXIMIZED_VERT", "_NET_WM_STATE_MAXIMIZED_HORZ", "UTF8_STRING", "INCR",
     "DESKHAND_SELECTION", "_NET_ACTIVE_WINDOW", "_NET_CLOSE_WINDOW", "_NET_WM_PING", "WM_PROTOCOLS",
 )  # fmt: skip
-SYNC_LIMIT_S = 4.0
+SYNC_TIMEOUT_S = 4.0
 _ALL_PLANES, _Z_PIXMAP = 0xFFFFFFFF, 2
 _MIT_SHM = "MIT-SHM"
 
 
 @dataclass(frozen=True)
 class PointerImage:
-    """The pointer's picture: `argb` is `uint32[h, w]`, premultiplied; its pixel (`hot_x`, `hot_y`) lies on screen at (`x`, `y`)."""
+    """The cursor image: `argb` is `uint32[h, w]`, premultiplied.
+
+    Its pixel (`hot_x`, `hot_y`) is at (`x`, `y`) on the screen.
+    """
 
     x: int
     y: int
@@ -49,7 +52,7 @@ class PointerImage:
 
 @contextmanager
 def x_errors(doing: str) -> Iterator[None]:
-    """Turns every X failure into an `InfrastructureError` that says what was being done."""
+    """Convert X failures to `InfrastructureError`; `doing` describes the operation."""
     try:
         yield
     except (xcffib.XcffibException, OSError, struct.error) as error:
@@ -57,34 +60,34 @@ def x_errors(doing: str) -> Iterator[None]:
 
 
 def _wait_readable(descriptor: int, timeout_s: float) -> None:
-    waiting = select.poll()  # select() takes no descriptor above 1023
-    waiting.register(descriptor, select.POLLIN)
-    waiting.poll(max(0.0, timeout_s * 1000))
+    poller = select.poll()  # select() rejects descriptors above 1023
+    poller.register(descriptor, select.POLLIN)
+    poller.poll(max(0.0, timeout_s * 1000))
 
 
-class _Authorised(xcffib.Connection):
-    """xcffib's own `auth` argument splits the cookie at colons and frees it before it is used."""
+class _AuthenticatedConnection(xcffib.Connection):
+    """xcffib's `auth` argument splits the cookie at colons and frees it before use."""
 
     def __init__(self, display: str, cookie: bytes) -> None:
         name, data = (ffi.new("char[]", value) for value in (b"MIT-MAGIC-COOKIE-1", cookie))
-        authorisation: Any = ffi.new("xcb_auth_info_t *")
-        authorisation.name, authorisation.namelen = name, len(name) - 1
-        authorisation.data, authorisation.datalen = data, len(cookie)
+        auth_info: Any = ffi.new("xcb_auth_info_t *")
+        auth_info.name, auth_info.namelen = name, len(name) - 1
+        auth_info.data, auth_info.datalen = data, len(cookie)
         screen = ffi.new("int *")
         library: Any = xcffib.lib
-        self._conn = library.xcb_connect_to_display_with_auth_info(display.encode(), authorisation, screen)
+        self._conn = library.xcb_connect_to_display_with_auth_info(display.encode(), auth_info, screen)
         self.pref_screen = screen[0]
         self.invalid()
         self._init_x()
 
 
 class XConnection:
-    """`name` is ":12"; `cookie` the 16 bytes of its MIT-MAGIC-COOKIE-1."""
+    """`name` is e.g. ":12", `cookie` its 16-byte MIT-MAGIC-COOKIE-1."""
 
     def __init__(self, name: str, cookie: bytes) -> None:
-        self.sync_limit_s = SYNC_LIMIT_S
+        self.sync_timeout_s = SYNC_TIMEOUT_S
         with x_errors("connecting"):
-            self.x = _Authorised(name, cookie)
+            self.x = _AuthenticatedConnection(name, cookie)
             self.core: Any = self.x.core
             self.setup: Any = self.x.get_setup()
             self.root: int = self.setup.roots[0].root
@@ -105,13 +108,13 @@ class XConnection:
             self.sync()
 
     def sync(self) -> None:
-        """One round trip: everything sent before has been carried out by the server.
+        """Wait until the server has processed everything sent before (one round trip).
 
-        Raises `InfrastructureError` past `sync_limit_s`: a server that hangs, or one that a guest holds, stalls no caller.
+        Raises `InfrastructureError` after `sync_timeout_s`, so that a hung or grabbed server blocks no caller.
         """
         sequence = self.core.GetInputFocus().sequence
         self.x.flush()
-        deadline = time.monotonic() + self.sync_limit_s
+        deadline = time.monotonic() + self.sync_timeout_s
         reply, error = ffi.new("void **"), ffi.new("xcb_generic_error_t **")
         library: Any = xcffib.lib
         while not library.xcb_poll_for_reply(self.x._conn, sequence, reply, error):
@@ -119,7 +122,7 @@ class XConnection:
             if remaining <= 0:
                 self.x.discard_reply(sequence)
                 raise InfrastructureError(
-                    f"the X server did not answer within {self.sync_limit_s:g} s; a guest holds it or it hangs"
+                    f"the X server did not respond within {self.sync_timeout_s:g} s; it hangs or a guest has grabbed it"
                 )
             _wait_readable(self._descriptor, remaining)
         try:
@@ -130,25 +133,25 @@ class XConnection:
             library.free(error[0])
 
     def pointer(self) -> tuple[int, int]:
-        """Where the pointer is; a round trip."""
+        """Return the pointer position (one round trip)."""
         reply = self.core.QueryPointer(self.root).reply()
         return reply.root_x, reply.root_y
 
     def hide_pointer(self) -> None:
-        """The server draws the pointer no more while this connection lives; guests do not notice."""
+        """Hide the server-drawn cursor for the lifetime of this connection; guests do not notice."""
         self._fixes.HideCursor(self.root)
         self.x.flush()
 
     def pointer_image(self) -> PointerImage:
-        """Where the pointer is and what it looks like, drawn or hidden; a round trip."""
+        """Return the cursor position and image, drawn or hidden (one round trip)."""
         image = self._fixes.GetCursorImage().reply()
         argb = np.frombuffer(image.cursor_image.buf(), np.uint32).reshape(image.height, image.width)
         return PointerImage(image.x, image.y, image.xhot, image.yhot, argb)
 
     def root_image(self, width: int, height: int) -> np.ndarray:
-        """`uint32[height, width]`: the screen's pixels as the server sends them, of one instant; read-only.
+        """Return the screen as `uint32[height, width]`, read-only and atomic.
 
-        The reply is taken as it lies in memory: the library's own way makes an object of every byte.
+        Reads the reply's memory directly: xcffib would create an object per byte.
         """
         cookie = self.core.GetImage(_Z_PIXMAP, self.root, 0, 0, width, height, _ALL_PLANES)
         reply = self.x.wait_for_reply(cookie.sequence)
@@ -156,11 +159,11 @@ class XConnection:
         return np.frombuffer(memory, "<u4", offset=32).reshape(height, width)
 
     def attach(self, segment: int) -> int:
-        """Let the server use a System V segment; returns the number by which `fill` names it. Raises `InfrastructureError`."""
+        """Attach a System V segment to the server; return its number. Raises `InfrastructureError`."""
         with x_errors("sharing memory"):
             if (
                 not self.core.QueryExtension(len(_MIT_SHM), _MIT_SHM).reply().present
-            ):  # to use it all the same ends the connection
+            ):  # using an absent extension ends the connection
                 raise InfrastructureError("the X server was started without MIT-SHM")
             extension: Any = self.x(xcffib.shm.key)
             extension.QueryVersion().reply()
@@ -169,18 +172,18 @@ class XConnection:
             extension.AttachChecked(number, segment, False).check()
         return number
 
-    def fill(self, number: int, width: int, height: int) -> None:
-        """The server writes the screen into an attached segment, all of it at one instant; a round trip."""
+    def capture_into(self, number: int, width: int, height: int) -> None:
+        """Write the screen atomically into an attached segment (one round trip)."""
         self._shared.GetImage(self.root, 0, 0, width, height, _ALL_PLANES, _Z_PIXMAP, number, 0).reply()
 
     def next_event(self, timeout_s: float) -> Any | None:
-        """The next event, or None after `timeout_s`."""
+        """Return the next event, or None after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while True:
             try:
                 event = self.x.poll_for_event()
             except xcffib.xproto.WindowError:
-                continue  # something was sent to a window that has just gone
+                continue  # the target window has just closed
             if event is not None:
                 return event
             self.x.flush()
@@ -191,8 +194,8 @@ class XConnection:
             if self.x.has_error():
                 raise xcffib.ConnectionException("connection lost")
 
-    def wait_for_drawing(self, timeout_s: float) -> bool:
-        """Whether something was drawn within `timeout_s`. Other events, however many, do not make it longer."""
+    def wait_for_damage(self, timeout_s: float) -> bool:
+        """Return whether something was drawn within `timeout_s`. Other events do not extend the wait."""
         deadline = time.monotonic() + timeout_s
         while True:
             event = self.next_event(max(0.0, deadline - time.monotonic()))
@@ -201,10 +204,10 @@ class XConnection:
             if event is None or time.monotonic() > deadline:
                 return False
 
-    def was_drawn(self, limit_s: float) -> bool:
-        """Whether the server has told of drawing by now; it waits for nothing. All that it has told is forgotten.
+    def has_damage(self, limit_s: float) -> bool:
+        """Return whether the server has reported drawing, without waiting; clears the reports.
 
-        Also True when a guest makes it tell of other things faster than can be read within `limit_s`.
+        Also True if a guest causes events faster than they can be read within `limit_s`.
         """
         deadline, found = time.monotonic() + limit_s, False
         while (event := self.next_event(0.0)) is not None:
@@ -214,7 +217,7 @@ class XConnection:
         return found
 
     def wait_for_root_property(self, name: str, timeout_s: float) -> bool:
-        """Whether the root window's property `name` changed within `timeout_s`."""
+        """Return whether the root window's property `name` changed within `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while True:
             event = self.next_event(max(0.0, deadline - time.monotonic()))
@@ -226,8 +229,8 @@ class XConnection:
             ):
                 return True
 
-    def forget_drawing(self) -> None:
-        """Ask to be told of the next drawing again."""
+    def clear_damage(self) -> None:
+        """Re-arm the report of the next drawing."""
         self._damage_extension.Subtract(self._damage, 0, 0)
         self.x.flush()
 
@@ -235,7 +238,7 @@ class XConnection:
         self.core.ChangeProperty(PropMode.Replace, window, name, kind, 8, len(data), data)
 
     def send_root_message(self, window: int, kind: str, data: list[int]) -> None:
-        """A client message about `window` to the window manager."""
+        """Send the window manager a client message about `window`."""
         payload = struct.pack("<5i", *data)
         event = struct.pack("<BBHII20s", 33, 32, 0, window, self.atoms[kind], payload)
         mask = EventMask.SubstructureRedirect | EventMask.SubstructureNotify

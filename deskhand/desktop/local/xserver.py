@@ -1,4 +1,7 @@
-"""One virtual X server. Invariant: only holders of the cookie reach it, never over TCP, and its pixels are in a file of ours."""
+"""`XServer`: one Xvfb process.
+
+Reachable only with its cookie and never over TCP; its pixels are in a file that the host can map.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +16,28 @@ from pathlib import Path
 from deskhand.desktop.local import isolation, processes
 from deskhand.errors import ConfigError, InfrastructureError
 
-MINIMUM_SIZE = (256, 192)
-MAXIMUM_SIZE = (1920, 1200)
+MIN_SIZE = (256, 192)
+MAX_SIZE = (1920, 1200)
 START_TIMEOUT_S = 20.0
-MEMORY_BYTES = 2 * 1024**3
-"""Guests can make it keep pictures for them; a server that needs more has met a hostile one, and ends."""
+MAX_MEMORY_BYTES = 2 * 1024**3
+"""Guests can allocate pixmaps in the server; above this it exits."""
 
 
 class XServer:
-    """Xvfb in `folder` (which must be on a tmpfs). Raises `ConfigError` for a missing program or a bad size.
+    """Xvfb in `folder`, which must be on a tmpfs. Raises `ConfigError` if a program is missing or the size is invalid.
 
-    `shared_memory`: it offers MIT-SHM, to everybody.
-
-    As root it runs under a user id that no guest has: what a guest might make of a flaw in it owns nothing.
+    `shared_memory` enables MIT-SHM for every client. As root, Xvfb runs under a user id that no guest has and that owns
+    nothing, in case a guest exploits it.
     """
 
     def __init__(
         self, folder: Path, width: int, height: int, environment: dict[str, str], *, shared_memory: bool = False
     ) -> None:
-        if not (MINIMUM_SIZE[0] <= width <= MAXIMUM_SIZE[0] and MINIMUM_SIZE[1] <= height <= MAXIMUM_SIZE[1]):
-            raise ConfigError(f"screen size {width}x{height}: use 256x192 to 1920x1200")
+        if not (MIN_SIZE[0] <= width <= MAX_SIZE[0] and MIN_SIZE[1] <= height <= MAX_SIZE[1]):
+            raise ConfigError(f"screen size: must be 256x192 to 1920x1200, got {width}x{height}")
         program = shutil.which("Xvfb")
         if program is None:
-            raise ConfigError("Xvfb is not installed; apt-get install xvfb")
+            raise ConfigError("Xvfb: not installed; apt-get install xvfb")
         self.folder = folder
         self.cookie = os.urandom(16)
         self.log = folder / "xvfb.log"
@@ -44,34 +46,13 @@ class XServer:
         self.framebuffer_path = screen / "Xvfb_screen0"
         server_authority = screen / "authority"
         server_authority.write_bytes(authority_record(self.cookie))
-        uid = isolation.server_uid()
+        uid = isolation.x_server_uid()
         isolation.chown_to_guest(screen, uid)
         reader, writer = os.pipe()
-        command = isolation.as_user(uid, ["prlimit", "--core=0", f"--data={MEMORY_BYTES}"])
-        command += [
-            "setpriv",
-            "--pdeathsig",
-            "KILL",
-            program,
-            "-displayfd",
-            str(writer),
-            "-screen",
-            "0",
-            f"{width}x{height}x24",
-        ]
-        command += [
-            "-fbdir",
-            str(screen),
-            "-auth",
-            str(server_authority),
-            "-nolisten",
-            "tcp",
-            "-noreset",
-            "-dpi",
-            "96",
-            "-s",
-            "0",
-        ]
+        command = isolation.command_as_user(uid, ["prlimit", "--core=0", f"--data={MAX_MEMORY_BYTES}"])
+        command += ["setpriv", "--pdeathsig", "KILL", program, "-displayfd", str(writer)]
+        command += ["-screen", "0", f"{width}x{height}x24", "-fbdir", str(screen), "-auth", str(server_authority)]
+        command += ["-nolisten", "tcp", "-noreset", "-dpi", "96", "-s", "0"]
         command += ["-extension", "GLX", *([] if shared_memory else ["-extension", "MIT-SHM"])]
         try:
             with self.log.open("wb") as log:
@@ -85,7 +66,7 @@ class XServer:
                     cwd="/",
                 )
         except FileNotFoundError as error:
-            raise ConfigError("setpriv is not installed; apt-get install util-linux") from error
+            raise ConfigError("setpriv: not installed; apt-get install util-linux") from error
         finally:
             os.close(writer)
         try:
@@ -103,29 +84,29 @@ class XServer:
 
     def _read_number(self, reader: int) -> int:
         text = b""
-        waiting = select.poll()  # select() takes no descriptor above 1023
-        waiting.register(reader, select.POLLIN)
+        poller = select.poll()  # select() rejects descriptors above 1023
+        poller.register(reader, select.POLLIN)
         while not text.endswith(b"\n"):
-            chunk = os.read(reader, 64) if waiting.poll(1000 * START_TIMEOUT_S) else b""
+            chunk = os.read(reader, 64) if poller.poll(1000 * START_TIMEOUT_S) else b""
             if not chunk:
                 lines = self.log.read_text(errors="replace").strip().splitlines() or ["no message"]
                 raise InfrastructureError(
-                    f"Xvfb did not start ({lines[-1]}); see that /tmp/.X11-unix and /dev/shm are writable"
+                    f"Xvfb did not start ({lines[-1]}); check that /tmp/.X11-unix and /dev/shm are writable"
                 )
             text += chunk
         return int(text)
 
-    def alive(self) -> bool:
+    def is_running(self) -> bool:
         return self.process.poll() is None
 
     def busy(self) -> bool:
         return processes.state(self.process.pid) == "R"
 
     def stop(self) -> None:
-        """End it and remove its socket. Idempotent."""
+        """Kill the server and remove its socket. Idempotent."""
         if self.process.poll() is None:
             if hasattr(self, "socket_path"):
-                self.socket_path.unlink(missing_ok=True)  # while it lives, no other server can have taken its number
+                self.socket_path.unlink(missing_ok=True)  # while it runs, no other server can have its number
             self.process.kill()
             self.process.wait()
         elif hasattr(self, "number"):
@@ -137,7 +118,7 @@ def socket_path(number: int) -> Path:
 
 
 def remove_dead_socket(number: int) -> None:
-    """Remove the socket of a server that died, unless a server listens on it (another may have taken the number)."""
+    """Remove a dead server's socket, unless another server now listens on it."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(str(socket_path(number)))
@@ -148,6 +129,9 @@ def remove_dead_socket(number: int) -> None:
 
 
 def authority_record(cookie: bytes) -> bytes:
-    """One Xauthority entry that matches any host and display: family, address, number, name, data, each length-prefixed."""
+    """Return an Xauthority entry that matches any host and display.
+
+    Family, address, number, name and data, each length-prefixed.
+    """
     name = b"MIT-MAGIC-COOKIE-1"
     return struct.pack(">HHHH", 0xFFFF, 0, 0, len(name)) + name + struct.pack(">H", len(cookie)) + cookie

@@ -52,31 +52,31 @@ class ScreenPolling:
 
 
 class OsworldDesktop:
-    """Fulfils `StagedDesktop` on the machine at `link`. With `keep_state` a machine without `revert` is taken as it is; with
-    `proof` one that `revert` did not bring back has not been reset."""
+    """Fulfils `StagedDesktop` on the machine at `client`. With `skip_reset` a machine without `revert` is taken as it is; with
+    `marker` one that `revert` did not bring back has not been reset."""
 
     system: guest_scripts.System = "linux"
 
     def __init__(
         self,
-        link: RetryingClient,
+        client: RetryingClient,
         *,
         revert: ResetHook | None = None,
-        keep_state: bool = False,
-        looking: ScreenPolling | None = None,
+        skip_reset: bool = False,
+        polling: ScreenPolling | None = None,
         ready_s: float = READY_S,
-        proof: ResetMarker | None = None,
+        marker: ResetMarker | None = None,
     ) -> None:
-        self.link = link
-        self._proof = proof
-        self._server = OsworldServer(link)
+        self.client = client
+        self._marker = marker
+        self._server = OsworldServer(client)
         self._untouched: tuple[DesktopSpec, Frame] | None = None
         self._revert = revert
-        self._keep_state = keep_state
-        self._looking = looking or ScreenPolling()
+        self._skip_reset = skip_reset
+        self._polling = polling or ScreenPolling()
         self._ready_s = ready_s
         self._size: tuple[int, int] | None = None
-        self._album = screenshots.ScreenshotDecoder()
+        self._decoder = screenshots.ScreenshotDecoder()
         self._cursor = (0, 0)
         self._done = IdempotencyCache(REMEMBERED_ACTIONS)
         self._acting = asyncio.Lock()
@@ -85,7 +85,7 @@ class OsworldDesktop:
 
     @property
     def label(self) -> str:
-        return self.link.address
+        return self.client.base_url
 
     @property
     def server(self) -> OsworldServer:
@@ -104,10 +104,10 @@ class OsworldDesktop:
         if self._revert is not None:
             address = await self._revert()
             if address is not None:
-                await self.link.move(address)
-        elif not self._keep_state:
+                await self.client.move(address)
+        elif not self._skip_reset:
             raise ConfigError(
-                f"{self.link.address}: nothing brings this machine back to its start state; give revert, or keep_state"
+                f"{self.client.base_url}: nothing brings this machine back to its start state; give revert, or skip_reset"
             )
         await self.wait_ready()
         await self._check_it_came_back()
@@ -115,9 +115,9 @@ class OsworldDesktop:
         if size != (template.width, template.height):
             asked, is_now = (f"{width}x{height}" for width, height in ((template.width, template.height), size))
             raise ConfigError(
-                f"{self.link.address}: its screen has {is_now} pixels, the task wants {asked}; set the machine's screen"
+                f"{self.client.base_url}: its screen has {is_now} pixels, the task wants {asked}; set the machine's screen"
             )
-        self._size, self._album = size, screenshots.ScreenshotDecoder()
+        self._size, self._decoder = size, screenshots.ScreenshotDecoder()
         self._done.clear()
         self._forget.clear()
         if (
@@ -131,15 +131,15 @@ class OsworldDesktop:
         return frame
 
     async def _check_it_came_back(self) -> None:
-        if self._proof is None or self._revert is None:
+        if self._marker is None or self._revert is None:
             return
         mark = f".cache/deskhand-{secrets.token_hex(8)}"
-        if json.loads(await self._marked(guest_scripts.replace_marker_script(self._proof.mark, mark), 10.0)):
+        if json.loads(await self._marked(guest_scripts.replace_marker_script(self._marker.mark, mark), 10.0)):
             raise InfrastructureError(
-                f"{self.link.address}: it was not brought back, though desktop.reset_command ended well: ~/{self._proof.mark}, which was "
+                f"{self.client.base_url}: it was not brought back, though desktop.reset_command ended well: ~/{self._marker.mark}, which was "
                 "written after the last time, is still there"
             )
-        self._proof.mark = mark
+        self._marker.mark = mark
 
     async def wait_ready(self) -> None:
         """Wait until the machine shows a screen. Raises `InfrastructureError` after `ready_s`."""
@@ -155,21 +155,21 @@ class OsworldDesktop:
                         return
                     except InfrastructureError as error:
                         said = str(error)
-                    await asyncio.sleep(min(2.0, self.link.timeouts.pause_s * 5))
+                    await asyncio.sleep(min(2.0, self.client.timeouts.pause_s * 5))
         except TimeoutError:
-            raise InfrastructureError(f"{self.link.address}: not ready within {self._ready_s:g} s: {said}") from None
+            raise InfrastructureError(f"{self.client.base_url}: not ready within {self._ready_s:g} s: {said}") from None
 
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
         """See `Desktop.perform`. One action at a time: the same one that is sent again while it goes on waits for its end."""
         self._check_open()
         if self._size is None:
-            raise InfrastructureError(f"{self.link.address}: reset it first")
+            raise InfrastructureError(f"{self.client.base_url}: reset it first")
         size = self._size
         body = guest_scripts.action_script(ops, *size, self.system)
         longest_s = 10.0 + sum(_longest_s(op) for op in ops)
-        if longest_s > self.link.timeouts.op_s:
+        if longest_s > self.client.timeouts.op_s:
             raise AgentError(
-                f"these actions may take {longest_s:.0f} s; the most for one step is {self.link.timeouts.op_s:g} s"
+                f"these actions may take {longest_s:.0f} s; the most for one step is {self.client.timeouts.op_s:g} s"
             )
         async with self._acting:
             if earlier := self._done.get(action_id):
@@ -191,7 +191,7 @@ class OsworldDesktop:
                 raise
             except InfrastructureError as error:
                 raise DeliveryUnknown(
-                    f"{self.link.address}: the action was performed, and its screen cannot be had: {error}"
+                    f"{self.client.base_url}: the action was performed, and its screen cannot be had: {error}"
                 ) from error
             await asyncio.to_thread(self._done.finish, action_id, frame)
             return frame
@@ -213,31 +213,31 @@ class OsworldDesktop:
         end = str(said.get("output", "")).strip().rpartition("deskhand ")[2]
         if said.get("returncode") != 0 or not end:
             raise DeliveryUnknown(
-                f"{self.link.address}: the guest's Python failed: {str(said.get('error', ''))[-300:]}"
+                f"{self.client.base_url}: the guest's Python failed: {str(said.get('error', ''))[-300:]}"
             )
-        return parse_run_result(end, self.link.address)
+        return parse_run_result(end, self.client.base_url)
 
     async def observe(self) -> Frame:
         self._check_open()
-        bgrx = await self._picture(self._looking.tries)
-        return await asyncio.to_thread(self._album.frame, bgrx, self._cursor, 0.0, "none")
+        bgrx = await self._picture(self._polling.tries)
+        return await asyncio.to_thread(self._decoder.frame, bgrx, self._cursor, 0.0, "none")
 
     async def _settled(self) -> Frame:
         began, before, reason = time.monotonic(), None, "none"
-        looks = max(1, self._looking.looks)
-        await asyncio.sleep(self._looking.pause_s)
-        bgrx = await self._picture(self._looking.tries)
+        looks = max(1, self._polling.looks)
+        await asyncio.sleep(self._polling.pause_s)
+        bgrx = await self._picture(self._polling.tries)
         while looks > 1:
-            if time.monotonic() - began > self._looking.cap_s:
+            if time.monotonic() - began > self._polling.cap_s:
                 reason = "cap"
                 break
             before = bgrx
-            await asyncio.sleep(self._looking.pause_s)
-            bgrx = await self._picture(self._looking.tries)
+            await asyncio.sleep(self._polling.pause_s)
+            bgrx = await self._picture(self._polling.tries)
             if (bgrx == before).all():
                 reason = "quiet"
                 break
-        return await asyncio.to_thread(self._album.frame, bgrx, self._cursor, (time.monotonic() - began) * 1000, reason)
+        return await asyncio.to_thread(self._decoder.frame, bgrx, self._cursor, (time.monotonic() - began) * 1000, reason)
 
     async def _picture(self, tries: int):
         """The pixels of the screen; a picture that is not whole is asked for again."""
@@ -245,7 +245,7 @@ class OsworldDesktop:
             data = await self._server.screenshot()
             try:
                 return await asyncio.to_thread(
-                    screenshots.decode_screenshot, data, self._size, f"{self.link.address}/screenshot"
+                    screenshots.decode_screenshot, data, self._size, f"{self.client.base_url}/screenshot"
                 )
             except FrameError:
                 if attempt == tries - 1:
@@ -256,16 +256,16 @@ class OsworldDesktop:
         self, argv: list[str], *, timeout_s: float = 30.0, env: dict[str, str] | None = None, cwd: str | None = None
     ) -> CommandResult:
         """See `Desktop.run`; once, like an action. The server ends what takes longer than two minutes."""
-        longest_s = min(timeout_s, self.link.timeouts.op_s - 10.0)
+        longest_s = min(timeout_s, self.client.timeouts.op_s - 10.0)
         return to_command_result(
-            await self._marked(guest_scripts.run_script(argv, longest_s, env, cwd), longest_s + 3.0), self.link.address
+            await self._marked(guest_scripts.run_script(argv, longest_s, env, cwd), longest_s + 3.0), self.client.base_url
         )
 
     async def shell(self, command: str, *, timeout_s: float = 30.0) -> CommandResult:
         """As `run`, of a line for the machine's own shell."""
-        longest_s = min(timeout_s, self.link.timeouts.op_s - 10.0)
+        longest_s = min(timeout_s, self.client.timeouts.op_s - 10.0)
         body = guest_scripts.run_script([command], longest_s, None, None, shell=True)
-        return to_command_result(await self._marked(body, longest_s + 3.0), self.link.address)
+        return to_command_result(await self._marked(body, longest_s + 3.0), self.client.base_url)
 
     async def launch(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None) -> int:
         return int(await self._marked(guest_scripts.launch_script(argv, env, cwd), 10.0))
@@ -297,7 +297,7 @@ class OsworldDesktop:
         done = await self.run(["wmctrl", "-lGx"], timeout_s=10)
         if done.returncode != 0:
             raise InfrastructureError(
-                f"{self.link.address}: wmctrl failed: {done.stderr.decode(errors='replace')[:200]}"
+                f"{self.client.base_url}: wmctrl failed: {done.stderr.decode(errors='replace')[:200]}"
             )
         return wmctrl.windows(done.stdout.decode(errors="replace"))
 
@@ -308,7 +308,7 @@ class OsworldDesktop:
             if len(found) >= count:
                 return found
             if time.monotonic() > deadline:
-                raise InfrastructureError(f"{self.link.address}: no window '{match}' within {timeout_s:g} s")
+                raise InfrastructureError(f"{self.client.base_url}: no window '{match}' within {timeout_s:g} s")
             await asyncio.sleep(0.25)
 
     async def place_window(
@@ -334,11 +334,11 @@ class OsworldDesktop:
     async def close(self) -> None:
         """Idempotent. The machine stays as it is."""
         self._closed = True
-        await self.link.close()
+        await self.client.close()
 
     def _check_open(self) -> None:
         if self._closed:
-            raise InfrastructureError(f"the desktop at {self.link.address} is closed")
+            raise InfrastructureError(f"the desktop at {self.client.base_url} is closed")
 
 
 class ProgramFailed(InfrastructureError):

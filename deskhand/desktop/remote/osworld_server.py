@@ -21,8 +21,8 @@ SERVER_COMMAND_S = 120.0
 class OsworldServer:
     """The endpoints. Methods raise `InfrastructureError`, and `DeliveryUnknown` where nobody can know."""
 
-    def __init__(self, link: RetryingClient) -> None:
-        self.link = link
+    def __init__(self, client: RetryingClient) -> None:
+        self.client = client
 
     async def execute(
         self,
@@ -65,16 +65,16 @@ class OsworldServer:
 
     async def screenshot(self) -> bytes:
         """A PNG with the pointer in it, not looked at here."""
-        reply = await self.link.send("GET", "/screenshot", repeatable=True)
+        reply = await self.client.send("GET", "/screenshot", repeatable=True)
         return self._fine(reply, "/screenshot").content
 
     async def accessibility(self, *, backend: str | None = None, may_take_s: float = 60.0) -> str | None:
         parameters = {"backend": backend} if backend else {}
-        reply = await self.link.send("GET", "/accessibility", repeatable=True, may_take_s=may_take_s, params=parameters)
+        reply = await self.client.send("GET", "/accessibility", repeatable=True, may_take_s=may_take_s, params=parameters)
         return self._json(reply, "/accessibility").get("AT")
 
     async def terminal(self) -> str | None:
-        reply = await self.link.send("GET", "/terminal", repeatable=True, may_take_s=20.0)
+        reply = await self.client.send("GET", "/terminal", repeatable=True, may_take_s=20.0)
         return self._json(reply, "/terminal").get("output")
 
     async def screen_size(self) -> tuple[int, int]:
@@ -84,7 +84,7 @@ class OsworldServer:
             return int(said["width"]), int(said["height"])
         except (KeyError, TypeError, ValueError):
             raise InfrastructureError(
-                f"POST {self.link.address}/screen_size: no width and height in the reply"
+                f"POST {self.client.base_url}/screen_size: no width and height in the reply"
             ) from None
 
     async def window_size(self, app_class_name: str) -> tuple[int, int] | None:
@@ -96,15 +96,15 @@ class OsworldServer:
         return int(said["width"]), int(said["height"])
 
     async def cursor_position(self) -> tuple[int, int]:
-        reply = await self.link.send("GET", "/cursor_position", repeatable=True)
+        reply = await self.client.send("GET", "/cursor_position", repeatable=True)
         try:
             x, y = self._fine(reply, "/cursor_position").json()
             return int(x), int(y)
         except (ValueError, TypeError):
-            raise InfrastructureError(f"GET {self.link.address}/cursor_position: no place in the reply") from None
+            raise InfrastructureError(f"GET {self.client.base_url}/cursor_position: no place in the reply") from None
 
     async def platform(self) -> str:
-        return self._fine(await self.link.send("GET", "/platform", repeatable=True), "/platform").text.strip()
+        return self._fine(await self.client.send("GET", "/platform", repeatable=True), "/platform").text.strip()
 
     async def desktop_path(self) -> str:
         return str(self._json(await self._post("/desktop_path"), "/desktop_path").get("desktop_path", ""))
@@ -161,7 +161,7 @@ class OsworldServer:
     async def _post(
         self, path: str, *, acts: bool = False, may_take_s: float = 0.0, **arguments: Any
     ) -> httpx2.Response:
-        return await self.link.send("POST", path, repeatable=not acts, acts=acts, may_take_s=may_take_s, **arguments)
+        return await self.client.send("POST", path, repeatable=not acts, acts=acts, may_take_s=may_take_s, **arguments)
 
     async def _done(self, path: str, **arguments: Any) -> httpx2.Response:
         """The reply to a POST that must go well."""
@@ -170,7 +170,7 @@ class OsworldServer:
     async def _object(
         self, path: str, body: dict[str, Any], *, may_take_s: float, repeatable: bool = False, acts: bool = True
     ) -> dict[str, Any]:
-        send = self.link.send("POST", path, repeatable=repeatable, acts=acts, may_take_s=may_take_s, json=body)
+        send = self.client.send("POST", path, repeatable=repeatable, acts=acts, may_take_s=may_take_s, json=body)
         return self._json(await send, path)
 
     def _fine(self, reply: httpx2.Response, path: str) -> httpx2.Response:
@@ -186,7 +186,7 @@ class OsworldServer:
         except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
             body = None
         if not isinstance(body, dict):
-            raise InfrastructureError(f"{self.link.address}{path}: the reply is no JSON object")
+            raise InfrastructureError(f"{self.client.base_url}{path}: the reply is no JSON object")
         return body
 
     def _error(self, reply: httpx2.Response, path: str) -> InfrastructureError:
@@ -195,7 +195,7 @@ class OsworldServer:
             said = str(body.get("message") or body.get("error") or "") if isinstance(body, dict) else ""
         except (ValueError, RecursionError):
             said = ""
-        return ServerError(f"{self.link.address}{path}: {reply.status_code} {said[:500]}".rstrip(), said)
+        return ServerError(f"{self.client.base_url}{path}: {reply.status_code} {said[:500]}".rstrip(), said)
 
 
 class ServerError(InfrastructureError):

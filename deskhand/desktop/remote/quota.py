@@ -62,10 +62,10 @@ class QuotaGate:
     `desktops` is the gate for taking desktops, which counts those that are held (`released` takes one off).
     """
 
-    def __init__(self, name: str, lot: QuotaManager, requests: QuotaGate | None = None) -> None:
+    def __init__(self, name: str, quota: QuotaManager, requests: QuotaGate | None = None) -> None:
         self.name = name
         self._requests = requests
-        self.desktops: QuotaGate = self if requests is not None else QuotaGate(f"{name} (desktops)", lot, self)
+        self.desktops: QuotaGate = self if requests is not None else QuotaGate(f"{name} (desktops)", quota, self)
         self.held = 0
         """Desktops that are held now."""
         self.bound: float | None = None
@@ -75,7 +75,7 @@ class QuotaGate:
         self.refusals = 0
         self.tries = 0
         """Requests that asked whether there is room again."""
-        self._lot = lot
+        self._manager = quota
         self._places: deque[_Place] = deque()
         self._asker: _Place | None = None
         self._in_a_row = 0
@@ -129,11 +129,11 @@ class QuotaGate:
         )
 
     def _queue(self) -> _Place:
-        place = _Place(self._lot.clock.now())
+        place = _Place(self._manager.clock.now())
         self._places.append(place)
         if self._keeper is None or self._keeper.done():
             self._keeper = asyncio.create_task(self._keep())
-        self._lot.changed()
+        self._manager.changed()
         return place
 
     async def _wait(self, place: _Place) -> None:
@@ -141,17 +141,17 @@ class QuotaGate:
         if self._asker is place:
             self._asker = None
         self._wake()
-        began = place.waits_since = self._lot.clock.now()
+        began = place.waits_since = self._manager.clock.now()
         try:
             with pausable_timeout.pause_timeouts():
                 await place.turn.wait()
         finally:
             place.waits_since = None
-            self._lot.parked_s[self.reason or "bound"] += self._lot.clock.now() - began
+            self._manager.parked_s[self.reason or "bound"] += self._manager.clock.now() - began
 
     def waiting_s(self) -> float:
         """Seconds that those have waited who wait now, since they last asked."""
-        now = self._lot.clock.now()
+        now = self._manager.clock.now()
         return sum(now - place.waits_since for place in self._places if place.waits_since is not None)
 
     def _leave(self, place: _Place) -> None:
@@ -159,11 +159,11 @@ class QuotaGate:
         if self._asker is place:
             self._asker = None
         self._wake()
-        self._lot.changed()
+        self._manager.changed()
 
     def _next(self) -> tuple[_Place | None, float]:
         """Who may try next, and when."""
-        now = self._lot.clock.now()
+        now = self._manager.clock.now()
         if self._asker is not None or not self._places:
             return None, now
         shut_until = self._shut_until()
@@ -176,14 +176,14 @@ class QuotaGate:
 
     def _call(self) -> None:
         place, due = self._next()
-        if place is not None and due <= self._lot.clock.now():
+        if place is not None and due <= self._manager.clock.now():
             self._asker = place
             self.tries += 1
             place.turn.set()
 
     async def _keep(self) -> None:
         """Wakes those that wait when their time comes, and warns of long waiting."""
-        clock = self._lot.clock
+        clock = self._manager.clock
         while self._places:
             self._moved.clear()
             self._call()
@@ -197,7 +197,7 @@ class QuotaGate:
 
     async def _until(self, seconds: float) -> None:
         """So long, or until something has changed."""
-        waiting = [asyncio.ensure_future(self._lot.clock.sleep(seconds)), asyncio.ensure_future(self._moved.wait())]
+        waiting = [asyncio.ensure_future(self._manager.clock.sleep(seconds)), asyncio.ensure_future(self._moved.wait())]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -216,7 +216,7 @@ class QuotaGate:
             log.warning("parking.long", **told)
 
     def _refused(self, capacity: QuotaSignal) -> None:
-        now, wait_s = self._lot.clock.now(), capacity.retry_after_s
+        now, wait_s = self._manager.clock.now(), capacity.retry_after_s
         self.refusals += 1
         self.reason = capacity.reason
         if self.closed_until is not None and now < self.closed_until:  # it was under way when the gate was shut
@@ -226,10 +226,10 @@ class QuotaGate:
             self.bound = max(1.0, self.held * DECREASE)
         if wait_s is None:
             most = min(LONGEST_PAUSE_S, SHORTEST_PAUSE_S * 2**self._in_a_row)
-            self._pause_s = self._lot.random.uniform(SHORTEST_PAUSE_S / 2, most)
+            self._pause_s = self._manager.random.uniform(SHORTEST_PAUSE_S / 2, most)
             self._in_a_row = min(self._in_a_row + 1, 10)
         else:
-            self._pause_s = max(0.05, wait_s * self._lot.random.uniform(1.0, 1.05))
+            self._pause_s = max(0.05, wait_s * self._manager.random.uniform(1.0, 1.05))
         self.closed_until = now + self._pause_s
         log.info(
             "parking.shut",
@@ -238,7 +238,7 @@ class QuotaGate:
             pause_s=round(self._pause_s, 2),
             parked=self.num_waiting,
         )
-        self._lot.changed(save=True)
+        self._manager.changed(save=True)
 
     def _granted(self, opens: bool) -> None:
         """One was granted; only one that was let try opens the gate, not one that was under way when it was shut."""
@@ -247,18 +247,18 @@ class QuotaGate:
             self.closed_until, self._in_a_row = None, 0
         if self._requests is not None:
             self.held += 1
-            self._beyond_at = self._lot.clock.now() + self._pause_s
+            self._beyond_at = self._manager.clock.now() + self._pause_s
             if self.bound is not None:
                 self.bound += 1
         if opened:
             if self._requests is None:
                 self.desktops._wake()
             log.info("parking.open", endpoint=self.name, parked=self.num_waiting)
-            self._lot.changed(save=True)
+            self._manager.changed(save=True)
 
     def seen(self) -> dict[str, Any]:
         """For people and for JSON: seconds, counts and the reason."""
-        clock = self._lot.clock
+        clock = self._manager.clock
         now = clock.now()
         return {
             "endpoint": self.name,

@@ -32,21 +32,21 @@ class LentDesktop(StageableDesktop, Protocol):
 
 
 class RemotePool(ABC):
-    """Leases by `transport`, as `DesktopPool` gives them. Refused work waits at `gate`, which is one of `lot`; `ttl_s` (0: as
+    """Leases by `transport`, as `DesktopPool` gives them. Refused work waits at `gate`, which is one of `quota`; `ttl_s` (0: as
     each of them says) is how long a desktop is lent that is not renewed."""
 
     def __init__(
         self,
         transport: LeaseTransport,
         gate: QuotaGate,
-        lot: QuotaManager,
+        quota: QuotaManager,
         *,
         template: DesktopSpec | None,
         timeouts: RemoteTimeouts | None,
         ttl_s: float = 0.0,
     ) -> None:
         self.transport = transport
-        self.gate, self.quota = gate, lot
+        self.gate, self.quota = gate, quota
         self.template = template or DesktopSpec()
         self.episode_timeout_s = (timeouts or RemoteTimeouts()).episode_s
         self.ttl_s = ttl_s

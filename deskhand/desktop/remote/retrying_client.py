@@ -1,7 +1,7 @@
 """Requests to another machine. Invariant: a request that may act twice is sent again only when it was surely not carried out; when
 nobody can know, the error says so.
 
-Reads, and requests that carry an id which the other side remembers, are repeatable. A refusal for want of room (`capacity`) parks
+Reads, and requests that carry an id which the other side remembers, are repeatable. A refusal for want of room (`capacity`) wait_for_quota
 the request at its gate, outside all deadlines and attempts.
 """
 
@@ -83,8 +83,8 @@ async def _whole(reply: httpx2.Response, about: str) -> httpx2.Response:
 
 
 class RetryingClient:
-    """Requests to `address`, which show `token`. Refused ones wait at `gate` (None: that of the address and the token in `lot`),
-    unless `parks` is False: a machine itself has no quota, so what says so is no provider, and is asked again as one that is away.
+    """Requests to `address`, which show `token`. Refused ones wait at `gate` (None: that of the address and the token in `quota`),
+    unless `wait_for_quota` is False: a machine itself has no quota, so what says so is no provider, and is asked again as one that is away.
     `transport` is for tests."""
 
     def __init__(
@@ -93,16 +93,16 @@ class RetryingClient:
         token: str | None = None,
         *,
         timeouts: RemoteTimeouts | None = None,
-        lot: QuotaManager | None = None,
+        quota: QuotaManager | None = None,
         gate: QuotaGate | None = None,
-        parks: bool = True,
+        wait_for_quota: bool = True,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         self.address = check_base_url(address, "the address")
         self.timeouts = timeouts or RemoteTimeouts()
-        self.lot = lot or QuotaManager()
-        self.parks = parks
-        self.gate = gate or self.lot.gate(self.address, token)
+        self.quota = quota or QuotaManager()
+        self.wait_for_quota = wait_for_quota
+        self.gate = gate or self.quota.gate(self.address, token)
         self._transport = transport
         self._urls: dict[str, httpx2.URL] = {}
         self.http = self._client()
@@ -116,7 +116,7 @@ class RetryingClient:
         repeatable: bool,
         acts: bool = False,
         acquires: bool = False,
-        parks: bool = True,
+        wait_for_quota: bool = True,
         may_take_s: float = 0.0,
         headers: dict[str, str] | None = None,
         refused: Callable[[httpx2.Response], Exception | None] | None = None,
@@ -152,10 +152,10 @@ class RetryingClient:
                     said += "; name the file of its authority in SSL_CERT_FILE" if _UNTRUSTED in said else ""
                     cause: Exception | None = error
                 else:
-                    capacity = quota_signal_from_reply(reply, acquires=acquires, now_s=self.lot.clock.wall())
-                    if capacity is not None and (self.parks or last):
+                    capacity = quota_signal_from_reply(reply, acquires=acquires, now_s=self.quota.clock.wall())
+                    if capacity is not None and (self.wait_for_quota or last):
                         raise QuotaExceeded(capacity, about)
-                    if capacity is not None:  # nobody parks it, and it was not carried out
+                    if capacity is not None:  # nobody wait_for_quota it, and it was not carried out
                         await asyncio.sleep(min(times.longest_pause_s, max(capacity.retry_after_s or 0.0, pause_s)))
                         continue
                     if reply.status_code not in RETRIED_STATUS:
@@ -172,8 +172,8 @@ class RetryingClient:
         try:
             async with pausable_timeout.pausable_timeout(limit_s):
                 gate = self.gate.desktops if acquires else self.gate
-                reply = await (gate.run(attempts) if parks and self.parks else attempts())
-        except QuotaExceeded as refusal:  # nobody parks it
+                reply = await (gate.run(attempts) if wait_for_quota and self.wait_for_quota else attempts())
+        except QuotaExceeded as refusal:  # nobody wait_for_quota it
             if acts and delivered:
                 raise DeliveryUnknown(str(refusal)) from refusal
             raise

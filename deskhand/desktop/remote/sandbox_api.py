@@ -65,10 +65,10 @@ class HttpSandboxApi(HttpTransport):
         token: str | None,
         *,
         timeouts: RemoteTimeouts | None = None,
-        lot: QuotaManager | None = None,
+        quota: QuotaManager | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        super().__init__(RetryingClient(endpoint, token, timeouts=timeouts, lot=lot, transport=transport))
+        super().__init__(RetryingClient(endpoint, token, timeouts=timeouts, quota=quota, transport=transport))
         self._token = token
 
     async def create(self, *, image: str | None, width: int, height: int, ttl_s: float, request_id: str) -> Sandbox:
@@ -79,7 +79,7 @@ class HttpSandboxApi(HttpTransport):
         return self.sandbox_of(await self.send("GET", "", sandbox), sandbox.key)
 
     def port(self, sandbox: Sandbox, port: int) -> GuestPort:
-        return GuestPort(f"{self.link.address}{self.path_of(sandbox)}/ports/{port}", sandbox.key or self._token)
+        return GuestPort(f"{self.client.base_url}{self.path_of(sandbox)}/ports/{port}", sandbox.key or self._token)
 
 
 async def wait_ready(gateway: SandboxApi, sandbox: Sandbox, timeout_s: float, pause_s: float = 0.5) -> Sandbox:
@@ -97,12 +97,12 @@ async def wait_ready(gateway: SandboxApi, sandbox: Sandbox, timeout_s: float, pa
 
 
 def connect_sandbox_api(
-    endpoint: str, token: str | None, *, timeouts: RemoteTimeouts | None = None, lot: QuotaManager | None = None
+    endpoint: str, token: str | None, *, timeouts: RemoteTimeouts | None = None, quota: QuotaManager | None = None
 ) -> SandboxApi:
     """The gateway at an `https://...` endpoint, or by the adapter that `name:...` names. Raises `ConfigError`."""
     name, _, rest = endpoint.partition(":")
     if name in ("http", "https"):
-        return HttpSandboxApi(endpoint, token, timeouts=timeouts, lot=lot)
+        return HttpSandboxApi(endpoint, token, timeouts=timeouts, quota=quota)
     known = {entry.name: entry for entry in metadata.entry_points(group=ENTRY_POINTS)}
     if name not in known:
         has = f"; adapters that are installed: {', '.join(sorted(known))}" if known else ""

@@ -39,15 +39,15 @@ class SandboxDesktop(OsworldDesktop):
         self._used = False
         self.and_then: Callable[[], Awaitable[None]] | None = None
         """What is to be closed after it."""
-        super().__init__(pool.link_to(sandbox), revert=self._fresh, looking=pool.looking, ready_s=pool.boot_s)
+        super().__init__(pool.client_for(sandbox), revert=self._fresh, polling=pool.polling, ready_s=pool.boot_s)
 
     async def _fresh(self) -> None:
         if self._used:
             await self._pool.delete(self.sandbox)  # first, since the quota may have no room for two
             self.sandbox = await self._pool.create(self._template)
-            await self.link.close()
-            self.link = self._pool.link_to(self.sandbox)
-            self._server = OsworldServer(self.link)
+            await self.client.close()
+            self.client = self._pool.client_for(self.sandbox)
+            self._server = OsworldServer(self.client)
         self._used = False
 
     @property
@@ -103,31 +103,31 @@ class SandboxPool(RemotePool):
         boot_s: float = 300.0,
         ttl_s: float = 120.0,
         timeouts: RemoteTimeouts | None = None,
-        looking: ScreenPolling | None = None,
-        lot: QuotaManager | None = None,
+        polling: ScreenPolling | None = None,
+        quota: QuotaManager | None = None,
         gateway: SandboxApi | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         if endpoint is None:
             endpoint, token = endpoint_of()
-        lot = lot or QuotaManager()
-        self.gateway = gateway or connect_sandbox_api(endpoint, token, timeouts=timeouts, lot=lot)
+        quota = quota or QuotaManager()
+        self.gateway = gateway or connect_sandbox_api(endpoint, token, timeouts=timeouts, quota=quota)
         super().__init__(
-            self.gateway, lot.gate(endpoint, token), lot, template=template, timeouts=timeouts, ttl_s=ttl_s
+            self.gateway, quota.gate(endpoint, token), quota, template=template, timeouts=timeouts, ttl_s=ttl_s
         )
-        self.timeouts, self.looking, self.boot_s = timeouts, looking, boot_s
+        self.timeouts, self.polling, self.boot_s = timeouts, polling, boot_s
         self._image = image
         self._http_transport = transport
 
-    def link_to(self, sandbox: Sandbox) -> RetryingClient:
-        """A link to the in-VM server of a sandbox."""
+    def client_for(self, sandbox: Sandbox) -> RetryingClient:
+        """A client to the in-VM server of a sandbox."""
         port = self.gateway.port(sandbox, OSWORLD_PORT)
         return RetryingClient(
             port.address,
             port.token,
             timeouts=self.timeouts,
             gate=self.gate,
-            lot=self.quota,
+            quota=self.quota,
             transport=self._http_transport,
         )
 
@@ -161,8 +161,8 @@ class SandboxPool(RemotePool):
             raise
 
     async def _admitted(self, attempt: Callable[[], Awaitable[Sandbox]]) -> Sandbox:
-        own = getattr(self.gateway, "link", None)
-        if own is not None and own.gate is self.gate:  # it parks by itself, at the same gate
+        own = getattr(self.gateway, "client", None)
+        if own is not None and own.gate is self.gate:  # it wait_for_quota by itself, at the same gate
             return await attempt()
         return await self.gate.desktops.run(attempt)
 

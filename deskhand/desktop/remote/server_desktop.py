@@ -31,27 +31,27 @@ __all__ = ["RemoteTimeouts", "ServerDesktop", "ServerPool"]
 
 
 class BridgeTransport(HttpTransport):
-    """Fulfills `LeaseTransport` in the bridge's own dialect; `make_link` gives a link that shows a key. Each lease has a
-    link of its own: an HTTP client looks through all its connections for each request."""
+    """Fulfills `LeaseTransport` in the bridge's own dialect; `make_client` gives a client that shows a key. Each lease has a
+    client of its own: an HTTP client looks through all its connections for each request."""
 
     root, command_path, file_path, id_header = "/leases", "/desktop/run", "/desktop/file", frame_codec.REQUEST_HEADER
 
-    def __init__(self, link: RetryingClient, make_link: Callable[[str], RetryingClient]) -> None:
-        super().__init__(link)
-        self._make_link = make_link
-        self._links: dict[str, RetryingClient] = {}
+    def __init__(self, client: RetryingClient, make_client: Callable[[str], RetryingClient]) -> None:
+        super().__init__(client)
+        self._make_client = make_client
+        self._clients: dict[str, RetryingClient] = {}
 
-    def link_to(self, sandbox: Sandbox) -> RetryingClient:
-        if sandbox.id not in self._links:
-            link = self._links[sandbox.id] = self._make_link(sandbox.key)
-            link.headers[frame_codec.EPOCH_HEADER] = str(sandbox.epoch)
-        return self._links[sandbox.id]
+    def client_for(self, sandbox: Sandbox) -> RetryingClient:
+        if sandbox.id not in self._clients:
+            client = self._clients[sandbox.id] = self._make_client(sandbox.key)
+            client.headers[frame_codec.EPOCH_HEADER] = str(sandbox.epoch)
+        return self._clients[sandbox.id]
 
     async def delete(self, sandbox: Sandbox) -> None:
         try:
             await super().delete(sandbox)
         finally:
-            await self._links.pop(sandbox.id).close()
+            await self._clients.pop(sandbox.id).close()
 
 
 class ServerDesktop:
@@ -65,7 +65,7 @@ class ServerDesktop:
 
     @property
     def label(self) -> str:
-        return f"{self._pool.bridge.link.address}{self._pool.bridge.path_of(self.sandbox)}"
+        return f"{self._pool.bridge.client.base_url}{self._pool.bridge.path_of(self.sandbox)}"
 
     @property
     def _transport(self) -> BridgeTransport:
@@ -157,13 +157,13 @@ class ServerDesktop:
         A connection that breaks is made again where it was. Raises `InfrastructureError` when that does not help.
         """
         failures = 0
-        link, path = self._transport.link_to(self.sandbox), f"{self._transport.path_of(self.sandbox)}/events"
-        times = link.timeouts
+        client, path = self._transport.client_for(self.sandbox), f"{self._transport.path_of(self.sandbox)}/events"
+        times = client.timeouts
         while True:
-            headers = link.headers | {"last-event-id": str(after)}
+            headers = client.headers | {"last-event-id": str(after)}
             timeout = httpx2.Timeout(None, connect=times.connect_s, read=times.read_s + 10)
             try:
-                async with link.http.stream("GET", path, headers=headers, timeout=timeout) as reply:
+                async with client.http.stream("GET", path, headers=headers, timeout=timeout) as reply:
                     if reply.status_code != 200:
                         await reply.aread()
                         raise frame_codec.error_from_reply(object_of(reply), reply.status_code, f"GET {path}")
@@ -188,7 +188,7 @@ class ServerDesktop:
 class ServerPool(RemotePool):
     """Leases of the bridge at `address`. Raises `ConfigError` for an address that is none.
 
-    `transport` is for tests; `wait_s` is how long the bridge is asked to wait for a free desktop at a time, `lot` where those wait
+    `transport` is for tests; `wait_s` is how long the bridge is asked to wait for a free desktop at a time, `quota` where those wait
     that it has none for.
     """
 
@@ -200,21 +200,21 @@ class ServerPool(RemotePool):
         template: DesktopSpec | None = None,
         timeouts: RemoteTimeouts | None = None,
         wait_s: float = 60.0,
-        lot: QuotaManager | None = None,
+        quota: QuotaManager | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        link = RetryingClient(
-            check_base_url(address, "the bridge's address"), key, timeouts=timeouts, lot=lot, transport=transport
+        client = RetryingClient(
+            check_base_url(address, "the bridge's address"), key, timeouts=timeouts, quota=quota, transport=transport
         )
 
-        def link_with(key: str) -> RetryingClient:
+        def client_with_key(key: str) -> RetryingClient:
             return RetryingClient(
-                link.address, key, timeouts=timeouts, lot=link.lot, gate=link.gate, transport=transport
+                client.base_url, key, timeouts=timeouts, quota=client.quota, gate=client.gate, transport=transport
             )
 
-        self.bridge = BridgeTransport(link, link_with)
+        self.bridge = BridgeTransport(client, client_with_key)
         self._wait_s = wait_s
-        super().__init__(self.bridge, link.gate, link.lot, template=template, timeouts=timeouts)
+        super().__init__(self.bridge, client.gate, client.quota, template=template, timeouts=timeouts)
 
     async def _taken(self, template: DesktopSpec) -> ServerDesktop:
         body = {"template": asdict(template), "wait_s": self._wait_s}

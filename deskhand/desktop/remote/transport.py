@@ -73,7 +73,7 @@ class LeaseTransport(Protocol):
 
 
 class HttpTransport:
-    """Fulfills `LeaseTransport` over `link`: each desktop has a path below `root`, its commands and files have theirs
+    """Fulfills `LeaseTransport` over `client`: each desktop has a path below `root`, its commands and files have theirs
     below that."""
 
     root: ClassVar[str]
@@ -81,15 +81,15 @@ class HttpTransport:
     file_path: ClassVar[str]
     id_header: ClassVar[str]
 
-    def __init__(self, link: RetryingClient) -> None:
-        self.link = link
+    def __init__(self, client: RetryingClient) -> None:
+        self.client = client
 
     def path_of(self, sandbox: Sandbox) -> str:
         return f"{self.root}/{quote(sandbox.id, safe='')}"
 
-    def link_to(self, sandbox: Sandbox) -> RetryingClient:
+    def client_for(self, sandbox: Sandbox) -> RetryingClient:
         """By which requests about a desktop go."""
-        return self.link
+        return self.client
 
     async def acquire(self, body: dict[str, Any], request_id: str, may_take_s: float) -> Sandbox:
         """What is lent to a request for a desktop. Raises `ConfigError` for one that can never be fulfilled."""
@@ -97,14 +97,14 @@ class HttpTransport:
         try:
             return self.sandbox_of(reply)
         except InfrastructureError:
-            self.link.gate.desktops.released()  # nobody could end it: nothing is held
+            self.client.gate.desktops.released()  # nobody could end it: nothing is held
             raise
 
     async def renew(self, sandbox: Sandbox, ttl_s: float) -> None:
-        await self.send("POST", "/renew", sandbox, parks=False, json={"ttl_s": ttl_s})
+        await self.send("POST", "/renew", sandbox, wait_for_quota=False, json={"ttl_s": ttl_s})
 
     async def delete(self, sandbox: Sandbox) -> None:
-        await self.send("DELETE", "", sandbox, parks=False, gone_is_fine=True)
+        await self.send("DELETE", "", sandbox, wait_for_quota=False, gone_is_fine=True)
 
     async def exec(
         self,
@@ -124,7 +124,7 @@ class HttpTransport:
                 int(said["returncode"]), base64.b64decode(said["stdout"]), base64.b64decode(said["stderr"])
             )
         except (ValueError, KeyError, TypeError):
-            raise InfrastructureError(f"{self.link.address}: a command gave no result") from None
+            raise InfrastructureError(f"{self.client.base_url}: a command gave no result") from None
 
     async def read(self, sandbox: Sandbox, path: str) -> bytes:
         return (await self.send("GET", self.file_path, sandbox, file=path, params={"path": path})).content
@@ -133,7 +133,7 @@ class HttpTransport:
         await self.send("PUT", self.file_path, sandbox, file=path, may_take_s=60.0, params={"path": path}, content=data)
 
     async def close(self) -> None:
-        await self.link.close()
+        await self.client.close()
 
     async def send(
         self,
@@ -150,7 +150,7 @@ class HttpTransport:
     ) -> httpx2.Response:
         """The reply to a request about a desktop, or (None) for one. Raises what the other side tells of, and
         `DeliveryUnknown` when no answer to one that acts comes at all."""
-        link = self.link if sandbox is None else self.link_to(sandbox)
+        client = self.client if sandbox is None else self.client_for(sandbox)
         path = (self.root if sandbox is None else self.path_of(sandbox)) + path
         if acts or request_id:
             arguments["headers"] = arguments.get("headers", {}) | {self.id_header: request_id or secrets.token_hex(16)}
@@ -159,14 +159,14 @@ class HttpTransport:
             status = reply.status_code
             if status < 400 or (gone_is_fine and status in (404, 410)):
                 return None
-            said, about = object_of(reply), f"{method} {link.address}{path}"
+            said, about = object_of(reply), f"{method} {client.base_url}{path}"
             if acquires and status in (400, 401, 403):
                 return ConfigError(f"{about}: {status} {said.get('error', '')}")
             if status == 404 and file and said.get("error") not in frame_codec.ERRORS:
                 return FileNotFoundError(2, "no such file", file)
             return frame_codec.error_from_reply(said, status, about)
 
-        return await link.send(
+        return await client.send(
             method, path, repeatable=True, acts=acts, acquires=acquires, refused=refused, **arguments
         )
 
@@ -180,7 +180,7 @@ class HttpTransport:
             state, epoch = str(said.get("state", "ready")), int(said.get("epoch", 0))
             return Sandbox(str(name), state, float(ttl_s), key, message, epoch, size)
         except (ValueError, KeyError, TypeError):
-            raise InfrastructureError(f"{self.link.address}: the reply tells of no desktop") from None
+            raise InfrastructureError(f"{self.client.base_url}: the reply tells of no desktop") from None
 
 
 def object_of(reply: httpx2.Response) -> dict[str, Any]:

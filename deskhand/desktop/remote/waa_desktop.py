@@ -67,28 +67,28 @@ class AccessibilityOptions:
 
 
 class WaaDesktop(OsworldDesktop):
-    """Fulfils `StagedDesktop` on the machine at `link`. `reboots`: `revert` starts the machine anew and leaves its disk as it is.
-    `first_looks` is shared by all that use the machine after one another."""
+    """Fulfils `StagedDesktop` on the machine at `client`. `reboots`: `revert` starts the machine anew and leaves its disk as it is.
+    `baselines` is shared by all that use the machine after one another."""
 
     system: guest_scripts.System = "windows"
 
     def __init__(
         self,
-        link: RetryingClient,
+        client: RetryingClient,
         *,
         revert: ResetHook | None = None,
         tree: AccessibilityOptions | None = None,
-        looking: ScreenPolling | None = None,
+        polling: ScreenPolling | None = None,
         ready_s: float = READY_S,
         reboots: bool = False,
-        first_looks: BaselineStore | None = None,
+        baselines: BaselineStore | None = None,
     ) -> None:
-        super().__init__(link, revert=revert, keep_state=True, looking=looking, ready_s=ready_s)
-        self._server: WaaServer = WaaServer(link)
+        super().__init__(client, revert=revert, skip_reset=True, polling=polling, ready_s=ready_s)
+        self._server: WaaServer = WaaServer(client)
         self._tree = tree or AccessibilityOptions()
         self._reboots = reboots
-        self._first_looks = first_looks or BaselineStore()
-        self._known_as = link.address
+        self._baselines = baselines or BaselineStore()
+        self._known_as = client.base_url
 
     @property
     def server(self) -> WaaServer:
@@ -111,14 +111,14 @@ class WaaDesktop(OsworldDesktop):
     async def _reach(self) -> None:
         """A server that is stuck is brought back by `revert`, which `reset` calls in any case."""
         try:
-            async with asyncio.timeout(min(self._ready_s, 4 * self.link.timeouts.read_s)):
+            async with asyncio.timeout(min(self._ready_s, 4 * self.client.timeouts.read_s)):
                 await self._server.probe()
         except (InfrastructureError, TimeoutError) as error:
             if self._revert is None:
                 raise InfrastructureError(
-                    f"{self.link.address}/probe: no answer, and nothing resets the machine: {error}"
+                    f"{self.client.base_url}/probe: no answer, and nothing resets the machine: {error}"
                 ) from error
-            log.warning("waa.stuck", machine=self.link.address, error=str(error))
+            log.warning("waa.stuck", machine=self.client.base_url, error=str(error))
 
     async def wait_ready(self) -> None:
         """Wait for `/probe`, then for a screen."""
@@ -126,7 +126,7 @@ class WaaDesktop(OsworldDesktop):
         await super().wait_ready()
 
     async def _clean(self, *kinds: str, by: Sequence[Callable[[], Awaitable[None]]]) -> None:
-        first = self._first_looks.get(self._known_as)
+        first = self._baselines.get(self._known_as)
         left: dict[str, list[str]] = {}
         for times in range(1, MAX_RESET_ATTEMPTS + 1):
             worked = True
@@ -134,7 +134,7 @@ class WaaDesktop(OsworldDesktop):
                 try:
                     await clean()
                 except InfrastructureError as error:  # what it closes may be what runs it
-                    log.warning("waa.cleaning_failed", machine=self.link.address, error=str(error))
+                    log.warning("waa.cleaning_failed", machine=self.client.base_url, error=str(error))
                     worked = False
                     await self.wait_ready()
             now = await self._state()
@@ -143,12 +143,12 @@ class WaaDesktop(OsworldDesktop):
                 if not any(left.values()):
                     return
             elif worked or times == MAX_RESET_ATTEMPTS:
-                await asyncio.to_thread(self._first_looks.save, self._known_as, now)
+                await asyncio.to_thread(self._baselines.save, self._known_as, now)
                 return
         said = "; ".join(f"{kind}: {', '.join(names[:3])}" for kind, names in left.items() if names)
-        mend = f"; if it belongs there, remove {self._first_looks.file}" if self._first_looks.file is not None else ""
+        mend = f"; if it belongs there, remove {self._baselines.file}" if self._baselines.file is not None else ""
         raise InfrastructureError(
-            f"{self.link.address}: after {MAX_RESET_ATTEMPTS} resets there is still what was not there at first: {said}{mend}"
+            f"{self.client.base_url}: after {MAX_RESET_ATTEMPTS} resets there is still what was not there at first: {said}{mend}"
         )
 
     async def _state(self) -> dict[str, list[str]]:
@@ -160,7 +160,7 @@ class WaaDesktop(OsworldDesktop):
         except ProgramFailed as error:
             if _FAIL_SAFE not in str(error):
                 raise
-            log.warning("waa.fail_safe", machine=self.link.address)
+            log.warning("waa.fail_safe", machine=self.client.base_url)
             await self._marked(_TO_CENTRE, 10.0)  # nothing was performed: the pointer stood in a corner
             await self._windows(body, longest_s)
 
@@ -174,7 +174,7 @@ class WaaDesktop(OsworldDesktop):
             end = error.said.rpartition("deskhand ")[2] if "deskhand " in error.said else ""
             if not end:
                 raise DeliveryUnknown(str(error)) from error
-            parse_run_result(end, self.link.address)
+            parse_run_result(end, self.client.base_url)
         self._forget = [*(each for each in self._forget if each not in old), name]
 
     def _home(self, path: str) -> str:
@@ -188,10 +188,10 @@ class WaaDesktop(OsworldDesktop):
             async with asyncio.timeout(self._tree.longest_s):
                 found = await self._server.accessibility(backend=self._tree.backend, may_take_s=self._tree.longest_s)
         except (InfrastructureError, TimeoutError) as error:
-            log.warning("waa.no_tree", machine=self.link.address, error=f"{type(error).__name__} {error}")
+            log.warning("waa.no_tree", machine=self.client.base_url, error=f"{type(error).__name__} {error}")
             return None
         if found is not None and len(found) > self._tree.most_bytes:
-            log.warning("waa.tree_too_large", machine=self.link.address, characters=len(found))
+            log.warning("waa.tree_too_large", machine=self.client.base_url, characters=len(found))
             return None
         return found
 

@@ -16,19 +16,19 @@ class WaaServer(OsworldServer):
 
     async def probe(self) -> None:
         """Raises `InfrastructureError` unless the server is up."""
-        self._fine(await self.link.send("GET", "/probe", repeatable=True, parks=False), "/probe")
+        self._fine(await self.client.send("GET", "/probe", repeatable=True, wait_for_quota=False), "/probe")
 
     async def execute_windows(self, code: str, *, may_take_s: float, repeatable: bool = False) -> None:
         """Run Python in the server's own process. Raises `ServerError` with what the code raised."""
         body = {"command": code}
-        reply = await self.link.send(
+        reply = await self.client.send(
             "POST", "/execute_windows", repeatable=repeatable, acts=True, may_take_s=may_take_s, json=body
         )  # fmt: skip
         self._fine(reply, "/execute_windows")
 
     async def observation(self) -> dict[str, Any]:
         """`/obs_winagent`: the active window's picture and title, the titles of all, the clipboard."""
-        reply = await self.link.send("GET", "/obs_winagent", repeatable=True, may_take_s=20.0)
+        reply = await self.client.send("GET", "/obs_winagent", repeatable=True, may_take_s=20.0)
         return self._json(reply, "/obs_winagent")
 
     async def close_all(self) -> None:
@@ -62,13 +62,13 @@ class WaaServer(OsworldServer):
 class WaaEvaluatorClient:
     """The evaluate server, which runs beside the virtual machine (port 5050). What it fails at is an `EvaluatorError`, never 0."""
 
-    def __init__(self, link: RetryingClient) -> None:
-        self.link = link
+    def __init__(self, client: RetryingClient) -> None:
+        self.client = client
 
     async def probe(self) -> None:
         reply = await self._send("GET", "/probe", 10.0)
         if reply.status_code != 200:
-            raise EvaluatorError(f"{self.link.address}/probe: {reply.status_code}; is the evaluate server up?")
+            raise EvaluatorError(f"{self.client.base_url}/probe: {reply.status_code}; is the evaluate server up?")
 
     async def task(self, task_id: str) -> dict[str, Any]:
         """The JSON of a task that the server knows."""
@@ -79,7 +79,7 @@ class WaaEvaluatorClient:
         said = self._object(await self._send("POST", "/setup", may_take_s, json={"config": config}), "/setup")
         if said.get("status") != "ok":
             failed = [each for each in said.get("results", []) if isinstance(each, dict) and each.get("status") != "ok"]
-            raise InfrastructureError(f"{self.link.address}/setup: {str(failed[:1] or said)[:400]}")
+            raise InfrastructureError(f"{self.client.base_url}/setup: {str(failed[:1] or said)[:400]}")
 
     async def evaluate(self, task: dict[str, Any], *, may_take_s: float = 180.0) -> tuple[float, str]:
         """The score in [0, 1] and why."""
@@ -88,18 +88,18 @@ class WaaEvaluatorClient:
         score = said.get("score")
         if isinstance(score, bool) or not isinstance(score, (int, float)) or not 0.0 <= score <= 1.0:
             raise EvaluatorError(
-                f"{self.link.address}/evaluate: the score is {str(score)[:40]!r}, not a number from 0 to 1"
+                f"{self.client.base_url}/evaluate: the score is {str(score)[:40]!r}, not a number from 0 to 1"
             )
         return float(score), str(said.get("reason", ""))[:2000]
 
     async def _send(self, method: str, path: str, may_take_s: float, **arguments: Any) -> Any:
         try:
-            return await self.link.send(method, path, repeatable=True, may_take_s=may_take_s, **arguments)
+            return await self.client.send(method, path, repeatable=True, may_take_s=may_take_s, **arguments)
         except InfrastructureError as error:
-            raise EvaluatorError(f"{self.link.address}: the evaluate server does not answer: {error}") from error
+            raise EvaluatorError(f"{self.client.base_url}: the evaluate server does not answer: {error}") from error
 
     def _object(self, reply: Any, path: str) -> dict[str, Any]:
-        server = OsworldServer(self.link)
+        server = OsworldServer(self.client)
         try:
             return server._json(reply, path)
         except ServerError as error:

@@ -1,4 +1,4 @@
-"""The engine that is always there: transformers in this process, exact log-probs, requests batched continuously."""
+"""In-process engine: transformers, exact log-probs, continuous batching. Needs no other package."""
 
 from deskhand.engines.hf.engine import EngineStats, HfEngine
 

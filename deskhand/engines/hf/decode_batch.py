@@ -1,7 +1,9 @@
-"""The requests in flight and the forward passes that serve them. Invariant: row b of every step is slot b of the cache.
+"""Requests in flight and the forward passes that serve them. Used by `hf.engine`.
 
-A request enters by a *prefill* together with all others that were waiting, and takes part in every *decoding step* from then
-on until it stops. Everything here runs in the engine's thread, under inference mode.
+Waiting requests are admitted by a *prefill* and take part in every *decoding step* until they stop. Everything runs in
+the engine's thread, under inference mode.
+
+Invariant: row b of every step is slot b of the cache.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ from deskhand.engines.hf.prefix_cache import CachedPrefix, PrefixCache, key_of
 from deskhand.engines.hf.sampler import Sampler
 from deskhand.errors import ConfigError
 from deskhand.models.forward import encode_images, forward_decoder, positions, stack_images, unwrap
-from deskhand.types import Completion, FinishReason, GrammarRefused, PreparedImage, Prompt, Sampling
+from deskhand.types import Completion, FinishReason, PreparedImage, Prompt, Sampling, UnsupportedGrammar
 
 _PADDING = 1.5
-"""Requests are prefilled together while padding makes the pass at most this many times larger."""
+"""Maximum ratio of padded to real tokens in a prefill."""
 
 
 @dataclass(slots=True)
@@ -39,9 +41,9 @@ class EngineStats:
     prefills: int = 0
     """Forward passes that admitted requests."""
     prefill_tokens: int = 0
-    """Prompt tokens that were run."""
+    """Prompt tokens computed."""
     reused_tokens: int = 0
-    """Prompt tokens whose keys and values were taken from a finished request."""
+    """Prompt tokens whose keys and values came from the prefix cache."""
     decode_steps: int = 0
     decoded_tokens: int = 0
     images_encoded: int = 0
@@ -53,7 +55,7 @@ class EngineStats:
 
 @dataclass(slots=True, eq=False)
 class DecodeRequest:
-    """One call in flight and what it has sampled so far."""
+    """One call in flight, with the tokens sampled so far."""
 
     prompt: Prompt
     sampling: Sampling
@@ -61,26 +63,26 @@ class DecodeRequest:
     future: asyncio.Future[Completion]
     generator: random.Random
     progress: GrammarState | None = None
-    """Where the reply stands in its grammar."""
+    """State of the reply in its grammar."""
     text_of: Callable[[list[int]], str] | None = None
-    """Text of sampled ids, for `stop_texts`."""
+    """Decodes sampled ids, for `stop_texts`."""
     key: np.ndarray = field(init=False)
     cancelled: bool = False
     failure: Exception | None = None
-    """Why this request alone cannot go on."""
+    """Error of this request alone."""
     served_ids: tuple[int, ...] = ()
-    """The prompt ids that were run, here or (where keys and values are reused) for an earlier request."""
+    """Prompt ids that were computed, here or for the reused prefix."""
     reused: CachedPrefix | None = None
-    """A finished request whose keys and values this one continues completely."""
+    """Cache entry that this request continues completely."""
     first_version: int = -1
-    """Version of the weights that computed the first keys and values."""
+    """Weights version of the first keys and values."""
     next_position: int = 0
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
     top_logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
     text_ended: bool = False
-    """The text holds a stop text."""
+    """Whether the text contains a stop text."""
 
     def __post_init__(self) -> None:
         self.key = key_of(self.prompt.token_ids, self.prompt.spans)
@@ -90,20 +92,20 @@ class DecodeRequest:
         return self.prompt.images or {}
 
     def allowed(self) -> np.ndarray | None:
-        """bool[vocabulary]: what the grammar lets be sampled next; None without one. Sets `failure` when it lets nothing."""
+        """Return bool[vocabulary], the ids allowed by the grammar, or None; set `failure` if none is allowed."""
         if self.progress is None:
             return None
         allowed = self.progress.allowed()
         allowed[list(self.sampling.banned_ids)] = False
         if allowed.any():
             return allowed
-        self.failure = GrammarRefused(
-            "no id can go on with the reply: the grammar asks for what the tokenizer cannot write"
+        self.failure = UnsupportedGrammar(
+            "no token can continue the reply: the tokenizer cannot produce what the grammar requires"
         )
         return None
 
     def take(self, token_id: int, logprob: float, version: int) -> None:
-        """The next token was sampled."""
+        """Add a sampled token."""
         self.token_ids.append(token_id)
         self.logprobs.append(logprob)
         self.versions.append(version)
@@ -122,7 +124,7 @@ class DecodeRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Newcomer:
-    """A request about to be prefilled; its first `start` tokens agree with those of a finished request."""
+    """A request to be prefilled, whose first `start` tokens are in the prefix cache."""
 
     request: DecodeRequest
     found: CachedPrefix | None
@@ -130,7 +132,7 @@ class _Newcomer:
 
     @property
     def width(self) -> int:
-        """Tokens that have to be run."""
+        """Number of tokens to compute."""
         return len(self.request.key) - self.start
 
     @property
@@ -143,20 +145,20 @@ class _Newcomer:
 
     @property
     def continues(self) -> CachedPrefix | None:
-        """What was found, when this request repeats all of it."""
+        """The cache entry, if this request repeats all of it."""
         return self.found if self.found is not None and len(self.found.key) == self.start else None
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """An image's placeholders in a prefill, without the first `skip`."""
+    """Placeholders of an image in a prefill, without the first `skip`."""
 
     image: PreparedImage
     skip: int
 
 
 class DecodeBatch:
-    """The model, the cache and the requests in flight."""
+    """Model, cache and requests in flight."""
 
     def __init__(self, model: Any, config: EngineConfig) -> None:
         max_batch, max_tokens = config.max_num_seqs, config.max_model_len
@@ -168,33 +170,33 @@ class DecodeBatch:
         weight = core.lm_head.weight
         self._device = weight.device
         self._slots = KVCache(core.config.text_config, weight.dtype, weight.device, max_batch, max_tokens)
-        if (
-            weight.device.type == "cuda"
-        ):  # taken whole: growing would need the old and the new storage at once, and leave holes
+        if weight.device.type == "cuda":  # reserved at once: growing needs twice the memory and fragments it
             try:
                 self._slots.reserve(max_batch, max_tokens)
             except torch.OutOfMemoryError as error:
-                why = f"the keys and values of engine.max_num_seqs {max_batch} x engine.max_model_len {max_tokens} do not fit on the GPU"
-                raise ConfigError(f"{why}; lower one of them (deskhand plan shows the sum)") from error
+                raise ConfigError(
+                    f"engine.max_num_seqs: the KV cache of {max_batch} x engine.max_model_len {max_tokens} does not "
+                    "fit on the GPU; lower one of them (see deskhand estimate)"
+                ) from error
         self._max_batch, self._prefill_tokens = max_batch, config.max_num_batched_tokens
-        self._parked = PrefixCache(config.prefix_cache_tokens)
+        self._prefixes = PrefixCache(config.prefix_cache_tokens)
         self._features: OrderedDict[str, tuple[Tensor, ...]] = OrderedDict()
         self._image_tokens = config.image_cache_tokens
         self._sampler: Sampler | None = None
         self.requests: list[DecodeRequest] = []
-        """By slot."""
+        """Requests by slot."""
         self.stats = EngineStats()
 
     @property
     def room(self) -> int:
-        """How many more requests can be in flight."""
+        """Number of free slots."""
         return self._max_batch - len(self.requests)
 
     def admit(self, waiting: Sequence[DecodeRequest], version: int) -> None:
-        """Prefill the waiting requests, at most `room` of them, in as few forward passes as their lengths allow."""
+        """Prefill waiting requests, at most `room`, in as few forward passes as their lengths allow."""
         newcomers = []
         for request in waiting:
-            found = self._parked.find(request.key)
+            found = self._prefixes.find(request.key)
             newcomers.append(_Newcomer(request, *(found or (None, 0))))
         newcomers.sort(key=lambda newcomer: newcomer.width)
         while newcomers:
@@ -203,7 +205,7 @@ class DecodeBatch:
             newcomers = newcomers[count:]
 
     def _fitting(self, newcomers: Sequence[_Newcomer]) -> int:
-        """How many of the newcomers, shortest first, go into one pass: within the limit, and with little padding."""
+        """Return how many newcomers, shortest first, fit into one pass within the limits of size and padding."""
         real = 0
         for count, newcomer in enumerate(newcomers, 1):
             real += newcomer.width
@@ -226,10 +228,10 @@ class DecodeBatch:
             request.first_version = version
             request.reused = newcomer.continues
             ids_BT[b, :length] = prompt.token_ids[start:]
-            places_3T, request.next_position = positions(
+            positions_3T, request.next_position = positions(
                 len(request.key), prompt.spans, request.images, self._merge_size
             )
-            positions_3BT[:, b, :length] = places_3T[:, start:]
+            positions_3BT[:, b, :length] = positions_3T[:, start:]
             request.served_ids = newcomer.shared_ids + tuple(ids_BT[b, :length].tolist())
             for span in prompt.spans:
                 skip = max(0, start - span.start)
@@ -264,7 +266,7 @@ class DecodeBatch:
         self._take(rows, sampler, logits_BV, version)
 
     def step(self, version: int) -> None:
-        """One decoding step of all requests in flight."""
+        """Run one decoding step of all requests in flight."""
         rows = self.requests
         if self._sampler is None:
             self._sampler = Sampler([request.sampling for request in rows], self._vocabulary, self._device)
@@ -291,7 +293,7 @@ class DecodeBatch:
         allowed = {row: mask for row, request in enumerate(rows) if (mask := request.allowed()) is not None}
         tokens, logprobs = sampler.sample(logits_BV, uniforms, allowed)
         if not all(map(math.isfinite, logprobs)):
-            raise FloatingPointError(f"the weights of version {version} give logits that are not finite")
+            raise FloatingPointError(f"the weights of version {version} produce logits that are not finite")
         for row, (request, token, logprob) in enumerate(zip(rows, tokens, logprobs, strict=True)):
             if request.failure is not None:
                 continue
@@ -301,7 +303,7 @@ class DecodeBatch:
         self.stats.decoded_tokens += len(rows)
 
     def finished(self, version: int) -> list[DecodeRequest]:
-        """Take the requests that stopped or were cancelled out of the batch; their slots are free afterwards."""
+        """Remove requests that stopped or were cancelled from the batch and free their slots."""
         done = [
             slot
             for slot, request in enumerate(self.requests)
@@ -314,7 +316,7 @@ class DecodeBatch:
                 sampled = request.token_ids[:-1]
                 key = np.concatenate([request.key, np.array(sampled, dtype=np.int64)])
                 entry = CachedPrefix(key, request.served_ids + tuple(sampled), self._slots.read(slot))
-                self._parked.add(entry, request.reused)
+                self._prefixes.add(entry, request.reused)
             self._slots.free(slot)
             self.requests[slot] = self.requests[-1]
             self.requests.pop()
@@ -324,7 +326,7 @@ class DecodeBatch:
         return removed
 
     def _image_features(self, pieces: Sequence[_Piece]) -> tuple[Tensor, ...]:
-        """Features of the placeholders of a prefill, one after the other; images not seen before are encoded together."""
+        """Return the concatenated features of a prefill's placeholders; uncached images are encoded together."""
         if not pieces:
             return ()
         missing = list(
@@ -340,24 +342,24 @@ class DecodeBatch:
         chosen = [tuple(layer[piece.skip :] for layer in self._features[piece.image.sha256]) for piece in pieces]
         for piece in pieces:
             self._features.move_to_end(piece.image.sha256)
-        held = sum(len(layers[0]) for layers in self._features.values())
-        while held > self._image_tokens:
-            _, dropped = self._features.popitem(last=False)
-            held -= len(dropped[0])
+        cached = sum(len(layers[0]) for layers in self._features.values())
+        while cached > self._image_tokens:
+            _, evicted = self._features.popitem(last=False)
+            cached -= len(evicted[0])
         return tuple(torch.cat(layer) for layer in zip(*chosen, strict=True))
 
     def load_weights(self, weights: Mapping[str, Any], targets: Mapping[str, Tensor]) -> None:
-        """Copy new weights in place. Keys and values of requests in flight stay; all that could serve later requests is dropped."""
-        seen_changed = False
+        """Copy new weights in place. Requests in flight keep their keys and values; caches are cleared."""
+        vision_changed = False
         for name, value in weights.items():
             target, value = targets[name], torch.as_tensor(value)
-            if ".visual." in name and not seen_changed:
-                seen_changed = not torch.equal(target, value.to(target.device, target.dtype))
+            if ".visual." in name and not vision_changed:
+                vision_changed = not torch.equal(target, value.to(target.device, target.dtype))
             target.copy_(value)
-        self.forget(seen_changed)
+        self.clear_caches(vision_changed)
 
-    def forget(self, seen_changed: bool) -> None:
-        """Drop keys and values of finished requests, and features of images when the vision tower has changed."""
-        self._parked.clear()
-        if seen_changed:
+    def clear_caches(self, vision_changed: bool) -> None:
+        """Clear the prefix cache, and the image features if the vision tower changed."""
+        self._prefixes.clear()
+        if vision_changed:
             self._features.clear()

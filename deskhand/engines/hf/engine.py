@@ -1,15 +1,15 @@
-"""The engine's thread and its callers. Invariant: every caller gets a completion or an error; the thread never dies silently.
+"""In-process engine: a thread that runs the model, and its asynchronous callers.
 
-All work on the model happens in one thread: it alternates between admitting what waits, one decoding step, and commands
-(new weights, pause, close), so a command never meets a half-done step.
+Built by `recipes.engine_factory`; start with `HfEngine.generate`. One thread alternates between admitting requests, one
+decoding step, and commands (new weights, pause, close), so commands run between steps.
 
-New weights while requests are in flight: they go on with the keys and values that the old weights computed (partial rollout);
-each token's version says which weights sampled it. Finished keys and values and, when the vision tower changed, image
-features are dropped, so no later request starts from a mixture.
+Requests in flight during a weight update keep the keys and values of the old weights (partial rollout); each token has
+the version that sampled it. Cached prefixes and, if the vision tower changed, image features are dropped.
 
-A trainer in the same process may train the very tensors that the engine samples from: nothing is copied, and there is no second
-model in memory. It calls `hold` before it changes them and `adopt` when they are those of a version: in between no token is
-sampled.
+A trainer in the same process may share the engine's tensors, so nothing is copied. It calls `pause_for_update` before
+changing them and `set_version` afterwards; no token is sampled in between.
+
+Invariant: every caller gets a completion or an error; the thread never dies silently.
 """
 
 from __future__ import annotations
@@ -32,16 +32,18 @@ from deskhand.engines.hf.lora_overlay import LoraOverlay
 from deskhand.errors import AgentError, ConfigError, InfrastructureError
 from deskhand.models.forward import check_row, unwrap
 from deskhand.models.load import LoadedModel
-from deskhand.types import Completion, Feature, GrammarRefused, LoraWeights, Prompt, Sampling
+from deskhand.types import Completion, Feature, LoraWeights, Prompt, Sampling, UnsupportedGrammar
 
 _SMALL_PARAMETERS = 50_000_000
 
 
 class HfEngine:
-    """Serves `engines.base.Engine` from a model in this process, which it owns from now on.
+    """`types.Engine` over a model in this process, which it owns.
 
-    `threads`: processor threads of the engine; None means one for a model of fewer than 5e7 parameters, whose operations are
-    too small to share, and torch's setting for a larger one. The threads of callers are as before.
+    Args:
+        config: Limits of concurrent requests, tokens and caches (`engine.*`).
+        threads: CPU threads of the engine (default: one for models below 5e7 parameters, else torch's setting). Other
+            threads are unaffected.
     """
 
     def __init__(
@@ -62,13 +64,13 @@ class HfEngine:
         self._grammars = GrammarCompiler(model.tokenizer, vocabulary) if model.tokenizer is not None else None
         self._targets: dict[str, torch.Tensor] = dict(self._core.named_parameters(remove_duplicate=False))
         self._targets.update(self._core.named_buffers(remove_duplicate=False))
-        self._laid = LoraOverlay(self._core)
+        self._lora = LoraOverlay(self._core)
         self._batch = DecodeBatch(model.model, config)
         self._version = version
         self._wake = threading.Condition()
         self._waiting: deque[DecodeRequest] = deque()
         self._commands: deque[tuple[Callable[[], None], asyncio.Future[None]]] = deque()
-        self._paused = self._held = False
+        self._paused = self._is_updating = False
         self._working = threading.Lock()
         """Held by the thread while it runs the model."""
         self._closing = False
@@ -83,7 +85,7 @@ class HfEngine:
 
     @property
     def features(self) -> frozenset[Feature]:
-        """What it can do beyond sampling ids; grammars and stop texts need the checkpoint's tokenizer."""
+        """Optional features; grammars and stop texts need the checkpoint's tokenizer."""
         with_text: frozenset[Feature] = frozenset({"regex", "json_schema", "stop_texts", "top_logprobs"})
         return with_text if self._tokenizer is not None else frozenset({"top_logprobs"})
 
@@ -98,20 +100,23 @@ class HfEngine:
         return len(self._batch.requests)
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
-        """Sample one completion.
+        """Sample one completion, truncated at the engine's `max_tokens`.
 
-        Output is cut at `max_tokens` of the engine. Raises `AgentError` when the prompt leaves no room for a token,
-        `RecordError` when placeholders and images disagree, `GrammarRefused` when the grammar cannot be kept to,
-        `InfrastructureError` when the engine is down.
+        Raises:
+            AgentError: The prompt fills the context.
+            RecordError: Placeholders and images differ.
+            UnsupportedGrammar: The grammar is not supported.
+            InfrastructureError: The engine is down.
         """
         length = len(prompt.token_ids)
         if length >= self._max_tokens:
             raise AgentError(
-                f"prompt of {length} tokens, the engine holds {self._max_tokens}; show fewer screenshots or raise max_tokens"
+                f"prompt of {length} tokens exceeds the context length {self._max_tokens}; "
+                "show fewer screenshots or raise engine.max_model_len"
             )
         _check_sampling(length, sampling, self._core.config.text_config.vocab_size)
         if sampling.stop_texts and self._tokenizer is None:
-            raise ConfigError("stop_texts need a tokenizer, which this engine was made without")
+            raise ConfigError("stop_texts: the engine has no tokenizer")
         check_row(prompt, prompt.images or {}, self._image_token_id)
         request = DecodeRequest(
             prompt,
@@ -138,102 +143,99 @@ class HfEngine:
         if sampling.grammar is None:
             return None
         if self._grammars is None:
-            raise GrammarRefused("this engine has no tokenizer and so no grammars")
+            raise UnsupportedGrammar("grammars need a tokenizer, and the engine has none")
         return await asyncio.to_thread(self._grammars.start, sampling.grammar, sampling.stop_ids)
 
     def _text_of(self, token_ids: list[int]) -> str:
-        """Text of sampled ids, as the recorder reads them."""
         assert self._tokenizer is not None
         return self._tokenizer.decode(token_ids, skip_special_tokens=False)
 
     async def update_weights(self, version: int, weights: Mapping[str, Any]) -> None:
-        """Take new weights (state-dict names; those left out stay) between two steps. All are checked before any is taken.
+        """Load new weights by state-dict names between two steps; unnamed ones stay. All are checked before loading.
 
-        Raises `ConfigError` for an unknown name or another shape.
+        Raises `ConfigError` for an unknown name or a wrong shape.
         """
         for name, value in weights.items():
             if name not in self._targets:
-                raise ConfigError(
-                    f"weights {name!r}: the engine's model has no such tensor; publish merged state-dict names"
-                )
+                raise ConfigError(f"weights {name!r}: unknown tensor; publish merged state-dict names")
             if tuple(value.shape) != tuple(self._targets[name].shape):
                 expected = tuple(self._targets[name].shape)
-                raise ConfigError(f"weights {name!r}: shape {tuple(value.shape)}, the engine's model has {expected}")
+                raise ConfigError(f"weights {name!r}: expected shape {expected}, got {tuple(value.shape)}")
 
         def swap() -> None:
-            self._laid.clear()
+            self._lora.clear()
             self._batch.load_weights(weights, self._targets)
             self._version = version
 
         await self._command(swap)
 
     @property
-    def takes_adapters(self) -> bool:
-        """Whether `publish_adapter` is of use: the model is laid out as the checkpoint has it."""
+    def supports_lora(self) -> bool:
+        """Always true."""
         return True
 
     @property
     def supports_vision_lora(self) -> bool:
-        """Whether an adapter may be for the vision tower, too: features that it changes are dropped."""
+        """Always true: changed image features are dropped."""
         return True
 
     async def update_lora(self, version: int, adapter: LoraWeights) -> None:
-        """Lay an adapter over the weights that the engine began with, between two steps; requests in flight go on with it.
+        """Apply an adapter over the initial weights between two steps; requests in flight continue with it.
 
-        Raises `ConfigError` for a projection that the model does not have, or another shape.
+        Raises `ConfigError` for an unknown projection or a wrong shape.
         """
-        self._laid.check(adapter)
+        self._lora.check(adapter)
 
         def swap() -> None:
-            self._laid.apply(adapter)
-            self._batch.forget(any(".visual." in name for name in adapter.weights))
+            self._lora.apply(adapter)
+            self._batch.clear_caches(any(".visual." in name for name in adapter.weights))
             self._version = version
 
         await self._command(swap)
 
     def shares_weights_with(self, model: Any) -> bool:
-        """Whether `model` consists of the tensors that the engine samples from."""
+        """Return whether `model` consists of the engine's tensors."""
         return unwrap(model) is self._core
 
     def pause_for_update(self) -> None:
-        """Sample nothing until `adopt`. Blocks until the step in progress is done; for the thread that changes shared weights."""
+        """Sample nothing until `set_version`. Blocks until the current step is done; called by the trainer's thread."""
         with self._wake:
-            self._held = True
+            self._is_updating = True
         with self._working:
             pass
 
     @contextmanager
     def paused_for_update(self) -> Iterator[None]:
-        """Inside the block nothing is sampled: for what changes shared weights and puts them back."""
-        before = self._held
+        """Sample nothing inside the block, for code that changes shared weights and restores them."""
+        before = self._is_updating
         self.pause_for_update()
         try:
             yield
         finally:
             with self._wake:
-                self._held = before
+                self._is_updating = before
                 self._wake.notify()
 
     async def set_version(self, version: int) -> None:
-        """The shared weights are now those of `version`: drop what others computed, and sample again."""
-        seen_changed = any(parameter.requires_grad for parameter in self._core.model.visual.parameters())
+        """Declare the shared weights to be those of `version`, clear the caches and resume sampling."""
+        vision_changed = any(parameter.requires_grad for parameter in self._core.model.visual.parameters())
 
-        def go_on() -> None:
-            self._batch.forget(seen_changed)
+        def resume() -> None:
+            self._batch.clear_caches(vision_changed)
             self._version = version
-            self._held = False
+            self._is_updating = False
 
-        await self._command(go_on)
+        await self._command(resume)
 
     async def pause(self) -> None:
-        """Stop after the step in progress; requests in flight keep their slots."""
+        """Stop after the current step; requests in flight keep their slots."""
         await self._command(lambda: setattr(self, "_paused", True))
 
     async def resume(self) -> None:
         await self._command(lambda: setattr(self, "_paused", False))
 
     async def close(self) -> None:
-        """End the thread. Requests that are not done fail with `InfrastructureError`."""
+        """Stop the thread. Unfinished requests fail with `InfrastructureError`."""
         with self._wake:
             self._closing = True
             self._wake.notify()
@@ -242,8 +244,8 @@ class HfEngine:
     def _start(self, threads: int | None) -> threading.Thread:
         """Start the thread.
 
-        Torch's count belongs to a thread, but setting it also sets the default that every other thread takes when it first
-        looks; so this thread looks before it sets, and the caller's count is set again.
+        Torch's thread count belongs to a thread, but setting it also sets the default that other threads read first. So
+        this thread reads its default before setting it, and the caller's count is restored.
         """
         callers, ready = torch.get_num_threads(), threading.Event()
 
@@ -274,7 +276,7 @@ class HfEngine:
             raise InfrastructureError("the engine is closed; start another")
 
     def _run(self) -> None:
-        failure = InfrastructureError("the engine was closed before the request was done")
+        failure = InfrastructureError("the engine was closed before the request was finished")
         try:
             with torch.inference_mode():
                 while self._turn():
@@ -290,7 +292,7 @@ class HfEngine:
             _settle(future, failure)
 
     def _turn(self) -> bool:
-        """Wait for work, then run the commands, admit, and make one step. False when the engine closes."""
+        """Wait for work, then run commands and one step. Return False when the engine closes."""
         batch = self._batch
         with self._wake:
             while not (self._closing or self._commands or (not self._stopped and (self._waiting or batch.requests))):
@@ -309,10 +311,10 @@ class HfEngine:
 
     @property
     def _stopped(self) -> bool:
-        return self._paused or self._held
+        return self._paused or self._is_updating
 
     def _work(self) -> None:
-        """Admit what waits, then make one step."""
+        """Admit waiting requests, then run one step."""
         batch = self._batch
         self._answer()
         while batch.room and (newcomers := self._next_waiting(batch.room)):
@@ -326,7 +328,7 @@ class HfEngine:
             self._answer()
 
     def _next_waiting(self, count: int) -> list[DecodeRequest]:
-        """The first requests in the queue, which stay there so that a failure reaches them too; cancelled ones leave it."""
+        """Return the first queued requests. They stay queued, so that a failure reaches them; cancelled ones leave."""
         with self._wake:
             self._waiting = deque(request for request in self._waiting if not request.cancelled)
             return list(itertools.islice(self._waiting, count))
@@ -351,26 +353,26 @@ class HfEngine:
 
 def _check_sampling(length: int, sampling: Sampling, vocabulary: int) -> None:
     if not length or sampling.max_tokens < 1:
-        raise ConfigError(f"prompt of {length} tokens, max_tokens {sampling.max_tokens}; both must be at least 1")
-    if not sampling.temperature >= 0 or not 0 < sampling.top_p <= 1:
-        raise ConfigError(
-            f"temperature {sampling.temperature}, top_p {sampling.top_p}; write temperature >= 0 and 0 < top_p <= 1"
-        )
+        raise ConfigError(f"max_tokens: must be at least 1, got {sampling.max_tokens} for a prompt of {length} tokens")
+    if not sampling.temperature >= 0:
+        raise ConfigError(f"temperature: must be at least 0, got {sampling.temperature}")
+    if not 0 < sampling.top_p <= 1:
+        raise ConfigError(f"top_p: must be in (0, 1], got {sampling.top_p}")
     if (
         any(not 0 <= banned < vocabulary for banned in sampling.banned_ids)
         or len(set(sampling.banned_ids)) >= vocabulary
     ):
-        raise ConfigError(f"banned_ids must be ids below {vocabulary} and leave one to sample")
+        raise ConfigError(f"banned_ids: must be ids below {vocabulary} and leave one to sample")
 
 
 def _settle(future: asyncio.Future[Any], outcome: Any) -> None:
-    """Resolve a future of another thread's loop; a loop that has ended needs no answer."""
+    """Resolve a future of another thread's loop, unless the loop has ended."""
 
     def resolve() -> None:
         if future.done():
             return
         if isinstance(outcome, Exception):
-            future.set_exception(type(outcome)(str(outcome)))  # one for each caller: tracebacks grow on an error
+            future.set_exception(type(outcome)(str(outcome)))  # a copy per caller, because tracebacks accumulate
         else:
             future.set_result(outcome)
 

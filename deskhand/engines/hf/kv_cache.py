@@ -1,8 +1,10 @@
-"""Keys and values of the requests in flight. Invariant: slot b holds `lengths[b]` valid positions; those in use come first.
+"""KV cache of the requests in flight. Used by `hf.decode_batch`.
 
-One tensor [2 * layers, slots, key heads, capacity, head size] holds everything: layer l has its keys at 2l and its values at
-2l + 1. Because the slots in use are always the first ones, a decoding step attends to plain views; nothing is gathered. What
-lies past a slot's length is finite but meaningless and is masked.
+One tensor [2 * layers, slots, key heads, capacity, head size] has the keys of layer l at 2l and its values at 2l + 1.
+The used slots come first, so a decoding step attends to plain views without gathering. Values past a slot's length are
+finite and masked.
+
+Invariant: slot b has `lengths[b]` valid positions.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class KVCache:
         return len(self.lengths)
 
     def reserve(self, slots: int, tokens: int) -> None:
-        """Make room for `slots` slots of `tokens` positions."""
+        """Grow the storage to at least `slots` slots of `tokens` positions."""
         _, old_slots, _, old_capacity, _ = self.storage.shape
         if slots <= old_slots and tokens <= old_capacity:
             return
@@ -54,9 +56,9 @@ class KVCache:
         self.storage = grown
 
     def open(self, prefix: Tensor | None, tokens: int) -> int:
-        """Take the next slot, with room for `tokens` positions; its index.
+        """Allocate the next slot for `tokens` positions and return its index.
 
-        `prefix`: keys and values to begin with, [2 * layers, heads, length, size].
+        `prefix`: initial keys and values, [2 * layers, heads, length, size].
         """
         slot = self.active
         self.reserve(slot + 1, tokens)
@@ -68,11 +70,11 @@ class KVCache:
         return slot
 
     def read(self, slot: int) -> Tensor:
-        """A copy of a slot, [2 * layers, heads, length, size]."""
+        """Return a copy of a slot, [2 * layers, heads, length, size]."""
         return self.storage[:, slot, :, : self.lengths[slot]].clone()
 
     def free(self, slot: int) -> int:
-        """Give a slot back. The last slot moves into its place; returns the index which that one had."""
+        """Free a slot by moving the last slot into it; return the index of the last slot."""
         last = self.active - 1
         if slot != last:
             length = self.lengths[last]
@@ -82,14 +84,14 @@ class KVCache:
         return last
 
     def append(self, first: int, count: int, width: int) -> KVCacheView:
-        """A view for one forward pass that adds `width` positions to each of `count` slots from `first` on."""
+        """Return a view for a forward pass that adds `width` positions to `count` slots from `first` on."""
         return KVCacheView(self, first, count, width)
 
 
 class KVCacheView:
-    """What the attention layers write to in one forward pass, and the mask that goes with it.
+    """Cache of the attention layers in one forward pass, with its mask.
 
-    Row b's new positions follow its length at the time of creation; the owner adds what was real to `lengths` afterwards.
+    New positions of row b follow its length at creation; the owner adds the real ones to `lengths` afterwards.
     """
 
     def __init__(self, cache: KVCache, first: int, count: int, width: int) -> None:
@@ -100,24 +102,24 @@ class KVCacheView:
         self._width = width
         device = cache.storage.device
         self._fresh = width > 1 and not any(starts)
-        """Nothing came before in any row: plain causal attention over the new positions is enough."""
+        """Whether all rows are empty, so that causal attention over the new positions suffices."""
         if self._fresh:
             self.mask: Tensor | None = None
             return
         self._seen = max(starts) + width
         starts_B1 = torch.tensor(starts, device=device).unsqueeze(1)
         self._rows_B1 = torch.arange(count, device=device).unsqueeze(1)
-        self._places_BT = starts_B1 + torch.arange(width, device=device)
+        self._positions_BT = starts_B1 + torch.arange(width, device=device)
         keys_K = torch.arange(self._seen, device=device)
-        self.mask = (keys_K <= self._places_BT.unsqueeze(2)).unsqueeze(1)
+        self.mask = (keys_K <= self._positions_BT.unsqueeze(2)).unsqueeze(1)
 
     def update(self, key_BHTD: Tensor, value_BHTD: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Store the new keys and values of a layer; all keys and values that its queries may need."""
+        """Store new keys and values of a layer and return all that its queries attend to."""
         keys, values = self._keys[layer], self._values[layer]
         if self._fresh:
             keys[:, :, : self._width] = key_BHTD
             values[:, :, : self._width] = value_BHTD
             return key_BHTD, value_BHTD
-        keys[self._rows_B1, :, self._places_BT] = key_BHTD.transpose(1, 2)
-        values[self._rows_B1, :, self._places_BT] = value_BHTD.transpose(1, 2)
+        keys[self._rows_B1, :, self._positions_BT] = key_BHTD.transpose(1, 2)
+        values[self._rows_B1, :, self._positions_BT] = value_BHTD.transpose(1, 2)
         return keys[:, :, : self._seen], values[:, :, : self._seen]

@@ -1,9 +1,10 @@
-"""Keys and values of finished requests. Invariant: every entry was computed entirely with the weights now in use.
+"""Cache of keys and values of finished requests. Used by `hf.decode_batch`.
 
-The next turn of an episode repeats the last prompt and output and adds an observation; only what it adds has to be run. An
-entry is also shared by prompts that agree with it up to some token (the members of a group see the same first screen).
-Ids alone do not tell two screenshots apart, so entries are compared by *keys*: ids, with placeholders replaced by their
-image's hash.
+The next turn of an episode repeats the last prompt and output and adds an observation, so only the observation has to
+be computed. Prompts that share a prefix share entries too, such as the first turns of a group. Entries are compared by
+*keys*: ids, with placeholders replaced by their image's hash.
+
+Invariant: every entry was computed entirely with the current weights.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from torch import Tensor
 
 from deskhand.types import ImageSpan
 
-_WORTHWHILE = 16
-"""Fewer shared tokens than this are recomputed: cheaper than copying."""
+_MIN_SHARED = 16
+"""Minimum shared tokens; fewer are recomputed, which is cheaper than copying."""
 
 
 def key_of(token_ids: Iterable[int], spans: Iterable[ImageSpan]) -> np.ndarray:
-    """int64 keys of a prompt: equal prefixes of keys mean equal ids and equal images."""
+    """Return the int64 keys of a prompt; equal prefixes of keys mean equal ids and images."""
     key = np.array(token_ids, dtype=np.int64)
     for span in spans:
         key[span.start : span.start + span.count] = -1 - int(span.sha256[:15], 16)
@@ -42,12 +43,12 @@ class PrefixCache:
     def __init__(self, max_tokens: int) -> None:
         self._max_tokens = max_tokens
         self._entries: dict[int, CachedPrefix] = {}
-        """By identity, least recently used first."""
+        """Entries by identity, least recently used first."""
         self.tokens = 0
 
     def find(self, key: np.ndarray) -> tuple[CachedPrefix, int] | None:
-        """The entry that shares the longest prefix with `key`, and its length; at least one token of `key` is left to run."""
-        best, longest = None, _WORTHWHILE - 1
+        """Return the entry with the longest prefix in common with `key`, and its length, below that of `key`."""
+        best, longest = None, _MIN_SHARED - 1
         for entry in self._entries.values():
             width = min(len(entry.key), len(key) - 1)
             if width <= longest:
@@ -62,7 +63,7 @@ class PrefixCache:
         return best, longest
 
     def add(self, entry: CachedPrefix, extends: CachedPrefix | None) -> None:
-        """Keep an entry. `extends`: an earlier entry that it holds completely, which is dropped."""
+        """Add an entry and drop `extends`, an earlier entry that it contains."""
         if len(entry.key) > self._max_tokens:
             return
         if extends is not None:

@@ -1,7 +1,7 @@
-"""Logits to tokens. Invariant: a banned id is never sampled, and a request's draws depend on its own seed only.
+"""Sampling of tokens from logits. Used by `hf.decode_batch`.
 
-Sampling is by inversion: one uniform number per token from the request's own generator, compared with the cumulative
-distribution. What else is in the batch changes nothing but the last bits of the logits.
+Sampling is by inversion: one uniform number per token from the request's own generator is compared with the cumulative
+distribution. The rest of the batch affects only the last bits of the logits.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from deskhand.types import Sampling
 
 
 class Sampler:
-    """The sampling settings of the rows of a batch, as tensors; made anew when the rows change."""
+    """Sampling settings of the rows of a batch, as tensors; rebuilt when the rows change."""
 
     def __init__(self, settings: Sequence[Sampling], vocabulary: int, device: torch.device) -> None:
         temperatures = [setting.temperature or 1.0 for setting in settings]
@@ -43,8 +43,11 @@ class Sampler:
     def sample(
         self, logits_BV: Tensor, uniforms: Sequence[float], allowed: Mapping[int, np.ndarray] | None = None
     ) -> tuple[list[int], list[float]]:
-        """One token and its log-prob for each row. `uniforms`: one number in (0, 1] for each row. `allowed`: bool[V] of the rows
-        that a grammar holds; it decides what is drawn and not what the log-probs are.
+        """Return one token and its log-prob for each row.
+
+        Args:
+            uniforms: One number in (0, 1] for each row.
+            allowed: bool[V] of rows with a grammar; it affects the draw and not the log-probs.
         """
         logits_BV = logits_BV.float()
         if self._banned_BV is not None:
@@ -63,14 +66,14 @@ class Sampler:
         return ids_B.tolist(), chosen_B.tolist()
 
     def most_likely(self, row: int, count: int) -> tuple[tuple[int, float], ...]:
-        """(id, log-prob) of the `count` most likely ids of a row at the last draw, best first."""
+        """Return (id, log-prob) of the `count` most likely ids of a row in the last draw, best first."""
         assert self._logprobs_BV is not None
         values, ids = self._logprobs_BV[row].topk(min(count, self._logprobs_BV.shape[1]))
         return tuple(zip(ids.tolist(), values.tolist(), strict=True))
 
     @staticmethod
     def _masked(logprobs_BV: Tensor, allowed: Mapping[int, np.ndarray]) -> Tensor:
-        """The log-probs with what is not allowed taken out, those of a row summing to one again."""
+        """Return the log-probs with disallowed ids removed, renormalized per row."""
         masked_BV = logprobs_BV.clone()
         for row, allowed_V in allowed.items():
             masked_BV[row].masked_fill_(~torch.from_numpy(allowed_V).to(masked_BV.device), float("-inf"))
@@ -87,7 +90,7 @@ class Sampler:
 
     @staticmethod
     def _cut_tail(probabilities_BV: Tensor, top_p_B1: Tensor) -> Tensor:
-        """Keep the fewest most likely tokens whose probabilities sum to at least `top_p`."""
+        """Keep the smallest set of most likely tokens whose probabilities sum to at least `top_p`."""
         sorted_BV, order_BV = probabilities_BV.sort(dim=-1, descending=True, stable=True)
         before_BV = sorted_BV.cumsum(-1) - sorted_BV
         kept_BV = sorted_BV * ((before_BV < top_p_B1) | (top_p_B1 >= 1.0))

@@ -1,1 +1,1 @@
-"""Engines that are servers of their own: what is common to all of them; `engines.vllm` and `engines.sglang` add their protocols."""
+"""Engine over an HTTP server; `engines.vllm` and `engines.sglang_protocol` add the servers' protocols."""

@@ -1,4 +1,4 @@
-"""Waiting with an end. Invariant: what these wait for is cancelled and awaited before they return."""
+"""Waiting with a deadline or until a server is lost. Used by `http_engine.engine`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class PausableDeadline:
-    """A bound on waiting, not on work: time that passes between `hold` and `release` does not count."""
+    """Deadline for waiting; the time between `pause` and `resume` does not count."""
 
     def __init__(self, seconds: float) -> None:
         self._left = seconds
@@ -22,14 +22,14 @@ class PausableDeadline:
 
     async def __aenter__(self) -> PausableDeadline:
         await self._scope.__aenter__()
-        self.release()
+        self.resume()
         return self
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         self._left -= self._clock() - self._since
         self._scope.reschedule(None)
 
-    def release(self) -> None:
+    def resume(self) -> None:
         self._since = self._clock()
         self._scope.reschedule(self._since + self._left)
 
@@ -42,13 +42,13 @@ class PausableDeadline:
 
 
 async def cancel_on(lost: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
-    """The work's result, or `Unreachable` as soon as the server is lost."""
+    """Return the result of `work`, or raise `EndpointUnreachable` as soon as the server is lost."""
     task, gone = asyncio.ensure_future(work), asyncio.ensure_future(lost.wait())
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
-        raise EndpointUnreachable("the server went away while it worked on a request")
+        raise EndpointUnreachable("the server was lost during a request")
     finally:
         for one in (task, gone):
             one.cancel()

@@ -1,5 +1,7 @@
-"""HTTP to an engine's server. Invariant: every call ends, with a reply or with an error that names the endpoint; a proxy set in
-the environment never stands between us and this machine.
+"""HTTP client for an engine's server. Used by `http_engine.engine` and the server protocols.
+
+Every call has a timeout, and every error names the endpoint. The environment's proxy settings are ignored for this
+machine.
 """
 
 from __future__ import annotations
@@ -15,24 +17,24 @@ from deskhand.errors import ConfigError, InfrastructureError
 
 _CONNECT_S = 10.0
 _SHOWN = 300
-"""Characters of a server's own words in an error."""
+"""Maximum characters of a server's message in an error."""
 
 
 class EndpointUnreachable(InfrastructureError):
-    """The server did not answer, or broke off: it may be down, and what was asked may be asked again."""
+    """The server did not answer or closed the connection; the request may be repeated."""
 
 
 class RequestRejected(InfrastructureError):
-    """The server answered with an error. `status` is the HTTP status, `said` the beginning of what it said."""
+    """The server answered with an error: the HTTP `status` and the start of its `message`."""
 
-    def __init__(self, where: str, status: int, said: str) -> None:
-        super().__init__(f"{where} answered {status}: {said}")
+    def __init__(self, where: str, status: int, message: str) -> None:
+        super().__init__(f"{where} answered {status}: {message}")
         self.status = status
-        self.said = said
+        self.message = message
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host name or address is this machine."""
+    """Return whether a host name or address is this machine."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -43,25 +45,28 @@ def is_loopback(host: str) -> bool:
 
 
 def check_url(url: str, key: str) -> str:
-    """The base URL without a trailing slash. Raises `ConfigError` naming `key` for anything but http(s)://host without secrets."""
+    """Return the base URL without a trailing slash.
+
+    Raises `ConfigError` with `key` for anything but http(s)://host without credentials and query.
+    """
     try:
         parts = urlsplit(url)
         port = parts.port
-    except ValueError:  # brackets or a port that are none
+    except ValueError:  # invalid brackets or port
         parts, port = urlsplit(""), None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise ConfigError(f"{key} {url.split('@')[-1]!r} is not the address of a server; write http://host:port")
+        raise ConfigError(f"{key}: expected a URL such as http://host:port, got {url.split('@')[-1]!r}")
     if parts.username or parts.password or parts.query:
         raise ConfigError(
-            f"{key}: the address of {parts.hostname} must hold no password and no query; give the key by itself"
+            f"{key}: the URL of {parts.hostname} must not contain credentials or a query; set the API key"
         )
     return url.rstrip("/")
 
 
 class HttpEndpoint:
-    """JSON over HTTP to one server: at `url`, or over the Unix socket `socket` (then `url` is a name without meaning).
+    """JSON over HTTP to one server, at `url` or over the Unix socket `socket` (then the host in `url` is ignored).
 
-    The environment's proxy settings are obeyed for other machines only. `api_key` goes into a header and never into an error.
+    `api_key` is sent in a header and never appears in errors.
     """
 
     def __init__(self, url: str, *, api_key: str | None = None, socket: str | None = None) -> None:
@@ -80,26 +85,29 @@ class HttpEndpoint:
         )
 
     async def get(self, path: str, *, timeout_s: float, query: dict[str, str] | None = None) -> Any:
-        """The JSON of a reply; None when its body is empty."""
-        return await self._ask("GET", path, None, query or {}, timeout_s)
+        """Return the JSON of the response; None if it is empty.
+
+        Raises `EndpointUnreachable`, or `RequestRejected` for a status of 400 and above.
+        """
+        return await self._request("GET", path, None, query or {}, timeout_s)
 
     async def post(self, path: str, body: Any = None, *, timeout_s: float, query: dict[str, str] | None = None) -> Any:
-        """As `get`. Raises `Unreachable`, or `Refused` for a status of 400 and above."""
-        return await self._ask("POST", path, body, query or {}, timeout_s)
+        """Like `get`, with a JSON body."""
+        return await self._request("POST", path, body, query or {}, timeout_s)
 
-    async def tell(self, path: str, body: Any, *, timeout_s: float) -> None:
-        """As `post`, where what the reply says is of no use."""
-        await self._ask("POST", path, body, {}, timeout_s, read=False)
+    async def post_ignoring_reply(self, path: str, body: Any, *, timeout_s: float) -> None:
+        """Like `post`, for responses that are not JSON."""
+        await self._request("POST", path, body, {}, timeout_s, read=False)
 
     async def close(self) -> None:
         await self._client.aclose()
 
-    async def _ask(
+    async def _request(
         self, method: str, path: str, body: Any, query: dict[str, str], timeout_s: float, *, read: bool = True
     ) -> Any:
         where = f"{self.name}{path}"
         if self._client.is_closed:
-            raise EndpointUnreachable(f"{where}: its server has been ended")
+            raise EndpointUnreachable(f"{where}: the server has been stopped")
         timeout = httpx2.Timeout(timeout_s, connect=min(_CONNECT_S, timeout_s))
         try:
             reply = await self._client.request(method, path, json=body, params=query or None, timeout=timeout)
@@ -110,21 +118,21 @@ class HttpEndpoint:
         except httpx2.HTTPError as error:
             raise EndpointUnreachable(f"{where} cannot be reached: {type(error).__name__} {error}".rstrip()) from None
         if reply.status_code >= 400:
-            raise RequestRejected(where, reply.status_code, _said(reply.text))
+            raise RequestRejected(where, reply.status_code, _error_line(reply.text))
         if not reply.content or not read:
             return None
         try:
             return reply.json()
         except ValueError:
-            raise RequestRejected(where, reply.status_code, f"no JSON but {_said(reply.text)}") from None
+            raise RequestRejected(where, reply.status_code, f"not JSON: {_error_line(reply.text)}") from None
 
 
-def _said(text: str) -> str:
-    """One short line of a server's answer; of the usual JSON of an error its message."""
+def _error_line(text: str) -> str:
+    """Return a response as one short line; the message if it is a JSON error."""
     try:
         found = json.loads(text)
         inner = found.get("error", found)
         text = str(inner.get("message") or inner.get("detail") or inner) if isinstance(inner, dict) else str(inner)
     except (ValueError, AttributeError):
         pass
-    return " ".join(text.split())[:_SHOWN] or "nothing"
+    return " ".join(text.split())[:_SHOWN] or "(empty)"

@@ -1,10 +1,11 @@
-"""An engine whose model lives in a server. Invariant: a call ends with a completion of published weights or with an error in
-bounded time; what the server does meanwhile (die, hang, start anew) can cost time and never changes what is recorded.
+"""Engine over an HTTP server, started by Deskhand or already running.
 
-A watcher asks for the server's health. One of ours that has died, or does not answer for `stall_s`, is killed and started again;
-one at an address is waited for. A server that is back gets the last published weights and the name of their version before it is
-asked anything, and the calls that were cut off are made again: none of their tokens had been returned, so nothing is
-sampled twice. Weights travel as a checkpoint folder that both sides can read.
+Built by `vllm.launch` and `sglang_protocol`; call `HttpEngine.start` first. A watcher polls the server's health. A
+server process that died or did not answer for `stall_s` seconds is restarted; an external server is waited for. A
+recovered server gets the last published weights and their version before any request; interrupted calls, which returned
+no tokens, are repeated. Weights are passed as a checkpoint folder that both sides can read.
+
+Invariant: in bounded time a call returns a completion of published weights or raises an error.
 """
 
 from __future__ import annotations
@@ -32,21 +33,21 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class ServerTimeouts:
-    """How long a server may take, in seconds."""
+    """Time limits in seconds, and retry limits."""
 
     start_s: float = 600.0
-    """From its start to its first answer (a large checkpoint is read from disk)."""
+    """From the start to the first answer, including reading a checkpoint from disk."""
     outage_s: float = 300.0
-    """How long a call waits for a server that is away, all its tries together."""
+    """Total waiting time of a call for an unreachable server."""
     request_s: float = 600.0
-    """One request that the server is working on."""
+    """Time limit of one request."""
     stall_s: float = 60.0
-    """Without a sign of health it counts as dead."""
+    """Time without a successful health check after which the server counts as dead."""
     poll_s: float = 1.0
     tries: int = 4
-    """How often one call is made before it is an outage."""
+    """Maximum attempts of one call."""
     restarts: int = 5
-    """Starts in a row that serve no call before the engine gives up."""
+    """Maximum consecutive restarts without a served call."""
 
 
 @dataclass(slots=True)
@@ -55,18 +56,20 @@ class HttpEngineStats:
 
     requests: int = 0
     tries: int = 0
-    """Requests that were sent, those that were cut off included."""
+    """Requests sent, including interrupted ones."""
     outages: int = 0
     starts: int = 0
-    """Times that a server of ours was started."""
+    """Starts of the server process."""
     published: int = 0
 
 
 class HttpEngine:
-    """`engines.base.Engine` over a server that speaks `wire`: started and watched by us (`server`) or given (`endpoint`).
+    """`types.Engine` over a server process (`server`) or a running server (`endpoint`). Call `start` first.
 
-    `folder` takes the weights that are published; the server must be able to read it. `version` names the weights that the server
-    starts with. Call `start` before anything else.
+    Args:
+        wire: Protocol of the server.
+        folder: Folder for published weights, readable by the server.
+        version: Version of the weights that the server starts with.
     """
 
     def __init__(
@@ -80,24 +83,24 @@ class HttpEngine:
         patience: ServerTimeouts | None = None,
     ) -> None:
         if (server is None) == (endpoint is None):
-            raise ConfigError("a served engine needs a server to start or the address of one, not both")
+            raise ConfigError("HttpEngine: pass exactly one of server and endpoint")
         self.wire, self.folder = wire, folder
         self.patience = patience or ServerTimeouts()
         self.max_tokens = 0
-        self.was_told = False
-        """Whether a given server had been given weights by another run, or by this one before it was killed."""
+        self.had_other_weights = False
+        """Whether a running server had weights published by another run, or by this run before a kill."""
         self.stats = HttpEngineStats()
         self._server, self._endpoint = server, endpoint
         self._version = self._wanted_version = version
         self._weights: Path | None = None
-        """The checkpoint published last; None while the server's own is in use."""
-        self._wanted = self._held = 0
-        """Publications: that which the server shall have, and that which it has."""
+        """Checkpoint published last; None while the server's own is in use."""
+        self._wanted = self._loaded = 0
+        """Numbers of the last publication and of the one that the server has loaded."""
         self._paused = False
         self._failure: InfrastructureError | None = None
         self._up, self._lost = asyncio.Event(), asyncio.Event()
-        """`_up`: the server serves. `_lost`: set, once, when the server that now serves has gone away."""
-        self._barren = 0
+        """`_up`: the server is serving. `_lost`: set once when the current server is lost."""
+        self._failed_starts = 0
         self._changing = asyncio.Lock()
         self._watcher: asyncio.Task[None] | None = None
 
@@ -110,10 +113,14 @@ class HttpEngine:
         return self.wire.features
 
     async def start(self) -> None:
-        """Wait until the server serves. Raises `ConfigError` when it is of the wrong kind, `InfrastructureError` when it does not
-        come."""
-        for left in self.folder.glob("version-*"):  # of a run that was killed
-            await asyncio.to_thread(shutil.rmtree, left, True)
+        """Wait until the server is serving.
+
+        Raises:
+            ConfigError: The server was started with unsuitable options.
+            InfrastructureError: The server does not start in time.
+        """
+        for leftover in self.folder.glob("version-*"):  # from a killed run
+            await asyncio.to_thread(shutil.rmtree, leftover, True)
         try:
             await self._bring_up()
         except BaseException:
@@ -122,14 +129,18 @@ class HttpEngine:
         self._watcher = asyncio.create_task(self._watch(), name="engine-watcher")
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
-        """Sample one completion.
+        """Sample one completion, truncated at the server's context length.
 
-        Output is cut where the server's context ends. Raises `AgentError` when the prompt leaves no room for a token, `RecordError`
-        when the server was given other images than the prompt says, `InfrastructureError` for an outage.
+        Raises:
+            AgentError: The prompt fills the context.
+            RecordError: The server placed images other than the prompt's.
+            InfrastructureError: The server is down.
         """
         length = len(prompt.token_ids)
         if length >= self.max_tokens:
-            raise AgentError(f"prompt of {length} tokens, the engine holds {self.max_tokens}; show fewer screenshots")
+            raise AgentError(
+                f"prompt of {length} tokens exceeds the context length {self.max_tokens}; show fewer screenshots"
+            )
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, self.max_tokens - length))
         self.stats.requests += 1
         last: InfrastructureError | None = None
@@ -137,13 +148,13 @@ class HttpEngine:
             for _ in range(self.patience.tries):
                 lost, endpoint = await self._ready()
                 self.stats.tries += 1
-                deadline.hold()
+                deadline.pause()
                 try:
-                    done = await cancel_on(
+                    completion = await cancel_on(
                         lost, self.wire.generate(endpoint, prompt, sampling, self.patience.request_s)
                     )
-                    self._barren = 0
-                    return done
+                    self._failed_starts = 0
+                    return completion
                 except StaleWeights as error:
                     last = error
                     self._declare_lost(lost, str(error))
@@ -158,48 +169,48 @@ class HttpEngine:
                     last = error
                     await self._confirm(lost, endpoint)
                 finally:
-                    deadline.release()
+                    deadline.resume()
         raise InfrastructureError(
-            f"{self.wire.name} did not serve a request within {self.patience.outage_s:g} s: {last or 'it is away'}"
+            f"{self.wire.name} did not serve a request within {self.patience.outage_s:g} s: {last or 'unreachable'}"
         )
 
     @property
-    def takes_adapters(self) -> bool:
-        return self.wire.takes_adapters
+    def supports_lora(self) -> bool:
+        return self.wire.supports_lora
 
     @property
     def supports_vision_lora(self) -> bool:
         return self.wire.supports_vision_lora
 
     async def update_weights(self, version: int, weights: Mapping[str, Any]) -> None:
-        """Write the weights (torch tensors by state-dict names) as a checkpoint and have the server load it between two steps.
+        """Write weights (torch tensors by state-dict names) as a checkpoint and load it into the server.
 
-        A server that is away gets them when it is back. Raises `InfrastructureError` when it refuses them or does not come back in
-        time.
+        An unreachable server gets them when it recovers. Raises `InfrastructureError` if it rejects them or does not
+        recover in time.
         """
         await self._publish(version, lambda folder: write_checkpoint(folder, weights))
 
     async def update_lora(self, version: int, adapter: LoraWeights) -> None:
-        """As `publish`, for an adapter over the weights that the server was started with."""
+        """Like `update_weights`, for an adapter over the server's base weights."""
         await self._publish(version, lambda folder: write_adapter(folder, adapter))
 
     async def load_checkpoint(self, version: int, checkpoint: Path) -> None:
-        """As `publish`, for a checkpoint that lies on disk already, which stays there."""
+        """Like `update_weights`, for an existing checkpoint folder, which is not deleted."""
         async with self._changing:
-            await self._give(version, checkpoint)
+            await self._send(version, checkpoint)
 
     async def _publish(self, version: int, write: Callable[[Path], None]) -> None:
         async with self._changing:
             target = self.folder / f"version-{version}"
             await asyncio.to_thread(write, target)
-            await self._give(version, target)
+            await self._send(version, target)
 
-    async def _give(self, version: int, target: Path) -> None:
-        former, self._weights, self._wanted_version = self._weights, target, version
+    async def _send(self, version: int, target: Path) -> None:
+        previous, self._weights, self._wanted_version = self._weights, target, version
         self._wanted += 1
         while True:
             lost, endpoint = await self._ready_in_time()
-            if self._held == self._wanted:
+            if self._loaded == self._wanted:
                 break
             try:
                 await cancel_on(lost, self._load(endpoint))
@@ -209,16 +220,15 @@ class HttpEngine:
                 self._declare_lost(lost, str(error))
                 raise
         self.stats.published += 1
-        if former != target:
-            await self._discard(former)
+        if previous != target:
+            await self._discard(previous)
 
     async def _discard(self, weights: Path | None) -> None:
-        """Delete weights that were written for the server."""
         if weights is not None and weights.parent == self.folder:
             await asyncio.to_thread(shutil.rmtree, weights, True)
 
     async def pause(self) -> None:
-        """Requests in flight keep their place and wait."""
+        """Pause sampling; requests in flight wait."""
         await self._set_paused(True)
 
     async def resume(self) -> None:
@@ -231,7 +241,7 @@ class HttpEngine:
             await (self.wire.pause(endpoint) if paused else self.wire.resume(endpoint))
 
     async def close(self) -> None:
-        """End the server if it is ours. Calls in flight fail with `InfrastructureError`."""
+        """Stop the server process, if any. Calls in flight fail with `InfrastructureError`."""
         self._fail(InfrastructureError("the engine is closed; start another"))
         if self._watcher is not None:
             self._watcher.cancel()
@@ -239,11 +249,11 @@ class HttpEngine:
         if self._endpoint is not None:
             await self._endpoint.close()
         if self._server is not None:
-            await self._server.end()
+            await self._server.stop()
         await self._discard(self._weights)
 
     async def _ready(self) -> tuple[asyncio.Event, HttpEndpoint]:
-        """The server that serves, once there is one."""
+        """Wait for a serving server."""
         await self._up.wait()
         if self._failure is not None:
             raise InfrastructureError(str(self._failure))
@@ -255,10 +265,10 @@ class HttpEngine:
             async with asyncio.timeout(self.patience.outage_s):
                 return await self._ready()
         except TimeoutError:
-            raise InfrastructureError(f"{self.wire.name} was away for {self.patience.outage_s:g} s") from None
+            raise InfrastructureError(f"{self.wire.name} was unreachable for {self.patience.outage_s:g} s") from None
 
     async def _bring_up(self) -> None:
-        """Start the server if it is ours, wait for it, and give it what it must have."""
+        """Start or wait for the server, then restore weights, version and pause."""
         if self._server is not None:
             if self._endpoint is not None:
                 await self._endpoint.close()
@@ -266,13 +276,13 @@ class HttpEngine:
             self.stats.starts = self._server.starts
         assert self._endpoint is not None
         endpoint = self._endpoint
-        await self._answers(endpoint)
+        await self._wait_healthy(endpoint)
         self.max_tokens = await self.wire.inspect(endpoint)
         self.wire.forget()
         if self._weights is not None:
             await self._load(endpoint)
         elif (label := await self.wire.label(endpoint)) != str(self._version):
-            self.was_told = label.isdecimal() and label != "0"
+            self.had_other_weights = label.isdecimal() and label != "0"
             await self.wire.set_label(endpoint, str(self._version))
         if self._paused:
             await self.wire.pause(endpoint)
@@ -284,21 +294,20 @@ class HttpEngine:
         wanted, version = self._wanted, self._wanted_version
         await self.wire.load(endpoint, self._weights, str(version))
         self.wire.forget()
-        self._held, self._version = wanted, version
+        self._loaded, self._version = wanted, version
         if not self._paused:
             await self.wire.resume(endpoint)
 
-    async def _answers(self, endpoint: HttpEndpoint) -> None:
-        """Wait until a starting server is healthy."""
+    async def _wait_healthy(self, endpoint: HttpEndpoint) -> None:
         clock = asyncio.get_running_loop().time
         end = clock() + self.patience.start_s
         while True:
             try:
                 return await self.wire.healthy(endpoint, min(5.0, self.patience.stall_s))
             except InfrastructureError as error:
-                if self._server is not None and (how := self._server.ended):
-                    words = f"{self._server.log} ends with: {self._server.last_words()}"
-                    raise InfrastructureError(f"{self.wire.name} did not start: {how}; {words}") from None
+                if self._server is not None and (reason := self._server.exit_reason):
+                    output = f"{self._server.log} ends with: {self._server.last_output()}"
+                    raise InfrastructureError(f"{self.wire.name} did not start: {reason}; {output}") from None
                 if clock() > end:
                     raise InfrastructureError(
                         f"{self.wire.name} did not start in {self.patience.start_s:g} s: {error}"
@@ -306,51 +315,46 @@ class HttpEngine:
             await asyncio.sleep(min(self.patience.poll_s, 0.5))
 
     async def _watch(self) -> None:
-        """Look after the server until the engine is closed or given up."""
-        unwell = ""
+        """Restart or wait for the server after each outage, until the engine is closed or gives up."""
+        last_error = ""
         try:
             while self._failure is None:
-                await self._until_lost()
+                await self._wait_lost()
                 self._up.clear()
-                self._held = -1
+                self._loaded = -1
                 self.stats.outages += 1
-                self._barren += 1
-                how = (
-                    self._server.ended if self._server is not None else None
-                ) or "it did not answer, or was started anew"
-                if self._barren > self.patience.restarts:
-                    place = f"; its log is {self._server.log}" if self._server is not None else ""
-                    self._fail(
-                        InfrastructureError(
-                            f"{self.wire.name} went away {self._barren} times in a row ({unwell or how}){place}"
-                        )
-                    )
+                self._failed_starts += 1
+                exit_reason = self._server.exit_reason if self._server is not None else None
+                reason = exit_reason or "it did not answer or was restarted"
+                if self._failed_starts > self.patience.restarts:
+                    hint = f"; see {self._server.log}" if self._server is not None else ""
+                    message = f"{self.wire.name} was lost {self._failed_starts} times in a row"
+                    self._fail(InfrastructureError(f"{message} ({last_error or reason}){hint}"))
                     return
-                log.warning("engine.away", server=self.wire.name, how=how)
+                log.warning("engine.unreachable", server=self.wire.name, reason=reason)
                 try:
                     await self._bring_up()
-                    unwell = ""
-                    log.warning("engine.back", server=self.wire.name, version=self._version)
+                    last_error = ""
+                    log.warning("engine.recovered", server=self.wire.name, version=self._version)
                 except InfrastructureError as error:
-                    unwell = str(error)
-                    log.warning("engine.unwell", server=self.wire.name, message=unwell)
+                    last_error = str(error)
+                    log.warning("engine.unhealthy", server=self.wire.name, error=last_error)
                     await asyncio.sleep(self.patience.poll_s)
-        except Exception as error:  # whatever ends the watcher, no caller may be left waiting for it
-            self._fail(InfrastructureError(f"{self.wire.name} is no longer looked after: {error}"))
+        except Exception as error:  # no caller may wait for a watcher that has stopped
+            self._fail(InfrastructureError(f"{self.wire.name}: the watcher failed: {error}"))
 
-    async def _until_lost(self) -> None:
-        """Return when the server has gone away."""
+    async def _wait_lost(self) -> None:
         clock = asyncio.get_running_loop().time
-        seen = clock()
+        last_healthy = clock()
         while not self._lost.is_set():
             assert self._endpoint is not None
-            if self._server is not None and self._server.ended:
+            if self._server is not None and self._server.exit_reason:
                 break
             try:
                 await self.wire.healthy(self._endpoint, min(self.patience.stall_s, 10.0))
-                seen = clock()
+                last_healthy = clock()
             except InfrastructureError:
-                if clock() - seen > self.patience.stall_s:
+                if clock() - last_healthy > self.patience.stall_s:
                     break
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.patience.poll_s):
@@ -358,7 +362,7 @@ class HttpEngine:
         self._lost.set()
 
     async def _confirm(self, lost: asyncio.Event, endpoint: HttpEndpoint) -> None:
-        """After a call broke off: was it the server? One that is healthy lost only that connection."""
+        """Check the server after a broken connection; a healthy server is not lost."""
         try:
             await cancel_on(lost, self.wire.healthy(endpoint, min(self.patience.stall_s, 10.0)))
         except InfrastructureError as error:
@@ -366,7 +370,7 @@ class HttpEngine:
 
     def _declare_lost(self, lost: asyncio.Event, why: str) -> None:
         if lost is self._lost and not lost.is_set():
-            log.warning("engine.lost", server=self.wire.name, message=why)
+            log.warning("engine.restarted", server=self.wire.name, error=why)
             self._up.clear()
             lost.set()
 

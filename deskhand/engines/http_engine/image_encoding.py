@@ -1,8 +1,9 @@
-"""Recorded pixels as a picture that a server can take. Invariant: the server sees exactly the pixels that are trained on.
+"""Prepared images as PNG data URIs for servers. Used by the vLLM and SGLang protocols.
 
-What is sent is not the screenshot but the checkpoint's own preprocessing of it turned back into a picture: patches put
-together, normalisation undone. It has the size that the model sees, so a server's processor (another library's resize) has
-nothing left to resize, and its patches are ours. Each picture is made once and kept, as PNG.
+The checkpoint's preprocessing is inverted: patches are reassembled and denormalized. The image already has the model's
+size, so the server's processor (with another library's resize) does not resize it. Encoded images are cached.
+
+Invariant: the server receives exactly the pixels that are trained on.
 """
 
 from __future__ import annotations
@@ -20,43 +21,45 @@ from deskhand.errors import RecordError
 from deskhand.types import PreparedImage
 
 _FAR = 0.02
-"""Levels of 255 by which an undone pixel may miss a whole number; float32 misses by some 1e-5."""
+"""Maximum distance of a denormalized pixel from an integer; float32 errors are about 1e-5."""
 
 
 class ImageEncoder:
-    """Data URIs (PNG) of prepared images, by hash. `processor` is the checkpoint's image processor.
+    """PNG data URIs of prepared images. Thread-safe; encoding blocks for about 10 ms.
 
-    `kept_bytes`: how much is kept in memory. Thread-safe; making one is blocking work of some 10 ms.
+    Args:
+        processor: The checkpoint's image processor.
+        cache_bytes: Size of the cache of data URIs.
     """
 
-    def __init__(self, processor: Any, *, kept_bytes: int = 256 << 20) -> None:
+    def __init__(self, processor: Any, *, cache_bytes: int = 256 << 20) -> None:
         self.patch, self.merge, self.frames = processor.patch_size, processor.merge_size, processor.temporal_patch_size
         self._mean_C11 = np.asarray(processor.image_mean, dtype=np.float64).reshape(-1, 1, 1)
         self._deviation_C11 = np.asarray(processor.image_std, dtype=np.float64).reshape(-1, 1, 1)
         self._scale = float(processor.rescale_factor)
-        self._limit, self._used = kept_bytes, 0
-        self._kept: OrderedDict[str, str] = OrderedDict()
+        self._limit, self._used = cache_bytes, 0
+        self._cache: OrderedDict[str, str] = OrderedDict()
         self._lock = threading.Lock()
 
     def data_uri(self, image: PreparedImage) -> str:
-        """`data:image/png;base64,...`. Raises `RecordError` when the values are not those of a preprocessed picture."""
+        """Return `data:image/png;base64,...`. Raises `RecordError` if the values are not of a preprocessed image."""
         with self._lock:
-            if image.sha256 in self._kept:
-                self._kept.move_to_end(image.sha256)
-                return self._kept[image.sha256]
+            if image.sha256 in self._cache:
+                self._cache.move_to_end(image.sha256)
+                return self._cache[image.sha256]
         buffer = io.BytesIO()
         Image.fromarray(self.rgb(image)).save(buffer, "PNG", compress_level=1)
         uri = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
         with self._lock:
-            if image.sha256 not in self._kept:
-                self._kept[image.sha256] = uri
+            if image.sha256 not in self._cache:
+                self._cache[image.sha256] = uri
                 self._used += len(uri)
-            while self._used > self._limit and len(self._kept) > 1:
-                self._used -= len(self._kept.popitem(last=False)[1])
+            while self._used > self._limit and len(self._cache) > 1:
+                self._used -= len(self._cache.popitem(last=False)[1])
         return uri
 
     def rgb(self, image: PreparedImage) -> np.ndarray:
-        """`uint8[H, W, 3]`, H and W as the model sees them. The order of patches is that of the Qwen2-VL processor."""
+        """Return `uint8[H, W, 3]` at the model's size, from patches in the Qwen2-VL processor's order."""
         time, rows, columns = image.grid_thw
         channels = self._mean_C11.shape[0]
         blocks = (time, rows // self.merge, columns // self.merge, self.merge, self.merge)
@@ -65,12 +68,12 @@ class ImageEncoder:
         values = values.transpose(0, 6, 5, 1, 3, 7, 2, 4, 8)
         frames_FCHW = values.reshape(time * self.frames, channels, rows * self.patch, columns * self.patch)
         if time != 1 or any(not np.array_equal(frames_FCHW[0], frame) for frame in frames_FCHW[1:]):
-            raise RecordError("pixels", f"image {image.sha256[:12]} is not one still picture")
+            raise RecordError("pixels", f"image {image.sha256[:12]} is not one still image")
         levels_CHW = (frames_FCHW[0].astype(np.float64) * self._deviation_C11 + self._mean_C11) / self._scale
         whole_CHW = np.rint(levels_CHW)
         if np.abs(levels_CHW - whole_CHW).max() > _FAR or whole_CHW.min() < 0 or whole_CHW.max() > 255:
             raise RecordError(
                 "pixels",
-                f"image {image.sha256[:12]} does not come from 8-bit pixels by this processor; use the checkpoint's own",
+                f"image {image.sha256[:12]} is not 8-bit pixels preprocessed by this checkpoint's processor",
             )
         return whole_CHW.astype(np.uint8).transpose(1, 2, 0)

@@ -1,5 +1,7 @@
-"""Adapters over a server's weights. Invariant: each version is an adapter of its own name, over weights whose label stays, and the
-version of a token is that of the adapter which its request named.
+"""LoRA adapters loaded into a server. Used by the vLLM and SGLang protocols.
+
+Each version is an adapter with its own name, over base weights whose label does not change. A token's version is that
+of the adapter named by its request.
 """
 
 from __future__ import annotations
@@ -13,55 +15,54 @@ from deskhand.engines.http_engine.endpoint import HttpEndpoint, RequestRejected
 from deskhand.engines.http_engine.protocol import ServerProtocol, StaleWeights
 from deskhand.errors import InfrastructureError
 
-KEPT = 2
-"""Adapters that a server holds: the newest, and that of the requests in flight."""
+MAX_LOADED_LORAS = 2
+"""Adapters loaded at once: the newest, and that of the requests in flight."""
 LoadLora = Callable[[str], Awaitable[None]]
 
 
 @dataclass(frozen=True)
 class LoadedLora:
-    """An adapter that the server holds, its version, and the server's label for the weights below it."""
+    """A loaded adapter, its version, and the server's label of the base weights."""
 
     name: str
     version: int
-    below: str
+    base_label: str
 
-    def versions(self, found: tuple[int, ...], server: str) -> tuple[int, ...]:
-        """Versions of tokens that were sampled with it; `found`: those that the server says, which names the weights below only."""
-        if found and set(found) != {int(self.below)}:
-            raise StaleWeights(f"{server} sampled with an adapter over weights {set(found)}, not {self.below}")
-        return (self.version,) * len(found)
+    def versions(self, reported: tuple[int, ...], server: str) -> tuple[int, ...]:
+        """Return the versions of tokens sampled with this adapter; `reported` are those of the base weights."""
+        if reported and set(reported) != {int(self.base_label)}:
+            raise StaleWeights(f"{server} sampled with an adapter over weights {set(reported)}, not {self.base_label}")
+        return (self.version,) * len(reported)
 
 
 class LoraVersions:
-    """Those of one server."""
+    """Adapters of one server."""
 
     def __init__(self) -> None:
         self.current: LoadedLora | None = None
-        """What requests are sampled with; None: the server's own weights."""
-        self._below: str | None = None
-        """The label of the weights below adapters."""
+        """Adapter of new requests; None for the server's own weights."""
+        self._base_label: str | None = None
         self._loaded: list[str] = []
-        """Names of adapters that the server holds, the newest last."""
+        """Names of loaded adapters, newest last."""
 
-    async def lay(
-        self, wire: ServerProtocol, endpoint: HttpEndpoint, version: int, load: LoadLora, unload: LoadLora
+    async def load(
+        self, protocol: ServerProtocol, endpoint: HttpEndpoint, version: int, load: LoadLora, unload: LoadLora
     ) -> None:
-        """Load an adapter by its new name; the last one stays for the requests in flight, older ones go."""
-        label = await wire.label(endpoint)
-        if not label.isdecimal():  # started anew
-            label = self._below or "0"
-            await wire.set_label(endpoint, label)
-        self._below = self._below or label
-        if label != self._below:
+        """Load an adapter under a new name and unload all but the previous one, which requests in flight use."""
+        label = await protocol.label(endpoint)
+        if not label.isdecimal():  # the server was restarted
+            label = self._base_label or "0"
+            await protocol.set_label(endpoint, label)
+        self._base_label = self._base_label or label
+        if label != self._base_label:
             raise InfrastructureError(
-                f"{endpoint.name} was given other weights ({label}, not {self._below}); start it anew for adapters"
+                f"{endpoint.name} has other weights ({label}, not {self._base_label}); restart it to use adapters"
             )
-        name = f"deskhand-{version}-{secrets.token_hex(4)}"  # a name that was ever used may be found in a cache
+        name = f"deskhand-{version}-{secrets.token_hex(4)}"  # unique, because servers cache adapters by name
         await load(name)
-        self.current = LoadedLora(name, version, self._below)
+        self.current = LoadedLora(name, version, self._base_label)
         self._loaded.append(name)
-        while len(self._loaded) > KEPT:
-            with contextlib.suppress(RequestRejected):  # it may have gone with a server that ended
+        while len(self._loaded) > MAX_LOADED_LORAS:
+            with contextlib.suppress(RequestRejected):  # a restarted server does not have it
                 await unload(self._loaded[0])
             del self._loaded[0]

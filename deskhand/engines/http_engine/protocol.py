@@ -1,4 +1,8 @@
-"""What one kind of server understands. Invariant: a `Wire` only translates; it keeps no state but which images a server holds."""
+"""Interface of a server's protocol, implemented by `engines.vllm` and `engines.sglang_protocol`.
+
+To support another server, implement `ServerProtocol` and pass it to `HttpEngine`. A protocol only translates; it has no
+state except the images and adapters that the server has.
+"""
 
 from __future__ import annotations
 
@@ -12,39 +16,40 @@ from deskhand.types import Completion, Feature, Prompt, Sampling
 
 
 class RetryRequest(InfrastructureError):
-    """The server holds its weights but not the request (it was aborted, an image was evicted): it can be asked again at once."""
+    """The request was dropped (aborted, or an image was evicted) and can be repeated at once."""
 
 
 class StaleWeights(InfrastructureError):
-    """The server answered with weights that are not those published last: it was started anew behind our back."""
+    """The server answered with weights other than those published last, so it was restarted."""
 
 
 class ServerProtocol(Protocol):
-    """The protocol of one kind of server. All methods raise what `Endpoint` raises."""
+    """Protocol of one kind of server. All methods raise what `HttpEndpoint` raises."""
 
     name: str
     features: frozenset[Feature]
-    takes_adapters: bool
-    """Whether the server, as it was started, takes adapters; known once it was inspected."""
+    supports_lora: bool
+    """Whether the server accepts adapters; set by `inspect`."""
     supports_vision_lora: bool
-    """Whether these may be for the vision tower, too."""
+    """Whether adapters may include the vision tower."""
 
     async def inspect(self, endpoint: HttpEndpoint) -> int:
-        """The most tokens that prompt and output may have together. Raises `ConfigError` when the server was started otherwise
-        than the contract needs."""
+        """Return the context length. Raises `ConfigError` if the server was started with unsuitable options."""
         ...
 
     async def label(self, endpoint: HttpEndpoint) -> str:
-        """What the server calls the weights that it has."""
+        """Return the label of the server's weights."""
         ...
 
     async def set_label(self, endpoint: HttpEndpoint, label: str) -> None:
-        """Name the weights that the server has."""
+        """Set the label of the server's weights."""
         ...
 
     async def load(self, endpoint: HttpEndpoint, folder: Path, label: str) -> None:
-        """Take the checkpoint in `folder` under that name, while requests in flight wait; they go on with it. A folder with an
-        adapter is laid over the weights that the server has, for requests that come from now on."""
+        """Load the checkpoint in `folder` as `label`; requests in flight wait and continue with it.
+
+        An adapter is loaded over the base weights, for new requests.
+        """
         ...
 
     async def pause(self, endpoint: HttpEndpoint) -> None: ...
@@ -52,22 +57,22 @@ class ServerProtocol(Protocol):
     async def resume(self, endpoint: HttpEndpoint) -> None: ...
 
     async def healthy(self, endpoint: HttpEndpoint, timeout_s: float) -> None:
-        """Returns if the server can serve."""
+        """Return if the server is healthy, raise otherwise."""
         ...
 
     async def generate(
         self, endpoint: HttpEndpoint, prompt: Prompt, sampling: Sampling, timeout_s: float
     ) -> Completion:
-        """Ask once. Raises `AskAgain` or `WeightsLost` as well."""
+        """Make one attempt. Also raises `RetryRequest` and `StaleWeights`."""
         ...
 
     def forget(self) -> None:
-        """The server was started anew or dropped its caches."""
+        """Forget the server's state after a restart or when it dropped its caches."""
         ...
 
 
 def collapse_placeholders(prompt: Prompt) -> list[int]:
-    """The prompt's ids with one placeholder per image: what servers take that expand placeholders themselves."""
+    """Return the prompt's ids with one placeholder per image, for servers that expand placeholders."""
     ids: list[int] = []
     at = 0
     for span in prompt.spans:
@@ -78,9 +83,9 @@ def collapse_placeholders(prompt: Prompt) -> list[int]:
 
 
 def versions_of(spans: Iterable[Mapping[str, Any]] | None, count: int, server: str) -> tuple[int, ...]:
-    """Versions of `count` sampled tokens from the server's spans `{"version", "start", "end"}`.
+    """Return the versions of `count` sampled tokens from the server's spans `{"version", "start", "end"}`.
 
-    Raises `WeightsLost` when they are not labels of ours or do not cover the tokens.
+    Raises `StaleWeights` if they were not published by this run or do not cover the tokens.
     """
     versions: list[int] = []
     for span in spans or ():
@@ -89,5 +94,5 @@ def versions_of(spans: Iterable[Mapping[str, Any]] | None, count: int, server: s
             raise StaleWeights(f"{server} sampled with weights {label!r}, which were not published by this run")
         versions.extend([int(label)] * (int(span["end"]) - len(versions)))
     if len(versions) != count:
-        raise StaleWeights(f"{server} says the weights of {len(versions)} of {count} sampled tokens")
+        raise StaleWeights(f"{server} reported weights versions of {len(versions)} of {count} sampled tokens")
     return tuple(versions)

@@ -1,8 +1,10 @@
-"""An engine's server as a child process. Invariant: it never outlives us, and its end is always noticed.
+"""Engine server as a child process. Used by `http_engine.engine`.
 
-The child leads a process group of its own and reads a pipe that we hold: when we end, however that happens, the pipe closes and the
-child kills its group (`engines/vllm/serve.py` does that on its side). It listens on a Unix socket in a folder that only this
-user can enter, so nothing else on the machine or the network can command it.
+The child leads its own process group and reads a pipe of this process. When this process ends, the pipe closes and the
+child kills its group (see `engines/vllm/serve.py`). It listens on a Unix socket in a folder that only this user can
+access.
+
+Invariant: the server never outlives this process.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ _SHOWN_LINES = 6
 
 
 class ServerProcess:
-    """Starts and ends one server; `command(socket)` is its command line. What it prints goes to `log`, which is appended to."""
+    """Starts and stops one server with the command line `command(socket)`; its output is appended to `log`."""
 
     def __init__(self, command: Callable[[str], Sequence[str]], environment: Mapping[str, str], log: Path) -> None:
         self._command, self._environment, self.log = command, dict(environment), log
@@ -33,17 +35,17 @@ class ServerProcess:
         self.starts = 0
 
     async def start(self) -> HttpEndpoint:
-        """Start it; it listens some time later. Raises `ConfigError` when the program cannot be started at all."""
-        await self.end()
+        """Start the server; it listens some time later. Raises `ConfigError` if the program cannot be started."""
+        await self.stop()
         self.starts += 1
         self._folder = tempfile.mkdtemp(prefix="deskhand-engine-")  # mode 0700
         socket = os.path.join(self._folder, "socket")
-        words = list(self._command(socket))
+        command = list(self._command(socket))
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             try:
                 self._process = await asyncio.create_subprocess_exec(
-                    *words,
+                    *command,
                     stdin=asyncio.subprocess.PIPE,
                     stdout=log,
                     stderr=log,
@@ -52,17 +54,17 @@ class ServerProcess:
                 )
             except OSError as error:
                 raise ConfigError(
-                    f"{words[0]}: cannot be started ({error.strerror}); check the engine's environment"
+                    f"{command[0]}: cannot be started ({error.strerror}); check the engine's environment"
                 ) from None
         return HttpEndpoint("http://engine", socket=socket)
 
     @property
     def pid(self) -> int | None:
-        """Of the child, which leads the group; None when none was started."""
+        """Process id of the child, which leads the group; None if not started."""
         return self._process.pid if self._process is not None else None
 
     @property
-    def ended(self) -> str | None:
+    def exit_reason(self) -> str | None:
         """How the child ended; None while it runs."""
         if self._process is None:
             return "it was not started"
@@ -71,11 +73,11 @@ class ServerProcess:
             return None
         return f"it was killed by {signal.Signals(-code).name}" if code < 0 else f"it exited with code {code}"
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         """Kill the group and wait for the child."""
         process, self._process = self._process, None
         if process is not None:
-            # Also when the child has ended: its children may be left, and the group's id is not given anew while one is.
+            # Also if the child has ended: its children may remain, and then the group id is not reused.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(process.pid, signal.SIGKILL)
             if process.stdin is not None:
@@ -85,11 +87,11 @@ class ServerProcess:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = ""
 
-    def last_words(self) -> str:
-        """The last lines of the log, as one line."""
+    def last_output(self) -> str:
+        """Return the last lines of the log, as one line."""
         try:
             with self.log.open(encoding="utf-8", errors="replace") as file:
                 lines = deque((line.strip() for line in file if line.strip()), _SHOWN_LINES)
         except OSError:
-            return "nothing"
-        return " | ".join(lines)[-600:] or "nothing"
+            return "(empty)"
+        return " | ".join(lines)[-600:] or "(empty)"

@@ -1,4 +1,4 @@
-"""Weights as files. Invariant: a folder that has its name is whole."""
+"""Weights as safetensors files for a server. Used by `http_engine.engine`; a folder is renamed when it is complete."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from deskhand.errors import InfrastructureError
 from deskhand.types import LoraWeights
 
 ADAPTER_CONFIG = "adapter_config.json"
-"""The file by which a folder is known to hold an adapter."""
+"""File that marks a folder as an adapter."""
 
 
 def write_checkpoint(folder: Path, weights: Mapping[str, Any]) -> None:
-    """A safetensors checkpoint. Tensors that share memory are written once each."""
+    """Write a safetensors checkpoint. Tensors that share memory are written once."""
     _write(folder, "model.safetensors", weights)
 
 
 def write_adapter(folder: Path, adapter: LoraWeights) -> None:
-    """An adapter as peft reads it."""
+    """Write an adapter in peft's format."""
     config = json.dumps(dict(adapter.config), indent=1) + "\n"
     _write(folder, "adapter_model.safetensors", adapter.weights, {ADAPTER_CONFIG: config})
 
@@ -29,21 +29,21 @@ def write_adapter(folder: Path, adapter: LoraWeights) -> None:
 def _write(folder: Path, file: str, weights: Mapping[str, Any], texts: Mapping[str, str] | None = None) -> None:
     from safetensors.torch import save_file
 
-    draft = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(draft, ignore_errors=True)
+    partial = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(partial, ignore_errors=True)
     shutil.rmtree(folder, ignore_errors=True)
-    draft.mkdir(parents=True)
+    partial.mkdir(parents=True)
     seen: set[int] = set()
-    plain = {}
+    tensors = {}
     for name, tensor in weights.items():
         if tensor.numel() and tensor.data_ptr() in seen:
             continue
         seen.add(tensor.data_ptr())
-        plain[name] = tensor.detach().cpu().contiguous()
+        tensors[name] = tensor.detach().cpu().contiguous()
     try:
-        save_file(plain, draft / file, metadata={"format": "pt"})
+        save_file(tensors, partial / file, metadata={"format": "pt"})
         for other, text in (texts or {}).items():
-            (draft / other).write_text(text)
+            (partial / other).write_text(text)
     except OSError as error:
-        raise InfrastructureError(f"{draft}: the weights cannot be written ({error}); make room") from error
-    draft.rename(folder)
+        raise InfrastructureError(f"{partial}: weights cannot be written ({error}); free disk space") from error
+    partial.rename(folder)

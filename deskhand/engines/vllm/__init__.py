@@ -1,4 +1,4 @@
-"""vLLM as the engine: its token interface, its weights without a restart, and the server when we start it."""
+"""vLLM engine: launching or connecting to a server, and its protocol."""
 
 from deskhand.engines.vllm.launch import connect_vllm, launch_vllm
 from deskhand.engines.vllm.vllm_protocol import VllmProtocol

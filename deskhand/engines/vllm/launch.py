@@ -1,4 +1,4 @@
-"""How vLLM's server is started. Invariant: it listens on a socket of ours alone, and in the modes that the recorder needs."""
+"""Start of a vLLM server, or connection to a running one. Used by `recipes.engine_factory`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Literal
 from deskhand.engines.http_engine.endpoint import HttpEndpoint, check_url
 from deskhand.engines.http_engine.engine import HttpEngine, ServerTimeouts
 from deskhand.engines.http_engine.image_encoding import ImageEncoder
-from deskhand.engines.http_engine.lora_versions import KEPT
+from deskhand.engines.http_engine.lora_versions import MAX_LOADED_LORAS
 from deskhand.engines.http_engine.server_process import ServerProcess
 from deskhand.engines.vllm.vllm_protocol import EXTENSION, VllmProtocol
 from deskhand.errors import ConfigError
@@ -18,7 +18,7 @@ from deskhand.models.load import check_checkpoint
 
 _HERE = Path(__file__).parent
 _ARCHITECTURES = {"qwen3_vl": "Qwen3VLForConditionalGeneration", "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration"}
-"""A checkpoint's config.json may leave this out; vLLM would then take it for an embedding model."""
+"""Architecture names, because vLLM treats a checkpoint without one in config.json as an embedding model."""
 _PASSED = (
     "PATH",
     "HOME",
@@ -31,9 +31,9 @@ _PASSED = (
     "HF_HOME",
     "XDG_CACHE_HOME",
 )
-"""Variables that the server gets of ours: no keys, no proxies."""
+"""Environment variables passed to the server: no keys, no proxies."""
 _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
-"""Sizes that vLLM has room of."""
+"""LoRA ranks supported by vLLM."""
 
 
 def launch_vllm(
@@ -55,19 +55,20 @@ def launch_vllm(
     version: int = 0,
     patience: ServerTimeouts | None = None,
 ) -> HttpEngine:
-    """An engine with a vLLM server of its own, which `ServedEngine.start` starts.
+    """Return an engine with its own vLLM server, which `HttpEngine.start` launches.
 
-    `python` is that of vLLM's environment (`scripts/environment vllm` makes one for processors), `folder` takes its log and the
-    weights that are published. `max_images`: images in one prompt. `memory_share`: of a GPU's memory, for all that the server holds
-    there; None is vLLM's own. `adapter_rank`: of the adapters that it shall take; None: it takes whole weights. `adapter_tower`:
-    whether they are for the vision tower, too. `threads`: on a processor; None is all cores but one. `arguments` go to vLLM as they
-    are.
+    Args:
+        python: Python of vLLM's environment (`scripts/environment vllm` creates one for CPUs).
+        folder: Folder for the log and published weights.
+        max_images: Maximum images in one prompt.
+        memory_share: Share of GPU memory for the server (default: vLLM's).
+        adapter_rank: Rank of LoRA adapters; None to publish full weights.
+        adapter_tower: Whether adapters include the vision tower.
+        threads: CPU threads (default: all cores but one).
+        arguments: Additional command-line arguments of vLLM.
     """
     if not os.access(python, os.X_OK):
-        raise ConfigError(
-            f"engine.venv_python {python}: no such program; make the environment with scripts/environment vllm"
-        )
-
+        raise ConfigError(f"engine.venv_python: {python} is not an executable; create it with scripts/environment vllm")
     _, family = check_checkpoint(str(model))
 
     def command(socket: str) -> list[str]:
@@ -96,7 +97,7 @@ def launch_vllm(
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "HF_HUB_OFFLINE": "1",
-        "PYTHONSAFEPATH": "1",  # the folder of serve.py is no place to import from
+        "PYTHONSAFEPATH": "1",  # keeps the folder of serve.py off the import path
     }
     environment["PYTHONPATH"] = os.pathsep.join(
         [str(_HERE / "worker"), *([str(_HERE / "site")] if device == "cpu" else [])]
@@ -104,7 +105,7 @@ def launch_vllm(
     if device == "cpu":
         cores = str(threads or max(1, (os.cpu_count() or 2) - 1))
         environment |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": cores, "VLLM_CPU_KVCACHE_SPACE": "1"}
-        # Nothing is compiled: small helpers that vLLM compiles even in eager mode would cost the first request some 20 s.
+        # No compilation: the helpers that vLLM compiles even in eager mode delay the first request by about 20 s.
         environment |= {"VLLM_TARGET_DEVICE": "cpu", "TORCHDYNAMO_DISABLE": "1"}
     server = ServerProcess(command, environment, folder / "vllm.log")
     return HttpEngine(
@@ -113,22 +114,15 @@ def launch_vllm(
 
 
 def _adapters(rank: int, tower: bool) -> tuple[str, ...]:
-    """Arguments for adapters of that rank: two at a time, so that requests in flight end with theirs."""
-    room = next((size for size in _RANKS if size >= rank), None)
-    if room is None:
+    max_rank = next((size for size in _RANKS if size >= rank), None)
+    if max_rank is None:
         raise ConfigError(
-            f"policy.lora.rank {rank}: vLLM takes adapters of at most {_RANKS[-1]}; lower it, or take engine.backend hf"
+            f"policy.lora.rank: vLLM supports ranks up to {_RANKS[-1]}, got {rank}; lower it or use engine.backend hf"
         )
-    also = ("--enable-tower-connector-lora",) if tower else ()
     return (
-        "--enable-lora",
-        "--max-lora-rank",
-        str(room),
-        "--max-loras",
-        str(KEPT),
-        "--max-cpu-loras",
-        str(KEPT),
-        *also,
+        *("--enable-lora", "--max-lora-rank", str(max_rank)),
+        *("--max-loras", str(MAX_LOADED_LORAS), "--max-cpu-loras", str(MAX_LOADED_LORAS)),
+        *(("--enable-tower-connector-lora",) if tower else ()),
     )
 
 
@@ -141,8 +135,10 @@ def connect_vllm(
     version: int = 0,
     patience: ServerTimeouts | None = None,
 ) -> HttpEngine:
-    """An engine on a vLLM server that runs already, started with `VLLM_SERVER_DEV_MODE=1`, `--enable-scale-out` and
-    `--logprobs-mode processed_logprobs`; it must be able to read `folder`, where weights are published."""
+    """Return an engine on a running vLLM server, which must be able to read `folder`, where weights are written.
+
+    The server needs `VLLM_SERVER_DEV_MODE=1`, `--enable-scale-out` and `--logprobs-mode processed_logprobs`.
+    """
     endpoint = HttpEndpoint(check_url(url, "engine.base_url"), api_key=api_key)
     return HttpEngine(
         VllmProtocol(ImageEncoder(image_processor)), folder, endpoint=endpoint, version=version, patience=patience

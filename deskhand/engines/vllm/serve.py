@@ -1,7 +1,7 @@
-"""Runs vLLM's server in vLLM's own environment: `PYTHON serve.py ARGUMENTS`. Invariant: it ends when whoever started it ends.
+"""Run vLLM's server in vLLM's own environment: `PYTHON serve.py ARGUMENTS`. Started by `vllm.launch`.
 
-Nothing of Deskhand is imported here: the environment has only what vLLM needs. The starter holds the other end of standard
-input; when that closes, this kills its whole process group, the engine's workers included.
+It imports nothing from Deskhand, because the environment has only vLLM. When standard input closes, because the parent
+process ended, it kills its process group, including the engine's workers.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import os
 import sys
 
 if __name__ == "__main__":
-    # Python put the folder of this file first on the path, where its modules would hide packages of the same names.
+    # Remove this file's folder from the import path, where its modules would hide packages.
     _HERE = os.path.realpath(os.path.dirname(__file__))
     sys.path[:] = [folder for folder in sys.path if os.path.realpath(folder) != _HERE]
 
@@ -19,13 +19,13 @@ import signal
 import threading
 
 
-def _end_with_starter() -> None:
+def _exit_with_parent() -> None:
     while os.read(0, 4096):
         pass
     os.killpg(os.getpgrp(), signal.SIGKILL)
 
 
 if __name__ == "__main__":
-    threading.Thread(target=_end_with_starter, daemon=True).start()
+    threading.Thread(target=_exit_with_parent, daemon=True).start()
     sys.argv[0] = "vllm-server"
     runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=False)

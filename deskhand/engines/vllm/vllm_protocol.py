@@ -1,12 +1,12 @@
-"""vLLM's protocol. Invariant: one placeholder id and one picture per image go out; the expanded ids that come back are returned.
+"""vLLM's server protocol. Used by `vllm.launch`.
 
-Used are `POST /inference/v1/generate` (`--enable-scale-out`), which takes and gives token ids, and the development routes
-(`VLLM_SERVER_DEV_MODE=1`) for weights. vLLM expands placeholders itself; ids that are expanded already it expands again without an
-error, which is why the served ids are asked for and compared on every call. A picture is sent once to a server and named by
-its hash afterwards. `--logprobs-mode processed_logprobs` makes the log-probs those of `Sampling` (temperature and banned ids are in
-them) as long as nothing cuts the distribution: with `top_p` or a grammar they are of what is left, and the completion says that
-it is not exact. A server with `--enable-lora` and `VLLM_ALLOW_RUNTIME_LORA_UPDATING=1` keeps its weights and takes adapters
-(`/v1/load_lora_adapter`): requests in flight end with the one that they began with.
+`POST /inference/v1/generate` (`--enable-scale-out`) takes and returns token ids; development routes
+(`VLLM_SERVER_DEV_MODE=1`) load weights. vLLM expands placeholders, and silently expands expanded ids again, so the
+served ids are requested and compared on every call. An image is sent to a server once and referred to by hash
+afterwards. `--logprobs-mode processed_logprobs` gives the log-probs defined by `Sampling`, except that `top_p` and
+grammars renormalize them; such completions are not exact. A server with `--enable-lora` and
+`VLLM_ALLOW_RUNTIME_LORA_UPDATING=1` keeps its weights and loads adapters (`/v1/load_lora_adapter`); requests in flight
+finish with the adapter they started with.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from deskhand.engines.http_engine.lora_versions import LoadedLora, LoraVersions
 from deskhand.engines.http_engine.protocol import RetryRequest, StaleWeights, collapse_placeholders, versions_of
 from deskhand.engines.http_engine.weight_files import ADAPTER_CONFIG
 from deskhand.errors import ConfigError, InfrastructureError, RecordError
-from deskhand.types import Completion, Feature, FinishReason, GrammarRefused, Prompt, Sampling
+from deskhand.types import Completion, Feature, FinishReason, Prompt, Sampling, UnsupportedGrammar
 
 EXTENSION = "deskhand_worker.Extension"
-"""Of the workers of a server that we start (`worker/deskhand_worker.py`)."""
+"""Worker extension of servers started by Deskhand (`worker/deskhand_worker.py`)."""
 _CONTROL_S = 60.0
 _LOAD_S = 600.0
 _NEVER = -100.0
-"""Bias of banned ids, the lowest that is taken: e^-100 of a probability is nothing in float32."""
+"""Bias of banned ids, the lowest that vLLM accepts; e^-100 is zero in float32."""
 _FINISH: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "aborted"}
 
 
 class VllmProtocol:
-    """`engines.served.wire.Wire` for vLLM. `pictures` turns recorded pixels into what is sent."""
+    """`ServerProtocol` for vLLM. `images` encodes recorded pixels."""
 
     name = "vLLM"
     features: frozenset[Feature] = frozenset({"regex", "json_schema", "stop_texts", "top_logprobs"})
 
-    def __init__(self, pictures: ImageEncoder) -> None:
-        self._pictures = pictures
-        self._held: set[str] = set()
-        """Images that the server has been sent."""
+    def __init__(self, images: ImageEncoder) -> None:
+        self._images = images
+        self._sent: set[str] = set()
+        """Hashes of images that the server has received."""
         self._model = ""
-        self.takes_adapters = self.supports_vision_lora = False
+        self.supports_lora = self.supports_vision_lora = False
         self._adapters = LoraVersions()
         self._reload: str | None = None
-        """The worker's method that takes weights; None when the server cannot take them."""
+        """Worker method that loads weights; None if the server cannot load any."""
 
     async def inspect(self, endpoint: HttpEndpoint) -> int:
         listed = await endpoint.get("/v1/models", timeout_s=_CONTROL_S)
@@ -57,24 +57,26 @@ class VllmProtocol:
             info = await endpoint.get("/server_info", timeout_s=_CONTROL_S, query={"config_format": "json"})
         except RequestRejected as error:
             raise ConfigError(
-                f"{endpoint.name} has no development routes ({error.status}); start vLLM with VLLM_SERVER_DEV_MODE=1"
+                f"{endpoint.name}: no development routes ({error.status}); start vLLM with VLLM_SERVER_DEV_MODE=1"
             ) from None
         settings = info["vllm_config"]
         adapters = settings.get("lora_config")
-        self.takes_adapters = adapters is not None
+        self.supports_lora = adapters is not None
         self.supports_vision_lora = bool(adapters and adapters.get("enable_tower_connector_lora"))
-        ours = settings["parallel_config"].get("worker_extension_cls") == EXTENSION
-        on_processor = settings["device_config"].get("device_type") == "cpu"
-        self._reload = "take_weights" if ours else None if on_processor else "reload_weights"
+        has_extension = settings["parallel_config"].get("worker_extension_cls") == EXTENSION
+        is_cpu = settings["device_config"].get("device_type") == "cpu"
+        self._reload = "take_weights" if has_extension else None if is_cpu else "reload_weights"
         mode = settings["model_config"].get("logprobs_mode")
         if mode != "processed_logprobs":
-            raise ConfigError(f"{endpoint.name} gives {mode}; start vLLM with --logprobs-mode processed_logprobs")
+            raise ConfigError(
+                f"{endpoint.name}: log-probs mode is {mode}; start vLLM with --logprobs-mode processed_logprobs"
+            )
         try:
             await endpoint.post("/inference/v1/generate", {}, timeout_s=_CONTROL_S)
         except RequestRejected as error:
             if error.status in (403, 404):
                 raise ConfigError(
-                    f"{endpoint.name} has no /inference/v1/generate; start vLLM with --enable-scale-out"
+                    f"{endpoint.name}: no route /inference/v1/generate; start vLLM with --enable-scale-out"
                 ) from None
         return int(listed["data"][0]["max_model_len"])
 
@@ -85,18 +87,19 @@ class VllmProtocol:
         await endpoint.post("/update_weight_version", {"new_version": label}, timeout_s=_CONTROL_S)
 
     async def load(self, endpoint: HttpEndpoint, folder: Path, label: str) -> None:
-        """Requests in flight are put back into the queue, so they go on with keys and values that the new weights compute.
+        """Load weights or an adapter.
 
-        Every cache is emptied: the worker drops its encoder cache with the old weights, and a scheduler that believes in it still
-        would end the engine at the next known image.
+        Requests in flight are queued again, so their keys and values are recomputed with the new weights. All caches
+        are reset: the worker drops its encoder cache with the old weights, and a scheduler that still relies on it
+        would crash the engine at the next known image.
         """
         if (folder / ADAPTER_CONFIG).exists():
-            await self._lay(endpoint, folder, label)
+            await self._load_lora(endpoint, folder, label)
             return
         if self._reload is None:
             raise ConfigError(
-                f"{endpoint.name} runs on a processor, where vLLM leaves a tied output layer with its old weights; let Deskhand "
-                "start it (engine.venv_python instead of engine.base_url)"
+                f"{endpoint.name}: on CPUs vLLM keeps the old weights of a tied output layer; "
+                "set engine.venv_python instead of engine.base_url"
             )
         await self.pause(endpoint)
         body = {"method": self._reload, "kwargs": {"weights_path": str(folder)}}
@@ -106,16 +109,15 @@ class VllmProtocol:
         await endpoint.post("/reset_prefix_cache", timeout_s=_CONTROL_S, query={"reset_running_requests": "true"})
         await self.set_label(endpoint, label)
 
-    async def _lay(self, endpoint: HttpEndpoint, folder: Path, label: str) -> None:
+    async def _load_lora(self, endpoint: HttpEndpoint, folder: Path, label: str) -> None:
         async def load(name: str) -> None:
-            await endpoint.tell(
-                "/v1/load_lora_adapter", {"lora_name": name, "lora_path": str(folder)}, timeout_s=_LOAD_S
-            )
+            body = {"lora_name": name, "lora_path": str(folder)}
+            await endpoint.post_ignoring_reply("/v1/load_lora_adapter", body, timeout_s=_LOAD_S)
 
         async def unload(name: str) -> None:
-            await endpoint.tell("/v1/unload_lora_adapter", {"lora_name": name}, timeout_s=_CONTROL_S)
+            await endpoint.post_ignoring_reply("/v1/unload_lora_adapter", {"lora_name": name}, timeout_s=_CONTROL_S)
 
-        await self._adapters.lay(self, endpoint, int(label), load, unload)
+        await self._adapters.load(self, endpoint, int(label), load, unload)
 
     async def pause(self, endpoint: HttpEndpoint) -> None:
         await endpoint.post("/pause", timeout_s=_CONTROL_S, query={"mode": "keep", "clear_cache": "false"})
@@ -127,13 +129,13 @@ class VllmProtocol:
         await endpoint.get("/health", timeout_s=timeout_s)
 
     def forget(self) -> None:
-        self._held.clear()
+        self._sent.clear()
 
     async def generate(
         self, endpoint: HttpEndpoint, prompt: Prompt, sampling: Sampling, timeout_s: float
     ) -> Completion:
         names = [span.sha256 for span in prompt.spans]
-        known = self._held.intersection(names)
+        known = self._sent.intersection(names)
         adapter = self._adapters.current
         body: dict[str, Any] = {
             "model": adapter.name if adapter is not None else self._model,
@@ -146,31 +148,29 @@ class VllmProtocol:
         try:
             reply = await endpoint.post("/inference/v1/generate", body, timeout_s=timeout_s)
         except RequestRejected as error:
-            if adapter is not None and adapter.name in error.said:
-                raise StaleWeights(
-                    f"{endpoint.name} does not hold the adapter that was published: {error.said}"
-                ) from None
-            if known:  # the server's cache may have dropped one of them, which it says in several ways
-                self._held -= known
-                raise RetryRequest(f"{error}; its pictures are sent again") from None
+            if adapter is not None and adapter.name in error.message:
+                raise StaleWeights(f"{endpoint.name} does not have the published adapter: {error.message}") from None
+            if known:  # the server may have evicted one of them, which it reports in several ways
+                self._sent -= known
+                raise RetryRequest(f"{error}; sending its images again") from None
             if sampling.grammar is not None and error.status == 400:
-                raise GrammarRefused(f"vLLM cannot keep to the grammar: {error.said}") from None
+                raise UnsupportedGrammar(f"vLLM does not support the grammar: {error.message}") from None
             raise
-        self._held.update(names)
+        self._sent.update(names)
         return _completion(reply, prompt, sampling, endpoint.name, adapter)
 
     def _parts(self, prompt: Prompt, known: set[str]) -> list[dict[str, Any]]:
         images = prompt.images or {}
         parts = []
         for sha256 in (span.sha256 for span in prompt.spans):
-            url = None if sha256 in known else self._pictures.data_uri(images[sha256])
+            url = None if sha256 in known else self._images.data_uri(images[sha256])
             known = known | {sha256}
             parts.append({"type": "image_url", "url": url, "uuid": sha256})
         return parts
 
 
 def _sampling(sampling: Sampling) -> dict[str, Any]:
-    """vLLM's `SamplingParams`. `ignore_eos`: only the ids that the caller names end a reply."""
+    """Return vLLM's `SamplingParams`. With `ignore_eos` only `stop_ids` stop a reply."""
     params: dict[str, Any] = {
         "max_tokens": sampling.max_tokens,
         "temperature": sampling.temperature,
@@ -195,23 +195,22 @@ def _sampling(sampling: Sampling) -> dict[str, Any]:
 def _completion(
     reply: Mapping[str, Any], prompt: Prompt, sampling: Sampling, server: str, adapter: LoadedLora | None
 ) -> Completion:
-    """What the server says that it did; nothing is taken over from what it was asked to do, but for the adapter's version: the
-    server names the weights below it only."""
+    """Build the completion from the server's report, except for the adapter's version, which it omits."""
     choice = reply["choices"][0]
     finish = _FINISH.get(choice["finish_reason"])
     if finish is None:
-        raise InfrastructureError(f"{server} ended a request with {choice['finish_reason']!r}")
+        raise InfrastructureError(f"{server}: unknown finish reason {choice['finish_reason']!r}")
     if finish == "aborted":
         raise RetryRequest(f"{server} aborted a request")
     served = tuple(reply["prompt_token_ids"])
     placed = [(place["offset"], place["length"]) for place in (reply.get("mm_placeholders") or {}).get("image", ())]
     if served == prompt.token_ids and placed != [(span.start, span.count) for span in prompt.spans]:
-        raise RecordError("placeholders", f"{server} placed its images at {placed[:4]}, the prompt says otherwise")
+        raise RecordError("placeholders", f"{server} placed images at {placed[:4]}, unlike the prompt")
     ids = tuple(choice["token_ids"])
     content = choice["logprobs"]["content"]
     if [entry["token_id"] for entry in content] != list(ids):
         raise RecordError(
-            "lengths", f"{server} gave log-probs of {len(content)} other tokens than the {len(ids)} it sampled"
+            "lengths", f"{server} returned log-probs of {len(content)} tokens that are not the {len(ids)} sampled ones"
         )
     versions = versions_of(choice.get("weight_versions"), len(ids), server)
     likely = tuple(

@@ -58,5 +58,5 @@ async def run_group(
     results.sort(key=lambda result: result.member)
     group.scored = [result for result in results if isinstance(result.outcome, Scored)]
     group.unscored = [result.episode_id for result in results if not isinstance(result.outcome, Scored)]
-    group.state = "waiting" if group.has_signal else "closed"
+    group.state = "queued" if group.has_signal else "closed"
     return group, results

@@ -138,7 +138,9 @@ async def _pool(desktops: Desktops) -> Any:
         return import_by_path(desktops.factory)()
     section = desktops.settings
     make = local_desktop_factory(section)
-    pool = DesktopPool(desktops.local, spares=section.prewarm, make=make, expected_mib=section.memory_request_mib)
+    pool = DesktopPool(
+        desktops.local, prewarm=section.prewarm, make=make, memory_request_mib=section.memory_request_mib
+    )
     await pool.start()
     return pool
 

@@ -7,7 +7,7 @@ joined, they are a run like a local one, and joining again changes nothing.
 <folder>/run.sqlite ...              both joined, for `deskhand report`
 ```
 
-AReaL does not say which trajectory it trained when. A scored episode is "waiting" here unless its group had equal rewards.
+AReaL does not say which trajectory it trained when. A scored episode is "queued" here unless its group had equal rewards.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def save_group(folder: str, group: Group, results: Sequence[EpisodeResult], bega
         run.open_group(GroupRow(group.id, len(run.groups()), group.task.family, group.task.seed, group.state))
     for result in results:
         state = (
-            "unscored" if isinstance(result.outcome, Errored) else "waiting" if group.has_signal else "zero_variance"
+            "errored" if isinstance(result.outcome, Errored) else "queued" if group.has_signal else "zero_variance"
         )
         row = replace(row_of(result, TRAIN, state), started_at=began)
         _put(run, row, *to_record(result))
@@ -88,7 +88,7 @@ def merge_worker_runs(folder: Path, about: Mapping[str, Any]) -> Path | None:
         return None
     for name in ("run.sqlite", "run.sqlite-wal", "run.sqlite-shm", "metrics.jsonl"):
         (folder / name).unlink(missing_ok=True)
-    for name in ("frames", "events"):
+    for name in ("frames", "tensorboard"):
         shutil.rmtree(folder / name, ignore_errors=True)
     ledger, rows, numbers = EpisodeCounts(), list[EpisodeRow](), count()
     with Run.create(folder, about) as whole:
@@ -102,13 +102,13 @@ def merge_worker_runs(folder: Path, about: Mapping[str, Any]) -> Path | None:
                         rows.append(row)
                         _book(ledger, row)
                 _link_frames(part.folder / "frames", folder / "frames")
-        whole.commit(books=ledger.to_dict(), metrics=list(_metrics(folder / STATISTICS, rows)))
+        whole.commit(counts=ledger.to_dict(), metrics=list(_metrics(folder / STATISTICS, rows)))
     return folder
 
 
 def _book(ledger: EpisodeCounts, row: EpisodeRow) -> None:
     ledger.start()
-    if row.state == "unscored":
+    if row.state == "errored":
         ledger.mark_errored(row.cause or "infrastructure")
     else:
         ledger.mark_scored()

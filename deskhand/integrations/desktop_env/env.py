@@ -106,7 +106,7 @@ class DesktopEnv:
 
     async def _begin(self) -> None:
         if self._stage is not None:
-            await self._stage.wire.close()
+            await self._stage.client.close()
         template = DesktopSpec("plain", self.screen_width, self.screen_height, accessibility=self._tells())
         await self._desktop.reset(template)
         self._stage = SetupRunner(
@@ -196,7 +196,7 @@ class DesktopEnv:
 
     async def _end(self) -> None:
         if self._stage is not None:
-            await self._stage.wire.close()
+            await self._stage.client.close()
         await self._desktop.close()
 
 

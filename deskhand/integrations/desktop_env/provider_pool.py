@@ -121,17 +121,17 @@ class ProviderPool(MachinePool):
         *,
         template: DesktopSpec | None = None,
         timeouts: RemoteTimeouts | None = None,
-        looking: ScreenPolling | None = None,
-        lot: QuotaManager | None = None,
+        polling: ScreenPolling | None = None,
+        quota: QuotaManager | None = None,
     ) -> None:
         self._machines = {f"http://machine-{number}.invalid": machine for number, machine in enumerate(machines)}
-        lot = lot or QuotaManager()
+        quota = quota or QuotaManager()
 
         def make(name: str) -> OsworldDesktop:
-            link = RetryingClient(name, timeouts=timeouts, lot=lot)
-            return OsworldDesktop(link, revert=self._machines[name].fresh, looking=looking)
+            client = RetryingClient(name, timeouts=timeouts, quota=quota)
+            return OsworldDesktop(client, revert=self._machines[name].fresh, polling=polling)
 
-        super().__init__(list(self._machines), make, template=template, lot=lot, timeouts=timeouts)
+        super().__init__(list(self._machines), make, template=template, quota=quota, timeouts=timeouts)
 
     async def close(self) -> None:
         await super().close()

@@ -1,10 +1,9 @@
-"""Anthropic messages, in and out. Invariant: the same as of chat completions: what is not honoured exactly is refused by name, and
-what leaves is what was recorded.
+"""Anthropic messages API: request parsing and responses. Used by `recorder.server`.
 
-A user's turn with tool results becomes one tool message per result and a user message of what else it holds, in order. A result
-with `is_error` is written with the line `error` before it, as chat templates have no other place for that. Thinking blocks that
-come back are taken and not compared: a reply is known by its text and its tool calls. `cache_control` and `metadata` ask for
-nothing that changes a reply. The reply's id is the call's.
+As with chat completions, a field is supported exactly or rejected by name. A user turn with tool results becomes one
+tool message per result and a user message for the rest, in order. A result with `is_error` starts with the line
+`error`, because chat templates have no field for it. Thinking blocks in the history are accepted and ignored, as are
+`cache_control` and `metadata`. The reply's id is the call's.
 """
 
 from __future__ import annotations
@@ -26,11 +25,14 @@ from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.request_errors import InvalidRequestError
 from deskhand.types import Sampling
 
-HONOURED = (
+SUPPORTED_FIELDS = (
     *("model", "messages", "max_tokens", "system", "stream", "stop_sequences", "temperature", "top_p"),
     *("tools", "tool_choice", "metadata"),
 )
-NEUTRAL: dict[str, tuple[Any, ...]] = {"service_tier": ("auto", "standard_only"), "thinking": ({"type": "disabled"},)}
+IGNORED_IF_DEFAULT: dict[str, tuple[Any, ...]] = {
+    "service_tier": ("auto", "standard_only"),
+    "thinking": ({"type": "disabled"},),
+}
 _BLOCK = ("type", "cache_control")
 _STOP_REASONS = {"stop": "end_turn", "length": "max_tokens"}
 
@@ -46,15 +48,15 @@ class MessagesBody:
 def read_request(
     body: Mapping[str, Any], renderer: ChatRenderer, images: ImageStore, features: Collection[str]
 ) -> MessagesBody:
-    """Read a body and prepare its images. Blocking; raises `RequestRefused` naming the parameter."""
+    """Parse a body and prepare its images. Blocking; raises `InvalidRequestError` with the parameter."""
     if not isinstance(body, Mapping):
         raise InvalidRequestError("the body must be a JSON object")
-    reject_unknown_fields(body, HONOURED, NEUTRAL)
+    reject_unknown_fields(body, SUPPORTED_FIELDS, IGNORED_IF_DEFAULT)
     if body.get("thinking") is not None and renderer.opens_thinking:
-        raise unsupported("thinking", "the checkpoint always thinks; leave it out")
+        raise unsupported("thinking", "the checkpoint always thinks; omit it")
     limit = read_field(body, "max_tokens", int, None)
     if limit is None:
-        raise InvalidRequestError("max_tokens must be given", param="max_tokens")
+        raise InvalidRequestError("max_tokens is required", param="max_tokens")
     tools, must = _read_tools(body)
     stop_ids, stop_texts = read_stops(body.get("stop_sequences"), "stop_sequences", renderer, features)
     sampling = Sampling(
@@ -70,15 +72,15 @@ def read_request(
 
 
 def _read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...], list[str]]:
-    """(the tools offered, the names of those of which one must be called)."""
-    given = body.get("tools") or []
-    if not isinstance(given, list) or len(given) > validation.MAX_TOOLS:
+    """Return (tools, names of the tools of which one must be called)."""
+    definitions = body.get("tools") or []
+    if not isinstance(definitions, list) or len(definitions) > validation.MAX_TOOLS:
         raise InvalidRequestError(f"tools must be a list of at most {validation.MAX_TOOLS} tools", param="tools")
     tools = []
-    for index, tool in enumerate(given):
+    for index, tool in enumerate(definitions):
         where = f"tools[{index}]"
         if not isinstance(tool, Mapping) or tool.get("type", "custom") not in (None, "custom"):
-            raise unsupported(where, "only tools with a name and an input_schema are taken")
+            raise unsupported(where, "tools must have a name and an input_schema")
         reject_unknown_fields(tool, ("name", "description", "input_schema", *_BLOCK), {}, f"{where}.")
         tools.append(
             validation.tool_definition(tool.get("name"), tool.get("description"), tool.get("input_schema"), where)
@@ -97,20 +99,19 @@ def _read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...],
     if kind == "tool" and choice.get("name") in names:
         return tuple(tools), [choice["name"]]
     raise InvalidRequestError(
-        'tool_choice is of type "auto", "any", "none", or "tool" with the name of a tool', param="tool_choice"
+        'tool_choice must have type "auto", "any", "none", or "tool" with the name of a tool', param="tool_choice"
     )
 
 
 def read_conversation(body: Mapping[str, Any], images: ImageStore) -> tuple[Message, ...]:
-    """The system message, if there is one, and the messages of a body. Raises `RequestRefused`."""
+    """Return the messages of a body, system message first. Raises `InvalidRequestError`."""
     return _read_system(body) + _read_messages(body.get("messages"), images)
 
 
 def read_reply(content: Any, images: ImageStore) -> Message:
-    """An assistant's content as a message. Raises `RequestRefused`."""
-    return next(
-        iter(_read_assistant(validation.as_list(content, "content"), images, "content", validation.ToolCallOrder()))
-    )
+    """Return an assistant's content as a message. Raises `InvalidRequestError`."""
+    blocks = validation.as_list(content, "content")
+    return next(_read_assistant(blocks, images, "content", validation.ToolCallOrder()))
 
 
 def _read_system(body: Mapping[str, Any]) -> tuple[Message, ...]:
@@ -135,7 +136,7 @@ def _read_messages(messages: Any, images: ImageStore) -> tuple[Message, ...]:
             or one.get("role") not in ("user", "assistant")
             or set(one) - {"role", "content"}
         ):
-            raise InvalidRequestError("a message has the role user or assistant, and content", param=where)
+            raise InvalidRequestError("a message must have only content and the role user or assistant", param=where)
         content = one.get("content")
         if isinstance(content, str):
             content = [{"type": "text", "text": content}]
@@ -156,7 +157,7 @@ def _read_user(
             parts.append(_read_part(block, images, at))
             continue
         reject_unknown_fields(block, ("tool_use_id", "content", "is_error", *_BLOCK), {}, f"{at}.")
-        order.answered(read_field(block, "tool_use_id", str, "", f"{at}."), f"{at}.tool_use_id")
+        order.check_result(read_field(block, "tool_use_id", str, "", f"{at}."), f"{at}.tool_use_id")
         if parts:
             yield message("user", parts)
             parts = []
@@ -165,7 +166,7 @@ def _read_user(
         if isinstance(inner, str):
             result.append(validation.check_encodable(inner, f"{at}.content"))
         elif inner is not None and not isinstance(inner, list):
-            raise InvalidRequestError("a tool result's content is a string or a list of blocks", param=f"{at}.content")
+            raise InvalidRequestError("tool result content must be a string or a list of blocks", param=f"{at}.content")
         else:
             result.extend(
                 _read_part(part, images, f"{at}.content[{number}]") for number, part in enumerate(inner or [])
@@ -189,7 +190,7 @@ def _read_assistant(
             reject_unknown_fields(block, ("thinking", "signature", *_BLOCK), {}, f"{at}.")
         else:
             parts.append(_read_part(block, images, at))
-    order.asked(call_ids)
+    order.expect(call_ids)
     role: Role = "assistant"
     yield message(role, parts, tuple(calls))
 
@@ -201,7 +202,7 @@ def _read_part(block: Any, images: ImageStore | None, where: str) -> Part:
         return validation.check_encodable(block["text"], where)
     source = block.get("source") if kind == "image" and images is not None else None
     if not isinstance(source, Mapping) or images is None:
-        raise unsupported(where, f"blocks of type {str(kind)[:40]!r} are not taken here")
+        raise unsupported(where, f"blocks of type {str(kind)[:40]!r} are not supported here")
     reject_unknown_fields(block, ("source", *_BLOCK), {}, f"{where}.")
     where = f"{where}.source"
     if source.get("type") == "url":
@@ -210,19 +211,19 @@ def _read_part(block: Any, images: ImageStore | None, where: str) -> Part:
         )
     if source.get("type") != "base64" or not isinstance(source.get("data"), str):
         raise InvalidRequestError(
-            'an image\'s source is {"type": "base64", "media_type": ..., "data": ...}', param=where
+            'an image source must be {"type": "base64", "media_type": ..., "data": ...}', param=where
         )
     media_type = read_field(source, "media_type", str, "", f"{where}.")
     return ImagePart(images.add_data_uri(f"data:{media_type};base64,{source['data']}", param=f"{where}.data").sha256)
 
 
 def reply_body(reply: Reply, body: MessagesBody, model: str) -> dict[str, Any]:
-    """The `message` object."""
-    call, said = reply.calls[0], reply.said[0]
+    """Return the `message` object."""
+    call, parsed = reply.calls[0], reply.parsed[0]
     reason = _STOP_REASONS[call.completion.finish_reason]
-    if reason == "end_turn" and said.stop_text is not None:
+    if reason == "end_turn" and parsed.stop_text is not None:
         reason = "stop_sequence"
-    elif reason == "end_turn" and said.calls:
+    elif reason == "end_turn" and parsed.calls:
         reason = "tool_use"
     return {
         "id": reply.id,
@@ -231,19 +232,19 @@ def reply_body(reply: Reply, body: MessagesBody, model: str) -> dict[str, Any]:
         "model": model,
         "content": _blocks(reply),
         "stop_reason": reason,
-        "stop_sequence": said.stop_text,
+        "stop_sequence": parsed.stop_text,
         "usage": {"input_tokens": reply.prompt_tokens, "output_tokens": len(call.completion.token_ids)},
     }
 
 
 def _blocks(reply: Reply) -> list[dict[str, Any]]:
-    call, said = reply.calls[0], reply.said[0]
+    call, parsed = reply.calls[0], reply.parsed[0]
     blocks: list[dict[str, Any]] = []
-    if said.thinking is not None:
-        blocks.append({"type": "thinking", "thinking": said.thinking, "signature": ""})
-    if said.text:
-        blocks.append({"type": "text", "text": said.text})
-    for number, one in enumerate(said.calls):
+    if parsed.thinking is not None:
+        blocks.append({"type": "thinking", "thinking": parsed.thinking, "signature": ""})
+    if parsed.text:
+        blocks.append({"type": "text", "text": parsed.text})
+    for number, one in enumerate(parsed.calls):
         name = re.sub(r"[^A-Za-z0-9_-]", "_", call.id)
         blocks.append(
             {"type": "tool_use", "id": f"toolu_{name}_{number}", "name": one.name, "input": json.loads(one.arguments)}
@@ -252,7 +253,7 @@ def _blocks(reply: Reply) -> list[dict[str, Any]]:
 
 
 def stream_events(reply: Reply, body: MessagesBody, model: str) -> Iterator[str]:
-    """The reply as Anthropic's server-sent events."""
+    """Yield the reply as Anthropic's server-sent events."""
     whole = reply_body(reply, body, model)
     usage = whole["usage"]
     start = {**whole, "content": [], "stop_reason": None, "stop_sequence": None, "usage": {**usage, "output_tokens": 0}}
@@ -263,17 +264,17 @@ def stream_events(reply: Reply, body: MessagesBody, model: str) -> Iterator[str]
         for delta in deltas:
             yield _event("content_block_delta", {"index": index, "delta": delta})
         yield _event("content_block_stop", {"index": index})
-    ending = {"stop_reason": whole["stop_reason"], "stop_sequence": whole["stop_sequence"]}
-    yield _event("message_delta", {"delta": ending, "usage": {"output_tokens": usage["output_tokens"]}})
+    final = {"stop_reason": whole["stop_reason"], "stop_sequence": whole["stop_sequence"]}
+    yield _event("message_delta", {"delta": final, "usage": {"output_tokens": usage["output_tokens"]}})
     yield _event("message_stop", {})
 
 
 def _in_deltas(block: dict[str, Any]) -> tuple[dict[str, Any], Iterator[dict[str, Any]]]:
-    """(the block without its content, the deltas that bring it)."""
+    """Return (the block without its content, the deltas of its content)."""
     kind = block["type"]
     if kind == "tool_use":
-        written = pieces(json.dumps(block["input"], ensure_ascii=False))
-        return {**block, "input": {}}, ({"type": "input_json_delta", "partial_json": piece} for piece in written)
+        arguments = pieces(json.dumps(block["input"], ensure_ascii=False))
+        return {**block, "input": {}}, ({"type": "input_json_delta", "partial_json": piece} for piece in arguments)
     return {**block, kind: ""}, ({"type": f"{kind}_delta", kind: piece} for piece in pieces(block[kind]))
 
 

@@ -1,9 +1,8 @@
-"""OpenAI chat completions, in. Invariant: what is not honoured exactly is refused by name, never ignored.
+"""OpenAI chat completions API: request parsing. Used by `recorder.server`; responses are in `chat_response`.
 
-`read_request` turns a request body into messages, tools and sampling; `chat_reply` writes the response. `model` is a label: a
-recorder serves one policy, and the response says which. What only some engines can do (stop texts, alternatives of a token,
-constrained replies) is refused where the engine cannot. `structured_outputs` (constrained replies) and `return_token_ids` are
-parameters of vLLM's.
+A field is supported exactly or rejected by name, never ignored. `model` is only a label, because a recorder serves one
+policy. Optional features (stop texts, top log-probs, constrained replies) are rejected if the engine lacks them.
+`structured_outputs` and `return_token_ids` are vLLM's parameters.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ IGNORED_IF_DEFAULT: dict[str, tuple[Any, ...]] = {
     "functions": ([],),
     "function_call": ("none", "auto"),
 }
-"""Parameters that are taken only with a value that changes nothing (or null)."""
+"""Parameters accepted only with these values (or null), which have no effect."""
 SUPPORTED_FIELDS = (
     *("model", "messages", "stream", "stream_options", "n", "logprobs", "top_logprobs"),
     *("temperature", "top_p", "seed", "stop", "max_tokens", "max_completion_tokens"),
@@ -59,7 +58,7 @@ def read_request(
     default_max_tokens: int,
     features: Collection[str] = (),
 ) -> ChatBody:
-    """Read a body and prepare its images. Blocking; raises `RequestRefused` naming the parameter."""
+    """Parse a body and prepare its images. Blocking; raises `InvalidRequestError` with the parameter."""
     if not isinstance(body, Mapping):
         raise InvalidRequestError("the body must be a JSON object")
     reject_unknown_fields(body, SUPPORTED_FIELDS, IGNORED_IF_DEFAULT)
@@ -67,22 +66,22 @@ def read_request(
     options = body.get("stream_options")
     if options is not None and (not stream or not isinstance(options, Mapping) or set(options) - {"include_usage"}):
         raise InvalidRequestError(
-            "stream_options takes include_usage alone, and only with stream", param="stream_options"
+            "stream_options supports only include_usage, and only with stream", param="stream_options"
         )
     limits = [read_field(body, name, int, None) for name in ("max_completion_tokens", "max_tokens")]
-    given = [limit for limit in limits if limit is not None]
-    if len(set(given)) > 1:
-        raise InvalidRequestError("max_tokens and max_completion_tokens differ; give one", param="max_tokens")
+    limits = [limit for limit in limits if limit is not None]
+    if len(set(limits)) > 1:
+        raise InvalidRequestError("max_tokens and max_completion_tokens differ; set one", param="max_tokens")
     tools, must = _read_tools(body)
     stop_ids, stop_texts = read_stops(body.get("stop"), "stop", renderer, features)
     logprobs = read_field(body, "logprobs", bool, False)
     alternatives = in_range(read_field(body, "top_logprobs", int, 0), 0, MAX_ALTERNATIVES, "top_logprobs")
     if alternatives:
         if not logprobs:
-            raise InvalidRequestError("top_logprobs needs logprobs", param="top_logprobs")
+            raise InvalidRequestError("top_logprobs requires logprobs", param="top_logprobs")
         validation.require_feature("top_logprobs", features, "top_logprobs")
     sampling = Sampling(
-        max_tokens=validation.max_tokens_of(given[0], "max_tokens") if given else default_max_tokens,
+        max_tokens=validation.max_tokens_of(limits[0], "max_tokens") if limits else default_max_tokens,
         temperature=float(in_range(read_field(body, "temperature", float, 1.0), 0, 2, "temperature")),
         top_p=float(in_range(read_field(body, "top_p", float, 1.0), 1e-6, 1, "top_p")),
         seed=validation.seed_of(body),
@@ -105,30 +104,30 @@ def read_request(
 def read_stops(
     stop: Any, name: str, renderer: ChatRenderer, features: Collection[str]
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """(stop ids, stop texts): a text that is one special token needs nothing of the engine."""
+    """Return (stop ids, stop texts); a text that is one special token becomes an id."""
     ids, texts = [], []
-    given = [stop] if isinstance(stop, str) else stop or []
-    if not isinstance(given, list) or len(given) > MAX_STOPS:
+    stops = [stop] if isinstance(stop, str) else stop or []
+    if not isinstance(stops, list) or len(stops) > MAX_STOPS:
         raise InvalidRequestError(f"{name} must be a string or a list of at most {MAX_STOPS} strings", param=name)
-    for text in given:
+    for text in stops:
         if not isinstance(text, str) or not text:
-            raise InvalidRequestError(f"{name} must be a string or a list of strings that are not empty", param=name)
+            raise InvalidRequestError(f"{name} must be a non-empty string or a list of such strings", param=name)
         token_id = renderer.special_id(text)
         if token_id is not None:
             ids.append(token_id)
             continue
         if "stop_texts" not in features:
-            raise unsupported(name, f"{text[:40]!r} is not one special token of the model; cut the text in the agent")
+            raise unsupported(name, f"{text[:40]!r} is not a special token of the model; cut the text in the agent")
         texts.append(validation.check_encodable(text, name))
     return tuple(ids), tuple(texts)
 
 
 def _read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...], list[str]]:
-    """(the tools offered, the names of those of which one must be called)."""
-    given = body.get("tools") or []
-    if not isinstance(given, list) or len(given) > validation.MAX_TOOLS:
+    """Return (tools, names of the tools of which one must be called)."""
+    definitions = body.get("tools") or []
+    if not isinstance(definitions, list) or len(definitions) > validation.MAX_TOOLS:
         raise InvalidRequestError(f"tools must be a list of at most {validation.MAX_TOOLS} tools", param="tools")
-    tools = tuple(_read_tool(tool, f"tools[{index}]") for index, tool in enumerate(given))
+    tools = tuple(_read_tool(tool, f"tools[{index}]") for index, tool in enumerate(definitions))
     names = [tool["function"]["name"] for tool in tools]
     choice = body.get("tool_choice")
     if choice in (None, "auto"):
@@ -140,15 +139,13 @@ def _read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...],
     function = choice.get("function") if isinstance(choice, Mapping) and choice.get("type") == "function" else None
     if isinstance(function, Mapping) and function.get("name") in names:
         return tools, [function["name"]]
-    raise InvalidRequestError(
-        'tool_choice is "auto", "none", "required" or one of the tools that are offered', param="tool_choice"
-    )
+    raise InvalidRequestError('tool_choice must be "auto", "none", "required" or one of the tools', param="tool_choice")
 
 
 def _read_tool(tool: Any, where: str) -> Mapping[str, Any]:
     function = tool.get("function") if isinstance(tool, Mapping) and tool.get("type") == "function" else None
     if not isinstance(function, Mapping) or set(tool) - {"type", "function"}:
-        raise unsupported(where, 'a tool is {"type": "function", "function": {"name": ...}}')
+        raise unsupported(where, 'a tool must be {"type": "function", "function": {"name": ...}}')
     where = f"{where}.function"
     reject_unknown_fields(function, ("name", "description", "parameters"), {"strict": (False,)}, f"{where}.")
     return validation.tool_definition(
@@ -157,16 +154,16 @@ def _read_tool(tool: Any, where: str) -> Mapping[str, Any]:
 
 
 def tool_call_grammar(names: list[str], renderer: ChatRenderer, features: Collection[str]) -> Grammar | None:
-    """The grammar of replies that call one of the tools of these names; None when none must be called."""
+    """Return the grammar of replies that call one of the named tools; None without names."""
     if not names:
         return None
     validation.require_feature("regex", features, "tool_choice")
     if renderer.tools.format is None:
         raise InvalidRequestError(
-            "the checkpoint's chat template has no known way to write tool calls", param="tools", code="template"
+            "the checkpoint's chat template has no known format of tool calls", param="tools", code="template"
         )
     thinking = r"[\s\S]*</think>\s*" if renderer.opens_thinking else ""
-    return Grammar("regex", thinking + renderer.tools.format.must_call(names))
+    return Grammar("regex", thinking + renderer.tools.format.call_regex(names))
 
 
 def _read_grammar(body: Mapping[str, Any], renderer: ChatRenderer, features: Collection[str]) -> Grammar | None:
@@ -174,7 +171,7 @@ def _read_grammar(body: Mapping[str, Any], renderer: ChatRenderer, features: Col
     if form is not None and form != {"type": "text"}:
         if outputs is not None:
             raise InvalidRequestError(
-                "give response_format or structured_outputs, not both", param="structured_outputs"
+                "response_format and structured_outputs are mutually exclusive", param="structured_outputs"
             )
         grammar = _read_response_format(form, features)
     elif outputs is not None:
@@ -183,9 +180,9 @@ def _read_grammar(body: Mapping[str, Any], renderer: ChatRenderer, features: Col
         return None
     param = "structured_outputs" if form is None else "response_format"
     if body.get("tools") and body.get("tool_choice") != "none":
-        raise unsupported(param, "a constrained reply cannot call tools; leave tools out")
+        raise unsupported(param, "a constrained reply cannot call tools; omit tools")
     if renderer.opens_thinking:
-        raise unsupported(param, "the checkpoint thinks before it answers; a constrained reply leaves no room for that")
+        raise unsupported(param, "the checkpoint thinks first, and a constrained reply cannot contain thinking")
     return grammar
 
 
@@ -196,7 +193,7 @@ def _read_response_format(form: Any, features: Collection[str]) -> Grammar:
     named = form.get("json_schema") if kind == "json_schema" and not set(form) - {"type", "json_schema"} else None
     if not isinstance(named, Mapping) or set(named) - {"name", "description", "schema", "strict"}:
         raise unsupported(
-            "response_format", 'it is {"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}'
+            "response_format", 'it must be {"type": "json_schema", "json_schema": {"name": ..., "schema": ...}}'
         )
     return validation.schema_grammar(named.get("schema"), features, "response_format")
 
@@ -210,11 +207,11 @@ def _read_structured_outputs(outputs: Any, features: Collection[str]) -> Grammar
         return validation.schema_grammar(outputs["json"], features, where)
     if kind == "choice" and all(isinstance(choice, str) for choice in validation.as_list(outputs["choice"], where)):
         return validation.regex_grammar("|".join(re.escape(choice) for choice in outputs["choice"]), features, where)
-    raise unsupported("structured_outputs", "it holds one of regex, json and choice")
+    raise unsupported("structured_outputs", "it must have one of regex, json and choice")
 
 
 def read_messages(messages: Any, images: ImageStore) -> tuple[Message, ...]:
-    """The messages of a body. Raises `RequestRefused`."""
+    """Return the messages of a body. Raises `InvalidRequestError`."""
     order = validation.ToolCallOrder()
     return tuple(
         _read_message(one, images, f"messages[{index}]", order)
@@ -229,12 +226,12 @@ def _read_message(one: Any, images: ImageStore, where: str, order: validation.To
     for name, value in one.items():
         known = {"tool": ("tool_call_id",), "assistant": ("tool_calls", "reasoning_content", "reasoning")}.get(role, ())
         if name not in ("role", "content", *known) and value is not None and value != []:
-            raise unsupported(f"{where}.{name}", "leave it out of the message")
+            raise unsupported(f"{where}.{name}", "remove it from the message")
     if role == "assistant":
         calls, call_ids = _read_calls(one.get("tool_calls") or [], f"{where}.tool_calls")
-        order.asked(call_ids)
+        order.expect(call_ids)
     elif role == "tool":
-        order.answered(read_field(one, "tool_call_id", str, None, f"{where}."), f"{where}.tool_call_id")
+        order.check_result(read_field(one, "tool_call_id", str, None, f"{where}."), f"{where}.tool_call_id")
     content = one.get("content")
     if content is None and calls:
         content = ""
@@ -257,7 +254,9 @@ def _read_calls(calls: Any, where: str) -> tuple[tuple[ToolCall, ...], list[str]
             call.get("function") if isinstance(call, Mapping) and call.get("type", "function") == "function" else None
         )
         if not isinstance(function, Mapping):
-            raise InvalidRequestError('a tool call is {"id": ..., "type": "function", "function": {...}}', param=at)
+            raise InvalidRequestError(
+                'a tool call must be {"id": ..., "type": "function", "function": {...}}', param=at
+            )
         found.append(validation.tool_call(function.get("name"), function.get("arguments"), f"{at}.function"))
         call_ids.append(read_field(call, "id", str, "", f"{at}."))
     return tuple(found), call_ids
@@ -270,14 +269,15 @@ def _read_part(part: Any, images: ImageStore, where: str) -> Part:
     image = part.get("image_url") if kind == "image_url" and not set(part) - {"type", "image_url"} else None
     if not isinstance(image, Mapping) or not isinstance(image.get("url"), str) or set(image) - {"url", "detail"}:
         raise InvalidRequestError(
-            'a part is {"type": "text", "text": ...} or {"type": "image_url", "image_url": {"url": "data:image/png;base64,..."}}',
+            'a part must be {"type": "text", "text": ...} or '
+            '{"type": "image_url", "image_url": {"url": "data:image/png;base64,..."}}',
             param=where,
         )
-    return read_picture(image["url"], image.get("detail"), images, where, f"{where}.image_url.url")
+    return read_image(image["url"], image.get("detail"), images, where, f"{where}.image_url.url")
 
 
-def read_picture(url: str, detail: Any, images: ImageStore, where: str, url_where: str) -> ImagePart:
-    """A picture given as a data URI, prepared."""
+def read_image(url: str, detail: Any, images: ImageStore, where: str, url_where: str) -> ImagePart:
+    """Prepare an image from a data URI."""
     if detail not in (None, "auto", "high"):
-        raise unsupported(f"{where}.detail", f"{repr(detail)[:40]}; images are seen as they are")
+        raise unsupported(f"{where}.detail", f"{repr(detail)[:40]}; images keep their size")
     return ImagePart(images.add_data_uri(url, param=url_where).sha256)

@@ -1,7 +1,6 @@
-"""OpenAI chat completions, out. Invariant: what leaves is what was recorded: the deltas of a stream join to the reply, and the
-log-probs are those of the recorded tokens.
+"""OpenAI chat completions API: responses and streams. Used by `recorder.server`.
 
-A stream begins when its call is on disk, so its deltas (of a few characters each) come together.
+A stream starts after its call is on disk, so all its deltas are sent at once.
 """
 
 from __future__ import annotations
@@ -18,27 +17,27 @@ from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.reply_parser import ParsedReply
 
 PIECE = 24
-"""Characters of a delta of a stream."""
+"""Characters per delta of a stream."""
 
 
 def reply_body(reply: Reply, body: ChatBody, renderer: ChatRenderer, model: str) -> dict[str, Any]:
-    """The `chat.completion` object. `system_fingerprint` is the version of the weights that sampled the first token."""
+    """Return the `chat.completion` object. `system_fingerprint` is the weights version of the first token."""
     choices = [
         {
             "index": index,
-            "message": _message(call, said),
-            "finish_reason": _finish_reason(call, said),
+            "message": _message(call, parsed),
+            "finish_reason": _finish_reason(call, parsed),
             "logprobs": _logprobs(call, renderer) if body.logprobs else None,
             **({"token_ids": list(call.completion.token_ids)} if body.token_ids else {}),
         }
-        for index, (call, said) in enumerate(zip(reply.calls, reply.said, strict=True))
+        for index, (call, parsed) in enumerate(zip(reply.calls, reply.parsed, strict=True))
     ]
     prompt = {"prompt_token_ids": list(reply.calls[0].prompt_ids)} if body.token_ids else {}
     return {**_head(reply, model), "object": "chat.completion", "choices": choices, "usage": usage(reply), **prompt}
 
 
 def stream_chunks(reply: Reply, body: ChatBody, renderer: ChatRenderer, model: str) -> Iterator[str]:
-    """The reply as server-sent events."""
+    """Yield the reply as server-sent events."""
     head = {**_head(reply, model), "object": "chat.completion.chunk"}
     counted = {"usage": None} if body.stream_usage else {}
 
@@ -46,32 +45,32 @@ def stream_chunks(reply: Reply, body: ChatBody, renderer: ChatRenderer, model: s
         choice = {"index": index, "delta": delta, "finish_reason": reason, "logprobs": None, **more}
         return _event({**head, **counted, "choices": [choice]})
 
-    for index, (call, said) in enumerate(zip(reply.calls, reply.said, strict=True)):
+    for index, (call, parsed) in enumerate(zip(reply.calls, reply.parsed, strict=True)):
         first: dict[str, Any] = {"logprobs": _logprobs(call, renderer)} if body.logprobs else {}
         if body.token_ids:
             first["token_ids"] = list(call.completion.token_ids)
             head["prompt_token_ids"] = list(call.prompt_ids)
         yield chunk(index, {"role": "assistant", "content": ""}, **first)
         head.pop("prompt_token_ids", None)
-        for piece in pieces(said.thinking or ""):
+        for piece in pieces(parsed.thinking or ""):
             yield chunk(index, {"reasoning_content": piece})
-        for piece in pieces(said.text):
+        for piece in pieces(parsed.text):
             yield chunk(index, {"content": piece})
-        for number, tool_call in enumerate(_tool_calls(call, said)):
+        for number, tool_call in enumerate(_tool_calls(call, parsed)):
             yield chunk(index, {"tool_calls": [{"index": number, **tool_call}]})
-        yield chunk(index, {}, _finish_reason(call, said))
+        yield chunk(index, {}, _finish_reason(call, parsed))
     if body.stream_usage:
         yield _event({**head, "choices": [], "usage": usage(reply)})
     yield "data: [DONE]\n\n"
 
 
 def pieces(text: str) -> Iterator[str]:
-    """A text in short pieces."""
+    """Split a text into pieces of `PIECE` characters."""
     return (text[start : start + PIECE] for start in range(0, len(text), PIECE))
 
 
 def usage(reply: Reply) -> dict[str, int]:
-    """Tokens of the prompt and of all its replies."""
+    """Return the token counts of the prompt and of all its replies."""
     sampled = sum(len(call.completion.token_ids) for call in reply.calls)
     return {
         "prompt_tokens": reply.prompt_tokens,
@@ -80,28 +79,28 @@ def usage(reply: Reply) -> dict[str, int]:
     }
 
 
-def _message(call: Call, said: ParsedReply) -> dict[str, Any]:
-    written: dict[str, Any] = {"role": "assistant", "content": said.text if said.text or not said.calls else None}
-    if said.thinking is not None:
-        written["reasoning_content"] = said.thinking
-    if said.calls:
-        written["tool_calls"] = _tool_calls(call, said)
-    return written
+def _message(call: Call, parsed: ParsedReply) -> dict[str, Any]:
+    result: dict[str, Any] = {"role": "assistant", "content": parsed.text if parsed.text or not parsed.calls else None}
+    if parsed.thinking is not None:
+        result["reasoning_content"] = parsed.thinking
+    if parsed.calls:
+        result["tool_calls"] = _tool_calls(call, parsed)
+    return result
 
 
-def _tool_calls(call: Call, said: ParsedReply) -> list[dict[str, Any]]:
+def _tool_calls(call: Call, parsed: ParsedReply) -> list[dict[str, Any]]:
     return [
         {
             "id": f"call_{call.id}_{number}",
             "type": "function",
             "function": {"name": one.name, "arguments": one.arguments},
         }
-        for number, one in enumerate(said.calls)
+        for number, one in enumerate(parsed.calls)
     ]
 
 
-def _finish_reason(call: Call, said: ParsedReply) -> str:
-    return "tool_calls" if said.calls and call.completion.finish_reason == "stop" else call.completion.finish_reason
+def _finish_reason(call: Call, parsed: ParsedReply) -> str:
+    return "tool_calls" if parsed.calls and call.completion.finish_reason == "stop" else call.completion.finish_reason
 
 
 def _event(data: dict[str, Any]) -> str:

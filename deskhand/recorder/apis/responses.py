@@ -1,8 +1,8 @@
-"""OpenAI responses, in. Invariant: the same as of chat completions: what is not honoured exactly is refused by name, never ignored.
+"""OpenAI responses API: request parsing. Used by `recorder.server`; responses are in `responses_response`.
 
-Items become messages: an assistant's message and the function calls that follow it are one turn, as they were sampled. Reasoning
-items that come back are taken and not compared. `previous_response_id` names a call of the same session; its conversation comes
-before the input, without its instructions. `responses_reply` writes the response.
+As with chat completions, a field is supported exactly or rejected by name. An assistant message and the function calls
+after it become one message. Reasoning items in the history are accepted and ignored. `previous_response_id` is a call
+of the same session; its conversation, without instructions, precedes the input.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from deskhand.recorder.apis import validation
-from deskhand.recorder.apis.chat import read_picture, tool_call_grammar
+from deskhand.recorder.apis.chat import read_image, tool_call_grammar
 from deskhand.recorder.apis.validation import in_range, read_field, reject_unknown_fields, unsupported
 from deskhand.recorder.images import ImageStore
 from deskhand.recorder.messages import Message, Part, Role, ToolCall, message
@@ -22,11 +22,11 @@ from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.request_errors import InvalidRequestError
 from deskhand.types import Grammar, Sampling
 
-HONOURED = (
+SUPPORTED_FIELDS = (
     *("model", "input", "instructions", "previous_response_id", "store", "stream", "metadata", "user"),
     *("max_output_tokens", "temperature", "top_p", "tools", "tool_choice", "text"),
 )
-NEUTRAL: dict[str, tuple[Any, ...]] = {
+IGNORED_IF_DEFAULT: dict[str, tuple[Any, ...]] = {
     "parallel_tool_calls": (True,),
     "truncation": ("disabled",),
     "background": (False,),
@@ -35,20 +35,20 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "top_logprobs": (0,),
 }
 Earlier = Callable[[str], tuple[Message, ...] | None]
-"""The conversation of a response of the session, its reply included, by its id."""
+"""Returns the conversation of a stored response, including its reply, by id."""
 _ITEM = ("type", "id", "status")
 
 
 @dataclass(frozen=True)
 class ResponsesBody:
-    """A request read from its JSON body. `conversation`: its messages without instructions."""
+    """A request read from its JSON body. `conversation` excludes the instructions."""
 
     request: ChatRequest
     conversation: tuple[Message, ...]
     stream: bool
     store: bool
     echo: Mapping[str, Any]
-    """Fields that the response repeats."""
+    """Fields repeated in the response."""
 
 
 def read_request(
@@ -59,10 +59,10 @@ def read_request(
     features: Collection[str],
     earlier: Earlier,
 ) -> ResponsesBody:
-    """Read a body and prepare its images. Blocking; raises `RequestRefused` naming the parameter."""
+    """Parse a body and prepare its images. Blocking; raises `InvalidRequestError` with the parameter."""
     if not isinstance(body, Mapping):
         raise InvalidRequestError("the body must be a JSON object")
-    reject_unknown_fields(body, HONOURED, NEUTRAL)
+    reject_unknown_fields(body, SUPPORTED_FIELDS, IGNORED_IF_DEFAULT)
     tools, must = _read_tools(body)
     grammar = _read_grammar(body, features)
     if grammar is not None and (tools or renderer.opens_thinking):
@@ -75,10 +75,10 @@ def read_request(
         grammar=grammar or tool_call_grammar(must, renderer, features),
     )
     before = _earlier(body, earlier)
-    asked = (
+    call_ids = (
         [call_id_of(body["previous_response_id"], number) for number in range(len(before[-1].calls))] if before else []
     )
-    conversation = before + read_input(body.get("input"), images, asked)
+    conversation = before + read_input(body.get("input"), images, call_ids)
     instructions = read_field(body, "instructions", str, None)
     system = () if instructions is None else (message("system", instructions),)
     echo = {name: body.get(name) for name in ("instructions", "metadata", "previous_response_id", "max_output_tokens")}
@@ -96,21 +96,21 @@ def _earlier(body: Mapping[str, Any], earlier: Earlier) -> tuple[Message, ...]:
     found = () if name is None else earlier(name)
     if found is None:
         raise InvalidRequestError(
-            "the session has no stored response of that id", param="previous_response_id", status=404
+            "the session has no stored response with that id", param="previous_response_id", status=404
         )
     return found
 
 
 def _read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...], list[str]]:
-    """(the tools offered, the names of those of which one must be called)."""
-    given = body.get("tools") or []
-    if not isinstance(given, list) or len(given) > validation.MAX_TOOLS:
+    """Return (tools, names of the tools of which one must be called)."""
+    definitions = body.get("tools") or []
+    if not isinstance(definitions, list) or len(definitions) > validation.MAX_TOOLS:
         raise InvalidRequestError(f"tools must be a list of at most {validation.MAX_TOOLS} tools", param="tools")
     tools = []
-    for index, tool in enumerate(given):
+    for index, tool in enumerate(definitions):
         where = f"tools[{index}]"
         if not isinstance(tool, Mapping) or tool.get("type") != "function":
-            raise unsupported(where, "only tools of type function are taken")
+            raise unsupported(where, "tools must have type function")
         reject_unknown_fields(tool, ("type", "name", "description", "parameters"), {"strict": (False,)}, f"{where}.")
         tools.append(
             validation.tool_definition(tool.get("name"), tool.get("description"), tool.get("parameters"), where)
@@ -125,9 +125,7 @@ def _read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...],
         return tuple(tools), names
     if isinstance(choice, Mapping) and choice.get("type") == "function" and choice.get("name") in names:
         return tuple(tools), [choice["name"]]
-    raise InvalidRequestError(
-        'tool_choice is "auto", "none", "required" or one of the tools that are offered', param="tool_choice"
-    )
+    raise InvalidRequestError('tool_choice must be "auto", "none", "required" or one of the tools', param="tool_choice")
 
 
 def _read_grammar(body: Mapping[str, Any], features: Collection[str]) -> Grammar | None:
@@ -135,7 +133,7 @@ def _read_grammar(body: Mapping[str, Any], features: Collection[str]) -> Grammar
     if text is None:
         return None
     if not isinstance(text, Mapping):
-        raise InvalidRequestError('text is {"format": {...}}', param="text")
+        raise InvalidRequestError('text must be {"format": {...}}', param="text")
     reject_unknown_fields(text, ("format",), {}, "text.")
     form = text.get("format")
     if form is None or form == {"type": "text"}:
@@ -147,7 +145,7 @@ def _read_grammar(body: Mapping[str, Any], features: Collection[str]) -> Grammar
         return validation.schema_grammar({"type": "object"}, features, "text.format")
     if kind == "json_schema" and not set(form) - {"type", "name", "description", "schema", "strict"}:
         return validation.schema_grammar(form.get("schema"), features, "text.format")
-    raise unsupported("text.format", "it is of type text, json_object, or json_schema with a schema")
+    raise unsupported("text.format", "its type must be text, json_object, or json_schema with a schema")
 
 
 class _Turns:
@@ -161,12 +159,12 @@ class _Turns:
         self._call_ids: list[str] = []
 
     def assistant(self, parts: list[Part]) -> None:
-        """A message of the assistant begins its turn."""
+        """Start an assistant turn with a message."""
         self.close()
         self._parts = parts
 
     def call(self, call: ToolCall, call_id: str) -> None:
-        """A call belongs to the assistant's turn that is open, or begins one."""
+        """Add a call to the open assistant turn, or start one."""
         self._parts = self._parts or []
         self._calls.append(call)
         self._call_ids.append(call_id)
@@ -176,25 +174,25 @@ class _Turns:
         self.messages.append(one)
 
     def close(self) -> None:
-        """The assistant's turn, if one is open, is complete."""
+        """Complete the open assistant turn, if any."""
         if self._parts is not None:
             self.messages.append(message("assistant", self._parts, tuple(self._calls)))
-            self.order.asked(self._call_ids)
+            self.order.expect(self._call_ids)
             self._parts, self._calls, self._call_ids = None, [], []
 
 
 def call_id_of(response_id: str, number: int) -> str:
-    """The id of a function call of a response."""
+    """Return the id of a function call of a response."""
     return f"call_{response_id}_{number}"
 
 
-def read_input(given: Any, images: ImageStore, asked: list[str] | None = None) -> tuple[Message, ...]:
-    """The messages of an input; `asked` are the ids of calls made before it. Raises `RequestRefused`."""
-    if isinstance(given, str):
-        return (message("user", validation.check_encodable(given, "input")),)
+def read_input(items: Any, images: ImageStore, call_ids: list[str] | None = None) -> tuple[Message, ...]:
+    """Return the messages of an input; `call_ids` are open calls before it. Raises `InvalidRequestError`."""
+    if isinstance(items, str):
+        return (message("user", validation.check_encodable(items, "input")),)
     turns = _Turns()
-    turns.order.asked(asked or [])
-    for index, item in enumerate(validation.as_list(given, "input")):
+    turns.order.expect(call_ids or [])
+    for index, item in enumerate(validation.as_list(items, "input")):
         where = f"input[{index}]"
         if not isinstance(item, Mapping):
             raise InvalidRequestError("an item of input must be an object", param=where)
@@ -208,10 +206,10 @@ def read_input(given: Any, images: ImageStore, asked: list[str] | None = None) -
         elif kind == "function_call_output":
             reject_unknown_fields(item, ("call_id", "output", *_ITEM), {}, f"{where}.")
             turns.close()
-            turns.order.answered(read_field(item, "call_id", str, "", f"{where}."), f"{where}.call_id")
+            turns.order.check_result(read_field(item, "call_id", str, "", f"{where}."), f"{where}.call_id")
             turns.other(message("tool", _read_parts(item.get("output"), images, f"{where}.output")))
         elif kind != "reasoning":
-            raise unsupported(where, f"items of type {str(kind)[:40]!r} are not taken")
+            raise unsupported(where, f"items of type {str(kind)[:40]!r} are not supported")
     turns.close()
     return tuple(turns.messages)
 
@@ -221,7 +219,7 @@ def _read_message(item: Mapping[str, Any], images: ImageStore, where: str, turns
     role = item.get("role")
     roles: dict[Any, Role] = {"user": "user", "system": "system", "developer": "system", "assistant": "assistant"}
     if not isinstance(role, str) or role not in roles:
-        raise InvalidRequestError("a message has the role user, assistant, system or developer", param=f"{where}.role")
+        raise InvalidRequestError("role must be user, assistant, system or developer", param=f"{where}.role")
     parts = _read_parts(item.get("content"), images, f"{where}.content")
     if role == "assistant":
         turns.assistant(parts)
@@ -244,5 +242,5 @@ def _read_part(part: Any, images: ImageStore, where: str) -> Part:
         return validation.check_encodable(part["text"], where)
     if kind == "input_image" and isinstance(part.get("image_url"), str):
         reject_unknown_fields(part, ("type", "image_url", "detail"), {}, f"{where}.")
-        return read_picture(part["image_url"], part.get("detail"), images, where, f"{where}.image_url")
-    raise unsupported(where, f"parts of type {str(kind)[:40]!r} are not taken here")
+        return read_image(part["image_url"], part.get("detail"), images, where, f"{where}.image_url")
+    raise unsupported(where, f"parts of type {str(kind)[:40]!r} are not supported here")

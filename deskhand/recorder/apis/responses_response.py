@@ -1,6 +1,6 @@
-"""OpenAI responses, out. Invariant: what leaves is what was recorded: the deltas of a stream join to the reply.
+"""OpenAI responses API: responses and streams. Used by `recorder.server`.
 
-The response's id is the call's. How many of its tokens were thinking is not counted.
+The response's id is the call's. Reasoning tokens are not counted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from deskhand.recorder.recorder import Reply
 
 
 def reply_body(reply: Reply, body: ResponsesBody, model: str) -> dict[str, Any]:
-    """The `response` object."""
+    """Return the `response` object."""
     whole = reply.calls[0].completion.finish_reason == "stop"
     counted = usage(reply)
     return {
@@ -35,7 +35,7 @@ def reply_body(reply: Reply, body: ResponsesBody, model: str) -> dict[str, Any]:
             "input_tokens": counted["prompt_tokens"],
             "input_tokens_details": {"cached_tokens": 0},
             "output_tokens": counted["completion_tokens"],
-            "output_tokens_details": {"reasoning_tokens": 0} if reply.said[0].thinking is None else None,
+            "output_tokens_details": {"reasoning_tokens": 0} if reply.parsed[0].thinking is None else None,
             "total_tokens": counted["total_tokens"],
         },
         **body.echo,
@@ -43,17 +43,17 @@ def reply_body(reply: Reply, body: ResponsesBody, model: str) -> dict[str, Any]:
 
 
 def _items(reply: Reply, status: str) -> list[dict[str, Any]]:
-    call, said = reply.calls[0], reply.said[0]
+    call, parsed = reply.calls[0], reply.parsed[0]
     items: list[dict[str, Any]] = []
-    if said.thinking is not None:
-        thought = [{"type": "reasoning_text", "text": said.thinking}]
+    if parsed.thinking is not None:
+        thought = [{"type": "reasoning_text", "text": parsed.thinking}]
         items.append({"id": f"rs_{call.id}", "type": "reasoning", "summary": [], "content": thought, "status": status})
-    if said.text or not (said.calls or items):
-        text = {"type": "output_text", "text": said.text, "annotations": []}
+    if parsed.text or not (parsed.calls or items):
+        text = {"type": "output_text", "text": parsed.text, "annotations": []}
         items.append(
             {"id": f"msg_{call.id}", "type": "message", "role": "assistant", "status": status, "content": [text]}
         )
-    for number, one in enumerate(said.calls):
+    for number, one in enumerate(parsed.calls):
         items.append(
             {
                 "id": f"fc_{call.id}_{number}",
@@ -68,16 +68,16 @@ def _items(reply: Reply, status: str) -> list[dict[str, Any]]:
 
 
 def stream_events(reply: Reply, body: ResponsesBody, model: str) -> Iterator[str]:
-    """The reply as OpenAI's typed server-sent events."""
+    """Yield the reply as OpenAI's typed server-sent events."""
     for number, (kind, data) in enumerate(_events(reply_body(reply, body, model))):
         line = json.dumps({"type": kind, "sequence_number": number, **data}, ensure_ascii=False, separators=(",", ":"))
         yield f"event: {kind}\ndata: {line}\n\n"
 
 
 def _events(whole: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    begun = {**whole, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
-    yield "response.created", {"response": begun}
-    yield "response.in_progress", {"response": begun}
+    started = {**whole, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
+    yield "response.created", {"response": started}
+    yield "response.in_progress", {"response": started}
     for index, item in enumerate(whole["output"]):
         at = {"output_index": index, "item_id": item["id"]}
         empty = {**item, "status": "in_progress"}

@@ -1,11 +1,11 @@
-"""The pyautogui of a guest's programs. Invariant: it asks the host to act and touches no input itself; a call returns when the host
-has acted and the screen has settled.
+"""pyautogui replacement for guest programs; never imported by the host.
 
-It runs in the guest on nothing but Python's standard library, and is never imported by the host. A call is written as a file of
-one line of code into the folder that `DESKHAND_RPC_SOCKET` names; the host reads it as it reads any action and answers with a file
-beside it. Signatures and what they do with odd arguments are those of PyAutoGUI 0.9.54: coordinates are cut to the screen, keys
-without a name are passed over. Differences: every Unicode character is typed, pauses and tweens take no time of their own, and
-there are no screenshots and no message boxes.
+Standard library only. A call writes one line of code to a file in the directory `DESKHAND_RPC_SOCKET`; the host
+(`server.pyautogui_rpc`) performs it and replies in a file next to it when the screen has settled.
+
+Signatures and the handling of odd arguments follow PyAutoGUI 0.9.54: coordinates are clipped to the screen, unknown
+keys ignored. Differences: every Unicode character can be typed, pauses and tweens take no time, and there are no
+screenshots and no message boxes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from collections import namedtuple
 from contextlib import contextmanager
 
-ANSWER_S = 60.0
+REPLY_TIMEOUT_S = 60.0
 PAUSE = 0.1
 FAILSAFE = True
 MINIMUM_DURATION = 0.1
@@ -39,29 +39,27 @@ KEY_NAMES = KEYBOARD_KEYS
 
 
 class PyAutoGUIException(Exception):
-    """The host did not act."""
+    """The host did not perform the action."""
 
 
 class FailSafeException(PyAutoGUIException):
-    """Never raised: nobody's hand is on this mouse."""
+    """Never raised: there is no physical mouse."""
 
 
 class ImageNotFoundException(PyAutoGUIException):
-    """Pictures are not looked for."""
+    """Image search is not supported."""
 
 
-def _ask(code):
-    """Have the host perform lines of code, none for a look; the answer has x, y, width and height in pixels."""
+def _request(code):
+    """Let the host perform lines of code (none: only report); the reply has x, y, width and height in pixels."""
     folder = os.environ.get("DESKHAND_RPC_SOCKET")
     if not folder:
-        raise PyAutoGUIException(
-            "pyautogui works in programs that the bridge has started; this one was started otherwise"
-        )
+        raise PyAutoGUIException("pyautogui only works in programs started by the desktop server")
     name = os.path.join(folder, os.urandom(12).hex())
     with open(name + ".part", "w", encoding="utf-8") as file:
         file.write(code)
     os.rename(name + ".part", name + ".ask")
-    deadline = time.monotonic() + ANSWER_S
+    deadline = time.monotonic() + REPLY_TIMEOUT_S
     while time.monotonic() < deadline:
         try:
             with open(name + ".answer", encoding="utf-8") as file:
@@ -76,41 +74,41 @@ def _ask(code):
                 raise PyAutoGUIException(answer["error"])
             return answer
         time.sleep(0.005)
-    raise PyAutoGUIException("the host did not answer")
+    raise PyAutoGUIException("the host did not respond")
 
 
 def _call(name, *arguments, **named):
-    words = [repr(argument) for argument in arguments]
-    words += [f"{key}={value!r}" for key, value in named.items() if value is not None]
-    return _ask(f"pyautogui.{name}({', '.join(words)})")
+    parts = [repr(argument) for argument in arguments]
+    parts += [f"{key}={value!r}" for key, value in named.items() if value is not None]
+    return _request(f"pyautogui.{name}({', '.join(parts)})")
 
 
 def _pair(x, y):
     if isinstance(x, str):
-        raise ImageNotFoundException("pictures are not looked for")
+        raise ImageNotFoundException("image search is not supported")
     return tuple(x)[:2] if isinstance(x, (tuple, list)) else (x, y)
 
 
-def _place(x, y):
-    """A place on the screen in whole pixels, where the pointer is for what is not given."""
+def _position(x, y):
+    """Return a position clipped to the screen; missing coordinates are the pointer's."""
     x, y = _pair(x, y)
-    now = _ask("")
+    now = _request("")
     x, y = now["x"] if x is None else int(x), now["y"] if y is None else int(y)
     return max(0, min(x, now["width"] - 1)), max(0, min(y, now["height"] - 1))
 
 
 def _at(x, y):
-    """The arguments that say a place, none where none is given."""
-    return {} if x is None and y is None else dict(zip("xy", _place(x, y), strict=True))
+    """Return position arguments, none if none are given."""
+    return {} if x is None and y is None else dict(zip("xy", _position(x, y), strict=True))
 
 
 def position(x=None, y=None):
-    now = _ask("")
+    now = _request("")
     return Point(now["x"] if x is None else int(x), now["y"] if y is None else int(y))
 
 
 def size():
-    now = _ask("")
+    now = _request("")
     return Size(now["width"], now["height"])
 
 
@@ -121,12 +119,12 @@ def onScreen(x, y=None):
     x, y = _pair(x, y)
     width, height = size()
     if x is None or y is None:
-        raise TypeError("a place has two numbers")
+        raise TypeError("a point needs two numbers")
     return 0 <= x < width and 0 <= y < height
 
 
 def moveTo(x=None, y=None, duration=0.0, tween=None, logScreenshot=False, _pause=True):
-    _call("moveTo", *_place(x, y))
+    _call("moveTo", *_position(x, y))
 
 
 def moveRel(xOffset=None, yOffset=None, duration=0.0, tween=None, logScreenshot=False, _pause=True):
@@ -180,12 +178,12 @@ def mouseUp(x=None, y=None, button=PRIMARY, duration=0.0, tween=None, logScreens
 
 
 def dragTo(x=None, y=None, duration=0.0, tween=None, button=PRIMARY, logScreenshot=None, _pause=True, mouseDownUp=True):
-    x, y = _place(x, y)
+    x, y = _position(x, y)
     if not mouseDownUp:
         _call("moveTo", x, y)
         return
     now = position()
-    _ask(f"pyautogui.moveTo({now.x}, {now.y})\npyautogui.dragTo({x}, {y}, button={button!r})")
+    _request(f"pyautogui.moveTo({now.x}, {now.y})\npyautogui.dragTo({x}, {y}, button={button!r})")
 
 
 def dragRel(
@@ -290,11 +288,11 @@ def countdown(seconds):
 
 
 def screenshot(*arguments, **named):
-    raise PyAutoGUIException("the guest takes no screenshots; the bridge's /screenshot does")
+    raise PyAutoGUIException("screenshots are not available in the guest; use the server's /screenshot")
 
 
 def __getattr__(name):
-    """Tweens: how the pointer gathers speed on its way."""
+    """Return tweening functions, which have no effect here."""
     if name == "linear" or name.startswith("ease"):
         return lambda n: n
     raise AttributeError(f"module 'pyautogui' has no attribute {name!r}")

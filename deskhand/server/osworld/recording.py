@@ -1,4 +1,4 @@
-"""Recording: `/start_recording` and `/end_recording`. Invariant: a desktop has one film at a time."""
+"""OSWorld routes for screen recording: `/start_recording` and `/end_recording`. One recording per desktop."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from deskhand.server.osworld.files import attachment
 from deskhand.server.screen_recording import ScreenRecording
 
 
-async def start_recording(held: ActiveLease, request: Request) -> Response:
+async def start_recording(lease: ActiveLease, request: Request) -> Response:
     """`POST /start_recording`."""
-    if held.recording is not None:
+    if lease.recording is not None:
         return JSONResponse({"status": "error", "message": "Recording is already in progress."}, status_code=400)
-    recording = held.recording = ScreenRecording(held.desktop)
+    recording = lease.recording = ScreenRecording(lease.desktop)
     try:
-        await recording.begin()
+        await recording.start()
     except BaseException:
-        held.recording = None
+        lease.recording = None
         raise
     return JSONResponse({"status": "success", "message": "Started recording successfully."})
 
 
-async def end_recording(held: ActiveLease, request: Request) -> Response:
-    """`POST /end_recording`: the film, as MP4."""
-    recording, held.recording = held.recording, None
+async def end_recording(lease: ActiveLease, request: Request) -> Response:
+    """`POST /end_recording`: return the recording as MP4."""
+    recording, lease.recording = lease.recording, None
     if recording is None:
         return JSONResponse({"status": "error", "message": "No recording in progress to stop."}, status_code=400)
     return attachment(await recording.to_mp4(), "osworld_recording.mp4")

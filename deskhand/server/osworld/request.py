@@ -1,5 +1,4 @@
-"""What a request to OSWorld's server says. Invariant: a body is read as that server reads it, and one that would have crashed it is
-refused with its status."""
+"""Parsing of requests to OSWorld's server: the same bodies are accepted, the same errors returned."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ from deskhand.server.http_errors import HtmlErrorPage
 from deskhand.server.json_body import parse_json_body
 
 _NOT_JSON = "Did not attempt to load JSON data because the request Content-Type was not &#39;application/json&#39;."
-_NOT_READ = "The browser (or proxy) sent a request that this server could not understand."
+_BAD_REQUEST = "The browser (or proxy) sent a request that this server could not understand."
 _CRASH = (
     "The server encountered an internal error and was unable to complete your request. Either the server is overloaded or "
     "there is an error in the application."
@@ -24,36 +23,40 @@ _CRASH = (
 
 
 def crash() -> HtmlErrorPage:
-    """Where OSWorld's server raises and has no handler."""
+    """Return the reply of OSWorld's server to an unhandled exception."""
     return HtmlErrorPage(500, _CRASH)
 
 
 async def json_of(request: Request) -> dict[str, Any]:
-    """The JSON object of the body. Raises `Aborted`: 415 for another content type, 400 for what is no JSON, 500 for no object."""
+    """Return the JSON object of the body. Raises `HtmlErrorPage`: 415 for another content type, 400 for invalid JSON,
+    500 for a non-object."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise HtmlErrorPage(415, _NOT_JSON)
     try:
         body = parse_json_body(await request.body())
     except ValueError:
-        raise HtmlErrorPage(400, _NOT_READ) from None
+        raise HtmlErrorPage(400, _BAD_REQUEST) from None
     if not isinstance(body, dict):
         raise crash()
     return body
 
 
 async def form_of(request: Request) -> FormData:
-    """The form of the body, urlencoded or multipart; empty for another content type. Raises `Aborted` (400) for a broken one."""
+    """Return the urlencoded or multipart form, empty for other content types. Raises `HtmlErrorPage` (400) if it is
+    malformed."""
     try:
         return await request.form(max_files=1, max_fields=16)
     except (HTTPException, MultiPartException, UnicodeDecodeError):
-        raise HtmlErrorPage(400, _NOT_READ) from None
+        raise HtmlErrorPage(400, _BAD_REQUEST) from None
 
 
 async def command_of(body: dict[str, Any], guest: Guest) -> tuple[list[str], str | list[str]]:
-    """`command` and `shell` as the words of a program, and the command as the server holds it. Raises `Aborted` (500).
+    """Return the argv of `command` and `shell`, and the command as the server reports it. Raises `HtmlErrorPage`
+    (500).
 
-    A text without `shell` is split as a shell splits it; with `shell` the first word is the script and the rest its arguments.
+    Without `shell`, a string is split like in a shell; with it, the first word is the script and the rest are its
+    arguments.
     """
     shell = bool(body.get("shell", False))
     command = body.get("command", "" if shell else [])

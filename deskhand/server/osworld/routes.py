@@ -1,7 +1,6 @@
-"""OSWorld's in-VM server, for one desktop. Invariant: each request must show its lease's key, and works on that lease's desktop
-alone.
+"""Routes of OSWorld's in-VM server for one leased desktop; `TABLE` is the whole protocol.
 
-`TABLE` is the whole protocol: method, paths and handler.
+Mounted by `server.app`, and in process by `osworld.local_client`.
 """
 
 from __future__ import annotations
@@ -53,34 +52,36 @@ TABLE: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
 
 
 class LeaseTouch(Protocol):
-    """What is told that a request works on a lease (`BridgeLeases`)."""
+    """Tracks requests in progress on a lease (`ActiveLeases`)."""
 
-    def using(self, held: ActiveLease) -> AbstractContextManager[ActiveLease]: ...
+    def using(self, lease: ActiveLease) -> AbstractContextManager[ActiveLease]: ...
 
 
-def routes(find: Finder, book: LeaseTouch, prefix: str = "") -> list[Route]:
-    """A route for each path of the table, under `prefix`. `find` gives the lease of a request or raises `Refused`."""
+def routes(find: Finder, leases: LeaseTouch, prefix: str = "") -> list[Route]:
+    """Return a route for each path of `TABLE`. `find` returns the lease of a request or raises `HttpError`."""
     return [
-        Route(prefix + path, _answer(handler, find, book), methods=[method])
+        Route(prefix + path, _handle_errors(handler, find, leases), methods=[method])
         for method, paths, handler in TABLE
         for path in paths
     ]
 
 
-def _answer(handler: Handler, find: Finder, book: LeaseTouch) -> Callable[[Request], Awaitable[Response]]:
-    async def answer(request: Request) -> Response:
+def _handle_errors(handler: Handler, find: Finder, leases: LeaseTouch) -> Callable[[Request], Awaitable[Response]]:
+    async def handle(request: Request) -> Response:
         try:
-            with book.using(find(request)) as held:
-                return await handler(held, request)
-        except HttpError as refusal:
-            return refusal.response()
+            with leases.using(find(request)) as lease:
+                return await handler(lease, request)
+        except HttpError as error:
+            return error.response()
         except ClientDisconnect:
             return Response(status_code=499)
         except DeskhandError as error:
-            log.warning("bridge.desktop_failed", endpoint=handler.__name__, error=str(error))
+            log.warning("server.desktop_failed", endpoint=handler.__name__, error=str(error))
             return JSONResponse({"status": "error", "message": str(error)}, status_code=503)
-        except Exception:  # the client must get an answer, the log the cause; a 500 would be the guest's word
-            log.exception("bridge.failed", endpoint=handler.__name__)
-            return JSONResponse({"status": "error", "message": "the bridge failed; its log says why"}, status_code=503)
+        except Exception:  # not 500, which clients attribute to the guest
+            log.exception("server.failed", endpoint=handler.__name__)
+            return JSONResponse(
+                {"status": "error", "message": "internal server error; see the server log"}, status_code=503
+            )
 
-    return answer
+    return handle

@@ -95,9 +95,9 @@ class FileCache:
 
 
 def default_folder(environment: Mapping[str, str]) -> Path:
-    """`$DESKHAND_CACHE_DIR`, or `deskhand/files` in the user's cache folder."""
+    """Return `files` in `$DESKHAND_CACHE_DIR` or in `deskhand` of the user's cache folder."""
     home = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME", "~"), ".cache")
-    return Path(environment.get("DESKHAND_CACHE_DIR") or Path(home, "deskhand", "files"))
+    return Path(environment.get("DESKHAND_CACHE_DIR") or Path(home, "deskhand"), "files")
 
 
 def addresses_of(task: JsonTask) -> Iterator[str]:

@@ -62,16 +62,16 @@ def test_lost_desktops_leave_gaps_and_no_group_with_two_scores_is_lost(folder):
         rows = run.episodes(TRAIN)
         groups = {group.id: group.state for group in run.groups()}
         books = run.episode_counts()
-    lost = [row for row in rows if row.state == "unscored"]
+    lost = [row for row in rows if row.state == "errored"]
     assert lost
     assert {row.cause for row in lost} == {"infrastructure"}
     assert all(row.reward is None for row in lost)
     for name, state in groups.items():
         rewards = [row.reward for row in rows if row.group_id == name and row.reward is not None]
         teaches = len(rewards) >= 2 and max(rewards) - min(rewards) > 1e-8
-        assert (state == "waiting") == teaches
+        assert (state == "queued") == teaches
     assert books["started"] == len(rows)
-    assert books["unscored"]["infrastructure"] == len(lost)
+    assert books["errored"]["infrastructure"] == len(lost)
 
 
 def test_the_run_has_a_report_like_a_local_one(folder):

@@ -21,10 +21,10 @@ SERVICES = ("dashscope", "google", "groq", "tiktoken")
 
 def main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr
-    sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "deskhand" / "compat" / "osworld"))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "deskhand" / "osworld"))
     process: Any = importlib.import_module("judge_process")
-    process.STAND_INS = SERVICES
-    sys.meta_path.append(process.StandIns())
+    process.STUBBED_LIBRARIES = SERVICES
+    sys.meta_path.append(process.StubImporter())
     agent: Any = None
     for line in sys.stdin:
         told = json.loads(line)

@@ -33,7 +33,7 @@ class Osworld:
 
     @property
     def desktop(self) -> Any:
-        (held,) = self.running.book
+        (held,) = self.running.leases
         return held.desktop
 
     async def typing_into(self, name: str) -> None:
@@ -177,7 +177,7 @@ async def test_a_task_is_set_up_stepped_and_judged_by_desktop_env_itself(osworld
             "expected": {"type": "rule", "rules": {"expected": "200\n"}},
         },
     }
-    first = next(iter(osworld.running.book)).id
+    first = next(iter(osworld.running.leases)).id
     seen = await osworld.call("reset", task)
     assert seen["instruction"] == "Write a line."
     assert (cache / "said.txt").read_text() == "from the cache\n"
@@ -188,11 +188,11 @@ async def test_a_task_is_set_up_stepped_and_judged_by_desktop_env_itself(osworld
     await osworld.desktop.push("half.txt", b"wrong\n")
     assert await osworld.call("evaluate") == 0.0
     await osworld.call("reset", task | {"config": []})
-    assert next(iter(osworld.running.book)).id != first
+    assert next(iter(osworld.running.leases)).id != first
     await osworld.tell(do="set", on="controller.retry_interval", value=0.01)
     assert await osworld.call("controller.get_file", "/home/user/half.txt") is None
     await osworld.call("close")
-    assert list(osworld.running.book) == []
+    assert list(osworld.running.leases) == []
 
 
 async def test_a_recording_can_be_played(osworld, tmp_path):
@@ -294,7 +294,7 @@ async def test_the_player_says_what_it_plays_where_the_getter_asks(osworld):
 
 
 async def test_a_desktop_of_another_lease_is_not_reached_without_its_key(osworld):
-    (held,) = osworld.running.book
+    (held,) = osworld.running.leases
     reader, writer = await asyncio.open_connection("127.0.0.1", held.port)
     writer.write(b"GET /screenshot HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n")
     assert (await reader.readline()).startswith(b"HTTP/1.1 401")

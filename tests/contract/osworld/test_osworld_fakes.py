@@ -98,14 +98,14 @@ async def test_desktop_env_itself_runs_over_a_sandbox_gateway(peer, tmp_path):
             await peer.make(address, token, tmp_path / "cache", (320, 240), gateway=True)
             seen, _, _, _ = await peer.call("step", "pyautogui.moveTo(30, 40)", pause=0)
             assert Image.open(io.BytesIO(base64.b64decode(seen["screenshot"]["base64"]))).size == (320, 240)
-            (held,) = running.book
+            (held,) = running.leases
             assert (await held.desktop.observe()).cursor == (30, 40)
             assert (await peer.call("controller.execute_python_command", "print(6 * 7)"))["output"] == "42\n"
             await peer.call("reset")
-            (again,) = running.book
+            (again,) = running.leases
             assert again.id != held.id, "a revert is a new sandbox"
             await peer.call("close")
-            assert list(running.book) == []
+            assert list(running.leases) == []
             assert token not in peer.log.read_text()
         await server.close()
 
@@ -115,7 +115,7 @@ async def test_desktop_envs_own_environment_starts_and_reverts_machines_for_us(p
         settings = {"screen_size": [320, 240], "cache_dir": str(tmp_path / "cache"), "require_a11y_tree": False}
         address = (f"http://127.0.0.1:{running.port}", OWNER_KEY)
         machine = ProviderMachine(str(python), "docker", settings, command=[str(HERE / "machine.py")], bridge=address)
-        pool = ProviderPool([machine], template=DesktopSpec("plain", 320, 240), looking=ScreenPolling(0.05, 2, 2))
+        pool = ProviderPool([machine], template=DesktopSpec("plain", 320, 240), polling=ScreenPolling(0.05, 2, 2))
         try:
             # desktop-env finds the bridge's key by netrc; our own requests have to show it too
             lease = await _keyed(pool)
@@ -128,7 +128,7 @@ async def test_desktop_envs_own_environment_starts_and_reverts_machines_for_us(p
             await pool.release(lease)
         finally:
             await pool.close()
-        assert list(running.book) == []
+        assert list(running.leases) == []
     with pytest.raises(ConfigError, match="desktop-env"):
         await ProviderMachine("/nowhere/python", "docker", {}).fresh()
 
@@ -138,7 +138,7 @@ async def _keyed(pool: ProviderPool):
 
     def keyed(name: str):
         desktop = make(name)
-        desktop.link.headers["authorization"] = f"Bearer {OWNER_KEY}"  # type: ignore[attr-defined]
+        desktop.client.headers["authorization"] = f"Bearer {OWNER_KEY}"  # type: ignore[attr-defined]
         return desktop
 
     pool._make = keyed

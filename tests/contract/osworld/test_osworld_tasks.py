@@ -77,11 +77,11 @@ def test_a_task_that_cannot_be_judged_here_is_refused_with_the_reason(
     value["evaluator"]["result"] = {"type": "active_tab_info"}
     path = tmp_path / "changed.json"
     path.write_text(json.dumps(value))
-    with pytest.raises(ConfigError, match="getter active_tab_info: it reads pages of the live web"):
+    with pytest.raises(ConfigError, match="getter active_tab_info: reads live web pages"):
         load_task(path, evaluators=lambda: official)
     value = json.loads(path_of(FIRST).read_text())
     value["evaluator"]["func"] = "compare_table"
     path.write_text(json.dumps(value))
-    with pytest.raises(ConfigError, match="metric compare_table: only OSWorld's own evaluators have it"):
+    with pytest.raises(ConfigError, match="metric compare_table: needs OSWorld's own evaluators"):
         load_task(path, evaluators=lambda: None)
     load_task(path, evaluators=lambda: official)

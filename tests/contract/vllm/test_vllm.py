@@ -32,7 +32,7 @@ from deskhand.recorder.messages import ImagePart, message
 from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.server import create_app, in_process_client
 from deskhand.trainer.policy import Policy
-from deskhand.types import Grammar, GrammarRefused, Prompt, Sampling
+from deskhand.types import Grammar, Prompt, Sampling, UnsupportedGrammar
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 BAR = 1e-2
@@ -165,7 +165,7 @@ async def test_a_grammar_is_kept_to_and_its_log_probs_are_not_trained_on(served:
 
 async def test_a_grammar_that_vllm_cannot_keep_to_is_refused(served: Served) -> None:
     sampling = Sampling(5, stop_ids=served.renderer.stop_ids, grammar=Grammar("regex", "(?=a)b"))
-    with pytest.raises(GrammarRefused, match="look-around"):
+    with pytest.raises(UnsupportedGrammar, match="look-around"):
         await served.generate(prompt_of(served, 5), sampling)
 
 

@@ -76,7 +76,7 @@ async def test_each_version_is_an_adapter_of_its_own_over_the_weights_that_vllm_
 
     try:
         await served.engine.start()
-        assert served.engine.takes_adapters
+        assert served.engine.supports_lora
         assert served.engine.supports_vision_lora == tower
         plain = await served.generate(prompt, asking(8))
         assert plain.versions == (0,) * 8

@@ -206,7 +206,7 @@ async def test_an_action_after_which_the_machine_is_silent_may_have_been_perform
 
         async def then_silent(body: str, longest_s: float) -> None:
             await executed(body, longest_s)
-            await desktop.link.move("http://127.0.0.1:9")
+            await desktop.client.move("http://127.0.0.1:9")
 
         desktop._act = then_silent  # type: ignore[method-assign]
         with pytest.raises(DeliveryUnknown, match="performed"):
@@ -268,7 +268,7 @@ async def test_a_guest_that_answers_for_its_server_neither_parks_us_for_ever_nor
 
     async with on_a_port(Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])) as address:
         pool = build_machine_pool(
-            [address], "osworld", SCREEN, None, keep_state=True, monitor_port=None, timeouts=QUICK
+            [address], "osworld", SCREEN, None, skip_reset=True, monitor_port=None, timeouts=QUICK
         )
         desktop = pool._make(address)
         with pytest.raises(InfrastructureError, match="want of room"):
@@ -297,7 +297,7 @@ async def test_what_cannot_be_typed_or_reached_is_the_agents_error_and_nothing_h
 
 
 async def test_a_machine_that_nothing_brings_back_is_not_called_reset(tmp_path):
-    async with machine(tmp_path, keep_state=False) as (_, desktop):
+    async with machine(tmp_path, skip_reset=False) as (_, desktop):
         with pytest.raises(ConfigError, match="revert"):
             await desktop.reset(SCREEN)
     reverted = []
@@ -305,7 +305,7 @@ async def test_a_machine_that_nothing_brings_back_is_not_called_reset(tmp_path):
     async def revert() -> None:
         reverted.append(1)
 
-    async with machine(tmp_path, keep_state=False, revert=revert) as (_, desktop):
+    async with machine(tmp_path, skip_reset=False, revert=revert) as (_, desktop):
         await desktop.reset(SCREEN)
         await desktop.reset(SCREEN)
         assert reverted == [1], "a machine that nobody has touched stays as it is"
@@ -321,7 +321,7 @@ async def test_the_client_drives_a_real_desktop_by_the_bridges_own_osworld_serve
         link = RetryingClient(
             f"http://127.0.0.1:{client.lease['port']}", client.lease["key"], timeouts=RemoteTimeouts()
         )
-        desktop = OsworldDesktop(link, keep_state=True, looking=ScreenPolling(0.05, 2.0, 2))
+        desktop = OsworldDesktop(link, skip_reset=True, polling=ScreenPolling(0.05, 2.0, 2))
         await desktop.reset(SCREEN)
         await client.desktop.launch(["xterm", "-geometry", "30x8+0+0", "-e", "sh", "-c", "cat > typed.txt"])
         await client.desktop.wait_window("xterm")

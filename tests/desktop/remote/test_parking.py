@@ -298,7 +298,7 @@ async def test_parked_time_counts_against_no_deadline():
             with pausable_timeout.pause_timeouts():
                 await asyncio.gather(asyncio.sleep(2 * short), asyncio.create_task(nested()))
             await asyncio.sleep(short / 3)
-        assert 2 * short <= meter.parked_s < 7 * short
+        assert 2 * short <= meter.paused_s < 7 * short
     async with pausable_timeout.pausable_timeout(None):
         with pytest.raises(TimeoutError):
             await late()
@@ -342,7 +342,7 @@ async def test_a_refusal_does_not_make_a_lost_reply_forgotten(parks):
         return httpx2.Response(429, headers={"retry-after": "0.01"}, request=request)
 
     times = RemoteTimeouts(attempts=3, pause_s=0.001)
-    link = RetryingClient("http://a.test", timeouts=times, parks=parks, transport=httpx2.MockTransport(answer))
+    link = RetryingClient("http://a.test", timeouts=times, wait_for_quota=parks, transport=httpx2.MockTransport(answer))
     with pytest.raises(DeliveryUnknown):
         await link.send("POST", "/act", repeatable=True, acts=True)
     assert len(answers) == (0 if parks else 2), "what is not parked is sent three times in all"

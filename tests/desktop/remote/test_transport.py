@@ -92,7 +92,7 @@ async def test_a_request_for_a_desktop_that_gives_none_holds_nothing(make, statu
     transport = make(lambda request: httpx2.Response(status, json=body))
     with pytest.raises(kind):
         await transport.acquire({}, "an-id", 1.0)
-    assert transport.link.gate.desktops.held == 0
+    assert transport.client.gate.desktops.held == 0
 
 
 async def test_requests_about_a_lease_show_its_key_and_its_epoch():

@@ -155,7 +155,7 @@ async def test_a_reset_that_did_not_work_is_no_reset(tmp_path):
 async def test_what_one_lease_leaves_behind_is_not_what_was_always_there(tmp_path):
     fake = FakeWaa(tmp_path)
     async with on_a_port(fake.app) as address:
-        pool = build_machine_pool([address], "waa", SCREEN, None, keep_state=False, monitor_port=None, timeouts=QUICK)
+        pool = build_machine_pool([address], "waa", SCREEN, None, skip_reset=False, monitor_port=None, timeouts=QUICK)
         lease = await pool.lease()
         fake.dirty = ["Do you want to save?"]
         fake.guest.windows += fake.dirty  # an episode has left it behind, and nothing closes it
@@ -235,7 +235,7 @@ async def test_an_evaluate_server_that_fails_gives_no_zero(tmp_path):
             await evaluator.evaluate(task)
     with pytest.raises(EvaluatorError, match="does not answer"):
         await evaluator.evaluate(task)
-    await evaluator.link.close()
+    await evaluator.client.close()
 
 
 async def test_a_template_of_another_size_is_refused(tmp_path):

@@ -114,12 +114,12 @@ def episode(run: Run, member: int, reward: float | None) -> None:
     if reward is not None:
         result = replace(result, outcome=Scored(reward), reward=reward)
     run.start_episode(new_row(ticket, TRAIN))
-    run.finish_episode(row_of(result, TRAIN, "waiting" if reward is not None else "unscored"), *to_record(result))
+    run.finish_episode(row_of(result, TRAIN, "queued" if reward is not None else "errored"), *to_record(result))
 
 
 def test_episodes_of_a_run_are_the_rows_that_a_worker_would_have_handed_over(tmp_path):
     with Run.create(tmp_path / "run", {}) as run:
-        run.open_group(GroupRow("g", 0, "square", 1, "waiting"))
+        run.open_group(GroupRow("g", 0, "square", 1, "queued"))
         for member, reward in enumerate([1.0, None, 0.0]):
             episode(run, member, reward)
         (made,) = load_trajectories(run, "tiny")

@@ -20,8 +20,8 @@ KEY = "an-owner-key-of-this-test"
 async def test_a_bridge_with_too_few_desktops_is_refused_before_the_start(monkeypatch):
     template = DesktopSpec(width=64, height=48)
     async with (
-        DesktopPool(3, template, spares=0, make=fake_desktop.PaintedDesktop, expected_mib=1) as pool,
-        serve_pool(pool, ServerConfig(port=0, owner_key=KEY)) as running,
+        DesktopPool(3, template, prewarm=0, make=fake_desktop.PaintedDesktop, memory_request_mib=1) as pool,
+        serve_pool(pool, ServerConfig(port=0, admin_key=KEY)) as running,
     ):
         desktops = Desktops(server_url=f"http://127.0.0.1:{running.port}", api_key_env="BRIDGE_KEY")
         with pytest.raises(ConfigError, match="BRIDGE_KEY is not set"):

@@ -49,14 +49,14 @@ async def test_workers_and_statistics_become_one_run(folder):
         assert worker_runs.merge_worker_runs(folder, {"title": "both", "facts": {}}) == folder
         with Run.open(folder, read_only=True) as run:
             assert sorted(row.state for row in run.episodes(TRAIN)) == [
-                "unscored",
-                "waiting",
-                "waiting",
+                "errored",
+                "queued",
+                "queued",
                 *["zero_variance"] * 2,
             ]
             books = run.episode_counts()
-            assert (books["started"], books["waiting"], books["zero_variance"]) == (5, 2, 2)
-            assert books["unscored"]["infrastructure"] == 1
+            assert (books["started"], books["queued"], books["zero_variance"]) == (5, 2, 2)
+            assert books["errored"]["infrastructure"] == 1
             first, second = run.metrics()
             assert (first["reward"], first["trainer"]["loss"], first["trainer"]["gradient_norm"]) == (0.5, 0.25, 2.0)
             assert first["unscored_share"] == pytest.approx(1 / 3)

@@ -1,8 +1,8 @@
-"""Lets torchvision be imported beside a CPU build of torch, in every process of vLLM's environment.
+"""Make torchvision importable with a CPU build of torch, in every process of vLLM's environment.
 
-The torchvision that a package index offers is built for CUDA: its library does not load, and its Python part then fails because it
-describes two operators that nobody has declared. Declaring them is enough for what vLLM uses (resizing in plain torch).
-Python imports a module of this name by itself when its folder is on the path.
+The published torchvision is built for CUDA: its library does not load, and its Python part fails because two operators
+are undeclared. Declaring them is enough for vLLM, which only resizes in plain torch. Python imports a module with this
+name automatically if its folder is on the path.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
 class _BeforeTorchvision(importlib.abc.MetaPathFinder):
-    """Declares the operators when torchvision is about to be imported; finds nothing itself."""
+    """Declares the operators before torchvision is imported; finds no modules itself."""
 
     def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
         if fullname == "torchvision":

@@ -1,8 +1,7 @@
-"""What vLLM's worker learns from Deskhand: `--worker-extension-cls deskhand_worker.Extension`. It runs in vLLM's environment.
+"""Extension of vLLM's worker: `--worker-extension-cls deskhand_worker.Extension`. Runs in vLLM's environment.
 
-Invariant: after `take_weights` every layer computes with the new weights. vLLM's own `reload_weights` leaves one out: on a
-processor a layer computes with a packed copy of its weights, which is made anew for the layers that a checkpoint holds, and an
-output layer that is tied to the embedding is not in the checkpoint. It would go on with the old weights, without an error.
+On CPUs a layer computes with a packed copy of its weights. vLLM's `reload_weights` repacks only the layers in the
+checkpoint, so an output layer tied to the embedding would silently keep its old weights.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ from typing import Any
 
 
 class Extension:
-    """Mixed into the worker's class by vLLM."""
+    """Mixin of the worker class."""
 
     def take_weights(self: Any, weights_path: str) -> None:
-        """Load the checkpoint in that folder in place of the weights."""
+        """Load the checkpoint in that folder, including a tied output layer."""
         self.reload_weights(weights_path=weights_path)
         for layer in self.model_runner.get_model().modules():
             if type(layer).__name__ == "ParallelLMHead":

@@ -1,0 +1,82 @@
+"""SQLite schema of a run directory: create, connect and lock. Used by `store.run`."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from deskhand.errors import ConfigError
+
+_SCHEMA = """
+CREATE TABLE runs (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE groups (
+    id TEXT PRIMARY KEY, number INTEGER NOT NULL UNIQUE, family TEXT NOT NULL, seed INTEGER NOT NULL,
+    state TEXT NOT NULL
+);
+CREATE TABLE episodes (
+    id TEXT PRIMARY KEY, phase TEXT NOT NULL, group_id TEXT, member INTEGER NOT NULL,
+    task_id TEXT NOT NULL, family TEXT NOT NULL, seed INTEGER NOT NULL, split TEXT NOT NULL,
+    state TEXT NOT NULL, cause TEXT, value REAL, reward REAL, first_click INTEGER,
+    version_min INTEGER, version_max INTEGER, step INTEGER,
+    started_at REAL NOT NULL, finished_at REAL, record TEXT, tensors BLOB
+);
+CREATE INDEX episodes_by_state ON episodes (phase, state, cause);
+CREATE INDEX episodes_by_group ON episodes (group_id);
+CREATE TABLE checkpoints (
+    step INTEGER PRIMARY KEY, version INTEGER NOT NULL, path TEXT NOT NULL, created_at REAL NOT NULL
+);
+CREATE TABLE episode_counts (id INTEGER PRIMARY KEY CHECK (id = 1), counts TEXT NOT NULL);
+CREATE TABLE segments (number INTEGER PRIMARY KEY, step INTEGER NOT NULL, first_version INTEGER NOT NULL);
+CREATE TABLE metrics (step INTEGER PRIMARY KEY, line TEXT NOT NULL);
+"""
+
+
+def create_database(path: Path, rows: Mapping[str, Any]) -> None:
+    """Write a new database with these run metadata."""
+    path.unlink(missing_ok=True)
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(_SCHEMA)
+        connection.executemany(
+            "INSERT INTO runs VALUES (?, ?)", [(key, json.dumps(value)) for key, value in rows.items()]
+        )
+        connection.execute("INSERT INTO episode_counts VALUES (1, '{}')")
+        connection.commit()
+
+
+def connect(folder: Path) -> sqlite3.Connection:
+    """Open the database of a run. Raises `ConfigError` if it is not one."""
+    path = folder / "run.sqlite"
+    try:
+        connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=30.0)
+    except sqlite3.DatabaseError as error:
+        raise ConfigError(f"{path}: cannot be opened ({error}); restore it or choose another folder") from error
+    try:
+        connection.execute("SELECT value FROM runs").fetchone()  # before writing to a file that may not be a run
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+    except sqlite3.DatabaseError as error:
+        connection.close()
+        raise ConfigError(f"{path}: not a run ({error}); restore it or choose another folder") from error
+    return connection
+
+
+def lock_folder(folder: Path) -> int:
+    """Take an exclusive lock that ends with the process; raise `ConfigError` if another process holds it."""
+    try:
+        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise ConfigError(
+            f"{folder / 'lock'}: cannot be written ({error.strerror}); choose a writable folder"
+        ) from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise ConfigError(f"{folder}: in use by another process; wait for it or choose another folder") from None
+    return descriptor
