@@ -107,8 +107,8 @@ class Places:
 class CountedSource(GroupSource):
     """Training's episode source, limited to `count` episodes."""
 
-    def __init__(self, groups: GroupBuffer, journal: RunWriter, count: int) -> None:
-        super().__init__(groups, journal)
+    def __init__(self, groups: GroupBuffer, writer: RunWriter, count: int) -> None:
+        super().__init__(groups, writer)
         self._left = count
         self.results: list[EpisodeResult] = []
 
@@ -135,10 +135,10 @@ class Stage:
     families: Sequence[str]
     desktops: int
     offset: int = 0
-    journal: RunWriter = field(init=False)
+    writer: RunWriter = field(init=False)
 
     def __post_init__(self) -> None:
-        self.journal = RunWriter(self.run)
+        self.writer = RunWriter(self.run)
 
     def task(self, number: int) -> Task:
         return basics.make_task(
@@ -149,7 +149,7 @@ class Stage:
         """Run `count` episodes in groups."""
         places = Places(self.runner.run, first_is_slow)
         groups = GroupBuffer(self.task, size=GROUP, limit=GROUPS_AT_A_TIME, next_number=self.offset)
-        source = CountedSource(groups, self.journal, count)
+        source = CountedSource(groups, self.writer, count)
         await Scheduler(source, places.run, self.desktops).run()
         self.offset = groups.next_number
         return source.results, places
@@ -205,7 +205,7 @@ async def many(folder: Path, count: int, families: Sequence[str], desktops: int)
         with frozen_gc(), watched() as watch:
             results, _ = await stage.play(count)
         try:
-            books, close = await stage.journal.check(), stage.journal.ledger.in_flight == 0
+            books, close = f"{await stage.writer.check()}", stage.writer.counts.in_flight == 0
         except RecordError as error:
             books, close = str(error), False
     left = {*processes.descendants(os.getpid()), *processes.find_labeled(processes.OWNER_LABEL, owner.token)} - before
@@ -216,7 +216,7 @@ async def many(folder: Path, count: int, families: Sequence[str], desktops: int)
         minutes=(time.monotonic() - began) / 60,
         leaked=sorted(left),
         books=books,
-        books_close=close and stage.journal.ledger.started == len(results) == count,
+        books_close=close and stage.writer.counts.started == len(results) == count,
         watch=watch,
     )
 
@@ -235,11 +235,14 @@ async def tenfold(folder: Path, count: int, desktops: int) -> tuple[float, float
 def judge(found: Found, thresholds: Thresholds) -> None:
     """Check the results of `many` against the thresholds."""
     rate = found.episodes / found.minutes
-    print(f"{found.episodes} episodes, {found.successes} solved, {found.unscored} unscored, {rate:.0f} a minute")
-    print(f"books: {found.books}")
+    print(f"{found.episodes} episodes, {found.successes} solved, {found.unscored} errored, {rate:.0f} a minute")
+    print(f"episode counts: {found.books}")
     thresholds.check("leaked processes", not found.leaked, f"{len(found.leaked)} {found.leaked or ''}".strip(), "0")
     thresholds.check(
-        "books", found.books_close, "close" if found.books_close else "do not close", "close, nothing in flight"
+        "episode counts",
+        found.books_close,
+        "add up" if found.books_close else "do not add up",
+        "add up, nothing in flight",
     )
     watch = found.watch
     held_ms, wall_ms, cpu_ms = (

@@ -54,7 +54,17 @@ from deskhand.types import LoraWeights
 
 FAMILY = "terminal_run"
 ENGINE_IMAGE_TOKENS = 8192
-TRAINERS = ("weights", "masters", "gradients", "moments", "activations", "logits", "passing", "image features", "tower")
+TRAINERS = (
+    "weights",
+    "masters",
+    "gradients",
+    "moments",
+    "activations",
+    "logits",
+    "backward peak",
+    "image features",
+    "vision tower",
+)
 """Terms that are measured on a processor: those of the trainer's thread. A GPU's allocator sees all tensors."""
 TOLERANCE = 0.10
 """How far the measured peak may be from the planner's sum."""

@@ -130,7 +130,7 @@ def print_outcome(found: Outcome) -> None:
     rows.append(("first click on target", found.before.first_click, found.after.first_click))
     for title, before, after in rows:
         print(f"  {title:24} {before}  ->  {after}   {Gain(before, after)}")
-    unscored = sum(found.before.unscored.values()), sum(found.after.unscored.values())
+    unscored = sum(found.before.errored.values()), sum(found.after.errored.values())
     if any(unscored):
         print(f"  held-out tasks without a score: {unscored[0]} before, {unscored[1]} after")
     sys.stdout.flush()

@@ -62,8 +62,8 @@ def candidates(folder: Path) -> list[ImportedTask]:
     """Return the feasible tasks in scope."""
     found = []
     for task in check_compatibility("osworld", folder).tasks:
-        code = any(need.kind == "application" and need.detail.startswith("vs_code") for need in task.needs)
-        if not task.loaded.task.infeasible and not code and not OUTSIDE & {need.kind for need in task.needs}:
+        code = any(need.kind == "application" and need.detail.startswith("vs_code") for need in task.requirements)
+        if not task.loaded.task.infeasible and not code and not OUTSIDE & {need.kind for need in task.requirements}:
             found.append(task)
     return sorted(
         found, key=lambda task: (task.loaded.task.id != FIRST, task.loaded.task.id not in SOLUTIONS, task.name)

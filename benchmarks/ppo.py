@@ -25,7 +25,7 @@ def judge(found: Outcome, thresholds: Thresholds) -> None:
 
 def print_critic(found: Outcome, run: Run) -> None:
     """Print the critic's metrics."""
-    known = [entry["trainer"]["explained_variance"] for entry in run.metrics()]
+    known = [entry.get("train/explained_variance") for entry in run.metrics()]
     shown = ", ".join("-" if value is None else f"{value:.2f}" for value in known)
     print(f"{found.name}: explained variance of returns by step: {shown}")
 

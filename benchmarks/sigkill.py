@@ -150,7 +150,7 @@ def pool_round(folder: Path, chance: random.Random, tally: Tally) -> None:
         tally.affected += len(unfinished)
         lost = {name: (after[name].state, after[name].cause) for name in unfinished}
         tally.wrong += [
-            f"{name} (pool): {place}" for name, place in lost.items() if place != ("unscored", "infrastructure")
+            f"{name} (pool): {place}" for name, place in lost.items() if place != ("errored", "infrastructure")
         ]
 
 

@@ -130,8 +130,8 @@ def main() -> None:
 
     def step() -> None:
         metrics = trainer.step(samples, images)
-        assert metrics.updates == 1
-        assert metrics.tokens == sum(graph.num_sampled_tokens for graph in graphs)
+        assert metrics.num_updates == 1
+        assert metrics.num_tokens == sum(graph.num_sampled_tokens for graph in graphs)
 
     parts = {
         "plain step": best(lambda: plain_step(model, single, images), arguments.repeats),

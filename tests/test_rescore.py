@@ -1,4 +1,4 @@
-"""`deskhand rejudge` on states of tasks in files: each is judged by its task of the suite that its run names, or that is given."""
+"""`deskhand rescore` on states of tasks in files: each is judged by its task of the suite that its run names, or that is given."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from deskhand.tasks.end_state import BLOBS, FORMAT, _put
 def state(folder: Path, family: str, files: dict[str, str], value: float | None, **changes: Any) -> None:
     """Keep by hand what an episode of a task left: the files of its home and the outcome of then."""
     (folder / BLOBS).mkdir(parents=True, exist_ok=True)
-    outcome = {"kind": "unscored", "cause": "evaluator"} if value is None else {"kind": "scored", "value": value}
+    outcome = {"kind": "errored", "cause": "evaluator"} if value is None else {"kind": "scored", "value": value}
     record = {
         "format": FORMAT,
         "task": {"id": f"x/{family}", "family": family, "suite": "x", "seed": 0, "instruction": "do it"},
@@ -31,7 +31,7 @@ def state(folder: Path, family: str, files: dict[str, str], value: float | None,
         "screen": "",
         "files": {path: _put(folder, text.encode()) for path, text in files.items()},
         "folders": {".": list(files), **{str(Path(path).parent): [Path(path).name] for path in files if "/" in path}},
-        "left_out": [".cache"],
+        "skipped": [".cache"],
     } | changes
     name = f"{family.replace('/', '-')}-{len(list(folder.glob('*.json')))}"
     (folder / f"{name}.json").write_text(json.dumps(record))
@@ -70,23 +70,23 @@ def test_a_state_of_osworlds_is_judged_by_the_files_that_were_kept_and_by_nothin
     state(states, "os/0", {"b.txt": "all done\n"}, 1.0)
     for number in (1, 2, 3):
         state(states, f"os/{number}", {"a.txt": "done"}, 1.0)
-    state(states, "os/9", {}, 1.0, failed=True)
+    state(states, "os/9", {}, 1.0, declared_infeasible=True)
     state(states, "os/9", {}, 0.0)
     code, out, err = called(monkeypatch, capsys, "rescore", str(states))
     assert code == 0, err
-    said = [line for line in out.splitlines() if " then, " in line]
+    said = [line for line in out.splitlines() if " -> " in line]
     assert [line.partition(": ")[2] for line in said] == [
-        "1 then, 1 now",
-        "1 then, 0 now, CHANGED",
-        "1 then, unscored now, CHANGED",
-        "1 then, unscored now, CHANGED",
-        "1 then, unscored now, CHANGED",
-        "1 then, 1 now",
-        "0 then, 0 now",
+        "1 -> 1",
+        "1 -> 0, CHANGED",
+        "1 -> errored, CHANGED",
+        "1 -> errored, CHANGED",
+        "1 -> errored, CHANGED",
+        "1 -> 1",
+        "0 -> 0",
     ]
     for why in ("/execute says is not kept", "/etc/hosts is not in the home", "was not kept with the end state"):
         assert why in out
-    assert "unscored (infrastructure)" not in out
+    assert "errored (infrastructure)" not in out
     assert "7 end states judged, 4 of another value than then" in out
     (tmp_path / "tasks" / "os" / "0.json").rename(tmp_path / "tasks" / "os" / "7.json")
     suite._loaded.cache_clear()  # another process
@@ -111,7 +111,7 @@ def test_states_of_the_other_suites_of_files_are_judged_too(given, monkeypatch, 
         "openadapt": (
             ["suite.format=openadapt", "suite.path={}/openadapt", "desktop.backend=waa"],
             [("file", {"a.txt": ""}), ("said", {})],
-            ["1", "unscored"],
+            ["1", "errored"],
         ),
         "waa": (["suite.format=waa", "suite.path={}/waa", "desktop.backend=waa"], [("os/0b5c", {})], ["unscored"]),
         "python": (["suite.format=python", "suite.path={}/mine.py"], [("mine", {})], ["0"]),
@@ -129,7 +129,7 @@ def test_states_of_the_other_suites_of_files_are_judged_too(given, monkeypatch, 
             arguments = ["--config", str(tmp_path / "native.settings")]
         code, out, err = called(monkeypatch, capsys, "rescore", str(folder), *arguments)
         assert code == 0, err
-        assert [line.partition(" then, ")[2].split()[0] for line in out.splitlines() if " then, " in line] == values, (
+        assert [line.partition(" -> ")[2].split(",")[0] for line in out.splitlines() if " -> " in line] == values, (
             out
         )
         assert "AttributeError" not in out

@@ -36,7 +36,7 @@ def suite_of(overrides: list[str]) -> Suite:
 
 
 NATIVE = """\
-deskhand: 1
+deskhand: 2
 id: {id}
 instruction: Run touch {id} in the terminal
 screen: {{width: 256, height: 192}}
@@ -225,7 +225,7 @@ def test_what_cannot_be_a_suite_is_refused_with_file_and_reason(name: str, nativ
         tmp_path / "web", osworld_task(1, "x") | {"instruction": "Open https://a.example/ and buy it"}, "os/w.json"
     )
     (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "bad.yaml").write_text("deskhand: 1\nchek: {}\n")
+    (tmp_path / "broken" / "bad.yaml").write_text("deskhand: 2\nchek: {}\n")
     for mark, place in places.items():
         settings, expected = [setting.replace(mark, place) for setting in settings], expected.replace(mark, place)
     with pytest.raises(ConfigError) as raised:
@@ -392,7 +392,7 @@ def test_families_of_a_python_file_are_a_suite_whose_variants_differ(tmp_path: P
             suite_of(["suite.format=python", f"suite.path={tmp_path}/other.py", f"suite.families=[{said.split()[0]}]"])
 
 
-@pytest.mark.skipif(miniwob.missing() is not None, reason="MiniWoB++ is not installed")
+@pytest.mark.skipif(miniwob.unavailable_reason() is not None, reason="MiniWoB++ is not installed")
 def test_miniwob_is_a_suite_by_its_name() -> None:
     found = suite_of(["suite=miniwob"])
     assert len(found.train_tasks) == 130

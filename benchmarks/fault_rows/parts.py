@@ -191,7 +191,7 @@ class Booked:
 
     def __init__(self, pool: Any, count: int, steps: int, check: Any = None, longest_s: float | None = None) -> None:
         self.pool, self.count, self.steps, self.longest_s = pool, count, steps, longest_s
-        self.ledger = EpisodeCounts()
+        self.counts = EpisodeCounts()
         self.results: list[EpisodeResult] = []
         self.performed = 0
         self.pause_s = 0.0
@@ -200,21 +200,21 @@ class Booked:
 
     @property
     def exhausted(self) -> bool:
-        return self.ledger.started >= self.count
+        return self.counts.started >= self.count
 
     async def next(self) -> EpisodeRequest | None:
         if self.exhausted:
             return None
-        self.ledger.start()
+        self.counts.start()
         number = next(self._numbers)
         return EpisodeRequest(f"episode-{number}", pointing_task(number, self.steps, self._check), "group", number)
 
     async def on_result(self, result: EpisodeResult) -> None:
         if isinstance(result.outcome, Scored):
-            self.ledger.mark_scored()
+            self.counts.mark_scored()
         else:
-            self.ledger.mark_errored(result.outcome.cause)
-        self.ledger.check()
+            self.counts.mark_errored(result.outcome.cause)
+        self.counts.check()
         self.results.append(result)
 
     async def play(self, ticket: EpisodeRequest) -> EpisodeResult:
@@ -227,13 +227,13 @@ class Booked:
         agent: Any = Pointing(self.steps, self.pause_s)
         client: Any = None
         try:
-            return await run_episode(ticket, lease.desktop, agent, client, longest_s=self.longest_s)
+            return await run_episode(ticket, lease.desktop, agent, client, timeout_s=self.longest_s)
         finally:
             self.performed += agent.performed
             await asyncio.shield(self.pool.release(lease))
 
     async def run(self, concurrency: int) -> None:
-        await Scheduler(self, self.play, concurrency, failures=10**9).run()
+        await Scheduler(self, self.play, concurrency, max_failures=10**9).run()
 
     def into(self, row: Row) -> None:
         """Add the results to a row; an outage must not become a score."""

@@ -48,7 +48,7 @@ def audit(
     rows, skipped = asyncio.run(run(tasks, chosen, keep, print))
     for line in skipped:
         print(line)
-    wrong = [line for row in rows for line in row.wrong]
+    wrong = [line for row in rows for line in row.violations]
     print(f"{len(rows)} tasks, {len(skipped)} left out, {len(wrong)} scores that must not be")
     for line in wrong:
         print(line)
@@ -86,14 +86,14 @@ async def run(
         yield desktop
 
     width = max(len(task.id) for task in tasks) if tasks else 0
-    say(agents_of.header(width))
+    say(agents_of.table_header(width))
     try:
         for task in tasks:
             if lacking := missing(list(packages_of(task))):
                 skipped.append(f"{task.id}: left out, {' '.join(lacking)} not installed")
                 continue
             rows.append(await agents_of.audit(task, lease, agents, keep))
-            say(rows[-1].line(width))
+            say(rows[-1].table_row(width))
     finally:
         await desktop.close()
     return rows, skipped

@@ -41,8 +41,8 @@ def install(names: list[str], /, *, dry_run: Annotated[bool, Parameter(negative=
         Only say what would be installed.
     """
     from deskhand.desktop.applications import catalog
-    from deskhand.desktop.applications.install import install_command, missing, packages_of
     from deskhand.desktop.applications.install import install as work
+    from deskhand.desktop.applications.install import install_command, missing, packages_of
 
     packages = packages_of(catalog.resolve_profiles(names))
     wanted = missing(packages)

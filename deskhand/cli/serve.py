@@ -72,7 +72,7 @@ def serve(
     from deskhand.desktop.pool import DesktopPool
     from deskhand.errors import ConfigError
     from deskhand.server.api_keys import check_binding, load_admin_key
-    from deskhand.server.process import ServerConfig, serve_pool, run_until_signaled
+    from deskhand.server.process import ServerConfig, run_until_signaled, serve_pool
 
     width, times, height = screen.partition("x")
     if not (times and width.isdecimal() and height.isdecimal()):

@@ -1,6 +1,9 @@
-"""What a desktop is. Invariant: actions are at-most-once, and a frame that reaches a caller is whole, fresh and of the right size.
+"""The `Desktop` protocol, frames, leases and pools.
 
-`Desktop` is the protocol that every kind of desktop (embedded, OSWorld, WAA, bridge, gateway) fulfils.
+Every desktop (local, desktop server, sandbox, OSWorld or WAA machine) implements `Desktop`; `rollout` and `tasks` use
+nothing else.
+
+Invariant: an action is performed at most once, and a frame is complete, current and of the right size.
 """
 
 from __future__ import annotations
@@ -32,20 +35,20 @@ class Frame:
     bgrx: np.ndarray
     sequence: int
     content_hash: str
-    """Fast hash of the pixels (not cryptographic); equal pixels have equal hashes."""
+    """Fast non-cryptographic hash of the pixels."""
     settle_ms: float
-    """Milliseconds from the last input until the screen was quiet."""
+    """Milliseconds from the last input until the screen settled."""
     settle_reason: str
-    """"quiet", "moving" (quiet but for small places that change by themselves, such as a caret, a clock or a spinner), "cap" (still
-    changing when the budget ended), or "none" (no settle was asked for)."""
+    """ "quiet"; "moving" (only small animated regions change: a caret, clock or spinner); "cap" (still changing at the
+    time limit); or "none" (settling was not requested)."""
     changed_bbox: tuple[int, int, int, int] | None
-    """(left, top, right, bottom), half-open, that changed since the frame before; None when nothing did."""
+    """(left, top, right, bottom), half-open, of the change since the previous frame; None without a change."""
     cursor: tuple[int, int]
-    """Where the pointer is; its picture is in the pixels."""
+    """Pointer position; the pointer itself is drawn into the pixels."""
     moving: tuple[tuple[int, int, int, int], ...] = ()
-    """Boxes of the small places that change by themselves; a change inside them is no sign that an action did anything."""
+    """Boxes of small animated regions; a change inside them is not the effect of an action."""
     under_cursor: tuple[int, int, np.ndarray] | None = None
-    """(left, top, `uint8[h, w, 4]`): the pixels that the pointer covers; None when it is not in the picture."""
+    """(left, top, `uint8[h, w, 4]`): the pixels that the pointer covers; None if it is not drawn."""
     size: tuple[int, int] = field(init=False)
     """(width, height) in pixels."""
 
@@ -54,7 +57,7 @@ class Frame:
         object.__setattr__(self, "size", (width, height))
 
     def without_cursor(self) -> Frame:
-        """The same screen with the pointer left out; its `content_hash` is empty (ask `sha256`)."""
+        """Return the same screen without the pointer; its `content_hash` is empty (use `sha256`)."""
         if self.under_cursor is None:
             return self
         left, top, pixels = self.under_cursor
@@ -64,7 +67,7 @@ class Frame:
         return replace(self, bgrx=bgrx, content_hash="", under_cursor=None)
 
     def rgb(self) -> np.ndarray:
-        """`uint8[H, W, 3]`, a new contiguous array."""
+        """Return `uint8[H, W, 3]`, a new contiguous array."""
         return np.ascontiguousarray(self.bgrx[:, :, 2::-1])
 
     @cached_property
@@ -74,18 +77,18 @@ class Frame:
         return buffer.getvalue()
 
     def png(self) -> bytes:
-        """The frame as PNG bytes; encoded once."""
+        """Return the frame as PNG bytes, encoded once."""
         return self._png
 
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 (hex) of the raw RGB bytes: the name of the pixels in the store and the recorder."""
+        """SHA-256 (hex) of the raw RGB bytes: the frame's id in the store and the recorder."""
         return hashlib.sha256(self.rgb().tobytes()).hexdigest()
 
 
 @dataclass(frozen=True)
 class CommandResult:
-    """What a finished command said."""
+    """Exit code and output of a command."""
 
     returncode: int
     stdout: bytes
@@ -94,7 +97,7 @@ class CommandResult:
 
 @dataclass(frozen=True)
 class Window:
-    """A top-level window as the X server (not the guest) tells it. The box is the client area in screen pixels."""
+    """A top-level window as the X server reports it. The box is the client area in screen pixels."""
 
     id: int
     title: str
@@ -104,21 +107,21 @@ class Window:
     width: int
     height: int
     frame_top: int = 0
-    """Height of the window manager's title bar above the client area."""
+    """Height of the title bar above the client area."""
     frame_left: int = 0
 
 
 @dataclass(frozen=True)
 class DesktopSpec:
-    """What a desktop is reset to: the screen size in pixels and a theme name of the embedded desktop."""
+    """The state that a desktop is reset to: screen size in pixels and theme of the local desktop."""
 
     name: str = "plain"
     width: int = 1280
     height: int = 720
     accessibility: bool = False
-    """Whether programs tell of themselves, so that there is an accessibility tree; it makes them slower."""
+    """Whether programs expose an accessibility tree, which makes them slower."""
     network: tuple[str, ...] = ()
-    """Destinations that the guests may reach, as `host`, `*.host` or `host:port`; none unless they are named."""
+    """Destinations that guests may reach, as `host`, `*.host` or `host:port`; none by default."""
 
 
 @runtime_checkable
@@ -126,121 +129,123 @@ class Desktop(Protocol):
     """One desktop, used by one episode at a time. All methods may raise `InfrastructureError`."""
 
     async def reset(self, template: DesktopSpec) -> Frame:
-        """Fresh processes, fresh home, settled first frame."""
+        """Start fresh processes with a fresh home and return the settled first frame."""
         ...
 
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
         """Perform `ops` at most once and return the settled screen.
 
-        `action_id` is the idempotency key: the same id again returns the first call's frame and performs nothing.
-        Raises `AgentError` (nothing performed) when an op cannot be performed on this screen, `DeliveryUnknown` when it
-        is not known whether it was performed.
+        `action_id` is the idempotency key: a repeated id returns the first call's frame and performs nothing. Raises
+        `AgentError` (nothing performed) if an op is impossible on this screen, `DeliveryUnknown` if the outcome is
+        unknown.
         """
         ...
 
     async def observe(self) -> Frame:
-        """The settled screen now."""
+        """Return the settled screen."""
         ...
 
     async def run(
         self, argv: list[str], *, timeout_s: float = 30.0, env: dict[str, str] | None = None, cwd: str | None = None
     ) -> CommandResult:
-        """Run a command inside the desktop and wait for it."""
+        """Run a command in the desktop to completion."""
         ...
 
     async def pull(self, path: str) -> bytes:
-        """Read a file of the guest's home (absolute guest path or relative to home). Raises `FileNotFoundError`."""
+        """Read a file of the guest's home (absolute guest path, or relative to home). Raises `FileNotFoundError`."""
         ...
 
     async def push(self, path: str, data: bytes) -> None:
-        """Write a file of the guest's home, creating folders."""
+        """Write a file of the guest's home and create its directories."""
         ...
 
     async def accessibility_tree(self) -> str | None:
-        """The accessibility tree as XML, or None where there is none. Guest-trusted."""
+        """Return the accessibility tree as XML, or None without one. Comes from the guest: untrusted."""
         ...
 
     async def close(self) -> None:
-        """End the desktop and everything that it started. Idempotent."""
+        """Stop the desktop and everything that it started. Idempotent."""
         ...
 
 
 @runtime_checkable
 class HasGuestNetwork(Protocol):
-    """A desktop whose guests have a network of their own, in which they can be called from outside."""
+    """A desktop whose guests have a network of their own that the host can connect to."""
 
     async def socket_inside(self) -> socket.socket:
-        """A TCP socket of that network, not connected; the caller closes it. Raises `ConfigError` where guests have none."""
+        """Return an unconnected TCP socket in the guest network, owned by the caller. Raises `ConfigError` without
+        such a network."""
         ...
 
 
 class StageableDesktop(Desktop, Protocol):
-    """A desktop that task set-up can stage: launch programs, see and place windows, by the host's own hand."""
+    """A desktop that task set-up can prepare from the host: launch programs, find and place windows."""
 
     async def launch(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None) -> int:
-        """Start a program and do not wait; returns its process id on the host, 0 when it has ended already."""
+        """Start a program without waiting; returns its host process id, 0 if it has already exited."""
         ...
 
     async def windows(self) -> list[Window]:
-        """Managed top-level windows, oldest first, from the X server."""
+        """Return managed top-level windows, oldest first, from the X server."""
         ...
 
     async def wait_window(self, match: str, *, timeout_s: float = 20.0, count: int = 1) -> list[Window]:
-        """Wait until `count` windows have `match` as a case-insensitive substring of their WM_CLASS or title."""
+        """Wait until `count` windows contain `match` in their WM_CLASS or title, ignoring case."""
         ...
 
     async def place_window(
         self, window: Window, x: int, y: int, width: int | None = None, height: int | None = None
     ) -> Window:
-        """Move (and resize) so that the client area's top-left is at (x, y); returns the window as it then is."""
+        """Move (and resize) a window so that its client area starts at (x, y); returns its new state."""
         ...
 
     async def activate_window(self, window: Window) -> None:
-        """Bring a window to the front and give it the keyboard; one that is gone is no error."""
+        """Raise and focus a window; ignored if it no longer exists."""
         ...
 
     async def close_window(self, window: Window) -> None:
-        """Ask a window to close, as its button does; the program may ask back."""
+        """Request that a window closes, like its close button; the program may ask for confirmation."""
         ...
 
     async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
-        """Text of an X selection as its owner gives it, or None. Guest-trusted."""
+        """Return the text of an X selection, or None. Comes from the guest: untrusted."""
         ...
 
     async def listdir(self, path: str) -> list[str]:
-        """Names in a folder of the guest's home. Raises `FileNotFoundError`."""
+        """Return the names in a directory of the guest's home. Raises `FileNotFoundError`."""
         ...
 
 
 @dataclass(frozen=True)
 class Lease:
-    """The right to use `desktop` until it is released; `epoch` is unique in its pool's book of leases."""
+    """The right to use `desktop` until released; `epoch` is unique in the pool's lease store."""
 
     desktop: StageableDesktop
     epoch: int
 
 
 class DesktopPoolProtocol(Protocol):
-    """What lends desktops, whether they are on this machine or elsewhere."""
+    """A pool that leases desktops, local or remote."""
 
     @property
     def quota(self) -> QuotaManager | None:
-        """Where refused work waits; None for desktops of this machine."""
+        """Queue for work refused because of a quota; None for local desktops."""
         ...
 
     @property
     def episode_timeout_s(self) -> float | None:
-        """The most that an episode may take; None where nothing bounds it."""
+        """Maximum duration of an episode; None for no limit."""
         ...
 
     async def lease(self, template: DesktopSpec | None = None) -> Lease:
-        """A fresh desktop in that state (None: the pool's own). Waits while none is free. Raises `InfrastructureError`."""
+        """Return a fresh desktop in this state (None: the pool's own). Waits for a free one. Raises
+        `InfrastructureError`."""
         ...
 
     async def release(self, lease: Lease) -> None:
-        """Give a lease back. A second release of the same lease does nothing."""
+        """Return a lease. Idempotent."""
         ...
 
     async def close(self) -> None:
-        """Give all leases back. Idempotent."""
+        """Return all leases. Idempotent."""
         ...

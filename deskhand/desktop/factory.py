@@ -41,16 +41,16 @@ LEASE_DB = "leases.sqlite"
 
 @dataclass(frozen=True)
 class PoolRequest:
-    """The argument of a `desktop.backend` function, which returns an async context manager that yields a pool."""
+    """Argument of a pool factory: a function that `desktop.backend` names and that returns an async context manager."""
 
     config: DesktopConfig
     spec: DesktopSpec
     size: int
-    """Concurrent desktops."""
+    """Number of concurrent desktops."""
     run_dir: Path | None = None
-    """Folder for leases and quota state."""
+    """Directory for leases and quota state."""
     on_wait: Callable[[str], None] | None = None
-    """Receives one line whenever the set of work waiting for a quota changes."""
+    """Receives one line for people whenever the set of work waiting for quota changes."""
 
     def lease_store(self) -> LeaseStore:
         return LeaseStore(self.run_dir / LEASE_DB if self.run_dir is not None else None)
@@ -64,10 +64,9 @@ def open_pool(
     run_dir: Path | None = None,
     on_wait: Callable[[str], None] | None = None,
 ) -> AbstractAsyncContextManager[DesktopPoolProtocol]:
-    """Open the pool that `desktop.backend` names, with `size` desktops.
+    """Open the pool of `desktop.backend`; the arguments are those of `PoolRequest`.
 
-    Leases (of local desktops and machines) and quota state are stored in `run_dir`. `on_wait` receives one line for
-    people whenever the set of work waiting for a quota changes. Raises `ConfigError` or `InfrastructureError`.
+    Raises `ConfigError` or `InfrastructureError` if no desktop starts.
     """
     return registry.resolve("desktop", desktop.backend)(PoolRequest(desktop, spec, size, run_dir, on_wait))
 
@@ -79,28 +78,28 @@ async def open_local_pool(request: PoolRequest) -> AsyncIterator[DesktopPoolProt
     async with DesktopPool(
         request.size,
         request.spec,
-        prewarm=desktop.prewarm,
+        spares=desktop.prewarm,
         make=local_desktop_factory(desktop),
-        lease_store=request.lease_store(),
-        memory_request_mib=desktop.memory_request_mib,
+        book=request.lease_store(),
+        expected_mib=desktop.memory_request_mib,
     ) as pool:
         yield pool
 
 
 @asynccontextmanager
 async def open_remote_pool(request: PoolRequest) -> AsyncIterator[DesktopPoolProtocol]:
-    """Open a pool of desktops of a server, a sandbox provider, or OSWorld or WAA machines."""
+    """Open a pool of desktops of a server, of a sandbox provider, or of existing machines."""
     desktop, on_wait = request.config, request.on_wait
     quota = QuotaManager(request.run_dir / QUOTA_FILE if request.run_dir is not None else None)
     if on_wait is not None:
         quota.listen(lambda: on_wait(quota.summary()))
-    lease_store = request.lease_store() if desktop.backend in MACHINE_BACKENDS else None
+    store = request.lease_store() if desktop.backend in MACHINE_BACKENDS else None
     try:
-        async with build_remote_pool(desktop, request.spec, quota, run_dir=request.run_dir, lease_store=lease_store) as pool:
+        async with build_remote_pool(desktop, request.spec, quota, run_dir=request.run_dir, lease_store=store) as pool:
             yield pool
     finally:
-        if lease_store is not None:
-            lease_store.close()
+        if store is not None:
+            store.close()
 
 
 def local_desktop_factory(desktop: DesktopConfig) -> Callable[[], LocalDesktop]:
@@ -108,7 +107,7 @@ def local_desktop_factory(desktop: DesktopConfig) -> Callable[[], LocalDesktop]:
     isolation = None if desktop.isolation == "best" else desktop.isolation
     limits = ResourceLimits(desktop.memory_limit_mib, desktop.max_processes, desktop.disk_limit_mib)
     return lambda: LocalDesktop(
-        isolation_level=isolation, limits=limits, settle_ms=desktop.settle_ms, settle_timeout_s=desktop.settle_timeout_s
+        isolation=isolation, limits=limits, quiet_ms=desktop.settle_ms, cap_s=desktop.settle_timeout_s
     )
 
 
@@ -157,7 +156,7 @@ def build_remote_pool(
     )
 
 
-def build_machine_pool(
+def build_machine_pool(  # noqa: PLR0913
     urls: Sequence[str],
     backend: Literal["osworld", "waa"],
     template: DesktopSpec,

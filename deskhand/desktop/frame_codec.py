@@ -1,8 +1,8 @@
-"""Frames and errors between a bridge and its clients. Invariant: a frame arrives with the pixels that it left with, or not at all.
+"""Encoding of frames and errors between the desktop server and its clients.
 
-A frame is its description as JSON, in the header `x-deskhand-frame`, and raw BGRX pixels as the body: of the whole screen, or of
-the rectangle that differs from the frame whose hash the client named as its own (nothing when none does); as zstd where that makes
-them fewer. An error is `{"error": word, "message": text}` with the status of its word.
+A frame is a JSON description in the header `x-deskhand-frame` and raw BGRX pixels as the body: the whole screen, or
+the rectangle that differs from the frame whose hash the client sent (empty if nothing differs), as zstd if that is
+smaller. An error is `{"error": code, "message": text}` with the HTTP status of its code.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ FRAME_HEADER = "x-deskhand-frame"
 EPOCH_HEADER = "x-deskhand-epoch"
 REQUEST_HEADER = "x-deskhand-request"
 BASE_HEADER = "x-deskhand-base"
-WORTH_IT = 0.9
-"""Packed pixels are sent when they are no more than this share of the raw ones."""
-SAMPLE = 16 << 10
-"""Bytes from the middle of the pixels that are packed first: where these get no smaller (photographs, films), the rest is left."""
+MAX_COMPRESSED_RATIO = 0.9
+"""Compressed pixels are sent only if their size is at most this fraction of the raw size."""
+SAMPLE_BYTES = 16 << 10
+"""Bytes from the middle of the pixels that are compressed first; if they do not shrink (photographs, video),
+compression is skipped."""
 
 
 class RemoteLeaseExpired(InfrastructureError):
-    """The lease has ended, or another epoch holds the desktop: nothing was performed."""
+    """The lease has ended, or another epoch owns the desktop; nothing was performed."""
 
 
 ERRORS: dict[str, tuple[int, type[Exception]]] = {
@@ -43,111 +44,114 @@ ERRORS: dict[str, tuple[int, type[Exception]]] = {
     "frame": (500, FrameError),
     "infrastructure": (500, InfrastructureError),
 }
-"""By word: the status of the reply and what the client raises. The first whose class an error has is its word."""
+"""HTTP status and client exception by error code. An exception gets the first code whose class matches."""
 
 
 def error_code(error: Exception) -> str | None:
-    """The word of an error; None for one that has none."""
-    return next((word for word, (_, kind) in ERRORS.items() if isinstance(error, kind)), None)
+    """Return the code of an exception, or None."""
+    return next((code for code, (_, kind) in ERRORS.items() if isinstance(error, kind)), None)
 
 
 def error_from_reply(body: Any, status: int, about: str) -> Exception:
-    """The error that a reply tells of; `about` names the endpoint."""
-    word = body.get("error") if isinstance(body, dict) else None
+    """Return the exception that a reply describes; `about` names the endpoint."""
+    code = body.get("error") if isinstance(body, dict) else None
     message = body.get("message", "") if isinstance(body, dict) else ""
-    if isinstance(word, str) and word in ERRORS:
-        return ERRORS[word][1](str(message))
+    if isinstance(code, str) and code in ERRORS:
+        return ERRORS[code][1](str(message))
     if status == 410:
-        return RemoteLeaseExpired(f"{about}: 410 {str(word or '')[:300]}".rstrip())
-    return InfrastructureError(f"{about}: {status} {str(word or '')[:300]}".rstrip())
+        return RemoteLeaseExpired(f"{about}: 410 {str(code or '')[:300]}".rstrip())
+    return InfrastructureError(f"{about}: {status} {str(code or '')[:300]}".rstrip())
 
 
 def encode_frame(frame: Frame, base: Frame | None) -> tuple[str, bytes]:
-    """The header and the body of `frame` for a client that has `base`, a frame of the same desktop since its last reset."""
+    """Return header and body of `frame` for a client that has `base`, a frame of the same desktop since its last
+    reset."""
     height, width = frame.bgrx.shape[:2]
     box: tuple[int, int, int, int] | None = (0, 0, width, height)
     if is_delta_of(frame, base):
         box = frame.changed_bbox
     elif base is not None and base.bgrx.shape == frame.bgrx.shape:
-        box = _changed(base.bgrx, frame.bgrx)
+        box = _changed_box(base.bgrx, frame.bgrx)
     left, top, right, bottom = box or (0, 0, 0, 0)
-    told = {item.name: _plain(getattr(frame, item.name)) for item in fields(Frame) if item.init and item.name != "bgrx"}
-    known = base.content_hash if base is not None and base.bgrx.shape == frame.bgrx.shape else None
+    values = {
+        item.name: _to_json(getattr(frame, item.name)) for item in fields(Frame) if item.init and item.name != "bgrx"
+    }
+    base_hash = base.content_hash if base is not None and base.bgrx.shape == frame.bgrx.shape else None
     pixels = frame.bgrx[top:bottom, left:right].tobytes()
-    body = _smaller(pixels)
-    header = {"size": [width, height], "base": known, "box": box, "zstd": body is not None, "frame": told}
+    body = _compress(pixels)
+    header = {"size": [width, height], "base": base_hash, "box": box, "zstd": body is not None, "frame": values}
     return json.dumps(header, separators=(",", ":")), pixels if body is None else body
 
 
-def _smaller(pixels: bytes) -> bytes | None:
-    """`pixels` as zstd; None where that is not worth it."""
+def _compress(pixels: bytes) -> bytes | None:
+    """Return `pixels` as zstd, or None if that saves too little."""
     compressor = zstandard.ZstdCompressor(level=1)
-    if len(pixels) > 4 * SAMPLE:
-        begin = (len(pixels) - SAMPLE) // 2
-        if len(compressor.compress(pixels[begin : begin + SAMPLE])) > WORTH_IT * SAMPLE:
+    if len(pixels) > 4 * SAMPLE_BYTES:
+        start = (len(pixels) - SAMPLE_BYTES) // 2
+        if len(compressor.compress(pixels[start : start + SAMPLE_BYTES])) > MAX_COMPRESSED_RATIO * SAMPLE_BYTES:
             return None
     body = compressor.compress(pixels)
-    return body if len(body) < WORTH_IT * len(pixels) else None
+    return body if len(body) < MAX_COMPRESSED_RATIO * len(pixels) else None
 
 
 def is_delta_of(frame: Frame, base: Frame | None) -> bool:
-    """Whether `frame` came right after `base`: then it says itself what has changed."""
+    """Return whether `frame` directly follows `base`, so that its `changed_bbox` is the difference."""
     return base is not None and base.bgrx.shape == frame.bgrx.shape and frame.sequence == base.sequence + 1
 
 
 def decode_frame(header: str | None, body: bytes, base: Frame | None, copy: np.ndarray | None = None) -> Frame:
-    """The frame of a reply; `base` is the frame that the client has, `copy` a copy of its pixels that may be drawn on (None: it is
-    made here). Raises `FrameError` for one that is not whole."""
+    """Return the frame of a reply. Raises `FrameError` if it is incomplete.
+
+    `base` is the client's frame; `copy` is a writable copy of its pixels (None: made here).
+    """
     try:
-        told = json.loads(header or "")
-        width, height = told["size"]
-        if told["base"] is None:
+        described = json.loads(header or "")
+        width, height = described["size"]
+        if described["base"] is None:
             pixels = np.empty((height, width, 4), np.uint8)
-        elif base is not None and told["base"] == base.content_hash:
+        elif base is not None and described["base"] == base.content_hash:
             pixels = base.bgrx.copy() if copy is None else copy
         else:
-            raise FrameError("the bridge sent changes of a frame that is not here")
-        left, top, right, bottom = told["box"] or (0, 0, 0, 0)
+            raise FrameError("received a frame delta for an unknown base frame")
+        left, top, right, bottom = described["box"] or (0, 0, 0, 0)
         if not (0 <= left <= right <= pixels.shape[1] and 0 <= top <= bottom <= pixels.shape[0]):
-            raise FrameError("the bridge sent a rectangle beyond the screen")
-        if told.get("zstd"):
-            body = _unpacked_pixels(body, (right - left) * (bottom - top) * 4)
+            raise FrameError("received a rectangle outside the screen")
+        if described.get("zstd"):
+            body = _decompress(body, (right - left) * (bottom - top) * 4)
         if len(body) != (right - left) * (bottom - top) * 4:
-            raise FrameError(
-                f"the bridge sent {len(body)} bytes for {right - left}x{bottom - top} pixels; the frame is cut short"
-            )
+            raise FrameError(f"received {len(body)} bytes for {right - left}x{bottom - top} pixels: truncated frame")
         pixels[top:bottom, left:right] = np.frombuffer(body, np.uint8).reshape(bottom - top, right - left, 4)
         pixels.flags.writeable = False
-        return Frame(bgrx=pixels, **{name: _restored(value) for name, value in told["frame"].items()})
+        return Frame(bgrx=pixels, **{name: _from_json(value) for name, value in described["frame"].items()})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FrameError(f"the bridge sent no frame: {type(error).__name__} {error}") from None
+        raise FrameError(f"received an invalid frame: {type(error).__name__} {error}") from None
 
 
-def _unpacked_pixels(body: bytes, size: int) -> bytes:
-    """zstd of exactly `size` bytes. Raises `FrameError`."""
+def _decompress(body: bytes, size: int) -> bytes:
+    """Return exactly `size` bytes. Raises `FrameError`."""
     try:
         if zstandard.frame_content_size(body) != size:
-            raise FrameError("the bridge sent pixels of another size than it says")
+            raise FrameError("received pixels of the wrong size")
         return zstandard.ZstdDecompressor().decompress(body)
     except zstandard.ZstdError as error:
-        raise FrameError(f"the bridge sent pixels that cannot be unpacked: {error}") from None
+        raise FrameError(f"received pixels that cannot be decompressed: {error}") from None
 
 
-def _plain(value: Any) -> Any:
-    """A field of a frame as JSON; an array is its shape and its bytes."""
+def _to_json(value: Any) -> Any:
+    """Return a frame field as JSON; an array becomes its shape and bytes."""
     if isinstance(value, np.ndarray):
         return {"shape": value.shape, "bytes": base64.b64encode(value.tobytes()).decode()}
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
+    return [_to_json(item) for item in value] if isinstance(value, tuple) else value
 
 
-def _restored(value: Any) -> Any:
+def _from_json(value: Any) -> Any:
     if isinstance(value, dict):
         return np.frombuffer(base64.b64decode(value["bytes"]), np.uint8).reshape(value["shape"])
-    return tuple(_restored(item) for item in value) if isinstance(value, list) else value
+    return tuple(_from_json(item) for item in value) if isinstance(value, list) else value
 
 
-def _changed(before: np.ndarray, after: np.ndarray) -> tuple[int, int, int, int] | None:
-    """The half-open rectangle in which two screens differ."""
+def _changed_box(before: np.ndarray, after: np.ndarray) -> tuple[int, int, int, int] | None:
+    """Return the half-open rectangle in which two screens differ."""
     differs = before.view(np.uint32)[:, :, 0] != after.view(np.uint32)[:, :, 0]
     rows = np.flatnonzero(differs.any(axis=1))
     if not rows.size:

@@ -1,5 +1,7 @@
-"""Leases of machines that are there already, each with a server in it. Invariant: a machine is used by one lease at a time, and is
-handed out only after a reset that worked; one that fails is set aside for a while and tried again.
+"""Pool of existing machines (OSWorld, WAA): one lease per machine, reset before each lease.
+
+Built by `desktop.factory.build_machine_pool`. A machine whose reset fails is quarantined, with exponentially growing
+pauses.
 """
 
 from __future__ import annotations
@@ -24,36 +26,42 @@ MAX_QUARANTINE_S = 600.0
 
 
 class MachinePool:
-    """`make(address)` is the desktop at one of `addresses`; machines are handed out in turn. `book` (closed with the pool) gives
-    leases their epochs. Raises `ConfigError` for none or twice the same. `clock` counts seconds."""
+    """Leases machines in turn. Raises `ConfigError` if `urls` is empty or has duplicates.
+
+    Args:
+        urls: One URL per machine.
+        make: Returns the desktop of a machine by URL.
+        lease_store: Assigns epochs to leases; closed with the pool.
+        clock: Monotonic clock in seconds.
+    """
 
     def __init__(
         self,
-        addresses: Sequence[str],
+        urls: Sequence[str],
         make: Callable[[str], StageableDesktop],
         *,
         template: DesktopSpec | None = None,
         quota: QuotaManager | None = None,
         timeouts: RemoteTimeouts | None = None,
-        book: LeaseStore | None = None,
-        aside_s: float = QUARANTINE_S,
+        lease_store: LeaseStore | None = None,
+        quarantine_s: float = QUARANTINE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        if not addresses or len(set(addresses)) != len(addresses):
-            raise ConfigError("give the address of each machine, once")
+        if not urls or len(set(urls)) != len(urls):
+            raise ConfigError("desktop.urls: must list each machine exactly once")
         self.template = template or DesktopSpec()
         self.quota = quota or QuotaManager()
         self.episode_timeout_s = (timeouts or RemoteTimeouts()).episode_s
         self._make = make
-        self._aside_s, self._clock = aside_s, clock
-        self._free: deque[str] = deque(addresses)
-        self._aside: dict[str, float] = {}
-        """When a machine that failed may be tried again."""
+        self._quarantine_s, self._clock = quarantine_s, clock
+        self._free: deque[str] = deque(urls)
+        self._quarantined: dict[str, float] = {}
+        """When a failed machine may be tried again, by URL."""
         self._failures: dict[str, int] = {}
-        self._held: dict[int, tuple[str, StageableDesktop]] = {}
+        self._active: dict[int, tuple[str, StageableDesktop]] = {}
         self._changed = asyncio.Event()
-        self.book = book or LeaseStore()
-        self.size = len(addresses)
+        self.lease_store = lease_store or LeaseStore()
+        self.size = len(urls)
 
     async def __aenter__(self) -> MachinePool:
         return self
@@ -64,85 +72,86 @@ class MachinePool:
         await self.close()
 
     async def lease(self, template: DesktopSpec | None = None) -> Lease:
-        """A machine after a reset. Waits while all are leased or set aside; raises `InfrastructureError` when each of them has
-        failed once in this call."""
+        """Return a machine after a reset. Waits while all are leased or quarantined.
+
+        Raises `InfrastructureError` if every machine failed during this call.
+        """
         wanted = template or self.template
         failed: dict[str, str] = {}
         while True:
-            address = await self._take(failed)
+            url = await self._take(failed)
             desktop: StageableDesktop | None = None
             try:
-                desktop = self._make(address)
+                desktop = self._make(url)
                 await desktop.reset(wanted)
             except InfrastructureError as error:
-                failed[address] = str(error)
-                self._set_aside(address, error)
-                await _closed(desktop)
+                failed[url] = str(error)
+                self._quarantine(url, error)
+                await _close(desktop)
                 continue
             except BaseException:
-                self._give_back(address)
-                await _closed(desktop)
+                self._put_back(url)
+                await _close(desktop)
                 raise
-            self._failures.pop(address, None)
+            self._failures.pop(url, None)
             try:
-                epoch = self.book.grant("", address)
+                epoch = self.lease_store.grant("", url)
             except InfrastructureError:
-                self._give_back(address)
+                self._put_back(url)
                 await desktop.close()
                 raise
-            self._held[epoch] = (address, desktop)
+            self._active[epoch] = (url, desktop)
             return Lease(desktop, epoch)
 
     async def _take(self, failed: dict[str, str]) -> str:
         while True:
             now = self._clock()
-            for address in [each for each, until in self._aside.items() if until <= now]:
-                del self._aside[address]
-                self._free.append(address)
+            for url in [each for each, until in self._quarantined.items() if until <= now]:
+                del self._quarantined[url]
+                self._free.append(url)
             if self._free:
                 return self._free.popleft()
-            if failed and not self._held and len(failed) == self.size:
-                raise InfrastructureError(f"no machine can be used; the last said: {list(failed.values())[-1]}")
+            if failed and not self._active and len(failed) == self.size:
+                raise InfrastructureError(f"no usable machine; last error: {list(failed.values())[-1]}")
             self._changed.clear()
-            wait_s = max(0.05, min(self._aside.values()) - now) if self._aside else None
+            wait_s = max(0.05, min(self._quarantined.values()) - now) if self._quarantined else None
             try:
                 async with asyncio.timeout(wait_s):
                     await self._changed.wait()
             except TimeoutError:
                 continue
 
-    def _set_aside(self, address: str, error: Exception) -> None:
-        times = self._failures[address] = self._failures.get(address, 0) + 1
-        pause_s = min(MAX_QUARANTINE_S, self._aside_s * 2 ** (times - 1))
-        self._aside[address] = self._clock() + pause_s
-        log.warning("machine.aside", machine=address, seconds=pause_s, error=str(error))
+    def _quarantine(self, url: str, error: Exception) -> None:
+        num_failures = self._failures[url] = self._failures.get(url, 0) + 1
+        pause_s = min(MAX_QUARANTINE_S, self._quarantine_s * 2 ** (num_failures - 1))
+        self._quarantined[url] = self._clock() + pause_s
+        log.warning("machine.quarantined", machine=url, seconds=pause_s, error=str(error))
         self._changed.set()
 
-    def _give_back(self, address: str) -> None:
-        self._free.append(address)
+    def _put_back(self, url: str) -> None:
+        self._free.append(url)
         self._changed.set()
 
     async def release(self, lease: Lease) -> None:
-        """Give a machine back. A second release of the same lease does nothing."""
-        held = self._held.pop(lease.epoch, None)
-        if held is not None:
-            self.book.end(lease.epoch, "released")
+        """Return a machine. Idempotent."""
+        active = self._active.pop(lease.epoch, None)
+        if active is not None:
+            self.lease_store.end(lease.epoch, "released")
             try:
-                await held[1].close()
+                await active[1].close()
             finally:
-                self._give_back(held[0])
+                self._put_back(active[0])
 
     async def close(self) -> None:
-        """Idempotent. The machines stay as they are."""
-        for epoch, (address, desktop) in self._held.items():
-            self.book.end(epoch, "the pool was closed")
+        """Release all machines without changing them. Idempotent."""
+        for epoch, (url, desktop) in self._active.items():
+            self.lease_store.end(epoch, "the pool was closed")
             await desktop.close()
-            self._free.append(address)
-        self._held.clear()
-        self.book.close()
+            self._free.append(url)
+        self._active.clear()
+        self.lease_store.close()
 
 
-async def _closed(desktop: StageableDesktop | None) -> None:
-    """One that was made is closed: its connections would stay open."""
+async def _close(desktop: StageableDesktop | None) -> None:
     if desktop is not None:
         await desktop.close()

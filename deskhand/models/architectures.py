@@ -1,7 +1,7 @@
-"""Published architectures as plain numbers. Invariant: what stands here is what the checkpoint's own config.json says.
+"""Architectures of published checkpoints, so that estimates and benchmarks need no download.
 
-With these a plan or a benchmark needs no download: `values_of("Qwen/Qwen3-VL-4B-Instruct")` is its config.json without what does
-not shape a tensor. Sources: the config.json files of the named checkpoints on the Hugging Face hub.
+Used by `recipes.plan` and benchmarks: `values_of("Qwen/Qwen3-VL-4B-Instruct")` returns the parts of its
+config.json that determine tensor shapes. Source: the config.json files of the checkpoints on the Hugging Face hub.
 """
 
 from __future__ import annotations
@@ -91,23 +91,22 @@ PUBLISHED: dict[str, dict[str, Any]] = {
 }
 
 AREAS = {"qwen3_vl": (65536, 16_777_216), "qwen2_5_vl": (3136, 12_845_056)}
-"""Least and most pixels of a prepared image, from the published preprocessor_config.json of each family."""
-
+"""Minimum and maximum pixels of a prepared image, from each family's preprocessor_config.json."""
 
 _DEPTHS = ("num_hidden_layers", "depth")
 _SIZES = {
     "text_config": (
-        "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"
+        "vocab_size", "hidden_size", "intermediate_size",
+        "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
     ),
     "vision_config": ("depth", "hidden_size", "num_heads", "patch_size", "spatial_merge_size"),
 }  # fmt: skip
 
 
 def values_of(source: str) -> dict[str, Any]:
-    """config.json of "tiny", of a checkpoint folder, of a name in `PUBLISHED`, or of another hub name (fetched).
+    """Return config.json of "tiny", a checkpoint folder, a name in `PUBLISHED`, or another hub id (downloaded).
 
-    The text model's values are under "text_config" in all of them. Raises `ConfigError` when there is none, or none of a model that
-    Deskhand trains.
+    The text model's values are always under "text_config". Raises `ConfigError` if it is missing or unsupported.
     """
     if source in PUBLISHED and not Path(source).is_dir():
         return PUBLISHED[source]
@@ -118,29 +117,29 @@ def values_of(source: str) -> dict[str, Any]:
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{file}: missing or unreadable; name a complete checkpoint folder") from error
+        raise ConfigError(f"{file}: missing or unreadable; choose a complete checkpoint folder") from error
     if not isinstance(values, dict):
-        raise ConfigError(f"{file}: it holds no settings of a model; name a complete checkpoint folder")
+        raise ConfigError(f"{file}: not a model config; choose a complete checkpoint folder")
     values = values if "text_config" in values else {**values, "text_config": values}
     _check(values, file)
     return values
 
 
 def _check(values: dict[str, Any], file: Path) -> None:
-    """Raise `ConfigError` unless the sizes from which everything follows are there, and are sizes."""
+    """Raise `ConfigError` for an unsupported model type or an invalid size."""
     if values.get("model_type") not in AREAS:
-        raise ConfigError(f"{file}: model_type is {values.get('model_type')!r}; Deskhand trains {' and '.join(AREAS)}")
+        raise ConfigError(f"{file}: model_type must be {' or '.join(AREAS)}, got {values.get('model_type')!r}")
     for section, names in _SIZES.items():
         for name in names:
             found = values[section].get(name) if isinstance(values.get(section), dict) else None
             if not isinstance(found, int) or not 0 < found <= (1000 if name in _DEPTHS else 10**8):
                 raise ConfigError(
-                    f"{file}: {section}.{name} is {found!r}, which is no size of a model; name a complete checkpoint folder"
+                    f"{file}: {section}.{name} must be a valid size, got {found!r}; use a complete checkpoint"
                 )
 
 
 def preprocessing_of(source: str) -> tuple[int, int]:
-    """(least, most) pixels of a prepared image. Raises `ConfigError` when the checkpoint does not say."""
+    """Return (minimum, maximum) pixels of a prepared image. Raises `ConfigError` if they are missing."""
     if source in PUBLISHED and not Path(source).is_dir():
         return AREAS[PUBLISHED[source]["model_type"]]
     folder = checkpoint_folder(source)
@@ -148,15 +147,15 @@ def preprocessing_of(source: str) -> tuple[int, int]:
         return preprocessing_of(base)
     file = folder / "preprocessor_config.json"
     try:
-        given = json.loads(file.read_text(encoding="utf-8"))
-        size = given.get("size") or {}
-        return size.get("shortest_edge") or given["min_pixels"], size.get("longest_edge") or given["max_pixels"]
+        config = json.loads(file.read_text(encoding="utf-8"))
+        size = config.get("size") or {}
+        return size.get("shortest_edge") or config["min_pixels"], size.get("longest_edge") or config["max_pixels"]
     except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"{file}: missing, or without a size; name a complete checkpoint folder") from error
+        raise ConfigError(f"{file}: missing or without a size; choose a complete checkpoint folder") from error
 
 
 def build(values: dict[str, Any]) -> Any:
-    """A model of that architecture, made wherever the caller's `torch.device` context says (meta: shapes without memory)."""
+    """Build a model of that architecture on the current `torch.device` (meta: shapes without memory)."""
     import transformers
 
     from deskhand.models.patch_embed import embed_patches_by_product
@@ -166,10 +165,10 @@ def build(values: dict[str, Any]) -> Any:
         "qwen2_5_vl": (transformers.Qwen2_5_VLConfig, transformers.Qwen2_5_VLForConditionalGeneration),
     }
     if values.get("model_type") not in kinds:
-        raise ConfigError(f"model_type is {values.get('model_type')!r}; Deskhand trains qwen3_vl and qwen2_5_vl")
-    configuration, kind = kinds[values["model_type"]]
-    made: Any = configuration(**{name: value for name, value in values.items() if name != "model_type"})
-    made._attn_implementation = "sdpa"
-    model = kind(made)
+        raise ConfigError(f"model_type: must be qwen3_vl or qwen2_5_vl, got {values.get('model_type')!r}")
+    config_class, model_class = kinds[values["model_type"]]
+    config: Any = config_class(**{name: value for name, value in values.items() if name != "model_type"})
+    config._attn_implementation = "sdpa"
+    model = model_class(config)
     embed_patches_by_product(model)
     return model.eval()

@@ -1,11 +1,13 @@
-"""Ids, spans and pixels to hidden states. Invariant: this is the only place that does it, so engine and trainer cannot disagree.
+"""Forward pass: ids, spans and pixels to hidden states. Used by `engines.hf` and by the trainer.
 
-A *row* is a token sequence with expanded placeholders and the spans of its images. Rows are padded on the right: real tokens
-never see padding under a causal mask, so no mask is needed. Images are taken by hash: one that occurs in several
-places of a batch is encoded once and its features are placed at every occurrence. The decoder layers are called directly;
-`tests/models/test_forward.py` holds them equal to the checkpoint's own forward pass.
+A *row* is a token sequence with expanded placeholders and the spans of its images. Rows are padded on the right, so
+causal attention needs no padding mask. Images are identified by hash: an image that occurs several times in a batch is
+encoded once. Decoder layers are called directly; `tests/models/test_forward.py` compares them with the checkpoint's own
+forward pass.
 
 Dimensions: B rows, T tokens, H hidden size, N image tokens, W rows of logits, V vocabulary.
+
+Invariant: engine and trainer both use this module, so they compute the same values.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from deskhand.types import ImageSpan, PreparedImage
 
 
 class ModelSequence(Protocol):
-    """A `Prompt`, a recorder `Sequence` or anything else with ids and spans."""
+    """A `Prompt`, a recorder `Sequence` or any other object with ids and spans."""
 
     @property
     def token_ids(self) -> tuple[int, ...]: ...
@@ -37,7 +39,7 @@ class ModelSequence(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelInputs:
-    """A batch, on the model's device. Unique images are in the order of their first occurrence."""
+    """A batch on the model's device. Unique images are in order of first occurrence."""
 
     input_ids_BT: Tensor
     """int64; 0 where padded."""
@@ -55,16 +57,16 @@ class ModelInputs:
     placeholder_index_N: Tensor
     """Indices of the placeholders in the flattened (B*T) batch."""
     feature_index_N: Tensor
-    """For each placeholder the row of the concatenated features of the unique images."""
+    """For each placeholder its row in the concatenated features of the unique images."""
 
 
 def unwrap(model: Any) -> Any:
-    """The `...ForConditionalGeneration` inside an adapter wrapper (adapters are applied in place), or the model itself."""
+    """Return the `...ForConditionalGeneration` model inside a peft wrapper, or the model itself."""
     return model.get_base_model() if hasattr(model, "get_base_model") else model
 
 
 def check_row(row: ModelSequence, images: Mapping[str, PreparedImage], image_token_id: int) -> None:
-    """Raise `RecordError("placeholders")` unless the placeholders of a row are exactly those of its images."""
+    """Raise `RecordError("placeholders")` if the placeholders of a row are not exactly those of its images."""
     covered = 0
     end = 0
     for span in row.spans:
@@ -87,10 +89,11 @@ def check_row(row: ModelSequence, images: Mapping[str, PreparedImage], image_tok
 def positions(
     length: int, spans: Iterable[ImageSpan], images: Mapping[str, PreparedImage], merge_size: int
 ) -> tuple[np.ndarray, int]:
-    """Three-dimensional rotary positions int64[3, length] of a row, and the position of the token that follows it.
+    """Return the rotary positions int64[3, length] of a row, and the position of the following token.
 
-    Text advances all three by one a token; an image's tokens lie on its (t, h, w) grid from the current position on, and the
-    text after it starts at the position plus the longer side (Qwen2-VL, arXiv:2409.12191, section 2.1).
+    Text advances all three dimensions by one per token. An image's tokens are on its (t, h, w) grid from the current
+    position on; the text after it starts at that position plus the longer side (Qwen2-VL, arXiv:2409.12191, section
+    2.1).
     """
     positions_3T = np.empty((3, length), dtype=np.int64)
     index = position = 0
@@ -108,7 +111,7 @@ def positions(
 
 
 def check_positions(model: Any) -> None:
-    """Raise `ConfigError` unless `positions` gives a row with two images what the checkpoint's own code gives it."""
+    """Raise `ConfigError` if `positions` differs from transformers for a row with two images."""
     core = unwrap(model)
     image_id, merge = core.config.image_token_id, core.config.vision_config.spatial_merge_size
     grids = ((1, 2 * merge, 3 * merge), (1, 4 * merge, merge))
@@ -120,23 +123,21 @@ def check_positions(model: Any) -> None:
         spans.append(ImageSpan(len(ids), image.tokens, name))
         ids += [image_id] * image.tokens + [0] * 2
     ids_1T = torch.tensor([ids])
-    theirs, _ = core.model.get_rope_index(
+    expected, _ = core.model.get_rope_index(
         ids_1T,
         mm_token_type_ids=(ids_1T == image_id).int(),
         image_grid_thw=torch.tensor(grids),
         attention_mask=torch.ones_like(ids_1T),
     )
-    ours, _ = positions(len(ids), spans, images, merge)
-    if not np.array_equal(theirs[:, 0].numpy(), ours):
-        raise ConfigError(
-            "rotary positions of images differ from those of transformers; install the version that is pinned"
-        )
+    found, _ = positions(len(ids), spans, images, merge)
+    if not np.array_equal(expected[:, 0].numpy(), found):
+        raise ConfigError("transformers: rotary positions of images differ; install the pinned version")
 
 
 def collate(
     rows: Sequence[ModelSequence], images: Mapping[str, PreparedImage], model: Any, *, pixels: bool = True
 ) -> ModelInputs:
-    """Make a batch of rows, with or without the pixels of its images. Raises `RecordError` when placeholders and images differ."""
+    """Build a batch of rows, with or without pixels. Raises `RecordError` if placeholders and images differ."""
     core = unwrap(model)
     image_token_id, merge_size = core.config.image_token_id, core.config.vision_config.spatial_merge_size
     device = core.lm_head.weight.device
@@ -178,7 +179,7 @@ def collate(
 
 
 def stack_images(images: Sequence[PreparedImage], device: Any) -> tuple[Tensor | None, Tensor | None]:
-    """Pixels and grids of images as the vision tower takes them; (None, None) without images."""
+    """Return pixels and grids for the vision tower; (None, None) without images."""
     if not images:
         return None, None
     pixels = join_pixels(images)
@@ -187,31 +188,27 @@ def stack_images(images: Sequence[PreparedImage], device: Any) -> tuple[Tensor |
 
 
 def join_pixels(images: Sequence[PreparedImage]) -> Tensor:
-    """The patches of the images, one image after the other: float32[patches, patch values]."""
+    """Return the concatenated patches of the images, float32[patches, patch values]."""
     rows = sum(len(image.pixel_values) for image in images)
     joined = torch.empty((rows, *images[0].pixel_values.shape[1:]), dtype=torch.float32)
     end = 0
-    for (
-        image
-    ) in images:  # one after the other: an image's values may be made here, and are dropped when they are copied
+    for image in images:  # one by one, because values may be computed lazily and are freed after the copy
         start, end = end, end + len(image.pixel_values)
         joined.numpy()[start:end] = np.asarray(image.pixel_values)
     return joined
 
 
 def _check_pixels(images: Sequence[PreparedImage], pixels: Tensor) -> None:
-    """Raise `RecordError("pixels")` unless each image's patches are those that were prepared for it."""
+    """Raise `RecordError("pixels")` if an image's patches differ from those first prepared for it."""
     end = 0
     for image in images:
         start, end = end, end + math.prod(image.grid_thw)
         if image.checksum is not None and not image.checksum.matches(pixels[start:end].numpy()):
-            raise RecordError(
-                "pixels", f"the patches at {start} are not those that were prepared for image {image.sha256[:12]}"
-            )
+            raise RecordError("pixels", f"the patches at {start} are not those prepared for image {image.sha256[:12]}")
 
 
 def encode_images(model: Any, pixel_values: Tensor, image_grid_thw: Tensor) -> tuple[Tensor, ...]:
-    """Features of the images, one after the other: the embeddings [N, H], then one [N, H] per DeepStack layer (Qwen3-VL)."""
+    """Return concatenated image features: embeddings [N, H], then one [N, H] per DeepStack layer (Qwen3-VL)."""
     output = unwrap(model).model.get_image_features(pixel_values, image_grid_thw, return_dict=True)
     deepstack = getattr(output, "deepstack_features", None) or ()
     return (torch.cat(output.pooler_output), *(torch.cat(layer) for layer in deepstack))
@@ -227,12 +224,14 @@ def forward_decoder(
     cache: Any = None,
     recompute: bool = False,
 ) -> Tensor:
-    """Run the language model; hidden states after the last norm, [B, T, H].
+    """Run the language model and return the hidden states after the last norm, [B, T, H].
 
-    `features`: for every placeholder in `placeholder_index_N` (flattened B*T index) its embedding and DeepStack features [N, H].
-    `mask`: bool[B, 1, T, keys], True where a token may look; None means causal. `cache`: an object whose
-    `update(key, value, layer)` returns all keys and values to attend to. `recompute`: keep no activations inside of a layer for the
-    backward pass, but run the layer again there (arXiv:1604.06174).
+    Args:
+        features: Embeddings and DeepStack features [N, H] of the placeholders.
+        placeholder_index_N: Indices of the placeholders in the flattened (B*T) batch.
+        mask: bool[B, 1, T, keys], True where a token may attend; None means causal.
+        cache: Object whose `update(key, value, layer)` returns all keys and values to attend to.
+        recompute: Recompute each layer in the backward pass instead of storing activations (arXiv:1604.06174).
     """
     text = unwrap(model).model.language_model
     hidden_BTH = text.embed_tokens(input_ids_BT)
@@ -241,15 +240,15 @@ def forward_decoder(
     rotary = text.rotary_emb(hidden_BTH, position_ids_3BT)
     for index, layer in enumerate(text.layers):
         run = partial(layer, position_embeddings=rotary, attention_mask=mask, past_key_values=cache)
-        again = recompute and torch.is_grad_enabled()
-        hidden_BTH = checkpoint(run, hidden_BTH, use_reentrant=False) if again else run(hidden_BTH)
+        use_checkpoint = recompute and torch.is_grad_enabled()
+        hidden_BTH = checkpoint(run, hidden_BTH, use_reentrant=False) if use_checkpoint else run(hidden_BTH)
         if index + 1 < len(features) and placeholder_index_N is not None:
             hidden_BTH = _place(hidden_BTH, placeholder_index_N, features[index + 1], replace=False)
     return text.norm(hidden_BTH)
 
 
 def _place(hidden_BTH: Tensor, index_N: Tensor, features_NH: Tensor, *, replace: bool) -> Tensor:
-    """Put features at, or add them to, the placeholders of a batch."""
+    """Replace the placeholders of a batch by features, or add features to them."""
     flat = hidden_BTH.reshape(-1, hidden_BTH.shape[-1])
     features_NH = features_NH.to(flat.dtype)
     flat = flat.index_copy(0, index_N, features_NH) if replace else flat.index_add(0, index_N, features_NH)
@@ -257,7 +256,7 @@ def _place(hidden_BTH: Tensor, index_N: Tensor, features_NH: Tensor, *, replace:
 
 
 def hidden_states(model: Any, inputs: ModelInputs) -> Tensor:
-    """Final hidden states [B, T, H] of a batch; differentiable in all weights. Each unique image is encoded once."""
+    """Return the final hidden states [B, T, H] of a batch, differentiable in all weights."""
     features: tuple[Tensor, ...] = ()
     if inputs.pixel_values is not None and inputs.image_grid_thw is not None:
         unique = encode_images(model, inputs.pixel_values, inputs.image_grid_thw)
@@ -266,7 +265,7 @@ def hidden_states(model: Any, inputs: ModelInputs) -> Tensor:
 
 
 def log_softmax(logits_WV: Tensor, temperature: float, banned_ids: Sequence[int]) -> Tensor:
-    """float32 log-probs [W, V] of logits divided by the temperature (0 counts as 1), banned ids removed."""
+    """Return float32 log-probs [W, V] of logits divided by the temperature (0 counts as 1), without banned ids."""
     logits_WV = logits_WV.float()
     if banned_ids:
         banned = torch.tensor(list(banned_ids), device=logits_WV.device)

@@ -1,9 +1,9 @@
-"""Checkpoints in. Invariant: a checkpoint that loads is complete and agrees with itself; anything else is one `ConfigError`.
+"""Loading of checkpoints. Used by the recipes and the trainer; start with `load`.
 
-`load` takes an ordinary Hugging Face folder (config.json, tokenizer.json, tokenizer_config.json, preprocessor_config.json,
-model.safetensors or its shards), a folder with adapters of peft (they are merged into the base model that it names), a hub id, or
-"tiny" for the policy in the box. Qwen3-VL and Qwen2.5-VL go the same way, and
-no image library but Pillow is needed. Torch and transformers are imported when `load` is called, not before.
+`load` accepts a Hugging Face folder (config.json, tokenizer.json, tokenizer_config.json, preprocessor_config.json,
+model.safetensors or its shards), a folder with a peft adapter (merged into its base model), a hub id, or "tiny" for the
+bundled policy. Both Qwen3-VL and Qwen2.5-VL need only Pillow for images. Torch and transformers are imported lazily. An
+incomplete or inconsistent checkpoint is a `ConfigError`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _HUB_PATTERNS = ("*.json", "*.jinja", "*.safetensors")
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A checkpoint in memory. `model` is in eval mode; its parameters ask for gradients as transformers leaves them."""
+    """A checkpoint in memory. `model` is in eval mode; its parameters require gradients."""
 
     model: Any
     """`Qwen3VLForConditionalGeneration` or `Qwen2_5_VLForConditionalGeneration`."""
     tokenizer: PreTrainedTokenizerFast
     image_processor: Any
-    """The Qwen2-VL image processor of Pillow, built from preprocessor_config.json."""
+    """Pillow-based Qwen2-VL image processor, from preprocessor_config.json."""
     family: Family
     source: str
 
     @property
     def image_token_id(self) -> int:
-        """Id of the placeholder that stands for one image token."""
+        """Id of the image placeholder."""
         return self.model.config.image_token_id
 
     @property
@@ -53,11 +53,15 @@ class LoadedModel:
 def load(source: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedModel:
     """Load a checkpoint folder, a hub id or "tiny".
 
-    `dtype`: one of float32, bfloat16, float16. `device`: a torch device name. Raises `ConfigError` naming the file and the
-    mend when a file is missing or unreadable, the architecture is another, or the parts disagree with each other.
+    Args:
+        dtype: float32, bfloat16 or float16.
+        device: Torch device name.
+
+    Raises:
+        ConfigError: A file is missing or unreadable, the architecture is unsupported, or the parts are inconsistent.
     """
     if dtype not in DTYPES:
-        raise ConfigError(f"dtype {dtype!r}: write one of {', '.join(DTYPES)}")
+        raise ConfigError(f"dtype: must be one of {', '.join(DTYPES)}, got {dtype!r}")
     folder = checkpoint_folder(source)
     base = adapter_base(folder)
     if base is not None:
@@ -74,14 +78,13 @@ def load(source: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedM
     return LoadedModel(model, tokenizer, image_processor, family, source)
 
 
-def load_processors(source: str, *, sees: bool = True) -> tuple[PreTrainedTokenizerFast, Any]:
-    """Tokenizer and image processor of a source, without its weights. Raises `ConfigError` as `load`.
+def load_processors(source: str, *, needs_images: bool = True) -> tuple[PreTrainedTokenizerFast, Any]:
+    """Load tokenizer and image processor without the weights. Raises `ConfigError` like `load`.
 
-    A checkpoint without vision (`sees` False) need not have a preprocessor_config.json; the processor is then the family's own and
-    nothing is to be asked of it.
+    With `needs_images` False, preprocessor_config.json is optional; the default processor is then unusable.
     """
     folder = checkpoint_folder(source)
-    if sees or (folder / "preprocessor_config.json").is_file():
+    if needs_images or (folder / "preprocessor_config.json").is_file():
         return _processing(folder)
     return _tokenizer(folder), _processor_class()()
 
@@ -109,12 +112,10 @@ def _tokenizer(folder: Path) -> PreTrainedTokenizerFast:
 
 
 def _processor_class() -> Any:
-    """The image processor that needs Pillow alone, under the name that this transformers gives it."""
+    """Return the Pillow-based image processor, whose name depends on the version of transformers."""
     try:
         from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-    except (
-        ModuleNotFoundError
-    ):  # before it had a module of its own; transformers 5.3, which AReaL 1.0.4 asks for, is the last
+    except ModuleNotFoundError:  # transformers up to 5.3, which AReaL 1.0.4 requires
         from transformers.models.qwen2_vl.image_processing_qwen2_vl import Qwen2VLImageProcessor
 
         return Qwen2VLImageProcessor
@@ -122,25 +123,25 @@ def _processor_class() -> Any:
 
 
 def adapter_base(folder: Path) -> str | None:
-    """The base model of a folder of adapters; None when the folder is a whole checkpoint."""
+    """Return the base model of an adapter folder; None for a full checkpoint."""
     if (folder / "config.json").is_file() or not (folder / ADAPTER_CONFIG).is_file():
         return None
     base = _read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
-        raise ConfigError(
-            f"{folder / ADAPTER_CONFIG}: base_model_name_or_path is missing; say there which model the adapters are for"
-        )
+        raise ConfigError(f"{folder / ADAPTER_CONFIG}: base_model_name_or_path is missing; set the base model")
     return base
 
 
 def quiet_bitsandbytes() -> None:
-    """Call it before peft is imported, which imports bitsandbytes: that tells everyone with a newer processor to install a package
-    which downloads code when it is imported; without it the library computes the same."""
+    """Silence a warning that bitsandbytes logs on newer CPUs; call it before importing peft.
+
+    The warning recommends a package that downloads code on import and changes no results.
+    """
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 
 
 def _merged(base: LoadedModel, folder: Path, source: str) -> LoadedModel:
-    """The base model with the adapters of `folder` merged in."""
+    """Merge the adapter in `folder` into its base model."""
     quiet_bitsandbytes()
     try:
         from peft import PeftModel
@@ -148,7 +149,7 @@ def _merged(base: LoadedModel, folder: Path, source: str) -> LoadedModel:
         model: Any = PeftModel.from_pretrained(base.model, str(folder)).merge_and_unload()
     except Exception as error:
         raise ConfigError(
-            f"{folder}: the adapters do not fit {base.source} ({_line(error)}); name their own base model"
+            f"{folder}: the adapter does not fit {base.source} ({_line(error)}); set its own base model"
         ) from error
     for parameter in model.parameters():
         parameter.requires_grad_(True)
@@ -156,7 +157,7 @@ def _merged(base: LoadedModel, folder: Path, source: str) -> LoadedModel:
 
 
 def check_checkpoint(source: str) -> tuple[Path, Family]:
-    """The folder and the family of a source whose files are all there; quick, no tensor is read. Raises `ConfigError` as `load`."""
+    """Check that all files exist and return folder and family. Reads no tensors; raises `ConfigError` like `load`."""
     folder = checkpoint_folder(source)
     base = adapter_base(folder)
     if base is not None:
@@ -165,44 +166,40 @@ def check_checkpoint(source: str) -> tuple[Path, Family]:
     _weight_files(folder)
     _read_json(folder / "preprocessor_config.json")
     if not (folder / "tokenizer.json").is_file():
-        raise ConfigError(f"{folder / 'tokenizer.json'}: not there; save the checkpoint with its fast tokenizer")
+        raise ConfigError(f"{folder / 'tokenizer.json'}: missing; save the checkpoint with its fast tokenizer")
     return folder, family
 
 
 def checkpoint_folder(source: str) -> Path:
-    """The local folder of a source; a hub id is fetched into the hub's own cache. Raises `ConfigError` when there is none."""
+    """Return the local folder of a source; hub ids are downloaded into the hub's cache. Raises `ConfigError`."""
     if source == "tiny":
         if not (TINY_FOLDER / "config.json").is_file():
-            raise ConfigError(
-                f"{TINY_FOLDER / 'config.json'}: not there; install the package again, its weights are part of it"
-            )
+            raise ConfigError(f"{TINY_FOLDER / 'config.json'}: missing; install the package again")
         return TINY_FOLDER
     folder = Path(source).expanduser()
     if folder.is_dir():
         return folder
     if folder.exists():
-        raise ConfigError(f"{source}: a file; name the checkpoint's folder")
+        raise ConfigError(f"{source}: is a file; use the checkpoint's folder")
     if source.count("/") != 1 or source.startswith((".", "/", "~")):
-        raise ConfigError(f"{source}: no such folder; name a checkpoint folder, a hub id (owner/name) or tiny")
+        raise ConfigError(f"{source}: no such folder; use a checkpoint folder, a hub id (owner/name) or tiny")
     from huggingface_hub import snapshot_download
 
     try:
         return Path(snapshot_download(source, allow_patterns=list(_HUB_PATTERNS)))
     except Exception as error:
-        raise ConfigError(f"{source}: neither a local folder nor fetched from the hub ({_line(error)})") from error
+        raise ConfigError(f"{source}: no local folder, and the download failed ({_line(error)})") from error
 
 
 def _family(folder: Path, config: dict[str, Any]) -> Family:
     found = config.get("model_type")
     if found == "qwen3_vl" or found == "qwen2_5_vl":
         return found
-    raise ConfigError(
-        f"{folder / 'config.json'}: model_type is {found!r}; Deskhand loads qwen3_vl and qwen2_5_vl checkpoints"
-    )
+    raise ConfigError(f"{folder / 'config.json'}: model_type must be qwen3_vl or qwen2_5_vl, got {found!r}")
 
 
 def _weight_files(folder: Path) -> None:
-    """Check that the weights are there and open as safetensors."""
+    """Check that the weights exist and open as safetensors."""
     from safetensors import SafetensorError, safe_open
 
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
@@ -212,10 +209,10 @@ def _weight_files(folder: Path) -> None:
         names = set(_read_json(index).get("weight_map", {}).values())
         files = [folder / name for name in sorted(names)]
     else:
-        raise ConfigError(f"{single}: not there; save the checkpoint with safetensors weights")
+        raise ConfigError(f"{single}: missing; save the checkpoint with safetensors weights")
     for file in files:
         if not file.is_file():
-            raise ConfigError(f"{file}: named in {index.name} but not there; finish the download")
+            raise ConfigError(f"{file}: listed in {index.name} but missing; finish the download")
         try:
             with safe_open(file, framework="np"):
                 pass
@@ -226,9 +223,9 @@ def _weight_files(folder: Path) -> None:
 
 
 def tensors_of(folder: Path, like: LoadedModel) -> dict[str, Any]:
-    """The weights of a checkpoint folder by the names that they have in the model of `like`; the folder needs no tokenizer.
+    """Return the weights of a checkpoint folder by the names in the model of `like`; the folder needs no tokenizer.
 
-    Raises `ConfigError` when they are not all there or have other shapes.
+    Raises `ConfigError` if some are missing or have other shapes.
     """
     dtype = str(next(like.model.parameters()).dtype).removeprefix("torch.")
     return dict(_model(folder, like.family, dtype, "cpu").state_dict())
@@ -240,9 +237,9 @@ def _check_device(device: str) -> None:
     try:
         kind = torch.device(device).type
     except RuntimeError as error:
-        raise ConfigError(f"device {device!r}: not a torch device; write cpu or cuda:0") from error
+        raise ConfigError(f"device {device!r}: not a torch device; use cpu or cuda:0") from error
     if kind == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device {device!r}: this machine has no CUDA device that torch can use; write cpu")
+        raise ConfigError(f"device {device!r}: no CUDA device is available; use cpu")
 
 
 def _model(folder: Path, family: Family, dtype: str, device: str) -> Any:
@@ -287,7 +284,7 @@ def _model(folder: Path, family: Family, dtype: str, device: str) -> Any:
 def _check_agreement(
     folder: Path, config: Any, tokenizer: Any, image_processor: Any, preprocessing: dict[str, Any]
 ) -> None:
-    """The tokenizer's placeholder and the preprocessor's patches must be those that the model was built for."""
+    """Check that tokenizer and preprocessor match the model's config."""
     vision = config.vision_config
     for key, expected in (
         ("patch_size", vision.patch_size),
@@ -296,16 +293,16 @@ def _check_agreement(
     ):
         if getattr(image_processor, key) != expected:
             file, found = folder / "preprocessor_config.json", preprocessing.get(key)
-            raise ConfigError(f"{file}: {key} is {found}, config.json says {expected}; make them equal")
+            raise ConfigError(f"{file}: {key} must be {expected} as in config.json, got {found}")
     file = folder / "tokenizer.json"
     placeholder = tokenizer.convert_tokens_to_ids("<|image_pad|>")
     if placeholder != config.image_token_id:
         raise ConfigError(
-            f"{file}: <|image_pad|> is id {placeholder}, config.json says {config.image_token_id}; make them equal"
+            f"{file}: <|image_pad|> must have id {config.image_token_id} as in config.json, got {placeholder}"
         )
     if len(tokenizer) > (size := config.text_config.vocab_size):
         raise ConfigError(
-            f"{file}: {len(tokenizer)} ids, config.json has vocab_size {size}; use the tokenizer of these weights"
+            f"{file}: {len(tokenizer)} ids exceed vocab_size {size} of config.json; use the tokenizer of these weights"
         )
 
 
@@ -313,7 +310,7 @@ def _read_json(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
-        raise ConfigError(f"{file}: not there; name a complete checkpoint folder") from error
+        raise ConfigError(f"{file}: missing; use a complete checkpoint folder") from error
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ConfigError(f"{file}: unreadable ({_line(error)}); download or export it again") from error
     if not isinstance(content, dict):
@@ -322,6 +319,6 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 def _line(error: Exception) -> str:
-    """The first line of an error's text, short."""
+    """Return the first line of an error's text, shortened."""
     text = str(error).strip() or type(error).__name__
     return text.splitlines()[0][:200]

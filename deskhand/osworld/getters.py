@@ -164,7 +164,7 @@ class GetterReader:
         return _select_files(getter, [(named(name), await self._file(path)) for path, name in _pairs(getter)])
 
     async def _cloud_file(self, getter: osworld_getters.FileGetter) -> Read:
-        return _select_files(getter, [(name, self._runner.cache.data_of(path)) for path, name in _pairs(getter)])
+        return _select_files(getter, [(name, self._runner.cache.read(path)) for path, name in _pairs(getter)])
 
     async def _step_output(self, getter: osworld_getters.StepOutputGetter) -> Read:
         if getter.path not in self._runner.outputs:

@@ -120,7 +120,7 @@ def score_with_own_metrics(requests: Sequence[MetricRequest], conj: str) -> Metr
     scores: list[float] = []
     for request in requests:
         result, expected = _by_value(request.result), _by_value(request.expected)
-        scores.append(osworld_metrics.score_apart(request.metric, result, expected, dict(request.options)))
+        scores.append(osworld_metrics.score_in_subprocess(request.metric, result, expected, dict(request.options)))
         if len(requests) > 1 and scores[-1] == (1.0 if conj == "or" else 0.0):
             return MetricResult(scores[-1], tuple(scores))
     return MetricResult(max(scores) if conj == "or" else sum(scores) / len(scores), tuple(scores))

@@ -97,7 +97,7 @@ class SetupRunner:
         match step:
             case osworld_setup_steps.DownloadStep(parameters=parameters):
                 for file in parameters.files:
-                    await self._upload(file.path, await asyncio.to_thread(self.cache.data_of, file.url))
+                    await self._upload(file.path, await asyncio.to_thread(self.cache.read, file.url))
             case osworld_setup_steps.UploadStep(parameters=parameters):
                 for file in parameters.files:
                     await self._upload(file.path, await asyncio.to_thread(self.cache.upload, file.local_path))

@@ -31,7 +31,7 @@ from deskhand.tasks.end_state import EndState
 from deskhand.tasks.formats import osworld
 from deskhand.tasks.formats.file_cache import FileCache
 from deskhand.tasks.formats.osworld import JsonTask
-from deskhand.tasks.task import CheckResult, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import CheckResult, Rect, Task
 
 SUITE = "osworld"
 SCREEN = (1920, 1080)
@@ -48,7 +48,7 @@ class OsworldRunner:
         self._task, self._template, self._cache, self._evaluators = task, template, cache, evaluators
         self._runners: weakref.WeakKeyDictionary[StageableDesktop, SetupRunner] = weakref.WeakKeyDictionary()
 
-    async def set_up(self, desktop: StagedDesktopLike) -> None:
+    async def set_up(self, desktop: StageableDesktop) -> None:
         """Run the set-up steps on a fresh desktop. Raises `InfrastructureError`."""
         if (before := self._runners.pop(desktop, None)) is not None:
             await before.client.close()
@@ -56,7 +56,7 @@ class OsworldRunner:
         await setup_runner.set_up(self._task.config)
         await desktop.observe()
 
-    async def verdict(self, desktop: StagedDesktopLike, *, failed: bool) -> Verdict:
+    async def verdict(self, desktop: StageableDesktop, *, failed: bool) -> Verdict:
         """Score the end state. Raises `EvaluatorError` and `InfrastructureError`."""
         if isinstance(desktop, EndState):
             setup_runner = SavedStageRunner(desktop, (self._template.width, self._template.height), self._cache)
@@ -96,15 +96,15 @@ def task_of(
     runner = OsworldRunner(task, template, cache, evaluators)
     no_oracle = "" if task.infeasible else "OSWorld task files contain no solution"
 
-    async def check(desktop: StagedDesktopLike) -> CheckResult:
+    async def check(desktop: StageableDesktop) -> CheckResult:
         return (await runner.verdict(desktop, failed=False)).check
 
-    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         if no_oracle:
             raise ConfigError(f"OSWorld task {task.id}: {no_oracle}")
         yield [Fail()]
 
-    async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
+    async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
         return None, []
 
     return Task(

@@ -143,10 +143,10 @@ async def run_training_loop(
     config: Config,
     run: Run,
     pool: DesktopPoolProtocol,
-    progress: Callable[[StepReport], None],
-    alarmed: Callable[[Alert], None] | None = None,
+    on_step: Callable[[StepReport], None],
+    on_alert: Callable[[Alert], None] | None = None,
 ) -> None:
-    """Train `run` up to its last step, from its last checkpoint if it has one. `progress` is told of every step, `alarmed` of what
+    """Train `run` up to its last step, from its last checkpoint if it has one. `on_step` is called after every step, `on_alert` for what
     is wrong between two. The settings must be trainable (`Config.untrainable`)."""
     if config.tracking.wandb:
         run.track(
@@ -190,8 +190,8 @@ async def run_training_loop(
             checkpoint_folder(config.model),
             train_task_factory(suite, config.seed),
             seed=config.seed,
-            progress=progress,
-            alarmed=alarmed,
+            on_step=on_step,
+            on_alert=on_alert,
             evaluate=held_out if evaluation.num_episodes else None,
         )
         try:

@@ -195,7 +195,9 @@ async def run_evaluation(
         on_progress(done, total, successes, lost)
 
     with frozen_gc():
-        return await evaluate(run, name, tasks, runner, concurrency, repeats=samples_per_task, ended=ended, seed=seed)
+        return await evaluate(
+            run, name, tasks, runner, concurrency, samples_per_task=samples_per_task, on_result=ended, seed=seed
+        )
 
 
 async def evaluate_policy(

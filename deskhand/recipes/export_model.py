@@ -205,7 +205,7 @@ def _seeds(rows: list[EpisodeRow]) -> str:
 
 
 def _unscored(report: EvalReport) -> str:
-    lost = sum(report.unscored.values())
+    lost = sum(report.errored.values())
     return f"{lost} had no score and do not count." if lost else "None was without a score."
 
 

@@ -26,6 +26,7 @@ from deskhand.recipes.assemble import SEEDS_PER_RUN, open_run_pool
 from deskhand.recipes.concurrency import train_concurrency
 from deskhand.recipes.evaluate import PolicySpec, open_runner, run_evaluation
 from deskhand.recipes.progress_listener import ProgressListener
+from deskhand.recipes.step_report import SCHEMA_VERSION
 from deskhand.recipes.suite import Suite, load_suite, require_oracles
 from deskhand.recorder.chat_template import RewrittenHistory
 from deskhand.recorder.images import ImageCache
@@ -224,11 +225,12 @@ def finetune(config: Config, run: Run, found: Sequence[Demonstration], listener:
         pending.clear()
 
     def report(step: int, loss: float, seconds: float) -> None:
-        entry: dict[str, object] = {"step": step, "loss": loss, "gradient_norm": learner.norm, "elapsed_s": seconds}
+        entry: dict[str, object] = {"schema_version": SCHEMA_VERSION, "step": step, "train/loss": loss}
+        entry |= {"train/grad_norm": learner.norm, "time/elapsed": seconds}
         text = f"update {step}/{settings.total_steps}  loss {loss:.4f}"
         if held:
-            entry["held_out_loss"] = validation_loss(policy, held, images, settings.episodes_per_batch)
-            text += f"  on held-out episodes {entry['held_out_loss']:.4f}"
+            entry["eval/loss"] = validation_loss(policy, held, images, settings.episodes_per_batch)
+            text += f"  on held-out episodes {entry['eval/loss']:.4f}"
         pending.append(entry)
         listener.log(text)
 

@@ -20,6 +20,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from deskhand import registry
 from deskhand.config.schema import SuiteConfig
+from deskhand.desktop.base import StageableDesktop
 from deskhand.desktop.remote.osworld_desktop import OsworldDesktop
 from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.desktop.remote.waa_server import WaaEvaluatorClient
@@ -27,12 +28,12 @@ from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
 from deskhand.osworld import task as osworld_task
 from deskhand.tasks.end_state import EndState
 from deskhand.tasks.formats import openadapt_task, osworld, task_files, waa, waa_task, yaml_schema, yaml_task
-from deskhand.tasks.formats.file_cache import FileCache, addresses_of
+from deskhand.tasks.formats.file_cache import FileCache, urls_of
 from deskhand.tasks.formats.located_yaml import TaskFileError, load_yaml
 from deskhand.tasks.formats.requirements import REQUIREMENT_TEXT, Which, requirements_of
 from deskhand.tasks.formats.yaml_task import SUITE as DESKHAND_SUITE
 from deskhand.tasks.suites import family_registry, miniwob
-from deskhand.tasks.task import Family, StagedDesktopLike, Task, seed_for, split_of
+from deskhand.tasks.task import Family, Task, seed_for, split_of
 
 SCREENS = {"osworld": (1920, 1080), "waa": (1920, 1200), "openadapt": (1920, 1200)}
 """Screen sizes of the benchmarks' own machines, in pixels."""
@@ -89,7 +90,7 @@ def _loaded(settings: str, backend: str) -> Suite:
     if suite.name is not None and not registry.is_builtin("suite", suite.name):
         found = registry.resolve("suite", suite.name)
         return _family_suite(found() if callable(found) else found, suite, f"suite.name: {suite.name}")
-    names = suite.families or (miniwob.names() if suite.name == miniwob.SUITE else family_registry.DEFAULT)
+    names = suite.families or (miniwob.task_names() if suite.name == miniwob.SUITE else family_registry.DEFAULT)
     excluded = suite.exclude
     if suite.name == miniwob.SUITE:
         names, excluded = (
@@ -187,7 +188,7 @@ def _paths(file_format: str, folder: Path) -> dict[str, Path]:
     if file_format in ("osworld", "waa"):
         found = osworld.task_files(folder, osworld.FOLDERS if file_format == "osworld" else waa.FOLDERS)
         return {f"{path.parent.name}/{path.stem}": path for path in found if path.name != "index.json"}
-    files = [path for path in task_files.below([folder]) if path.suffix != ".json"]
+    files = [path for path in task_files.find_task_files([folder]) if path.suffix != ".json"]
     matching = [path for path in files if yaml_schema.is_native(load_yaml(path)) == (file_format == "deskhand")]
     if not matching:
         raise ConfigError(f"suite.path: {folder} contains no task file of format {file_format} (*.yaml)")
@@ -252,7 +253,7 @@ def _loader(file_format: str, suite: SuiteConfig, backend: str) -> Callable[[Pat
 
     def load_waa(path: Path) -> Task:
         evaluator = functools.partial(PerHostEvaluator, port=suite.evaluator_port)
-        return waa_task.task_of(waa.load(path), evaluator, width, height, steps or waa_task.STEPS)
+        return waa_task.task_of(waa.load(path), evaluator, width, height, steps or waa_task.DEFAULT_MAX_STEPS)
 
     def load_openadapt(path: Path) -> Task:
         task = openadapt_task.load_task(path, width, height)
@@ -273,7 +274,7 @@ def _check_requirements(path: Path, task: osworld.JsonTask, backend: str) -> Non
     """Raise `ConfigError` if desktops of this backend lack something; OSWorld's own machines have everything but
     files."""
     cache = FileCache()
-    missing = [address for address in addresses_of(task) if not cache.has(address)]
+    missing = [address for address in urls_of(task) if not cache.has(address)]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise ConfigError(f"{path}: {missing[0]}{more} is not in {cache.folder}; run deskhand tasks prefetch")
@@ -289,7 +290,7 @@ class PerHostEvaluator:
     """Client of the evaluate server on the host of a WAA machine. Implements `waa_task.TaskEvaluator`; each request
     opens a connection, because episodes run in different event loops."""
 
-    def __init__(self, desktop: StagedDesktopLike, port: int) -> None:
+    def __init__(self, desktop: StageableDesktop, port: int) -> None:
         if isinstance(desktop, EndState):
             raise EvaluatorError("WAA's evaluate server reads the live machine, so saved end states cannot be scored")
         if not isinstance(desktop, OsworldDesktop):

@@ -148,11 +148,11 @@ async def run_training(config: Config, run: Run, listener: ProgressListener, beg
     def progress(step: StepReport) -> None:
         nonlocal first_update
         listener.step(step)
-        for alarm in step.alarms:
-            if alarm.metric not in raised:
-                listener.log(f"alarm at step {step.step}: {alarm.line()}")
+        for alert in step.alerts:
+            if alert.metric not in raised:
+                listener.log(f"alert at step {step.step}: {alert.line()}")
         raised.clear()
-        raised.update(alarm.metric for alarm in step.alarms)
+        raised.update(alert.metric for alert in step.alerts)
         if first_update:
             listener.log(f"first update {time.monotonic() - began:.0f} s after the start")
             first_update = False
@@ -204,7 +204,7 @@ async def _train(
     watching = asyncio.create_task(_watch(run, listener))
     try:
         async with limit:
-            await run_training_loop(config, run, pool, progress, lambda alarm: listener.log(f"alarm: {alarm.line()}"))
+            await run_training_loop(config, run, pool, progress, lambda alert: listener.log(f"alert: {alert.line()}"))
     except TimeoutError:
         if not limit.expired():
             raise

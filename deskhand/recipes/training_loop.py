@@ -22,8 +22,8 @@ import structlog
 from deskhand.config.loop import LoopConfig
 from deskhand.errors import ConfigError, HealthError
 from deskhand.recipes.health import (
-    Alert,
     IMAGE_SENSITIVITY,
+    Alert,
     all_errored_alert,
     find_alerts,
     no_signal_alert,

@@ -98,12 +98,12 @@ def _with_history(
 ) -> TemplateBehavior:
     """Return the behavior with the handling of earlier replies. Raises `ConfigError` for an unsupported rewrite."""
     user, reply = message("user", "Do it"), message("assistant", "ok")
-    kept = replace(behavior, trims=False)
+    untrimmed = replace(behavior, trims=False)
     rewritten = [
         (what, talk)
         for what, text in {"thoughts": _THOUGHTS, "white space": "\n ok \n"}.items()
         for later in ((user,), (user, reply, user))
-        if probe.difference(talk := (user, message("assistant", text), *later), kept)
+        if probe.difference(talk := (user, message("assistant", text), *later), untrimmed)
     ]
     if not rewritten or history == "preserve":
         return behavior
@@ -166,18 +166,19 @@ class _Probe:
             text = self.by_template(messages)
         except Exception as error:  # a template may raise jinja errors, its own raise_exception or Python errors
             return f"it raises {type(error).__name__}: {str(error)[:120]}"
-        want = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        got = self.render(messages, behavior)
-        if want == got:
+        expected = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        found = self.render(messages, behavior)
+        if expected == found:
             return ""
         count = sum(len(one.image_hashes) for one in messages)
         if text.count("<|image_pad|>") < count:
             return f"it drops {count - text.count('<|image_pad|>')} of {count} images"
-        at = next((i for i, (a, b) in enumerate(zip(want, got, strict=False)) if a != b), min(len(want), len(got)))
+        pairs = enumerate(zip(expected, found, strict=False))
+        at = next((i for i, (a, b) in pairs if a != b), min(len(expected), len(found)))
         decode = self.tokenizer.backend_tokenizer.decode
         return (
-            f"at token {at} it writes {decode(want[at : at + 8], skip_special_tokens=False)!r}, "
-            f"not {decode(got[at : at + 8], skip_special_tokens=False)!r}"
+            f"at token {at} it writes {decode(expected[at : at + 8], skip_special_tokens=False)!r}, "
+            f"not {decode(found[at : at + 8], skip_special_tokens=False)!r}"
         )
 
     def _must(self, messages: tuple[Message, ...], generation_prompt: bool = True) -> str:

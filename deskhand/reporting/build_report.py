@@ -1,4 +1,8 @@
-"""From a run folder to what a report shows. Invariant: reading changes nothing, and a run that is not finished has a report too."""
+"""Report data of a run directory, finished or not.
+
+Used by `deskhand report`; start with `build_report_view`, and render it with `reporting.html_report.write`. Reading does not
+change the run.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +16,7 @@ from deskhand.desktop.remote import quota
 from deskhand.errors import AgentError, ConfigError, InfrastructureError
 from deskhand.recorder.graph import CallGraph
 from deskhand.reporting.view_model import (
+    QUOTA_WAIT,
     EpisodeStepView,
     EpisodeView,
     EvaluationView,
@@ -29,16 +34,29 @@ from deskhand.store.run import TRAIN, EpisodeRow, Run
 from deskhand.tasks.outcome import Scored
 
 EPISODES_PER_PHASE = 36
-MOST_NAMED = 20
-"""Tasks that one line names."""
-TRAINER_METRICS = ("kl", "entropy", "clip_fraction", "gradient_norm", "tokens", "images", "seconds")
-LOOP_METRICS = ("first_click", "staleness", "zero_variance_groups", "rollout_wait_s")
+MAX_NAMED_TASKS = 20
+"""Maximum number of tasks in one line."""
+EXTRA_METRICS = {
+    "reward/first_click_accuracy": "first click",
+    "policy/staleness": "staleness",
+    "groups/zero_variance": "zero-variance groups",
+    "time/rollout_wait": "rollout wait, s",
+    "time/quota_wait": QUOTA_WAIT,
+    "train/approx_kl": "KL",
+    "train/entropy": "entropy",
+    "train/clip_frac": "clip fraction",
+    "train/grad_norm": "grad norm",
+    "train/num_tokens": "tokens",
+    "train/num_images": "images",
+    "time/train_step": "train step, s",
+}
+"""Additional columns of the table of steps: metric -> heading."""
 
 TokenText = Callable[[int], str]
 
 
 def token_text_of(folder: Path) -> TokenText | None:
-    """What turns a token id into text, from the tokenizer.json of a checkpoint folder; None when there is none."""
+    """Return a function from token ids to text for a checkpoint folder; None without tokenizer.json."""
     if not (folder / "tokenizer.json").is_file():
         return None
     from tokenizers import Tokenizer
@@ -48,59 +66,59 @@ def token_text_of(folder: Path) -> TokenText | None:
 
 
 def build_report_view(run: Run, *, shown_per_phase: int = EPISODES_PER_PHASE) -> ReportView:
-    """Everything that the report of `run` shows; at most `shown_per_phase` episodes before, in and after training."""
+    """Return the report of `run` with at most `shown_per_phase` episodes before, in and after training."""
     evaluations = evaluation_views(run)
     token_text = token_text_of(run.folder / "checkpoints" / "step-000000")
     phases = {TRAIN: "train"} | {name: view.label for name, view in evaluations.items()}
     order = [*(name for name, view in evaluations.items() if view.label == "before"), TRAIN]
     order += [name for name in evaluations if name not in order]
-    episodes, left_out = [], 0
-    for purpose in order:
-        finished = [row for row in run.episodes(purpose) if row.state != "in_flight" and row.cause != "cancelled"]
-        rows = [row for row in finished if run.has_record(row.id)]  # of those that a kill cut off nothing is known
+    episodes, num_hidden = [], 0
+    for phase in order:
+        finished = [row for row in run.episodes(phase) if row.state != "in_flight" and row.cause != "cancelled"]
+        rows = [row for row in finished if run.has_record(row.id)]  # episodes interrupted by a kill have no record
         chosen = select_episodes(rows, shown_per_phase)
-        left_out += len(rows) - len(chosen)
-        episodes += [episode_view(load_result(run, row.id), phases[purpose], run, token_text) for row in chosen]
+        num_hidden += len(rows) - len(chosen)
+        episodes += [episode_view(load_result(run, row.id), phases[phase], run, token_text) for row in chosen]
     names = {
         name for episode in episodes for name in (*(step.frame for step in episode.steps), episode.last_frame) if name
     }
-    about = run.metadata
+    metadata = run.metadata
     more = {
-        "Parked": quota.saved_summary(run.folder / quota.QUOTA_FILE),
-        "Taught nothing": families_without_signal(run.episodes(TRAIN)),
+        "Waiting for quota": quota.saved_summary(run.folder / quota.QUOTA_FILE),
+        "No signal": families_without_signal(run.episodes(TRAIN)),
     }
     return ReportView(
-        title=about.get("title") or f"Run {run.folder.name}",
-        facts={name: str(value) for name, value in about.get("facts", {}).items()}
+        title=metadata.get("title") or f"Run {run.folder.name}",
+        facts={name: str(value) for name, value in metadata.get("facts", {}).items()}
         | {name: text for name, text in more.items() if text},
         steps=tuple(step_views([entry for entry in run.metrics() if "version" in entry])),
         evaluations=tuple(evaluations.values()),
         episodes=tuple(episodes),
         frames=dict(_frames(run, names)),
         episode_counts=format_episode_counts(run.episode_counts()),
-        episodes_left_out=left_out,
+        num_hidden_episodes=num_hidden,
         updates=tuple(entry for entry in run.metrics() if "version" not in entry),
     )
 
 
 def families_without_signal(rows: Iterable[EpisodeRow]) -> str:
-    """The trained tasks (of families, the families) of which no group has taught anything so far, by name and with what it was."""
-    of: dict[str, list[EpisodeRow]] = {}
+    """Return the trained task families whose groups had no signal so far, each with the reason."""
+    by_family: dict[str, list[EpisodeRow]] = {}
     for row in rows:
         if row.state != "in_flight" and row.cause != "cancelled":
-            of.setdefault(row.family, []).append(row)
+            by_family.setdefault(row.family, []).append(row)
     found = []
-    for family, played in sorted(of.items()):
-        values = {row.value for row in played if row.state == "zero_variance"}
-        if all(row.state == "errored" for row in played):
+    for family, ended in sorted(by_family.items()):
+        values = {row.value for row in ended if row.state == "zero_variance"}
+        if all(row.state == "errored" for row in ended):
             found.append(f"{family} (never scored)")
-        elif all(row.state in ("zero_variance", "errored") for row in played):
+        elif all(row.state in ("zero_variance", "errored") for row in ended):
             found.append(f"{family} ({_ALWAYS.get(tuple(values), 'equal in each group')})")
-    more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
-    return ", ".join(found[:MOST_NAMED]) + more
+    more = f" and {len(found) - MAX_NAMED_TASKS} more" if len(found) > MAX_NAMED_TASKS else ""
+    return ", ".join(found[:MAX_NAMED_TASKS]) + more
 
 
-_ALWAYS: dict[tuple[float | None, ...], str] = {(0.0,): "always missed", (1.0,): "always solved"}
+_ALWAYS: dict[tuple[float | None, ...], str] = {(0.0,): "always failed", (1.0,): "always solved"}
 
 
 def _frames(run: Run, names: Iterable[str]) -> Iterable[tuple[str, bytes]]:
@@ -108,13 +126,13 @@ def _frames(run: Run, names: Iterable[str]) -> Iterable[tuple[str, bytes]]:
         try:
             yield name, run.frames.png(name)
         except InfrastructureError:
-            continue  # the page says that the screen is not kept
+            continue  # the page shows a placeholder
 
 
 def evaluation_views(run: Run) -> dict[str, EvaluationView]:
-    """Evaluations by the name under which they are stored, by version; that of the run's version 0 is "before".
+    """Return the evaluations by name, in order of version; that of version 0 is "before".
 
-    Before and after are of the same tries of the same tasks, where both have any.
+    "before" and "after" are compared on the samples that both have scored.
     """
     found: dict[str, int] = {}
     on_training_tasks: set[str] = set()
@@ -145,7 +163,7 @@ def evaluation_views(run: Run) -> dict[str, EvaluationView]:
             overall=interval_of(report.success),
             families={family: interval_of(rate) for family, rate in report.by_family.items()},
             first_click=interval_of(report.first_click) if report.first_click.total else None,
-            unscored=sum(report.unscored.values()),
+            errored=sum(report.errored.values()),
             own=own,
             held_out=name not in on_training_tasks,
         )
@@ -156,51 +174,49 @@ def interval_of(rate: Proportion) -> Interval:
     return Interval(rate.hits, rate.total, *rate.interval)
 
 
-def format_episode_counts(books: dict[str, Any]) -> dict[str, int]:
-    """The books as one row a place, unscored by cause."""
-    rows = {name: value for name, value in books.items() if isinstance(value, int)}
-    return rows | {f"errored ({cause})": count for cause, count in books.get("errored", {}).items()}
+def format_episode_counts(counts: dict[str, Any]) -> dict[str, int]:
+    """Return the counts as one row per state, errored ones by cause."""
+    rows = {name: value for name, value in counts.items() if isinstance(value, int)}
+    return rows | {f"errored ({cause})": count for cause, count in counts.get("errored", {}).items()}
 
 
 def step_views(metrics: Sequence[dict[str, Any]]) -> Iterable[TrainStepView]:
-    """One view a step. Time goes on over resumes: what the loop says is since it began or was resumed."""
+    """Yield one view per step. `time/elapsed` restarts with each resume; the views add it up."""
     before_s = last_s = 0.0
     for entry in metrics:
-        elapsed_s = float(entry.get("elapsed_s", 0.0))
+        elapsed_s = float(entry.get("time/elapsed", 0.0))
         if elapsed_s < last_s:
             before_s += last_s
         last_s = elapsed_s
-        trainer = entry.get("trainer", {})
-        more = {name: float(entry[name]) for name in LOOP_METRICS if name in entry}
-        if entry.get("parked_s"):
-            more["parked_s"] = float(entry["parked_s"])
-        more |= {name: float(trainer[name]) for name in TRAINER_METRICS if name in trainer}
+        more = {heading: float(entry[name]) for name, heading in EXTRA_METRICS.items() if name in entry}
+        if not more.get(QUOTA_WAIT):
+            more.pop(QUOTA_WAIT, None)
         yield TrainStepView(
             step=entry["step"],
             version=entry["version"],
-            episodes=int(trainer.get("episodes", 0)),
-            episodes_per_minute=entry["episodes_per_minute"],
-            reward=entry.get("reward"),
-            success=entry.get("success"),
-            unscored=entry["unscored_share"],
+            episodes=int(entry.get("train/num_episodes", 0)),
+            episodes_per_minute=entry["perf/episodes_per_minute"],
+            reward=entry.get("reward/mean"),
+            success=entry.get("reward/success_rate"),
+            errored=entry["episodes/errored_frac_total"],
             elapsed_s=before_s + elapsed_s,
             metrics=more,
         )
 
 
 def select_episodes(rows: Sequence[EpisodeRow], limit: int) -> list[EpisodeRow]:
-    """At most `limit` rows, spread evenly over time, and unscored ones first of all (up to a sixth of them)."""
+    """Return at most `limit` rows, spread evenly over time; up to a sixth of them errored."""
     if len(rows) <= limit:
         return list(rows)
-    unscored = [row for row in rows if row.state == "errored"][: limit // 6]
+    errored = [row for row in rows if row.state == "errored"][: limit // 6]
     others = [row for row in rows if row.state != "errored"]
-    count = limit - len(unscored)
+    count = limit - len(errored)
     spread = [others[index * len(others) // count] for index in range(min(count, len(others)))]
-    return sorted([*unscored, *spread], key=lambda row: row.started_at)
+    return sorted([*errored, *spread], key=lambda row: row.started_at)
 
 
 def episode_view(result: EpisodeResult, phase: str, run: Run, token_text: TokenText | None) -> EpisodeView:
-    """One episode with its steps."""
+    """Return the view of an episode with its steps."""
     outcome, transcript = result.outcome, result.transcript
     scored = isinstance(outcome, Scored)
     terms = dict(result.reward_terms)
@@ -212,7 +228,7 @@ def episode_view(result: EpisodeResult, phase: str, run: Run, token_text: TokenT
         family=result.family,
         seed=result.seed,
         instruction=result.instruction,
-        outcome=("success" if result.success else "failure") if scored else "unscored",
+        outcome=("success" if result.success else "failure") if scored else "errored",
         value=outcome.value if isinstance(outcome, Scored) else None,
         cause=transcript.stop_reason.replace("_", " ")
         if isinstance(outcome, Scored)
@@ -231,7 +247,7 @@ def episode_view(result: EpisodeResult, phase: str, run: Run, token_text: TokenT
 
 
 def step_view(step: Step, graph: CallGraph, run: Run, token_text: TokenText | None) -> EpisodeStepView:
-    """One model call with its tokens, and marks where its ops act on the screen that it saw."""
+    """Return the view of a model call with its tokens, and marks where its ops act on the screenshot."""
     size = run.frames.size(step.frame_sha256)
     return EpisodeStepView(
         frame=step.frame_sha256,
@@ -244,7 +260,7 @@ def step_view(step: Step, graph: CallGraph, run: Run, token_text: TokenText | No
 
 
 def token_views(call_id: str, graph: CallGraph, token_text: TokenText) -> Iterable[TokenView]:
-    """The sampled tokens of a call; none when the call is not in the graph."""
+    """Yield the sampled tokens of a call; none if the call is not in the graph."""
     try:
         done = graph.get(call_id).completion
     except KeyError:
@@ -254,21 +270,21 @@ def token_views(call_id: str, graph: CallGraph, token_text: TokenText) -> Iterab
 
 
 def marks_of(op: Op, size: tuple[int, int]) -> Iterable[MarkView]:
-    """Where an op acts, in screen pixels; nothing for an op without a place or with one off the screen."""
+    """Yield where an op acts in screen pixels; nothing for ops without a point or with one off the screen."""
     points: tuple[Point, ...] = op.path if isinstance(op, Drag) else ()
     point = getattr(op, "point", None)
     if isinstance(point, Point):
         points = (point,)
     try:
-        places = tuple(to_screen_px(place, *size) for place in points)
+        pixels = tuple(to_screen_px(point, *size) for point in points)
     except AgentError:
         return
-    if places:
-        yield MarkView(type(op).__name__.lower(), places)
+    if pixels:
+        yield MarkView(type(op).__name__.lower(), pixels)
 
 
 def open_run(folder: Path) -> Run:
-    """A run for reading only. Raises `ConfigError` when the folder holds none."""
+    """Open a run read-only. Raises `ConfigError` if the folder has none."""
     if not folder.is_dir():
-        raise ConfigError(f"{folder}: no such folder; name the folder of a run")
+        raise ConfigError(f"{folder}: no such folder; pass a run directory")
     return Run.open(folder, read_only=True)

@@ -1,6 +1,6 @@
-"""Charts as inline SVG. Invariant: pure functions of the view model; every text is escaped and every colour is a CSS class.
+"""Charts of the report as inline SVG, without scripts.
 
-Charts are drawn without scripts, so that they can be read and printed anywhere.
+Used by `reporting.html_report`. Pure functions of the view model; text is escaped, colors are CSS classes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def percent(value: float) -> str:
 
 
 def smoothed(values: Sequence[float]) -> list[float]:
-    """Exponential moving average that starts at the first value."""
+    """Return the exponential moving average, starting at the first value."""
     out: list[float] = []
     for value in values:
         out.append(value if not out else out[-1] + SMOOTHING * (value - out[-1]))
@@ -30,7 +30,7 @@ def smoothed(values: Sequence[float]) -> list[float]:
 
 
 def learning_curve(steps: Sequence[TrainStepView], evaluations: Sequence[EvaluationView]) -> str:
-    """Success and reward in training by step, with held-out success and its 95 % interval where it was evaluated."""
+    """Return the chart of success and reward by step, with held-out success and its 95 % interval."""
     last = max([step.step for step in steps] + [evaluation.step for evaluation in evaluations] + [1])
 
     def x(step: float) -> float:
@@ -56,8 +56,8 @@ def learning_curve(steps: Sequence[TrainStepView], evaluations: Sequence[Evaluat
         ("reward", [reward for _, reward, _ in found]),
         ("success", [success for _, _, success in found]),
     ):
-        places = zip((x(step) for step, _, _ in found), smoothed(values), strict=True)
-        points = " ".join(f"{at:.1f},{y(value):.1f}" for at, value in places)
+        positions = zip((x(step) for step, _, _ in found), smoothed(values), strict=True)
+        points = " ".join(f"{at:.1f},{y(value):.1f}" for at, value in positions)
         if name == "success":
             parts += [
                 f'<circle class="dot success" cx="{x(step):.1f}" cy="{y(success):.1f}" r="2.2">'
@@ -86,7 +86,7 @@ def _whisker(at: float, y: Callable[[float], float], evaluation: EvaluationView)
 
 
 def step_ticks(last: int) -> list[int]:
-    """At most nine round numbers from 0 to `last`."""
+    """Return at most nine round numbers from 0 to `last`."""
     for size in (1, 2, 5, 10, 20, 25, 50, 100, 200, 250, 500, 1000, 2500, 10000):
         if last / size <= 8:
             return list(range(0, last + 1, size))
@@ -98,7 +98,7 @@ def described(score: Interval) -> str:
 
 
 def before_and_after(before: EvaluationView | None, after: EvaluationView | None) -> str:
-    """A pair of bars with 95 % intervals for all families, each family, and first clicks on target."""
+    """Return the bar chart of success before and after, by family, and of first clicks on target."""
     rows: list[tuple[str, Interval | None, Interval | None, str]] = [
         ("All families", before.overall if before else None, after.overall if after else None, "strong")
     ]

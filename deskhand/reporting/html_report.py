@@ -1,7 +1,9 @@
-"""The one-file report. Invariant: it asks the network for nothing, and text of a model or a guest is never markup.
+"""HTML report in one file.
 
-Charts and tables are in the HTML; the replay is drawn by a script of ours from JSON data. The page's content policy
-allows that one script by its hash, so that no other script runs even if an escape were wrong.
+Used by `deskhand report`; start with `write`. Charts and tables are HTML; a script renders the replay from JSON data. The
+content security policy allows only that script by its hash, so no other script runs even if escaping had a bug.
+
+Invariant: the page loads nothing from the network, and text of models and guests is never markup.
 """
 
 from __future__ import annotations
@@ -20,23 +22,23 @@ from typing import Any
 
 from deskhand.errors import ConfigError
 from deskhand.reporting import charts
-from deskhand.reporting.view_model import EvaluationView, ReportView
+from deskhand.reporting.view_model import QUOTA_WAIT, EvaluationView, ReportView
 
 
 def write(view: ReportView, path: Path) -> Path:
-    """Write the report to `path` (whole or not at all) and return it. Raises `ConfigError` when it cannot be written."""
+    """Write the report atomically to `path` and return it. Raises `ConfigError` if it cannot be written."""
     part = path.with_name(path.name + ".part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         part.write_text(render(view), encoding="utf-8")
         os.replace(part, path)
     except OSError as error:
-        raise ConfigError(f"the report cannot be written to {path}: {error.strerror}; choose another path") from error
+        raise ConfigError(f"{path}: the report cannot be written ({error.strerror}); choose another path") from error
     return path
 
 
 def render(view: ReportView) -> str:
-    """The whole page as HTML."""
+    """Return the page."""
     script, style = _static("report.js"), _static("report.css")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
@@ -62,10 +64,10 @@ def render(view: ReportView) -> str:
 {_tiles(view, before, after)}
 {_curves(view, before, after)}
 <section id="replay" tabindex="-1"><h2>Episodes</h2>
-<noscript>Replaying episodes needs JavaScript.</noscript>{_left_out(view)}</section>
+<noscript>Replaying episodes needs JavaScript.</noscript>{_hidden_note(view)}</section>
 {_others(view.evaluations)}
 <section><h2>Steps</h2>{_steps_table(view)}</section>
-<section><h2>This run</h2><div class="pair">{_facts(view.facts)}{_ledger(view.episode_counts)}</div></section>
+<section><h2>This run</h2><div class="pair">{_facts(view.facts)}{_episode_counts(view.episode_counts)}</div></section>
 </main>
 <script type="application/json" id="data">{_data(view)}</script>
 <script>{script}</script>
@@ -79,7 +81,7 @@ def _static(name: str) -> str:
 
 
 def _data(view: ReportView) -> str:
-    """Episodes and screens as JSON that cannot end the script element that it stands in."""
+    """Return episodes and screenshots as JSON that cannot close its script element."""
     wanted = {
         name for episode in view.episodes for name in (*(step.frame for step in episode.steps), episode.last_frame)
     }
@@ -94,7 +96,7 @@ def _data(view: ReportView) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no infinity and no NaN: they become null."""
+    """Replace infinity and NaN, which JSON lacks, by None."""
     if isinstance(value, dict):
         return {key: _finite(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
@@ -121,15 +123,17 @@ def _tiles(view: ReportView, before: EvaluationView | None, after: EvaluationVie
         tiles.append(("Held-out success", charts.percent(only.overall.rate), charts.described(only.overall)))
     if view.steps:
         trained, end = sum(step.episodes for step in view.steps), view.steps[-1]
-        played = view.episode_counts.get("started", trained)
+        started = view.episode_counts.get("started", trained)
         tiles.append(
-            ("Training episodes", f"{played}", f"{trained} trained, {end.episodes_per_minute:.0f} a minute at the end")
+            (
+                "Training episodes",
+                f"{started}",
+                f"{trained} trained, {end.episodes_per_minute:.0f} per minute at the end",
+            )
         )
         tiles.append(("Training", duration(end.elapsed_s), f"{len(view.steps)} steps, policy version {end.version}"))
-        if parked_s := max((step.metrics.get("parked_s", 0.0) for step in view.steps), default=0.0):
-            tiles.append(
-                ("Parked", duration(parked_s), "waiting for desktops' quotas, summed over episodes; in no other figure")
-            )
+        if wait_s := max((step.metrics.get(QUOTA_WAIT, 0.0) for step in view.steps), default=0.0):
+            tiles.append(("Quota wait", duration(wait_s), "summed over episodes; excluded from all other metrics"))
     cells = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{value}</dd><dd class='note'>{escape(note)}</dd></div>"
         for name, value, note in tiles
@@ -144,7 +148,7 @@ def _change(name: str, before: float, after: float, note: str) -> tuple[str, str
 
 
 def duration(seconds: float) -> str:
-    """`95` is `1 min 35 s`."""
+    """Format seconds, such as `1 min 35 s`."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours:
@@ -153,7 +157,7 @@ def duration(seconds: float) -> str:
 
 
 def _curves(view: ReportView, before: EvaluationView | None, after: EvaluationView | None) -> str:
-    """The two charts, each where there is something to draw."""
+    """Return the two charts that have data."""
     own = [evaluation for evaluation in view.evaluations if evaluation.own]
     figures = []
     if view.steps or own:
@@ -170,8 +174,8 @@ def _figure(title: str, legend: str, chart: str) -> str:
 
 
 def _others(evaluations: Iterable[EvaluationView]) -> str:
-    """Results of other policies and of other settings, which are in neither chart."""
-    head = ["policy", "tasks", "success", "95 % interval", "episodes", "first click on target", "unscored"]
+    """Return the table of other policies and settings, which are not in the charts."""
+    head = ["policy", "tasks", "success", "95 % interval", "episodes", "first click on target", "errored"]
     rows = []
     for evaluation in evaluations:
         if evaluation.own:
@@ -179,7 +183,7 @@ def _others(evaluations: Iterable[EvaluationView]) -> str:
         score, clicks = evaluation.overall, evaluation.first_click
         cells = [evaluation.label, "held out" if evaluation.held_out else "training", charts.percent(score.rate)]
         cells += [f"{charts.percent(score.low)} to {charts.percent(score.high)}", f"{score.trials}"]
-        rows.append([*cells, charts.percent(clicks.rate) if clicks else "", f"{evaluation.unscored}"])
+        rows.append([*cells, charts.percent(clicks.rate) if clicks else "", f"{evaluation.errored}"])
     return f"<section><h2>Other results</h2>{_table(head, rows)}</section>" if rows else ""
 
 
@@ -189,9 +193,9 @@ def _steps_table(view: ReportView) -> str:
         rows = [[f"{update[name]:.5g}" if name in update else "" for name in names] for update in view.updates]
         return _table(names, rows)
     if not view.steps:
-        return "<p class='note'>No training step was taken.</p>"
+        return "<p class='note'>No training steps yet.</p>"
     more = list(dict.fromkeys(name for step in view.steps for name in step.metrics))
-    head = ["step", "version", "time", "trained", "episodes/min", "reward", "success", "unscored", *more]
+    head = ["step", "version", "time", "trained", "episodes/min", "reward", "success", "errored", *more]
     rows = [
         [
             f"{step.step}",
@@ -201,7 +205,7 @@ def _steps_table(view: ReportView) -> str:
             f"{step.episodes_per_minute:.1f}",
             "" if step.reward is None else f"{step.reward:.3f}",
             "" if step.success is None else charts.percent(step.success),
-            charts.percent(step.unscored),
+            charts.percent(step.errored),
             *(f"{step.metrics[name]:.4g}" if name in step.metrics else "" for name in more),
         ]
         for step in view.steps
@@ -223,14 +227,14 @@ def _facts(facts: dict[str, str]) -> str:
     )
 
 
-def _ledger(ledger: dict[str, int]) -> str:
-    if not ledger:
+def _episode_counts(counts: dict[str, int]) -> str:
+    if not counts:
         return ""
-    rows = "".join(f"<dt>{escape(name.replace('_', ' '))}</dt><dd>{count}</dd>" for name, count in ledger.items())
-    return f"<div><h3>Books</h3><dl class='facts books'>{rows}</dl></div>"
+    rows = "".join(f"<dt>{escape(name.replace('_', ' '))}</dt><dd>{count}</dd>" for name, count in counts.items())
+    return f"<div><h3>Episodes by state</h3><dl class='facts counts'>{rows}</dl></div>"
 
 
-def _left_out(view: ReportView) -> str:
-    if not view.episodes_left_out:
+def _hidden_note(view: ReportView) -> str:
+    if not view.num_hidden_episodes:
         return ""
-    return f"<p class='note'>{len(view.episodes)} episodes are shown; the run has {view.episodes_left_out} more.</p>"
+    return f"<p class='note'>{len(view.episodes)} episodes shown; {view.num_hidden_episodes} more in the run.</p>"

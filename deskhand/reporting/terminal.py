@@ -1,4 +1,7 @@
-"""Progress on a terminal: a live table, or plain lines without one. Invariant: what is shown was measured by the run."""
+"""Progress of a run on a terminal: a live table, or plain lines without a terminal.
+
+Used by the command line; `TerminalDisplay` is the `ProgressListener`, the functions below build the tables.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +22,23 @@ from deskhand.rollout.success_rates import Proportion
 
 ROWS = 14
 QUIET_S = 30.0
-"""Where there is no terminal, a line about the episodes comes when none came for so long."""
+"""Without a terminal: maximum time without a line about the episodes."""
 LINE_EVERY = 20
-"""Held-out episodes between two lines where there is no terminal."""
+"""Without a terminal: held-out episodes between two lines."""
 
 
 class TerminalDisplay(ProgressListener):
-    """Use as a context. `log` prints a line, `step` adds a row, `status` sets the line below the table."""
+    """Context manager that prints lines and shows a table of steps with a status line."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console()
-        self._began = time.monotonic()
+        self._started = time.monotonic()
         self._rows: list[StepReport] = []
         self._status = ""
-        self._parked = ""
-        self._parked_line_s = 0.0
+        self._quota_wait = ""
+        self._quota_line_s = 0.0
         self._live: Live | None = None
-        self._last_line_s = self._began
+        self._last_line_s = self._started
 
     def __enter__(self) -> TerminalDisplay:
         if self.console.is_terminal:
@@ -56,35 +59,35 @@ class TerminalDisplay(ProgressListener):
         self.console.print(Text(text), soft_wrap=True)
 
     def status(self, text: str) -> None:
-        """Shown only where there is a terminal, and there with the time since the start."""
+        """Set the status line, which is shown on terminals only."""
         self._status = text
 
-    def step(self, progress: StepReport) -> None:
-        self._rows.append(progress)
-        self._status = f"{duration(progress.eta_s)} to go" if progress.step < progress.steps else ""
+    def step(self, report: StepReport) -> None:
+        self._rows.append(report)
+        self._status = f"{duration(report.eta_s)} to go" if report.step < report.total_steps else ""
         if self._live is None:
-            self.log(line_of(progress))
+            self.log(line_of(report))
 
     def quota_wait(self, text: str) -> None:
-        began, self._parked = bool(text) and not self._parked, text
-        if self._live is None and (began or (text and time.monotonic() - self._parked_line_s > QUIET_S)):
-            self._parked_line_s = time.monotonic()
+        is_new, self._quota_wait = bool(text) and not self._quota_wait, text
+        if self._live is None and (is_new or (text and time.monotonic() - self._quota_line_s > QUIET_S)):
+            self._quota_line_s = time.monotonic()
             self.log(text)
 
-    def episodes(self, ended: int, trained: int, equal: int, unscored: int) -> None:
-        text = f"{ended} episodes: {trained} trained, {equal} in groups of equal reward, {unscored} unscored"
+    def episodes(self, ended: int, trained: int, zero_variance: int, errored: int) -> None:
+        text = f"{ended} episodes: {trained} trained, {zero_variance} zero-variance, {errored} errored"
         self._status = f"{text}; {duration(self._rows[-1].eta_s)} to go" if self._rows else text
         if self._live is None and time.monotonic() - self._last_line_s > QUIET_S:
             self.log(text)
 
-    def evaluated(self, name: str, done: int, total: int, successes: int, lost: int) -> None:
-        self._count(f"{name}: {done} of {total} held-out episodes, {successes} successes", done, total, lost)
+    def evaluated(self, name: str, done: int, total: int, successes: int, errored: int) -> None:
+        self._count(f"{name}: {done} of {total} held-out episodes, {successes} successes", done, total, errored)
 
-    def demonstrations(self, done: int, total: int, successes: int, lost: int) -> None:
-        self._count(f"demonstrations: {done} of {total} episodes, {successes} successes", done, total, lost)
+    def demonstrations(self, done: int, total: int, successes: int, errored: int) -> None:
+        self._count(f"demonstrations: {done} of {total} episodes, {successes} successes", done, total, errored)
 
-    def _count(self, status: str, done: int, total: int, lost: int) -> None:
-        self._status = status + (f", {lost} tries without a score" if lost else "")
+    def _count(self, status: str, done: int, total: int, errored: int) -> None:
+        self._status = status + (f", {errored} errored attempts" if errored else "")
         if self._live is None and (done % LINE_EVERY == 0 or done == total):
             self.log(self._status)
 
@@ -93,48 +96,48 @@ class TerminalDisplay(ProgressListener):
         if self._rows:
             parts.append(steps_table(self._rows[-ROWS:]))
         if self._status:
-            if self._parked:
-                parts.append(Text(f" {self._parked}", style="yellow"))
+            if self._quota_wait:
+                parts.append(Text(f" {self._quota_wait}", style="yellow"))
             parts.append(
-                Spinner("dots", Text(f" {self._status}   {duration(time.monotonic() - self._began)}", style="dim"))
+                Spinner("dots", Text(f" {self._status}   {duration(time.monotonic() - self._started)}", style="dim"))
             )
         return Group(*parts)
 
 
-COLUMNS = ("step", "episodes/min", "reward", "success", "unscored", "version", "ETA")
+COLUMNS = ("step", "episodes/min", "reward", "success", "errored", "version", "ETA")
 
 
-def cells_of(progress: StepReport) -> tuple[str, ...]:
-    """One step, in the order of `COLUMNS`."""
+def cells_of(report: StepReport) -> tuple[str, ...]:
+    """Return the cells of a step in the order of `COLUMNS`."""
+    reward, success = report.metrics.get("reward/mean"), report.metrics.get("reward/success_rate")
     return (
-        f"{progress.step}/{progress.steps}",
-        f"{progress.episodes_per_minute:.0f}",
-        "-" if progress.reward is None else f"{progress.reward:.2f}",
-        "-" if progress.success is None else f"{100 * progress.success:.0f} %",
-        f"{100 * progress.unscored_share:.1f} %",
-        f"{progress.version}",
-        duration(progress.eta_s),
+        f"{report.step}/{report.total_steps}",
+        f"{report.metrics['perf/episodes_per_minute']:.0f}",
+        "-" if reward is None else f"{reward:.2f}",
+        "-" if success is None else f"{100 * success:.0f} %",
+        f"{100 * report.metrics['episodes/errored_frac_total']:.1f} %",
+        f"{report.version}",
+        duration(report.eta_s),
     )
 
 
-def line_of(progress: StepReport) -> str:
-    """One step as a line of text."""
-    return "  ".join(f"{name} {cell}" for name, cell in zip(COLUMNS, cells_of(progress), strict=True))
+def line_of(report: StepReport) -> str:
+    """Return a step as a line of text."""
+    return "  ".join(f"{name} {cell}" for name, cell in zip(COLUMNS, cells_of(report), strict=True))
 
 
 def steps_table(rows: list[StepReport]) -> Table:
-    """The newest steps."""
+    """Return the table of steps."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in COLUMNS:
         table.add_column(name, justify="right", min_width=max(len(name), 8))
-    for progress in rows:
-        table.add_row(*cells_of(progress))
+    for report in rows:
+        table.add_row(*cells_of(report))
     return table
 
 
 def comparison(before: EvalReport, after: EvalReport) -> Table:
-    """Held-out success before and after, by family, with 95 % Wilson intervals and whether they are apart; 80 columns wide where
-    families have short names."""
+    """Return the table of held-out success before and after, by family, with 95 % Wilson intervals."""
     title = f"{before.success.total} held-out episodes before, {after.success.total} after; 95 % Wilson intervals"
     table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
     table.add_column("held-out success")
@@ -150,12 +153,12 @@ def comparison(before: EvalReport, after: EvalReport) -> Table:
         if first.total and second.total:
             apart = second.interval[0] > first.interval[1] or second.interval[1] < first.interval[0]
             points = f"{100 * (second.value - first.value):+.1f}"
-            table.add_row(name, share_text(first), share_text(second), points, "apart" if apart else "overlap")
+            table.add_row(name, percent_text(first), percent_text(second), points, "apart" if apart else "overlap")
     return table
 
 
 def evaluation_table(report: EvalReport) -> Table:
-    """An evaluation by family, with 95 % Wilson intervals, and pass@k where tasks were played more than once."""
+    """Return the table of an evaluation by family, with 95 % Wilson intervals and pass@k."""
     table = Table(box=None, pad_edge=False, header_style="bold", title=report.name, title_justify="left")
     table.add_column("family")
     table.add_column("success", justify="right")
@@ -169,12 +172,12 @@ def evaluation_table(report: EvalReport) -> Table:
         )
     if report.first_click.total:
         table.add_row("first click on target", interval_text(report.first_click))
-    for cause, count in sorted(report.unscored.items()):
-        table.add_row(f"unscored ({cause})", str(count))
+    for cause, count in sorted(report.errored.items()):
+        table.add_row(f"errored ({cause})", str(count))
     return table
 
 
-def share_text(rate: Proportion) -> str:
+def percent_text(rate: Proportion) -> str:
     """`62.1 % [55.8, 68.0]`, the interval in percent."""
     low, high = rate.interval
     return f"{100 * rate.value:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
@@ -182,4 +185,4 @@ def share_text(rate: Proportion) -> str:
 
 def interval_text(rate: Proportion) -> str:
     """`62.1 % [55.8, 68.0] 149/240`, the interval in percent."""
-    return f"{share_text(rate)} {rate.hits}/{rate.total}" if rate.total else "no episode has a score"
+    return f"{percent_text(rate)} {rate.hits}/{rate.total}" if rate.total else "no scored episodes"

@@ -1,6 +1,7 @@
-"""What a report shows. Invariant: plain data, already read from the store; nothing here knows where it came from.
+"""Data classes of a report.
 
-Everything that a model or a guest wrote (`text`, `instruction`, `message`...) is kept as it was; the renderer escapes it.
+Filled by `reporting.build_report`, rendered by `reporting.html_report`. Text of models and guests is stored unescaped; the
+renderer escapes it.
 """
 
 from __future__ import annotations
@@ -8,10 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+QUOTA_WAIT = "quota wait, s"
+"""Key of the quota wait in `TrainStepView.metrics`."""
+
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """`successes` of `trials` with the bounds of a 95 % interval, both in [0, 1]."""
+    """`successes` of `trials` with a 95 % interval in [0, 1]."""
 
     successes: int
     trials: int
@@ -25,26 +29,26 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class EvaluationView:
-    """Success of one version of the policy, or of another policy, on tasks that nothing was trained on unless it says otherwise."""
+    """Evaluation of one version of the policy, or of another policy."""
 
     label: str
-    """"before", "after", or what stands between; of another policy, or with other settings, the name of its results."""
+    """"before", "after" or "version N"; for other policies or settings the name of the evaluation."""
     step: int
     version: int
     overall: Interval
     families: dict[str, Interval]
     first_click: Interval | None = None
-    """First clicks that landed on the target, of episodes whose task has one."""
-    unscored: int = 0
+    """First clicks on target, of episodes whose task has one."""
+    errored: int = 0
     own: bool = True
-    """Whether it is of a version of the run itself, as the run was begun."""
+    """Whether it evaluates a version of the run with the run's settings."""
     held_out: bool = True
-    """Whether its tasks are held out; demonstrations are of training tasks."""
+    """Whether its tasks are held out; demonstrations use training tasks."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainStepView:
-    """One row of the table of steps. Fractions are in [0, 1]; reward and success are None when no episode ended before the step."""
+    """Row of the table of steps. Fractions are in [0, 1]; reward and success are None if no episode ended."""
 
     step: int
     version: int
@@ -52,15 +56,15 @@ class TrainStepView:
     episodes_per_minute: float
     reward: float | None
     success: float | None
-    unscored: float
+    errored: float
     elapsed_s: float
     metrics: dict[str, float] = field(default_factory=dict)
-    """Anything more that the trainer measured, by name."""
+    """Additional metrics by heading."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenView:
-    """One sampled token as text, its log-probability and the version of the weights that sampled it."""
+    """A sampled token with its log-probability and the version of the weights."""
 
     text: str
     logprob: float
@@ -69,7 +73,7 @@ class TokenView:
 
 @dataclass(frozen=True, slots=True)
 class MarkView:
-    """Where on the screen an op acts, in pixels: one point, or the path of a drag."""
+    """Where an op acts in pixels: one point, or the path of a drag."""
 
     kind: str
     points: tuple[tuple[int, int], ...]
@@ -77,10 +81,10 @@ class MarkView:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeStepView:
-    """One model call: the screen that it saw, what it wrote, and what came of it."""
+    """A model call: screenshot, reply and result."""
 
     frame: str
-    """Name (SHA-256) of the screen, a key of `ReportView.frames`; empty when it is not kept."""
+    """SHA-256 of the screenshot, a key of `ReportView.frames`; empty if it is not stored."""
     text: str
     tokens: tuple[TokenView, ...] = ()
     marks: tuple[MarkView, ...] = ()
@@ -90,7 +94,7 @@ class EpisodeStepView:
 
 @dataclass(frozen=True, slots=True)
 class EpisodeView:
-    """One episode that can be replayed."""
+    """An episode to replay."""
 
     id: str
     phase: str
@@ -98,13 +102,13 @@ class EpisodeView:
     family: str
     seed: int
     instruction: str
-    outcome: Literal["success", "failure", "unscored"]
+    outcome: Literal["success", "failure", "errored"]
     value: float | None
     cause: str
-    """Why it is unscored, or how it ended ("done", "max_steps"...)."""
+    """Why it errored, or its stop reason ("done", "max_steps"...)."""
     reward: float | None
     terms: dict[str, float]
-    """The reward term by term, and the parts of the outcome."""
+    """Terms of the reward and parts of the score."""
     first_click_on_target: bool | None
     version_min: int
     version_max: int
@@ -112,24 +116,24 @@ class EpisodeView:
     last_frame: str = ""
     group: str = ""
     target: tuple[int, int, int, int] | None = None
-    """(left, top, right, bottom) in pixels, half-open, of what the first click is for."""
+    """(left, top, right, bottom) of the first-click target in pixels, half-open."""
     seconds: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class ReportView:
-    """Everything in one report. `frames` maps the names of screens to PNG bytes."""
+    """A report. `frames` maps SHA-256 hashes of screenshots to PNG bytes."""
 
     title: str
     facts: dict[str, str]
-    """Lines of the head: command, machine, model, duration..."""
+    """Facts of the run: command, machine, model, duration..."""
     steps: tuple[TrainStepView, ...]
     evaluations: tuple[EvaluationView, ...]
     episodes: tuple[EpisodeView, ...]
     frames: dict[str, bytes]
     episode_counts: dict[str, int] = field(default_factory=dict)
-    """The books: started, trained, zero_variance, stale, unscored by cause."""
-    episodes_left_out: int = 0
-    """Episodes that the run has and the report does not show."""
+    """Episodes by state, errored ones by cause."""
+    num_hidden_episodes: int = 0
+    """Stored episodes that the report does not show."""
     updates: tuple[dict[str, float], ...] = ()
-    """Of a warm start: what was measured at each reported update, by name."""
+    """Metrics of each logged update of supervised training."""

@@ -107,7 +107,7 @@ async def run_episode(
         closed, graph = True, close_session()
         if end_state_dir is not None:
             await _save_end_state(
-                request.task, desktop, outcome, end_state_dir, failed=progress.transcript.stop_reason == "fail"
+                request.task, desktop, outcome, end_state_dir, declared_infeasible=progress.transcript.stop_reason == "fail"
             )
     except EvaluatorError as error:
         outcome = Errored("evaluator", _line(error))
@@ -142,7 +142,7 @@ class _StepTimeout:
 
 async def _save_end_state(task: Task, desktop: Desktop, outcome: Outcome, folder: Path, *, failed: bool) -> None:
     try:
-        await end_state.save_end_state(task, desktop, outcome, folder, failed=failed)
+        await end_state.save_end_state(task, desktop, outcome, folder, declared_infeasible=failed)
     except Exception as error:  # the desktop may not support reading files
         log.warning("end_state.save_failed", task=task.id, error=_line(error))
 
@@ -207,7 +207,7 @@ async def _run(
         progress.transcript = episode.transcript
     with progress.phase("judge"):
         return await judge(
-            task, desktop, milestones=progress.milestones, failed=progress.transcript.stop_reason == "fail"
+            task, desktop, milestones=progress.milestones, declared_infeasible=progress.transcript.stop_reason == "fail"
         )
 
 

@@ -1,8 +1,9 @@
-"""A guest's Chromium as the host asks it. Invariant: what a page says is guest-trusted data, bounded in size and time; nobody in
-the guest can be asked in the browser's stead, as the pipe to it is the host's.
+"""The host's connection to a guest's Chromium, by the DevTools protocol over pipes.
 
-The protocol is Chrome's DevTools protocol over a pair of pipes (`--remote-debugging-pipe`): no port is open, and no network needed.
-Which targets there were is kept, so that a developer's tool that was open for a moment is known at the end.
+Used by the MiniWoB++ suite; `start` opens a page, `session_of` finds the session again. `--remote-debugging-pipe`
+opens no port and needs no network, and nothing in the guest can answer instead of the browser. What a page reports is
+still guest data. The URLs of all targets are recorded, so that a developer tool that was open for a moment is known
+at the end.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import json
 import weakref
 from typing import Any
 
+from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
-from deskhand.tasks.task import StagedDesktopLike
 
 FLAGS = (
     "--no-first-run",
@@ -30,89 +31,92 @@ FLAGS = (
     "--disable-extensions",
     "--blink-settings=caretBlinkInterval=0",
 )
-ANSWER_S = 10.0
-MOST_ADDRESSES = 1000
+REPLY_TIMEOUT_S = 10.0
+MAX_URLS = 1000
 _NO_SESSION = -32001
-"""The protocol's code for a session whose target is no more."""
-_BROWSERS_OWN = ("chrome://omnibox",)
+"""Protocol error code for a session whose target is gone."""
+_INTERNAL_URLS = ("chrome://omnibox",)
 
 _browsers: weakref.WeakKeyDictionary[Any, ChromiumSession] = weakref.WeakKeyDictionary()
 
 
 class PageError(Exception):
-    """The page threw: what its own script says."""
+    """An exception of the page's script."""
 
 
-class PageGone(Exception):
-    """The page that set-up opened is closed: the agent's doing, while the browser still answers."""
+class PageClosedError(Exception):
+    """The agent closed the page that set-up opened; the browser still answers."""
 
 
 class ChromiumSession:
-    """One Chromium and the page that it was started with. Use `start`; `of(desktop)` finds it again at the time of judging."""
+    """A Chromium process and the page that it was started with."""
 
     def __init__(self, pipes: Any) -> None:
         self._pipes = pipes
         self._next = 0
         self._lock = asyncio.Lock()
         self._session: str | None = None
-        self._addresses: set[str] = set()
-        """Of everything that was opened since `mark`."""
-        self._documents = 0
-        """How often the page's document was made anew since `mark`."""
+        self._urls: set[str] = set()
+        """URLs of all targets since `mark`."""
+        self._num_documents = 0
+        """Number of document loads of the page since `mark`."""
 
     async def call(self, method: str, *, browser_wide: bool = False, **parameters: Any) -> dict[str, Any]:
-        """One command of the protocol. Raises `InfrastructureError` when the browser does not answer, `PageGone` when the page is
-        closed, `EvaluatorError` when the browser refuses for another reason."""
+        """Send a protocol command and return its result.
+
+        Raises `InfrastructureError` if the browser does not answer, `PageClosedError` if the page is closed,
+        `EvaluatorError` if the browser rejects the command.
+        """
         async with self._lock:
             self._next += 1
             message: dict[str, Any] = {"id": self._next, "method": method, "params": parameters}
             if self._session is not None and not browser_wide:
                 message["sessionId"] = self._session
             await self._pipes.send(json.dumps(message).encode())
-            async with asyncio.timeout(ANSWER_S * 2):
+            async with asyncio.timeout(REPLY_TIMEOUT_S * 2):
                 while True:
-                    answer = json.loads(await self._pipes.receive(ANSWER_S))
+                    answer = json.loads(await self._pipes.receive(REPLY_TIMEOUT_S))
                     if answer.get("id") == self._next:
                         break
-                    self._note(answer)
+                    self._record_event(answer)
         if "error" in answer:
             if answer["error"].get("code") == _NO_SESSION:
-                raise PageGone("the page was closed")
-            raise EvaluatorError(f"the browser refused {method}: {str(answer['error'].get('message'))[:200]}")
+                raise PageClosedError("the page was closed")
+            raise EvaluatorError(f"the browser rejected {method}: {str(answer['error'].get('message'))[:200]}")
         return answer.get("result", {})
 
-    def _note(self, event: dict[str, Any]) -> None:
-        method, told = event.get("method"), event.get("params", {})
+    def _record_event(self, event: dict[str, Any]) -> None:
+        method, params = event.get("method"), event.get("params", {})
         if method in ("Target.targetCreated", "Target.targetInfoChanged"):
-            if len(self._addresses) < MOST_ADDRESSES:
-                self._addresses.add(str(told.get("targetInfo", {}).get("url", ""))[:2000])
-        elif method == "Page.frameNavigated" and "parentId" not in told.get("frame", {}):
-            self._documents += 1
+            if len(self._urls) < MAX_URLS:
+                self._urls.add(str(params.get("targetInfo", {}).get("url", ""))[:2000])
+        elif method == "Page.frameNavigated" and "parentId" not in params.get("frame", {}):
+            self._num_documents += 1
 
     def mark(self) -> None:
-        """From here on it counts what is opened."""
-        self._addresses.clear()
-        self._documents = 0
+        """Start recording opened URLs."""
+        self._urls.clear()
+        self._num_documents = 0
 
     async def opened_since_mark(self) -> str:
-        """What was opened beside the page's own document, in words; empty when nothing was."""
-        await self.evaluate("1")  # what happened meanwhile is told before the answer
+        """Return what was opened besides the page's own document, as text; empty if nothing was."""
+        await self.evaluate("1")  # pending events arrive before the answer
         own = str(await self.evaluate("location.href"))
-        others = sorted(
-            address for address in self._addresses if address != own and not address.startswith(_BROWSERS_OWN)
-        )
-        return "; ".join([*others[:5], *(["the page was loaded anew"] if self._documents else [])])
+        urls = sorted(url for url in self._urls if url != own and not url.startswith(_INTERNAL_URLS))
+        return "; ".join([*urls[:5], *(["the page was reloaded"] if self._num_documents else [])])
 
     async def evaluate(self, expression: str) -> Any:
-        """The value of a JavaScript expression in the page, as JSON types; a promise is awaited. Raises `PageError`."""
-        told = await self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
-        if "exceptionDetails" in told:
-            thrown = told["exceptionDetails"]
+        """Return the value of a JavaScript expression in the page, as JSON types; awaits promises. Raises
+        `PageError`.
+        """
+        reply = await self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
+        if "exceptionDetails" in reply:
+            thrown = reply["exceptionDetails"]
             raise PageError(str(thrown.get("exception", {}).get("description") or thrown.get("text"))[:500])
-        return told["result"].get("value")
+        return reply["result"].get("value")
 
     async def attach(self, timeout_s: float = 20.0) -> None:
-        """Find the page and wait until it is loaded."""
+        """Attach to the first page and wait until it is loaded."""
         await self.call("Target.setDiscoverTargets", browser_wide=True, discover=True)
         deadline = asyncio.get_running_loop().time() + timeout_s
         while self._session is None:
@@ -129,17 +133,17 @@ class ChromiumSession:
                 self._session = attached["sessionId"]
                 await self.call("Page.enable")
             elif asyncio.get_running_loop().time() > deadline:
-                raise InfrastructureError(f"the browser showed no page within {timeout_s:g} s")
+                raise InfrastructureError(f"the browser opened no page within {timeout_s:g} s")
             else:
                 await asyncio.sleep(0.02)
-        await self.loaded(max(1.0, deadline - asyncio.get_running_loop().time()))
+        await self.wait_loaded(max(1.0, deadline - asyncio.get_running_loop().time()))
 
-    async def go_to(self, address: str) -> None:
-        """Show another page and wait until it is loaded."""
-        await self.call("Page.navigate", url=address)
-        await self.loaded()
+    async def navigate(self, url: str) -> None:
+        """Load another page and wait until it is loaded."""
+        await self.call("Page.navigate", url=url)
+        await self.wait_loaded()
 
-    async def loaded(self, timeout_s: float = 20.0) -> None:
+    async def wait_loaded(self, timeout_s: float = 20.0) -> None:
         """Wait until the page's document is complete."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         while await self.evaluate("document.readyState + location.href") == "completeabout:blank" or (
@@ -150,23 +154,20 @@ class ChromiumSession:
             await asyncio.sleep(0.02)
 
 
-async def start(desktop: StagedDesktopLike, address: str, *options: str) -> ChromiumSession:
-    """Start Chromium on a page and wait until it is loaded. Raises `ConfigError` for a desktop that has no pipes to programs."""
-    if not hasattr(desktop, "launch_piped"):
-        raise ConfigError(
-            "tasks whose page the host reads need the embedded desktop; this one has no pipes to a browser"
-        )
-    browser = ChromiumSession(
-        await desktop.launch_piped(["chromium", *FLAGS, *options, "--remote-debugging-pipe", address])
-    )
+async def start(desktop: StageableDesktop, url: str, *options: str) -> ChromiumSession:
+    """Start Chromium on a page and wait until it is loaded. Raises `ConfigError` unless the desktop is local."""
+    launch_piped = getattr(desktop, "launch_piped", None)
+    if launch_piped is None:
+        raise ConfigError("MiniWoB++ tasks need a local desktop: the host reads the page through pipes")
+    browser = ChromiumSession(await launch_piped(["chromium", *FLAGS, *options, "--remote-debugging-pipe", url]))
     _browsers[desktop] = browser
     await desktop.wait_window("chromium")
     await browser.attach()
     return browser
 
 
-def of(desktop: StagedDesktopLike) -> ChromiumSession:
-    """The browser that set-up started on this desktop. Raises `InfrastructureError` when none was."""
+def session_of(desktop: StageableDesktop) -> ChromiumSession:
+    """Return the session that set-up started on this desktop. Raises `InfrastructureError` if there is none."""
     if desktop not in _browsers:
-        raise InfrastructureError("no browser was started on this desktop; set the task up first")
+        raise InfrastructureError("no browser was started on this desktop; run the task's setup first")
     return _browsers[desktop]

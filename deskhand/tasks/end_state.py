@@ -1,9 +1,11 @@
-"""End states that are kept, to be judged again later. Invariant: what was not kept is never read as absent: a check that asks for
-it leaves the state unscored.
+"""Saved end states, which can be rescored later.
 
-A folder of end states holds one JSON file each (`<task>-<n>.json`) and `blobs/`, files by the SHA-256 of their bytes. A state is
-the guest's home, the windows, the clipboard and the screen at the time of judging, with the outcome of then. Running commands,
-live pages and accessibility trees cannot be kept.
+Written by the rollout and the audit (`save_end_state`), read by `deskhand rescore` (`load_end_states`). A folder has
+one JSON file per state (`<task>-<n>.json`) and `blobs/`, files by the SHA-256 of their bytes. A state is the guest's
+home, windows, clipboard and screen at the time of judging, with the outcome. Commands, live pages and accessibility
+trees are not saved.
+
+Invariant: data that was not saved is never read as absent: a check that needs it raises `EvaluatorError`.
 """
 
 from __future__ import annotations
@@ -25,48 +27,48 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError, EvaluatorError
+from deskhand.tasks.guest_files import UNREADABLE
 from deskhand.tasks.outcome import Outcome, Scored
-from deskhand.tasks.task import StagedDesktopLike, Task
+from deskhand.tasks.task import Task
 
-FORMAT = 1
+FORMAT = 2
 BLOBS = "blobs"
-MOST_FILES = 5000
-MOST_BYTES = 256 * 2**20
-LEFT_OUT = (".cache", "Cache", "Code Cache", "GPUCache", "ShaderCache", "GrShaderCache", "component_crx_cache")
-"""Folders that programs fill for themselves."""
-_UNREADABLE = (FileNotFoundError, PermissionError, IsADirectoryError)
+MAX_FILES = 5000
+MAX_BYTES = 256 * 2**20
+SKIPPED_FOLDERS = (".cache", "Cache", "Code Cache", "GPUCache", "ShaderCache", "GrShaderCache", "component_crx_cache")
+"""Caches of programs, which are not saved."""
 
 
 async def save_end_state(
-    task: Task, desktop: StagedDesktopLike, outcome: Outcome, folder: Path, *, failed: bool = False
+    task: Task, desktop: StageableDesktop, outcome: Outcome, folder: Path, *, declared_infeasible: bool = False
 ) -> Path:
-    """Keep a desktop as it was judged; returns the JSON file. `failed`: the agent's last word was that the task cannot be done.
-
-    Raises `InfrastructureError` when the desktop cannot be read."""
+    """Save a desktop as it was judged; return the JSON file. Raises `InfrastructureError` if the desktop cannot be
+    read.
+    """
     (folder / BLOBS).mkdir(parents=True, exist_ok=True)
     files: dict[str, str | None] = {}
     folders: dict[str, list[str]] = {}
-    left_out: list[str] = []
+    skipped: list[str] = []
     size, pending = 0, ["."]
     while pending:
         path = pending.pop()
         try:
             names = await desktop.listdir(path)
-        except _UNREADABLE:
+        except UNREADABLE:
             pass
         else:
             folders[path] = names
             for name in names:
-                place = name if path == "." else f"{path}/{name}"
-                (left_out if name in LEFT_OUT else pending).append(place)
+                (skipped if name in SKIPPED_FOLDERS else pending).append(name if path == "." else f"{path}/{name}")
             continue
-        if len(files) >= MOST_FILES or size > MOST_BYTES:
-            left_out.append(path)
+        if len(files) >= MAX_FILES or size > MAX_BYTES:
+            skipped.append(path)
             continue
         try:
             data = await desktop.pull(path)
-        except _UNREADABLE:
+        except UNREADABLE:
             files[path] = None
             continue
         size += len(data)
@@ -81,27 +83,26 @@ async def save_end_state(
             "seed": task.seed,
             "instruction": task.instruction,
         },
-        "outcome": {"kind": "scored" if isinstance(outcome, Scored) else "unscored", **asdict(outcome)},
-        "failed": failed,
+        "outcome": {"kind": "scored" if isinstance(outcome, Scored) else "errored", **asdict(outcome)},
+        "declared_infeasible": declared_infeasible,
         "windows": [asdict(window) for window in await desktop.windows()],
         "clipboard": await desktop.clipboard(),
         "screen": await asyncio.to_thread(lambda: _put(folder, screen.png())),
         "files": files,
         "folders": folders,
-        "left_out": left_out,
+        "skipped": skipped,
     }
     return await asyncio.to_thread(_write, folder, re.sub(r"[^A-Za-z0-9._-]+", "-", task.id), record)
 
 
 def _put(folder: Path, data: bytes) -> str:
     digest = hashlib.sha256(data).hexdigest()
-    place = folder / BLOBS / digest
-    if not place.exists():
-        partial = place.with_suffix(
-            f".{secrets.token_hex(8)}.partial"
-        )  # states that are kept at once hold the same files
+    blob = folder / BLOBS / digest
+    if not blob.exists():
+        # concurrently saved states share files
+        partial = blob.with_suffix(f".{secrets.token_hex(8)}.partial")
         partial.write_bytes(data)
-        partial.rename(place)
+        partial.rename(blob)
     return digest
 
 
@@ -113,49 +114,48 @@ def _write(folder: Path, stem: str, record: dict[str, Any]) -> Path:
             return folder / f"{stem}-{number}.json"
         except FileExistsError:
             continue
-    raise ConfigError(f"{folder} holds a million states of one task; clear it")
+    raise ConfigError(f"{folder}: more than a million end states of one task; choose an empty folder")
 
 
 @dataclass(frozen=True)
 class EndState:
-    """A state that was kept, as a desktop that can only be read."""
+    """A saved state: a read-only stand-in for the desktop."""
 
     path: Path
     record: dict[str, Any]
 
     @property
     def value(self) -> float | None:
-        """What it scored then; None when it was unscored."""
+        """The score at the time; None if the episode was errored."""
         return self.record["outcome"].get("value")
 
     @property
-    def failed(self) -> bool:
-        """Whether the agent's last word was that the task cannot be done."""
-        return bool(self.record.get("failed"))
+    def declared_infeasible(self) -> bool:
+        """Whether the agent ended by declaring the task infeasible."""
+        return bool(self.record.get("declared_infeasible"))
 
     @property
     def title(self) -> str:
         return f"{self.record['task']['id']} ({self.path.stem})"
 
-    def _plain(self, path: str) -> str:
+    def _relative(self, path: str) -> str:
         pure = PurePosixPath(path)
         if pure.is_absolute():
             pure = PurePosixPath(*pure.parts[3:]) if pure.is_relative_to("/home/user") else pure
         plain = os.path.normpath(str(pure))
         if plain.startswith(("..", "/")):
             raise FileNotFoundError(path)
-        for place in self.record["left_out"]:
-            if plain == place or plain.startswith(f"{place}/"):
-                raise EvaluatorError(f"{path} was not kept with the end state {self.path.name}")
+        if any(plain == each or plain.startswith(f"{each}/") for each in self.record["skipped"]):
+            raise EvaluatorError(f"{self.path.name}: {path} was not saved with the end state")
         return plain
 
     async def pull(self, path: str) -> bytes:
-        plain = self._plain(path)
-        if plain in self.record["folders"]:
+        name = self._relative(path)
+        if name in self.record["folders"]:
             raise IsADirectoryError(path)
-        if plain not in self.record["files"]:
+        if name not in self.record["files"]:
             raise FileNotFoundError(path)
-        digest = self.record["files"][plain]
+        digest = self.record["files"][name]
         if digest is None:
             raise PermissionError(path)
         return await asyncio.to_thread(self._blob, digest)
@@ -163,41 +163,39 @@ class EndState:
     def _blob(self, digest: str) -> bytes:
         data = (self.path.parent / BLOBS / digest).read_bytes()
         if hashlib.sha256(data).hexdigest() != digest:
-            raise EvaluatorError(f"{self.path.parent / BLOBS / digest} is not what was kept; its bytes have changed")
+            raise EvaluatorError(f"{self.path.parent / BLOBS / digest}: content does not match its name")
         return data
 
     async def listdir(self, path: str) -> list[str]:
-        plain = self._plain(path)
-        if plain not in self.record["folders"]:
+        name = self._relative(path)
+        if name not in self.record["folders"]:
             raise FileNotFoundError(path)
-        return list(self.record["folders"][plain])
+        return list(self.record["folders"][name])
 
     async def windows(self) -> list[Any]:
         return [SimpleNamespace(**window) for window in self.record["windows"]]
 
     async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
         if selection != "CLIPBOARD":
-            raise EvaluatorError(f"the selection {selection} is not kept with an end state")
+            raise EvaluatorError(f"an end state has no selection {selection}")
         return self.record["clipboard"]
 
-    async def observe(self) -> _Picture:
-        return _Picture(await asyncio.to_thread(self._blob, self.record["screen"]))
+    async def observe(self) -> _SavedFrame:
+        return _SavedFrame(await asyncio.to_thread(self._blob, self.record["screen"]))
 
     async def run(self, argv: list[str], **_: Any) -> Any:
-        raise EvaluatorError(f"{argv[0]} cannot be run in an end state that was kept; judge it on a live desktop")
+        raise EvaluatorError(f"commands cannot run in an end state: {argv[0]}")
 
     async def shell(self, command: str, **_: Any) -> Any:
-        raise EvaluatorError(
-            f"{command[:80]!r} cannot be run in an end state that was kept; judge it on a live desktop"
-        )
+        raise EvaluatorError(f"commands cannot run in an end state: {command[:80]!r}")
 
     async def accessibility_tree(self) -> str | None:
-        raise EvaluatorError("the accessibility tree is not kept with an end state; judge it on a live desktop")
+        raise EvaluatorError("an end state has no accessibility tree")
 
 
 @dataclass(frozen=True)
-class _Picture:
-    """A kept screen, with what checks ask of a frame."""
+class _SavedFrame:
+    """A saved screen with the methods of `desktop.base.Frame` that checks use."""
 
     data: bytes
 
@@ -212,23 +210,24 @@ class _Picture:
         return hashlib.sha256(self.data).hexdigest()
 
 
-def load_end_states(places: list[Path]) -> Iterator[EndState]:
-    """The states of files and folders, in the order of their names. Raises `ConfigError` for a place that holds none."""
-    for place in places:
-        paths = sorted(place.rglob("*.json")) if place.is_dir() else [place]
-        found = 0
-        for path in paths:
+def load_end_states(paths: list[Path]) -> Iterator[EndState]:
+    """Yield the states of files and folders, sorted by name. Raises `ConfigError` for a path without end states."""
+    for root in paths:
+        count = 0
+        for path in sorted(root.rglob("*.json")) if root.is_dir() else [root]:
             try:
                 record = json.loads(path.read_text(encoding="utf-8"))
             except (OSError, ValueError) as error:
-                raise ConfigError(f"{path} is no end state: {error}") from None
-            if not isinstance(record, dict) or record.get("format") != FORMAT or "left_out" not in record:
-                if place.is_dir():
+                raise ConfigError(f"{path}: cannot be read as an end state: {error}") from None
+            if not isinstance(record, dict) or not {"format", "task", "outcome", "folders"} <= record.keys():
+                if root.is_dir():
                     continue
-                raise ConfigError(f"{path} is no end state of format {FORMAT}")
-            found += 1
+                raise ConfigError(f"{path}: is not an end state")
+            if record["format"] != FORMAT:
+                raise ConfigError(f"{path}: end state format must be {FORMAT}, got {record['format']}; save it again")
+            count += 1
             yield EndState(path, record)
-        if not found:
+        if not count:
             raise ConfigError(
-                f"{place} holds no end states; `deskhand eval` keeps them with --set evaluation.save_end_states=true"
+                f"{root}: no end states; save them with deskhand eval --set evaluation.save_end_states=true"
             )

@@ -1,8 +1,7 @@
-"""What every family must hold, as checks that list what is wrong. Invariant: a family that passes cannot be solved by doing
-nothing (which is all that an agent does who only says "done"), nor by its own oracle led astray at the first click or one
-step too quick, and its oracle solves it.
+"""Requirements on every family, as checks that list violations.
 
-`lint` only generates tasks; `lint_live` plays them on a desktop that the caller provides.
+Used by the tests and by authors of families: `check_family` only generates tasks, `check_family_live` plays them. The
+oracle must score 1; doing nothing, a wrong first click and stopping one step early must not.
 """
 
 from __future__ import annotations
@@ -14,20 +13,21 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 
 from deskhand.actions.ops import Click, Done, Op, Point, screen_px, to_screen_px
+from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError
 from deskhand.tasks.judge import MilestoneTracker, initial_score, judge
 from deskhand.tasks.outcome import Errored, Outcome, Scored
-from deskhand.tasks.task import Family, StagedDesktopLike, Task, split_of
+from deskhand.tasks.task import Family, Task, split_of
 
-Lease = Callable[[Task], AbstractAsyncContextManager[StagedDesktopLike]]
-"""Lends a desktop that was just reset to the task's template and screen size."""
-Policy = Callable[[Task, StagedDesktopLike], AsyncIterator[list[Op]]]
-"""Lists of ops, one list a step, as `Task.oracle` yields them."""
+Lease = Callable[[Task], AbstractAsyncContextManager[StageableDesktop]]
+"""Lends a desktop that was just reset to the task's theme and screen size."""
+Policy = Callable[[Task, StageableDesktop], AsyncIterator[list[Op]]]
+"""Yields lists of ops, one list per step, like `Task.oracle`."""
 
 
 @dataclass(frozen=True)
 class Playthrough:
-    """One play of one task. `first_click_on_target` is None when nothing was clicked or the task has no target."""
+    """One run of one task. `first_click_on_target` is None if nothing was clicked or the task has no target."""
 
     baseline: float
     outcome: Outcome
@@ -42,29 +42,31 @@ class Playthrough:
         return self.outcome.value if isinstance(self.outcome, Scored) else None
 
 
-async def oracle(task: Task, desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-    """The task's own oracle."""
+async def oracle(task: Task, desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+    """Yield the steps of the task's oracle."""
     async for ops in task.oracle(desktop):
         yield ops
 
 
-async def wrong_first_click(task: Task, desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-    """The oracle, but its first click lands on the first of the things that the target could be taken for."""
-    _, others = await task.first_click_targets(desktop)
-    place: Point | None = Point(*others[0].center, screen_px(task.width, task.height)) if others else None
+async def wrong_first_click(task: Task, desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+    """Yield the oracle's steps, with the first click on the first distractor."""
+    _, distractors = await task.first_click_targets(desktop)
+    wrong_point: Point | None = (
+        Point(*distractors[0].center, screen_px(task.width, task.height)) if distractors else None
+    )
     async for ops in task.oracle(desktop):
         changed = list(ops)
         for index, op in enumerate(changed):
-            if isinstance(op, Click) and place is not None:
-                changed[index], place = replace(op, point=place), None
+            if isinstance(op, Click) and wrong_point is not None:
+                changed[index], wrong_point = replace(op, point=wrong_point), None
         yield changed
 
 
-def stops_early(acts: int) -> Policy:
-    """The oracle that says it is done after so many steps."""
+def stops_early(num_steps: int) -> Policy:
+    """Return the oracle's policy, done after `num_steps` steps."""
 
-    async def policy(task: Task, desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-        left = acts
+    async def policy(task: Task, desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+        left = num_steps
         async for ops in task.oracle(desktop):
             if left == 0:
                 break
@@ -76,15 +78,14 @@ def stops_early(acts: int) -> Policy:
 
 
 def near_miss(solved: Playthrough) -> Policy:
-    """What does nearly what the oracle did in `solved`: its first click on another thing, or, where the task has no target, all
-    but its last step before it was done."""
+    """Return a policy close to `solved`, the oracle's run: a wrong first click, or without a target one step less."""
     return wrong_first_click if solved.first_click_on_target is not None else stops_early(max(0, solved.steps - 2))
 
 
-async def play(task: Task, desktop: StagedDesktopLike, policy: Policy = oracle) -> Playthrough:
-    """Set up `task` on a freshly reset desktop, let `policy` act, and judge.
+async def play(task: Task, desktop: StageableDesktop, policy: Policy = oracle) -> Playthrough:
+    """Set up `task` on a freshly reset desktop, run `policy` and judge.
 
-    Raises `ConfigError` when the start state already solves it, and what set-up and desktop raise.
+    Raises `ConfigError` if the start state already solves the task, and what setup and desktop raise.
     """
     began = time.monotonic()
     await task.setup(desktop)
@@ -104,7 +105,7 @@ async def play(task: Task, desktop: StagedDesktopLike, policy: Policy = oracle) 
 
 
 def check_family(family: Family, seeds: Iterable[int]) -> list[str]:
-    """What is wrong with the tasks that `family` generates, one line each; nothing is started."""
+    """Return the violations in the tasks that `family` generates, one line each. Starts nothing."""
     problems: list[str] = []
     instructions: set[str] = set()
     count = 0
@@ -114,29 +115,27 @@ def check_family(family: Family, seeds: Iterable[int]) -> list[str]:
         task, again = family.generate(seed), family.generate(seed)
         instructions.add(task.instruction)
         if _description(task) != _description(again):
-            problems.append(f"{where}: two generations differ; use only a random generator made from family and seed")
-        if (task.family, task.seed, task.difficulty) != (family.name, seed, family.tier):
-            problems.append(f"{where}: the task says family {task.family}, seed {task.seed}, tier {task.difficulty}")
+            problems.append(f"{where}: two generations differ; derive all randomness from family and seed")
+        if (task.family, task.seed, task.difficulty) != (family.name, seed, family.difficulty):
+            problems.append(f"{where}: the task has family {task.family}, seed {task.seed}, tier {task.difficulty}")
         if task.split != split_of(seed) or str(seed) not in task.id:
-            problems.append(f"{where}: id {task.id} or split {task.split} does not follow from the seed")
+            problems.append(f"{where}: id {task.id} or split {task.split} does not match the seed")
         if not task.instruction.strip() or "\n" in task.instruction:
-            problems.append(f"{where}: the instruction must be one line of text, not {task.instruction!r}")
+            problems.append(f"{where}: instruction must be one line, got {task.instruction!r}")
         if task.format_penalty < 0:
-            problems.append(
-                f"{where}: format_penalty {task.format_penalty} would pay for replies that are not understood"
-            )
+            problems.append(f"{where}: format_penalty must be >= 0, got {task.format_penalty}")
         if task.step_cost < 0:
-            problems.append(f"{where}: step_cost {task.step_cost} would pay for steps")
+            problems.append(f"{where}: step_cost must be >= 0, got {task.step_cost}")
         if task.max_steps < 2:
-            problems.append(f"{where}: max_steps {task.max_steps} leaves no step before the last")
+            problems.append(f"{where}: max_steps must be at least 2, got {task.max_steps}")
         try:
             MilestoneTracker(task)
         except ConfigError as error:
             problems.append(str(error))
     if count > 3 and len(instructions) < 2:
-        problems.append(f"{family.name}: {count} seeds give one instruction; make the variants differ")
+        problems.append(f"{family.name}: {count} seeds give the same instruction")
     if not family.applications:
-        problems.append(f"{family.name}: name the Debian packages that it needs")
+        problems.append(f"{family.name}: applications: no Debian package is named")
     return problems
 
 
@@ -146,15 +145,17 @@ def _description(task: Task) -> tuple[object, ...]:
     return task.id, task.instruction, task.theme, task.difficulty, size, milestones, task.metadata
 
 
-async def check_family_live(family: Family, seeds: Iterable[int], lease: Lease, *, side_by_side: int = 4) -> list[str]:
-    """What is wrong with the tasks when they are played, one line each. At most `side_by_side` desktops are leased at a time.
+async def check_family_live(
+    family: Family, seeds: Iterable[int], lease: Lease, *, max_concurrent: int = 4
+) -> list[str]:
+    """Play the tasks and return the violations, one line each. At most `max_concurrent` desktops are leased.
 
-    Raises what desktops and programs raise once all plays have ended (`InfrastructureError`).
+    Raises what desktops and programs raise (`InfrastructureError`), after all runs have ended.
     """
-    places = asyncio.Semaphore(side_by_side)
+    slots = asyncio.Semaphore(max_concurrent)
 
-    async def played(task: Task, policy: Policy) -> Playthrough | Exception:
-        async with places:
+    async def run(task: Task, policy: Policy) -> Playthrough | Exception:
+        async with slots:
             try:
                 async with lease(task) as desktop:
                     return await play(task, desktop, policy)
@@ -162,8 +163,8 @@ async def check_family_live(family: Family, seeds: Iterable[int], lease: Lease, 
                 return error
 
     async def both(task: Task) -> tuple[Playthrough | Exception, Playthrough | Exception]:
-        solved = await played(task, oracle)
-        return solved, solved if isinstance(solved, Exception) else await played(task, near_miss(solved))
+        solved = await run(task, oracle)
+        return solved, solved if isinstance(solved, Exception) else await run(task, near_miss(solved))
 
     tasks = [family.generate(seed) for seed in seeds]
     pairs = zip(tasks, await asyncio.gather(*map(both, tasks)), strict=True)
@@ -171,7 +172,9 @@ async def check_family_live(family: Family, seeds: Iterable[int], lease: Lease, 
 
 
 def _problems(task: Task, solved: Playthrough | Exception, wrong: Playthrough | Exception) -> list[str]:
-    """What is wrong by an oracle's trial and a misled one. Raises what they raised, unless it is the task's fault."""
+    """Return the violations in an oracle's run and a near miss. Raises their exceptions, except `ConfigError` of the
+    oracle's.
+    """
     where = f"{task.family} seed {task.seed}"
     if isinstance(solved, ConfigError):
         return [str(solved)]
@@ -181,18 +184,17 @@ def _problems(task: Task, solved: Playthrough | Exception, wrong: Playthrough | 
         raise wrong
     problems: list[str] = []
     if solved.value != 1.0:
-        problems.append(f"{where}: the oracle scores {_words(solved.outcome)}, not 1")
+        problems.append(f"{where}: the oracle scores {_outcome_text(solved.outcome)}, not 1")
     if solved.steps > task.max_steps:
         problems.append(f"{where}: the oracle takes {solved.steps} steps, max_steps is {task.max_steps}")
     if solved.first_click_on_target is False:
-        problems.append(f"{where}: the oracle's first click is outside the rectangle that targets() gives")
+        problems.append(f"{where}: the oracle's first click is outside first_click_targets")
     if solved.baseline != 0.0:
-        problems.append(f"{where}: doing nothing scores {solved.baseline:g}, not 0")
+        problems.append(f"{where}: a no-op scores {solved.baseline:g}, not 0")
     if wrong.value is None or wrong.value >= 1.0:
-        led = f"{where}: the oracle with its first click on another thing, or a step too few,"
-        problems.append(f"{led} scores {_words(wrong.outcome)}")
+        problems.append(f"{where}: a wrong first click, or one step less, scores {_outcome_text(wrong.outcome)}")
     return problems
 
 
-def _words(outcome: Outcome) -> str:
-    return f"unscored ({outcome.cause}: {outcome.message})" if isinstance(outcome, Errored) else f"{outcome.value:g}"
+def _outcome_text(outcome: Outcome) -> str:
+    return f"errored ({outcome.cause}: {outcome.message})" if isinstance(outcome, Errored) else f"{outcome.value:g}"

@@ -1,8 +1,8 @@
-"""Turns a task's checks into an outcome. Invariant: a failing judge or desktop is `Unscored`, never a zero, and a milestone once
-reached stays reached.
+"""Run a task's checks and turn them into an outcome.
 
-A check is our own code over files that the agent could write, so anything may go wrong in it: whatever it raises is the
-evaluator's fault, except an `InfrastructureError`, which is the desktop's. Cancelling the episode passes through.
+Used by the rollout and the audit; start with `judge` and `MilestoneTracker`.
+
+Invariants: a failing check or desktop gives `Errored`, never a score of 0; a milestone once reached stays reached.
 """
 
 from __future__ import annotations
@@ -12,44 +12,44 @@ import math
 import time
 
 from deskhand import pausable_timeout
+from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
 from deskhand.tasks.outcome import MAX_FINDINGS, MILESTONE_CAP, Errored, Finding, Outcome, Scored
-from deskhand.tasks.task import CheckFunction, CheckResult, StagedDesktopLike, Task
+from deskhand.tasks.task import CheckFunction, CheckResult, Task
 
 CHECK_TIMEOUT_S = 20.0
-GRACE_S = 1.0
-"""A program may still be writing when the agent stops: the check may come true within this time."""
-_LOOK_AGAIN_S = 0.1
+SETTLE_GRACE_S = 1.0
+"""Default time in which a check may become true after the end, because programs may still be writing."""
+_RETRY_INTERVAL_S = 0.1
 
 
 class AlreadySolvedError(ConfigError):
-    """The untouched start state scores 1 already."""
+    """The untouched start state already scores 1."""
 
 
 async def judge(
     task: Task,
-    desktop: StagedDesktopLike,
+    desktop: StageableDesktop,
     *,
     milestones: MilestoneTracker | None = None,
-    failed: bool = False,
+    declared_infeasible: bool = False,
     timeout_s: float = CHECK_TIMEOUT_S,
     grace_s: float | None = None,
 ) -> Outcome:
-    """The outcome of the end state: the first full score within `grace_s` (the task's, or `GRACE_S`), or what the check says then.
-    Raises only cancellation.
+    """Return the outcome of the end state: the first full score within the grace period, else the last value.
 
-    `parts` holds "end_state", and with `milestones` one "milestone: NAME" for each, as reached so far. `failed` says that the
-    agent's last word was that the task cannot be done.
+    `parts` has "end_state" and, with `milestones`, "milestone: NAME" for each. `grace_s` defaults to the task's.
+    Raises only cancellation.
     """
-    if failed and task.infeasible_reward is not None:
+    if declared_infeasible and task.infeasible_reward is not None:
         return Scored(task.infeasible_reward, {"end_state": task.infeasible_reward})
     timeout_s = task.check_timeout_s or timeout_s
-    grace_s = grace_s if grace_s is not None else GRACE_S if task.settle_grace_s is None else task.settle_grace_s
+    grace_s = grace_s if grace_s is not None else SETTLE_GRACE_S if task.settle_grace_s is None else task.settle_grace_s
     deadline = time.monotonic() + grace_s
     try:
         check = await _run_check(task.id, "check", task.check, desktop, timeout_s)
         while check.value < 1.0 and not check.no_retry and time.monotonic() < deadline:
-            await asyncio.sleep(_LOOK_AGAIN_S)
+            await asyncio.sleep(_RETRY_INTERVAL_S)
             check = await _run_check(task.id, "check", task.check, desktop, timeout_s)
     except InfrastructureError as error:
         return Errored("infrastructure", str(error))
@@ -64,45 +64,44 @@ async def judge(
 
 
 def _findings(check: CheckResult) -> tuple[Finding, ...]:
-    """A check's clauses; one that names none is a clause of its own."""
     return check.findings[:MAX_FINDINGS] or (Finding("end state", check.value, check.detail),)
 
 
-async def initial_score(task: Task, desktop: StagedDesktopLike, *, timeout_s: float = CHECK_TIMEOUT_S) -> float:
-    """What the untouched start state is worth: `b` of `outcome.dense_reward`, milestones that already hold included.
+async def initial_score(task: Task, desktop: StageableDesktop, *, timeout_s: float = CHECK_TIMEOUT_S) -> float:
+    """Return the score of the untouched start state, reached milestones included.
 
-    Raises `SolvedAtStart` when it is 1 or more (the task would be solved by doing nothing), and what the checks raise
-    (`EvaluatorError`, `InfrastructureError`).
+    Raises `AlreadySolvedError` if it is 1, and `EvaluatorError` or `InfrastructureError` if a check fails.
     """
     value = (await _run_check(task.id, "check", task.check, desktop, timeout_s)).value
     tracker = MilestoneTracker(task, timeout_s=timeout_s)
     value = max(value, min(await tracker.after_step(desktop), MILESTONE_CAP))
     if value >= 1.0:
         raise AlreadySolvedError(
-            f"task {task.id}: the start state already scores {value:g}; stage it so that doing nothing does not solve it"
+            f"task {task.id}: the start state already scores {value:g}; change the setup or the check"
         )
     return value
 
 
 class MilestoneTracker:
-    """Which milestones were reached at any time in the episode. `share` is their summed weight, in [0, 1]."""
+    """Milestones that were reached at any time in the episode."""
 
     def __init__(self, task: Task, *, timeout_s: float = CHECK_TIMEOUT_S) -> None:
-        """Raises `ConfigError` when the weights are negative or sum to more than 1, two milestones share a name, or one comes
-        after another that does not stand before it."""
+        """Raise `ConfigError` if a weight is negative, the weights sum to more than 1, a name occurs twice, or
+        `after` names a later milestone.
+        """
         weights = [milestone.weight for milestone in task.milestones]
         if any(weight < 0 for weight in weights) or sum(weights) > 1 + 1e-9:
-            raise ConfigError(f"task {task.id}: milestone weights {weights} must be >= 0 and sum to at most 1")
+            raise ConfigError(f"task {task.id}: milestone weights must be >= 0 and sum to at most 1, got {weights}")
         self.reached = {milestone.name: 0.0 for milestone in task.milestones}
         """Best value so far by milestone name."""
         self.guest_trusted = False
-        """Whether a milestone was reached on the word of a live guest process."""
+        """Whether a milestone was reached by a check that trusts a guest process."""
         if len(self.reached) != len(weights):
-            raise ConfigError(f"task {task.id}: two milestones have the same name; give each its own")
+            raise ConfigError(f"task {task.id}: two milestones have the same name")
         for index, milestone in enumerate(task.milestones):
             if late := set(milestone.after) - {earlier.name for earlier in task.milestones[:index]}:
                 raise ConfigError(
-                    f"task {task.id}: milestone {milestone.name!r} comes after {sorted(late)}, which must stand before it"
+                    f"task {task.id}: milestone {milestone.name!r}: after must name earlier ones, got {sorted(late)}"
                 )
         self._task = task
         self._timeout_s = timeout_s
@@ -111,9 +110,11 @@ class MilestoneTracker:
     def reached_share(self) -> float:
         return min(1.0, sum(milestone.weight * self.reached[milestone.name] for milestone in self._task.milestones))
 
-    async def after_step(self, desktop: StagedDesktopLike) -> float:
-        """Look at every milestone that is due and not yet fully reached; returns `share`. Raises `EvaluatorError` or
-        `InfrastructureError`."""
+    async def after_step(self, desktop: StageableDesktop) -> float:
+        """Check every milestone that is due and not fully reached; return `reached_share`.
+
+        Raises `EvaluatorError` or `InfrastructureError`.
+        """
         for milestone in self._task.milestones:
             due = all(self.reached[name] >= 1.0 for name in milestone.after)
             if due and self.reached[milestone.name] < 1.0:
@@ -125,9 +126,12 @@ class MilestoneTracker:
 
 
 async def _run_check(
-    task_id: str, where: str, function: CheckFunction, desktop: StagedDesktopLike, timeout_s: float
+    task_id: str, where: str, function: CheckFunction, desktop: StageableDesktop, timeout_s: float
 ) -> CheckResult:
-    """Run one check; its value is sure to be in [0, 1]. Raises `InfrastructureError` as it comes, all else as `EvaluatorError`."""
+    """Run one check and validate its value. Raises `InfrastructureError`, or `EvaluatorError` for any other failure.
+
+    Checks read files that the agent could write, so any exception may be raised.
+    """
     deadline: asyncio.Timeout | None = None
     try:
         async with pausable_timeout.pausable_timeout(timeout_s) as deadline:
@@ -140,5 +144,5 @@ async def _run_check(
         raise EvaluatorError(f"task {task_id}: {where} raised {type(error).__name__}: {error}") from error
     value = float(check.value)
     if not (math.isfinite(value) and 0.0 <= value <= 1.0):
-        raise EvaluatorError(f"task {task_id}: {where} gave {value}; a check must give a number from 0 to 1")
+        raise EvaluatorError(f"task {task_id}: {where} must return a value in [0, 1], got {value}")
     return CheckResult(value, check.detail, check.untrusted_source, check.findings, check.no_retry)

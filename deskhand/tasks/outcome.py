@@ -1,7 +1,8 @@
-"""What a judge says of an episode, and the reward that follows. Invariant: an outage is never a zero.
+"""Outcome of an episode and the dense reward.
 
-Reward from dense milestones (DESIGN, section 3): `max(0, (max(final, m) - b) / (1 - b))`, with `m` the weighted share of
-milestones reached at any time in the episode, capped at `MILESTONE_CAP`, and `b` what the untouched start state scores.
+Used by `tasks.judge` and the rollout.
+
+Invariant: an outage is `Errored`, never a score of 0.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ from typing import Literal
 from deskhand.errors import ConfigError
 
 MILESTONE_CAP = 0.5
-Cause = Literal["infrastructure", "evaluator", "cancelled"]
-
-
 MAX_TEXT = 500
+"""Characters of each text of a finding."""
 MAX_FINDINGS = 64
+Cause = Literal["infrastructure", "evaluator", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One clause of a check: what was read of the end state, what was expected, and what that is worth in [0, 1] (the page's own
-    reward of MiniWoB++ may be below 0). Texts are cut to `LONGEST_TEXT` characters."""
+    """One clause of a check: what was read, what was expected, and its value in [0, 1].
+
+    MiniWoB++ pages may report a value below 0. Texts are truncated to `MAX_TEXT` characters.
+    """
 
     clause: str
     value: float
@@ -38,22 +40,22 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """The end state is worth `value` in [0, 1]; `parts` explains it, check by check and milestone by milestone."""
+    """The end state is worth `value` in [0, 1]; `parts` has the value of each check and milestone."""
 
     value: float
     parts: dict[str, float] = field(default_factory=dict)
     guest_trusted: bool = False
-    """True when some check could only be read from a live process of the guest."""
+    """Whether a value depends on what a live guest process reported."""
     findings: tuple[Finding, ...] = field(default=(), compare=False)
-    """What was read, what was expected, clause by clause; it explains the value and is no part of it."""
+    """Clauses of the check; they explain the value and do not affect equality."""
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.value <= 1.0:
-            raise ValueError(f"outcome value {self.value} is outside [0, 1]")
+            raise ValueError(f"outcome value must be in [0, 1], got {self.value}")
 
     @property
     def failed(self) -> tuple[Finding, ...]:
-        """The clauses that do not hold."""
+        """Clauses that do not hold."""
         return tuple(finding for finding in self.findings if finding.value < 1.0)
 
     @property
@@ -63,7 +65,7 @@ class Scored:
 
 @dataclass(frozen=True, slots=True)
 class Errored:
-    """The episode has no value, because of `cause`; it is masked from training and refilled."""
+    """The episode has no score because of `cause`; it is excluded from training and replaced."""
 
     cause: Cause
     message: str = ""
@@ -73,8 +75,11 @@ Outcome = Scored | Errored
 
 
 def dense_reward(final: float, milestone_share: float, baseline: float = 0.0, cap: float = MILESTONE_CAP) -> float:
-    """The dense-milestone reward in [0, 1]; raises `ConfigError` when the start state already scores 1 (`baseline` >= 1)."""
+    """Return `max(0, (max(final, min(milestone_share, cap)) - baseline) / (1 - baseline))`, in [0, 1].
+
+    Raises `ConfigError` if the start state already scores 1.
+    """
     if baseline >= 1.0:
-        raise ConfigError(f"the start state already scores {baseline:g}; a task must not be solved by doing nothing")
+        raise ConfigError(f"the start state already scores {baseline:g}; change the setup or the check")
     reached = max(final, min(milestone_share, cap))
     return max(0.0, (reached - baseline) / (1.0 - baseline))

@@ -1,9 +1,8 @@
-"""Reading hostile files in a process of its own. Invariant: what a file makes a parser do ends in time, in bounded memory and
-output, without the caller's environment, and its worst is an `EvaluatorError`.
+"""Run a parser of hostile files in a subprocess with bounded time, memory and output.
 
-A function is named as "module:function" and takes bytes and JSON values; what it returns is JSON too. `NotOfItsFormat` passes
-through, since a broken file is the agent's doing. The last answers are remembered by the bytes, as a judge looks at one file
-several times.
+Used by checks; start with `call_in_subprocess`. A function is named "module:function", takes bytes and JSON values
+and returns JSON. `InvalidDocument` passes through, because the agent made the file; any other failure is an
+`EvaluatorError`.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from deskhand.tasks import document_readers
 from deskhand.tasks.document_readers import InvalidDocument
 
 TIMEOUT_S = 15.0
-MATCH_S = 5.0
+REGEX_TIMEOUT_S = 5.0
 MEMORY_MIB = 1536
 OUTPUT_MIB = 16
-REMEMBERED = 32
+MAX_CACHED = 32
 _PROGRAM = "import sys; sys.path.insert(0, {root!r}); from deskhand.tasks.subprocess_call import main; main()"
 _lock = threading.Lock()
-_answers: OrderedDict[tuple[str, ...], str] = OrderedDict()
+_cache: OrderedDict[tuple[str, ...], str] = OrderedDict()
 
 
 def call_in_subprocess(
@@ -43,40 +42,43 @@ def call_in_subprocess(
     memory_mib: int = MEMORY_MIB,
     output_mib: int = OUTPUT_MIB,
 ) -> Any:
-    """What `function(data, *arguments)` returns in a process of its own. Blocks; call it in a thread.
+    """Return `function(data, *arguments)`, computed in a subprocess. Blocks; call it in a thread.
 
-    Raises `NotOfItsFormat` as it does, and `EvaluatorError` when it raises something else, hangs, ends, or takes or says too much.
+    Raises `InvalidDocument` if the function does, and `EvaluatorError` if it fails otherwise or exceeds a limit.
     """
     key = (function, hashlib.sha256(data).hexdigest(), json.dumps(arguments), f"{timeout_s} {memory_mib} {output_mib}")
     with _lock:
-        known = _answers.get(key)
-    if known is None:
-        known = _run(function, data, key[2], timeout_s, memory_mib, output_mib)
+        answer = _cache.get(key)
+    if answer is None:
+        answer = _run(function, data, key[2], timeout_s, memory_mib, output_mib)
         with _lock:
-            _answers[key] = known
-            while len(_answers) > REMEMBERED:
-                _answers.popitem(last=False)
-    answer = json.loads(known)
-    if "wrong" in answer:
-        raise InvalidDocument(answer["wrong"])
-    if "raised" in answer:
-        raise EvaluatorError(f"{function} raised {answer['raised']}")
-    return answer["value"]
+            _cache[key] = answer  # the judge reads the same file several times
+            while len(_cache) > MAX_CACHED:
+                _cache.popitem(last=False)
+    result = json.loads(answer)
+    if "invalid" in result:
+        raise InvalidDocument(result["invalid"])
+    if "raised" in result:
+        raise EvaluatorError(f"{function} raised {result['raised']}")
+    return result["value"]
 
 
 def matches(pattern: str, text: str, *, ignore_case: bool = False, whole: bool = True) -> bool:
-    """Whether a regular expression fits a guest's text. In this process a text that is made for it could stop everything, since
-    Python's search neither ends early nor lets other threads run. Blocks; raises `EvaluatorError` past `MATCH_S`."""
+    """Return whether a regular expression matches a guest's text.
+
+    Blocks. Raises `EvaluatorError` after `REGEX_TIMEOUT_S`. In this process a crafted text could block every thread:
+    Python's `re` neither times out nor releases the GIL.
+    """
     data = text.encode("utf-8", errors="surrogatepass")
-    return bool(
-        call_in_subprocess(f"{document_readers.__name__}:matches", data, pattern, ignore_case, whole, timeout_s=MATCH_S)
-    )
+    name = f"{document_readers.__name__}:regex_matches"
+    return bool(call_in_subprocess(name, data, pattern, ignore_case, whole, timeout_s=REGEX_TIMEOUT_S))
 
 
 def text_similarity(text: str, wanted: str) -> float:
-    """How alike a guest's text is to another, from 0 to 1. Blocks; raises `EvaluatorError` past `MATCH_S`, as for `matches`."""
+    """Return how similar a guest's text is to another, from 0 to 1. Blocks; same limit as `matches`."""
     data = text.encode("utf-8", errors="surrogatepass")
-    return float(call_in_subprocess(f"{document_readers.__name__}:likeness", data, wanted, timeout_s=MATCH_S))
+    name = f"{document_readers.__name__}:text_similarity"
+    return float(call_in_subprocess(name, data, wanted, timeout_s=REGEX_TIMEOUT_S))
 
 
 def _run(function: str, data: bytes, arguments: str, timeout_s: float, memory_mib: int, output_mib: int) -> str:
@@ -101,30 +103,29 @@ def _run(function: str, data: bytes, arguments: str, timeout_s: float, memory_mi
         answer.seek(0)
         text = answer.read(output_mib * 2**20 + 1)
     if done.returncode != 0 or not text.endswith(b"\n"):
-        how = f"signal {-done.returncode}" if done.returncode < 0 else f"code {done.returncode}"
-        raise EvaluatorError(
-            f"{function} ended with {how} and gave no answer; it may have {memory_mib} MiB of memory and {output_mib} MiB of output"
-        )
+        how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
+        bounds = f"limits: {memory_mib} MiB of memory, {output_mib} MiB of output"
+        raise EvaluatorError(f"{function} returned nothing ({how}; {bounds})")
     return text.decode()
 
 
 def main() -> None:
-    """The process's side: `argv` is the function, its arguments as JSON, the descriptor for the answer, and the limits."""
+    """Run in the subprocess. `argv`: function, arguments as JSON, file descriptor of the answer, limits."""
     function, arguments, descriptor, memory_mib, output_mib, timeout_s = sys.argv[1:7]
-    for kind, most in (
+    for kind, limit in (
         (resource.RLIMIT_AS, int(memory_mib) * 2**20),
         (resource.RLIMIT_FSIZE, int(output_mib) * 2**20),
         (resource.RLIMIT_CPU, int(float(timeout_s)) + 1),
         (resource.RLIMIT_CORE, 0),
     ):
-        resource.setrlimit(kind, (most, most))
+        resource.setrlimit(kind, (limit, limit))
     module, name = function.split(":")
     data = sys.stdin.buffer.read()
     try:
         value = getattr(importlib.import_module(module), name)(data, *json.loads(arguments))
         answer = json.dumps({"value": value})
     except InvalidDocument as error:
-        answer = json.dumps({"wrong": str(error)[:2000]})
+        answer = json.dumps({"invalid": str(error)[:2000]})
     except Exception as error:
         answer = json.dumps({"raised": " ".join(f"{type(error).__name__}: {error}".split())[:500]})
     with os.fdopen(int(descriptor), "wb") as file:

@@ -1,8 +1,9 @@
-"""What a task is: say what to do, stage it, judge the end state. Invariant: a task is a pure function of (family, seed), and
-training seeds and held-out seeds never meet.
+"""Tasks, families and checks: what a suite must provide.
 
-A *family* generates unlimited seeded variants. `oracle` solves a task by ops alone, as a person would, from what the
-host can see; it is used for the warm start, for tests and for `targets` (where a correct first click lands).
+A `Family` generates unlimited seeded `Task`s. The judge (`tasks.judge`) runs a task's check; suites are in
+`tasks.suites`, task files in `tasks.formats`.
+
+Invariant: a task is a pure function of family and seed, and training seeds and held-out seeds never overlap.
 """
 
 from __future__ import annotations
@@ -13,26 +14,25 @@ from typing import Any, Literal
 
 from deskhand import registry
 from deskhand.actions.ops import Op
+from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError
 from deskhand.tasks.outcome import Finding
 
 Split = Literal["train", "held_out"]
 Difficulty = Literal["easy", "medium", "hard"]
 HELD_OUT_START = 1_000_000_000
-"""Seeds below are for training, from here on for evaluation."""
-
-StagedDesktopLike = Any  # deskhand.desktop.base.StagedDesktop; tasks do not import desktop (DESIGN, section 2)
+"""First seed of the held-out split; smaller seeds are for training."""
 
 
 def split_of(seed: int) -> Split:
-    """The split that a seed belongs to."""
+    """Return the split of a seed."""
     return "held_out" if seed >= HELD_OUT_START else "train"
 
 
 def seed_for(split: Split, index: int) -> int:
-    """The seed of the `index`-th variant of a split. Raises `ConfigError` when it would leave the split."""
+    """Return the seed of the `index`-th variant of a split. Raises `ConfigError` if the index leaves the split."""
     if not 0 <= index < HELD_OUT_START:
-        raise ConfigError(f"variant index {index} is outside 0..{HELD_OUT_START - 1}")
+        raise ConfigError(f"variant index must be in 0..{HELD_OUT_START - 1}, got {index}")
     return index + (HELD_OUT_START if split == "held_out" else 0)
 
 
@@ -55,50 +55,54 @@ class Rect:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """One judged fact: `value` in [0, 1], whether a live guest process had to be believed, and its clauses one by one."""
+    """Result of one check: `value` in [0, 1], a detail, and its clauses."""
 
     value: float
     detail: str = ""
     untrusted_source: bool = False
+    """Whether the value depends on what a live guest process reported."""
     findings: tuple[Finding, ...] = ()
     no_retry: bool = False
-    """Whether asking again would be another opinion and no later look, so that the judge must not."""
+    """Whether the judge must not run the check again, because a second run would be a new opinion (a model's vote)."""
 
 
-CheckFunction = Callable[[StagedDesktopLike], Awaitable[CheckResult]]
+CheckFunction = Callable[[StageableDesktop], Awaitable[CheckResult]]
 
 
 @dataclass(frozen=True, slots=True)
 class Milestone:
-    """A stage on the way; `check` runs after every step, so it must be cheap and must not disturb the desktop."""
+    """A partial goal. `check` runs after every step, so it must be cheap and must not disturb the desktop."""
 
     name: str
     weight: float
     check: CheckFunction
     after: tuple[str, ...] = ()
-    """Milestones before this one in the task that must have been fully reached before it counts."""
+    """Earlier milestones of the task that must be fully reached before this one counts."""
 
 
 FileContents = Mapping[str, bytes]
-"""Files of a home by path."""
+"""Bytes of files in the guest's home by path."""
 
 
 @dataclass(frozen=True)
 class ExampleEndStates:
-    """End states as files, for the audit. In each of them a path that only another one of the same task names is not there."""
+    """Example end states as files, for the audit.
+
+    A path that another state of the same task names is absent from a state that does not name it.
+    """
 
     negatives: dict[str, FileContents]
-    """What is nearly asked for, by what is wrong with it; none of it may be paid anything."""
+    """States that are nearly right, by a description of the mistake; all must score 0."""
     positive: FileContents | None = None
-    """What is asked for; None where files alone do not say it."""
+    """A correct state; None if files alone do not solve the task."""
 
 
-async def _no_oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+async def _no_oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
     raise ConfigError("the task has no oracle; give it one, or choose another policy")
     yield []
 
 
-async def _no_targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
+async def _no_targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
     return None, []
 
 
@@ -106,10 +110,10 @@ async def _no_targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rec
 class Task:
     """One variant of a family, ready to run. `task_family` fills in `id`, `family`, `suite` and `seed`.
 
-    `setup(desktop)` stages the desktop after `reset`. `check(desktop)` judges the end state. `oracle(desktop)` yields lists of
-    ops, one list per step, the last containing `Done()`. `targets(desktop)` gives the rectangle where a correct first click lands,
-    and the rectangles of the other things on the screen that could be taken for it (for noisy demonstrations), both read
-    from the start state.
+    `setup(desktop)` stages a desktop that was just reset. `check(desktop)` judges the end state. `oracle(desktop)`
+    yields lists of ops, one list per step, the last with `Done()`; it acts as a person would.
+    `first_click_targets(desktop)` returns the rectangle of a correct first click and the rectangles of distractors,
+    both in the start state.
     """
 
     id: str = ""
@@ -120,61 +124,66 @@ class Task:
     width: int = 1280
     height: int = 720
     max_steps: int = 10
-    setup: Callable[[StagedDesktopLike], Awaitable[None]]
+    setup: Callable[[StageableDesktop], Awaitable[None]]
     check: CheckFunction
-    oracle: Callable[[StagedDesktopLike], AsyncIterator[list[Op]]] = _no_oracle
-    first_click_targets: Callable[[StagedDesktopLike], Awaitable[tuple[Rect | None, list[Rect]]]] = _no_targets
+    oracle: Callable[[StageableDesktop], AsyncIterator[list[Op]]] = _no_oracle
+    first_click_targets: Callable[[StageableDesktop], Awaitable[tuple[Rect | None, list[Rect]]]] = _no_targets
     theme: str = "plain"
     milestones: tuple[Milestone, ...] = ()
     difficulty: Difficulty = "easy"
-    grounding_targets: Callable[[StagedDesktopLike], Awaitable[list[tuple[str, Rect]]]] | None = None
-    """Every (instruction of this family, rectangle of its first click) that the start screen admits: the warm start asks
-    many questions of one screenshot."""
-    shuffle_windows: Callable[[StagedDesktopLike, int], Awaitable[None]] | None = None
-    """Place the windows anew by a seed, as another variant would have them, without starting programs again."""
-    instruction_from: Callable[[StagedDesktopLike], Awaitable[str]] | None = None
-    """Reads the instruction from the staged desktop, for a task whose page says it; `instruction` stands for it before."""
+    grounding_targets: Callable[[StageableDesktop], Awaitable[list[tuple[str, Rect]]]] | None = None
+    """Every (instruction, rectangle of the first click) of this family that the start screen admits, for the
+    supervised warm start.
+    """
+    shuffle_windows: Callable[[StageableDesktop, int], Awaitable[None]] | None = None
+    """Move the windows by a seed, without restarting programs."""
+    instruction_from: Callable[[StageableDesktop], Awaitable[str]] | None = None
+    """Reads the instruction from the staged desktop; until then `instruction` is a placeholder."""
     settle_grace_s: float | None = None
-    """How long after the end the check may come true, where a program writes late; None is the judge's own."""
+    """Seconds after the end in which the check may become true, for programs that write late; None: the judge's
+    default.
+    """
     format_penalty: float = 0.0
-    """What every reply that the agent's dialect does not understand takes from the reward."""
+    """Reward deduction for each reply that cannot be parsed."""
     accessibility: bool = False
-    """Whether the desktop must have an accessibility tree."""
+    """Whether the desktop must provide an accessibility tree."""
     infeasible_reward: float | None = None
-    """What it is worth that the agent says it cannot be done; None: the end state is judged all the same."""
+    """Reward if the agent declares the task infeasible; None: the end state is judged."""
     check_timeout_s: float | None = None
-    """How long the check may take; None: as long as the judge gives any."""
+    """Maximum duration of a check; None: the judge's default."""
     step_timeout_s: float | None = None
-    """The most that performing a step may take; beyond it, and beyond `longest_s` of it all, the episode has no score."""
+    """Maximum duration of one step; the episode is errored beyond it."""
     episode_timeout_s: float | None = None
+    """Maximum duration of the episode; it is errored beyond it."""
     step_cost: float = 0.0
-    """What every step takes from the reward."""
+    """Reward deduction for each step."""
     example_end_states: Callable[[], ExampleEndStates] | None = None
-    """What the end may look like, nearly right and right, where files say it."""
+    """Example end states for the audit."""
     oracle_unavailable: str = ""
-    """Why `oracle` solves nothing; empty: it does."""
+    """Why `oracle` cannot solve the task; empty if it can."""
     forged_files: dict[str, Callable[[], bytes]] = field(default_factory=dict)
-    """Files, by path, as a forger would write them who knows what is asked for and does not use the application that the task
-    names; the check must not pay for them."""
+    """Files by path with the correct content, but not written by the application that the task names; the check must
+    score them 0.
+    """
     metadata: dict[str, Any] = field(default_factory=dict)
 
     @property
     def split(self) -> Split:
         return split_of(self.seed)
 
-    async def resolve_instruction(self, desktop: StagedDesktopLike) -> str:
-        """The instruction, once the desktop is staged."""
+    async def resolve_instruction(self, desktop: StageableDesktop) -> str:
+        """Return the instruction of the staged desktop."""
         return await self.instruction_from(desktop) if self.instruction_from is not None else self.instruction
 
 
 @dataclass(frozen=True)
 class Family:
-    """A generator of seeded tasks. `generate(seed)` must be pure: the same seed gives the same task."""
+    """A generator of seeded tasks. `generate` must be pure: equal seeds give equal tasks."""
 
     name: str
     applications: tuple[str, ...]
-    """Debian packages that it needs."""
-    tier: Difficulty
+    """Debian packages that the tasks need."""
+    difficulty: Difficulty
     generate: Callable[[int], Task]
     summary: str = ""
 

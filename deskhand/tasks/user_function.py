@@ -1,5 +1,6 @@
-"""Runs a function of a task's author, in a process that `isolated` made. Invariant: the guest's bytes are its argument and never
-its code.
+"""Run the function of a `python` check; called in the subprocess of `subprocess_call`.
+
+Invariant: guest bytes are arguments, never code.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from typing import Any
 
 
 def judge(data: bytes) -> Any:
-    """What the function says; `data` is JSON with its `source`, the `name` of its file, `function`, `files` (base64 by path, or
-    null) and `arguments`. Raises what the function raises."""
-    asked = json.loads(data)
-    files = {path: None if text is None else base64.b64decode(text) for path, text in asked["files"].items()}
+    """Return the function's result.
+
+    `data` is JSON with `source`, `name` (of the file), `function`, `files` (base64 by path, or null) and `arguments`.
+    """
+    request = json.loads(data)
+    files = {path: None if text is None else base64.b64decode(text) for path, text in request["files"].items()}
     names: dict[str, Any] = {"__name__": "task"}
-    exec(compile(asked["source"], asked["name"], "exec"), names)
-    return names[asked["function"]](files, asked["arguments"])
+    exec(compile(request["source"], request["name"], "exec"), names)
+    return names[request["function"]](files, request["arguments"])

@@ -13,7 +13,7 @@ import pytest
 import torch
 from algorithm_reference import Episode, Settings
 
-from deskhand.algorithms import grpo, ppo
+from deskhand.algorithms import ppo
 from deskhand.algorithms.kl import reference_penalty
 from deskhand.algorithms.loss_norm import token_weights
 from deskhand.algorithms.objective import clipped_loss

@@ -1,4 +1,4 @@
-"""Calls to a server end with a reply or with an error that names it; proxies are for other machines; keys stay in headers."""
+"""HTTP calls to a server: replies or errors that name it, proxy settings, and keys that stay in headers."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_errors_name_the_place_and_say_what_the_server_said(server: str) -
     for path, status, said in (
         ("/detail", 507, "no room"),
         ("/error", 400, "too long"),
-        ("/html", 200, "no JSON but <html>"),
+        ("/html", 200, "not JSON: <html>"),
     ):
         with pytest.raises(RequestRejected) as caught:
             await endpoint.get(path, timeout_s=5)
@@ -108,6 +108,6 @@ async def test_silence_and_absence_end_in_time(server: str) -> None:
     with pytest.raises(EndpointUnreachable, match=r"http://127\.0\.0\.1:9/x cannot be reached"):
         await nobody.post("/x", {}, timeout_s=5)
     await endpoint.close()
-    with pytest.raises(InfrastructureError, match="has been ended"):
+    with pytest.raises(InfrastructureError, match="has been stopped"):
         await endpoint.get("/echo", timeout_s=5)
     await nobody.close()

@@ -1,5 +1,7 @@
-"""A reply under a grammar matches it when it ends, and its log-probs are still the model's own; stop texts end a reply where they
-stand. The model has random weights: left alone it would write neither JSON nor anything else."""
+"""Constrained replies match their grammar with the model's own log-probs; stop texts end a reply where they occur.
+
+The model has random weights, so unconstrained replies are neither JSON nor anything else.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from deskhand.models.load import LoadedModel, load
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.trainer.policy import Policy
-from deskhand.types import Completion, Grammar, UnsupportedGrammar, Prompt, Sampling
+from deskhand.types import Completion, Grammar, Prompt, Sampling, UnsupportedGrammar
 
 POINT = {"type": "integer", "minimum": 0, "maximum": 999}
 CLICK = {
@@ -127,7 +129,7 @@ async def test_without_the_mask_nothing_matches(
         (Grammar("regex", "(a"), "unclosed group"),
         (Grammar("json_schema", '{"type": "nonsense"}'), "Invalid type"),
         (Grammar("json_schema", '{"not": {"type": "string"}}'), "Unimplemented"),
-        (Grammar("json_schema", "{"), "no JSON"),
+        (Grammar("json_schema", "{"), "not JSON"),
     ],
 )
 async def test_what_cannot_be_kept_to_is_refused(

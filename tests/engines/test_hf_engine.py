@@ -194,8 +194,8 @@ async def test_greedy_equals_generate_of_transformers(loaded: LoadedModel) -> No
         assert completion.token_ids == tuple(expected[0, ids.shape[1] :].tolist())
 
 
-async def test_too_long_a_prompt_is_the_agents_doing_and_names_the_numbers(engine: HfEngine) -> None:
-    with pytest.raises(AgentError, match=r"1500 tokens, the engine holds 1500"):
+async def test_a_prompt_that_is_too_long_is_an_agent_error_with_the_numbers(engine: HfEngine) -> None:
+    with pytest.raises(AgentError, match=r"1500 tokens exceeds the context length 1500"):
         await engine.generate(Prompt((1,) * 1500), endless())
     cut = await engine.generate(Prompt((1,) * 1490), endless(tokens=50))
     assert (len(cut.token_ids), cut.finish_reason) == (10, "length")
@@ -250,7 +250,7 @@ async def test_weights_that_are_not_finite_stop_the_engine_by_name() -> None:
     weights = build("qwen3_vl").state_dict()
     weights["model.language_model.norm.weight"] *= float("nan")
     await engine.update_weights(5, weights)
-    with pytest.raises(InfrastructureError, match="the weights of version 5 give logits that are not finite"):
+    with pytest.raises(InfrastructureError, match="the weights of version 5 produce logits that are not finite"):
         await engine.generate(TEXT, endless())
     await engine.close()
 

@@ -1,7 +1,7 @@
-"""Engine log-probs equal those of one plain forward pass, whatever else is being served.
+"""Engine log-probs equal those of a plain forward pass, whatever else is being served.
 
-The reference is transformers' own forward, one row at a time, with positions of its own making. The trainer, which sees the
-calls of an episode merged into sequences, is held to the same figures.
+The reference is transformers' own forward pass, one row at a time. The trainer, which sees the merged calls of an
+episode, is held to the same tolerance.
 """
 
 from __future__ import annotations

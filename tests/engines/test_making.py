@@ -1,4 +1,4 @@
-"""Settings to engines: what is asked for is made, and what is missing is said before anything starts."""
+"""Building engines from a config; missing parts are reported before anything starts."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ async def test_a_remote_endpoint_needs_its_key_and_keeps_it_out_of_errors(source
     made = await made_by(words, source, tmp_path, environment={"THE_KEY": "sk-secret"})
     assert isinstance(made.engine, OpenAIEndpointEngine)
     await made.engine.close()
-    with pytest.raises(ConfigError, match="must hold no password") as caught:
+    with pytest.raises(ConfigError, match="must not contain credentials") as caught:
         await made_by(
             [*words, "engine.base_url=https://sk-secret:x@host/v1"], source, tmp_path, environment={"THE_KEY": "k"}
         )
@@ -71,9 +71,9 @@ async def test_a_remote_endpoint_needs_its_key_and_keeps_it_out_of_errors(source
 
 
 async def test_vllm_without_an_environment_is_told_how_to_make_one(source: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"no environment for vllm in .*; make one with scripts/environment vllm"):
+    with pytest.raises(ConfigError, match=r"no environment for vllm; create one with scripts/environment vllm"):
         await made_by(["engine.backend=vllm"], source, tmp_path, environment={"DESKHAND_VENV_DIR": str(tmp_path)})
-    with pytest.raises(ConfigError, match=r"engine\.python /nowhere/python: no such program"):
+    with pytest.raises(ConfigError, match=r"engine\.venv_python: /nowhere/python is not an executable"):
         await made_by(["engine.backend=vllm", "engine.venv_python=/nowhere/python"], source, tmp_path)
 
 

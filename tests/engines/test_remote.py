@@ -1,6 +1,6 @@
-"""An endpoint that knows nothing of ids is asked with messages, and what it says is recorded and marked as not to be trained on.
+"""OpenAI-compatible endpoints as engines: their replies are recorded and never trained on.
 
-The endpoint here is our own recorder, over a real socket.
+The endpoint here is Deskhand's own recorder over a real socket.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ async def test_the_conversation_arrives_as_it_was(desk: Desk, engine: OpenAIEndp
 
 
 async def test_what_cannot_be_trained_says_so(desk: Desk, engine: OpenAIEndpointEngine) -> None:
-    with pytest.raises(ConfigError, match=r"is for evaluation only; train with engine\.kind hf, vllm or sglang"):
+    with pytest.raises(ConfigError, match=r"is for evaluation only; train with engine\.backend hf, vllm or sglang"):
         await engine.update_weights(1, {})
 
 
@@ -118,14 +118,14 @@ async def test_a_reply_is_cut_where_the_caller_said(desk: Desk, engine: OpenAIEn
     assert (desk.renderer.text_of(silent.token_ids), silent.finish_reason) == ("", "stop")
 
 
-async def test_failures_are_outages_and_a_long_conversation_is_the_agents_doing(
+async def test_failures_are_infrastructure_errors_and_a_long_conversation_is_an_agent_error(
     desk: Desk, engine: OpenAIEndpointEngine
 ) -> None:
     with pytest.raises(AgentError, match="too long"):
         await engine.generate(desk.render(message("user", "Click the button " * 200)), Sampling(3))
     short = desk.render(message("user", "x"))
     desk.theirs.renderer.behavior.unsupported["user"] = "users are not heard"
-    with pytest.raises(InfrastructureError, match=r"policy at http://127.*refused a request: .*users are not heard"):
+    with pytest.raises(InfrastructureError, match=r"policy at http://127.*rejected a request: .*users are not heard"):
         await engine.generate(short, Sampling(3))
     other = OpenAIEndpointEngine("http://127.0.0.1:9/v1", "m", desk.tokenizer, desk.encoded.__getitem__, retries=0)
     with pytest.raises(InfrastructureError, match=r"m at http://127\.0\.0\.1:9/v1 did not answer"):

@@ -1,5 +1,4 @@
-"""A server of ours can die, hang, start slowly or not at all: a call ends with what a server of the published weights sampled, or
-with an error in time."""
+"""A server process may die, hang or start slowly; a call returns a completion of published weights or fails in time."""
 
 from __future__ import annotations
 
@@ -120,7 +119,7 @@ async def test_ids_images_and_versions_come_back_as_they_were_served(bench: Benc
     assert engine.stats.tries == 3
 
 
-async def test_pictures_are_sent_once_and_again_when_the_server_dropped_them(bench: Bench) -> None:
+async def test_images_are_sent_once_and_again_after_the_server_evicted_them(bench: Bench) -> None:
     engine = await bench.engine(FAKE_IMAGES="2")
     prompts = [bench.prompt(1, 2), bench.prompt(3, 4)]
     first = [await engine.generate(prompt, long(5)) for prompt in prompts]
@@ -131,7 +130,7 @@ async def test_pictures_are_sent_once_and_again_when_the_server_dropped_them(ben
 
 async def test_ids_that_were_expanded_twice_are_noticed(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "deskhand.engines.vllm.vllm_protocol.one_placeholder_each", lambda prompt: list(prompt.token_ids)
+        "deskhand.engines.vllm.vllm_protocol.collapse_placeholders", lambda prompt: list(prompt.token_ids)
     )
     engine = await bench.engine()
     prompt = bench.prompt(1)
@@ -151,7 +150,7 @@ async def test_images_in_another_place_than_the_prompt_says_are_noticed(bench: B
         await engine.generate(Prompt(ids, spans, held), long(3))
 
 
-async def test_a_killed_server_is_started_again_and_its_requests_are_made_again(bench: Bench) -> None:
+async def test_a_killed_server_is_restarted_and_its_requests_are_repeated(bench: Bench) -> None:
     engine = await bench.engine(FAKE_TOKEN_S="0.01")
     expected = await engine.generate(bench.prompt(1), long(30))
     await engine.update_weights(7, weights(1))
@@ -191,7 +190,7 @@ async def test_weights_published_in_an_outage_arrive_with_the_next_server(bench:
     assert (await engine.generate(bench.prompt(1), long(5))).versions == (4,) * 5
 
 
-async def test_requests_in_flight_go_on_with_new_weights_and_say_which_token_is_whose(bench: Bench) -> None:
+async def test_requests_in_flight_continue_with_new_weights_and_report_a_version_per_token(bench: Bench) -> None:
     engine = await bench.engine(FAKE_TOKEN_S="0.01")
     call = asyncio.create_task(engine.generate(bench.prompt(1), long(60)))
     await asyncio.sleep(0.2)
@@ -217,18 +216,20 @@ async def test_a_paused_engine_waits_and_a_publication_does_not_wake_it(bench: B
     assert (await call).versions == (1,) * 5
 
 
-async def test_a_server_that_cannot_start_is_said_to_with_its_last_words(bench: Bench) -> None:
+async def test_a_server_that_cannot_start_is_an_error_with_its_last_output(bench: Bench) -> None:
     with pytest.raises(
         InfrastructureError, match=r"it exited with code 3; .*server\.log ends with: the graphics card is on fire"
     ):
         await bench.engine(FAKE_DIE="3")
-    with pytest.raises(ConfigError, match=r"gives raw_logprobs; start vLLM with --logprobs-mode processed_logprobs"):
+    with pytest.raises(
+        ConfigError, match=r"log-probs mode is raw_logprobs; start vLLM with --logprobs-mode processed_logprobs"
+    ):
         await bench.engine(FAKE_LOGPROBS="raw_logprobs")
 
 
-async def test_a_server_on_a_processor_that_would_keep_its_old_output_layer_takes_no_weights(bench: Bench) -> None:
+async def test_a_cpu_server_without_the_worker_extension_accepts_no_weights(bench: Bench) -> None:
     engine = await bench.engine(FAKE_DEVICE="cpu")
-    with pytest.raises(ConfigError, match="leaves a tied output layer with its old weights; let Deskhand start it"):
+    with pytest.raises(ConfigError, match=r"keeps the old weights of a tied output layer; set engine\.venv_python"):
         await engine.update_weights(1, weights(1))
 
 
@@ -239,7 +240,7 @@ async def test_a_server_that_dies_again_and_again_is_given_up(bench: Bench) -> N
     assert engine._server.pid is not None
     os.kill(engine._server.pid, signal.SIGKILL)
     for call in (engine.generate(bench.prompt(), long(5)), engine.update_weights(1, weights(1)), engine.pause()):
-        with pytest.raises(InfrastructureError, match="went away 3 times in a row"):
+        with pytest.raises(InfrastructureError, match="was lost 3 times in a row"):
             await call
 
 
@@ -253,7 +254,7 @@ async def test_a_call_does_not_wait_longer_than_it_may(bench: Bench) -> None:
     async with asyncio.timeout(limit(5)):
         with pytest.raises(InfrastructureError, match=r"did not serve a request within 0\.5 s"):
             await engine.generate(bench.prompt(), long(5))
-        with pytest.raises(InfrastructureError, match=r"was away for 0\.5 s"):
+        with pytest.raises(InfrastructureError, match=r"was unreachable for 0\.5 s"):
             await engine.update_weights(1, weights(1))
 
 
@@ -293,13 +294,13 @@ async def test_a_server_ends_when_we_are_killed(bench: Bench) -> None:
 
 async def test_a_prompt_that_does_not_fit_is_the_agents_doing(bench: Bench) -> None:
     engine = await bench.engine()
-    with pytest.raises(AgentError, match="prompt of 2048 tokens, the engine holds 2048"):
+    with pytest.raises(AgentError, match="prompt of 2048 tokens exceeds the context length 2048"):
         await engine.generate(Prompt((1,) * 2048), long(5))
     done = await engine.generate(Prompt((1,) * 2040), long(50))
     assert (len(done.token_ids), done.finish_reason) == (8, "length")
 
 
-async def test_a_server_at_an_address_that_comes_back_without_its_weights_gets_them(bench: Bench) -> None:
+async def test_a_running_server_that_lost_its_weights_gets_them_again(bench: Bench) -> None:
     server = bench.server()
     endpoint = await server.start()
     wire = VllmProtocol(ImageEncoder(bench.processor))
@@ -325,4 +326,4 @@ async def test_a_server_at_an_address_that_comes_back_without_its_weights_gets_t
             other.kill()
             await other.wait()
     finally:
-        await server.end()
+        await server.stop()

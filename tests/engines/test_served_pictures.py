@@ -1,4 +1,4 @@
-"""What a server is sent are the recorded pixels: preprocessed again, they give the very tensor that is trained on."""
+"""Servers receive the recorded pixels: preprocessing them again gives the tensor that is trained on."""
 
 from __future__ import annotations
 

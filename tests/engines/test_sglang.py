@@ -1,5 +1,4 @@
-"""SGLang's protocol against a stand-in that serves a real model: episodes are recorded exactly, new weights arrive, and what goes
-wrong is said."""
+"""SGLang's protocol against a fake server with a real model: exact recording, new weights, errors."""
 
 from __future__ import annotations
 
@@ -196,7 +195,7 @@ def gap(policy: Policy, desk: Desk, prompt: Prompt, done: Completion) -> float:
     return float(np.abs(found - np.array(done.logprobs)).max())
 
 
-async def test_adapters_are_laid_over_the_servers_weights_and_a_request_ends_with_the_one_it_began_with(
+async def test_adapters_are_loaded_over_base_weights_and_requests_in_flight_keep_theirs(
     adapted: Policy, desk: Desk
 ) -> None:
     below = {name: tensor.clone() for name, tensor in desk.fake.model.state_dict().items()}
@@ -222,7 +221,7 @@ async def test_adapters_are_laid_over_the_servers_weights_and_a_request_ends_wit
     assert all(torch.equal(tensor, below[name]) for name, tensor in desk.fake.model.state_dict().items())
 
 
-async def test_a_server_that_was_started_anew_gets_its_adapter_again(adapted: Policy, desk: Desk) -> None:
+async def test_a_restarted_server_gets_its_adapter_again(adapted: Policy, desk: Desk) -> None:
     move(adapted, 1)
     await push_weights(adapted, desk.engine, 3)
     desk.fake.adapters.clear()
@@ -233,7 +232,7 @@ async def test_a_server_that_was_started_anew_gets_its_adapter_again(adapted: Po
     assert gap(adapted, desk, prompt, done) < 1e-3
     assert len(desk.fake.adapters) == 1
     desk.fake.version = "9"  # somebody else's weights below our adapter
-    with pytest.raises(InfrastructureError, match=r"given other weights \(9, not 2\); start it anew for adapters"):
+    with pytest.raises(InfrastructureError, match=r"has other weights \(9, not 2\); restart it to use adapters"):
         await desk.engine.generate(prompt, desk.sampling())
 
 
@@ -275,7 +274,10 @@ async def test_likely_ids_and_grammars_go_out_as_the_server_knows_them(desk: Des
 
 
 async def test_addresses_are_checked_before_anything_is_sent(tmp_path: Path, desk: Desk) -> None:
-    for url, reason in (("localhost:30000", "write http://host:port"), ("http://me:secret@host", "no password")):
+    for url, reason in (
+        ("localhost:30000", "expected a URL such as http://host:port"),
+        ("http://me:secret@host", "credentials"),
+    ):
         with pytest.raises(ConfigError, match=reason) as caught:
             sglang_protocol.connect_sglang(url, desk.model.image_processor, tmp_path)
         assert "secret" not in str(caught.value)
@@ -288,10 +290,10 @@ async def test_addresses_are_checked_before_anything_is_sent(tmp_path: Path, des
         await nobody.start()
 
 
-async def test_a_server_at_an_address_plays_the_checkpoint_that_is_asked_for_and_not_what_an_earlier_run_left_there(
+async def test_a_running_server_gets_the_requested_checkpoint_instead_of_an_earlier_runs_weights(
     source: str, fake: FakeSglang, tmp_path: Path
 ) -> None:
-    """An evaluation of another checkpoint, and then one of the model that the server had at first, under their own names."""
+    """Evaluate another checkpoint, then the server's first model, each under its own name."""
     other = str(checkpoint(tmp_path / "other", seed=1))
     file = Path(other, "model.safetensors")
     louder = {name: value * (6.0 if value.ndim > 1 else 1.0) for name, value in load_file(file).items()}

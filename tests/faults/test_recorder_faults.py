@@ -1,5 +1,6 @@
-"""Ways in which recording proxies and trainers have trained on something else than was sampled, each put in by changing one
-production function. What notices it is a check that runs in production; without the fault the same episode goes through.
+"""Known faults of recording proxies and trainers, injected by patching one production function each.
+
+A check that runs in production must detect each fault; without it the same episode passes.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def processor() -> Any:
 
 
 class Play:
-    """An episode with images in user and tool turns, replies whose text retokenises otherwise, a retry and a replaced question."""
+    """An episode with images in user and tool turns, ambiguous tokenizations, a retry and a replaced question."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, processor: Any, folder: Path) -> None:
         self.folder = SessionStore(folder, durable=False)
@@ -115,7 +116,7 @@ def expand_twice(line: Any, sha256: str) -> None:
 
 pictures = [renderer_module._PromptBuilder.image]
 put_parts, put_reply, render = ChatRenderer._put_parts, ChatRenderer._put_reply, ChatRenderer.render
-node_to_dict, put_image = CallGraph._node_to_dict, SessionStore.save_image
+node_to_dict, save_image = CallGraph._node_to_dict, SessionStore.save_image
 
 
 def drop_tool_pictures(renderer: ChatRenderer, line: Any, parts: Any) -> None:
@@ -152,7 +153,7 @@ def pixels_on_the_wire(graph: CallGraph, node: Any) -> dict[str, Any]:
 def store_jpeg(folder: SessionStore, sha256: str, encoded: bytes) -> None:
     buffer = io.BytesIO()
     Image.open(io.BytesIO(encoded)).convert("RGB").save(buffer, "JPEG")
-    put_image(folder, sha256, buffer.getvalue())
+    save_image(folder, sha256, buffer.getvalue())
 
 
 def any_parent(graph: CallGraph, prompt_ids: Any, spans: Any, temperature: float) -> str | None:
@@ -176,10 +177,10 @@ FAULTS: dict[str, tuple[Any, str, Any, str]] = {
     "2: placeholders are expanded twice": (renderer_module._PromptBuilder, "image", expand_twice, "placeholders"),
     "4: pictures in tool messages are dropped": (ChatRenderer, "_put_parts", drop_tool_pictures, "images_dropped"),
     "6: truncation cuts through a picture": (ChatRenderer, "render", cut_the_front, "placeholders"),
-    "7: history is turned into text and tokenised again": (ChatRenderer, "_put_reply", retokenise, "retokenized"),
+    "7: history is turned into text and tokenized again": (ChatRenderer, "_put_reply", retokenise, "retokenized"),
     "8: a reply that has its stop id is closed once more": (ChatRenderer, "_put_reply", close_always, "turn_ends"),
     "11: pixels travel with every call": (CallGraph, "_node_to_dict", pixels_on_the_wire, "wire"),
-    "12: screenshots are stored in another encoding": (SessionStore, "put_image", store_jpeg, "image_changed"),
+    "12: screenshots are stored in another encoding": (SessionStore, "save_image", store_jpeg, "image_changed"),
     "13: a retry is taken for a continuation": (CallGraph, "parent_of", any_parent, "fork"),
     "13: any call is taken for a continuation": (CallGraph, "parent_of", last_parent, "not_a_prefix"),
     "15: the mask of sampled tokens does nothing": (graph_module, "_sequence", all_sampled, "no_prompt"),
@@ -204,7 +205,7 @@ def test_a_fault_is_noticed(name: str, play: Callable[[], CallGraph], monkeypatc
 def test_3_a_placeholder_of_another_name_is_refused_at_the_start(
     tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when names that the tokenizer lacks are taken for its unknown token, as tokenizers do when they are asked."""
+    """Also if the tokenizer maps unknown names to its unknown token."""
     other = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(tokenizer.backend_tokenizer.to_str().replace("<|image_pad|>", "<|image|>")),
         chat_template=chat_templates.QWEN3_VL.replace("<|image_pad|>", "<|image|>"),
@@ -215,7 +216,7 @@ def test_3_a_placeholder_of_another_name_is_refused_at_the_start(
     monkeypatch.setattr(
         ChatRenderer, "_id", lambda renderer, name: known(renderer, name) if name in renderer._special else 0
     )
-    with pytest.raises(ConfigError, match="treats a picture before text in a way of its own"):
+    with pytest.raises(ConfigError, match="unsupported rendering of an image before text"):
         ChatRenderer(other)
 
 

@@ -183,7 +183,7 @@ def test_what_is_missing_scores_zero_and_what_cannot_be_judged_is_unscored(env: 
             "https://files.example/lost is not in .*deskhand tasks prefetch",
         ),
         (evaluator | {"func": "compare_table"}, "evaluator", "compare_table"),
-        (evaluator | {"result": {"type": "cache_file", "path": "never"}}, "evaluator", "no step wrote 'never'"),
+        (evaluator | {"result": {"type": "cache_file", "path": "never"}}, "evaluator", "no set-up step wrote 'never'"),
         (evaluator | {"result": {"type": "active_tab_info"}}, "evaluator", "live web"),
     ]:
         env.reset(task_config=task(wrong))
@@ -217,7 +217,7 @@ def test_what_the_agent_removed_before_judging_does_not_hide_a_zero(env: Desktop
             step("upload_file", files=[{"local_path": "/etc/passwd", "path": "/home/user/a"}]),
             "names a file of this machine",
         ),
-        (step("login", settings_file="s.json", platform="googledrive"), "needs an account in the web"),
+        (step("login", settings_file="s.json", platform="googledrive"), "needs a web account"),
         (
             step(
                 "execute_with_verification",
@@ -263,7 +263,7 @@ def test_the_controllers_do_what_agents_ask_of_them(env: DesktopEnv, tmp_path: P
     tree = ask.get_vm_directory_tree("/home/user/Desktop")
     assert tree is not None
     assert [child["name"] for child in tree["children"]] == ["here"]
-    with pytest.raises(InfrastructureError, match="'no_such_step' is not known"):
+    with pytest.raises(InfrastructureError, match="unknown step 'no_such_step'"):
         env.setup_controller.setup([{"type": "no_such_step"}])
     with pytest.raises(ConfigError, match=r"set-up step 'sleep': .*seconds"):
         env.setup_controller.setup([{"type": "sleep", "parameters": {}}])

@@ -9,15 +9,15 @@ from dataclasses import replace
 import pytest
 
 from deskhand.actions.ops import Done, Fail, Key, Op, Type
-from deskhand.desktop.base import Frame
+from deskhand.desktop.base import Frame, StageableDesktop
 from deskhand.errors import AgentError, ConfigError, EvaluatorError, InfrastructureError
 from deskhand.integrations.openadapt.rl_environment import Action, ResetConfig, RLEnvironment
 from deskhand.tasks.outcome import Errored, Scored
 from deskhand.tasks.suites.basics import make_task
-from deskhand.tasks.task import CheckResult, StagedDesktopLike, Task
+from deskhand.tasks.task import CheckResult, Task
 
 
-async def raising(desktop: StagedDesktopLike) -> CheckResult:
+async def raising(desktop: StageableDesktop) -> CheckResult:
     raise RuntimeError("the check is broken")
 
 

@@ -1,4 +1,4 @@
-"""The shared forward pass equals transformers' own, in values and gradients, for padded batches with repeated images."""
+"""The forward pass equals transformers', in values and gradients, for padded batches with repeated images."""
 
 from __future__ import annotations
 

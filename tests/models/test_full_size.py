@@ -1,4 +1,4 @@
-"""Qwen2.5-VL-3B and Qwen3-VL-4B on a CPU: what is trained in each mode, by name, and that gradients reach it and nothing else."""
+"""Qwen2.5-VL-3B and Qwen3-VL-4B on a CPU: which parameters each mode trains, and that gradients reach only these."""
 
 from __future__ import annotations
 

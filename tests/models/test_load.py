@@ -1,4 +1,4 @@
-"""A checkpoint loads completely or is refused with one line that names the file and the mend."""
+"""A checkpoint loads completely or is rejected with one line that names the file and the fix."""
 
 from __future__ import annotations
 
@@ -90,13 +90,13 @@ def _index_without_shards(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "file", "words"),
     [
-        (remove("config.json"), "config.json", "not there"),
+        (remove("config.json"), "config.json", "missing"),
         (cut("tokenizer.json"), "tokenizer.json", "unreadable"),
         (edit("config.json", model_type="llama"), "config.json", "'llama'"),
-        (remove("tokenizer.json"), "tokenizer.json", "not there"),
-        (remove("preprocessor_config.json"), "preprocessor_config.json", "not there"),
-        (edit("preprocessor_config.json", patch_size=14), "preprocessor_config.json", "patch_size is 14"),
-        (remove("model.safetensors"), "model.safetensors", "not there"),
+        (remove("tokenizer.json"), "tokenizer.json", "missing"),
+        (remove("preprocessor_config.json"), "preprocessor_config.json", "missing"),
+        (edit("preprocessor_config.json", patch_size=14), "preprocessor_config.json", "got 14"),
+        (remove("model.safetensors"), "model.safetensors", "missing"),
         (cut("model.safetensors"), "model.safetensors", "unreadable weights"),
         (_index_without_shards, "model-00001-of-00001.safetensors", "finish the download"),
         (_other_width, "copy", "config.json"),
@@ -147,7 +147,7 @@ def test_an_unreachable_hub_id_is_one_line() -> None:
         "except ConfigError as error: print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("nobody/nothing-of-this-name: neither a local folder nor fetched from the hub")
+    assert done.stdout.startswith("nobody/nothing-of-this-name: no local folder, and the download failed")
     assert done.stdout.count("\n") == 1
 
 

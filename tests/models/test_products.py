@@ -1,4 +1,4 @@
-"""oneDNN's products against torch's own, values and gradients, in shapes and layouts that models use."""
+"""oneDNN's linear layers equal torch's, in values and gradients, for the shapes and layouts of models."""
 
 from __future__ import annotations
 

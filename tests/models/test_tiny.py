@@ -1,4 +1,4 @@
-"""The in-the-box policy's tokeniser, architecture and training rows."""
+"""The bundled policy's tokenizer, architecture and training rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Patches that are looked up are the image processor's own to the last bit; what cannot be looked up, the processor makes."""
+"""Looked-up patches are bit-identical to the image processor's; unsupported processors are used directly."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Flipped(Qwen2VLImageProcessorPil):
 
 
 @pytest.mark.parametrize("kind", [Other, Flipped])
-def test_a_processor_that_does_something_else_is_used_as_it_is(kind: type[Qwen2VLImageProcessorPil]) -> None:
+def test_an_unsupported_image_processor_is_used_unchanged(kind: type[Qwen2VLImageProcessorPil]) -> None:
     processor = kind(patch_size=4, size={"shortest_edge": 64, "longest_edge": 64 * 64})
     maker = PatchExtractor(processor)
     assert not maker.fast
@@ -77,7 +77,7 @@ def test_a_processor_that_does_something_else_is_used_as_it_is(kind: type[Qwen2V
 
 
 @pytest.mark.parametrize("name", PROCESSORS)
-def test_what_is_kept_goes_to_processes_that_lack_the_processor(name: str) -> None:
+def test_stored_patches_can_be_pickled_for_processes_without_the_processor(name: str) -> None:
     kept, _ = MAKERS[name].extract(picture(2, 90, 70))
     prepared = StoredPatches(MAKERS[name].lookup, kept, Checksum())
     sent = pickle.dumps(prepared)

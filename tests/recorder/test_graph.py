@@ -42,7 +42,7 @@ def call(
 
 @st.composite
 def graphs(draw: st.DrawFn) -> CallGraph:
-    """Calls over a small vocabulary: each prompt is made anew or continues an earlier call, sometimes changed in one place."""
+    """Calls over a small vocabulary: each prompt is new or continues an earlier call, sometimes with one change."""
     graph = CallGraph()
     for index in range(draw(st.integers(1, 12))):
         prompt: list[int] = []
@@ -68,7 +68,7 @@ def graphs(draw: st.DrawFn) -> CallGraph:
 
 
 def slow_parent(graph: CallGraph, one: Call) -> set[str]:
-    """By the definition: every earlier, unextended call whose prompt + output the prompt starts with, of the longest length."""
+    """By definition: the longest earlier, unextended call whose prompt + output starts the prompt."""
     earlier = graph.calls[: graph.calls.index(one)]
     extended = {other.parent for other in earlier}
     fits = [
@@ -194,7 +194,7 @@ def test_a_dictionary_of_another_format_is_a_record_error() -> None:
         CallGraph.from_dict({"format": 99, "calls": []})
 
 
-def test_a_reply_that_the_engine_calls_inexact_is_kept_and_not_trained() -> None:
+def test_an_inexact_reply_is_stored_and_not_trained_on() -> None:
     graph = CallGraph()
     graph.add(call("a", None, (1, 2), (3,)))
     inexact = call("b", "a", (1, 2, 3, 4), (5,))

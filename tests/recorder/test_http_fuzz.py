@@ -1,4 +1,4 @@
-"""Whatever is sent to the endpoint, the answer is no server error, and a session goes on working."""
+"""Fuzzing: no request causes a server error, and the session keeps working."""
 
 from __future__ import annotations
 

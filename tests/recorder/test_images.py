@@ -1,4 +1,4 @@
-"""Images are named by their pixels, prepared once, held in bounded memory, and refused when they are not images."""
+"""Images are named by their pixels, prepared once, cached in bounded memory, and rejected if invalid."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_any_text_as_address_is_refused_or_read(text: str, head: str) -> None:
     assert base64.b64encode(encoded).decode() == text
 
 
-def test_memory_is_bounded_and_dropped_images_are_prepared_anew(image_processor: Any) -> None:
+def test_memory_is_bounded_and_evicted_images_are_prepared_again(image_processor: Any) -> None:
     processor = CountingProcessor(image_processor)
     one = ImageCache(processor).add(png(0)).pixel_values.nbytes
     processor.calls = 0
@@ -167,7 +167,7 @@ def test_memory_is_bounded_and_dropped_images_are_prepared_anew(image_processor:
     assert np.array_equal(again.pixel_values, ImageCache(image_processor).add(png(0)).pixel_values)
 
 
-def test_what_is_kept_of_an_image_is_its_bytes_and_its_values_are_made_when_they_are_asked_for(
+def test_images_are_stored_as_bytes_and_values_are_computed_on_access(
     image_processor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = list[int]()
@@ -185,7 +185,7 @@ def test_what_is_kept_of_an_image_is_its_bytes_and_its_values_are_made_when_they
     assert shown.checksum.matches(first)
 
 
-def test_values_made_anew_are_held_to_those_that_were_made_first(
+def test_recomputed_pixel_values_are_compared_with_the_first_ones(
     image_processor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stored: dict[str, bytes] = {}

@@ -1,4 +1,4 @@
-"""The whole path on a real model: openai client, endpoint, recorder, hf engine; transformers alone checks what was recorded."""
+"""End to end with a real model: openai client, endpoint, recorder and hf engine, checked with transformers alone."""
 
 from __future__ import annotations
 

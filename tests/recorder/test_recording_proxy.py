@@ -1,6 +1,6 @@
-"""An unchanged agent in front of an unchanged engine: what the relay writes is what went over the wire, in training form.
+"""The recording proxy between an unmodified agent and engine stores the exchanges as training data.
 
-The engine is Deskhand's own endpoint on a port, so what it recorded itself says what the relay must have recorded.
+The engine is Deskhand's own endpoint on a port, so its records are the expected ones.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ async def test_conversations_of_the_other_apis_are_recorded_too(
     assert rows[1]["messages"][0] == {"role": "system", "content": "Be brief"}
 
 
-async def test_keys_are_the_relays_own_and_the_upstreams_key_never_leaves(
+async def test_agents_use_proxy_keys_and_the_upstream_key_is_never_exposed(
     tiny: tuple[ChatRenderer, Any], tmp_path: Path
 ) -> None:
     async with relayed(tiny, tmp_path) as (_, relay, http, key):
@@ -199,7 +199,8 @@ talk = []
 with httpx2.Client(headers={"authorization": "Bearer " + os.environ["OPENAI_API_KEY"]}) as http:
     for turn in range(3):
         talk.append({"role": "user", "content": "go"})
-        answer = http.post(os.environ["OPENAI_BASE_URL"] + "/chat/completions", json={"messages": talk, "max_tokens": 9})
+        url = os.environ["OPENAI_BASE_URL"] + "/chat/completions"
+        answer = http.post(url, json={"messages": talk, "max_tokens": 9})
         talk.append(answer.raise_for_status().json()["choices"][0]["message"])
 sys.exit(7)
 """

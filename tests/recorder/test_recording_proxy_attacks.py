@@ -1,4 +1,4 @@
-"""Upstreams that break off or talk nonsense, and torn journals: the relay keeps what came, and takes no part for a whole."""
+"""Interrupted and invalid upstream replies and torn files: nothing partial is taken as complete."""
 
 from __future__ import annotations
 
@@ -69,7 +69,8 @@ NONSENSE: list[Any] = [
     b"data: " + b"[" * 50_000 + b"\n\n",
     b"\xff\xfe\x00",
     {"choices": [{"message": {"role": "assistant", "content": "x"}, "logprobs": 5}], "prompt_token_ids": [1]},
-    {"choices": [{"message": {"role": "assistant", "content": "x"}, "token_ids": ["a"], "logprobs": {"content": [{"logprob": 0}]}}],
+    {"choices": [{"message": {"role": "assistant", "content": "x"}, "token_ids": ["a"],
+                  "logprobs": {"content": [{"logprob": 0}]}}],
      "prompt_token_ids": ["b"]},
     {"choices": [5]},
     {"choices": {}},
@@ -78,7 +79,7 @@ NONSENSE: list[Any] = [
 ]  # fmt: skip
 
 
-async def test_nonsense_from_upstream_reaches_the_agent_as_it_came_and_is_left_out_of_the_data(tmp_path: Path) -> None:
+async def test_invalid_replies_from_upstream_are_forwarded_and_excluded_from_the_data(tmp_path: Path) -> None:
     sent = iter(NONSENSE)
 
     async def nonsense(request: Request) -> Response:
@@ -127,13 +128,13 @@ def test_a_journal_that_was_torn_anywhere_is_gone_on_with(tmp_path: Path) -> Non
     """A relay that was killed and started again on the same folder and session loses the torn line alone."""
     log = ExchangeLog(SessionStore(tmp_path))
     for number in range(3):
-        log.append("s", {"note": {"reward": float(number), "call_id": None}})
+        log.append("s", {"reward": {"reward": float(number), "call_id": None}})
     path = tmp_path / "sessions" / "s" / "exchanges.jsonl"
     raw = path.read_bytes()
     for cut in range(len(raw) + 1):
         path.write_bytes(raw[:cut])
-        ExchangeLog(SessionStore(tmp_path)).append("s", {"note": {"reward": 9.0, "call_id": None}})
+        ExchangeLog(SessionStore(tmp_path)).append("s", {"reward": {"reward": 9.0, "call_id": None}})
         whole = max(0, raw[:cut].count(b"\n") - 1)
-        found = [line["note"]["reward"] for line in log.read("s")]
+        found = [line["reward"]["reward"] for line in log.read("s")]
         assert found == [*map(float, range(whole)), 9.0]
         assert log.sessions() == ["s"]

@@ -1,4 +1,4 @@
-"""The renderer writes what the checkpoint's template writes, and never retokenises what was sampled."""
+"""The renderer matches the checkpoint's template and never retokenizes sampled text."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_a_template_that_removes_thoughts_is_taken_when_replies_are_kept(
     assert later.token_ids[: call.end] == call.end_ids
 
 
-def test_where_the_template_forgets_thoughts_calls_fork_at_questions_and_extend_between_them(
+def test_with_a_reasoning_stripping_template_calls_fork_at_questions_and_extend_between_them(
     tokenizer: PreTrainedTokenizerFast, images: ImageCache
 ) -> None:
     renderer = renderer_with(tokenizer, chat_templates.QWEN3_THINKING, history="fork")
@@ -225,7 +225,7 @@ def test_a_tokenizer_that_lacks_a_marker_is_a_config_error(tokenizer: PreTrained
         ChatRenderer(lame)
 
 
-def test_a_reply_comes_back_as_its_sampled_tokens_where_retokenising_would_change_them(
+def test_history_has_the_sampled_tokens_even_if_retokenizing_would_change_them(
     renderer: ChatRenderer, images: ImageCache
 ) -> None:
     shown = [ImagePart(images.add(png(seed)).sha256) for seed in range(3)]
@@ -264,7 +264,7 @@ def test_each_reply_is_closed_once_however_it_ended(renderer: ChatRenderer, imag
         )
 
 
-def test_of_two_calls_with_the_same_text_the_one_in_its_place_is_taken(
+def test_of_two_calls_with_equal_text_the_one_at_the_same_position_is_used(
     renderer: ChatRenderer, images: ImageCache
 ) -> None:
     recall, stop = ReplyIndex(), renderer.stop_ids[:1]

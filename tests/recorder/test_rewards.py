@@ -1,4 +1,4 @@
-"""Rewards are counted once, whatever is asked for and however rows are merged."""
+"""Rewards are counted once, however rows are merged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that only some engines honour: refused by name by the others, and checked where they are honoured."""
+"""Optional engine features: rejected by name if missing, and checked if supported."""
 
 from __future__ import annotations
 

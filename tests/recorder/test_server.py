@@ -225,7 +225,7 @@ async def test_a_broken_engine_is_a_503_that_is_not_retried(
     assert recorder.close_session("s").calls == []
 
 
-async def test_a_conversation_that_outgrows_the_model_is_refused_as_such(
+async def test_a_conversation_longer_than_the_context_has_its_own_error_code(
     renderer: ChatRenderer, engine: ScriptedEngine, images: ImageCache
 ) -> None:
     recorder = Recorder(renderer, engine, images, context_tokens=60)

@@ -1,4 +1,4 @@
-"""What the recorder keeps of whole conversations, and what it does when an engine or an image lies."""
+"""Recording of conversations, and detection of wrong engines and images."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def reply_of(reply: Any, index: int = 0) -> Message:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_whatever_an_agent_does_with_its_history_each_token_is_kept_once(
+def test_every_token_is_in_one_sequence_however_the_agent_edits_its_history(
     renderer: ChatRenderer, image_processor: Any, data: st.DataObject
 ) -> None:
     images = ImageCache(image_processor)
@@ -242,7 +242,7 @@ async def test_a_session_that_waits_for_the_disk_holds_up_no_other(renderer: Cha
     recorder.close()
 
 
-async def test_a_reply_that_cannot_be_journaled_does_not_leave_and_is_not_recorded(
+async def test_a_reply_that_cannot_be_stored_is_not_sent_and_not_recorded(
     renderer: ChatRenderer, images: ImageCache
 ) -> None:
     def full(session_id: str, call: Call) -> None:
@@ -255,7 +255,7 @@ async def test_a_reply_that_cannot_be_journaled_does_not_leave_and_is_not_record
 
 
 @pytest.mark.parametrize(("train_superseded", "trained"), [(True, ["s.1", "s.2", "s.3"]), (False, ["s.2", "s.3"])])
-async def test_a_retry_is_a_sibling_and_its_orphan_is_kept_and_trained_only_when_asked(
+async def test_a_retry_is_a_sibling_and_the_superseded_call_is_trained_only_on_request(
     renderer: ChatRenderer, images: ImageCache, train_superseded: bool, trained: list[str]
 ) -> None:
     replies = iter([[65, 65], [66, 66], [67, 67]])
@@ -273,7 +273,7 @@ async def test_a_retry_is_a_sibling_and_its_orphan_is_kept_and_trained_only_when
     assert recorder.num_superseded == 1
 
 
-async def test_an_agent_that_goes_back_to_the_first_of_two_replies_leaves_no_orphan(
+async def test_no_call_is_superseded_if_the_agent_continues_from_the_first_of_two_replies(
     renderer: ChatRenderer, images: ImageCache
 ) -> None:
     replies = iter([[65], [66], [67]])
@@ -306,7 +306,7 @@ async def test_parallel_calls_of_one_session_are_all_kept(renderer: ChatRenderer
     assert sum(sum(row.sampled) for row in graph.sequences()) == graph.num_sampled_tokens
 
 
-async def test_a_call_that_comes_back_after_the_end_is_refused_and_not_recorded(
+async def test_a_call_that_finishes_after_the_session_is_closed_is_rejected(
     renderer: ChatRenderer, images: ImageCache
 ) -> None:
     waiting, journal = asyncio.Event(), []

@@ -1,4 +1,4 @@
-"""What was on disk is read back equal, whatever is killed or torn."""
+"""Sessions on disk are read back equal, also after kills and torn lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tools stand in the prompt as the template writes them, and replies are read for calls exactly or not at all."""
+"""Tools are rendered like the template does, and tool calls are parsed exactly or not at all."""
 
 from __future__ import annotations
 
@@ -145,10 +145,13 @@ async def test_a_call_that_was_not_recorded_here_is_written_as_the_template_does
     )
 
 
-async def test_tools_are_refused_where_the_template_has_no_place_or_no_known_way_for_them(
+async def test_tools_are_rejected_if_the_template_does_not_support_them(
     tokenizer: PreTrainedTokenizerFast, images: ImageCache
 ) -> None:
-    for template, says in ((chat_templates.QWEN2_5_VL, "unknown format"), (chat_templates.UNKNOWN_CALLS, "unknown format")):
+    for template, says in (
+        (chat_templates.QWEN2_5_VL, "unknown format"),
+        (chat_templates.UNKNOWN_CALLS, "unknown format"),
+    ):
         renderer = renderer_with(tokenizer, template)
         recorder = Recorder(renderer, ScriptedEngine(), images)
         async with in_process_client(create_app(recorder, ADMIN)) as http:

@@ -1,4 +1,4 @@
-"""Every style of export holds every sampled token once and counts a session's reward once."""
+"""In every row style each sampled token is in one row and a session's reward counts once."""
 
 from __future__ import annotations
 

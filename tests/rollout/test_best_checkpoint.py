@@ -24,7 +24,7 @@ async def test_due_steps_are_evaluated_with_their_own_weights_and_the_best_is_ke
         asked.append((version, parts.trainer.steps))
         return success[version]
 
-    config = training_fixture.small(steps=5, groups_per_step=1, evaluate_every=2, checkpoint_every=3)
+    config = training_fixture.small(total_steps=5, groups_per_step=1, eval_every=2, save_every=3)
     async with training_fixture.assembled(tmp_path / "run", config, evaluate=evaluate) as parts:
         await parts.loop.run()
         assert asked == [(2, 2), (4, 4), (5, 5)]
@@ -58,7 +58,7 @@ async def test_an_evaluation_that_was_interrupted_is_asked_for_again(tmp_path):
         await asyncio.Event().wait()
 
     async with training_fixture.assembled(
-        tmp_path / "run", training_fixture.small(steps=3, groups_per_step=1, evaluate_every=2), evaluate=never
+        tmp_path / "run", training_fixture.small(total_steps=3, groups_per_step=1, eval_every=2), evaluate=never
     ) as parts:
         work = asyncio.create_task(parts.loop.run())
         await started.wait()
@@ -72,7 +72,7 @@ async def test_an_evaluation_that_was_interrupted_is_asked_for_again(tmp_path):
         return 0.5
 
     async with training_fixture.assembled(
-        tmp_path / "run", training_fixture.small(steps=3, groups_per_step=1, evaluate_every=2), evaluate=evaluate
+        tmp_path / "run", training_fixture.small(total_steps=3, groups_per_step=1, eval_every=2), evaluate=evaluate
     ) as parts:
         await parts.loop.run()
         assert asked == [2, 3]
@@ -81,7 +81,7 @@ async def test_an_evaluation_that_was_interrupted_is_asked_for_again(tmp_path):
 
 async def test_ppo_trains_groups_of_equal_reward_too_and_resumes_with_its_critic(tmp_path):
     async with training_fixture.assembled(
-        tmp_path / "run", training_fixture.small(steps=2, groups_per_step=1), algorithm="ppo"
+        tmp_path / "run", training_fixture.small(total_steps=2, groups_per_step=1), algorithm="ppo"
     ) as parts:
         await parts.loop.run()
         books = parts.run.episode_counts()
@@ -91,7 +91,7 @@ async def test_ppo_trains_groups_of_equal_reward_too_and_resumes_with_its_critic
         head = parts.trainer.critic.head.weight.detach().clone()
         assert head.any()
     async with training_fixture.assembled(
-        tmp_path / "run", training_fixture.small(steps=3, groups_per_step=1), algorithm="ppo"
+        tmp_path / "run", training_fixture.small(total_steps=3, groups_per_step=1), algorithm="ppo"
     ) as parts:
         seen = []
         step = parts.trainer.step

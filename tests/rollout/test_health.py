@@ -119,7 +119,7 @@ async def test_equal_rewards_without_end_raise_the_alarm_although_no_step_is_tak
     heard = asyncio.Event()
     monkeypatch.setattr(Group, "has_signal", property(lambda self: False))
     health = HealthConfig(no_signal_groups=2, max_zero_variance_fraction=0.0)
-    config = training_fixture.small(steps=1, groups_per_step=1, group_size=2, health=health)
+    config = training_fixture.small(total_steps=1, groups_per_step=1, group_size=2, health=health)
     async with training_fixture.assembled(tmp_path / "run", config) as parts:
         parts.loop.alarmed = lambda alarm: (told.append(alarm), heard.set())
         with structlog.testing.capture_logs() as lines:
@@ -137,7 +137,7 @@ async def test_a_task_that_pays_for_nothing_and_one_that_never_has_a_score_are_n
     told: list[Alert] = []
     nothing = Transcript((episode_results.step(2, (Wait(1.0),)), episode_results.step(3, (Done(),))), "done")
     gave_up = dataclasses.replace(nothing, stop_reason="fail")
-    async with training_fixture.assembled(tmp_path / "run", training_fixture.small(steps=1)) as parts:
+    async with training_fixture.assembled(tmp_path / "run", training_fixture.small(total_steps=1)) as parts:
         parts.loop.alarmed = told.append
         group = Group("g", 0, fake_desktop.square_task(seed_for("train", 0)), 2, 0)
         for transcript, reward in ((None, 1.0), (nothing, 0.5), (gave_up, 1.0)):
@@ -163,7 +163,7 @@ def test_equal_rewards_mean_too_easy_or_too_hard():
 
 async def test_every_step_records_its_vital_signs(tmp_path):
     async with training_fixture.assembled(
-        tmp_path / "run", training_fixture.small(steps=2, groups_per_step=1, health=HealthConfig(vision_probe_every=1))
+        tmp_path / "run", training_fixture.small(total_steps=2, groups_per_step=1, health=HealthConfig(vision_probe_every=1))
     ) as parts:
         with structlog.testing.capture_logs() as lines:
             await parts.loop.run()
@@ -220,11 +220,11 @@ async def test_a_run_that_was_interrupted_remembers_its_canaries(tmp_path):
 
     health = HealthConfig(vision_probe_every=1, max_failed_vision_probes=2)
     async with training_fixture.assembled(
-        tmp_path / "run", training_fixture.small(steps=1, groups_per_step=1, health=health)
+        tmp_path / "run", training_fixture.small(total_steps=1, groups_per_step=1, health=health)
     ) as parts:
         await blinded(parts)
     async with training_fixture.assembled(
-        tmp_path / "run", training_fixture.small(steps=50, groups_per_step=1, health=health)
+        tmp_path / "run", training_fixture.small(total_steps=50, groups_per_step=1, health=health)
     ) as parts:
         with pytest.raises(HealthError, match="in the last 2 canaries"):
             await blinded(parts)

@@ -109,7 +109,7 @@ async def test_ending_it_keeps_what_has_ended_and_a_new_process_goes_on(tmp_path
         if report.step == 2:
             stopping.set()
 
-    config = training_fixture.small(steps=50)
+    config = training_fixture.small(total_steps=50)
     async with training_fixture.assembled(folder, config, progress=progress) as parts:
         work = asyncio.create_task(parts.loop.run())
         await stopping.wait()
@@ -123,7 +123,7 @@ async def test_ending_it_keeps_what_has_ended_and_a_new_process_goes_on(tmp_path
         at = parts.run.checkpoint().step
         unfinished = {group.id for group in parts.run.groups() if group.state != "closed"}
         assert unfinished
-    async with training_fixture.assembled(folder, training_fixture.small(steps=at + 1), progress=progress) as parts:
+    async with training_fixture.assembled(folder, training_fixture.small(total_steps=at + 1), progress=progress) as parts:
         await parts.loop.run()
         assert parts.run.episode_counts()["started"] > books["started"]
         assert said[-1] == at + 1

@@ -63,7 +63,7 @@ async def test_a_resumed_run_goes_on_with_the_draws_of_one_that_was_not_interrup
     async def train(folder, interrupt: bool):
         stopping = asyncio.Event()
         async with training_fixture.assembled(
-            folder, training_fixture.small(steps=1, groups_per_step=3, group_size=8, desktops=4)
+            folder, training_fixture.small(total_steps=1, groups_per_step=3, group_size=8, max_concurrent_episodes=4)
         ) as parts:
             work = asyncio.create_task(parts.loop.run())
             while interrupt and not stopping.is_set():

@@ -30,7 +30,7 @@ async def test_a_step_is_trained_on_words_alone(tmp_path, monkeypatch):
         return "<square colour='blue'/>"
 
     monkeypatch.setattr(fake_desktop.PaintedDesktop, "accessibility_tree", tree, raising=False)
-    async with training_fixture.assembled(tmp_path / "run", training_fixture.small(steps=1)) as parts:
+    async with training_fixture.assembled(tmp_path / "run", training_fixture.small(total_steps=1)) as parts:
         agent = parts.runner.agent
         agent.config = agent.config.model_copy(update={"observation": "a11y_tree"})
         await parts.loop.run()

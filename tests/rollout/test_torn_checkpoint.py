@@ -21,7 +21,7 @@ def two_steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("torn") / "run"
 
     async def train() -> None:
-        async with training_fixture.assembled(folder, training_fixture.small(steps=2)) as parts:
+        async with training_fixture.assembled(folder, training_fixture.small(total_steps=2)) as parts:
             await parts.loop.run()
 
     asyncio.run(train())
@@ -39,7 +39,7 @@ async def test_it_is_named_and_so_is_the_last_sound_one(two_steps, tmp_path, nam
     else:
         data = (last / name).read_bytes()
         (last / name).write_bytes(data[: len(data) // 2])
-    async with training_fixture.assembled(folder, training_fixture.small(steps=3)) as parts:
+    async with training_fixture.assembled(folder, training_fixture.small(total_steps=3)) as parts:
         books = parts.run.episode_counts()
         with pytest.raises(ConfigError) as caught:
             await parts.loop.run()
@@ -50,6 +50,6 @@ async def test_it_is_named_and_so_is_the_last_sound_one(two_steps, tmp_path, nam
     assert "\n" not in str(caught.value)
     verify(before)
     (before / "model.safetensors").write_bytes(b"")
-    async with training_fixture.assembled(folder, training_fixture.small(steps=3)) as parts:
+    async with training_fixture.assembled(folder, training_fixture.small(total_steps=3)) as parts:
         with pytest.raises(ConfigError, match=r"--set model=.*step-000000"):
             await parts.loop.run()

@@ -42,7 +42,7 @@ def test_versions_count_on_from_beyond_all_that_were_ever_kept():
 
 async def resumed(folder: Path, steps: int) -> tuple[int, int, int]:
     """Go on with a run; steps, and the version of the weights to trainer and engine."""
-    async with training_fixture.assembled(folder, training_fixture.small(steps=steps, checkpoint_every=2)) as parts:
+    async with training_fixture.assembled(folder, training_fixture.small(total_steps=steps, save_every=2)) as parts:
         await parts.loop.run()
         return parts.trainer.steps, parts.trainer.version, parts.engine.version
 

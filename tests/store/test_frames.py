@@ -1,4 +1,4 @@
-"""Screens on disk."""
+"""Screenshots on disk."""
 
 import hashlib
 import io

@@ -1,4 +1,4 @@
-"""Run folders: transactions, resuming, refusals."""
+"""Run directories: transactions, resuming, rejected folders."""
 
 import json
 import sqlite3
@@ -40,7 +40,7 @@ def test_a_finished_episode_is_read_back_equal(run):
     assert run.count_states() == {("in_flight", None): 2, ("queued", None): 1}
 
 
-def test_an_episode_is_journaled_once_and_trained_once(run):
+def test_an_episode_is_stored_once_and_trained_once(run):
     finish(run, "a")
     with pytest.raises(InfrastructureError, match="not in flight"):
         finish(run, "a")
@@ -54,8 +54,13 @@ def test_a_commit_is_all_or_nothing(run, tmp_path):
     finish(run, "a")
     point = Checkpoint(1, 1, run.folder / "checkpoints" / "step-000001", 1.0)
     with pytest.raises(InfrastructureError):
-        run.commit(counts={"x": 1}, states={"a": ("trained", 1), "b": ("trained", 1)}, closed_groups=["g"], checkpoint=point,
-                   metrics=[{"step": 1}])  # fmt: skip
+        run.commit(
+            counts={"x": 1},
+            states={"a": ("trained", 1), "b": ("trained", 1)},
+            closed_groups=["g"],
+            checkpoint=point,
+            metrics=[{"step": 1}],
+        )
     assert run.checkpoint() is None
     assert run.episode("a")[0].state == "queued"
     assert run.groups()[0].state == "open"
@@ -72,7 +77,7 @@ def test_a_commit_is_all_or_nothing(run, tmp_path):
     assert run.episode_counts() == {"x": 1}
 
 
-def test_after_a_kill_episodes_in_flight_are_lost_to_the_infrastructure_and_finished_ones_stay(run):
+def test_after_a_kill_episodes_in_flight_are_errored_and_finished_ones_stay(run):
     finish(run, "a")
     folder = run.folder
     run.close()
@@ -82,7 +87,7 @@ def test_after_a_kill_episodes_in_flight_are_lost_to_the_infrastructure_and_fini
         assert again.count_states() == {("queued", None): 1, ("errored", "infrastructure"): 2}
 
 
-def test_metrics_lines_that_a_kill_tore_are_written_anew(run):
+def test_metrics_lines_torn_by_a_kill_are_rewritten(run):
     run.commit(counts={}, metrics=[{"step": 1, "reward": 0.5}, {"step": 2, "reward": 0.75}])
     path = run.folder / "metrics.jsonl"
     whole = path.read_text()

@@ -1,4 +1,4 @@
-"""Every step's numbers go to TensorBoard, and to Weights & Biases where the settings say so; neither can stop a run."""
+"""Metrics go to TensorBoard and, if configured, to Weights & Biases; neither can stop a run."""
 
 import sys
 
@@ -48,7 +48,7 @@ def sent(folder):
     return [json.loads(line) for line in (folder / "sent.jsonl").read_text().splitlines()]
 
 
-def test_numbers_go_there_flat_and_the_run_keeps_its_name_when_it_is_resumed(tmp_path, wandb):
+def test_wandb_gets_flat_metrics_and_a_resumed_run_keeps_its_id(tmp_path, wandb):
     for step in (1, 2):
         run = Run.create(tmp_path / "run", {}) if step == 1 else Run.open(tmp_path / "run")
         with run:
@@ -97,7 +97,7 @@ def test_what_is_missing_is_one_line_with_the_mend(tmp_path, wandb, monkeypatch)
         WandbRun(tmp_path, "deskhand", {})
 
 
-def test_tensorboard_is_written_without_being_asked_for(tmp_path):
+def test_tensorboard_is_written_by_default(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     with Run.create(tmp_path / "run", {}) as run:

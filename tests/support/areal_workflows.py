@@ -23,7 +23,7 @@ from deskhand.tasks.task import CheckResult, Task
 
 TURNS = 6
 SETTINGS: dict[str, Any] = {
-    "desktops": {"make": "areal_workflows.pool"},
+    "desktops": {"factory": "areal_workflows.pool"},
     "tasks": "areal_workflows.square",
     "agent": {
         "history": "chunked",
@@ -33,7 +33,7 @@ SETTINGS: dict[str, Any] = {
         "max_consecutive_errors": TURNS,
     },
     "loop": {"group_size": 4, "max_group_retries": 0},
-    "equal_groups": "keep",
+    "zero_variance_groups": "keep",
     "engine": {"max_model_len": 1024},
     "group_timeout_s": 120,
 }

@@ -34,7 +34,7 @@ PARTS: dict[str, Callable[[], Any]] = {
     "judges": talk.judge_texts,
     "bundled_model": talk.bundled_texts,
 }
-MISSING = {"miniwob": miniwob.missing}
+MISSING = {"miniwob": miniwob.unavailable_reason}
 """Why a part cannot be made here."""
 
 

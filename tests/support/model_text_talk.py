@@ -193,7 +193,7 @@ def _variants(name: str, family: Family) -> Iterator[tuple[str, str]]:
         told.append(task.instruction)
     yield f"family/{name}/variants", "\n".join(shapes)
     yield f"family/{name}/instructions", "\n".join(told)
-    yield f"family/{name}/tier", family.tier
+    yield f"family/{name}/tier", family.difficulty
 
 
 TOOLS: tuple[dict[str, Any], ...] = (
@@ -317,7 +317,7 @@ async def judge_texts() -> dict[str, str]:
     endpoint, desktop = Endpoint(("yes", "stop")), fake_desktop.PaintedDesktop()
     await screen(desktop)
     check = VlmJudgeCheck(question="Is the lamp on the screen red?", votes=1)
-    await check.judged(desktop, VlmJudgeClient("http://model/v1", "m", client=endpoint.client))
+    await check.measure_with(desktop, VlmJudgeClient("http://model/v1", "m", client=endpoint.client))
     return {"judge/request": as_text(endpoint.sent)}
 
 

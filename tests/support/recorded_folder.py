@@ -32,5 +32,5 @@ def talk(
         )
         messages.append(said)
     if reward is not None:
-        log.append(session, {"note": {"reward": reward, "call_id": None}})
+        log.append(session, {"reward": {"reward": reward, "call_id": None}})
     files.close()

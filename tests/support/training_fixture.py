@@ -139,7 +139,7 @@ async def assembled(
         images,
         source,
         lambda n: fake_desktop.square_task(seed_for("train", n)),
-        progress=progress,
+        on_step=progress,
         evaluate=evaluate,
     )
     try:
@@ -152,7 +152,7 @@ async def assembled(
 
 
 def small(**changes: Any) -> LoopConfig:
-    return LoopConfig(**{"steps": 3, "groups_per_step": 2, "group_size": 4, "desktops": 3, **changes})
+    return LoopConfig(**{"total_steps": 3, "groups_per_step": 2, "group_size": 4, "max_concurrent_episodes": 3, **changes})
 
 
 async def _main(folder: Path, steps: int, journal: Path, checkpoint_every: int) -> None:
@@ -160,7 +160,7 @@ async def _main(folder: Path, steps: int, journal: Path, checkpoint_every: int) 
         with journal.open("a") as file:
             file.write(json.dumps({"kind": kind, **values}) + "\n")
 
-    config = small(steps=steps, checkpoint_every=checkpoint_every)
+    config = small(total_steps=steps, save_every=checkpoint_every)
     async with assembled(folder, config, on_step=lambda at, ids: note("step", at=at, episodes=ids)) as parts:
         last = parts.run.checkpoint()
         note(

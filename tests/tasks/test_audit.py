@@ -9,13 +9,13 @@ import pytest
 from deskhand.cli import audit
 from deskhand.desktop.applications.install import missing
 from deskhand.errors import ConfigError
-from deskhand.tasks.audit import ALLOWED, AuditResult
+from deskhand.tasks.audit import LIMITS, AuditResult
 from deskhand.tasks.suites import family_registry
 from deskhand.tasks.suites.basics.office_files import read_workbook
 from deskhand.tasks.task import CheckResult, Task
 
-CHEATS = ("nearly", "gold", "path", "windows", "tree", "clock", "overwrite", "disk")
-"""And "forge", where a task names the application that is to write its files."""
+CHEATS = ("near_miss", "gold_files", "path_hijack", "windows", "a11y_spoof", "clock", "overwrite", "disk")
+"""And "forged_file", where a task names the application that is to write its files."""
 
 
 async def audited(task: Task, *agents: str) -> AuditResult:
@@ -27,9 +27,9 @@ async def audited(task: Task, *agents: str) -> AuditResult:
 @pytest.mark.parametrize("family", ["editor_append", "form_fill"])
 async def test_every_agent_scores_what_it_may(family: str) -> None:
     row = await audited(family_registry.make_task(family, 2))
-    assert set(row.values) == set(ALLOWED) - {"forge"}
-    assert row.wrong == []
-    assert {row.values[name] for name in ("nothing", "done", "fail", "random", *CHEATS[:-1])} == {0.0}
+    assert set(row.values) == set(LIMITS) - {"forged_file"}
+    assert row.violations == []
+    assert {row.values[name] for name in ("noop", "done", "fail", "random", *CHEATS[:-1])} == {0.0}
     assert row.values["oracle"] == 1.0
 
 
@@ -37,8 +37,8 @@ async def test_the_right_cells_in_a_file_that_the_application_did_not_write_are_
     task = family_registry.make_task("sheet_cell", 2)
     if lacking := missing(list(audit.packages_of(task))):
         pytest.skip(f"not installed: {' '.join(lacking)} (deskhand desktop install office)")
-    row = await audited(task, "forge")
-    assert (row.values, row.wrong) == ({"oracle": 1.0, "forge": 0.0}, [])
+    row = await audited(task, "forged_file")
+    assert (row.values, row.violations) == ({"oracle": 1.0, "forged_file": 0.0}, [])
     (content,) = [make() for make in task.forged_files.values()]
     forged = await read_workbook(content)
     assert forged is not None
@@ -55,21 +55,21 @@ async def test_a_task_that_believes_a_window_or_a_file_of_success_is_found() -> 
     async def by_result(desktop) -> CheckResult:
         return CheckResult(float("result" in await desktop.listdir("Downloads")))
 
-    assert (await audited(good, "windows", "overwrite")).wrong == []
+    assert (await audited(good, "windows", "overwrite")).violations == []
     for check, agent in ((by_title, "windows"), (by_result, "overwrite")):
         row = await audited(replace(good, check=check), agent)
-        assert f"{good.id}: {agent} scores 1" in row.wrong
+        assert f"{good.id}: {agent} scores 1" in row.violations
 
 
 async def test_a_task_without_an_oracle_is_audited_by_the_others() -> None:
     row = await audited(
         replace(family_registry.make_task("terminal_run", 3), oracle_unavailable="there is none"),
         "done",
-        "nearly",
-        "slip",
-        "misled",
+        "near_miss",
+        "typo",
+        "wrong_click",
     )
-    assert (row.values, row.wrong) == ({"done": 0.0, "nearly": 0.0}, [])
+    assert (row.values, row.violations) == ({"done": 0.0, "near_miss": 0.0}, [])
 
 
 async def test_a_task_that_is_solved_when_it_begins_is_named_and_the_others_are_audited() -> None:
@@ -81,24 +81,27 @@ async def test_a_task_that_is_solved_when_it_begins_is_named_and_the_others_are_
     )
     other = replace(family_registry.make_task("terminal_run", 3), oracle_unavailable="there is none")
     (row, fine), _ = await audit.run([solved, other], ["done"], None, lambda _: None)
-    assert row.values == {"nothing": 1.0}
-    (why,) = row.wrong
+    assert row.values == {"noop": 1.0}
+    (why,) = row.violations
     assert why.startswith(
-        "solved/at/start: nothing scores 1 (task solved/at/start: the start state already scores 1; stage it"
+        "solved/at/start: noop scores 1 (task solved/at/start: the start state already scores 1; change"
     )
-    assert (fine.values, fine.wrong) == ({"done": 0.0}, [])
+    assert (fine.values, fine.violations) == ({"done": 0.0}, [])
 
 
 def test_a_row_says_what_must_not_be() -> None:
-    fine = {"oracle": 1.0, "done": 0.0, "hasty": 0.5, "misled": 0.0, "disk": None}
-    assert AuditResult("t", fine, {}).wrong == []
-    assert AuditResult("t", fine | {"oracle": 0.5}, {}).wrong == ["t: oracle scores 0.5, not 1"]
-    assert AuditResult("t", fine | {"oracle": None}, {"oracle": "(evaluator: it broke)"}).wrong == [
+    fine = {"oracle": 1.0, "done": 0.0, "early_stop": 0.5, "wrong_click": 0.0, "disk": None}
+    assert AuditResult("t", fine, {}).violations == []
+    assert AuditResult("t", fine | {"oracle": 0.5}, {}).violations == ["t: oracle scores 0.5, not 1"]
+    assert AuditResult("t", fine | {"oracle": None}, {"oracle": "(evaluator: it broke)"}).violations == [
         "t: oracle scores -, not 1 (evaluator: it broke)"
     ]
-    assert AuditResult("t", fine | {"hasty": 1.0, "gold": 0.1}, {}).wrong == ["t: hasty scores 1", "t: gold scores 0.1"]
+    assert AuditResult("t", fine | {"early_stop": 1.0, "gold_files": 0.1}, {}).violations == [
+        "t: early_stop scores 1",
+        "t: gold_files scores 0.1",
+    ]
 
 
 async def test_an_agent_that_is_not_known_is_named_with_those_that_are() -> None:
-    with pytest.raises(ConfigError, match=r"'burglar'; there are oracle, hasty, nothing, done"):
+    with pytest.raises(ConfigError, match=r"'burglar'; there are oracle, early_stop, noop, done"):
         await audited(family_registry.make_task("terminal_run", 0), "burglar")

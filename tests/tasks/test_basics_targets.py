@@ -59,4 +59,4 @@ async def test_a_pixel_beyond_the_close_button_does_not_close(dx: int, dy: int, 
     ],
 )
 def test_a_number_is_worth_its_digits_in_place(shown: str, worth: float) -> None:
-    assert calculator.worth(shown, "47") == worth
+    assert calculator.display_score(shown, "47") == worth

@@ -58,9 +58,9 @@ def database_file(*statements: str, wal: bool = False) -> dict[str, bytes]:
         return files
 
 
-def painting(width: int, height: int, colour: str = "red", at: int = 0) -> bytes:
+def painting(width: int, height: int, color: str = "red", at: int = 0) -> bytes:
     picture, buffer = Image.new("RGB", (width, height), "white"), BytesIO()
-    ImageDraw.Draw(picture).ellipse((at, 4, at + width // 2, height - 4), fill=colour)
+    ImageDraw.Draw(picture).ellipse((at, 4, at + width // 2, height - 4), fill=color)
     picture.save(buffer, "PNG")
     return buffer.getvalue()
 
@@ -162,12 +162,12 @@ async def test_documents_that_are_cut_short_or_unpack_without_end_are_wrong_answ
     whole = packed.xlsx(A=SHEET) if kind == "sheet" else DOCUMENT
     for length in range(0, len(whole), 97):
         with pytest.raises(document_readers.InvalidDocument):
-            document_readers.sheet(whole[:length], None) if kind == "sheet" else document_readers.document(
-                whole[:length]
-            )
+            document_readers.read_sheet(
+                whole[:length], None
+            ) if kind == "sheet" else document_readers.read_text_document(whole[:length])
     bomb = BytesIO(whole)
     with zipfile.ZipFile(bomb, "a", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("bomb", bytes(document_readers.LARGEST_UNPACKED_BYTES))
+        archive.writestr("bomb", bytes(document_readers.MAX_UNPACKED_BYTES))
     for data, said in ((whole[:1000], ""), (packed.zipped({"any": "thing"}), ""), (bomb.getvalue(), "unpacks to")):
         (tmp_path / "a").write_bytes(data)
         check = await value_of({kind: {"path": "a", **ASKS[kind]}}, tmp_path)
@@ -197,7 +197,7 @@ async def test_rows_of_a_database_are_read_with_its_log_and_in_any_order_where_t
     ],
 )
 def test_a_query_cannot_run_without_end_write_or_load(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "MOST_STEPS", 1000)
+    monkeypatch.setattr(database, "MAX_VM_STEPS", 1000)
     with pytest.raises(sqlite3.Error):
         database.query(database_file("create table t (n)")["a"], b"", text)
 
@@ -236,5 +236,5 @@ async def test_all_is_the_worst_any_the_best_and_sum_the_weighted_mean(tmp_path:
 
 @pytest.mark.parametrize("path", ["", "..", "a/../../b", "a/", "a\0b"])
 def test_a_path_that_is_no_file_of_the_home_is_refused(path: str) -> None:
-    with pytest.raises(ValidationError, match=r"file of the guest's home"):
+    with pytest.raises(ValidationError, match=r"relative to the guest's home"):
         CheckNode.model_validate({"file": {"path": path}})

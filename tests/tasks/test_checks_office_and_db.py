@@ -46,11 +46,11 @@ def beyond(files, arguments):
     return 2
 """
 TASK = """\
-deskhand: 1
+deskhand: 2
 id: t
 instruction: Do it
 check: {{python: {{file: judge.py, function: {function}, reads: [a.txt], arguments: {{times: 2}}, timeout_s: 2}}}}
-limits: {{steps: 3, check_s: 9, step_s: 2, episode_s: 60, late_s: 0}}
+limits: {{steps: 3, check_timeout_s: 9, step_timeout_s: 2, episode_timeout_s: 60, settle_grace_s: 0}}
 """
 
 
@@ -164,7 +164,7 @@ async def test_windows_and_processes_are_the_guests_word() -> None:
 
 
 async def test_a_text_that_is_made_for_a_regular_expression_stops_nothing(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(subprocess_call, "MATCH_S", 1.5)
+    monkeypatch.setattr(subprocess_call, "REGEX_TIMEOUT_S", 1.5)
     (tmp_path / "a.txt").write_text("a" * 60 + "!")
     slept = asyncio.create_task(asyncio.sleep(0.2))
     with pytest.raises(EvaluatorError, match=r"longer than 1.5 s"):
@@ -191,7 +191,7 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_what_is_impossible_is_said_with_file_key_and_line(name: str, tmp_path: Path) -> None:
     text, said = WRONG[name]
-    (tmp_path / "t.yaml").write_text(f"deskhand: 1\nid: t\ninstruction: Do it\n{text}\nlimits: {{steps: 3}}\n")
+    (tmp_path / "t.yaml").write_text(f"deskhand: 2\nid: t\ninstruction: Do it\n{text}\nlimits: {{steps: 3}}\n")
     with pytest.raises(TaskFileError) as raised:
         yaml_schema.load(tmp_path / "t.yaml")
     assert said in str(raised.value)
@@ -210,4 +210,4 @@ def test_limits_are_those_of_the_task(tmp_path: Path) -> None:
         0.0,
     )
     with pytest.raises(ValidationError):
-        yaml_schema.TaskLimits(steps=3, step_s=0)
+        yaml_schema.TaskLimits(steps=3, step_timeout_s=0)

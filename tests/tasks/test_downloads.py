@@ -20,11 +20,11 @@ from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.tasks.formats import osworld
 from deskhand.tasks.formats.file_cache import (
     FileCache,
-    addresses_of,
     default_folder,
-    fill,
-    from_folder,
-    from_web,
+    fetch_from_folder,
+    fetch_from_web,
+    prefetch,
+    urls_of,
 )
 
 BASE = "https://files.example/datasets/x/resolve/main"
@@ -54,20 +54,20 @@ def test_content_is_kept_once_and_given_back_by_any_of_its_addresses(tmp_path: P
     cache = FileCache(tmp_path)
     assert not cache.has(FIRST)
     assert cache.store(FIRST, b"same") == cache.store(SECOND, b"same") == hashlib.sha256(b"same").hexdigest()
-    assert cache.data_of(FIRST) == cache.data_of(SECOND) == b"same"
+    assert cache.read(FIRST) == cache.read(SECOND) == b"same"
     assert len(list((tmp_path / "blobs").iterdir())) == 1
     cache.store(FIRST, b"new")
-    assert (cache.data_of(FIRST), cache.data_of(SECOND)) == (b"new", b"same")
+    assert (cache.read(FIRST), cache.read(SECOND)) == (b"new", b"same")
 
 
 def test_what_is_missing_or_damaged_is_an_outage_with_its_mend(tmp_path: Path) -> None:
     cache = FileCache(tmp_path)
     with pytest.raises(InfrastructureError, match="deskhand tasks prefetch"):
-        cache.data_of(FIRST)
+        cache.read(FIRST)
     digest = cache.store(FIRST, b"right")
     (tmp_path / "blobs" / digest).write_bytes(b"wrong")
     with pytest.raises(InfrastructureError, match="is damaged"):
-        cache.data_of(FIRST)
+        cache.read(FIRST)
     (tmp_path / "blobs" / digest).unlink()
     assert not cache.has(FIRST), "an address without its content is fetched again"
 
@@ -80,15 +80,15 @@ def test_a_task_may_name_local_files_of_one_folder_alone(tmp_path: Path) -> None
     cache = FileCache(tmp_path / "cache", uploads=tmp_path / "in")
     assert cache.upload("a.txt") == b"inside"
     for name in ("../secret", str(tmp_path / "secret"), "link", "lost", "."):
-        with pytest.raises(InfrastructureError, match="is no file in"):
+        with pytest.raises(InfrastructureError, match="file not found in"):
             cache.upload(name)
-    with pytest.raises(InfrastructureError, match="no folder was given"):
+    with pytest.raises(InfrastructureError, match="no uploads folder"):
         FileCache(tmp_path / "cache").upload("a.txt")
 
 
 def test_a_cache_is_filled_from_a_mirror_or_from_osworlds_own_cache(tmp_path: Path) -> None:
     task = osworld.load(write_task(tmp_path)).task
-    assert list(addresses_of(task)) == [FIRST, SECOND, FIRST, GOLD]
+    assert list(urls_of(task)) == [FIRST, SECOND, FIRST, GOLD]
     mirror = tmp_path / "mirror"
     (mirror / "calc" / "1").mkdir(parents=True)
     (mirror / "calc" / "1" / "a b.xlsx").write_bytes(b"first")
@@ -96,18 +96,18 @@ def test_a_cache_is_filled_from_a_mirror_or_from_osworlds_own_cache(tmp_path: Pa
     kept.parent.mkdir(parents=True)
     kept.write_bytes(b"second")
     cache = FileCache(tmp_path / "files")
-    became = dict(fill(cache, [task], from_folder(mirror)))
+    became = dict(prefetch(cache, [task], fetch_from_folder(mirror)))
     assert became == {FIRST: "stored", SECOND: "stored", GOLD: "missing"}
-    assert (cache.data_of(FIRST), cache.data_of(SECOND)) == (b"first", b"second")
-    assert dict(fill(cache, [task], lambda address: b"gold")) == {FIRST: "there", SECOND: "there", GOLD: "stored"}
-    with pytest.raises(ConfigError, match="is no folder"):
-        from_folder(tmp_path / "nowhere")
+    assert (cache.read(FIRST), cache.read(SECOND)) == (b"first", b"second")
+    assert dict(prefetch(cache, [task], lambda address: b"gold")) == {FIRST: "cached", SECOND: "cached", GOLD: "stored"}
+    with pytest.raises(ConfigError, match="folder not found"):
+        fetch_from_folder(tmp_path / "nowhere")
 
 
 def test_a_mirror_gives_no_file_from_outside_it(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("outside")
     (tmp_path / "mirror").mkdir()
-    fetch = from_folder(tmp_path / "mirror")
+    fetch = fetch_from_folder(tmp_path / "mirror")
     assert fetch(f"{BASE}/../../secret") is None
     assert fetch(f"{BASE}/..%2Fsecret") is None
 
@@ -133,9 +133,9 @@ def test_the_command_fills_the_cache_and_says_what_is_missing(
         app(words, exit_on_error=False)
     assert ended.value.code == 2
     said = capsys.readouterr().out
-    assert "1 files stored, 0 were there, 2 missing" in said
+    assert "1 files stored, 0 already cached, 2 missing" in said
     assert f"missing  {GOLD}" in said
-    assert FileCache(tmp_path / "files").data_of(FIRST) == b"first"
+    assert FileCache(tmp_path / "files").read(FIRST) == b"first"
 
 
 def test_the_default_folder_is_the_users_unless_it_is_named() -> None:
@@ -152,10 +152,10 @@ async def test_addresses_are_fetched_whole_with_their_redirections() -> None:
         return Response(bytes(300_000))
 
     async with on_a_port(Starlette(routes=[Route("/moved", moved), Route("/here", here)])) as address:
-        assert await asyncio.to_thread(from_web, f"{address}/moved") == bytes(300_000)
-        assert await asyncio.to_thread(from_web, f"{address}/lost") is None
+        assert await asyncio.to_thread(fetch_from_web, f"{address}/moved") == bytes(300_000)
+        assert await asyncio.to_thread(fetch_from_web, f"{address}/lost") is None
 
 
 def test_an_address_that_nobody_serves_is_missing() -> None:
-    assert from_web("http://127.0.0.1:9/a") is None
-    assert from_web("not an address") is None
+    assert fetch_from_web("http://127.0.0.1:9/a") is None
+    assert fetch_from_web("not an address") is None

@@ -24,7 +24,7 @@ from deskhand.tasks.rescoring import rescore_states
 from deskhand.tasks.suites import family_registry
 from deskhand.tasks.task import CheckResult
 
-NEW_CHECK = """deskhand: 1
+NEW_CHECK = """deskhand: 2
 id: stricter
 instruction: Judge it anew
 limits: {steps: 1}
@@ -65,7 +65,7 @@ async def test_a_kept_state_is_judged_as_the_live_one_was_and_tells_every_clause
     target = family_registry.make_task("editor_append", 4).metadata["target"]
     assert f"the texts in Lists: read {target}: '" in said
     assert f", expected {target}: '" in said
-    assert solved.record["outcome"]["findings"][0]["read"] == "2 files as they must be"
+    assert solved.record["outcome"]["findings"][0]["read"] == "2 files as expected"
     windows = {window.title for window in await solved.windows()}
     assert len(windows) == 2
     assert (await solved.observe()).rgb().shape == (384, 512, 3)
@@ -77,10 +77,10 @@ async def test_new_checks_of_a_task_file_read_the_kept_files(tmp_path: Path, cap
     for word, value in (("", 1.0), ("no such word", 0.0)):
         file = tmp_path / f"new{len(word)}.yaml"
         file.write_text(NEW_CHECK.replace("NAME", f"Lists/{target}").replace("WORD", word or "e"))
-        command = ["rejudge", str(state.path), "--task", str(file)]
+        command = ["rescore", str(state.path), "--task", str(file)]
         await asyncio.to_thread(lambda words: app(words, result_action="return_value"), command)
         said = capsys.readouterr().out
-        assert f"1 then, {value:g} now" in said
+        assert f"1 -> {value:g}" in said
         assert ("does not contain 'no such word'" in said) is (value == 0.0)
         assert f"1 end states judged, {int(value == 0.0)} of another value than then" in said
 
@@ -97,17 +97,17 @@ async def test_what_was_not_kept_leaves_a_state_unscored(tmp_path: Path) -> None
 
     outcome = await judge(replace(task, check=by_command), state, grace_s=0)
     assert isinstance(outcome, Errored)
-    assert "cannot be run in an end state" in outcome.message
-    state.record["left_out"].append(".cache")
+    assert "commands cannot run in an end state" in outcome.message
+    state.record["skipped"].append(".cache")
     outcome = await judge(replace(task, check=by_cache), state, grace_s=0)
     assert isinstance(outcome, Errored)
-    assert "was not kept" in outcome.message
+    assert "was not saved" in outcome.message
     assert isinstance(await judge(task, state, grace_s=0), Scored)
     for blob in (tmp_path / BLOBS).iterdir():
         blob.write_bytes(b"changed")
     changed = await judge(family_registry.make_task("editor_append", 0), state, grace_s=0)
     assert isinstance(changed, Scored)  # it asks for other files, which are not there
-    with pytest.raises(Exception, match="its bytes have changed"):
+    with pytest.raises(Exception, match="does not match its name"):
         await state.pull(".bashrc")
 
 
@@ -136,9 +136,9 @@ async def test_links_and_folders_read_as_they_did(tmp_path: Path) -> None:
 
 def test_a_folder_without_end_states_is_named(tmp_path: Path) -> None:
     (tmp_path / "other.json").write_text(json.dumps({"format": 1}))
-    with pytest.raises(ConfigError, match=f"{tmp_path} holds no end states"):
+    with pytest.raises(ConfigError, match=f"{tmp_path}: no end states"):
         list(load_end_states([tmp_path]))
-    with pytest.raises(ConfigError, match="is no end state"):
+    with pytest.raises(ConfigError, match="end state"):
         list(load_end_states([tmp_path / "other.json"]))
 
 

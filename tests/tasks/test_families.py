@@ -8,16 +8,18 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
-from desktops import desktop_for
 
 from deskhand.desktop.applications.catalog import PROFILES
 from deskhand.desktop.applications.install import missing
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import ConfigError
 from deskhand.tasks.family_checks import check_family, check_family_live
 from deskhand.tasks.suites import family_registry
@@ -34,6 +36,16 @@ SMALL = [name for name, family in FAMILIES.items() if family.generate(0).width <
 WIDE = [name for name in FAMILIES if name not in SMALL]
 
 
+@asynccontextmanager
+async def fresh_desktop(task: Task) -> AsyncIterator[LocalDesktop]:
+    desktop = LocalDesktop()
+    try:
+        await desktop.reset(DesktopSpec(task.theme, task.width, task.height))
+        yield desktop
+    finally:
+        await desktop.close()
+
+
 @everywhere
 def test_generated_tasks_are_pure_and_well_formed(name: str) -> None:
     seeds = [seed_for(split, index) for split in ("train", "held_out") for index in range(1000 if FULL else 100)]
@@ -42,7 +54,7 @@ def test_generated_tasks_are_pure_and_well_formed(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(SMALL))
 async def test_the_oracle_solves_it_and_nobody_else_does(name: str) -> None:
-    assert await check_family_live(FAMILIES[name], LIVE_SEEDS, desktop_for) == []
+    assert await check_family_live(FAMILIES[name], LIVE_SEEDS, fresh_desktop) == []
 
 
 @pytest.mark.parametrize("name", sorted(WIDE) if FULL else EVERY_APPLICATION)
@@ -50,7 +62,9 @@ async def test_on_the_wide_screen_the_oracle_solves_it_and_nobody_else_does(name
     if lacking := missing(list(FAMILIES[name].applications)):
         pytest.skip(f"not installed: {' '.join(lacking)} (deskhand desktop install all)")
     assert (
-        await check_family_live(FAMILIES[name], LIVE_SEEDS if FULL else LIVE_SEEDS[-1:], desktop_for, side_by_side=2)
+        await check_family_live(
+            FAMILIES[name], LIVE_SEEDS if FULL else LIVE_SEEDS[-1:], fresh_desktop, max_concurrent=2
+        )
         == []
     )
 
@@ -64,11 +78,11 @@ def test_lint_finds_a_family_that_is_not_pure_or_not_well_formed() -> None:
 
     assert problems(lambda task: task) == ""
     assert "two generations differ" in problems(lambda task: replace(task, metadata={"dice": dice.random()}))
-    assert "does not follow from the seed" in problems(lambda task: replace(task, id="basics/file_move/x"))
-    assert "the task says" in problems(lambda task: replace(task, family="other"))
-    assert "one line of text" in problems(lambda task: replace(task, instruction="a\nb"))
-    assert "would pay for" in problems(lambda task: replace(task, format_penalty=-0.1))
-    assert "one instruction" in problems(lambda task: replace(task, instruction="Move it"))
+    assert "does not match the seed" in problems(lambda task: replace(task, id="basics/file_move/x"))
+    assert "the task has" in problems(lambda task: replace(task, family="other"))
+    assert "must be one line" in problems(lambda task: replace(task, instruction="a\nb"))
+    assert "must be >= 0" in problems(lambda task: replace(task, format_penalty=-0.1))
+    assert "give the same instruction" in problems(lambda task: replace(task, instruction="Move it"))
     assert "sum to at most 1" in problems(lambda task: replace(task, milestones=task.milestones * 5))
 
 
@@ -79,8 +93,8 @@ async def test_lint_finds_a_task_that_is_solved_by_doing_nothing() -> None:
         return CheckResult(1.0)
 
     bad = replace(good, generate=lambda seed: replace(good.generate(seed), check=always))
-    (problem,) = await check_family_live(bad, [0], desktop_for)
-    assert "doing nothing" in problem
+    (problem,) = await check_family_live(bad, [0], fresh_desktop)
+    assert "already scores 1" in problem
 
 
 def test_training_and_held_out_seeds_never_meet() -> None:
@@ -109,14 +123,14 @@ def test_the_suite_is_as_wide_as_it_should_be() -> None:
     heavy = {"libreoffice-calc", "libreoffice-writer", "chromium", "gimp"}
     assert len(FAMILIES) >= 30
     assert sum(bool(heavy & set(family.applications)) for family in FAMILIES.values()) >= 12
-    assert {FAMILIES[name].tier for name in WIDE} == {"easy", "medium", "hard"}
+    assert {FAMILIES[name].difficulty for name in WIDE} == {"easy", "medium", "hard"}
     assert all((task.width, task.height) == (1280, 720) for task in (FAMILIES[name].generate(0) for name in WIDE))
     assert sum(family.applications == ("zenity",) for family in FAMILIES.values()) <= 2
 
 
 def test_the_families_that_are_trained_by_default_are_those_of_the_small_screens() -> None:
     """The policy in the box knows them: what they ask, and the order in which they take turns, must not change."""
-    assert [name for name in FAMILIES if name in SMALL and FAMILIES[name].tier == "easy"] == list(
+    assert [name for name in FAMILIES if name in SMALL and FAMILIES[name].difficulty == "easy"] == list(
         family_registry.DEFAULT
     )
     said = "\n".join(make_task(name, seed).instruction for name in family_registry.DEFAULT for seed in range(400))

@@ -12,7 +12,7 @@ import pytest
 from task_files import GETTERS, SHARED, STEPS, WINDOWS_GETTERS, WINDOWS_STEPS, full, on_windows, task, written
 
 from deskhand.tasks.formats import osworld, task_files, waa
-from deskhand.tasks.formats.located_yaml import TaskFileError, canonical, load_json
+from deskhand.tasks.formats.located_yaml import TaskFileError, canonical_json, load_json
 from deskhand.tasks.formats.osworld import Loaded
 from deskhand.tasks.formats.osworld_getters import OtherGetter
 from deskhand.tasks.formats.osworld_setup_steps import CommandStep, OtherStep
@@ -25,7 +25,7 @@ COUNTS = {"osworld": 293, "waa": 120}
 
 
 def assert_round_trip(loaded: Loaded[Any]) -> None:
-    assert canonical(osworld.dump(loaded.task)) == canonical(load_json(loaded.path).value), loaded.path
+    assert canonical_json(osworld.dump(loaded.task)) == canonical_json(load_json(loaded.path).value), loaded.path
 
 
 @pytest.mark.parametrize("source", LOAD)
@@ -35,7 +35,7 @@ def test_a_file_with_every_kind_of_step_and_getter_loads_and_is_dumped_as_it_was
     assert_round_trip(loaded)
     assert not any(isinstance(step, OtherStep) for _, step in loaded.task.steps())
     assert not any(isinstance(getter, OtherGetter) for _, getter in loaded.task.getters())
-    assert task_files.problems_of(loaded.path) == []
+    assert task_files.lint_file(loaded.path) == []
 
 
 @pytest.mark.parametrize("source", LOAD)
@@ -50,7 +50,7 @@ def test_every_public_task_file_loads_and_is_dumped_as_it_was(source: str) -> No
         assert_round_trip(loaded)
         assert not any(isinstance(step, OtherStep) for _, step in loaded.task.steps()), loaded.path
         assert not any(isinstance(getter, OtherGetter) for _, getter in loaded.task.getters()), loaded.path
-        assert task_files.problems_of(loaded.path) == list(loaded.problems)
+        assert task_files.lint_file(loaded.path) == list(loaded.problems)
 
 
 def test_nothing_is_wrong_with_the_public_files_and_one_key_of_them_is_read_by_nobody() -> None:
@@ -59,11 +59,11 @@ def test_nothing_is_wrong_with_the_public_files_and_one_key_of_them_is_read_by_n
     found = [
         problem
         for source in ("osworld", "waa")
-        for path in task_files.below([SHARED / source])
-        for problem in task_files.problems_of(path)
+        for path in task_files.find_task_files([SHARED / source])
+        for problem in task_files.lint_file(path)
     ]
     assert [problem for problem in found if not problem.note] == []
-    assert [(problem.key, problem.line) for problem in found if "not known" in problem.message] == [
+    assert [(problem.key, problem.line) for problem in found if "unknown key" in problem.message] == [
         ("env_may_change", 55)
     ]
 
@@ -73,19 +73,24 @@ def test_whole_and_broken_numbers_and_other_texts_are_kept_as_they_came(tmp_path
         config=[{"type": "sleep", "parameters": {"seconds": 2}}, {"type": "sleep", "parameters": {"seconds": 2.0}}]
     )
     path = written(tmp_path, value)
-    assert canonical(osworld.dump(osworld.load(path).task)) == canonical(value)
-    assert canonical({"a": 2}) != canonical({"a": 2.0})
+    assert canonical_json(osworld.dump(osworld.load(path).task)) == canonical_json(value)
+    assert canonical_json({"a": 2}) != canonical_json({"a": 2.0})
     value["instruction"] = "Ünïcode \U0001f600 and a lone \ud800"
-    assert canonical(osworld.dump(osworld.load(written(tmp_path, value)).task)) == canonical(value)
+    assert canonical_json(osworld.dump(osworld.load(written(tmp_path, value)).task)) == canonical_json(value)
 
 
 @pytest.mark.parametrize(
     ("change", "key", "word", "note"),
     [
-        ({"colour": "red"}, "colour", "not known; it has no effect", True),
+        ({"colour": "red"}, "colour", "unknown key, has no effect", True),
         ({"possibility_of_change": "low"}, "possibility_of_change", "did you mean 'possibility_of_env_change'?", False),
         ({"_comments": "c"}, "_comments", "comment", True),
-        ({"config": [{"type": "dance", "parameters": {"a": 1}}]}, "config[0].type", "no set-up step 'dance'", False),
+        (
+            {"config": [{"type": "dance", "parameters": {"a": 1}}]},
+            "config[0].type",
+            "unknown setup step 'dance'",
+            False,
+        ),
         (
             {"config": [{"type": "create_folder", "parameters": {"path": "a"}}]},
             "config[0].type",
@@ -95,15 +100,15 @@ def test_whole_and_broken_numbers_and_other_texts_are_kept_as_they_came(tmp_path
         (
             {"config": [{"type": "open", "parameters": {"path": "a", "how": 1}}]},
             "config[0].parameters.how",
-            "not known",
+            "unknown key",
             False,
         ),
-        ({"evaluator": {"func": "guess"}}, "evaluator.func", "no metric 'guess'", False),
+        ({"evaluator": {"func": "guess"}}, "evaluator.func", "unknown metric 'guess'", False),
         ({"evaluator": {"func": "check_list", "result": {"type": "dream"}}}, "evaluator.result.type", "dream", False),
         (
             {"evaluator": {"func": "compare_csv", "options": {"loose": True}}},
             "evaluator.options.loose",
-            "no such option",
+            "has no option of this name",
             False,
         ),
         ({"evaluator": {"func": ["exact_match"], "result": []}}, "evaluator.result", "0 entries", False),
@@ -131,11 +136,11 @@ def test_what_is_not_known_is_said_with_key_and_line_and_is_kept(
 @pytest.mark.parametrize(
     ("change", "key", "word"),
     [
-        ({"instruction": 3}, "instruction", "valid string, not 3"),
+        ({"instruction": 3}, "instruction", "valid string, got 3"),
         ({"config": [{"type": "sleep", "parameters": {"seconds": "2"}}]}, "config[0].parameters.seconds", '"2"'),
         ({"config": [{"type": "open", "parameters": {}}]}, "config[0].parameters.path", "missing"),
-        ({"config": ["open"]}, "config[0]", "a step is an object"),
-        ({"evaluator": {"func": "exact_match", "result": {"path": "a"}}}, "evaluator.result", "a getter is an object"),
+        ({"config": ["open"]}, "config[0]", "must be an object"),
+        ({"evaluator": {"func": "exact_match", "result": {"path": "a"}}}, "evaluator.result", "must be an object"),
         ({"evaluator": {"func": "exact_match", "conj": "xor"}}, "evaluator.conj", "xor"),
         ({"evaluator": {}}, "evaluator.func", "missing"),
     ],
@@ -155,7 +160,7 @@ def test_a_value_of_the_wrong_kind_is_refused_with_its_key(
 def test_what_is_no_json_is_refused_with_the_file(text: str, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(text)
-    with pytest.raises(TaskFileError, match=r"a\.json.*no JSON"):
+    with pytest.raises(TaskFileError, match=r"a\.json.*invalid JSON"):
         osworld.load(path)
 
 
@@ -198,7 +203,7 @@ def test_a_checkout_is_read_where_its_tasks_lie_and_nowhere_else(tmp_path: Path)
     corpus = osworld.load_folder(tmp_path)
     assert [loaded.path.name for loaded in corpus.tasks] == ["a.json"]
     assert [path.name for path, _ in corpus.unreadable] == ["b.json"]
-    with pytest.raises(TaskFileError, match="no task file"):
+    with pytest.raises(TaskFileError, match="no task files"):
         osworld.load_folder(tmp_path / "evaluation_examples" / "examples" / "nothing")
 
 
@@ -231,6 +236,6 @@ def test_a_file_with_any_value_in_any_place_is_refused_or_kept_whole_and_classif
             refused += 1
             continue
         kept += 1
-        assert canonical(osworld.dump(loaded.task)) == canonical(value)
+        assert canonical_json(osworld.dump(loaded.task)) == canonical_json(value)
         requirements_of(loaded.task, lambda program: program)
     assert min(refused, kept) > 30

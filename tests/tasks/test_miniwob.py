@@ -28,7 +28,9 @@ pytestmark = [
     pytest.mark.skipif(
         shutil.which("chromium") is None, reason="Chromium is not installed (deskhand desktop install chromium)"
     ),
-    pytest.mark.skipif(miniwob.missing() is not None, reason="no package miniwob (pip install --no-deps miniwob)"),
+    pytest.mark.skipif(
+        miniwob.unavailable_reason() is not None, reason="no package miniwob (pip install --no-deps miniwob)"
+    ),
 ]
 SIZE = screen_px(miniwob.WIDTH, miniwob.HEIGHT)
 
@@ -39,20 +41,20 @@ def desktop_for_pages() -> AbstractAsyncContextManager[LocalDesktop]:
 
 async def go_to(desktop: LocalDesktop, name: str, seed: int) -> chromium.ChromiumSession:
     """Another task in the browser that is open already, which is quicker than a new one."""
-    for place, path in miniwob.files_of(name).items():
+    for place, path in miniwob.page_files(name).items():
         await desktop.push(f"{miniwob.FOLDER}/{place}", path.read_bytes())
-    page = chromium.of(desktop)
+    page = chromium.session_of(desktop)
     folder = str(await page.evaluate("location.href")).rsplit("/", 1)[0]
-    await page.go_to(f"{folder}/{name}.html")
-    await miniwob.begin(page, seed)
+    await page.navigate(f"{folder}/{name}.html")
+    await miniwob.begin_episode(page, seed)
     return page
 
 
 async def test_every_task_loads_says_what_it_wants_and_hides_its_reward() -> None:
     wrong: dict[str, object] = {}
     async with desktop_for_pages() as desktop:
-        await miniwob.start(desktop, miniwob.names()[0], 7)
-        for name in miniwob.names():
+        await miniwob.start(desktop, miniwob.task_names()[0], 7)
+        for name in miniwob.task_names():
             page = await go_to(desktop, name, 7)
             told = await miniwob.instruction(desktop)
             shown = await page.evaluate(
@@ -61,7 +63,7 @@ async def test_every_task_loads_says_what_it_wants_and_hides_its_reward() -> Non
             )
             if not told or shown or await miniwob.page_reward(desktop) is not None:
                 wrong[name] = (told, shown)
-    assert len(miniwob.names()) == 130
+    assert len(miniwob.task_names()) == 130
     assert wrong == {}
 
 
@@ -90,7 +92,7 @@ async def test_a_wrong_click_is_worth_nothing_and_its_reward_below_zero_is_told(
         task = miniwob.make_task("click-test-2", 3)
         await task.setup(desktop)
         assert await task.resolve_instruction(desktop) == "Click button ONE."
-        box = await chromium.of(desktop).evaluate(
+        box = await chromium.session_of(desktop).evaluate(
             "(() => { const b = document.getElementById('subbtn2').getBoundingClientRect();"
             " return [b.right - 4, b.bottom - 4]; })()"
         )
@@ -123,9 +125,9 @@ async def test_who_leaves_the_page_is_not_paid(keys: tuple[str, ...]) -> None:
         task = miniwob.make_task("click-test", 5)
         await task.setup(desktop)
         await desktop.perform([Key(keys)], action_id="leave")
-        page = chromium.of(desktop)
+        page = chromium.session_of(desktop)
         await page.evaluate("new Promise(done => setTimeout(done, 500))")
-        await page.loaded()
+        await page.wait_loaded()
         await page.evaluate(
             "core.startEpisodeReal(), core.endEpisode(1.0, false)"
         )  # as a page that was spoken to would have it
@@ -133,7 +135,7 @@ async def test_who_leaves_the_page_is_not_paid(keys: tuple[str, ...]) -> None:
         outcome = await judge(task, desktop, grace_s=0)
         assert isinstance(outcome, Scored)
         assert outcome.value == 0.0
-        assert [finding.clause for finding in outcome.failed] == ["nothing but the page was opened"]
+        assert [finding.clause for finding in outcome.failed] == ["pages opened besides"]
 
 
 @pytest.mark.parametrize("keys", [("alt", "f4"), ("ctrl", "w")], ids=["the browser", "the tab"])
@@ -162,7 +164,7 @@ async def test_keys_open_no_developer_tools() -> None:
             await desktop.perform(
                 [Key(("esc",))], action_id=f"{keys} refused"
             )  # the browser says that they are not allowed here
-        assert await chromium.of(desktop).opened_since_mark() == ""
+        assert await chromium.session_of(desktop).opened_since_mark() == ""
         async for ops in task.oracle(desktop):
             await desktop.perform(ops, action_id="solve")
         outcome = await judge(task, desktop)
@@ -191,9 +193,9 @@ def test_an_evaluation_plays_pages_and_keeps_their_own_words(tmp_path: Path) -> 
     assert result.reward == 1.0
     assert result.instruction.startswith('Click on the "')
     assert isinstance(result.outcome, Scored)
-    assert result.outcome.findings[0] == Finding("the page's own reward", 1.0, "reward 1", "a reward above 0")
+    assert result.outcome.findings[0] == Finding("the page's reward", 1.0, "reward 1", "above 0")
 
 
 def test_an_unknown_task_is_named_with_the_way_to_the_list() -> None:
-    with pytest.raises(ConfigError, match=r"no MiniWoB\+\+ task 'solitaire'.*--suite miniwob"):
+    with pytest.raises(ConfigError, match=r"unknown MiniWoB\+\+ task 'solitaire'.*--suite miniwob"):
         miniwob.make_task("solitaire", 0)

@@ -9,26 +9,27 @@ import pytest
 from desktops import desktop_for
 
 from deskhand.actions.ops import Done, Key, Op, Type
+from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import InfrastructureError
 from deskhand.tasks.family_checks import play
 from deskhand.tasks.formats.yaml_task import load_task
 from deskhand.tasks.judge import MilestoneTracker, judge
 from deskhand.tasks.outcome import Scored
-from deskhand.tasks.task import StagedDesktopLike, Task
+from deskhand.tasks.task import Task
 
 SHOPPING = Path(__file__).parent / "files" / "shopping.yaml"
 
 
-async def nothing(task: Task, desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+async def nothing(task: Task, desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
     yield [Done()]
 
 
-async def unsaved(task: Task, desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+async def unsaved(task: Task, desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
     async for ops in task.oracle(desktop):
         yield [op for op in ops if not isinstance(op, Key)]
 
 
-async def shouting(task: Task, desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+async def shouting(task: Task, desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
     async for ops in task.oracle(desktop):
         yield [Type(op.text.upper()) if isinstance(op, Type) else op for op in ops]
 
@@ -60,7 +61,7 @@ async def test_set_up_that_fails_is_an_outage_and_commands_copies_and_waiting_wo
     path = tmp_path / "task.yaml"
     (tmp_path / "seed.bin").write_bytes(bytes(range(256)))
     path.write_text(
-        "deskhand: 1\nid: setup\ninstruction: Count\nscreen: {width: 256, height: 192}\nlimits: {steps: 4}\n"
+        "deskhand: 2\nid: setup\ninstruction: Count\nscreen: {width: 256, height: 192}\nlimits: {steps: 4}\n"
         "setup:\n  - write: {path: a/b.bin, copy_of: seed.bin}\n  - run: {run: [sh, -c, 'wc -c < b.bin > n.txt'], cwd: a}\n"
         "  - wait: 0.05\n"
         "  - launch: {run: [xterm, -e, sh, -c, 'read line; echo $line > $NAME'], env: {NAME: said.txt}, window: xterm}\n"

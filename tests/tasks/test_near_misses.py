@@ -34,7 +34,7 @@ def end_of(folder: Path, files: FileContents, folders: set[str]) -> EndState:
         kept[path] = hashlib.sha256(data).hexdigest()
         (folder / BLOBS / kept[path]).write_bytes(data)
     record = {"files": kept, "folders": {place: sorted(below) for place, below in names.items()}}
-    return EndState(folder / "end.json", record | {"format": FORMAT, "windows": [], "clipboard": None, "left_out": []})
+    return EndState(folder / "end.json", record | {"format": FORMAT, "windows": [], "clipboard": None, "skipped": []})
 
 
 async def judged(task: Task, folder: Path, files: FileContents, folders: set[str]) -> Outcome:
@@ -69,7 +69,7 @@ async def test_a_forged_file_says_what_is_asked_for_and_fails_by_who_saved_it(fa
     outcome = await judged(task, tmp_path, files, {"Documents"})
     assert isinstance(outcome, Scored)
     wrong = {finding.clause for finding in outcome.failed}
-    assert "who saved the file" in wrong
+    assert "the application that saved the file" in wrong
     assert len(wrong) == 1 + (family in ALSO_WRONG), wrong
 
 
@@ -80,5 +80,7 @@ def test_every_family_has_an_end_that_is_nearly_right_or_forged() -> None:
 
 def test_every_family_of_the_hard_tier_pays_for_the_way() -> None:
     assert [
-        name for name, family in FAMILIES.items() if family.tier == "hard" and not family.generate(SEED).milestones
+        name
+        for name, family in FAMILIES.items()
+        if family.difficulty == "hard" and not family.generate(SEED).milestones
     ] == []

@@ -11,7 +11,7 @@ from deskhand.desktop.base import CommandResult
 from deskhand.errors import EvaluatorError
 from deskhand.tasks import subprocess_call
 from deskhand.tasks.formats import openadapt, task_files
-from deskhand.tasks.formats.located_yaml import TaskFileError, canonical, load_yaml
+from deskhand.tasks.formats.located_yaml import TaskFileError, canonical_json, load_yaml
 from deskhand.tasks.formats.openadapt_task import load_task
 
 GOOD = """\
@@ -47,31 +47,31 @@ milestones:
 def problems(text: str, folder: Path) -> list[tuple[str, int | None, str, bool]]:
     path = folder / "night.yaml"
     path.write_text(text)
-    return [(each.key, each.line, each.message, each.note) for each in task_files.problems_of(path)]
+    return [(each.key, each.line, each.message, each.note) for each in task_files.lint_file(path)]
 
 
 def test_a_file_without_mistakes_has_no_problem_and_is_dumped_as_it_was(tmp_path: Path) -> None:
     assert problems(GOOD, tmp_path) == []
     loaded = openadapt.load(tmp_path / "night.yaml")
-    assert canonical(openadapt.dump(loaded.task)) == canonical(load_yaml(loaded.path).value)
+    assert canonical_json(openadapt.dump(loaded.task)) == canonical_json(load_yaml(loaded.path).value)
     assert (loaded.id, loaded.instruction) == ("night-light", "Turn the night light on")
 
 
 @pytest.mark.parametrize(
     ("old", "new", "key", "line", "word", "note"),
     [
-        ("domain: desktop", "domains: desktop", "domains", 3, "not known", False),
-        ("    match: contains", "    reward: 0.5", "evaluate[0].reward", 17, "not known", False),
-        ("    match: contains", "    path: x", "evaluate[0].path", 17, "does not read this key", False),
+        ("domain: desktop", "domains: desktop", "domains", 3, "unknown key", False),
+        ("    match: contains", "    reward: 0.5", "evaluate[0].reward", 17, "unknown key", False),
+        ("    match: contains", "    path: x", "evaluate[0].path", 17, "does not use this key", False),
         ('    expect: "1"\n', "", "evaluate[0].expect", 14, "needs this key", False),
         ("id: night-light\n", "", "", 1, "no id", True),
-        ("domain: desktop", "instruction: Do it", "instruction", 3, "tells the agent the name", True),
+        ("domain: desktop", "instruction: Do it", "instruction", 3, "uses the name as the instruction", True),
         ("    contains: dark", "    exists: false", "evaluate[2].exists", 22, "ignores this", True),
         ("sleep: 1.5", "sleep: soon", "setup[1].sleep", 8, "number of seconds", False),
-        ("sleep: 1.5", "download: {url: u, dest: d}", "setup[1].download", 8, "leaves this out", True),
+        ("sleep: 1.5", "download: {url: u, dest: d}", "setup[1].download", 8, "ignores this form", True),
         ("sleep: 1.5", "download: {url: u, path: d}", "setup[1].download", 8, "url and dest", False),
-        ("sleep: 1.5", "wait: 1", "setup[1]", 8, "this one has wait", False),
-        ("max_steps: 12", "max_steps: 0", "max_steps", 4, "0 steps", False),
+        ("sleep: 1.5", "wait: 1", "setup[1]", 8, "got wait", False),
+        ("max_steps: 12", "max_steps: 0", "max_steps", 4, "must be at least 1", False),
     ],
 )
 def test_a_mistake_is_said_with_its_line_and_the_file_is_kept(
@@ -82,13 +82,11 @@ def test_a_mistake_is_said_with_its_line_and_the_file_is_kept(
     assert (found[0], found[1], found[3]) == (key, line, note), found
     assert word in found[2]
     loaded = openadapt.load(tmp_path / "night.yaml")
-    assert canonical(openadapt.dump(loaded.task)) == canonical(load_yaml(loaded.path).value)
+    assert canonical_json(openadapt.dump(loaded.task)) == canonical_json(load_yaml(loaded.path).value)
 
 
 def test_a_file_that_judges_nothing_and_milestones_that_are_never_reached_are_said(tmp_path: Path) -> None:
-    assert [found[2] for found in problems("name: a\nid: b\n", tmp_path)] == [
-        "neither evaluate nor milestones: nothing is judged"
-    ]
+    assert [found[2] for found in problems("name: a\nid: b\n", tmp_path)] == ["neither evaluate nor milestones is set"]
     milestones = (
         "name: a\nid: b\nmilestones:\n  - {name: c, check: file, path: d}\n  - {name: c, check: python, code: pass}\n"
     )
@@ -123,7 +121,7 @@ async def test_a_guest_that_says_too_much_to_compare_leaves_the_check_unscored_a
         async def shell(self, command: str, *, timeout_s: float) -> CommandResult:
             return CommandResult(0, b"ab" * 100_000, b"")
 
-    monkeypatch.setattr(subprocess_call, "MATCH_S", 1.0)
+    monkeypatch.setattr(subprocess_call, "REGEX_TIMEOUT_S", 1.0)
     path = tmp_path / "fuzzy.yaml"
     path.write_text(
         f"id: a\nname: b\nevaluate:\n  - {{check: command, run: x, expect: {'ba' * 20_000}, match: fuzzy}}\n"

@@ -66,7 +66,7 @@ def test_every_need_has_its_sign(change: dict[str, Any], kinds: set[str], tmp_pa
     loaded = osworld.load(written(tmp_path, task(**change)))
     needs = requirements_of(loaded.task, everything)
     assert {need.kind for need in needs} == kinds
-    assert verdict(needs) == ("runnable here" if not kinds else "needs files" if kinds == {"file"} else "not here")
+    assert verdict(needs) == ("runnable" if not kinds else "missing files" if kinds == {"file"} else "unsupported")
 
 
 @pytest.mark.parametrize(
@@ -105,22 +105,22 @@ def test_an_import_writes_the_files_that_can_run_byte_for_byte_and_an_index_of_a
     )
     written(source, task(proxy=True), "chrome/web.json")
     report = compatibility.check_compatibility("osworld", source, everything)
-    assert report.verdicts() == {"runnable here": 1, "needs files": 1, "not here": 1}
+    assert report.verdicts() == {"runnable": 1, "missing files": 1, "unsupported": 1}
     assert report.kinds() == {"file": 1, "web": 1}
     out = tmp_path / "out"
-    assert compatibility.write(report, out) == 2
+    assert compatibility.copy_supported(report, out) == 2
     assert (out / "os" / "here.json").read_bytes() == here.read_bytes()
     assert (out / "os" / "files.json").read_bytes() == files.read_bytes()
     assert not (out / "chrome").exists()
     index = json.loads((out / compatibility.INDEX).read_text())
     assert index["chrome/web"] == {
         "id": "0b5c",
-        "verdict": "not here",
-        "needs": [{"kind": "web", "detail": "proxy is true"}],
+        "verdict": "unsupported",
+        "requirements": [{"kind": "web", "detail": "proxy is true"}],
     }
     with pytest.raises(ConfigError, match="not an empty folder"):
-        compatibility.write(report, out)
-    with pytest.raises(ConfigError, match="no folder"):
+        compatibility.copy_supported(report, out)
+    with pytest.raises(ConfigError, match="folder not found"):
         compatibility.check_compatibility("osworld", tmp_path / "absent")
 
 
@@ -129,4 +129,4 @@ def test_the_task_that_areal_trained_on_is_runnable_here_where_there_is_a_browse
     if not path.is_file():
         pytest.skip(f"the public task files are not beside the checkout ({path})")
     assert requirements_of(osworld.load(path).task, everything) == []
-    assert verdict(requirements_of(osworld.load(path).task, nothing)) == "not here"
+    assert verdict(requirements_of(osworld.load(path).task, nothing)) == "unsupported"

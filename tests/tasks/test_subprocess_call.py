@@ -72,7 +72,7 @@ async def test_office_files_and_archives_are_read_there_and_broken_ones_are_wron
         assert await office_files.read_workbook(data) is None
         assert await office_files.read_document(data) is None
         with pytest.raises(InvalidDocument):
-            subprocess_call.call_in_subprocess(f"{document_readers.__name__}:archived", data)
+            subprocess_call.call_in_subprocess(f"{document_readers.__name__}:read_archive", data)
 
 
 async def test_a_check_that_reads_so_leaves_the_episode_unscored_and_its_siblings_alone() -> None:

@@ -80,7 +80,7 @@ async def test_the_majority_of_the_votes_is_the_judgement(
 ) -> None:
     desktop = OneScreen()
     async with judges(*replies) as (judging, recorder):
-        check = await VlmJudgeCheck(question=QUESTION, expected=expected).judged(desktop, judging)
+        check = await VlmJudgeCheck(question=QUESTION, expected=expected).measure_with(desktop, judging)
         calls = recorder.close_session("judging").calls
     assert (check.value, check.untrusted_source, check.no_retry) == (value, True, True)
     (finding,) = check.findings
@@ -101,20 +101,20 @@ async def test_the_majority_of_the_votes_is_the_judgement(
 )
 async def test_judges_that_do_not_agree_leave_the_episode_unscored(replies: tuple[str, ...]) -> None:
     async with judges(*replies) as (judging, _):
-        with pytest.raises(EvaluatorError, match=r"not sure .*neither.*lamp"):
-            await VlmJudgeCheck(question=QUESTION, votes=4, threshold=0.75).judged(OneScreen(), judging)
+        with pytest.raises(EvaluatorError, match=r"no agreement .*neither.*lamp"):
+            await VlmJudgeCheck(question=QUESTION, votes=4, threshold=0.75).measure_with(OneScreen(), judging)
 
 
 async def test_an_endpoint_that_fails_is_an_outage_that_names_it() -> None:
     async with judges("yes") as (judging, _):
         with pytest.raises(InfrastructureError, match="http://recorder/v1"):
-            await VlmJudgeCheck(question=QUESTION, votes=2).judged(OneScreen(), judging)
+            await VlmJudgeCheck(question=QUESTION, votes=2).measure_with(OneScreen(), judging)
 
 
 def test_without_an_endpoint_the_environment_that_is_missing_is_named() -> None:
     with pytest.raises(ConfigError, match="DESKHAND_JUDGE_BASE_URL and DESKHAND_JUDGE_MODEL"):
-        VlmJudgeClient.of_environment({})
-    found = VlmJudgeClient.of_environment(
+        VlmJudgeClient.from_environment({})
+    found = VlmJudgeClient.from_environment(
         {"DESKHAND_JUDGE_BASE_URL": "http://127.0.0.1:1/v1", "DESKHAND_JUDGE_MODEL": "m"}
     )
     assert found == VlmJudgeClient("http://127.0.0.1:1/v1", "m", "none")
@@ -122,15 +122,15 @@ def test_without_an_endpoint_the_environment_that_is_missing_is_named() -> None:
 
 def written(tmp_path: Path) -> Path:
     path = tmp_path / "lamp.yaml"
-    check = f"check:\n  looks: {{question: '{QUESTION}'}}\n"
-    path.write_text(f"deskhand: 1\nid: lamp\ninstruction: Switch the lamp on\nlimits: {{steps: 3}}\n{check}")
+    check = f"check:\n  vlm_judge: {{question: '{QUESTION}'}}\n"
+    path.write_text(f"deskhand: 2\nid: lamp\ninstruction: Switch the lamp on\nlimits: {{steps: 3}}\n{check}")
     return path
 
 
 async def test_a_task_file_asks_the_judges_of_the_environment_and_only_once(tmp_path: Path, monkeypatch) -> None:
     task = load_task(written(tmp_path))
     async with judges("no", "no", "no", "yes", "yes", "yes") as (judging, recorder):
-        monkeypatch.setattr(VlmJudgeClient, "of_environment", classmethod(lambda cls: judging))
+        monkeypatch.setattr(VlmJudgeClient, "from_environment", classmethod(lambda cls: judging))
         outcome = await judge(task, OneScreen(), grace_s=0.5)
         assert outcome == Scored(0.0, {"end_state": 0.0}, guest_trusted=True)
         assert len(recorder.close_session("judging").calls) == 3

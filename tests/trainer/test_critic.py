@@ -133,7 +133,7 @@ def test_the_value_loss_reaches_the_policy_only_through_a_shared_trunk(make_poli
     made.steps = 1  # the first would set the values to the mean return, which leaves nothing to learn here
     before, own = weights(made.policy), weights(made.critic.own) if made.critic.own else None
     metrics = made.step(samples(world, rewards=(0.5,) * 4), world.images)
-    assert metrics.rows == len(samples(world)), "a critic learns from episodes of equal rewards, too"
+    assert metrics.num_sequences == len(samples(world)), "a critic learns from episodes of equal rewards, too"
     assert metrics.value_loss > 0
     assert made.critic.head.weight.any()
     change = (weights(made.policy) - before).abs().max()

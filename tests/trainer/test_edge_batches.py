@@ -45,7 +45,7 @@ def test_a_step_on_nothing_changes_nothing(make_policy, world, kind):
     trainer = made(make_policy, kind)
     before = everything(trainer)
     metrics = sound(trainer.step([], {}))
-    assert (metrics.updates, metrics.tokens, metrics.episodes, trainer.steps) == (0, 0, 0, 1)
+    assert (metrics.num_updates, metrics.num_tokens, metrics.num_episodes, trainer.steps) == (0, 0, 0, 1)
     refused = [
         dataclasses.replace(
             sample, sequence=dataclasses.replace(sample.sequence, logprobs=sample.sequence.logprobs[1:])
@@ -54,7 +54,7 @@ def test_a_step_on_nothing_changes_nothing(make_policy, world, kind):
     ]
     metrics = sound(trainer.step(refused, world.images))
     assert metrics.rejected == {"lengths": 4}
-    assert metrics.updates == 0
+    assert metrics.num_updates == 0
     assert torch.equal(before, everything(trainer))
 
 
@@ -74,8 +74,8 @@ def test_episodes_of_one_token_are_trained(make_policy, kind):
     ]
     before = everything(trainer)
     metrics = sound(trainer.step(rows, {}))
-    assert metrics.tokens == 2
-    assert metrics.updates > 0
+    assert metrics.num_tokens == 2
+    assert metrics.num_updates > 0
     after = everything(trainer)
     assert torch.isfinite(after).all()
     assert not torch.equal(before, after)
@@ -113,5 +113,5 @@ def test_a_value_loss_that_is_not_finite_leaves_policy_and_critic_alone(make_pol
     before = everything(trainer)
     trainer.critic.loss = lambda hidden_WH, targets: (trainer.critic.head(hidden_WH) * math.nan).sum()
     metrics = trainer.step(samples(world), world.images)
-    assert metrics.updates == 0
+    assert metrics.num_updates == 0
     assert torch.equal(before, everything(trainer))

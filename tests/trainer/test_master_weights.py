@@ -71,7 +71,7 @@ def test_a_half_precision_step_goes_where_the_float32_step_goes(make_policy, wor
     half, metrics = change(half_policy())
     assert half.dtype == torch.float32
     assert torch.nn.functional.cosine_similarity(half, whole, dim=0) > 0.9
-    assert metrics.updates == 1
+    assert metrics.num_updates == 1
 
 
 def test_what_is_published_is_in_half_precision_and_rounded_from_the_masters(world):

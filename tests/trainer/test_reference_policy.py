@@ -42,7 +42,7 @@ def test_a_penalty_holds_the_policy_near_the_reference(make_policy, world, mode,
     def divergence(coefficient):
         config = TrainerConfig(learning_rate=3e-3, kl_loss_coef=coefficient, kl_estimator=estimator)
         trainer = Trainer(make_policy(**MODES[mode]), config)
-        found = [trainer.step(samples(world), world.images).reference_kl for _ in range(8)]
+        found = [trainer.step(samples(world), world.images).ref_kl for _ in range(8)]
         assert found[0] == pytest.approx(0.0, abs=1e-6)
         return found[-1]
 
@@ -52,12 +52,12 @@ def test_a_penalty_holds_the_policy_near_the_reference(make_policy, world, mode,
 def test_rows_without_advantage_are_still_held(make_policy, world):
     trainer = Trainer(make_policy(), TrainerConfig(kl_loss_coef=0.1))
     metrics = trainer.step(samples(world, advantages=(0.0,) * 4), world.images)
-    assert metrics.rows == len(samples(world))
-    assert metrics.reference_kl == pytest.approx(0.0, abs=1e-6)
+    assert metrics.num_sequences == len(samples(world))
+    assert metrics.ref_kl == pytest.approx(0.0, abs=1e-6)
 
 
 def test_without_a_penalty_nothing_is_copied_and_nothing_measured(make_policy, world):
     trainer = Trainer(make_policy())
-    assert trainer.step(samples(world), world.images).reference_kl is None
+    assert trainer.step(samples(world), world.images).ref_kl is None
     with pytest.raises(ValueError, match="keep_reference"):
         trainer.policy.reference_logprobs(rows(world), world.images)

@@ -95,7 +95,7 @@ def test_the_loss_of_a_step_is_the_references(make_policy, world, name, decouple
     )
     metrics = trainer.step(samples, world.images)
     assert metrics.loss == pytest.approx(reference.loss(name, episodes, settings), abs=2e-5)
-    assert metrics.dropped_fraction > 0 or not decoupled or name == "gspo"
+    assert metrics.masked_frac > 0 or not decoupled or name == "gspo"
     if trainer.critic is not None:
         expected = config.critic.vf_coef * reference.value_loss(episodes, settings)
         assert metrics.value_loss == pytest.approx(expected, abs=2e-5)

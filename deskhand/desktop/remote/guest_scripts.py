@@ -1,9 +1,11 @@
-"""Python for a guest's own interpreter, from ops. Invariant: what a program does is done once, however often it is sent, and every
-text in it is a literal: nothing of it is code.
+"""Python programs for a guest's interpreter, generated from ops and commands.
 
-A program leaves a mark under its id before it acts, and at the end what became of it. Sent again, it does not act: it waits for
-the first one and says the same. `marked` puts any body behind such a mark; `acting` is the body for ops, by PyAutoGUI and, for what
-that cannot do, by Windows' SendInput or by the X server. `running` is the body for a command, whose output it keeps as bytes.
+Used by `osworld_desktop` and `waa_desktop`. `with_marker` makes a program run once: it creates a marker file under
+its id before it acts and stores its result there. Sent again, it waits for the first run and reports the same result.
+`action_script` performs ops with PyAutoGUI, and with SendInput or Xlib where that is not enough; `run_script` runs a
+command.
+
+Invariant: every text is embedded as a literal; none of it becomes code.
 """
 
 from __future__ import annotations
@@ -35,10 +37,10 @@ from deskhand.errors import AgentError
 System = Literal["linux", "windows"]
 _ID = re.compile(r"[0-9A-Za-z_-]{1,80}")
 WHEEL_DELTA = 120
-"""What Windows calls one notch of the wheel."""
+"""Windows' unit for one notch of the wheel."""
 DRAG_S = 0.3
-MOST_OUTPUT = 16 << 20
-"""Bytes of each output of a command; what is more is cut off."""
+MAX_OUTPUT_BYTES = 16 << 20
+"""Bytes of each output of a command; the rest is cut off."""
 
 _MARKED = """\
 import os, tempfile, time
@@ -73,11 +75,11 @@ _until = time.time() + %(wait)r
 while not _read() and time.time() < _until:
     time.sleep(0.02)
 _end = _read() or 'unknown'
-%(tell)s
+%(report)s
 """
-TELL_BY_PRINTING = "print('deskhand ' + _end)"
-TELL_BY_RAISING = "if not _end.startswith('done'):\n    raise RuntimeError('deskhand ' + _end)"
-"""For a server that runs the program itself and answers nothing but whether it raised."""
+REPORT_BY_PRINTING = "print('deskhand ' + _end)"
+REPORT_BY_RAISING = "if not _end.startswith('done'):\n    raise RuntimeError('deskhand ' + _end)"
+"""For servers that run the program in their own process and only report whether it raised."""
 
 _LINUX_TEXT = """\
 def _type(text):
@@ -131,12 +133,12 @@ def _type(text):
                 raise RuntimeError('the input was blocked')
             _done += 1
 """
-_LET_GO = """\
+_RELEASE = """\
 import pyautogui
 pyautogui.PAUSE, pyautogui.FAILSAFE = 0, False
 for _key in %(keys)r:
     pyautogui.keyUp(_key)
-%(look)s
+%(query)s
 for _button, _bit in %(buttons)r:
     if _pressed(_bit):
         pyautogui.mouseUp(button=_button)
@@ -158,44 +160,46 @@ _BUTTONS = {
     "linux": (("left", 1 << 8), ("middle", 1 << 9), ("right", 1 << 10)),
     "windows": (("left", 1), ("right", 2), ("middle", 4)),
 }
-"""By what the system tells that they are pressed: X's mask, Windows' key codes. One that is let go without having been pressed
-opens menus on Windows."""
+"""Bits or codes that report a pressed button: X's mask, Windows' key codes. Releasing an unpressed button opens menus
+on Windows."""
 _MODIFIERS = tuple(name + side for name in ("ctrl", "shift", "alt", "win") for side in ("", "left", "right"))
 _WHEEL = "ctypes.windll.user32.mouse_event(0x1000, 0, 0, {amount}, 0)"
 _PRESSED = {"\n": "enter", "\r": "enter", "\t": "tab", "\b": "backspace"}
 
 
 def with_marker(body: str, action_id: str, *, wait_s: float, old: Sequence[str] = (), raises: bool = False) -> str:
-    """A program that runs `body` once under `action_id`, and forgets the marks of `old`. `wait_s`: how long a repetition waits."""
+    """Return a program that runs `body` once under `action_id` and removes the markers `old`; a repeat waits for
+    `wait_s`."""
     for name in (action_id, *old):
         if not _ID.fullmatch(name):
             raise AgentError("an action's id in a guest is 1 to 80 letters, digits, - and _")
     indented = "\n".join(f"        {line}" for line in body.splitlines())
-    tell = TELL_BY_RAISING if raises else TELL_BY_PRINTING
-    return _MARKED % {"id": action_id, "body": indented, "old": list(old), "wait": float(wait_s), "tell": tell}
+    report = REPORT_BY_RAISING if raises else REPORT_BY_PRINTING
+    return _MARKED % {"id": action_id, "body": indented, "old": list(old), "wait": float(wait_s), "report": report}
 
 
 def action_script(ops: Sequence[Op], width: int, height: int, system: System) -> str:
-    """The body that performs `ops` on a screen of `width` x `height` pixels. Raises `AgentError` for the first that cannot be."""
+    """Return the body that performs `ops` on a `width` x `height` screen. Raises `AgentError` for the first
+    impossible op."""
     lines = ["import pyautogui", "_pause, pyautogui.PAUSE, pyautogui.FAILSAFE = pyautogui.PAUSE, 0, False"]
     lines += (_WINDOWS_TEXT if system == "windows" else _LINUX_TEXT).splitlines()
     lines.append("try:")
     for op in ops:
         check_op(op)
-        lines += [f"    {_counted(line)}" for line in _lines(op, width, height, system)]
+        lines += [f"    {_count_input(line)}" for line in _lines(op, width, height, system)]
     return "\n".join([*lines, "    pass", "finally:", "    pyautogui.PAUSE = _pause"])
 
 
 def release_script(width: int, height: int, system: System) -> str:
-    """The body that lets go of the modifiers and buttons which an earlier program may have left pressed, and puts the pointer into
-    the middle of a screen of `width` x `height` pixels."""
-    look = _WINDOWS_PRESSED if system == "windows" else _LINUX_PRESSED
+    """Return the body that releases modifiers and buttons and centers the pointer on a `width` x `height` screen."""
+    query = _WINDOWS_PRESSED if system == "windows" else _LINUX_PRESSED
     middle = (width // 2, height // 2)
-    return _LET_GO % {"keys": _MODIFIERS, "look": look, "buttons": _BUTTONS[system], "middle": middle}
+    return _RELEASE % {"keys": _MODIFIERS, "query": query, "buttons": _BUTTONS[system], "middle": middle}
 
 
 def replace_marker_script(old: str | None, new: str) -> str:
-    """The body that says whether the file `old` is in the home ("true" or "false"; None is in none), and if not makes `new`."""
+    """Return the body that reports whether `old` exists in the home ("true"/"false"; None never exists), else creates
+    `new`."""
     return f"""\
 _home, _old = os.path.expanduser('~'), {old!r}
 _there = _old is not None and os.path.exists(os.path.join(_home, _old))
@@ -205,15 +209,15 @@ if not _there:
 _said = 'true' if _there else 'false'"""
 
 
-def _counted(line: str) -> str:
-    """A line that counts the input that it has sent: one that fails has not."""
+def _count_input(line: str) -> str:
+    """Count an input after it was sent; one that raises is not counted."""
     return f"{line}; _done += 1" if line.lstrip().startswith(("pyautogui.", "ctypes.")) else line
 
 
 def run_script(
     argv: Sequence[str], timeout_s: float, env: dict[str, str] | None, cwd: str | None, shell: bool = False
 ) -> str:
-    """The body that runs a command to its end and keeps what it said; past its time it is ended and its code is 124."""
+    """Return the body that runs a command and stores its output; after the timeout it is killed and its code is 124."""
     command = repr(" ".join(argv)) if shell else repr(list(argv))
     return f"""\
 import base64, json, subprocess
@@ -224,11 +228,11 @@ try:
     _found = [_run.returncode, _run.stdout, _run.stderr]
 except subprocess.TimeoutExpired as _late:
     _found = [124, _late.stdout or b'', _late.stderr or b'']
-_said = json.dumps([_found[0], *(base64.b64encode(each[:{MOST_OUTPUT}]).decode() for each in _found[1:])])"""
+_said = json.dumps([_found[0], *(base64.b64encode(each[:{MAX_OUTPUT_BYTES}]).decode() for each in _found[1:])])"""
 
 
 def launch_script(argv: Sequence[str], env: dict[str, str] | None, cwd: str | None) -> str:
-    """The body that starts a program and does not wait; it says the process id."""
+    """Return the body that starts a program without waiting and reports its process id."""
     return f"""\
 import subprocess
 _folder = os.path.expanduser({cwd!r}) if {cwd!r} else os.path.expanduser('~')
@@ -250,7 +254,7 @@ def _lines(op: Op, width: int, height: int, system: System) -> Iterable[str]:
             return moved(op.point)
         case Click():
             pressed = f"pyautogui.click(clicks={op.count}, interval=0.05, button={_button(op.button)!r})"
-            return [*moved(op.point), *_held(op.modifiers, [pressed])]
+            return [*moved(op.point), *_hold_modifiers(op.modifiers, [pressed])]
         case MouseDown() | MouseUp():
             name = "mouseDown" if isinstance(op, MouseDown) else "mouseUp"
             return [*moved(op.point), f"pyautogui.{name}(button={_button(op.button)!r})"]
@@ -260,13 +264,13 @@ def _lines(op: Op, width: int, height: int, system: System) -> Iterable[str]:
             if len(way) > 2:
                 steps = [line for point in way for line in (f"pyautogui.moveTo({at(point)})", "time.sleep(0.02)")]
             down, up = (f"pyautogui.{name}(button={button!r})" for name in ("mouseDown", "mouseUp"))
-            return [*moved(op.path[0]), *_held(op.modifiers, [down, *steps, up])]
+            return [*moved(op.path[0]), *_hold_modifiers(op.modifiers, [down, *steps, up])]
         case Scroll():
-            return [*moved(op.point), *_held(op.modifiers, list(_turns(op, system)))]
+            return [*moved(op.point), *_hold_modifiers(op.modifiers, list(_scroll_lines(op, system)))]
         case Type():
-            return _typed(op.text, system)
+            return _type_lines(op.text, system)
         case Key() if len(op.keys) == 1 and len(op.keys[0]) == 1 and not op.keys[0].isascii():
-            return _typed(op.keys[0], system)
+            return _type_lines(op.keys[0], system)
         case Key():
             names = [_key(key) for key in op.keys]
             return [
@@ -281,7 +285,7 @@ def _lines(op: Op, width: int, height: int, system: System) -> Iterable[str]:
             return []
 
 
-def _turns(op: Scroll, system: System) -> Iterable[str]:
+def _scroll_lines(op: Scroll, system: System) -> Iterable[str]:
     unit = WHEEL_DELTA if system == "windows" else 1
     if op.dy:
         yield f"pyautogui.scroll({-op.dy * unit})"
@@ -289,8 +293,8 @@ def _turns(op: Scroll, system: System) -> Iterable[str]:
         yield _WHEEL.format(amount=op.dx * unit) if system == "windows" else f"pyautogui.hscroll({op.dx})"
 
 
-def _typed(text: str, system: System) -> list[str]:
-    """Characters with a key of their own are pressed; on Windows all others go as Unicode, on Linux those that no key has."""
+def _type_lines(text: str, system: System) -> list[str]:
+    """Press characters that have a key; type the others as Unicode (Windows) or through a remapped key (Linux)."""
     lines: list[str] = []
     for piece in re.findall(r"[\n\r\t\b]|<+|[ -;=-~]+|[^\n\r\t\b -~]+", text.replace("\r\n", "\n")):
         if piece in _PRESSED:
@@ -306,7 +310,7 @@ def _typed(text: str, system: System) -> list[str]:
     return lines
 
 
-def _held(modifiers: tuple[str, ...], lines: list[str]) -> list[str]:
+def _hold_modifiers(modifiers: tuple[str, ...], lines: list[str]) -> list[str]:
     if not modifiers:
         return lines
     names = [_key(key) for key in modifiers]
@@ -332,8 +336,8 @@ def _button(name: str) -> str:
     return name
 
 
-def longest_s(op: Op) -> float:
-    """How long `op` may take in the guest, its own waiting left out."""
+def max_duration_s(op: Op) -> float:
+    """Return the maximum duration of `op` in the guest, without its own waiting."""
     match op:
         case Type():
             return 2.0 + 0.1 * len(op.text)

@@ -1,8 +1,8 @@
-"""A machine that runs OSWorld's in-VM server, as a desktop. Invariant: an action and a command are carried out once, however often
-they had to be sent; a screen that is not whole is never a frame.
+"""Desktop of a machine that runs OSWorld's in-VM server.
 
-What acts goes to `/execute` as a program of `remote.guest_code`, which knows its own id; a look is one `GET /screenshot`. `revert`
-brings the machine back to its snapshot; without one the state of a machine stays as it is, and `reset` says so by raising.
+Base class of `waa_desktop` and `sandbox_desktop`. Actions and commands are sent to `/execute` as programs of
+`guest_scripts`, which carry an id and run once however often they are sent; a screenshot is one `GET /screenshot`.
+`reset_hook` restores the machine's snapshot; without one, `reset` fails unless `skip_reset` is set.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from deskhand import pausable_timeout
 from deskhand.actions.formats.limits import points_of
 from deskhand.actions.ops import Op, Wait, to_screen_px
@@ -27,33 +29,38 @@ from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError, InfrastructureError
 
 ResetHook = Callable[[], Awaitable[str | None]]
-"""Brings a machine back; gives the address that it has from then on, when it may be another."""
+"""Resets a machine; returns its new URL if that may have changed."""
 READY_S = 300.0
-REMEMBERED_ACTIONS = 64
+CACHED_ACTIONS = 64
 
 
 @dataclass
 class ResetMarker:
-    """Shared by all that use a machine after one another: the mark that the last reset left in it. One that brings its home back
-    takes the mark away."""
+    """File that the previous reset left on the machine; a reset that restores the home removes it. Shared by all
+    users of a machine."""
 
-    mark: str | None = None
+    path: str | None = None
 
 
 @dataclass(frozen=True)
 class ScreenPolling:
-    """When the screen is looked at after an action: `pause_s` later, and again, every `pause_s`, until two looks agree or `cap_s`
-    is over. `looks` 1 is one look, whatever it shows. `tries` is how often a picture that is not whole is asked for again."""
+    """When the screen counts as settled after an action.
+
+    Screenshots are taken every `pause_s` until two agree, or until `cap_s` has passed. With `max_screenshots` 1, one
+    is taken regardless. An incomplete screenshot is requested up to `max_attempts` times.
+    """
 
     pause_s: float = 0.25
     cap_s: float = 2.0
-    looks: int = 2
-    tries: int = 3
+    max_screenshots: int = 2
+    max_attempts: int = 3
 
 
 class OsworldDesktop:
-    """Fulfils `StagedDesktop` on the machine at `client`. With `skip_reset` a machine without `revert` is taken as it is; with
-    `marker` one that `revert` did not bring back has not been reset."""
+    """Implements `StageableDesktop` for the machine behind `client`.
+
+    With `skip_reset`, a machine without `reset_hook` is used as it is. With `marker`, a reset is verified.
+    """
 
     system: guest_scripts.System = "linux"
 
@@ -61,7 +68,7 @@ class OsworldDesktop:
         self,
         client: RetryingClient,
         *,
-        revert: ResetHook | None = None,
+        reset_hook: ResetHook | None = None,
         skip_reset: bool = False,
         polling: ScreenPolling | None = None,
         ready_s: float = READY_S,
@@ -70,17 +77,17 @@ class OsworldDesktop:
         self.client = client
         self._marker = marker
         self._server = OsworldServer(client)
-        self._untouched: tuple[DesktopSpec, Frame] | None = None
-        self._revert = revert
+        self._pristine: tuple[DesktopSpec, Frame] | None = None
+        self._reset_hook = reset_hook
         self._skip_reset = skip_reset
         self._polling = polling or ScreenPolling()
         self._ready_s = ready_s
         self._size: tuple[int, int] | None = None
         self._decoder = screenshots.ScreenshotDecoder()
         self._cursor = (0, 0)
-        self._done = IdempotencyCache(REMEMBERED_ACTIONS)
-        self._acting = asyncio.Lock()
-        self._forget: list[str] = []
+        self._performed = IdempotencyCache(CACHED_ACTIONS)
+        self._action_lock = asyncio.Lock()
+        self._old_markers: list[str] = []
         self._closed = False
 
     @property
@@ -89,98 +96,100 @@ class OsworldDesktop:
 
     @property
     def server(self) -> OsworldServer:
-        """Its endpoints; who takes them may change anything."""
-        self._untouched = None
+        """The server's endpoints. The caller may change anything, so the next `reset` is a full one."""
+        self._pristine = None
         return self._server
 
     async def reset(self, template: DesktopSpec) -> Frame:
-        """Back to the snapshot, then ready: a screen that is not black, a pointer that can be asked for. Where nothing brings it
-        back, at least no modifier and no button stays pressed and the pointer is in the middle. The machine has the screen that it
-        has: another size than the template's is a `ConfigError`. A machine that was reset to `template` and that nobody has touched
-        stays as it is."""
+        """Restore the snapshot and wait for a screen that is not black.
+
+        Without a reset hook, at least keys and buttons are released and the pointer is centered. The screen size
+        cannot be changed: another one than the template's raises `ConfigError`. A machine that was reset to
+        `template` and not used since stays as it is.
+        """
         self._check_open()
-        if self._untouched is not None and self._untouched[0] == template:
-            return self._untouched[1]
-        if self._revert is not None:
-            address = await self._revert()
+        if self._pristine is not None and self._pristine[0] == template:
+            return self._pristine[1]
+        if self._reset_hook is not None:
+            address = await self._reset_hook()
             if address is not None:
                 await self.client.move(address)
         elif not self._skip_reset:
             raise ConfigError(
-                f"{self.client.base_url}: nothing brings this machine back to its start state; give revert, or skip_reset"
+                f"{self.client.base_url}: no way to reset this machine; set desktop.reset_command or desktop.skip_reset"
             )
         await self.wait_ready()
-        await self._check_it_came_back()
+        await self._check_reset()
         size = await self._server.screen_size()
         if size != (template.width, template.height):
-            asked, is_now = (f"{width}x{height}" for width, height in ((template.width, template.height), size))
+            wanted, actual = (f"{width}x{height}" for width, height in ((template.width, template.height), size))
             raise ConfigError(
-                f"{self.client.base_url}: its screen has {is_now} pixels, the task wants {asked}; set the machine's screen"
+                f"{self.client.base_url}: the screen has {actual} pixels, the task needs {wanted}; change its resolution"
             )
         self._size, self._decoder = size, screenshots.ScreenshotDecoder()
-        self._done.clear()
-        self._forget.clear()
-        if (
-            self._revert is None
-        ):  # a key that stays pressed, or a pointer that is in place, would be an earlier episode's doing
-            await self._marked(guest_scripts.release_script(*size, self.system), 10.0)
+        self._performed.clear()
+        self._old_markers.clear()
+        if self._reset_hook is None:  # an earlier episode may have left keys pressed and the pointer on a target
+            await self._run_marked(guest_scripts.release_script(*size, self.system), 10.0)
         with contextlib.suppress(InfrastructureError):
             self._cursor = await self._server.cursor_position()
         frame = await self.observe()
-        self._untouched = template, frame
+        self._pristine = template, frame
         return frame
 
-    async def _check_it_came_back(self) -> None:
-        if self._marker is None or self._revert is None:
+    async def _check_reset(self) -> None:
+        if self._marker is None or self._reset_hook is None:
             return
-        mark = f".cache/deskhand-{secrets.token_hex(8)}"
-        if json.loads(await self._marked(guest_scripts.replace_marker_script(self._marker.mark, mark), 10.0)):
+        path = f".cache/deskhand-{secrets.token_hex(8)}"
+        if json.loads(await self._run_marked(guest_scripts.replace_marker_script(self._marker.path, path), 10.0)):
             raise InfrastructureError(
-                f"{self.client.base_url}: it was not brought back, though desktop.reset_command ended well: ~/{self._marker.mark}, which was "
-                "written after the last time, is still there"
+                f"{self.client.base_url}: not reset, although desktop.reset_command succeeded: "
+                f"~/{self._marker.path} of the previous reset still exists"
             )
-        self._marker.mark = mark
+        self._marker.path = path
 
     async def wait_ready(self) -> None:
         """Wait until the machine shows a screen. Raises `InfrastructureError` after `ready_s`."""
-        await self._until_ready(lambda: self._picture(1))
+        await self._until_ready(lambda: self._screenshot(1))
 
-    async def _until_ready(self, look: Callable[[], Awaitable[object]]) -> None:
-        said = "no answer"
+    async def _until_ready(self, probe: Callable[[], Awaitable[object]]) -> None:
+        reason = "no reply"
         try:
             async with pausable_timeout.pausable_timeout(self._ready_s):
                 while True:
                     try:
-                        await look()
+                        await probe()
                         return
                     except InfrastructureError as error:
-                        said = str(error)
+                        reason = str(error)
                     await asyncio.sleep(min(2.0, self.client.timeouts.pause_s * 5))
         except TimeoutError:
-            raise InfrastructureError(f"{self.client.base_url}: not ready within {self._ready_s:g} s: {said}") from None
+            raise InfrastructureError(
+                f"{self.client.base_url}: not ready within {self._ready_s:g} s: {reason}"
+            ) from None
 
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
-        """See `Desktop.perform`. One action at a time: the same one that is sent again while it goes on waits for its end."""
+        """See `Desktop.perform`. Actions are serialized; a repeat of the current action waits for its result."""
         self._check_open()
         if self._size is None:
-            raise InfrastructureError(f"{self.client.base_url}: reset it first")
+            raise InfrastructureError(f"{self.client.base_url}: call reset first")
         size = self._size
         body = guest_scripts.action_script(ops, *size, self.system)
-        longest_s = 10.0 + sum(_longest_s(op) for op in ops)
-        if longest_s > self.client.timeouts.op_s:
+        max_duration_s = 10.0 + sum(_max_duration_s(op) for op in ops)
+        if max_duration_s > self.client.timeouts.op_s:
             raise AgentError(
-                f"these actions may take {longest_s:.0f} s; the most for one step is {self.client.timeouts.op_s:g} s"
+                f"these actions may take {max_duration_s:.0f} s; the most for one step is {self.client.timeouts.op_s:g} s"
             )
-        async with self._acting:
-            if earlier := self._done.get(action_id):
+        async with self._action_lock:
+            if earlier := self._performed.get(action_id):
                 return earlier
-            self._done.begin(action_id)
+            self._performed.begin(action_id)
             try:
-                await self._act(body, longest_s)
+                await self._act(body, max_duration_s)
             except DeliveryUnknown:
                 raise
             except InfrastructureError:
-                self._done.forget(action_id)
+                self._performed.forget(action_id)
                 raise
             for op in ops:
                 for point in points_of(op)[-1:]:
@@ -191,84 +200,86 @@ class OsworldDesktop:
                 raise
             except InfrastructureError as error:
                 raise DeliveryUnknown(
-                    f"{self.client.base_url}: the action was performed, and its screen cannot be had: {error}"
+                    f"{self.client.base_url}: the action was performed, but its screenshot failed: {error}"
                 ) from error
-            await asyncio.to_thread(self._done.finish, action_id, frame)
+            await asyncio.to_thread(self._performed.finish, action_id, frame)
             return frame
 
-    async def _act(self, body: str, longest_s: float) -> None:
-        await self._marked(body, longest_s)
+    async def _act(self, body: str, timeout_s: float) -> None:
+        await self._run_marked(body, timeout_s)
 
-    async def _marked(self, body: str, longest_s: float) -> str:
-        """Run a body once, whatever becomes of replies; what it said. Raises `DeliveryUnknown` and `InfrastructureError`."""
+    async def _run_marked(self, body: str, timeout_s: float) -> str:
+        """Run a program once and return its output. Raises `DeliveryUnknown` and `InfrastructureError`."""
         self._check_open()
-        self._untouched = None
-        name, old = secrets.token_hex(12), list(self._forget)
-        code = guest_scripts.with_marker(body, name, wait_s=longest_s, old=old)
+        self._pristine = None
+        name, old = secrets.token_hex(12), list(self._old_markers)
+        code = guest_scripts.with_marker(body, name, wait_s=timeout_s, old=old)
         try:
-            said = await self._server.execute(["python", "-c", code], may_take_s=2 * longest_s + 5.0, repeatable=True)
+            reply = await self._server.execute(["python", "-c", code], may_take_s=2 * timeout_s + 5.0, repeatable=True)
         except ServerError as error:
             raise DeliveryUnknown(str(error)) from error
-        self._forget = [*(each for each in self._forget if each not in old), name]
-        end = str(said.get("output", "")).strip().rpartition("deskhand ")[2]
-        if said.get("returncode") != 0 or not end:
+        self._old_markers = [*(each for each in self._old_markers if each not in old), name]
+        end = str(reply.get("output", "")).strip().rpartition("deskhand ")[2]
+        if reply.get("returncode") != 0 or not end:
             raise DeliveryUnknown(
-                f"{self.client.base_url}: the guest's Python failed: {str(said.get('error', ''))[-300:]}"
+                f"{self.client.base_url}: the guest's Python failed: {str(reply.get('error', ''))[-300:]}"
             )
         return parse_run_result(end, self.client.base_url)
 
     async def observe(self) -> Frame:
         self._check_open()
-        bgrx = await self._picture(self._polling.tries)
+        bgrx = await self._screenshot(self._polling.max_attempts)
         return await asyncio.to_thread(self._decoder.frame, bgrx, self._cursor, 0.0, "none")
 
     async def _settled(self) -> Frame:
-        began, before, reason = time.monotonic(), None, "none"
-        looks = max(1, self._polling.looks)
+        start, before, reason = time.monotonic(), None, "none"
+        max_screenshots = max(1, self._polling.max_screenshots)
         await asyncio.sleep(self._polling.pause_s)
-        bgrx = await self._picture(self._polling.tries)
-        while looks > 1:
-            if time.monotonic() - began > self._polling.cap_s:
+        bgrx = await self._screenshot(self._polling.max_attempts)
+        while max_screenshots > 1:
+            if time.monotonic() - start > self._polling.cap_s:
                 reason = "cap"
                 break
             before = bgrx
             await asyncio.sleep(self._polling.pause_s)
-            bgrx = await self._picture(self._polling.tries)
+            bgrx = await self._screenshot(self._polling.max_attempts)
             if (bgrx == before).all():
                 reason = "quiet"
                 break
-        return await asyncio.to_thread(self._decoder.frame, bgrx, self._cursor, (time.monotonic() - began) * 1000, reason)
+        return await asyncio.to_thread(
+            self._decoder.frame, bgrx, self._cursor, (time.monotonic() - start) * 1000, reason
+        )
 
-    async def _picture(self, tries: int):
-        """The pixels of the screen; a picture that is not whole is asked for again."""
-        for attempt in range(tries):
+    async def _screenshot(self, max_attempts: int) -> np.ndarray:
+        for attempt in range(max_attempts):
             data = await self._server.screenshot()
             try:
                 return await asyncio.to_thread(
                     screenshots.decode_screenshot, data, self._size, f"{self.client.base_url}/screenshot"
                 )
             except FrameError:
-                if attempt == tries - 1:
+                if attempt == max_attempts - 1:
                     raise
         raise AssertionError("the last attempt returns or raises")
 
     async def run(
         self, argv: list[str], *, timeout_s: float = 30.0, env: dict[str, str] | None = None, cwd: str | None = None
     ) -> CommandResult:
-        """See `Desktop.run`; once, like an action. The server ends what takes longer than two minutes."""
-        longest_s = min(timeout_s, self.client.timeouts.op_s - 10.0)
+        """See `Desktop.run`; runs once, like an action. The server kills commands after two minutes."""
+        limit_s = min(timeout_s, self.client.timeouts.op_s - 10.0)
         return to_command_result(
-            await self._marked(guest_scripts.run_script(argv, longest_s, env, cwd), longest_s + 3.0), self.client.base_url
+            await self._run_marked(guest_scripts.run_script(argv, limit_s, env, cwd), limit_s + 3.0),
+            self.client.base_url,
         )
 
     async def shell(self, command: str, *, timeout_s: float = 30.0) -> CommandResult:
-        """As `run`, of a line for the machine's own shell."""
-        longest_s = min(timeout_s, self.client.timeouts.op_s - 10.0)
-        body = guest_scripts.run_script([command], longest_s, None, None, shell=True)
-        return to_command_result(await self._marked(body, longest_s + 3.0), self.client.base_url)
+        """Run a command line in the machine's own shell, like `run`."""
+        limit_s = min(timeout_s, self.client.timeouts.op_s - 10.0)
+        body = guest_scripts.run_script([command], limit_s, None, None, shell=True)
+        return to_command_result(await self._run_marked(body, limit_s + 3.0), self.client.base_url)
 
     async def launch(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None) -> int:
-        return int(await self._marked(guest_scripts.launch_script(argv, env, cwd), 10.0))
+        return int(await self._run_marked(guest_scripts.launch_script(argv, env, cwd), 10.0))
 
     async def pull(self, path: str) -> bytes:
         self._check_open()
@@ -276,7 +287,7 @@ class OsworldDesktop:
 
     async def push(self, path: str, data: bytes) -> None:
         self._check_open()
-        self._untouched = None
+        self._pristine = None
         await self._server.upload(self._home(path), data)
 
     def _home(self, path: str) -> str:
@@ -285,7 +296,7 @@ class OsworldDesktop:
     async def listdir(self, path: str) -> list[str]:
         body = f"import json\n_said = json.dumps(sorted(os.listdir(os.path.expanduser({self._home(path)!r}))))"
         try:
-            return json.loads(await self._marked(body, 10.0))
+            return json.loads(await self._run_marked(body, 10.0))
         except ProgramFailed as error:
             raise FileNotFoundError(2, "no such folder", path) from error
 
@@ -314,11 +325,11 @@ class OsworldDesktop:
     async def place_window(
         self, window: Window, x: int, y: int, width: int | None = None, height: int | None = None
     ) -> Window:
-        place = f"0,{x},{y},{width if width is not None else -1},{height if height is not None else -1}"
+        geometry = f"0,{x},{y},{width if width is not None else -1},{height if height is not None else -1}"
         await self.run(
             ["wmctrl", "-i", "-r", hex(window.id), "-b", "remove,maximized_vert,maximized_horz"], timeout_s=10
         )
-        await self.run(["wmctrl", "-i", "-r", hex(window.id), "-e", place], timeout_s=10)
+        await self.run(["wmctrl", "-i", "-r", hex(window.id), "-e", geometry], timeout_s=10)
         return next((each for each in await self.windows() if each.id == window.id), window)
 
     async def activate_window(self, window: Window) -> None:
@@ -332,41 +343,43 @@ class OsworldDesktop:
         return done.stdout.decode(errors="replace") if done.returncode == 0 else None
 
     async def close(self) -> None:
-        """Idempotent. The machine stays as it is."""
+        """Close the connection; the machine stays as it is. Idempotent."""
         self._closed = True
         await self.client.close()
 
     def _check_open(self) -> None:
         if self._closed:
-            raise InfrastructureError(f"the desktop at {self.client.base_url} is closed")
+            raise InfrastructureError(f"{self.client.base_url}: the desktop is closed")
 
 
 class ProgramFailed(InfrastructureError):
-    """A program of the guest's Python raised before it had performed anything."""
+    """A guest program raised before it performed anything."""
 
 
-def parse_run_result(end: str, about: str) -> str:
-    """What a marked program said at its end. Raises `ProgramFailed` when nothing was performed, else `DeliveryUnknown`."""
-    word, _, rest = end.partition(" ")
-    if word == "done":
+def parse_run_result(result: str, about: str) -> str:
+    """Return the output of a marked program. Raises `ProgramFailed` if nothing was performed, else `DeliveryUnknown`."""
+    state, _, rest = result.partition(" ")
+    if state == "done":
         return rest
-    if word == "failed":
-        number, _, said = rest.partition(" ")
-        done = int(number) if number.isdecimal() else 1
-        if done == 0:
-            raise ProgramFailed(f"{about}: the guest's Python raised: {said[:300]}")
-        raise DeliveryUnknown(f"{about}: the guest's Python raised after {done} inputs were sent: {said[:300]}")
-    raise DeliveryUnknown(f"{about}: a program was begun and nobody knows its end")
+    if state == "failed":
+        number, _, message = rest.partition(" ")
+        num_inputs = int(number) if number.isdecimal() else 1
+        if num_inputs == 0:
+            raise ProgramFailed(f"{about}: the guest's Python raised: {message[:300]}")
+        raise DeliveryUnknown(
+            f"{about}: the guest's Python raised after {num_inputs} inputs were sent: {message[:300]}"
+        )
+    raise DeliveryUnknown(f"{about}: a program was started and its outcome is unknown")
 
 
-def to_command_result(said: str, about: str) -> CommandResult:
-    """The result of `guest_code.running`."""
+def to_command_result(output: str, about: str) -> CommandResult:
+    """Parse the output of `guest_scripts.run_script`."""
     try:
-        code, out, err = json.loads(said)
+        code, out, err = json.loads(output)
         return CommandResult(int(code), base64.b64decode(out), base64.b64decode(err))
     except (ValueError, TypeError):
-        raise InfrastructureError(f"{about}: the guest's Python gave no result") from None
+        raise InfrastructureError(f"{about}: the guest's Python returned no result") from None
 
 
-def _longest_s(op: Op) -> float:
-    return guest_scripts.longest_s(op) + (op.seconds if isinstance(op, Wait) else 0.0)
+def _max_duration_s(op: Op) -> float:
+    return guest_scripts.max_duration_s(op) + (op.seconds if isinstance(op, Wait) else 0.0)

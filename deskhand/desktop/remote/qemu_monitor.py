@@ -1,6 +1,7 @@
-"""The monitor of a QEMU machine. Invariant: a machine is reset only when its monitor has taken the command.
+"""Client of QEMU's human monitor, to reset a WAA machine.
 
-WAA's image has the human monitor at port 7100 and QMP at 7200; a reset takes about a minute and a half until the guest answers.
+WAA's image has the human monitor at port 7100 and QMP at 7200. After a reset the guest needs about 90 s until it
+responds.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import asyncio
 from deskhand.errors import InfrastructureError
 
 _PROMPT = b"(qemu)"
-ANSWER_S = 10.0
+REPLY_TIMEOUT_S = 10.0
 
 
 class QemuMonitor:
@@ -20,26 +21,22 @@ class QemuMonitor:
         self._host, self._port = host, port
 
     async def reset(self) -> None:
-        """Raises `InfrastructureError` when the monitor does not answer."""
-        await self.say("system_reset")
+        """Reset the machine. Raises `InfrastructureError` if the monitor does not respond."""
+        await self.send("system_reset")
 
-    async def say(self, command: str) -> str:
-        """What the monitor answers to one command."""
-        where = f"the QEMU monitor at {self._host}:{self._port}"
+    async def send(self, command: str) -> str:
+        """Return the monitor's reply to a command."""
+        name = f"QEMU monitor {self._host}:{self._port}"
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(REPLY_TIMEOUT_S):
                 reader, writer = await asyncio.open_connection(self._host, self._port)
                 try:
                     await reader.readuntil(_PROMPT)
                     writer.write(command.encode() + b"\n")
                     await writer.drain()
-                    return (
-                        (await reader.readuntil(_PROMPT))
-                        .decode(errors="replace")
-                        .removesuffix(_PROMPT.decode())
-                        .strip()
-                    )
+                    reply = await reader.readuntil(_PROMPT)
+                    return reply.decode(errors="replace").removesuffix(_PROMPT.decode()).strip()
                 finally:
                     writer.close()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
-            raise InfrastructureError(f"{where} did not answer: {type(error).__name__} {error}") from None
+            raise InfrastructureError(f"{name}: no reply: {type(error).__name__} {error}") from None

@@ -1,8 +1,9 @@
-"""Answers that say "not now". Invariant: a quota is told from a failure, in every form that providers give it, and only a quota.
+"""Recognition of quota refusals in HTTP replies, WebSocket closes and SDK errors.
 
-429 in all its spellings (the status; a JSON body with `code` 429), 503 and 402 to a request for a desktop, 400 with the words of a
-full pool, a WebSocket closed because of capacity, errors of vendors' SDKs. `Retry-After` comes as seconds, as an HTTP date, in
-milliseconds, or with a suffix (`Retry-After-sandbox-create`).
+Used by `retrying_client` and `sandbox_desktop`. Quotas must not be confused with failures: recognized are 429 in all
+forms (status; JSON `code` 429), 503 and 402 to a request for a desktop, 400 with the wording of a full pool,
+WebSocket closes for capacity, and rate-limit errors of SDKs. `Retry-After` may be seconds, an HTTP date,
+milliseconds, or suffixed (`Retry-After-sandbox-create`).
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ import httpx2
 
 from deskhand.errors import InfrastructureError
 
-LONGEST_S = 24 * 3600.0
-"""No `Retry-After` is believed beyond this."""
-FIRST_CLOSE, TRY_AGAIN_LATER = 1000, 1013
+MAX_RETRY_AFTER_S = 24 * 3600.0
+"""Upper bound of an accepted `Retry-After`."""
+MIN_CLOSE_CODE, TRY_AGAIN_LATER = 1000, 1013
 """WebSocket close codes (RFC 6455, 7.4, and its registry)."""
 _FULL = re.compile(
     r"no (?:available|free) (?:vm|desktop|sandbox|emulator|environment|worker|slot)s?\b|capacity[ _](?:is )?(?:reached|exceeded)"
@@ -28,30 +29,30 @@ _FULL = re.compile(
     re.IGNORECASE,
 )
 _ERROR_NAMES = re.compile(r"rate_?limit|too_?many_?requests|quota_?exce|resource_?exhausted|capacity", re.IGNORECASE)
-_LONGEST_BODY = 64 << 10
+_MAX_BODY_BYTES = 64 << 10
 
 
 @dataclass(frozen=True)
 class QuotaSignal:
-    """Not now. `retry_after_s` is what the provider asks to wait; None when it says nothing."""
+    """A quota refusal. `retry_after_s` is the wait that the provider requests, None without one."""
 
     reason: str
-    """A word or two for counting, such as "429" or "503"."""
+    """Short label for counting, e.g. "429"."""
     retry_after_s: float | None = None
 
 
 class QuotaExceeded(InfrastructureError):
-    """A request that was refused for want of room, and not carried out."""
+    """A request was refused because of a quota and not performed."""
 
-    def __init__(self, capacity: QuotaSignal, about: str) -> None:
-        super().__init__(f"{about}: refused for want of room ({capacity.reason})")
-        self.capacity = capacity
+    def __init__(self, signal: QuotaSignal, about: str) -> None:
+        super().__init__(f"{about}: quota exceeded ({signal.reason})")
+        self.signal = signal
 
 
 def quota_signal_from_reply(reply: httpx2.Response, *, acquires: bool, now_s: float) -> QuotaSignal | None:
-    """What a reply says of capacity; None when it says nothing of it. `acquires`: the request was for a desktop.
+    """Return the quota refusal in a reply, or None. `acquires`: the request was for a desktop.
 
-    `now_s` is the time since 1970, for dates. A 503 to other requests is a quota only when it says how long to wait.
+    `now_s` is seconds since 1970, for dates. A 503 to other requests is a quota only with `Retry-After`.
     """
     status = reply.status_code
     if status < 400 and "json" not in reply.headers.get("content-type", ""):
@@ -63,13 +64,17 @@ def quota_signal_from_reply(reply: httpx2.Response, *, acquires: bool, now_s: fl
         return QuotaSignal("503", wait_s)
     if status == 402 and acquires:
         return QuotaSignal("402", wait_s)
-    if (status >= 400 or acquires) and len(reply.content) <= _LONGEST_BODY and (said := _said(reply, acquires)):
-        return QuotaSignal(said, wait_s)
+    if (
+        (status >= 400 or acquires)
+        and len(reply.content) <= _MAX_BODY_BYTES
+        and (reason := _reason_in_body(reply, acquires))
+    ):
+        return QuotaSignal(reason, wait_s)
     return None
 
 
-def _said(reply: httpx2.Response, acquires: bool) -> str | None:
-    """By a code in the body; by words only where a desktop was asked for: others may be those of a program that was run."""
+def _reason_in_body(reply: httpx2.Response, acquires: bool) -> str | None:
+    """Wording counts only for desktop requests: other bodies may contain the output of programs."""
     try:
         body = reply.json()
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
@@ -80,7 +85,7 @@ def _said(reply: httpx2.Response, acquires: bool) -> str | None:
 
 
 def quota_signal_from_close(code: int | None, reason: str) -> QuotaSignal | None:
-    """What the close of a WebSocket says of capacity."""
+    """Return the quota refusal in the close of a WebSocket, or None."""
     if code == TRY_AGAIN_LATER or _FULL.search(reason.replace("_", " ")):
         found = re.search(r"retry[ -]after[ :=]*(\d+(?:\.\d+)?)", reason, re.IGNORECASE)
         return QuotaSignal("websocket", _bounded(float(found[1])) if found else None)
@@ -88,33 +93,33 @@ def quota_signal_from_close(code: int | None, reason: str) -> QuotaSignal | None
 
 
 def quota_signal_from_error(error: BaseException, now_s: float = 0.0) -> QuotaSignal | None:
-    """What an error of a vendor's SDK says of capacity: by its status, its name, or how a WebSocket was closed."""
+    """Return the quota refusal in an SDK's error, by status, class name or WebSocket close; None otherwise."""
     if isinstance(error, QuotaExceeded):
-        return error.capacity
+        return error.signal
     close: Any = getattr(error, "rcvd", None) or error
-    code, why = getattr(close, "code", None), getattr(close, "reason", None)
+    code, reason = getattr(close, "code", None), getattr(close, "reason", None)
     if (
         isinstance(code, int)
-        and code >= FIRST_CLOSE
-        and isinstance(why, str)
-        and (closed := quota_signal_from_close(code, why))
+        and code >= MIN_CLOSE_CODE
+        and isinstance(reason, str)
+        and (closed := quota_signal_from_close(code, reason))
     ):
         return closed
     reply: Any = getattr(error, "response", None)
     statuses = [getattr(each, name, None) for each in (error, reply) for name in ("status_code", "status", "code")]
-    named = any(_ERROR_NAMES.search(kind.__name__) for kind in type(error).__mro__)
-    if 429 not in statuses and not named:
+    has_quota_name = any(_ERROR_NAMES.search(kind.__name__) for kind in type(error).__mro__)
+    if 429 not in statuses and not has_quota_name:
         return None
     headers = getattr(reply, "headers", None) or getattr(error, "headers", None) or {}
     wait_s = retry_after(headers, now_s) if isinstance(headers, Mapping) else None
-    told = getattr(error, "retry_after", None)
-    if wait_s is None and isinstance(told, (int, float)) and not isinstance(told, bool):
-        wait_s = _bounded(float(told))
+    seconds = getattr(error, "retry_after", None)
+    if wait_s is None and isinstance(seconds, (int, float)) and not isinstance(seconds, bool):
+        wait_s = _bounded(float(seconds))
     return QuotaSignal("429" if 429 in statuses else type(error).__name__, wait_s)
 
 
 def retry_after(headers: Mapping[str, str], now_s: float) -> float | None:
-    """Seconds to wait by the `Retry-After` headers, the longest of them; None when there is none that can be read."""
+    """Return the longest wait in the `Retry-After` headers in seconds, or None."""
     found = [
         seconds
         for name, value in headers.items()
@@ -137,4 +142,4 @@ def _seconds(name: str, value: str, now_s: float) -> float | None:
 
 
 def _bounded(seconds: float) -> float | None:
-    return min(max(0.0, seconds), LONGEST_S) if seconds == seconds else None
+    return min(max(0.0, seconds), MAX_RETRY_AFTER_S) if seconds == seconds else None

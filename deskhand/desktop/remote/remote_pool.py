@@ -1,5 +1,7 @@
-"""Leases of desktops that others lend. Invariant: a lease is renewed while it goes on, also while its episode is parked,
-and given back once; what cannot be given back now ends by itself.
+"""Base class of pools that lease desktops from a desktop server or a sandbox provider.
+
+Subclassed by `server_desktop.ServerPool` and `sandbox_desktop.SandboxPool`, which implement `_acquire`. A lease is
+renewed until it is released, even while its episode waits for quota. A lease that cannot be released expires.
 """
 
 from __future__ import annotations
@@ -21,19 +23,21 @@ from deskhand.errors import InfrastructureError
 
 log = structlog.get_logger()
 RENEWALS_PER_TTL = 4
-"""How often a lease is renewed within the time after which one that nobody uses ends."""
+"""Renewals per time to live of a lease."""
 
 
-class LentDesktop(StageableDesktop, Protocol):
-    """A desktop, and what was lent for it."""
+class LeasedDesktop(StageableDesktop, Protocol):
+    """A desktop and the sandbox or lease behind it."""
 
     @property
     def sandbox(self) -> Sandbox: ...
 
 
 class RemotePool(ABC):
-    """Leases by `transport`, as `DesktopPool` gives them. Refused work waits at `gate`, which is one of `quota`; `ttl_s` (0: as
-    each of them says) is how long a desktop is lent that is not renewed."""
+    """Leases desktops through `transport`; refused work waits at `gate`, which belongs to `quota`.
+
+    `ttl_s` is the requested time to live of an unrenewed lease (0: the server's).
+    """
 
     def __init__(
         self,
@@ -52,7 +56,7 @@ class RemotePool(ABC):
         self.ttl_s = ttl_s
         self._epochs = itertools.count(1)
         self._created: set[str] = set()
-        self._held: dict[int, tuple[LentDesktop, asyncio.Task[None]]] = {}
+        self._active: dict[int, tuple[LeasedDesktop, asyncio.Task[None]]] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -63,20 +67,20 @@ class RemotePool(ABC):
         await self.close()
 
     @abstractmethod
-    async def _taken(self, template: DesktopSpec) -> LentDesktop:
-        """A desktop that is lent from now on."""
+    async def _acquire(self, template: DesktopSpec) -> LeasedDesktop:
+        """Return a newly leased desktop."""
 
     async def lease(self, template: DesktopSpec | None = None) -> Lease:
-        """A fresh desktop in the state `template` (default: the pool's). Waits while none is free."""
+        """Return a fresh desktop in the state `template` (default: the pool's). Waits while none is free."""
         wanted = template or self.template
-        desktop = await self._taken(wanted)
+        desktop = await self._acquire(wanted)
         epoch = desktop.sandbox.epoch or next(self._epochs)
-        await self._end(epoch)  # a server that was started anew, and keeps no leases on disk, counts from 1 again
-        self._held[epoch] = desktop, asyncio.create_task(self._renew(desktop))
+        await self._end(epoch)  # a restarted server without a lease store reuses epochs
+        self._active[epoch] = desktop, asyncio.create_task(self._renew(desktop))
         return Lease(desktop, epoch)
 
     async def delete(self, sandbox: Sandbox) -> None:
-        """End what was lent; what cannot be ended now ends by itself. A second time does nothing."""
+        """Delete a sandbox; if that fails, it expires. Idempotent."""
         if sandbox.id not in self._created:
             return
         self._created.discard(sandbox.id)
@@ -86,26 +90,26 @@ class RemotePool(ABC):
         finally:
             self.gate.desktops.released()
 
-    async def _renew(self, desktop: LentDesktop) -> None:
-        """Each by itself: one that is away must not cost the others their time."""
+    async def _renew(self, desktop: LeasedDesktop) -> None:
+        """Each lease has its own task, so that one unreachable server does not delay the others."""
         while True:
             ttl_s = self.ttl_s or desktop.sandbox.ttl_s
             await asyncio.sleep(ttl_s / RENEWALS_PER_TTL)
             try:
                 async with asyncio.timeout(ttl_s / 2):
                     await self.transport.renew(desktop.sandbox, ttl_s)
-            except Exception as error:  # also of a vendor's SDK; the next call of the episode says what is wrong
-                log.info("gateway.not_renewed", sandbox=desktop.sandbox.id, error=type(error).__name__)
+            except Exception as error:  # of any SDK; the next call of the episode reports the cause
+                log.info("sandboxes.renew_failed", sandbox=desktop.sandbox.id, error=type(error).__name__)
 
     async def release(self, lease: Lease) -> None:
-        """Give a lease back. A second release of the same lease does nothing, nor one of an earlier lease of its epoch."""
-        if (found := self._held.get(lease.epoch)) is not None:
-            lent = found[0].sandbox
-            if getattr(lease.desktop, "sandbox", lent) is lent:  # one that is wrapped may not say
+        """Return a lease. Idempotent; a stale lease of the same epoch is ignored."""
+        if (found := self._active.get(lease.epoch)) is not None:
+            sandbox = found[0].sandbox
+            if getattr(lease.desktop, "sandbox", sandbox) is sandbox:  # a wrapped desktop may lack the attribute
                 await self._end(lease.epoch)
 
     async def _end(self, epoch: int) -> None:
-        found = self._held.pop(epoch, None)
+        found = self._active.pop(epoch, None)
         if found is not None:
             desktop, renewing = found
             renewing.cancel()
@@ -115,6 +119,6 @@ class RemotePool(ABC):
                 await self.delete(desktop.sandbox)
 
     async def close(self) -> None:
-        """Give all leases back. Idempotent."""
-        await asyncio.gather(*(self._end(epoch) for epoch in list(self._held)))
+        """Return all leases. Idempotent."""
+        await asyncio.gather(*(self._end(epoch) for epoch in list(self._active)))
         await self.transport.close()

@@ -1,8 +1,8 @@
-"""Requests to another machine. Invariant: a request that may act twice is sent again only when it was surely not carried out; when
-nobody can know, the error says so.
+"""HTTP client with retries, quota waiting and delivery guarantees, for every remote desktop.
 
-Reads, and requests that carry an id which the other side remembers, are repeatable. A refusal for want of room (`capacity`) wait_for_quota
-the request at its gate, outside all deadlines and attempts.
+Invariant: a request that may act twice is repeated only if it was certainly not performed; if the outcome is unknown,
+`DeliveryUnknown` is raised. Reads, and requests with an id that the server deduplicates, are repeatable. A quota
+refusal waits at the client's gate, outside all timeouts and attempts.
 """
 
 from __future__ import annotations
@@ -24,22 +24,23 @@ from deskhand.desktop.remote.quota import QuotaGate, QuotaManager
 from deskhand.desktop.remote.quota_errors import QuotaExceeded, quota_signal_from_reply
 from deskhand.errors import ConfigError, DeliveryUnknown, InfrastructureError
 
-NOT_DELIVERED = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
+NOT_SENT_ERRORS = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
 _UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
-REMEMBERED_URLS = 256
-MOST_BYTES = 96 << 20
-"""Of a reply: a guest must not fill the memory of whoever asks it."""
+MAX_CACHED_URLS = 256
+MAX_REPLY_BYTES = 96 << 20
+"""Size limit of a reply, so that a guest cannot exhaust the client's memory."""
 httpcore2.AsyncHTTP11Connection.READ_NUM_BYTES = 1 << 20  # pyright: ignore[reportAttributeAccessIssue]
-"""Of a body at a time: by 64 KiB, which is the default, a frame comes in many turns of the event loop."""
+# Larger reads than the default of 64 KiB: a frame takes fewer turns of the event loop.
 RETRIED_STATUS = (502, 503, 504)
-"""What proxies answer while the server behind them is away. 503 is from one that did not pass the request on."""
+"""Replies of proxies whose server is unreachable. With 503 the request was not forwarded."""
 
 
-def check_base_url(address: str, what: str) -> str:
-    """`address` without a slash at its end. Raises `ConfigError` unless it is http(s)://host[:port][/path], without a key in it."""
+def check_base_url(url: str, what: str) -> str:
+    """Return `url` without a trailing slash. Raises `ConfigError` unless it is http(s)://host[:port][/path] without
+    credentials."""
     try:
-        parts = urlsplit(address)
-        fine = (
+        parts = urlsplit(url)
+        is_valid = (
             parts.scheme in ("http", "https")
             and parts.hostname
             and not parts.username
@@ -48,34 +49,34 @@ def check_base_url(address: str, what: str) -> str:
         )
         _ = parts.port
     except ValueError:
-        fine = False
-    if not fine:
-        raise ConfigError(f"{what} must be http://host:port or https://host:port, without a key in it")
-    return address.rstrip("/")
+        is_valid = False
+    if not is_valid:
+        raise ConfigError(f"{what}: expected http://host:port or https://host:port without credentials")
+    return url.rstrip("/")
 
 
 @functools.cache
-def _trust(file: str | None, folder: str | None) -> ssl.SSLContext:
-    """Whose certificates are believed, by the two variables or as the system has it. Read once: that holds up the event loop."""
+def _ssl_context(file: str | None, folder: str | None) -> ssl.SSLContext:
+    """Cached per trust store: reading one blocks the event loop."""
     return httpx2.create_ssl_context()
 
 
-async def _whole(reply: httpx2.Response, about: str) -> httpx2.Response:
-    """A reply that is read to its end. Raises `InfrastructureError` for one that is larger than anything that is asked for, and for
-    one that is packed: nobody asked for that, and a little of it may unpack to more than there is memory."""
+async def _read_reply(reply: httpx2.Response, about: str) -> httpx2.Response:
+    """Read a reply to its end. Raises `InfrastructureError` if it is too large or compressed, because it could expand
+    beyond the memory."""
     parts, size = [], 0
-    told, packing = reply.headers.get("content-length", ""), reply.headers.get("content-encoding", "identity")
+    length, encoding = reply.headers.get("content-length", ""), reply.headers.get("content-encoding", "identity")
     try:
-        if packing != "identity":
-            raise InfrastructureError(f"{about}: the reply is packed ({packing[:20]}), which was not asked for")
-        if told.isdecimal() and int(told) <= MOST_BYTES:
+        if encoding != "identity":
+            raise InfrastructureError(f"{about}: unrequested content-encoding {encoding[:20]}")
+        if length.isdecimal() and int(length) <= MAX_REPLY_BYTES:
             await reply.aread()
             return reply
         async for part in reply.aiter_bytes():
             parts.append(part)
             size += len(part)
-            if size > MOST_BYTES:
-                raise InfrastructureError(f"{about}: the reply has more than {MOST_BYTES} bytes")
+            if size > MAX_REPLY_BYTES:
+                raise InfrastructureError(f"{about}: the reply exceeds {MAX_REPLY_BYTES} bytes")
     finally:
         await reply.aclose()
     headers = {name: value for name, value in reply.headers.items() if name != "transfer-encoding"}
@@ -83,13 +84,15 @@ async def _whole(reply: httpx2.Response, about: str) -> httpx2.Response:
 
 
 class RetryingClient:
-    """Requests to `address`, which show `token`. Refused ones wait at `gate` (None: that of the address and the token in `quota`),
-    unless `wait_for_quota` is False: a machine itself has no quota, so what says so is no provider, and is asked again as one that is away.
-    `transport` is for tests."""
+    """Client for `base_url` with the bearer token `token`.
+
+    Refused requests wait at `gate` (None: the gate of URL and token in `quota`), unless `wait_for_quota` is False:
+    single machines have no quota, so their refusals are retried like outages. `transport` is for tests.
+    """
 
     def __init__(
         self,
-        address: str,
+        base_url: str,
         token: str | None = None,
         *,
         timeouts: RemoteTimeouts | None = None,
@@ -98,14 +101,14 @@ class RetryingClient:
         wait_for_quota: bool = True,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        self.address = check_base_url(address, "the address")
+        self.base_url = check_base_url(base_url, "base URL")
         self.timeouts = timeouts or RemoteTimeouts()
         self.quota = quota or QuotaManager()
         self.wait_for_quota = wait_for_quota
-        self.gate = gate or self.quota.gate(self.address, token)
+        self.gate = gate or self.quota.gate(self.base_url, token)
         self._transport = transport
         self._urls: dict[str, httpx2.URL] = {}
-        self.http = self._client()
+        self.http = self._open_http()
         self.headers = {"authorization": f"Bearer {token}"} if token else {}
 
     async def send(
@@ -119,104 +122,102 @@ class RetryingClient:
         wait_for_quota: bool = True,
         may_take_s: float = 0.0,
         headers: dict[str, str] | None = None,
-        refused: Callable[[httpx2.Response], Exception | None] | None = None,
+        to_error: Callable[[httpx2.Response], Exception | None] | None = None,
         **arguments: Any,
     ) -> httpx2.Response:
-        """The reply to a request, which is not one of `PASSING`; `refused` makes an error of it, or None.
+        """Return the reply to a request; its status is not in `RETRIED_STATUS`. `to_error` may turn a reply into an
+        exception.
 
-        Raises `DeliveryUnknown` when it acts and nobody can know whether it was carried out, else `InfrastructureError`.
+        Raises `DeliveryUnknown` if the request acts and its outcome is unknown, else `InfrastructureError`.
         """
-        about = f"{method} {self.address}{path}"
-        times, limit_s = self.timeouts, self.timeouts.step_s + may_take_s
+        about = f"{method} {self.base_url}{path}"
+        times, timeout_s = self.timeouts, self.timeouts.step_s + may_take_s
         timeout = httpx2.Timeout(times.read_s + may_take_s, connect=times.connect_s)
-        given = arguments | {"headers": self.headers | (headers or {}), "timeout": timeout}
-        delivered = (
-            False  # whether it may have been carried out, by all times that it was sent, also before it was parked
-        )
+        options = arguments | {"headers": self.headers | (headers or {}), "timeout": timeout}
+        delivered = False  # whether any attempt, also before waiting for quota, may have been performed
 
-        def failed(said: str) -> InfrastructureError:
-            return (DeliveryUnknown if acts and delivered else InfrastructureError)(f"{about}: {said}")
+        def failed(reason: str) -> InfrastructureError:
+            return (DeliveryUnknown if acts and delivered else InfrastructureError)(f"{about}: {reason}")
 
         async def attempts() -> httpx2.Response:
             nonlocal delivered
             for attempt in range(1, times.attempts + 1):
                 pause_s, last = self._pause_s(attempt), attempt == times.attempts
                 if self.http.is_closed:
-                    raise failed("the connection was closed")
+                    raise failed("the client is closed")
                 try:
-                    request = self.http.build_request(method, self._url(path), **given)
-                    reply = await _whole(await self.http.send(request, stream=True), about)
+                    request = self.http.build_request(method, self._url(path), **options)
+                    reply = await _read_reply(await self.http.send(request, stream=True), about)
                 except httpx2.TransportError as error:
-                    lost = not isinstance(error, NOT_DELIVERED)
-                    said = f"{type(error).__name__} {error}".strip()
-                    said += "; name the file of its authority in SSL_CERT_FILE" if _UNTRUSTED in said else ""
+                    was_sent = not isinstance(error, NOT_SENT_ERRORS)
+                    reason = f"{type(error).__name__} {error}".strip()
+                    reason += "; set SSL_CERT_FILE to the CA bundle" if _UNTRUSTED in reason else ""
                     cause: Exception | None = error
                 else:
-                    capacity = quota_signal_from_reply(reply, acquires=acquires, now_s=self.quota.clock.wall())
-                    if capacity is not None and (self.wait_for_quota or last):
-                        raise QuotaExceeded(capacity, about)
-                    if capacity is not None:  # nobody wait_for_quota it, and it was not carried out
-                        await asyncio.sleep(min(times.longest_pause_s, max(capacity.retry_after_s or 0.0, pause_s)))
+                    signal = quota_signal_from_reply(reply, acquires=acquires, now_s=self.quota.clock.wall())
+                    if signal is not None and (self.wait_for_quota or last):
+                        raise QuotaExceeded(signal, about)
+                    if signal is not None:  # not performed
+                        await asyncio.sleep(min(times.longest_pause_s, max(signal.retry_after_s or 0.0, pause_s)))
                         continue
                     if reply.status_code not in RETRIED_STATUS:
                         return reply
-                    lost, said, cause = reply.status_code != 503, f"{reply.status_code}", None
-                delivered = delivered or lost
-                if (lost and not repeatable) or last:
+                    was_sent, reason, cause = reply.status_code != 503, f"{reply.status_code}", None
+                delivered = delivered or was_sent
+                if (was_sent and not repeatable) or last:
                     raise failed(
-                        f"no answer in {attempt} {'attempt' if attempt == 1 else 'attempts'} ({said})"
+                        f"no reply in {attempt} {'attempt' if attempt == 1 else 'attempts'} ({reason})"
                     ) from cause
                 await asyncio.sleep(pause_s)
             raise AssertionError("the last attempt returns or raises")
 
         try:
-            async with pausable_timeout.pausable_timeout(limit_s):
+            async with pausable_timeout.pausable_timeout(timeout_s):
                 gate = self.gate.desktops if acquires else self.gate
                 reply = await (gate.run(attempts) if wait_for_quota and self.wait_for_quota else attempts())
-        except QuotaExceeded as refusal:  # nobody wait_for_quota it
+        except QuotaExceeded as error:  # without waiting for quota
             if acts and delivered:
-                raise DeliveryUnknown(str(refusal)) from refusal
+                raise DeliveryUnknown(str(error)) from error
             raise
         except TimeoutError:
             kind = DeliveryUnknown if acts else InfrastructureError
-            raise kind(f"{about}: took longer than a step may ({limit_s:g} s)") from None
-        if refused is not None and (error := refused(reply)) is not None:
+            raise kind(f"{about}: timed out after {timeout_s:g} s") from None
+        if to_error is not None and (failure := to_error(reply)) is not None:
             if acquires:
-                self.gate.desktops.released()  # nothing was taken
-            raise error
+                self.gate.desktops.released()  # nothing was acquired
+            raise failure
         return reply
 
     def _pause_s(self, attempt: int) -> float:
-        """Before the attempt after this one."""
         return min(self.timeouts.longest_pause_s, self.timeouts.pause_s * 2 ** (attempt - 1))
 
     def _url(self, path: str) -> httpx2.URL:
-        """The address of a path, read once: that takes as long as all else of a small request."""
+        """Cached: parsing a URL takes as long as the rest of a small request."""
         found = self._urls.get(path)
         if found is None:
-            if len(self._urls) >= REMEMBERED_URLS:
+            if len(self._urls) >= MAX_CACHED_URLS:
                 self._urls.clear()
-            found = self._urls[path] = httpx2.URL(self.address + path)
+            found = self._urls[path] = httpx2.URL(self.base_url + path)
         return found
 
-    async def move(self, address: str) -> None:
-        """What is asked for is at another address now."""
-        address = check_base_url(address, "the address")
-        if address != self.address:
-            old, self.address = self.http, address
+    async def move(self, base_url: str) -> None:
+        """Switch to another URL, after a reset that changed the machine's address."""
+        base_url = check_base_url(base_url, "base URL")
+        if base_url != self.base_url:
+            old, self.base_url = self.http, base_url
             self._urls.clear()
-            self.http = self._client()
+            self.http = self._open_http()
             await old.aclose()
 
-    def _client(self) -> httpx2.AsyncClient:
+    def _open_http(self) -> httpx2.AsyncClient:
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=256)
-        trust = _trust(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
-        client = httpx2.AsyncClient(base_url=self.address, transport=self._transport, limits=limits, verify=trust)
-        for name in ("accept", "accept-encoding", "connection"):  # say nothing here, and cost time in each request
+        verify = _ssl_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
+        client = httpx2.AsyncClient(base_url=self.base_url, transport=self._transport, limits=limits, verify=verify)
+        for name in ("accept", "accept-encoding", "connection"):  # no effect here, but each costs time per request
             del client.headers[name]
         return client
 
     async def close(self) -> None:
-        """Idempotent. A transport that was given is its giver's."""
+        """Close connections, unless the transport was passed in. Idempotent."""
         if self._transport is None:
             await self.http.aclose()

@@ -1,9 +1,8 @@
-"""Clusters of sandboxes behind an HTTPS gateway, whoever's they are. Invariant: a sandbox that nobody renews ends by itself, so one
-that is lost costs its `ttl_s` and no more.
+"""Protocol of sandbox providers, and its HTTP implementation.
 
-`SandboxGateway` is what Deskhand asks of a provider; `gateway.openapi.yaml` beside this file is the same over HTTP, which
-`HttpGateway` speaks and `deskhand gateway` serves. A vendor's SDK joins by an entry point of the group `deskhand.sandbox_providers`, a
-function `(endpoint, token) -> SandboxGateway` that is imported only when an endpoint `name:...` asks for it.
+`sandbox_api.openapi.yaml` describes the HTTP API, which `HttpSandboxApi` calls and `deskhand serve sandboxes` serves.
+A vendor's SDK is added by an entry point of the group `deskhand.sandbox_providers`: a function `(endpoint, token) ->
+SandboxApi`, imported only for endpoints `name:...`. A sandbox that is not renewed expires after its `ttl_s`.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ REQUEST_ID = "x-request-id"
 
 @dataclass(frozen=True)
 class GuestPort:
-    """Where a port of the guest is reached: an address, and what requests must show."""
+    """URL and token for a port of the guest."""
 
-    address: str
+    url: str
     token: str | None
 
 
@@ -42,20 +41,20 @@ class SandboxApi(LeaseTransport, Protocol):
     """A provider of sandboxes."""
 
     async def create(self, *, image: str | None, width: int, height: int, ttl_s: float, request_id: str) -> Sandbox:
-        """A sandbox, perhaps not ready yet. The same `request_id` again is the same sandbox."""
+        """Create a sandbox, possibly not ready yet. A repeated `request_id` returns the same sandbox."""
         ...
 
     async def get(self, sandbox: Sandbox) -> Sandbox:
-        """The sandbox as it is now."""
+        """Return the current state of a sandbox."""
         ...
 
     def port(self, sandbox: Sandbox, port: int) -> GuestPort:
-        """Where a port of the guest is reached."""
+        """Return how to reach a port of the guest."""
         ...
 
 
 class HttpSandboxApi(HttpTransport):
-    """Fulfills `SandboxGateway` at `endpoint`, showing `token`. Raises `ConfigError` for an endpoint that is no address."""
+    """Implements `SandboxApi` at `endpoint` with `token`. Raises `ConfigError` for an invalid URL."""
 
     root, command_path, file_path, id_header = "/v1/sandboxes", "/exec", "/files", REQUEST_ID
 
@@ -83,37 +82,37 @@ class HttpSandboxApi(HttpTransport):
 
 
 async def wait_ready(gateway: SandboxApi, sandbox: Sandbox, timeout_s: float, pause_s: float = 0.5) -> Sandbox:
-    """Raises `InfrastructureError` when it fails or is not ready in time."""
+    """Wait until the sandbox is ready. Raises `InfrastructureError` on failure or timeout."""
     try:
         async with pausable_timeout.pausable_timeout(timeout_s):
             while sandbox.state != "ready":
                 if sandbox.state in ("failed", "deleted"):
-                    raise InfrastructureError(f"sandbox {sandbox.id} is {sandbox.state}: {sandbox.message}")
+                    raise InfrastructureError(f"sandbox {sandbox.id}: {sandbox.state}: {sandbox.message}")
                 await asyncio.sleep(pause_s)
                 sandbox = await gateway.get(sandbox)
     except TimeoutError:
-        raise InfrastructureError(f"sandbox {sandbox.id} is not ready within {timeout_s:g} s") from None
+        raise InfrastructureError(f"sandbox {sandbox.id}: not ready within {timeout_s:g} s") from None
     return sandbox
 
 
 def connect_sandbox_api(
     endpoint: str, token: str | None, *, timeouts: RemoteTimeouts | None = None, quota: QuotaManager | None = None
 ) -> SandboxApi:
-    """The gateway at an `https://...` endpoint, or by the adapter that `name:...` names. Raises `ConfigError`."""
+    """Return the API at a URL, or of the provider in `name:...`. Raises `ConfigError`."""
     name, _, rest = endpoint.partition(":")
     if name in ("http", "https"):
         return HttpSandboxApi(endpoint, token, timeouts=timeouts, quota=quota)
     known = {entry.name: entry for entry in metadata.entry_points(group=ENTRY_POINTS)}
     if name not in known:
-        has = f"; adapters that are installed: {', '.join(sorted(known))}" if known else ""
-        raise ConfigError(f"the sandbox endpoint must begin with https:// or with an adapter's name and a colon{has}")
+        installed = f"; installed providers: {', '.join(sorted(known))}" if known else ""
+        raise ConfigError(f"sandbox endpoint: must start with https:// or <provider>:{installed}")
     make: Callable[[str, str | None], SandboxApi] = known[name].load()
     return make(rest, token)
 
 
 def endpoint_of(environment: Mapping[str, str] = os.environ) -> tuple[str, str | None]:
-    """Endpoint and token by `OSWORLD_SANDBOX_ENDPOINT` and `OSWORLD_SANDBOX_TOKEN`. Raises `ConfigError`."""
+    """Return endpoint and token from `OSWORLD_SANDBOX_ENDPOINT` and `OSWORLD_SANDBOX_TOKEN`. Raises `ConfigError`."""
     endpoint = environment.get(ENDPOINT, "").strip()
     if not endpoint:
-        raise ConfigError(f"{ENDPOINT} is not set; give the address of the sandbox gateway")
+        raise ConfigError(f"{ENDPOINT} is not set; set it to the URL of the sandbox gateway")
     return endpoint, environment.get(TOKEN) or None

@@ -1,7 +1,8 @@
-"""Desktops in sandboxes behind a gateway. Invariant: a sandbox belongs to one lease and is deleted at its end; while its lease goes
-on it is renewed, also while the episode is parked.
+"""Desktops in sandboxes of a provider (`sandbox_api`).
 
-The machine in a sandbox runs OSWorld's server, reached through the gateway at its port 5000. Commands and files go by the gateway.
+Opened by `desktop.factory` for the sandbox backend, or one at a time by `sandbox_desktop`. The sandbox runs OSWorld's
+server at guest port 5000; commands and files go through the sandbox API. A sandbox belongs to one lease and is
+deleted with it.
 """
 
 from __future__ import annotations
@@ -32,18 +33,20 @@ from deskhand.desktop.remote.sandbox_api import (
 
 
 class SandboxDesktop(OsworldDesktop):
-    """A sandbox's desktop. A reset after it was used takes a new sandbox."""
+    """The desktop of a sandbox. Resetting a used one creates a new sandbox."""
 
     def __init__(self, pool: SandboxPool, sandbox: Sandbox) -> None:
         self._pool, self.sandbox = pool, sandbox
         self._used = False
-        self.and_then: Callable[[], Awaitable[None]] | None = None
-        """What is to be closed after it."""
-        super().__init__(pool.client_for(sandbox), revert=self._fresh, polling=pool.polling, ready_s=pool.boot_s)
+        self.on_close: Callable[[], Awaitable[None]] | None = None
+        """Called after the desktop is closed."""
+        super().__init__(
+            pool.client_for(sandbox), reset_hook=self._renew_sandbox, polling=pool.polling, ready_s=pool.boot_s
+        )
 
-    async def _fresh(self) -> None:
+    async def _renew_sandbox(self) -> None:
         if self._used:
-            await self._pool.delete(self.sandbox)  # first, since the quota may have no room for two
+            await self._pool.delete(self.sandbox)  # first: the quota may not allow two
             self.sandbox = await self._pool.create(self._template)
             await self.client.close()
             self.client = self._pool.client_for(self.sandbox)
@@ -68,29 +71,32 @@ class SandboxDesktop(OsworldDesktop):
     ) -> CommandResult:
         self._check_open()
         self._used, self._untouched = True, None
-        return await self._pool.gateway.exec(self.sandbox, argv, timeout_s=timeout_s, env=env, cwd=cwd)
+        return await self._pool.api.exec(self.sandbox, argv, timeout_s=timeout_s, env=env, cwd=cwd)
 
     async def pull(self, path: str) -> bytes:
         self._check_open()
-        return await self._pool.gateway.read(self.sandbox, path)
+        return await self._pool.api.read(self.sandbox, path)
 
     async def push(self, path: str, data: bytes) -> None:
         self._check_open()
         self._used, self._untouched = True, None
-        await self._pool.gateway.write(self.sandbox, path, data)
+        await self._pool.api.write(self.sandbox, path, data)
 
     async def close(self) -> None:
         await super().close()
-        then, self.and_then = self.and_then, None
-        if then is not None:
-            await then()
+        on_close, self.on_close = self.on_close, None
+        if on_close is not None:
+            await on_close()
 
 
 class SandboxPool(RemotePool):
-    """Leases of the gateway at `endpoint` (None: as the environment says).
+    """Leases desktops from the sandbox API at `endpoint` (None: from the environment). Raises `ConfigError`.
 
-    `image` is what the gateway calls the machine to start; `boot_s` how long it may take; `ttl_s` how long a sandbox lives that is
-    not renewed. `gateway` takes the place of the one that the endpoint names. Raises `ConfigError`.
+    Args:
+        image: The provider's name of the machine image.
+        boot_s: Maximum time until a sandbox is ready.
+        ttl_s: Time to live of an unrenewed sandbox.
+        api: Replaces the API at `endpoint`.
     """
 
     def __init__(
@@ -105,25 +111,25 @@ class SandboxPool(RemotePool):
         timeouts: RemoteTimeouts | None = None,
         polling: ScreenPolling | None = None,
         quota: QuotaManager | None = None,
-        gateway: SandboxApi | None = None,
+        api: SandboxApi | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         if endpoint is None:
             endpoint, token = endpoint_of()
         quota = quota or QuotaManager()
-        self.gateway = gateway or connect_sandbox_api(endpoint, token, timeouts=timeouts, quota=quota)
+        self.api = api or connect_sandbox_api(endpoint, token, timeouts=timeouts, quota=quota)
         super().__init__(
-            self.gateway, quota.gate(endpoint, token), quota, template=template, timeouts=timeouts, ttl_s=ttl_s
+            self.api, quota.gate(endpoint, token), quota, template=template, timeouts=timeouts, ttl_s=ttl_s
         )
         self.timeouts, self.polling, self.boot_s = timeouts, polling, boot_s
         self._image = image
         self._http_transport = transport
 
     def client_for(self, sandbox: Sandbox) -> RetryingClient:
-        """A client to the in-VM server of a sandbox."""
-        port = self.gateway.port(sandbox, OSWORLD_PORT)
+        """Return a client for the sandbox's in-VM server."""
+        port = self.api.port(sandbox, OSWORLD_PORT)
         return RetryingClient(
-            port.address,
+            port.url,
             port.token,
             timeouts=self.timeouts,
             gate=self.gate,
@@ -132,12 +138,12 @@ class SandboxPool(RemotePool):
         )
 
     async def create(self, template: DesktopSpec) -> Sandbox:
-        """A sandbox that is ready. Waits while the gateway has none; one that does not get ready is deleted again."""
+        """Return a sandbox that is ready; one that does not become ready is deleted. Waits for quota."""
         request_id = secrets.token_hex(16)
 
         async def attempt() -> Sandbox:
             try:
-                return await self.gateway.create(
+                return await self.api.create(
                     image=self._image,
                     width=template.width,
                     height=template.height,
@@ -152,25 +158,25 @@ class SandboxPool(RemotePool):
                     raise
                 raise QuotaExceeded(capacity, "creating a sandbox") from error
 
-        created = await self._admitted(attempt)
+        created = await self._wait_for_quota(attempt)
         self._created.add(created.id)
         try:
-            return await wait_ready(self.gateway, created, self.boot_s)
+            return await wait_ready(self.api, created, self.boot_s)
         except BaseException:
             await asyncio.shield(self.delete(created))
             raise
 
-    async def _admitted(self, attempt: Callable[[], Awaitable[Sandbox]]) -> Sandbox:
-        own = getattr(self.gateway, "client", None)
-        if own is not None and own.gate is self.gate:  # it wait_for_quota by itself, at the same gate
+    async def _wait_for_quota(self, attempt: Callable[[], Awaitable[Sandbox]]) -> Sandbox:
+        client = getattr(self.api, "client", None)
+        if client is not None and client.gate is self.gate:  # it waits at the same gate itself
             return await attempt()
         return await self.gate.desktops.run(attempt)
 
-    async def _taken(self, template: DesktopSpec) -> SandboxDesktop:
+    async def _acquire(self, template: DesktopSpec) -> SandboxDesktop:
         return SandboxDesktop(self, await self.create(template))
 
     async def lease(self, template: DesktopSpec | None = None) -> Lease:
-        """A fresh desktop in the state `template` (default: the pool's), renewed while it starts."""
+        """Return a fresh desktop in the state `template` (default: the pool's). The lease is renewed while it starts."""
         wanted = template or self.template
         lease = await super().lease(wanted)
         try:
@@ -182,10 +188,10 @@ class SandboxPool(RemotePool):
 
 
 async def sandbox_desktop(endpoint: str | None = None, token: str | None = None, **settings: Any) -> SandboxDesktop:
-    """One desktop in a sandbox of its own, which ends when the desktop is closed; `settings` are those of `GatewayPool`.
+    """Return one desktop in its own sandbox, which is deleted when the desktop closes; `settings` are those of
+    `SandboxPool`.
 
-    For what has one desktop: `DesktopEnv(desktop=sandbox_desktop)` (`deskhand.integrations.desktop_env.env`) reads endpoint and token from
-    the environment.
+    Example: `DesktopEnv(desktop=sandbox_desktop)` reads endpoint and token from the environment.
     """
     pool = SandboxPool(endpoint, token, **settings)
     try:
@@ -194,5 +200,5 @@ async def sandbox_desktop(endpoint: str | None = None, token: str | None = None,
         await pool.close()
         raise
     assert isinstance(desktop, SandboxDesktop)
-    desktop.and_then = pool.close
+    desktop.on_close = pool.close
     return desktop

@@ -1,8 +1,7 @@
-"""Screens that come as pictures. Invariant: a picture that is cut short, black, of another size or no picture is a `FrameError`,
-whatever status it came with; it never becomes a frame.
+"""Decoding of screenshots that remote machines send as PNG or JPEG.
 
-Whole means to its last byte: a decoder that has all its pixels asks for no more, so one that is cut in its last checksum, or has a
-wrong one, would pass.
+Used by `osworld_desktop`. Truncated, black and wrongly sized images raise `FrameError`. The last byte counts:
+decoders stop reading when they have all pixels, so they miss a damaged end.
 """
 
 from __future__ import annotations
@@ -20,29 +19,30 @@ from deskhand.errors import FrameError
 
 _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 _JPEG_END = b"\xff\xd9"
-LARGEST_PIXELS = 8192 * 8192
-BLACK = 4
-"""A screen on which no channel is lighter than this is black."""
+MAX_PIXELS = 8192 * 8192
+BLACK_LEVEL = 4
+"""A screen without any channel value of at least this is black."""
 
 
 def decode_screenshot(data: bytes, size: tuple[int, int] | None, about: str) -> np.ndarray:
-    """`uint8[H, W, 4]` BGRX of a PNG or JPEG of `size` (width, height; None: any). Raises `FrameError`. Not for the event loop."""
+    """Return `uint8[H, W, 4]` BGRX of a PNG or JPEG of `size` (width, height; None: any). Raises `FrameError`. Not
+    for the event loop."""
     if not data.startswith((_PNG, _JPEG)):
-        raise FrameError(f"{about}: {len(data)} bytes that are no picture")
-    if not (_png_is_whole(data) if data.startswith(_PNG) else data.rstrip(b"\0").endswith(_JPEG_END)):
-        raise FrameError(f"{about}: the picture is not whole: it is cut short, or a checksum in it is wrong")
+        raise FrameError(f"{about}: {len(data)} bytes that are not an image")
+    if not (_is_complete_png(data) if data.startswith(_PNG) else data.rstrip(b"\0").endswith(_JPEG_END)):
+        raise FrameError(f"{about}: truncated image or wrong checksum")
     try:
-        with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as picture:
-            if picture.width * picture.height > LARGEST_PIXELS:
-                raise FrameError(f"{about}: a picture of {picture.width}x{picture.height} pixels")
-            picture.load()
-            rgb = np.asarray(picture.convert("RGB"))
+        with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise FrameError(f"{about}: image of {image.width}x{image.height} pixels is too large")
+            image.load()
+            rgb = np.asarray(image.convert("RGB"))
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, EOFError) as error:
-        raise FrameError(f"{about}: the picture is not whole: {error}") from None
+        raise FrameError(f"{about}: truncated image: {error}") from None
     height, width = rgb.shape[:2]
     if size is not None and (width, height) != size:
-        raise FrameError(f"{about}: a picture of {width}x{height} pixels, but the screen has {size[0]}x{size[1]}")
-    if int(rgb.max()) < BLACK:
+        raise FrameError(f"{about}: image of {width}x{height} pixels, expected {size[0]}x{size[1]}")
+    if int(rgb.max()) < BLACK_LEVEL:
         raise FrameError(f"{about}: the screen is black")
     bgrx = np.empty((height, width, 4), np.uint8)
     bgrx[:, :, :3] = rgb[:, :, ::-1]
@@ -51,8 +51,8 @@ def decode_screenshot(data: bytes, size: tuple[int, int] | None, about: str) -> 
     return bgrx
 
 
-def _png_is_whole(data: bytes) -> bool:
-    """Whether all chunks are there, to the last one, with their checksums (PNG, ISO/IEC 15948, 5.3: length, type, data, CRC-32)."""
+def _is_complete_png(data: bytes) -> bool:
+    """Return whether all chunks and their checksums are intact (PNG, ISO/IEC 15948, 5.3: length, type, data, CRC-32)."""
     at = len(_PNG)
     while at + 12 <= len(data):
         (length,) = struct.unpack_from(">I", data, at)
@@ -66,19 +66,19 @@ def _png_is_whole(data: bytes) -> bool:
 
 
 class ScreenshotDecoder:
-    """Makes frames of a desktop's pictures: numbers them and says what has changed."""
+    """Turns the screenshots of one desktop into numbered frames with their changed box."""
 
     def __init__(self) -> None:
         self._sequence = 0
         self._last: np.ndarray | None = None
         self._hash: PixelHash | None = None
 
-    def frame(self, bgrx: np.ndarray, cursor: tuple[int, int], settled_ms: float, reason: str) -> Frame:
+    def frame(self, bgrx: np.ndarray, cursor: tuple[int, int], settle_ms: float, reason: str) -> Frame:
         """Not for the event loop."""
-        words = bgrx.view(np.uint32)[:, :, 0]
-        if self._hash is None or self._last is None or self._last.shape != words.shape:
-            self._hash, self._last = PixelHash(words.shape[1], words.shape[0]), None
-        box = changed_bbox(self._last, words)
-        self._last = words
+        pixels = bgrx.view(np.uint32)[:, :, 0]
+        if self._hash is None or self._last is None or self._last.shape != pixels.shape:
+            self._hash, self._last = PixelHash(pixels.shape[1], pixels.shape[0]), None
+        box = changed_bbox(self._last, pixels)
+        self._last = pixels
         self._sequence += 1
-        return Frame(bgrx, self._sequence, self._hash(words), settled_ms, reason, box, cursor)
+        return Frame(bgrx, self._sequence, self._hash(pixels), settle_ms, reason, box, cursor)

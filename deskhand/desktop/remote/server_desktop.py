@@ -1,8 +1,10 @@
-"""Desktops of a bridge on another machine. Invariant: an action is performed once or not at all, however often its request had to
-be sent; when nobody can know which, the error says so.
+"""Desktops of a desktop server (`deskhand serve desktops`) over its native API.
 
-`BridgePool` leases, keeps its leases alive and gives them back; `BridgeDesktop` is a lease's desktop, with everything that a
-`StagedDesktop` has.
+Opened by `desktop.factory` for the server backend. `ServerPool` leases desktops and renews the leases;
+`ServerDesktop` implements `StageableDesktop`.
+
+Invariant: an action is performed once, however often its request is sent; if the outcome is unknown,
+`DeliveryUnknown` is raised.
 """
 
 from __future__ import annotations
@@ -30,9 +32,11 @@ from deskhand.errors import InfrastructureError
 __all__ = ["RemoteTimeouts", "ServerDesktop", "ServerPool"]
 
 
-class BridgeTransport(HttpTransport):
-    """Fulfills `LeaseTransport` in the bridge's own dialect; `make_client` gives a client that shows a key. Each lease has a
-    client of its own: an HTTP client looks through all its connections for each request."""
+class ServerTransport(HttpTransport):
+    """Implements `LeaseTransport` with the native API. `make_client` returns a client that sends a given key.
+
+    Each lease has its own client: an HTTP client scans all of its connections on every request.
+    """
 
     root, command_path, file_path, id_header = "/leases", "/desktop/run", "/desktop/file", frame_codec.REQUEST_HEADER
 
@@ -55,7 +59,7 @@ class BridgeTransport(HttpTransport):
 
 
 class ServerDesktop:
-    """Fulfills `StagedDesktop` by a lease of `pool`."""
+    """Implements `StageableDesktop` through a lease of `pool`."""
 
     def __init__(self, pool: ServerPool, lease: Sandbox) -> None:
         self._pool, self.sandbox = pool, lease
@@ -65,14 +69,13 @@ class ServerDesktop:
 
     @property
     def label(self) -> str:
-        return f"{self._pool.bridge.client.base_url}{self._pool.bridge.path_of(self.sandbox)}"
+        return f"{self._pool.transport.client.base_url}{self._pool.transport.path_of(self.sandbox)}"
 
     @property
-    def _transport(self) -> BridgeTransport:
-        """The way to it while it is open."""
+    def _transport(self) -> ServerTransport:
         if self._closed:
             raise InfrastructureError("the desktop is closed")
-        return self._pool.bridge
+        return self._pool.transport
 
     async def _send(self, method: str, path: str, **arguments: Any) -> httpx2.Response:
         return await self._transport.send(method, "/desktop" + path, self.sandbox, **arguments)
@@ -81,12 +84,11 @@ class ServerDesktop:
         base, copying = self._base, None
         if base is not None and base.content_hash:
             arguments["headers"] = {frame_codec.BASE_HEADER: base.content_hash}
-            copying = asyncio.get_running_loop().run_in_executor(None, base.bgrx.copy)  # while the bridge works
+            copying = asyncio.get_running_loop().run_in_executor(None, base.bgrx.copy)  # while the server works
         try:
             reply = await self._send(method, path, **arguments)
-            copy = (
-                copying.result() if copying is not None and copying.done() else None
-            )  # nobody waits for a busy thread
+            # Do not wait for a busy thread.
+            copy = copying.result() if copying is not None and copying.done() else None
         finally:
             if copying is not None:
                 copying.cancel()
@@ -99,10 +101,11 @@ class ServerDesktop:
         return frame
 
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
-        """See `Desktop.perform`; points are made pixels of the screen here, so one that is off it is refused at once."""
+        """See `Desktop.perform`. Points are converted to pixels here, so one outside the screen fails without a
+        request."""
         body = {"ops": [op_to_json(op, *self._size) for op in ops], "action_id": action_id}
-        longest_s = sum(_longest_s(op) for op in ops)
-        return await self._frame("POST", "/perform", acts=True, may_take_s=longest_s, json=body)
+        max_duration_s = sum(_max_duration_s(op) for op in ops)
+        return await self._frame("POST", "/perform", acts=True, may_take_s=max_duration_s, json=body)
 
     async def observe(self) -> Frame:
         return await self._frame("GET", "/frame")
@@ -133,8 +136,8 @@ class ServerDesktop:
 
     async def wait_window(self, match: str, *, timeout_s: float = 20.0, count: int = 1) -> list[Window]:
         body = {"match": match, "timeout_s": timeout_s, "count": count}
-        said = object_of(await self._send("POST", "/windows/wait", may_take_s=timeout_s, json=body))
-        return [Window(**window) for window in said["windows"]]
+        reply = object_of(await self._send("POST", "/windows/wait", may_take_s=timeout_s, json=body))
+        return [Window(**window) for window in reply["windows"]]
 
     async def place_window(
         self, window: Window, x: int, y: int, width: int | None = None, height: int | None = None
@@ -152,9 +155,9 @@ class ServerDesktop:
         return object_of(await self._send("GET", "/clipboard", params={"selection": selection}))["text"]
 
     async def events(self, after: int = 0) -> AsyncIterator[tuple[int, str, dict[str, Any]]]:
-        """What happens to the lease from now to its end, or all since the event of number `after`: (number, event, data).
+        """Yield the lease's events (number, event, data) after number `after` until it is released.
 
-        A connection that breaks is made again where it was. Raises `InfrastructureError` when that does not help.
+        Reconnects and resumes after connection errors. Raises `InfrastructureError` if that fails repeatedly.
         """
         failures = 0
         client, path = self._transport.client_for(self.sandbox), f"{self._transport.path_of(self.sandbox)}/events"
@@ -168,10 +171,10 @@ class ServerDesktop:
                         await reply.aread()
                         raise frame_codec.error_from_reply(object_of(reply), reply.status_code, f"GET {path}")
                     failures = 0
-                    async for told in httpx2.EventSource(reply):
-                        after, data = int(told.id), json.loads(told.data)
-                        yield after, told.event, data
-                        if told.event == "over":
+                    async for event in httpx2.EventSource(reply):
+                        after, data = int(event.id), json.loads(event.data)
+                        yield after, event.event, data
+                        if event.event == "released":
                             return
             except httpx2.TransportError as error:
                 failures += 1
@@ -180,22 +183,23 @@ class ServerDesktop:
             await asyncio.sleep(min(times.longest_pause_s, times.pause_s * 2**failures))
 
     async def close(self) -> None:
-        """Give the lease back; a bridge that cannot be reached ends it when it has been idle. Idempotent."""
+        """Release the lease; it expires if the server cannot be reached. Idempotent."""
         self._closed = True
         await self._pool.delete(self.sandbox)
 
 
 class ServerPool(RemotePool):
-    """Leases of the bridge at `address`. Raises `ConfigError` for an address that is none.
+    """Leases desktops from the server at `base_url`. Raises `ConfigError` for an invalid URL.
 
-    `transport` is for tests; `wait_s` is how long the bridge is asked to wait for a free desktop at a time, `quota` where those wait
-    that it has none for.
+    Args:
+        wait_s: How long the server waits for a free desktop per request.
+        transport: HTTP transport for tests.
     """
 
     def __init__(
         self,
-        address: str,
-        key: str | None = None,
+        base_url: str,
+        api_key: str | None = None,
         *,
         template: DesktopSpec | None = None,
         timeouts: RemoteTimeouts | None = None,
@@ -204,7 +208,7 @@ class ServerPool(RemotePool):
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
         client = RetryingClient(
-            check_base_url(address, "the bridge's address"), key, timeouts=timeouts, quota=quota, transport=transport
+            check_base_url(base_url, "desktop server"), api_key, timeouts=timeouts, quota=quota, transport=transport
         )
 
         def client_with_key(key: str) -> RetryingClient:
@@ -212,19 +216,19 @@ class ServerPool(RemotePool):
                 client.base_url, key, timeouts=timeouts, quota=client.quota, gate=client.gate, transport=transport
             )
 
-        self.bridge = BridgeTransport(client, client_with_key)
+        self.transport = ServerTransport(client, client_with_key)
         self._wait_s = wait_s
-        super().__init__(self.bridge, client.gate, client.quota, template=template, timeouts=timeouts)
+        super().__init__(self.transport, client.gate, client.quota, template=template, timeouts=timeouts)
 
-    async def _taken(self, template: DesktopSpec) -> ServerDesktop:
+    async def _acquire(self, template: DesktopSpec) -> ServerDesktop:
         body = {"template": asdict(template), "wait_s": self._wait_s}
-        lease = await self.bridge.acquire(body, secrets.token_hex(16), may_take_s=self._wait_s + 60)
+        lease = await self.transport.acquire(body, secrets.token_hex(16), may_take_s=self._wait_s + 60)
         self._created.add(lease.id)
         return ServerDesktop(self, lease)
 
 
-def _longest_s(op: Op) -> float:
-    """How long an op may take, at most, with the settling after it."""
+def _max_duration_s(op: Op) -> float:
+    """Return the maximum duration of an op, including settling."""
     match op:
         case Wait():
             return op.seconds

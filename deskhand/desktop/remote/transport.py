@@ -1,8 +1,9 @@
-"""What is asked of whoever lends desktops. Invariant: every request may be sent again: one that acts carries an id, by
-which the other side carries it out once.
+"""Client protocol of servers that lend desktops, and its HTTP implementation.
 
-`LeaseTransport` is the one protocol of clients; `HttpTransport` is it over HTTP, for bridges (`desktop.bridge`) and for
-sandbox gateways (`sandboxes`), which differ in their paths, their header for ids, and how a desktop is asked for.
+`LeaseTransport` is the protocol; `HttpTransport` implements it for desktop servers (`server_desktop`) and sandbox
+gateways (`sandbox_api`), which differ in paths, the request-id header and how a desktop is requested.
+
+Invariant: every request may be retried. One that acts carries an id, so that the server performs it once.
 """
 
 from __future__ import annotations
@@ -23,8 +24,11 @@ from deskhand.errors import ConfigError, InfrastructureError
 
 @dataclass(frozen=True)
 class Sandbox:
-    """A desktop that was lent. `state` is "creating", "ready", "failed" or "deleted"; `key` opens this one alone ("": there are no
-    such keys); `epoch` rises with every lease (0: nobody counts); `size` is that of its screen, where it is told."""
+    """A leased desktop. `state` is "creating", "ready", "failed" or "deleted".
+
+    `key` opens only this desktop ("" if there are no such keys). `epoch` increases with every lease (0: not counted).
+    `size` is the screen size, if the server reports it.
+    """
 
     id: str
     state: str
@@ -36,15 +40,15 @@ class Sandbox:
 
 
 class LeaseTransport(Protocol):
-    """All methods raise `InfrastructureError`; a refusal for want of room is `capacity.AtCapacity`, or any error that
-    `capacity.capacity_of_error` knows."""
+    """Methods raise `InfrastructureError`; a quota refusal is `QuotaExceeded`, or any error that
+    `quota_signal_from_error` recognizes."""
 
     async def renew(self, sandbox: Sandbox, ttl_s: float) -> None:
-        """It is still wanted for so long."""
+        """Extend the lease by `ttl_s`."""
         ...
 
     async def delete(self, sandbox: Sandbox) -> None:
-        """End it; one that is gone is no error."""
+        """End the lease; ignored if it no longer exists."""
         ...
 
     async def exec(
@@ -56,25 +60,25 @@ class LeaseTransport(Protocol):
         env: dict[str, str] | None = None,
         cwd: str | None = None,
     ) -> CommandResult:
-        """Run a command in it, once."""
+        """Run a command once."""
         ...
 
     async def read(self, sandbox: Sandbox, path: str) -> bytes:
-        """A file of it. Raises `FileNotFoundError`."""
+        """Return a file. Raises `FileNotFoundError`."""
         ...
 
     async def write(self, sandbox: Sandbox, path: str, data: bytes) -> None:
-        """Write a file, creating folders."""
+        """Write a file and create its directories."""
         ...
 
     async def close(self) -> None:
-        """Idempotent. What was lent goes on."""
+        """Close connections; leases continue. Idempotent."""
         ...
 
 
 class HttpTransport:
-    """Fulfills `LeaseTransport` over `client`: each desktop has a path below `root`, its commands and files have theirs
-    below that."""
+    """Implements `LeaseTransport` over `client`. Each desktop has a path below `root`; commands and files are below
+    that."""
 
     root: ClassVar[str]
     command_path: ClassVar[str]
@@ -88,23 +92,23 @@ class HttpTransport:
         return f"{self.root}/{quote(sandbox.id, safe='')}"
 
     def client_for(self, sandbox: Sandbox) -> RetryingClient:
-        """By which requests about a desktop go."""
+        """Return the client for requests about a desktop."""
         return self.client
 
     async def acquire(self, body: dict[str, Any], request_id: str, may_take_s: float) -> Sandbox:
-        """What is lent to a request for a desktop. Raises `ConfigError` for one that can never be fulfilled."""
+        """Request a desktop. Raises `ConfigError` if the request can never be granted."""
         reply = await self.send("POST", "", acquires=True, request_id=request_id, may_take_s=may_take_s, json=body)
         try:
             return self.sandbox_of(reply)
         except InfrastructureError:
-            self.client.gate.desktops.released()  # nobody could end it: nothing is held
+            self.client.gate.desktops.released()  # an invalid reply holds no desktop
             raise
 
     async def renew(self, sandbox: Sandbox, ttl_s: float) -> None:
         await self.send("POST", "/renew", sandbox, wait_for_quota=False, json={"ttl_s": ttl_s})
 
     async def delete(self, sandbox: Sandbox) -> None:
-        await self.send("DELETE", "", sandbox, wait_for_quota=False, gone_is_fine=True)
+        await self.send("DELETE", "", sandbox, wait_for_quota=False, ignore_missing=True)
 
     async def exec(
         self,
@@ -116,15 +120,15 @@ class HttpTransport:
         cwd: str | None = None,
     ) -> CommandResult:
         body = {"argv": argv, "timeout_s": timeout_s, "env": env, "cwd": cwd}
-        said = object_of(
+        result = object_of(
             await self.send("POST", self.command_path, sandbox, acts=True, may_take_s=timeout_s, json=body)
         )
         try:
             return CommandResult(
-                int(said["returncode"]), base64.b64decode(said["stdout"]), base64.b64decode(said["stderr"])
+                int(result["returncode"]), base64.b64decode(result["stdout"]), base64.b64decode(result["stderr"])
             )
         except (ValueError, KeyError, TypeError):
-            raise InfrastructureError(f"{self.client.base_url}: a command gave no result") from None
+            raise InfrastructureError(f"{self.client.base_url}: invalid command result") from None
 
     async def read(self, sandbox: Sandbox, path: str) -> bytes:
         return (await self.send("GET", self.file_path, sandbox, file=path, params={"path": path})).content
@@ -143,48 +147,50 @@ class HttpTransport:
         *,
         acts: bool = False,
         acquires: bool = False,
-        gone_is_fine: bool = False,
+        ignore_missing: bool = False,
         request_id: str = "",
         file: str = "",
         **arguments: Any,
     ) -> httpx2.Response:
-        """The reply to a request about a desktop, or (None) for one. Raises what the other side tells of, and
-        `DeliveryUnknown` when no answer to one that acts comes at all."""
+        """Return the reply to a request about a desktop, or for one (None).
+
+        Raises the error that the server reports, and `DeliveryUnknown` if a request that acts gets no reply.
+        """
         client = self.client if sandbox is None else self.client_for(sandbox)
         path = (self.root if sandbox is None else self.path_of(sandbox)) + path
         if acts or request_id:
             arguments["headers"] = arguments.get("headers", {}) | {self.id_header: request_id or secrets.token_hex(16)}
 
-        def refused(reply: httpx2.Response) -> Exception | None:
+        def to_error(reply: httpx2.Response) -> Exception | None:
             status = reply.status_code
-            if status < 400 or (gone_is_fine and status in (404, 410)):
+            if status < 400 or (ignore_missing and status in (404, 410)):
                 return None
-            said, about = object_of(reply), f"{method} {client.base_url}{path}"
+            body, about = object_of(reply), f"{method} {client.base_url}{path}"
             if acquires and status in (400, 401, 403):
-                return ConfigError(f"{about}: {status} {said.get('error', '')}")
-            if status == 404 and file and said.get("error") not in frame_codec.ERRORS:
+                return ConfigError(f"{about}: {status} {body.get('error', '')}")
+            if status == 404 and file and body.get("error") not in frame_codec.ERRORS:
                 return FileNotFoundError(2, "no such file", file)
-            return frame_codec.error_from_reply(said, status, about)
+            return frame_codec.error_from_reply(body, status, about)
 
         return await client.send(
-            method, path, repeatable=True, acts=acts, acquires=acquires, refused=refused, **arguments
+            method, path, repeatable=True, acts=acts, acquires=acquires, to_error=to_error, **arguments
         )
 
     def sandbox_of(self, reply: httpx2.Response, key: str = "") -> Sandbox:
-        """What a reply says was lent: a sandbox, or a bridge's lease. Raises `InfrastructureError`."""
-        said = object_of(reply)
+        """Return the sandbox or lease in a reply. Raises `InfrastructureError`."""
+        body = object_of(reply)
         try:
-            name, ttl_s = (said["lease"], said["idle_s"]) if "lease" in said else (said["id"], said["ttl_s"])
-            size = int(said.get("width", 0)), int(said.get("height", 0))
-            key, message = str(said.get("key") or key), str(said.get("message") or "")
-            state, epoch = str(said.get("state", "ready")), int(said.get("epoch", 0))
-            return Sandbox(str(name), state, float(ttl_s), key, message, epoch, size)
+            id_, ttl_s = (body["lease"], body["idle_s"]) if "lease" in body else (body["id"], body["ttl_s"])
+            size = int(body.get("width", 0)), int(body.get("height", 0))
+            key, message = str(body.get("key") or key), str(body.get("message") or "")
+            state, epoch = str(body.get("state", "ready")), int(body.get("epoch", 0))
+            return Sandbox(str(id_), state, float(ttl_s), key, message, epoch, size)
         except (ValueError, KeyError, TypeError):
-            raise InfrastructureError(f"{self.client.base_url}: the reply tells of no desktop") from None
+            raise InfrastructureError(f"{self.client.base_url}: the reply describes no desktop") from None
 
 
 def object_of(reply: httpx2.Response) -> dict[str, Any]:
-    """The JSON object of a reply; an empty one when it has none."""
+    """Return the JSON object of a reply, {} if there is none."""
     try:
         body = reply.json()
     except (ValueError, RecursionError):

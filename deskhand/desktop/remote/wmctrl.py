@@ -1,4 +1,4 @@
-"""Windows as the program wmctrl lists them. Invariant: a line that cannot be read is left out."""
+"""Parser for the window list of `wmctrl`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from deskhand.desktop.base import Window
 
 
 def windows(text: str) -> list[Window]:
-    """The lines of `wmctrl -lGx`: id, desktop, x, y, width, height, class, host, title. Windows of all desktops (-1) are panels."""
+    """Parse the output of `wmctrl -lGx`; skips invalid lines, and panels (desktop -1)."""
     found = []
     for line in text.splitlines():
         words = line.split(None, 8)

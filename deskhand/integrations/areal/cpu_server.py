@@ -1,18 +1,17 @@
-"""An inference server for AReaL without a GPU: the part of SGLang's protocol that AReaL 1.0.4 uses, around the `hf` engine.
+"""Inference server for AReaL without a GPU: the part of SGLang's protocol that AReaL 1.0.4 uses, on the `hf` engine.
 
-Invariant: what is sampled is sampled by the weights that were taken last, and its log-probs are those of the whole softmax over
-logits divided by the temperature; nothing that AReaL asks for is passed over in silence.
+Started by `launcher` for `deskhand.cpu_inference_server`, or manually: `python -m
+deskhand.integrations.areal.cpu_server CHECKPOINT --port N` (loopback only). Log-probs are those of the full softmax
+over logits divided by the temperature; unsupported parameters are rejected.
 
-| route                           | what it does |
+| route                           | effect |
 |---|---|
-| `GET /health`                   | 200 while the engine lives |
-| `POST /generate`                | samples; a run of placeholders, one or as many as the picture takes, stands for one picture |
-| `POST /pause_generation`        | ends requests in flight with "abort" and no token (AReaL asks again), holds new ones |
-| `POST /continue_generation`     | goes on |
-| `POST /update_weights_from_disk`| takes a checkpoint folder |
-| `GET /get_model_info`           | how many checkpoints were taken |
-
-`python -m deskhand.integrations.areal.cpu_server CHECKPOINT --port N` serves on this machine alone until it is ended.
+| `GET /health`                   | 200 while the engine runs |
+| `POST /generate`                | samples; a run of placeholders (one, or the image's number of tokens) stands for one image |
+| `POST /pause_generation`        | ends requests in flight with "abort" and no token (AReaL retries them), holds new ones |
+| `POST /continue_generation`     | resumes |
+| `POST /update_weights_from_disk`| loads a checkpoint directory |
+| `GET /get_model_info`           | weight version |
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from deskhand.recorder.images import ImageCache
 from deskhand.recorder.request_errors import InvalidRequestError
 from deskhand.types import Completion, ImageSpan, PreparedImage, Prompt, Sampling
 
-TAKEN = {
+SUPPORTED_PARAMS = {
     "top_p", "top_k", "max_new_tokens", "temperature", "stop_token_ids", "ignore_eos", "skip_special_tokens", "frequency_penalty",
 }  # fmt: skip
 _BEFORE = "Abort before prefill: the server was paused"
@@ -45,17 +44,17 @@ _WHOLE_VOCABULARY = 1_000_000
 
 
 class CpuInferenceServer:
-    """The protocol on one engine. `context_tokens`: what prompt and reply may have together."""
+    """The protocol on one engine. `max_model_len` limits prompt and reply together."""
 
-    def __init__(self, model: LoadedModel, context_tokens: int, max_batch: int = 16) -> None:
+    def __init__(self, model: LoadedModel, max_model_len: int, max_batch: int = 16) -> None:
         from deskhand.engines.hf import HfEngine
 
-        self.model, self.context_tokens = model, context_tokens
-        self.engine = HfEngine(model, EngineConfig(max_model_len=context_tokens, max_num_seqs=max_batch))
+        self.model, self.max_model_len = model, max_model_len
+        self.engine = HfEngine(model, EngineConfig(max_model_len=max_model_len, max_num_seqs=max_batch))
         self.images = ImageCache(model.image_processor)
         self.requests = 0
-        self._going, self._paused = asyncio.Event(), asyncio.Event()
-        self._going.set()
+        self._running, self._paused = asyncio.Event(), asyncio.Event()
+        self._running.set()
 
     def app(self) -> Starlette:
         routes = [
@@ -77,13 +76,13 @@ class CpuInferenceServer:
         )
 
     async def _pause(self, request: Request) -> Response:
-        self._going.clear()
+        self._running.clear()
         self._paused.set()
         return JSONResponse({"status": "ok", "message": "Generation paused successfully."})
 
     async def _continue(self, request: Request) -> Response:
         self._paused.clear()
-        self._going.set()
+        self._running.set()
         return JSONResponse({"status": "ok", "message": "Generation continued successfully."})
 
     async def _update(self, request: Request) -> Response:
@@ -101,8 +100,8 @@ class CpuInferenceServer:
         body = await request.json()
         self.requests += 1
         try:
-            prompt, sampling = await asyncio.to_thread(self._read, body)
-            await self._going.wait()
+            prompt, sampling = await asyncio.to_thread(self._parse, body)
+            await self._running.wait()
             done = await self._unless_paused(prompt, sampling)
         except (InvalidRequestError, RecordError, AgentError, ValueError, KeyError) as error:
             return JSONResponse({"error": {"message": f"{type(error).__name__}: {error}"}}, status_code=400)
@@ -111,7 +110,7 @@ class CpuInferenceServer:
         return JSONResponse(_reply(prompt, done))
 
     async def _unless_paused(self, prompt: Prompt, sampling: Sampling) -> Completion | None:
-        """The completion; None when a pause came first."""
+        """Return the completion, or None if a pause came first."""
         work, pause = (
             asyncio.ensure_future(self.engine.generate(prompt, sampling)),
             asyncio.ensure_future(self._paused.wait()),
@@ -124,46 +123,46 @@ class CpuInferenceServer:
                 task.cancel()
             await asyncio.gather(work, pause, return_exceptions=True)
 
-    def _read(self, body: dict[str, Any]) -> tuple[Prompt, Sampling]:
-        """Raises `ValueError` for what this server does not do."""
+    def _parse(self, body: dict[str, Any]) -> tuple[Prompt, Sampling]:
+        """Raises `ValueError` for unsupported requests."""
         params = dict(body["sampling_params"])
-        if unknown := sorted(set(params) - TAKEN):
-            raise ValueError(f"sampling parameters {unknown} are not taken")
+        if unknown := sorted(set(params) - SUPPORTED_PARAMS):
+            raise ValueError(f"unsupported sampling parameters: {unknown}")
         if params.get("frequency_penalty") or (params.get("top_k") or _WHOLE_VOCABULARY) < _WHOLE_VOCABULARY:
-            raise ValueError("frequency_penalty and top_k would make other log-probs than those that are trained")
-        pictures = [self._picture(item) for item in body.get("image_data") or ()]
-        prompt = expanded(body["input_ids"], pictures, self.model.image_token_id)
-        if len(prompt.token_ids) + params["max_new_tokens"] > self.context_tokens:
+            raise ValueError("frequency_penalty and top_k are unsupported: log-probs would differ from the trained ones")
+        images = [self._image(item) for item in body.get("image_data") or ()]
+        prompt = expand_prompt(body["input_ids"], images, self.model.image_token_id)
+        if len(prompt.token_ids) + params["max_new_tokens"] > self.max_model_len:
             raise ValueError(
-                f"{len(prompt.token_ids)} + {params['max_new_tokens']} tokens exceed {self.context_tokens}"
+                f"{len(prompt.token_ids)} + {params['max_new_tokens']} tokens exceed {self.max_model_len}"
             )
         stops = () if params.get("ignore_eos") else tuple(params.get("stop_token_ids") or ())
         temperature, top_p = float(params["temperature"]), float(params.get("top_p", 1.0))
         return prompt, Sampling(params["max_new_tokens"], temperature, top_p, stops)
 
-    def _picture(self, item: str) -> PreparedImage:
+    def _image(self, item: str) -> PreparedImage:
         return self.images.add_data_uri(item if item.startswith("data:") else f"data:image/png;base64,{item}")
 
 
-def expanded(ids: Sequence[int], pictures: Sequence[PreparedImage], image_id: int) -> Prompt:
-    """The canonical prompt. Raises `ValueError` when runs of placeholders and pictures do not agree."""
+def expand_prompt(ids: Sequence[int], images: Sequence[PreparedImage], image_id: int) -> Prompt:
+    """Return the prompt with expanded placeholders. Raises `ValueError` if placeholder runs and images do not match."""
     out: list[int] = []
     spans: list[ImageSpan] = []
-    left = iter(pictures)
-    for is_picture, run in groupby(ids, lambda token: token == image_id):
+    remaining = iter(images)
+    for is_image, run in groupby(ids, lambda token: token == image_id):
         tokens = list(run)
-        if not is_picture:
+        if not is_image:
             out.extend(tokens)
             continue
-        shown = next(left, None)
-        if shown is None or len(tokens) not in (1, shown.tokens):
-            takes = "no picture is left for it" if shown is None else f"its picture takes {shown.tokens}"
-            raise ValueError(f"a run of {len(tokens)} placeholders: {takes}")
-        spans.append(ImageSpan(len(out), shown.tokens, shown.sha256))
-        out.extend([image_id] * shown.tokens)
-    if next(left, None) is not None:
-        raise ValueError(f"{len(pictures)} pictures, {len(spans)} runs of placeholders")
-    return Prompt(tuple(out), tuple(spans), {picture.sha256: picture for picture in pictures})
+        image = next(remaining, None)
+        if image is None or len(tokens) not in (1, image.tokens):
+            expected = "no image left" if image is None else f"the image has {image.tokens} tokens"
+            raise ValueError(f"run of {len(tokens)} placeholders: {expected}")
+        spans.append(ImageSpan(len(out), image.tokens, image.sha256))
+        out.extend([image_id] * image.tokens)
+    if next(remaining, None) is not None:
+        raise ValueError(f"{len(images)} images for {len(spans)} runs of placeholders")
+    return Prompt(tuple(out), tuple(spans), {image.sha256: image for image in images})
 
 
 def _reply(prompt: Prompt, done: Completion | None) -> dict[str, Any]:
@@ -184,28 +183,27 @@ def _reply(prompt: Prompt, done: Completion | None) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The program."""
     import uvicorn
 
-    parser = argparse.ArgumentParser(description="The part of SGLang's protocol that AReaL uses, on a processor.")
+    parser = argparse.ArgumentParser(description="The part of SGLang's protocol that AReaL uses, on the CPU.")
     parser.add_argument("checkpoint")
     at = parser.add_mutually_exclusive_group(required=True)
     at.add_argument("--port", type=int, default=0)
-    at.add_argument("--fd", type=int, help="a socket that is bound already, by the program that starts this one")
+    at.add_argument("--fd", type=int, help="bound socket inherited from the parent process")
     parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--context-tokens", type=int, default=8192)
+    parser.add_argument("--max-model-len", type=int, default=8192)
     parser.add_argument("--dtype", default="float32")
-    told = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
 
     async def serve() -> None:
         serving = CpuInferenceServer(
-            await asyncio.to_thread(load, told.checkpoint, dtype=told.dtype), told.context_tokens
+            await asyncio.to_thread(load, options.checkpoint, dtype=options.dtype), options.max_model_len
         )
         server = uvicorn.Server(
-            uvicorn.Config(serving.app(), host=told.host, port=told.port, log_level="warning", lifespan="off")
+            uvicorn.Config(serving.app(), host=options.host, port=options.port, log_level="warning", lifespan="off")
         )
         try:
-            await server.serve(None if told.fd is None else [socket.socket(fileno=told.fd)])
+            await server.serve(None if options.fd is None else [socket.socket(fileno=options.fd)])
         finally:
             await serving.engine.close()
 

@@ -1,5 +1,8 @@
-"""Rows of data and the tasks that they stand for. Invariant: a row holds JSON types and says which task it is, so that any worker
-makes the same task of it."""
+"""Data rows of an AReaL experiment, and the tasks that they describe.
+
+Used by `entrypoint`, `workflow` and `agent`. A row contains JSON types only, so that every worker builds the same
+task.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,10 @@ OPENADAPT_KEYS = ("task_id", "instruction", "max_steps", "server_url", "evaluate
 
 
 def make_rows(families: Sequence[str], count: int, split: Split = "train", first: int = 0) -> list[dict[str, Any]]:
-    """`count` rows: the families in turn, each with seeds of its own from the `first` variant of the split on."""
+    """Return `count` rows that cycle through the families, each with its own seeds from variant `first` of the split
+    on."""
     if not families:
-        raise ConfigError(f"no task family is named; there are {', '.join(sorted(basics.FAMILIES))}")
+        raise ConfigError(f"deskhand.train.families: empty; available: {', '.join(sorted(basics.FAMILIES))}")
     for name in families:
         family_registry.make_task(name, 0)
     return [
@@ -30,11 +34,12 @@ def make_rows(families: Sequence[str], count: int, split: Split = "train", first
 
 
 def task_from_row(row: Mapping[str, Any]) -> Task:
-    """The task of a row with `family` and `seed`, or with the path of a task file of OSWorld: `osworld`, or OpenAdapt's
-    `task_config_path`.
+    """Return the task of a row with `family` and `seed`, or with the path of an OSWorld task file: `osworld`, or
+    OpenAdapt's `task_config_path`.
 
-    Further keys of a row with a path: `width`, `height`, `max_steps` and `instruction`. Desktops are leased, so an OpenAdapt row's
-    `server_url` and `evaluate_url` are not asked. Raises `ConfigError` for another row, and for a task that cannot be judged here.
+    Optional keys with a path: `width`, `height`, `max_steps` and `instruction`. OpenAdapt's `server_url` and
+    `evaluate_url` are ignored, since desktops are leased. Raises `ConfigError` for other rows and for tasks that
+    cannot be scored here.
     """
     if path := row.get("osworld") or row.get("task_config_path"):
         from deskhand.osworld.task import MAX_STEPS, SCREEN, load_task
@@ -45,42 +50,39 @@ def task_from_row(row: Mapping[str, Any]) -> Task:
     try:
         return family_registry.make_task(str(row["family"]), int(row["seed"]))
     except KeyError as error:
-        raise ConfigError(f"a row of data without {error}; it has {', '.join(map(str, row))}") from None
+        raise ConfigError(f"data row: missing key {error}; it has {', '.join(map(str, row))}") from None
 
 
 def task_for(settings: WorkflowSettings, row: Mapping[str, Any]) -> Task:
-    """The task of a row under these settings; a model that is shown words is told of the accessibility tree."""
+    """Return the task of a row; enables the accessibility tree if the agent observes text."""
     task = import_by_path(settings.tasks)(row)
-    return task if settings.sees else replace(task, accessibility=True)
+    return task if settings.uses_images else replace(task, accessibility=True)
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSON or JSON-lines file. Raises `ConfigError` with the file and what is wrong with it."""
+    """Return the rows of a JSON or JSON-lines file. Raises `ConfigError`."""
     try:
         text = path.read_text(encoding="utf-8")
         lines = [line for line in text.splitlines() if line.strip()]
         found = json.loads(text) if text.lstrip().startswith("[") else [json.loads(line) for line in lines]
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read as JSON or JSON lines: {error}") from None
+        raise ConfigError(f"{path}: not valid JSON or JSON lines: {error}") from None
     for number, row in enumerate(found, 1):
         if not isinstance(row, dict):
-            raise ConfigError(f"{path}: row {number} is a {type(row).__name__}; a row is an object")
+            raise ConfigError(f"{path}: row {number}: expected an object, got {type(row).__name__}")
     return found
 
 
 def read_openadapt_rows(path: Path) -> list[dict[str, Any]]:
-    """Rows of a JSON or JSON-lines file in which each object has `task_id` and what else of `OPENADAPT_KEYS` it needs.
-
-    Raises `ConfigError` with file and row for a row that names no task and for keys that are not known.
-    """
+    """Return rows with `task_id` and other keys of `OPENADAPT_KEYS`. Raises `ConfigError` with file and row."""
     found = read_rows(path)
     for number, row in enumerate(found, 1):
         if not row.get("task_id"):
-            raise ConfigError(f"{path}: row {number} has no task_id")
+            raise ConfigError(f"{path}: row {number}: missing task_id")
         if unknown := sorted(set(row) - set(OPENADAPT_KEYS)):
             raise ConfigError(
-                f"{path}: row {number} has unknown keys: {', '.join(unknown)}; known: {', '.join(OPENADAPT_KEYS)}"
+                f"{path}: row {number}: unknown keys: {', '.join(unknown)}; known: {', '.join(OPENADAPT_KEYS)}"
             )
         if not isinstance(row.get("max_steps", 1), int) or row.get("max_steps", 1) < 1:
-            raise ConfigError(f"{path}: row {number}: max_steps is {row['max_steps']!r}; give a number of steps")
+            raise ConfigError(f"{path}: row {number}: max_steps must be a positive integer, got {row['max_steps']!r}")
     return found

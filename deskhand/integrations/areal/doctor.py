@@ -1,7 +1,7 @@
-"""What AReaL needs on this machine: `deskhand areal doctor [--fix]`. Invariant: looking changes nothing; mending is the same
-however often it is done, and touches nothing but AReaL's own environment.
+"""Checks and fixes of AReaL's environment: `deskhand areal doctor [--fix]`.
 
-Findings and their lines are those of `deskhand.doctor.check_machine`.
+Results are those of `doctor.check_machine`. Checks change nothing; fixes are idempotent and only touch AReaL's
+environment.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from deskhand.integrations.areal.installed_areal import SUPPORTED
 from deskhand.integrations.areal.launcher import areal_python, worker_environment
 from deskhand.integrations.areal.patches.worker_launch import FORK_READY_S
 
-LOOK_S = 180
+PROBE_TIMEOUT_S = 180
 SHIM = '''"""pydrive2 under the name that OSWorld imports. `deskhand areal doctor --fix` wrote it."""
 
 import sys
@@ -29,12 +29,12 @@ for _name in ("auth", "drive", "files"):
     globals()[_name] = sys.modules[f"{__name__}.{_name}"] = import_module(f"pydrive2.{_name}")
 '''
 COMPILERS = (("g++", "gcc"), ("c++", "cc"))
-VERSIONS = (12, 13, 11, 14, 10, 15)
-"""Of GCC, those that CUDA's compiler takes first: it is stopped by one that is newer than itself."""
+GCC_VERSIONS = (12, 13, 11, 14, 10, 15)
+"""Preferred GCC versions: CUDA's compiler rejects a GCC newer than itself."""
 
 
 def check_areal(environment: Mapping[str, str] | None = None) -> list[ProbeResult]:
-    """All findings about AReaL. Starts its Python once, which takes some seconds."""
+    """Return all results. Starts AReaL's Python once, which takes some seconds."""
     environment = os.environ if environment is None else environment
     try:
         python = areal_python(environment)
@@ -47,77 +47,77 @@ def check_areal(environment: Mapping[str, str] | None = None) -> list[ProbeResul
             capture_output=True,
             text=True,
             env=worker_environment(python, environment),
-            timeout=LOOK_S,
+            timeout=PROBE_TIMEOUT_S,
             check=True,
         )
-        said = json.loads(done.stdout.splitlines()[-1])
+        probe = json.loads(done.stdout.splitlines()[-1])
     except (subprocess.SubprocessError, OSError, ValueError, IndexError) as error:
-        return [ProbeResult("environment", False, f"{python} cannot be asked: {error}", "scripts/environment areal")]
-    return list(_findings(said, python, environment))
+        return [ProbeResult("environment", False, f"{python}: probe failed: {error}", "scripts/environment areal")]
+    return list(_findings(probe, python, environment))
 
 
-def _findings(said: dict, python: Path, environment: Mapping[str, str]) -> Iterator[ProbeResult]:
+def _findings(probe: dict, python: Path, environment: Mapping[str, str]) -> Iterator[ProbeResult]:
     yield ProbeResult(
-        "areal", said["areal"] in SUPPORTED, f"{said['areal']} in {python}", f"install one of {', '.join(SUPPORTED)}"
+        "areal", probe["areal"] in SUPPORTED, f"{probe['areal']} in {python}", f"install one of {', '.join(SUPPORTED)}"
     )
     older = "pip install litellm==1.83.7 there: later ones lack a module that AReaL's proxy imports"
-    yield ProbeResult("proxy", not said["proxy"], said["proxy"] or f"litellm {said['litellm']}", older)
-    slow = said["import_s"] > FORK_READY_S / 10
-    mend = "put the environment on a local disk; AReaL waits for a forked worker's imports"
-    yield ProbeResult("imports", not slow, f"{said['import_s']:.0f} s", mend, needed=False)
-    first = said["python3"] is not None and Path(said["python3"]).parent == python.parent
+    yield ProbeResult("proxy", not probe["proxy"], probe["proxy"] or f"litellm {probe['litellm']}", older)
+    slow = probe["import_s"] > FORK_READY_S / 10
+    hint = "put the environment on a local disk; AReaL waits for a forked worker's imports"
+    yield ProbeResult("imports", not slow, f"{probe['import_s']:.0f} s", hint, needed=False)
+    first = probe["python3"] is not None and Path(probe["python3"]).parent == python.parent
     yield ProbeResult(
         "path",
         first,
-        f"python3 is {said['python3']}",
+        f"python3 is {probe['python3']}",
         "deskhand train --trainer areal puts it first; nothing to do",
         needed=False,
     )
-    yield _pydrive(said)
-    yield from _gpu(said, python, environment)
+    yield _pydrive(probe)
+    yield from _gpu(probe, python, environment)
 
 
-def _pydrive(said: dict) -> ProbeResult:
-    """OSWorld's evaluators import pydrive; its successor pydrive2 is what can be installed today."""
-    if said["desktop-env"] is None:
-        return ProbeResult("pydrive", True, "OSWorld's own evaluators are not in this environment", needed=False)
-    shim = _packages(Path(said["executable"])) / "pydrive" / "__init__.py"
-    if said["pydrive"] is not None or (said["pydrive2"] is not None and shim.is_file()):
-        return ProbeResult("pydrive", True, "it can be imported", needed=False)
-    if said["pydrive2"] is None:
+def _pydrive(probe: dict) -> ProbeResult:
+    """OSWorld's evaluators import pydrive; only its successor pydrive2 can still be installed."""
+    if probe["desktop-env"] is None:
+        return ProbeResult("pydrive", True, "not needed: OSWorld's evaluators are not installed here", needed=False)
+    shim = _packages(Path(probe["executable"])) / "pydrive" / "__init__.py"
+    if probe["pydrive"] is not None or (probe["pydrive2"] is not None and shim.is_file()):
+        return ProbeResult("pydrive", True, "importable", needed=False)
+    if probe["pydrive2"] is None:
         return ProbeResult(
-            "pydrive", False, "neither it nor pydrive2 is there", "pip install pydrive2 there, then --fix", False
+            "pydrive", False, "neither pydrive nor pydrive2 is installed", "pip install pydrive2 there, then --fix", False
         )
-    return ProbeResult("pydrive", False, "it is not there, pydrive2 is", "deskhand areal doctor --fix", False)
+    return ProbeResult("pydrive", False, "missing; pydrive2 is installed", "deskhand areal doctor --fix", False)
 
 
 def _packages(python: Path) -> Path:
-    """site-packages of the environment of that Python."""
+    """Return the environment's site-packages."""
     return next((python.parents[1] / "lib").glob("python3.*")) / "site-packages"
 
 
-def _gpu(said: dict, python: Path, environment: Mapping[str, str]) -> Iterator[ProbeResult]:
-    if not said["gpus"]:
-        yield ProbeResult("gpu", True, "none: experiments with deskhand.processor_server only", needed=False)
+def _gpu(probe: dict, python: Path, environment: Mapping[str, str]) -> Iterator[ProbeResult]:
+    if not probe["gpus"]:
+        yield ProbeResult("gpu", True, "none: only experiments with deskhand.cpu_inference_server", needed=False)
         return
     yield ProbeResult(
-        "gpu", said["gpus"] > 1, f"{said['gpus']}", "AReaL samples on one and trains on another", needed=False
+        "gpu", probe["gpus"] > 1, f"{probe['gpus']}", "AReaL needs one for sampling and one for training", needed=False
     )
-    yield ProbeResult("sglang", said["sglang"] is not None, str(said["sglang"]), "pip install 'areal[cuda]' there")
+    yield ProbeResult("sglang", probe["sglang"] is not None, str(probe["sglang"]), "pip install 'areal[cuda]' there")
     yield ProbeResult(
-        "flash-attn", said["flash-attn"] is not None, str(said["flash-attn"]), "pip install flash-attn there"
+        "flash-attn", probe["flash-attn"] is not None, str(probe["flash-attn"]), "pip install flash-attn there"
     )
     compiler, named = _compiler(python, environment), environment.get("CXX")
-    mend = "deskhand areal doctor --fix, or install g++-12, for SGLang's kernels"
-    yield ProbeResult("c++20", compiler is not None, compiler or "the compiler on PATH does not take it", mend)
+    hint = "deskhand areal doctor --fix, or install g++-12, for SGLang's kernels"
+    yield ProbeResult("c++20", compiler is not None, compiler or "the compiler on PATH does not support it", hint)
     if named:
         yield ProbeResult(
-            "CXX", _compiles_cpp20(named), named, "it does not take C++20 and SGLang asks it first: unset CXX"
+            "CXX", _compiles_cpp20(named), named, "no C++20 support, and SGLang prefers it: unset CXX"
         )
 
 
 def _compiler(python: Path, environment: Mapping[str, str]) -> str | None:
-    """The compiler that a worker has on its PATH, where nvcc looks, if it takes C++20."""
+    """Return the compiler that nvcc finds on a worker's PATH if it supports C++20."""
     path = worker_environment(python, environment)["PATH"]
     found = next((each for each in (shutil.which(name, path=path) for name, _ in COMPILERS) if each), None)
     return found if found and _compiles_cpp20(found) else None
@@ -136,7 +136,7 @@ def _compiles_cpp20(compiler: str) -> bool:
 
 
 def install_fixes(root: Path, environment: Mapping[str, str] | None = None) -> list[str]:
-    """Mend what can be mended; returns what was done, which is nothing the second time. `root`: a checkout with scripts/."""
+    """Apply the available fixes and return what was done, nothing the second time. `root`: a checkout with scripts/."""
     environment = os.environ if environment is None else environment
     done: list[str] = []
     try:
@@ -145,35 +145,35 @@ def install_fixes(root: Path, environment: Mapping[str, str] | None = None) -> l
         script = root / "scripts" / "environment"
         if not script.is_file():
             raise ConfigError(
-                f"{script} is not there; run scripts/environment areal in a checkout of Deskhand"
+                f"{script}: not found; run scripts/environment areal in a checkout of Deskhand"
             ) from None
         subprocess.run(["bash", str(script), "areal"], check=True, env=dict(environment), stdin=subprocess.DEVNULL)
-        done.append("made the environment of AReaL")
+        done.append("created AReaL's environment")
         python = areal_python(environment)
-    done += _mend_pydrive(_packages(python))
+    done += _fix_pydrive(_packages(python))
     if (_packages(python) / "sglang").is_dir():
-        done += _mend_compiler(python, environment)
+        done += _fix_compiler(python, environment)
     return done
 
 
-def _mend_pydrive(packages: Path) -> Iterator[str]:
-    """Let pydrive2 answer to the name pydrive, where it is and pydrive is not."""
+def _fix_pydrive(packages: Path) -> Iterator[str]:
+    """Provide pydrive2 under the name pydrive, if only the former is installed."""
     shim = packages / "pydrive" / "__init__.py"
     there = shim.read_text(encoding="utf-8") if shim.is_file() else None
     if not (packages / "pydrive2").is_dir() or there == SHIM or any(packages.glob("[pP]y[dD]rive-*.dist-info")):
         return
     shim.parent.mkdir(exist_ok=True)
     shim.write_text(SHIM, encoding="utf-8")
-    yield f"pydrive2 answers to the name pydrive in {packages}"
+    yield f"linked pydrive to pydrive2 in {packages}"
 
 
-def _mend_compiler(python: Path, environment: Mapping[str, str]) -> Iterator[str]:
-    """Put a compiler that takes C++20 under the usual names into the environment's own programs, which come first in a worker's
-    PATH. What is there and is no link stays."""
+def _fix_compiler(python: Path, environment: Mapping[str, str]) -> Iterator[str]:
+    """Link a C++20 compiler into the environment's bin directory, which comes first on a worker's PATH; regular files
+    stay."""
     if _compiler(python, environment) is not None:
         return
     path = environment.get("PATH", os.defpath)
-    for version in VERSIONS:
+    for version in GCC_VERSIONS:
         plus, plain = (shutil.which(f"{name}-{version}", path=path) for name in COMPILERS[0])
         if plus and plain and _compiles_cpp20(plus):
             break
@@ -184,9 +184,9 @@ def _mend_compiler(python: Path, environment: Mapping[str, str]) -> Iterator[str
     }
     if taken := [str(link) for link in links if link.exists() and not link.is_symlink()]:
         raise ConfigError(
-            f"{taken[0]} is a compiler of this environment's own and does not take C++20; remove or renew it"
+            f"{taken[0]}: compiler without C++20 support; remove or update it"
         )
     for link, target in links.items():
         link.unlink(missing_ok=True)
         link.symlink_to(target)
-    yield f"{plus} answers to the names of compilers in {python.parent}"
+    yield f"linked {plus} as compiler in {python.parent}"

@@ -1,10 +1,9 @@
-"""AReaL's inference engine as an engine of ours. Invariant: ids in, ids out, versions as AReaL stamped them; what AReaL cannot be
-told (banned ids, seeds, grammars) is not silently assumed.
+"""AReaL's inference engine as a Deskhand `Engine`.
 
-A request carries the expanded ids and one picture per span, as AReaL's own vision workflow sends them. AReaL cannot ask its server
-to leave ids out, so the log-probs are of the whole vocabulary, as AReaL's trainer computes them, and a sampled picture id is
-noticed by the recorder, which stops that sample. AReaL does not hand on which ids were served: `served_ids` are those that it
-says it sent. Requests that are interrupted by new weights go on inside of AReaL, each token with its version.
+Used by `workflow`. A request sends expanded ids and one image per span, like AReaL's own vision workflow. AReaL
+cannot exclude token ids, so log-probs cover the whole vocabulary, as in AReaL's trainer; the recorder rejects samples
+with image ids. `served_ids` are those that AReaL reports as sent. Requests interrupted by a weight update continue
+inside AReaL, with a version per token.
 """
 
 from __future__ import annotations
@@ -22,26 +21,26 @@ _FINISH: dict[str, FinishReason] = {"stop": "stop", "tool_calls": "stop", "lengt
 
 
 class ArealEngine:
-    """`engines.base.Engine` over `InferenceEngine.agenerate`, for as long as AReaL runs an episode.
+    """`Engine` on `InferenceEngine.agenerate`, valid while AReaL runs an episode.
 
-    `context_tokens`: what prompt and reply may have together. `pictures` turns recorded pixels into what is sent. Weights are
-    AReaL's business: `publish`, `pause` and `resume` are not for callers here.
+    `max_model_len` limits prompt and reply together; `encoder` encodes recorded images. Weight updates are up to
+    AReaL: `update_weights`, `pause` and `resume` raise.
     """
 
     features: frozenset[Feature] = frozenset()
 
-    def __init__(self, engine: Any, pictures: ImageEncoder, context_tokens: int) -> None:
-        self._engine, self._pictures, self.context_tokens = engine, pictures, context_tokens
+    def __init__(self, engine: Any, encoder: ImageEncoder, max_model_len: int) -> None:
+        self._engine, self._encoder, self.max_model_len = engine, encoder, max_model_len
 
     @property
     def version(self) -> int:
         return int(self._engine.get_version())
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
-        """Sample one completion. Raises `AgentError` when the prompt leaves no room, `InfrastructureError` for whatever AReaL
-        raises."""
-        if len(prompt.token_ids) >= self.context_tokens:
-            raise AgentError(f"prompt of {len(prompt.token_ids)} tokens, the engine holds {self.context_tokens}")
+        """Sample one completion. Raises `AgentError` if the prompt is too long, `InfrastructureError` for any failure
+        of AReaL."""
+        if len(prompt.token_ids) >= self.max_model_len:
+            raise AgentError(f"prompt of {len(prompt.token_ids)} tokens, the engine's limit is {self.max_model_len}")
         request = await asyncio.to_thread(self._request, prompt, sampling)
         try:
             reply = await self._engine.agenerate(request)
@@ -60,17 +59,17 @@ class ArealEngine:
         )
 
     def _request(self, prompt: Prompt, sampling: Sampling) -> Any:
-        """In a thread: pictures are encoded."""
+        """Blocking: encodes images."""
         structures = require_areal("api.io_struct", "an episode on AReaL's engine")
         settings = require_areal("api.cli_args", "an episode on AReaL's engine")
         images = prompt.images or {}
         return structures.ModelRequest(
             input_ids=list(prompt.token_ids),
-            image_data=[self._pictures.data_uri(images[span.sha256]) for span in prompt.spans],
+            image_data=[self._encoder.data_uri(images[span.sha256]) for span in prompt.spans],
             gconfig=settings.GenerationHyperparameters(
                 n_samples=1,
                 max_new_tokens=sampling.max_tokens,
-                max_tokens=self.context_tokens,
+                max_tokens=self.max_model_len,
                 temperature=sampling.temperature or 1.0,
                 greedy=sampling.temperature == 0,
                 top_p=sampling.top_p,
@@ -89,4 +88,4 @@ class ArealEngine:
         raise ConfigError("AReaL resumes its engine itself")
 
     async def close(self) -> None:
-        """AReaL closes its engine itself."""
+        """Nothing to do: AReaL closes its engine."""

@@ -1,11 +1,12 @@
-"""Runs an experiment in AReaL's environment: `python -m deskhand.integrations.areal.entrypoint --config FILE [--profile NAME] [key=value ...]`. With
-`--play` it plays the experiment's rows on the gateway of a run in AReaL's online mode instead; `deskhand areal run-online` starts that.
+"""Runs an experiment in AReaL's environment: `python -m deskhand.integrations.areal.entrypoint --config FILE
+[--profile NAME] [key=value ...]`.
 
-Invariant: what does not add up stops the run before a worker is started (`areal.plan`).
+Started by `launcher`. With `--run-online` it runs the experiment's rows on the gateway of a run in AReaL's online
+mode. Inconsistent experiments are rejected before a worker starts (`validate_budget`).
 
-Dealt with here, in this process alone, is what of AReaL 1.0.4 would stop or mislead a run: its admin key is made anew for each run
-when the configuration leaves the well-known one, which a proxy on a network address refuses; proxies of health checks are switched
-off for addresses of this machine; ports are drawn by chance (`areal.ports`); and what `areal.mends` lists.
+It also works around problems of AReaL 1.0.4, in this process only: a random admin key replaces the default one, which
+a proxy on a network address rejects; local addresses bypass HTTP proxies; ports are random (`patches.ports`); and the
+patches of `patches.worker_launch`.
 """
 
 from __future__ import annotations
@@ -40,33 +41,33 @@ from deskhand.integrations.areal.validate_budget import (
 )
 from deskhand.integrations.areal.worker_resources import key_of, use_worker_resources
 from deskhand.integrations.areal.worker_runs import add_statistics
-from deskhand.models.load import check_checkpoint as check_checkpoint
+from deskhand.models.load import check_checkpoint
 from deskhand.models.load import load_processors
 
-_KNOWN_KEY = "areal-admin-key"
-BRIDGE_S = 10.0
-LOOKED_AT = 32
-"""Rows of data whose tasks say how large screens are."""
+_DEFAULT_ADMIN_KEY = "areal-admin-key"
+SERVER_TIMEOUT_S = 10.0
+SAMPLED_ROWS = 32
+"""Data rows whose tasks determine the screen size."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """The program. Exits with 2 and one line for what the user can mend."""
+    """Exits with 2 and one line for user errors."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        if "--play" in words:
-            words.remove("--play")
+        if "--run-online" in words:
+            words.remove("--run-online")
             with suppress(KeyboardInterrupt):
-                play(words)
+                run_online(words)
         else:
-            signal.signal(signal.SIGTERM, _ended)
+            signal.signal(signal.SIGTERM, _on_sigterm)
             run(words)
     except (ConfigError, InfrastructureError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
 
 
-def _ended(number: int, frame: Any) -> None:
-    """Let AReaL end its workers, which it does when an exception leaves its trainer."""
+def _on_sigterm(number: int, frame: Any) -> None:
+    """Raise out of AReaL's trainer, which then stops its workers."""
     signal.signal(number, signal.SIG_IGN)
     raise SystemExit(128 + number)
 
@@ -74,121 +75,124 @@ def _ended(number: int, frame: Any) -> None:
 def run(arguments: list[str]) -> None:
     """Load, check, train. Raises `ConfigError`."""
     installed_areal.version()
-    local_addresses_directly()
+    bypass_proxy_for_local_addresses()
     config = load(arguments)
     settings = WorkflowSettings.of(config.deskhand.workflow, {})
     datasets = rows_of(config)
     check(config, settings, datasets[0])
     folder = Path(config.cluster.fileroot)
-    if config.rollout.agent is not None and config.rollout.agent.admin_api_key == _KNOWN_KEY:
+    if config.rollout.agent is not None and config.rollout.agent.admin_api_key == _DEFAULT_ADMIN_KEY:
         config.rollout.agent.admin_api_key = secrets.token_urlsafe(32)
     worker_launch.apply_launcher_patches()
     ports.use_random_ports()
     trainer_class = trainer_of(config.deskhand.servers)
     if config.rollout.agent is not None and config.rollout.agent.mode == "online":
         with trainer_class(config) as trainer:
-            keep_statistics(trainer.stats_logger, folder)
+            save_statistics(trainer.stats_logger, folder)
             serve_online(trainer, config, folder)
         return
     make = import_module("datasets").Dataset.from_list
     made = [make(found) if found else None for found in datasets]
     keywords: dict[str, Any] = {"settings": settings.model_dump(mode="json")}
-    if not is_agent({"deskhand": {"kind": config.deskhand.kind}}):
+    if not is_agent({"deskhand": {"workflow_class": config.deskhand.workflow_class}}):
         keywords["gconfig"] = config.gconfig
     with trainer_class(config, train_dataset=made[0], valid_dataset=made[1]) as trainer:
-        keep_statistics(trainer.stats_logger, folder)
+        save_statistics(trainer.stats_logger, folder)
         trainer.train(
-            workflow=config.deskhand.kind,
+            workflow=config.deskhand.workflow_class,
             workflow_kwargs=keywords,
-            eval_workflow=config.deskhand.kind,
+            eval_workflow=config.deskhand.workflow_class,
             eval_workflow_kwargs=keywords,
         )
 
 
-def play(arguments: list[str]) -> None:
-    """Play an experiment's rows on the gateway of the run in its folder. Desktops stay between episodes and are given back at the
-    end, however it comes. Raises `ConfigError` and `InfrastructureError`."""
-    local_addresses_directly()
+def run_online(arguments: list[str]) -> None:
+    """Run an experiment's rows on the gateway of the run in its directory. Desktops are kept between episodes and
+    released at the end.
+
+    Raises `ConfigError` and `InfrastructureError`.
+    """
+    bypass_proxy_for_local_addresses()
     config = load(arguments)
-    agent: Any = import_by_path(config.deskhand.kind)(config.deskhand.workflow)
-    at_once = agent.settings.desktops.embedded or int(config.rollout.max_concurrent_rollouts or 1)
+    agent: Any = import_by_path(config.deskhand.workflow_class)(config.deskhand.workflow)
+    max_concurrent = agent.settings.desktops.local or int(config.rollout.max_concurrent_rollouts or 1)
     rows, gateway = rows_of(config)[0], ProxyGateway.of_run(Path(config.cluster.fileroot))
 
-    async def whole() -> online.OnlineResult:
+    async def run_all() -> online.OnlineResult:
         async with use_worker_resources(agent.settings, keep=False):
-            return await online.run_online(agent, rows, gateway, at_once=at_once)
+            return await online.run_online(agent, rows, gateway, max_concurrent=max_concurrent)
 
-    played = asyncio.run(whole())
-    mean = sum(played.rewards) / max(1, len(played.rewards))
-    print(f"{len(played.rewards)} episodes scored, {mean:.3f} on average; {len(played.unscored)} without a score")
+    result = asyncio.run(run_all())
+    mean = sum(result.rewards) / max(1, len(result.rewards))
+    print(f"episodes: {len(result.rewards)} scored, mean reward {mean:.3f}; {len(result.errors)} errored")
 
 
 def serve_online(trainer: Any, config: Any, folder: Path) -> None:
-    """Train on sessions that others play (`areal.online`); where they find the gateway is written to the run's folder."""
+    """Train on sessions run by other programs (`online`); the gateway's address is written to the run directory."""
     trainer._ensure_proxy_started()  # `train` does so too, and says the address to nobody
     gateway = ProxyGateway(str(trainer.rollout.proxy_gateway_addr), config.rollout.agent.admin_api_key)
     print(
-        f"AReaL's gateway is {gateway.address}; {gateway.keep(folder)} holds its key, for deskhand areal run-online",
+        f"AReaL's gateway: {gateway.address}; key file for deskhand areal run-online: {gateway.save(folder)}",
         flush=True,
     )
     trainer.train(workflow=None, dynamic_filter_fn="deskhand.integrations.areal.online.is_scored")
 
 
 def load(arguments: list[str]) -> Any:
-    """The experiment, by AReaL's own parser. Raises `ConfigError` for what it does not take."""
+    """Return the experiment, parsed by AReaL. Raises `ConfigError`."""
     parser = installed_areal.require_areal("api.cli_args", "an experiment")
     options = ArgumentParser(allow_abbrev=False)
     options.add_argument("--config", type=Path, required=True)
     options.add_argument("--profile")
-    told, words = options.parse_known_args(arguments)
-    path = told.config
-    overrides = profile_overrides(path, told.profile)
+    parsed, words = options.parse_known_args(arguments)
+    path = parsed.config
+    overrides = profile_overrides(path, parsed.profile)
     try:
         return parser.load_expr_config(["--config", str(path), *words, *overrides], DesktopExperiment)[0]
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(f"{path}: AReaL does not take it: {' '.join(str(error).split())[:500]}") from error
+        raise ConfigError(f"{path}: rejected by AReaL: {' '.join(str(error).split())[:500]}") from error
 
 
 def check(config: Any, settings: WorkflowSettings, data: Sequence[Mapping[str, Any]]) -> None:
-    """Raise `ConfigError` with every line that `areal.plan` has, for the tasks of the first rows of data."""
-    tasks = [task_for(settings, row) for row in data[:LOOKED_AT]]
+    """Raise `ConfigError` with every problem found, given the tasks of the first data rows."""
+    tasks = [task_for(settings, row) for row in data[:SAMPLED_ROWS]]
     if not tasks:
-        raise ConfigError("deskhand.train has no rows of data; name families or a path")
+        raise ConfigError("deskhand.train: no data rows; set families or path")
     width, height = max(((task.width, task.height) for task in tasks), key=lambda size: size[0] * size[1])
-    picture = image_cost(load_processors(settings.model)[1], width, height) if settings.sees else None
-    family = check_checkpoint(settings.model)[1] if settings.sees else None
-    found = find_config_problems(asdict(config), settings, picture, max(task.max_steps for task in tasks), family)
+    cost = image_cost(load_processors(settings.model)[1], width, height) if settings.uses_images else None
+    family = check_checkpoint(settings.model)[1] if settings.uses_images else None
+    found = find_config_problems(asdict(config), settings, cost, max(task.max_steps for task in tasks), family)
     if found:
-        raise ConfigError("the experiment does not add up: " + "; ".join(found))
+        raise ConfigError("invalid experiment: " + "; ".join(found))
     if settings.desktops.server_url is not None:
-        check_bridge(settings.desktops, desktops_needed(asdict(config), settings))
+        check_server(settings.desktops, desktops_needed(asdict(config), settings))
 
 
-def check_bridge(desktops: Desktops, needed: int) -> None:
-    """Raise `ConfigError` unless the bridge answers and lends so many desktops."""
+def check_server(desktops: Desktops, needed: int) -> None:
+    """Raise `ConfigError` unless the desktop server responds and has `needed` desktops."""
     import httpx2
 
     address, key = str(desktops.server_url), key_of(desktops)
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
-        reply = httpx2.get(f"{address.rstrip('/')}/leases", headers=headers, timeout=BRIDGE_S)
+        reply = httpx2.get(f"{address.rstrip('/')}/leases", headers=headers, timeout=SERVER_TIMEOUT_S)
         reply.raise_for_status()
         size = int(reply.json()["size"])
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, KeyError) as error:
         raise ConfigError(
-            f"deskhand.workflow.desktops.bridge {address} cannot be asked ({error}); start deskhand serve"
+            f"deskhand.workflow.desktops.server_url: {address} does not respond ({error}); run deskhand serve desktops"
         ) from None
     if size < needed:
         raise ConfigError(
-            f"the bridge {address} lends {size} desktops, rollout.max_concurrent_rollouts x deskhand.workflow.loop.group_size is "
-            f"{needed}: start it with more, or play fewer at a time"
+            f"{address}: the server has {size} desktops, rollout.max_concurrent_rollouts x "
+            f"deskhand.workflow.loop.group_size needs {needed}; start it with more"
         )
 
 
-def local_addresses_directly() -> None:
-    """Requests to this machine do not go through a proxy, here and in the workers, which inherit it."""
+def bypass_proxy_for_local_addresses() -> None:
+    """Exclude local addresses from HTTP proxies, here and in workers, which inherit the environment."""
     own = ["127.0.0.1", "localhost"]
     with suppress(OSError):
         own += sorted({str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None)})
@@ -198,7 +202,8 @@ def local_addresses_directly() -> None:
 
 
 def trainer_of(servers: Sequence[str]) -> type:
-    """AReaL's `PPOTrainer`; with `servers` (host:port), one that takes these instead of starting its own."""
+    """Return AReaL's `PPOTrainer`, or a subclass that uses the given inference servers (host:port) instead of
+    starting its own."""
     base = installed_areal.require_areal("trainer.rl_trainer", "a run").PPOTrainer
     if not servers:
         return base
@@ -209,7 +214,7 @@ def trainer_of(servers: Sequence[str]) -> type:
     class ServedTrainer(base):
         def _init_rollout(self, rollout_config: Any, is_eval: bool = False, lora_path: str | None = None) -> Any:
             if is_eval and self.config.deskhand.valid is None:
-                return None  # a worker that would have nothing to do; AReaL's trainer asks whether it is there
+                return None  # AReaL's trainer checks for it; the worker would be idle
             config = deepcopy(rollout_config)
             if is_eval:
                 config.max_head_offpolicyness = int(1e12)
@@ -226,8 +231,8 @@ def trainer_of(servers: Sequence[str]) -> type:
     return ServedTrainer
 
 
-def keep_statistics(logger: Any, folder: Path) -> None:
-    """Have what AReaL logs at the end of each step written to a file as well (`areal.journal`)."""
+def save_statistics(logger: Any, folder: Path) -> None:
+    """Also write AReaL's statistics of each step to a file (`worker_runs`)."""
     commit = logger.commit
 
     def both(epoch: int, step: int, global_step: int, data: Any) -> None:
@@ -241,12 +246,12 @@ def keep_statistics(logger: Any, folder: Path) -> None:
 def _info(structures: Any, address: str) -> Any:
     host, _, port = address.rpartition(":")
     if not port.isdecimal():
-        raise ConfigError(f"deskhand.servers: {address!r} is no host:port")
+        raise ConfigError(f"deskhand.servers: expected host:port, got {address!r}")
     return structures.LocalInfServerInfo(host=host, port=int(port), process=None)
 
 
 def rows_of(config: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Training and validation rows; no validation rows where there is no validation."""
+    """Return training and validation rows; the latter are empty without validation."""
     valid = config.deskhand.valid
     return _rows(config.deskhand.train, "train"), _rows(valid, "held_out") if valid else []
 

@@ -1,4 +1,8 @@
-"""What an environment has of what AReaL needs, as one line of JSON: `python -m deskhand.integrations.areal.environment_probe`, run by its own Python."""
+"""Reports an environment's packages for AReaL as one line of JSON: `python -m
+deskhand.integrations.areal.environment_probe`.
+
+Run by `doctor` with the environment's own Python.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +15,11 @@ from importlib import metadata
 
 PACKAGES = ("areal", "litellm", "sglang", "vllm", "flash-attn", "pydrive", "pydrive2", "desktop-env", "torch")
 PROXY = "areal.experimental.openai.proxy.proxy_rollout_server"
-"""What a forked proxy worker imports before it answers."""
+"""Module that a forked proxy worker imports before it responds."""
 
 
 def version(name: str) -> str | None:
-    """The installed version of a distribution."""
+    """Return the installed version of a distribution."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
@@ -23,7 +27,7 @@ def version(name: str) -> str | None:
 
 
 def import_error(module: str) -> str:
-    """Why a module cannot be imported; empty when it can."""
+    """Return why a module cannot be imported, "" if it can."""
     try:
         importlib.import_module(module)
     except Exception as error:  # whatever its own imports raise
@@ -32,7 +36,7 @@ def import_error(module: str) -> str:
 
 
 def gpus() -> int:
-    """GPUs that torch can use; 0 where there is no torch."""
+    """Return the number of GPUs that torch can use, 0 without torch."""
     try:
         return int(importlib.import_module("torch").cuda.device_count())
     except ImportError:
@@ -40,12 +44,11 @@ def gpus() -> int:
 
 
 def main() -> None:
-    """The program."""
-    began = time.monotonic()
-    said: dict[str, object] = {name: version(name) for name in PACKAGES}
-    said |= {"proxy": import_error(PROXY), "import_s": time.monotonic() - began, "gpus": gpus()}
-    said |= {"python3": shutil.which("python3"), "executable": sys.executable}
-    print(json.dumps(said))
+    start = time.monotonic()
+    found: dict[str, object] = {name: version(name) for name in PACKAGES}
+    found |= {"proxy": import_error(PROXY), "import_s": time.monotonic() - start, "gpus": gpus()}
+    found |= {"python3": shutil.which("python3"), "executable": sys.executable}
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""AReaL's experiment with a section of ours. Invariant: a file that loads here loads by AReaL's own `load_expr_config`, and what
-ours adds is checked by the same models as everywhere (`areal.settings`).
+"""AReaL's experiment config with a `deskhand` section.
 
-Importable without AReaL, as a module must be that AReaL's workers find a configuration's class in.
+Loaded by AReaL's own `load_expr_config`; `settings` validates the section. Importable without AReaL, because workers
+must find the class.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ except ModuleNotFoundError:
 
 @dataclass
 class DataSection:
-    """Rows of data: a file of them, or families of tasks."""
+    """Data rows: a file, or task families."""
 
     path: str | None = None
-    """JSON lines, one row each."""
+    """JSON-lines file, one row per line."""
     families: list[str] = field(default_factory=list)
     count: int = 64
     first: int = 0
-    """The first variant of each family that is taken."""
+    """First variant of each family."""
 
 
 @dataclass
 class DeskhandSection:
-    """What Deskhand is told in an experiment of AReaL."""
+    """Deskhand's settings in an AReaL experiment."""
 
     workflow: dict[str, Any] = field(default_factory=dict)
-    """`areal.settings.WorkflowSettings`."""
+    """Settings of the workflow (`WorkflowSettings`)."""
     workflow_class: str = "deskhand.integrations.areal.workflow.OSWorldWorkflow"
-    """The workflow's import path, or that of a plain agent, which AReaL then runs behind its proxy."""
+    """Import path of the workflow, or of a plain agent, which AReaL runs behind its proxy."""
     train: DataSection = field(default_factory=DataSection)
     valid: DataSection | None = None
     servers: list[str] = field(default_factory=list)
-    """host:port of inference servers that run already; none: AReaL starts its own."""
+    """host:port of running inference servers; if empty, AReaL starts its own."""
     cpu_inference_server: bool = False
-    """Whether `deskhand train` starts an inference server that needs no GPU (`areal.serving`)."""
+    """Whether `deskhand train` starts an inference server that needs no GPU (`cpu_server`)."""
 
 
 @dataclass

@@ -1,7 +1,8 @@
-"""The episodes of one task, at the same time, each on its own desktop. Invariant: whatever happens to one episode, the others go
-on; when `play_group` returns, no episode of the group acts any more and every desktop is given back.
+"""Runs the episodes of one group concurrently, each on its own desktop.
 
-An outage leaves a gap, which may be refilled; it is never a reward. What runs beyond the time of the group is cut off and unscored.
+Used by `workflow`. A failing episode does not affect the others. An outage leaves a gap, which may be retried; it is
+never a reward. When `run_group` returns, no episode is running and every desktop is released; episodes beyond the
+timeout are errored.
 """
 
 from __future__ import annotations
@@ -16,31 +17,31 @@ from deskhand.tasks.outcome import Scored
 from deskhand.tasks.task import Task
 
 RunMember = Callable[[EpisodeRequest], Awaitable[EpisodeResult]]
-"""Runs one episode; raises nothing but cancellation and `ConfigError`."""
+"""Runs one episode; raises only cancellation and `ConfigError`."""
 
 
 async def run_group(
-    name: str, task: Task, size: int, play: RunMember, *, timeout_s: float, refills: int = 0
+    name: str, task: Task, size: int, run_member: RunMember, *, timeout_s: float, max_retries: int = 0
 ) -> tuple[Group, list[EpisodeResult]]:
-    """`size` episodes of `task`; returns the group, with its scored members, and all results in the order of the members.
+    """Run `size` episodes of `task`; returns the group with its scored members, and all results in member order.
 
-    `refills` new episodes stand in for unscored ones, all members together.
+    Up to `max_retries` new episodes, in total, replace errored ones.
     """
-    group = Group(name, 0, task, size, refills)
+    group = Group(name, 0, task, size, max_retries)
     results: list[EpisodeResult] = []
 
-    async def fill() -> None:
+    async def run_slot() -> None:
         while True:
             number, group.next_member = group.next_member, group.next_member + 1
-            ticket = EpisodeRequest(f"{name}-{number}", task, name, number)
+            request = EpisodeRequest(f"{name}-{number}", task, name, number)
             group.in_flight += 1
             try:
-                result = await play(ticket)
+                result = await run_member(request)
             except asyncio.CancelledError:
-                results.append(errored_result(ticket, "cancelled", f"the group's {timeout_s:g} s were over"))
+                results.append(errored_result(request, "cancelled", f"group timeout of {timeout_s:g} s"))
                 raise
             except Exception as error:
-                result = errored_result(ticket, "infrastructure", f"{type(error).__name__}: {error}")
+                result = errored_result(request, "infrastructure", f"{type(error).__name__}: {error}")
             finally:
                 group.in_flight -= 1
             results.append(result)
@@ -48,7 +49,7 @@ async def run_group(
                 return
             group.retries_left -= 1
 
-    members = [asyncio.ensure_future(fill()) for _ in range(size)]
+    members = [asyncio.ensure_future(run_slot()) for _ in range(size)]
     try:
         await asyncio.wait(members, timeout=timeout_s)
     finally:
@@ -57,6 +58,6 @@ async def run_group(
         await asyncio.gather(*members, return_exceptions=True)
     results.sort(key=lambda result: result.member)
     group.scored = [result for result in results if isinstance(result.outcome, Scored)]
-    group.unscored = [result.episode_id for result in results if not isinstance(result.outcome, Scored)]
+    group.errored = [result.episode_id for result in results if not isinstance(result.outcome, Scored)]
     group.state = "queued" if group.has_signal else "closed"
     return group, results

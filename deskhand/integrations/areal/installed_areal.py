@@ -1,7 +1,7 @@
-"""What is asked of an installed AReaL. Invariant: importing this room needs no AReaL; what needs it says so in one line.
+"""Access to an installed AReaL, imported lazily.
 
-AReaL is imported where it is used, never when a module of ours is: importing it takes seconds and brings ray, torch and
-transformers along. `SUPPORTED` are the versions that the contract tests run against.
+Importing AReaL takes seconds and loads ray, torch and transformers, so no Deskhand module imports it at the top
+level. `SUPPORTED` are the versions that the contract tests run against.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Any
 from deskhand.errors import ConfigError
 
 SUPPORTED = ("1.0.4",)
-INSTALL_HINT = "make its environment with scripts/environment areal, or in one of your own: pip install areal==1.0.4"
+INSTALL_HINT = "run scripts/environment areal, or in your own environment: pip install areal==1.0.4"
 
 
 def is_installed() -> bool:
-    """Whether this Python finds AReaL; nothing is imported."""
+    """Return whether this Python finds AReaL, without importing it."""
     return "areal" in sys.modules or util.find_spec("areal") is not None
 
 
 def require_areal(module: str, what: str) -> ModuleType:
-    """`areal.<module>`, for `what`. Raises `ConfigError` when AReaL or something that it imports is not installed."""
+    """Return `areal.<module>`, needed for `what`. Raises `ConfigError` if it is missing."""
     if not is_installed():
-        raise ConfigError(f"{what} needs AReaL, which this Python ({sys.executable}) does not have; {INSTALL_HINT}")
+        raise ConfigError(f"{what} needs AReaL, which is not installed in {sys.executable}; {INSTALL_HINT}")
     try:
         return importlib.import_module(f"areal.{module}")
     except ImportError as error:
@@ -36,31 +36,31 @@ def require_areal(module: str, what: str) -> ModuleType:
 
 
 def version() -> str:
-    """The installed version. Raises `ConfigError` when there is none or it is one that was never tested."""
+    """Return the installed version. Raises `ConfigError` if there is none or it is untested."""
     try:
         found = metadata.version("areal")
     except metadata.PackageNotFoundError:
         raise ConfigError(f"AReaL is not installed in {sys.executable}; {INSTALL_HINT}") from None
     if found not in SUPPORTED:
-        raise ConfigError(f"AReaL {found} is installed; Deskhand is tested with {', '.join(SUPPORTED)}; {INSTALL_HINT}")
+        raise ConfigError(f"AReaL {found} is not supported; Deskhand is tested with {', '.join(SUPPORTED)}; {INSTALL_HINT}")
     return found
 
 
 def is_running() -> bool:
-    """Whether this process is one of AReaL's: only then are its workflow context and its shared clients there."""
+    """Return whether this process belongs to AReaL, so that its workflow context and shared clients exist."""
     return "areal.infra.workflow_context" in sys.modules
 
 
 def is_supported_version() -> bool:
-    """Whether AReaL runs the episode that asks: its clients then belong to this event loop and are closed with it.
+    """Return whether AReaL runs the current episode, and so owns and closes the clients of this event loop.
 
-    Agents of its subproc mode are in a process where AReaL is loaded and runs nothing.
+    Agents in AReaL's subproc mode run in a process in which AReaL is only imported.
     """
     return is_running() and require_areal("infra.workflow_context", "an episode").get().task_id is not None
 
 
 def record(**values: float) -> None:
-    """Add to AReaL's statistics of rollouts (of evaluation rollouts, in one); outside of AReaL it does nothing."""
+    """Add to AReaL's rollout (or evaluation) statistics; does nothing outside of AReaL."""
     if is_running():
         context, tracker = (
             require_areal("infra.workflow_context", "statistics"),
@@ -70,7 +70,7 @@ def record(**values: float) -> None:
 
 
 def when_loop_ends(clean_up: Callable[[], Any]) -> None:
-    """Have AReaL await `clean_up()` before it closes the running loop; outside of AReaL it is the caller's business."""
+    """Let AReaL await `clean_up()` before it closes the running loop; does nothing outside of AReaL."""
     if is_running():
         with contextlib.suppress(ConfigError):
             require_areal("infra.utils.concurrent", "clean-up").register_loop_cleanup(clean_up)

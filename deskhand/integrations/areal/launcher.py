@@ -78,7 +78,7 @@ def _told(config: Path, content: dict[str, Any], folder: Path, overrides: Sequen
         "--config",
         str(config.resolve()),
         f"cluster.fileroot={folder}",
-        f"++deskhand.workflow.journal={folder}",
+        f"++deskhand.workflow.episode_dir={folder}",
         *overrides,
     ]
     model = _said("actor.path", content, overrides)
@@ -136,10 +136,10 @@ def _processor_server(
     content: dict[str, Any], overrides: Sequence[str], model: Any, folder: Path
 ) -> Iterator[list[str]]:
     """host:port of an inference server that needs no GPU, while the run lasts; nothing when the experiment asks for none."""
-    if not _said("deskhand.processor_server", content, overrides) or _said("deskhand.servers", content, overrides):
+    if not _said("deskhand.cpu_inference_server", content, overrides) or _said("deskhand.servers", content, overrides):
         yield []
         return
-    room = _said("deskhand.workflow.engine.max_tokens", content, overrides) or 8192
+    room = _said("deskhand.workflow.engine.max_model_len", content, overrides) or 8192
     words = [sys.executable, "-m", "deskhand.integrations.areal.cpu_server", str(model), "--context-tokens", str(room)]
     with socket.socket() as bound, (folder / "server.log").open("a") as log:
         bound.bind(

@@ -50,7 +50,7 @@ class WorkflowSettings(_Part):
     """The checkpoint that is trained, for its tokenizer and its image processor; weights are not read."""
     desktops: Desktops
     agent: AgentConfig = AgentConfig()
-    tasks: str = "deskhand.integrations.areal.dataset.task_of"
+    tasks: str = "deskhand.integrations.areal.dataset.task_from_row"
     """`package.module.function` that makes a `Task` of a row of data."""
     loop: GroupConfig = GroupConfig()
     """Each episode of a group is on a desktop of its own. AReaL's own `gconfig.n_samples` stays 1."""

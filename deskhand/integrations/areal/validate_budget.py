@@ -127,7 +127,7 @@ def _workflow(experiment: Mapping[str, Any], settings: WorkflowSettings, max_ste
         yield "deskhand.workflow.algorithm gspo with ratios of tokens is GRPO; write actor.importance_sampling_level: sequence"
     if settings.algorithm == "dr_grpo" and settings.normalize_by_episode:
         yield (
-            "deskhand.workflow.weigh_episodes divides by the length of an episode, which dr_grpo is there to avoid; write false, "
+            "deskhand.workflow.normalize_by_episode divides by the length of an episode, which dr_grpo is there to avoid; write false, "
             "or algorithm: grpo"
         )
 
@@ -203,7 +203,7 @@ def _budgets(
     context = settings.engine.max_model_len
     if most is not None and context > most:
         yield (
-            f"deskhand.workflow.engine.max_tokens {context} exceeds actor.mb_spec.max_tokens_per_mb {most}: the longest row would "
+            f"deskhand.workflow.engine.max_model_len {context} exceeds actor.mb_spec.max_tokens_per_mb {most}: the longest row would "
             "fail its step; raise the latter"
         )
     if most is not None and is_agent(experiment):
@@ -215,7 +215,7 @@ def _budgets(
             )
     serves = experiment.get("sglang", {}).get("context_length")
     if serves is not None and context > serves:
-        yield f"deskhand.workflow.engine.max_tokens {context} exceeds sglang.context_length {serves}; raise the latter"
+        yield f"deskhand.workflow.engine.max_model_len {context} exceeds sglang.context_length {serves}; raise the latter"
     if picture is not None:
         shown = max_images_in_context(settings, max_steps)
         turn, head = (
@@ -226,7 +226,7 @@ def _budgets(
             fits = max(0, (context - head) // turn)
             yield (
                 f"{shown} screenshots of {picture.tokens} tokens with their replies are {head + shown * turn} tokens, "
-                f"deskhand.workflow.engine.max_tokens is {context}: show at most {fits}, or make room"
+                f"deskhand.workflow.engine.max_model_len is {context}: show at most {fits}, or make room"
             )
     timeout = experiment["rollout"].get("request_timeout")
     if timeout is not None and settings.group_timeout_s >= timeout:
@@ -246,10 +246,10 @@ def _capacity(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iter
     if desktops.local and desktops.local * replicas < needed:
         yield (
             f"{desktops.local} embedded desktops in each of {replicas} workers for {needed} episodes at a time "
-            "(rollout.max_concurrent_rollouts x deskhand.workflow.loop.group_size): raise deskhand.workflow.desktops.embedded"
+            "(rollout.max_concurrent_rollouts x deskhand.workflow.loop.group_size): raise deskhand.workflow.desktops.local"
         )
     if desktops.local and replicas > 1 and desktops.settings.memory_request_mib:
-        yield "embedded desktops belong to one worker each; for several lease from a bridge (deskhand.workflow.desktops.bridge)"
+        yield "embedded desktops belong to one worker each; for several lease from a bridge (deskhand.workflow.desktops.server_url)"
     batch = experiment.get("train_dataset", {}).get("batch_size")
     ranks = _replicas(str(experiment["actor"].get("backend", "")))
     if batch is not None and batch < ranks:
@@ -283,14 +283,14 @@ def _vision(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterat
     if not settings.sees:
         if "VL" in str(experiment["actor"].get("path", "")):
             yield (
-                f"deskhand.workflow.agent.screen words with the vision model {experiment['actor']['path']}: AReaL 1.0.4 fails on a "
+                f"deskhand.workflow.agent.observation words with the vision model {experiment['actor']['path']}: AReaL 1.0.4 fails on a "
                 "batch without pictures; name a text model"
             )
         return
     if is_agent(experiment):
         yield (
-            f"deskhand.kind {experiment['deskhand']['kind']}: AReaL 1.0.4's proxy trains rows without their pictures; write "
-            "deskhand.integrations.areal.workflow.OSWorldWorkflow, or deskhand.workflow.agent.screen: words"
+            f"deskhand.workflow_class {experiment['deskhand']['kind']}: AReaL 1.0.4's proxy trains rows without their pictures; write "
+            "deskhand.integrations.areal.workflow.OSWorldWorkflow, or deskhand.workflow.agent.observation: words"
         )
     if str(experiment["rollout"].get("backend", "")).startswith("vllm"):
         yield "rollout.backend vllm: AReaL 1.0.4's vLLM adapter writes prompts with pictures anew; write sglang"
@@ -300,7 +300,7 @@ def _vision(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterat
             f"(transformers 5.3); write python3 -m {WORKER}"
         )
     own = experiment.get("deskhand", {})
-    served = own.get("servers") or own.get("processor_server")
+    served = own.get("servers") or own.get("cpu_inference_server")
     if not served and not experiment.get("sglang", {}).get("enable_multimodal", False):
         yield "sglang.enable_multimodal is off: the server would not look at pictures; write true"
 

@@ -44,7 +44,7 @@ class Preprocessing:
 @lru_cache(maxsize=4)
 def reading(model: str, history: Any, screens_mib: int, sees: bool = True) -> Preprocessing:
     """Of the checkpoint `model`; its weights are not read. `sees`: whether it is shown pictures."""
-    tokenizer, processor = load_processors(model, sees=sees)
+    tokenizer, processor = load_processors(model, needs_images=sees)
     images = ImageCache(processor, encoded_bytes=screens_mib << 20)
     return Preprocessing(
         ChatRenderer(tokenizer, source=model, history=history), processor, images, ImageEncoder(processor)
@@ -149,5 +149,5 @@ def key_of(desktops: Desktops) -> str | None:
     """The bridge's key, from the environment. Raises `ConfigError` when the variable that is named is not set."""
     variable = desktops.api_key_env
     if variable is not None and not os.environ.get(variable):
-        raise ConfigError(f"desktops.key_variable: the environment variable {variable} is not set in this process")
+        raise ConfigError(f"desktops.api_key_env: the environment variable {variable} is not set in this process")
     return os.environ[variable] if variable is not None else None

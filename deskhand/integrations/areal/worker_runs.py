@@ -24,6 +24,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from deskhand.recipes.step_report import SCHEMA_VERSION
 from deskhand.rollout.episode_counts import EpisodeCounts
 from deskhand.rollout.episode_record import EpisodeResult, to_record
 from deskhand.rollout.groups import Group
@@ -33,10 +34,10 @@ from deskhand.tasks.outcome import Errored
 
 WORKERS, STATISTICS = "workers", "areal_metrics.jsonl"
 _TRAINER = {
-    "loss": "ppo_actor/update/actor_loss/avg",
-    "gradient_norm": "ppo_actor/update/grad_norm",
-    "entropy": "ppo_actor/update/entropy/avg",
-    "clip_fraction": "ppo_actor/update/clip_ratio/avg",
+    "train/loss": "ppo_actor/update/actor_loss/avg",
+    "train/grad_norm": "ppo_actor/update/grad_norm",
+    "train/entropy": "ppo_actor/update/entropy/avg",
+    "train/clip_frac": "ppo_actor/update/clip_ratio/avg",
 }
 """What the report shows of a step, under the names that AReaL has for it."""
 
@@ -59,9 +60,7 @@ def save_group(folder: str, group: Group, results: Sequence[EpisodeResult], bega
     with _mutex:
         run.open_group(GroupRow(group.id, len(run.groups()), group.task.family, group.task.seed, group.state))
     for result in results:
-        state = (
-            "errored" if isinstance(result.outcome, Errored) else "queued" if group.has_signal else "zero_variance"
-        )
+        state = "errored" if isinstance(result.outcome, Errored) else "queued" if group.has_signal else "zero_variance"
         row = replace(row_of(result, TRAIN, state), started_at=began)
         _put(run, row, *to_record(result))
 
@@ -90,7 +89,7 @@ def merge_worker_runs(folder: Path, about: Mapping[str, Any]) -> Path | None:
         (folder / name).unlink(missing_ok=True)
     for name in ("frames", "tensorboard"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    ledger, rows, numbers = EpisodeCounts(), list[EpisodeRow](), count()
+    counts, rows, numbers = EpisodeCounts(), list[EpisodeRow](), count()
     with Run.create(folder, about) as whole:
         for path in workers:
             with Run.open(path.parent, read_only=True) as part:
@@ -100,19 +99,19 @@ def merge_worker_runs(folder: Path, about: Mapping[str, Any]) -> Path | None:
                     if row.finished_at is not None:
                         _put(whole, row, *part.episode(row.id)[1:])
                         rows.append(row)
-                        _book(ledger, row)
+                        _count(counts, row)
                 _link_frames(part.folder / "frames", folder / "frames")
-        whole.commit(counts=ledger.to_dict(), metrics=list(_metrics(folder / STATISTICS, rows)))
+        whole.commit(counts=counts.to_dict(), metrics=list(_metrics(folder / STATISTICS, rows)))
     return folder
 
 
-def _book(ledger: EpisodeCounts, row: EpisodeRow) -> None:
-    ledger.start()
+def _count(counts: EpisodeCounts, row: EpisodeRow) -> None:
+    counts.start()
     if row.state == "errored":
-        ledger.mark_errored(row.cause or "infrastructure")
+        counts.mark_errored(row.cause or "infrastructure")
     else:
-        ledger.mark_scored()
-        ledger.mark_done(zero_variance=int(row.state == "zero_variance"))
+        counts.mark_scored()
+        counts.mark_done(zero_variance=int(row.state == "zero_variance"))
 
 
 def _link_frames(source: Path, target: Path) -> None:
@@ -140,14 +139,16 @@ def _metrics(path: Path, rows: Sequence[EpisodeRow]) -> Iterable[dict[str, Any]]
         scored = [row for row in ended if row.reward is not None]
         elapsed_s = max(line["time"] - before, 1e-9)
         yield {
+            "schema_version": SCHEMA_VERSION,
             "step": step,
             "version": step,
-            "reward": sum(row.reward or 0.0 for row in scored) / max(1, len(scored)),
-            "success": sum((row.value or 0.0) >= 1.0 for row in scored) / max(1, len(scored)),
-            "unscored_share": 1.0 - len(scored) / max(1, len(ended)) if ended else 0.0,
-            "episodes_per_minute": 60.0 * len(ended) / elapsed_s,
-            "elapsed_s": line["time"] - began,
-            "trainer": {"episodes": len(scored)} | {own: line[name] for own, name in _TRAINER.items() if name in line},
+            "reward/mean": sum(row.reward or 0.0 for row in scored) / max(1, len(scored)),
+            "reward/success_rate": sum((row.value or 0.0) >= 1.0 for row in scored) / max(1, len(scored)),
+            "episodes/errored_frac_total": 1.0 - len(scored) / max(1, len(ended)) if ended else 0.0,
+            "perf/episodes_per_minute": 60.0 * len(ended) / elapsed_s,
+            "time/elapsed": line["time"] - began,
+            "train/num_episodes": len(scored),
+            **{own: line[name] for own, name in _TRAINER.items() if name in line},
             "areal": {name: value for name, value in line.items() if name not in ("step", "time")},
         }
         before = line["time"]

@@ -202,7 +202,7 @@ class DesktopEnv:
 
 def _task_of(value: dict[str, Any]) -> OsworldTask:
     document = LocatedDocument("task_config", value, dict, [])
-    return osworld.loaded(
+    return osworld.load_document(
         Path("task_config"), document, OsworldTask, osworld_setup_steps.WINDOWS_ONLY, osworld_getters.WINDOWS_ONLY
     ).task
 

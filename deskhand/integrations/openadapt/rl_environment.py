@@ -182,7 +182,7 @@ class RLEnvironment:
 
     def outcome(self) -> Outcome:
         """What the judge says of the end state as it is now: `Scored`, or `Unscored` with its cause."""
-        judged = judge(self.task, self._desktop, milestones=self._milestones, failed=self._stopped == "fail")
+        judged = judge(self.task, self._desktop, milestones=self._milestones, declared_infeasible=self._stopped == "fail")
         return self._loop.run(judged)
 
     def evaluate(self) -> float:

@@ -1,7 +1,7 @@
-"""The in-the-box policy: a few-million-parameter Qwen3-VL. Invariant: a real `Qwen3VLForConditionalGeneration`, no layer of ours.
+"""Architecture of the bundled policy: a `Qwen3VLForConditionalGeneration` with a few million parameters.
 
-Coordinates start with a geometry: the embeddings of the number tokens (tied to the output head) and the tower's position
-table are smooth Fourier features of the place they name, so near places look alike before any training. Both are trained on.
+Used by `recipes.tiny`. The embeddings of number tokens (tied to the output head) and the tower's position table are
+initialized with smooth Fourier features of their position, so that nearby positions are similar before training.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PREPROCESSOR = {
 
 
 def build_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3VLConfig:
-    """The configuration for a tokeniser."""
+    """Return the config for a tokenizer."""
     token: Any = tokenizer.convert_tokens_to_ids
     return Qwen3VLConfig(
         text_config={
@@ -80,7 +80,7 @@ def build_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3VLConfig:
 
 
 def build_model(tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> Qwen3VLForConditionalGeneration:
-    """A freshly initialised policy, float32. The same seed gives the same weights."""
+    """Return a newly initialized policy in float32. The same seed gives the same weights."""
     torch.manual_seed(seed)
     model = Qwen3VLForConditionalGeneration(build_config(tokenizer)).float()
     with torch.no_grad():
@@ -91,7 +91,7 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> Qwen3VLFor
         grid = torch.arange(TOWER_GRID) / (TOWER_GRID - 1)
         rows, columns = torch.meshgrid(grid, grid, indexing="ij")
         half = TOWER_HIDDEN // 2
-        places = torch.cat(
+        features = torch.cat(
             [
                 fourier_features(rows.flatten(), half, seed + 1),
                 fourier_features(columns.flatten(), TOWER_HIDDEN - half, seed + 2),
@@ -99,12 +99,12 @@ def build_model(tokenizer: PreTrainedTokenizerFast, seed: int = 0) -> Qwen3VLFor
             1,
         )
         position_table = model.model.visual.pos_embed.weight
-        position_table.copy_(0.1 * places)
+        position_table.copy_(0.1 * features)
     return model
 
 
 def fourier_features(values: torch.Tensor, width: int, seed: int, bandwidth: float = 12.0) -> torch.Tensor:
-    """Random Fourier features [N, width] of values in [0, 1], zero mean and unit variance (Rahimi and Recht, 2007)."""
+    """Return random Fourier features [N, width] of values in [0, 1], standardized (Rahimi and Recht, 2007)."""
     generator = torch.Generator().manual_seed(seed)
     frequencies = torch.randn(width, generator=generator) * bandwidth
     phases = torch.rand(width, generator=generator) * 2 * math.pi
@@ -112,7 +112,7 @@ def fourier_features(values: torch.Tensor, width: int, seed: int, bandwidth: flo
 
 
 def save(folder: Path, model: Any, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Write an ordinary Hugging Face folder, with float16 weights."""
+    """Write a Hugging Face folder with float16 weights."""
     import json
 
     from safetensors.torch import save_file

@@ -1,7 +1,7 @@
-"""The in-the-box policy's tokeniser. Invariant: any text survives a round trip; a coordinate is one token.
+"""Tokenizer of the bundled policy. Used by `recipes.tiny`.
 
-A byte-level BPE trained on the sentences that the suite can say, plus ChatML's special tokens (the names that the Qwen
-families use, so that one renderer serves all), plus whole tokens for coordinates and for the fixed parts of an action.
+A byte-level BPE trained on the suite's sentences, with ChatML's special tokens under Qwen's names, and single tokens
+for coordinates and for the fixed parts of actions.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ CHAT_TEMPLATE = """{%- for message in messages %}{{- '<|im_start|>' + message['r
 
 
 def build_tokenizer(corpus: list[str], merges: int = 320) -> PreTrainedTokenizerFast:
-    """Train the tokeniser on `corpus` (order matters not; the result is deterministic)."""
+    """Train the tokenizer on `corpus`. Deterministic and independent of the order."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -1,10 +1,10 @@
 "use strict";
-// The replay. Invariant: text from the data reaches the page only as text nodes and attributes of SVG numbers, never as markup.
+// Episode replay. Invariant: text from the data reaches the page only as text nodes and numeric SVG attributes, never as markup.
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const root = document.getElementById("replay");
   const SVG = "http://www.w3.org/2000/svg";
-  const LOWEST = -4; // log-probability at which a token has the full colour
+  const LOWEST = -4; // log-probability with the full color
 
   function make(tag, attributes = {}, ...children) {
     const node = document.createElement(tag);
@@ -35,7 +35,7 @@
   });
 
   if (!data.episodes.length) {
-    root.append(make("p", { class: "note" }, "No episode is stored in this report."));
+    root.append(make("p", { class: "note" }, "This report has no episodes."));
     return;
   }
 
@@ -86,9 +86,9 @@
     list.replaceChildren(...state.shown.map((episode, index) => make(
       "li", { class: episode.outcome, role: "option", onclick: () => open(index, 0) },
       make("i", { class: "sign", title: episode.outcome }), make("b", {}, episode.instruction), make("small", {}, episode.phase),
-      make("small", { class: "said" }, `${episode.family} ${episode.seed}`),
+      make("small", { class: "task" }, `${episode.family} ${episode.seed}`),
     )));
-    if (!state.shown.length) list.append(make("p", { class: "note" }, "No episode fits."));
+    if (!state.shown.length) list.append(make("p", { class: "note" }, "No matching episodes."));
     show();
   }
 
@@ -134,7 +134,7 @@
     state.step = Math.min(state.step, all.length - 1);
     const { frame, step } = all[state.step];
     stage.replaceChildren(
-      make("p", { class: "said-to" }, episode.instruction),
+      make("p", { class: "instruction" }, episode.instruction),
       screen(episode, frame, step),
       controls(all.length),
       film(all),
@@ -151,10 +151,10 @@
     const box = make("div", { class: "screen" });
     const source = data.frames[frame];
     if (!source) {
-      box.append(make("p", {}, frame ? "This screen is not kept in the report." : "No screen was seen."));
+      box.append(make("p", {}, frame ? "This screenshot is not in the report." : "No screenshot."));
       return box;
     }
-    const image = make("img", { src: source, alt: "The screen that the model saw", draggable: "false" });
+    const image = make("img", { src: source, alt: "Screenshot shown to the model", draggable: "false" });
     const overlay = draw("svg", { preserveAspectRatio: "none" });
     const paint = () => {
       const width = image.naturalWidth, height = image.naturalHeight;
@@ -165,7 +165,7 @@
       if (episode.target && state.step === 0) {
         const [left, top, right, bottom] = episode.target;
         overlay.append(draw("rect", { class: "target", x: left, y: top, width: right - left, height: bottom - top, rx: 1.5 * unit,
-          "stroke-width": unit }, "what the first click is for"));
+          "stroke-width": unit }, "first-click target"));
       }
       for (const mark of step ? step.marks : []) overlay.append(...markShapes(mark, unit));
     };
@@ -211,14 +211,14 @@
     return make("div", { class: "controls" },
       make("button", { type: "button", title: "Step back", disabled: state.step === 0 ? "" : null, onclick: () => { stop(); go(-1); } }, "‹"),
       make("button", { type: "button", title: "Play", onclick: play }, state.timer ? "❚❚" : "▶"),
-      make("button", { type: "button", title: "Step on", disabled: last ? "" : null, onclick: () => { stop(); go(1); } }, "›"),
+      make("button", { type: "button", title: "Step forward", disabled: last ? "" : null, onclick: () => { stop(); go(1); } }, "›"),
       slider, make("span", {}, `${name} of ${chosen().steps.length}`));
   }
 
   function reply(step) {
-    const box = make("section", {}, make("h3", {}, "The model wrote"));
+    const box = make("section", {}, make("h3", {}, "Reply"));
     if (!step) {
-      box.append(make("p", { class: "note" }, "Nothing more: this is the screen at the end."));
+      box.append(make("p", { class: "note" }, "End of the episode."));
       return box;
     }
     const text = make("p", { class: "reply" });
@@ -234,7 +234,7 @@
     } else text.append(step.text);
     box.append(text);
     if (step.tokens.length) {
-      box.append(make("div", { class: "scale" }), make("div", { class: "ends" }, make("span", {}, "sure"), make("span", {}, "log-prob −4 or less")));
+      box.append(make("div", { class: "scale" }), make("div", { class: "ends" }, make("span", {}, "certain"), make("span", {}, "log-prob ≤ −4")));
     }
     if (step.error) box.append(make("p", { class: "error" }, step.error));
     return box;

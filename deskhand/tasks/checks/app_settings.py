@@ -1,5 +1,6 @@
-"""Checks of what programs keep: settings in files of keys and values, and Chromium's profile. Invariant: they are read from the
-disk by the host, so that what a program has not written yet does not count.
+"""Checks `settings` (key=value files) and `browser` (Chromium's profile).
+
+Both read files, so settings that a program has not written yet do not count.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from deskhand.tasks.checks.base import UNREADABLE, CheckModel, GuestPath, InvalidDocument, measure_file, quoted
+from deskhand.desktop.base import StageableDesktop
+from deskhand.tasks.checks.base import CheckModel, GuestPath, InvalidDocument, measure_file, quoted
 from deskhand.tasks.checks.database import query
 from deskhand.tasks.checks.files import text_of, values_equal
-from deskhand.tasks.task import CheckResult, StagedDesktopLike
+from deskhand.tasks.guest_files import read_file
+from deskhand.tasks.task import CheckResult
 
 PROFILE = ".config/chromium/Default"
 _TOP = "\0top"
@@ -23,8 +26,10 @@ _VISITED = "select url from urls"
 
 
 class SettingsCheck(CheckModel):
-    """The value of `key` in a file of `key=value` lines, with `[sections]` or without: the text `equals`, or with `absent` that
-    there is no such key. Of a key that stands there twice the last one counts."""
+    """The value of `key` in a `key=value` file, with or without `[sections]`.
+
+    `equals` is its text; `absent: true` requires that there is no such key. Of a repeated key the last one counts.
+    """
 
     path: GuestPath
     section: str | None = None
@@ -33,15 +38,15 @@ class SettingsCheck(CheckModel):
     absent: bool = False
 
     @model_validator(mode="after")
-    def _asks(self) -> SettingsCheck:
+    def _require_one(self) -> SettingsCheck:
         if (self.equals is None) != self.absent:
-            raise ValueError("give either equals or absent: true")
+            raise ValueError("set either equals or absent: true")
         return self
 
-    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
-        return await measure_file(desktop, self.path, self._look)
+    async def measure(self, desktop: StageableDesktop) -> CheckResult:
+        return await measure_file(desktop, self.path, self._find_problem)
 
-    def _look(self, data: bytes) -> str | None:
+    def _find_problem(self, data: bytes) -> str | None:
         parser = configparser.RawConfigParser(
             strict=False, delimiters=("=",), allow_no_value=True, default_section="\0none"
         )
@@ -49,28 +54,30 @@ class SettingsCheck(CheckModel):
         try:
             parser.read_string(f"[{_TOP}]\n{text_of(data)}")
         except configparser.Error as error:
-            raise InvalidDocument(f"no file of settings: {' '.join(str(error).split())[:200]}") from error
+            raise InvalidDocument(f"invalid key=value file: {' '.join(str(error).split())[:200]}") from error
         section = self.section if self.section is not None else _TOP
         found = parser.get(section, self.key) if parser.has_option(section, self.key) else None
-        there = parser.has_option(section, self.key)
+        is_set = parser.has_option(section, self.key)
         where = f"{self.key} of [{self.section}]" if self.section is not None else self.key
         if self.absent:
-            return f"{where} is {found!r}" if there else None
-        if not there:
+            return f"{where} is {found!r}" if is_set else None
+        if not is_set:
             return f"has no {where}"
         return None if (found or "") == self.equals else f"{where} is {found!r}"
 
 
 class Preference(CheckModel):
-    """A value of Chromium's preferences: keys from the top, and what it is."""
+    """A value of Chromium's preferences: the keys from the root, and the value."""
 
     at: list[str | int] = Field(min_length=1)
     equals: Any
 
 
 class BrowserCheck(CheckModel):
-    """What Chromium has written into its profile: the addresses of all `bookmarks` in any order, addresses that were `visited`,
-    and one `preference`. It writes some seconds late (`limits.late_s`)."""
+    """Chromium's profile: the URLs of all `bookmarks` (any order), `visited` URLs and one `preference`.
+
+    Chromium writes its profile with a delay of seconds: set `limits.settle_grace_s`.
+    """
 
     profile: GuestPath = PROFILE
     bookmarks: list[str] | None = None
@@ -78,12 +85,12 @@ class BrowserCheck(CheckModel):
     preference: Preference | None = None
 
     @model_validator(mode="after")
-    def _asks(self) -> BrowserCheck:
+    def _require_one(self) -> BrowserCheck:
         if self.bookmarks is None and not self.visited and self.preference is None:
-            raise ValueError("give at least one of bookmarks, visited, preference")
+            raise ValueError("set at least one of bookmarks, visited, preference")
         return self
 
-    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
+    async def measure(self, desktop: StageableDesktop) -> CheckResult:
         checks = []
         if self.bookmarks is not None:
             checks.append(await self._bookmarks(desktop, sorted(self.bookmarks)))
@@ -95,47 +102,45 @@ class BrowserCheck(CheckModel):
             )
         return CheckResult(min(check.value for check in checks), "; ".join(check.detail for check in checks))
 
-    async def _bookmarks(self, desktop: StagedDesktopLike, wanted: list[str]) -> CheckResult:
+    async def _bookmarks(self, desktop: StageableDesktop, wanted: list[str]) -> CheckResult:
         path = f"{self.profile}/Bookmarks"
+        data = await read_file(desktop, path) or b"{}"  # Chromium creates the file with the first bookmark
         try:
-            data = await desktop.pull(path)
-        except UNREADABLE:
-            data = b"{}"  # Chromium makes the file with the first bookmark
-        try:
-            found = sorted(addresses(_json(data)))
+            found = sorted(bookmark_urls(_json(data)))
         except InvalidDocument as error:
             return CheckResult(0.0, f"{path}: {error}")
         return CheckResult(
-            float(found == wanted), f"{path}: {'as asked' if found == wanted else f'the bookmarks are {quoted(found)}'}"
+            float(found == wanted),
+            f"{path}: {'as expected' if found == wanted else f'the bookmarks are {quoted(found)}'}",
         )
 
     def _history(self, data: bytes) -> str | None:
         try:
-            found = {str(address) for (address,) in query(data, b"", _VISITED)}
+            found = {str(url) for (url,) in query(data, b"", _VISITED)}
         except (sqlite3.Error, ValueError) as error:
-            raise InvalidDocument(f"no history: {error}") from error
-        missing = [address for address in self.visited if address not in found]
+            raise InvalidDocument(f"invalid history: {error}") from error
+        missing = [url for url in self.visited if url not in found]
         return f"{quoted(missing[0])} was not visited" if missing else None
 
 
-def addresses(kept: Any) -> Iterator[str]:
-    """Of all bookmarks in Chromium's file, at any depth that it makes."""
-    if isinstance(kept, dict):
-        if kept.get("type") == "url":
-            yield str(kept.get("url"))
+def bookmark_urls(node: Any) -> Iterator[str]:
+    """Yield the URLs of all bookmarks in Chromium's file, at any depth."""
+    if isinstance(node, dict):
+        if node.get("type") == "url":
+            yield str(node.get("url"))
         else:
-            for value in kept.values():
-                yield from addresses(value)
-    elif isinstance(kept, list):
-        for value in kept:
-            yield from addresses(value)
+            for value in node.values():
+                yield from bookmark_urls(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from bookmark_urls(value)
 
 
 def _json(data: bytes) -> Any:
     try:
         return json.loads(text_of(data))
     except (ValueError, RecursionError) as error:
-        raise InvalidDocument(f"no JSON: {error}") from error
+        raise InvalidDocument(f"invalid JSON: {error}") from error
 
 
 def _preference(data: bytes, wanted: Preference) -> str | None:

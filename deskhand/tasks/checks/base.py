@@ -1,5 +1,7 @@
-"""What every check of a native task is made of. Invariant: what the agent did to a file (gone, a folder, not of its format) is a
-wrong answer; what the desktop or the check itself did wrong is raised.
+"""Base of the checks in YAML task files.
+
+Invariant: what the agent did to a file (removed, replaced, not of its format) is a problem answer; failures of the
+desktop or the check are raised.
 """
 
 from __future__ import annotations
@@ -11,66 +13,70 @@ from typing import Annotated, Protocol
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
+from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.document_readers import InvalidDocument
-from deskhand.tasks.task import CheckResult, StagedDesktopLike
+from deskhand.tasks.guest_files import UNREADABLE
+from deskhand.tasks.task import CheckResult
 
-UNREADABLE = (FileNotFoundError, PermissionError, IsADirectoryError)
-"""What a desktop raises for a path that is no plain file: the agent's doing."""
-LONGEST_QUOTE = 200
+MAX_QUOTE_CHARS = 200
 
 
 class CheckModel(BaseModel):
-    """A piece of a native task file: what is not known is refused."""
+    """A mapping of a YAML task file; unknown keys are rejected."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
 class FileCheckProtocol(Protocol):
-    """One fact about the end state."""
+    """A check of one fact about the end state."""
 
-    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
-        """The fact as a value in [0, 1]. Raises `InfrastructureError` when the desktop cannot be read."""
+    async def measure(self, desktop: StageableDesktop) -> CheckResult:
+        """Return the value in [0, 1]. Raises `InfrastructureError` if the desktop cannot be read."""
         ...
 
 
 def guest_path(path: str) -> str:
-    """A path in the guest's home, as it is written. Raises `ValueError`."""
+    """Validate a path in the guest's home. Raises `ValueError`."""
     parts = PurePosixPath(path).parts
     if not parts or ".." in parts or "\0" in path or path.endswith("/"):
-        raise ValueError("give a file of the guest's home, relative to it or from /, without ..")
+        raise ValueError("must be a file path relative to the guest's home or absolute, without ..")
     return path
 
 
 GuestPath = Annotated[str, AfterValidator(guest_path)]
 
 
-def path_beside(path: str) -> str:
-    """A path of the host below the folder of the task file, as it is written: what a file from elsewhere names must not carry other
-    files of this machine into a guest. Raises `ValueError`."""
+def relative_path(path: str) -> str:
+    """Validate a host path below the task file's folder. Raises `ValueError`."""
     pure = PurePosixPath(path)
+    # a task file from someone else must not copy other host files into a guest
     if not pure.parts or pure.is_absolute() or ".." in pure.parts or "\0" in path:
-        raise ValueError("give a file beside the task file, or in a folder below it, without ..")
+        raise ValueError("must be a path relative to the task file's folder, without ..")
     return path
 
 
-PathBeside = Annotated[str, AfterValidator(path_beside)]
+RelativePath = Annotated[str, AfterValidator(relative_path)]
 
 
-async def measure_file(desktop: StagedDesktopLike, path: str, look: Callable[[bytes], str | None]) -> CheckResult:
-    """1 when `look` finds nothing wrong with the file's bytes, 0 with what it says otherwise. `look` runs in a thread and raises
-    `NotOfItsFormat` for what it cannot read."""
+async def measure_file(
+    desktop: StageableDesktop, path: str, find_problem: Callable[[bytes], str | None]
+) -> CheckResult:
+    """Return 1 if `find_problem` returns None for the file's bytes, else 0 with its text as the detail.
+
+    `find_problem` runs in a thread and raises `InvalidDocument` for a file that it cannot parse.
+    """
     try:
         data = await desktop.pull(path)
     except UNREADABLE as error:
-        return CheckResult(0.0, f"{path}: {error.strerror or 'no plain file'}")
+        return CheckResult(0.0, f"{path}: {error.strerror or 'not a regular file'}")
     try:
-        wrong = await asyncio.to_thread(look, data)
+        problem = await asyncio.to_thread(find_problem, data)
     except InvalidDocument as error:
         return CheckResult(0.0, f"{path}: {error}")
-    return CheckResult(float(wrong is None), f"{path}: {wrong or 'as asked'}")
+    return CheckResult(float(problem is None), f"{path}: {problem or 'as expected'}")
 
 
 def quoted(value: object) -> str:
-    """A value as it is told in a check's detail, cut when it is long."""
+    """Return the representation of a value, truncated to `MAX_QUOTE_CHARS`."""
     text = repr(value)
-    return text if len(text) <= LONGEST_QUOTE else f"{text[:LONGEST_QUOTE]}... ({len(text)} characters)"
+    return text if len(text) <= MAX_QUOTE_CHARS else f"{text[:MAX_QUOTE_CHARS]}... ({len(text)} characters)"

@@ -1,5 +1,7 @@
-"""A check of rows in an SQLite file. Invariant: the database is the agent's work, so a copy is opened in which nothing can be
-written, no other file attached and no query run without end.
+"""Check `sqlite`: rows of a query on an SQLite file.
+
+Invariant: the agent wrote the database, so the query runs on a copy, read-only, without attached files or extensions,
+and with a bounded number of instructions.
 """
 
 from __future__ import annotations
@@ -13,19 +15,21 @@ from typing import Any
 
 from pydantic import Field
 
-from deskhand.tasks.checks.base import UNREADABLE, CheckModel, GuestPath, quoted
+from deskhand.desktop.base import StageableDesktop
+from deskhand.tasks.checks.base import CheckModel, GuestPath, quoted
 from deskhand.tasks.checks.files import values_equal
-from deskhand.tasks.task import CheckResult, StagedDesktopLike
+from deskhand.tasks.guest_files import UNREADABLE, read_file
+from deskhand.tasks.task import CheckResult
 
-MOST_STEPS = 20_000
-"""Thousands of instructions of SQLite's machine that a query may take."""
-MOST_ROWS = 10_000
+MAX_VM_STEPS = 20_000
+"""Maximum instructions of SQLite's virtual machine, in thousands."""
+MAX_ROWS = 10_000
 _ALLOWED = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION, sqlite3.SQLITE_RECURSIVE)
-_HARMFUL = ("load_extension", "readfile", "writefile", "edit")
+_FORBIDDEN_FUNCTIONS = ("load_extension", "readfile", "writefile", "edit")
 
 
 class SqliteCheck(CheckModel):
-    """The rows that a query gives; with `ordered: false` in any order. A log beside the file (-wal) is read with it."""
+    """The rows of a query; with `ordered: false` in any order. A write-ahead log (-wal) is read too."""
 
     path: GuestPath
     query: str = Field(pattern=r"(?is)^\s*(select|with)\b")
@@ -33,15 +37,12 @@ class SqliteCheck(CheckModel):
     ordered: bool = True
     within: float = Field(default=0.0, ge=0)
 
-    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
+    async def measure(self, desktop: StageableDesktop) -> CheckResult:
         try:
             data = await desktop.pull(self.path)
         except UNREADABLE as error:
-            return CheckResult(0.0, f"{self.path}: {error.strerror or 'no plain file'}")
-        try:
-            log = await desktop.pull(f"{self.path}-wal")
-        except UNREADABLE:
-            log = b""
+            return CheckResult(0.0, f"{self.path}: {error.strerror or 'not a regular file'}")
+        log = await read_file(desktop, f"{self.path}-wal") or b""
         try:
             rows = await asyncio.to_thread(query, data, log, self.query)
         except sqlite3.Error as error:
@@ -50,11 +51,11 @@ class SqliteCheck(CheckModel):
         if not self.ordered:
             rows, wanted = sorted(rows, key=repr), sorted(wanted, key=repr)
         same = values_equal(rows, wanted, self.within)
-        return CheckResult(float(same), f"{self.path}: {'as asked' if same else f'the rows are {quoted(rows)}'}")
+        return CheckResult(float(same), f"{self.path}: {'as expected' if same else f'the rows are {quoted(rows)}'}")
 
 
 def query(data: bytes, log: bytes, text: str) -> list[list[Any]]:
-    """The first `MOST_ROWS` rows of a query on a database's bytes. Raises `sqlite3.Error`, also when they are no database."""
+    """Return at most `MAX_ROWS` rows of a query on a database's bytes. Raises `sqlite3.Error`."""
     with tempfile.TemporaryDirectory(prefix="deskhand-check-") as folder:
         path = Path(folder) / "database"
         path.write_bytes(data)
@@ -65,11 +66,11 @@ def query(data: bytes, log: bytes, text: str) -> list[list[Any]]:
             connection.execute("PRAGMA query_only = ON")
             connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
             connection.set_authorizer(_allow)
-            steps = iter(range(MOST_STEPS))
+            steps = iter(range(MAX_VM_STEPS))
             connection.set_progress_handler(lambda: next(steps, None) is None, 1000)
-            return [list(row) for row in connection.execute(text).fetchmany(MOST_ROWS)]
+            return [list(row) for row in connection.execute(text).fetchmany(MAX_ROWS)]
 
 
 def _allow(action: int, first: str | None, second: str | None, *_: str | None) -> int:
-    harmful = action not in _ALLOWED or (action == sqlite3.SQLITE_FUNCTION and second in _HARMFUL)
-    return sqlite3.SQLITE_DENY if harmful else sqlite3.SQLITE_OK
+    is_forbidden = action not in _ALLOWED or (action == sqlite3.SQLITE_FUNCTION and second in _FORBIDDEN_FUNCTIONS)
+    return sqlite3.SQLITE_DENY if is_forbidden else sqlite3.SQLITE_OK

@@ -1,4 +1,7 @@
-"""Checks of files as bytes, text, JSON and CSV. Invariant: values are equal when kind and value are: 1 is not "1" and not true."""
+"""Checks `file`, `text`, `json` and `csv`.
+
+Values are equal if type and value are: 1 is not "1" and not true.
+"""
 
 from __future__ import annotations
 
@@ -12,47 +15,51 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks import subprocess_call
 from deskhand.tasks.checks.base import UNREADABLE, CheckModel, GuestPath, InvalidDocument, measure_file, quoted
-from deskhand.tasks.task import CheckResult, StagedDesktopLike
+from deskhand.tasks.task import CheckResult
 
 Ignored = Literal["case", "blanks", "final_newline"]
 
 
 class FileCheck(CheckModel):
-    """A file is there or is not there; with `sha256`, its bytes have that digest (hex)."""
+    """A file exists or not; with `sha256`, its bytes have that digest (hex)."""
 
     path: GuestPath
     exists: bool = True
     sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
 
     @model_validator(mode="after")
-    def _sensible(self) -> FileCheck:
+    def _consistent(self) -> FileCheck:
         if self.sha256 is not None and not self.exists:
-            raise ValueError("a file that is to be gone has no sha256")
+            raise ValueError("sha256 needs exists: true")
         return self
 
-    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
+    async def measure(self, desktop: StageableDesktop) -> CheckResult:
         if not self.exists:
             try:
                 await desktop.pull(self.path)
             except FileNotFoundError:
-                return CheckResult(1.0, f"{self.path}: gone")
+                return CheckResult(1.0, f"{self.path}: does not exist")
             except UNREADABLE:
                 pass
-            return CheckResult(0.0, f"{self.path}: still there")
+            return CheckResult(0.0, f"{self.path}: exists")
 
-        def look(data: bytes) -> str | None:
+        def find_problem(data: bytes) -> str | None:
             digest = hashlib.sha256(data).hexdigest()
             return f"its sha256 is {digest}" if self.sha256 not in (None, digest) else None
 
-        return await measure_file(desktop, self.path, look)
+        return await measure_file(desktop, self.path, find_problem)
 
 
 class TextCheck(CheckModel):
-    """A file's text. All that is given must hold: `equals` the whole text, `contains` and `lacks` pieces of it, `matches` a regular
-    expression for the whole of it, `lines` its lines. `ignore` leaves out differences of case, of the amount of white space, or
-    of line feeds at the end, in the file and in what is asked."""
+    """A file's text; every given condition must hold.
+
+    `equals` is the whole text, `contains` and `lacks` are parts, `matches` is a regular expression for the whole
+    text, `lines` its lines. `ignore` ignores case, the amount of white space, or line feeds at the end, in the file
+    and the condition.
+    """
 
     path: GuestPath
     equals: str | None = None
@@ -68,60 +75,60 @@ class TextCheck(CheckModel):
         try:
             re.compile(pattern or "")
         except re.error as error:
-            raise ValueError(f"no regular expression ({error})") from error
+            raise ValueError(f"invalid regular expression: {error}") from error
         return pattern
 
     @model_validator(mode="after")
-    def _asks(self) -> TextCheck:
+    def _require_one(self) -> TextCheck:
         if self.equals is None and self.matches is None and self.lines is None and not self.contains and not self.lacks:
-            raise ValueError("give at least one of equals, contains, lacks, matches, lines")
+            raise ValueError("set at least one of equals, contains, lacks, matches, lines")
         return self
 
-    def _plain(self, text: str) -> str:
+    def _normalize(self, text: str) -> str:
         if "case" in self.ignore:
             text = text.casefold()
         if "blanks" in self.ignore:
             text = "\n".join(" ".join(line.split()) for line in text.split("\n"))
         return text.rstrip("\n") if "final_newline" in self.ignore else text
 
-    def look(self, text: str) -> str | None:
-        """What is wrong with a text, or None."""
-        found = self._plain(text)
-        if self.equals is not None and found != self._plain(self.equals):
+    def find_problem(self, text: str) -> str | None:
+        """Return what is wrong with a text, or None."""
+        found = self._normalize(text)
+        if self.equals is not None and found != self._normalize(self.equals):
             return f"is {quoted(text)}"
         for piece in self.contains:
-            if self._plain(piece) not in found:
+            if self._normalize(piece) not in found:
                 return f"does not contain {quoted(piece)}"
         for piece in self.lacks:
-            if self._plain(piece) in found:
+            if self._normalize(piece) in found:
                 return f"contains {quoted(piece)}"
         if self.matches is not None and not subprocess_call.matches(
             self.matches, found, ignore_case="case" in self.ignore
         ):
             return f"{quoted(text)} does not match {self.matches}"
-        if self.lines is not None and found.splitlines() != [self._plain(line) for line in self.lines]:
+        if self.lines is not None and found.splitlines() != [self._normalize(line) for line in self.lines]:
             return f"its lines are {quoted(found.splitlines())}"
         return None
 
-    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
-        return await measure_file(desktop, self.path, lambda data: self.look(text_of(data)))
+    async def measure(self, desktop: StageableDesktop) -> CheckResult:
+        return await measure_file(desktop, self.path, lambda data: self.find_problem(text_of(data)))
 
 
 class JsonCheck(CheckModel):
-    """The value at `at` (keys and list positions from the top; none is the whole) of a JSON file."""
+    """The value at `at` (keys and list positions from the root; empty: the whole) of a JSON file."""
 
     path: GuestPath
     at: list[str | int] = Field(default_factory=list)
     equals: Any
     within: float = Field(default=0.0, ge=0)
-    """How far a number may be off."""
+    """Tolerance for numbers."""
 
-    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
-        def look(data: bytes) -> str | None:
+    async def measure(self, desktop: StageableDesktop) -> CheckResult:
+        def find_problem(data: bytes) -> str | None:
             try:
                 value = json.loads(text_of(data))
             except (ValueError, RecursionError) as error:
-                raise InvalidDocument(f"no JSON: {error}") from error
+                raise InvalidDocument(f"invalid JSON: {error}") from error
             for key in self.at:
                 inside = isinstance(value, dict) if isinstance(key, str) else isinstance(value, list)
                 if not inside or (key not in value if isinstance(key, str) else not -len(value) <= key < len(value)):
@@ -129,43 +136,43 @@ class JsonCheck(CheckModel):
                 value = value[key]
             return None if values_equal(value, self.equals, self.within) else f"has {quoted(value)}"
 
-        return await measure_file(desktop, self.path, look)
+        return await measure_file(desktop, self.path, find_problem)
 
 
 class CsvCheck(CheckModel):
-    """All rows of a CSV file, as texts without blanks around them; with `ordered: false` in any order."""
+    """All rows of a CSV file, without white space around cells; with `ordered: false` in any order."""
 
     path: GuestPath
     delimiter: str = Field(default=",", min_length=1, max_length=1)
     rows: list[list[str]]
     ordered: bool = True
 
-    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
-        def look(data: bytes) -> str | None:
+    async def measure(self, desktop: StageableDesktop) -> CheckResult:
+        def find_problem(data: bytes) -> str | None:
             try:
                 read = [
                     [cell.strip() for cell in row]
                     for row in csv.reader(io.StringIO(text_of(data)), delimiter=self.delimiter)
                 ]
             except csv.Error as error:
-                raise InvalidDocument(f"no CSV: {error}") from error
+                raise InvalidDocument(f"invalid CSV: {error}") from error
             rows = [row for row in read if row]
             same = rows == self.rows if self.ordered else sorted(rows) == sorted(self.rows)
             return None if same else f"its rows are {quoted(rows)}"
 
-        return await measure_file(desktop, self.path, look)
+        return await measure_file(desktop, self.path, find_problem)
 
 
 def text_of(data: bytes) -> str:
-    """UTF-8 text, with or without a byte order mark, with line feeds as they are. Raises `NotOfItsFormat`."""
+    """Return UTF-8 text, with or without a byte order mark. Raises `InvalidDocument`."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InvalidDocument(f"no UTF-8 text: {error.reason} at byte {error.start}") from error
+        raise InvalidDocument(f"invalid UTF-8: {error.reason} at byte {error.start}") from error
 
 
 def values_equal(found: Any, wanted: Any, within: float = 0.0) -> bool:
-    """Whether two values are equal, kind by kind; whole and broken numbers are one kind and may be `within` of each other."""
+    """Return whether two JSON values are equal by type and value; numbers may differ by `within`."""
     if isinstance(found, bool) or isinstance(wanted, bool):
         return found is wanted
     if isinstance(found, int | float) and isinstance(wanted, int | float):

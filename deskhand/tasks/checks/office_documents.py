@@ -1,8 +1,6 @@
-"""Checks of spreadsheets (XLSX, ODS) and text documents (DOCX). Invariant: what is compared is what a reader of the document sees:
-values of cells as they were computed, texts of paragraphs and tables.
+"""Checks `sheet` (XLSX, ODS) and `document` (DOCX), by what a reader of the document sees.
 
-Read by python-calamine and python-docx, in the optional dependencies `office`; without them the check is an evaluator's failure.
-They run in a process of their own (`tasks.isolated`), as the files are the guest's.
+The parsers run in a subprocess (`tasks.document_readers`) and need the optional dependencies `office`.
 """
 
 from __future__ import annotations
@@ -11,20 +9,21 @@ import re
 
 from pydantic import Field, field_validator, model_validator
 
+from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks import document_readers, subprocess_call
 from deskhand.tasks.checks.base import CheckModel, GuestPath, measure_file, quoted
 from deskhand.tasks.checks.files import TextCheck, values_equal
-from deskhand.tasks.task import CheckResult, StagedDesktopLike
+from deskhand.tasks.task import CheckResult
 
 _CELL = re.compile(r"([A-Z]{1,3})([1-9][0-9]{0,6})")
 Cell = str | int | float | bool | None
 
 
 def position(cell: str) -> tuple[int, int]:
-    """Row and column, from 0, of a cell's name. Raises `ValueError`."""
+    """Return the row and column, from 0, of a cell name. Raises `ValueError`."""
     match = _CELL.fullmatch(cell)
     if match is None:
-        raise ValueError(f"{cell!r} is no cell; write it as in B12")
+        raise ValueError(f"invalid cell name {cell!r}; use a name such as B12")
     column = 0
     for letter in match[1]:
         column = column * 26 + ord(letter) - ord("A") + 1
@@ -32,12 +31,15 @@ def position(cell: str) -> tuple[int, int]:
 
 
 class SheetCheck(CheckModel):
-    """Values of a spreadsheet's cells. `cells` are some of them by name (null: empty), `rows` all rows from A1 on, without empty
-    ones at the end; dates are texts as in 2026-11-30. Numbers may be `within` of each other."""
+    """Cell values of a spreadsheet.
+
+    `cells` are some cells by name (null: empty), `rows` all rows from A1 on without empty ones at the end; dates are
+    texts such as 2026-11-30. Numbers may differ by `within`.
+    """
 
     path: GuestPath
     sheet: str | None = None
-    """Its name; the first sheet if it is left out."""
+    """Name of the sheet (default: the first)."""
     sheets: list[str] | None = None
     """Names of all sheets, in order."""
     cells: dict[str, Cell] = Field(default_factory=dict)
@@ -46,22 +48,22 @@ class SheetCheck(CheckModel):
 
     @field_validator("cells")
     @classmethod
-    def _named(cls, cells: dict[str, Cell]) -> dict[str, Cell]:
+    def _valid_names(cls, cells: dict[str, Cell]) -> dict[str, Cell]:
         for name in cells:
             position(name)
         return cells
 
     @model_validator(mode="after")
-    def _asks(self) -> SheetCheck:
+    def _require_one(self) -> SheetCheck:
         if self.sheets is None and self.rows is None and not self.cells:
-            raise ValueError("give at least one of sheets, cells, rows")
+            raise ValueError("set at least one of sheets, cells, rows")
         return self
 
-    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
-        return await measure_file(desktop, self.path, self._look)
+    async def measure(self, desktop: StageableDesktop) -> CheckResult:
+        return await measure_file(desktop, self.path, self._find_problem)
 
-    def _look(self, data: bytes) -> str | None:
-        names, rows = subprocess_call.call_in_subprocess(f"{document_readers.__name__}:sheet", data, self.sheet)
+    def _find_problem(self, data: bytes) -> str | None:
+        names, rows = subprocess_call.call_in_subprocess(f"{document_readers.__name__}:read_sheet", data, self.sheet)
         if self.sheets is not None and names != self.sheets:
             return f"its sheets are {quoted(names)}"
         if rows is None:
@@ -71,16 +73,13 @@ class SheetCheck(CheckModel):
             value = rows[row][column] if row < len(rows) and column < len(rows[row]) else None
             if not values_equal(value, wanted, self.within):
                 return f"{name} is {quoted(value)}"
-        if self.rows is not None and not values_equal(
-            rows, document_readers.without_empty_ends(self.rows), self.within
-        ):
+        if self.rows is not None and not values_equal(rows, document_readers.trim_rows(self.rows), self.within):
             return f"its rows are {quoted(rows)}"
         return None
 
 
 class DocumentCheck(CheckModel):
-    """A text document. `paragraphs` are the texts of all paragraphs that are not empty, `tables` the texts of all tables' cells,
-    row by row; `contains` and `lacks` are pieces of the text."""
+    """A text document: all non-empty `paragraphs`, all `tables`, and parts of the text (`contains`, `lacks`)."""
 
     path: GuestPath
     paragraphs: list[str] | None = None
@@ -89,16 +88,16 @@ class DocumentCheck(CheckModel):
     lacks: list[str] = Field(default_factory=list)
 
     @model_validator(mode="after")
-    def _asks(self) -> DocumentCheck:
+    def _require_one(self) -> DocumentCheck:
         if self.paragraphs is None and self.tables is None and not self.contains and not self.lacks:
-            raise ValueError("give at least one of paragraphs, tables, contains, lacks")
+            raise ValueError("set at least one of paragraphs, tables, contains, lacks")
         return self
 
-    async def measure(self, desktop: StagedDesktopLike) -> CheckResult:
-        return await measure_file(desktop, self.path, self._look)
+    async def measure(self, desktop: StageableDesktop) -> CheckResult:
+        return await measure_file(desktop, self.path, self._find_problem)
 
-    def _look(self, data: bytes) -> str | None:
-        paragraphs, tables = subprocess_call.call_in_subprocess(f"{document_readers.__name__}:document", data)
+    def _find_problem(self, data: bytes) -> str | None:
+        paragraphs, tables = subprocess_call.call_in_subprocess(f"{document_readers.__name__}:read_text_document", data)
         if self.paragraphs is not None and paragraphs != [text.strip() for text in self.paragraphs]:
             return f"its paragraphs are {quoted(paragraphs)}"
         if self.tables is not None and tables != self.tables:
@@ -106,4 +105,6 @@ class DocumentCheck(CheckModel):
         if not self.contains and not self.lacks:
             return None
         pieces = TextCheck(path=self.path, contains=self.contains, lacks=self.lacks)
-        return pieces.look("\n".join([*paragraphs, *(cell for table in tables for row in table for cell in row)]))
+        return pieces.find_problem(
+            "\n".join([*paragraphs, *(cell for table in tables for row in table for cell in row)])
+        )

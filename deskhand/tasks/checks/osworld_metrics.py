@@ -1,7 +1,9 @@
-"""Our own versions of OSWorld's metric functions that are pure and small, for machines without its official ones. Invariant: a
-metric that is not here, or a rule that it does not know, is an `EvaluatorError`, never a zero; nothing of the guest is executed.
+"""Reimplementations of small, pure OSWorld metric functions, for machines without OSWorld's evaluators.
 
-A metric gets by value what the official one gets: texts, objects, and files as their bytes (None: there was none, which scores 0).
+Used by `deskhand.osworld`; start with `score_in_subprocess`. Metrics receive what OSWorld's receive: text, objects,
+and files as bytes (None: missing file, score 0).
+
+Invariant: an unavailable metric or rule raises `EvaluatorError`, never scores 0; nothing of the guest is executed.
 """
 
 from __future__ import annotations
@@ -25,45 +27,47 @@ _VLC_DEFAULTS = {
     "check_qt_minimal_view": ("qt-minimal-view", "0"),
     "check_one_instance_when_started_from_file": ("one-instance-when-started-from-file", "1"),
 }
-"""Settings of VLC by the metric that looks at them, with what holds where the file does not say."""
-_OF_NOTHING = ("exact_match", "literal_match", "match_in_list")
-"""Metrics for which nothing may be what is expected."""
+"""VLC settings by metric, with VLC's default for a missing setting."""
+_ACCEPT_NONE = ("exact_match", "literal_match", "match_in_list")
+"""Metrics for which None may be the expected result."""
 _REGISTRY = "{http://openoffice.org/2001/registry}"
 
 
 def available() -> frozenset[str]:
-    """The metrics that are here."""
+    """Return the names of the available metrics."""
     return frozenset(_METRICS)
 
 
 def score(metric: str, result: Any, expected: Any, options: Options | None = None) -> float:
-    """What `metric` gives, in [0, 1]. `expected` is what the getter of the task's `expected` gives: the rules of a rule.
+    """Return the metric's score in [0, 1]. `expected` is the result of the task's `expected` getter.
 
-    Raises `EvaluatorError` for a metric that is not here and for rules that it cannot be asked.
+    Raises `EvaluatorError` for an unavailable metric and for invalid rules.
     """
     if metric not in _METRICS:
-        raise EvaluatorError(f"metric {metric!r} is not available here; OSWorld's own evaluators have it")
-    if result is None and metric not in _OF_NOTHING:
+        raise EvaluatorError(f"metric {metric!r} is not available; install OSWorld's evaluators")
+    if result is None and metric not in _ACCEPT_NONE:
         return 0.0
     try:
         return _METRICS[metric](result, expected, options or {})
     except (KeyError, TypeError, AttributeError, re.error) as error:
-        raise EvaluatorError(f"metric {metric!r} cannot be asked this: {type(error).__name__} {error}") from error
+        raise EvaluatorError(f"metric {metric!r}: invalid rules: {type(error).__name__} {error}") from error
 
 
-def score_apart(metric: str, result: Any, expected: Any, options: Options | None = None) -> float:
-    """As `score`, in a process of its own with bounded time and memory, for what a guest wrote to keep a parser busy. Blocks."""
-    asked = pickle.dumps((metric, result, expected, options))
-    return float(subprocess_call.call_in_subprocess(f"{__name__}:score_packed", asked))
+def score_in_subprocess(metric: str, result: Any, expected: Any, options: Options | None = None) -> float:
+    """Return `score`, computed in a subprocess with bounded time and memory, because guest data may be crafted.
+    Blocks.
+    """
+    request = pickle.dumps((metric, result, expected, options))
+    return float(subprocess_call.call_in_subprocess(f"{__name__}:score_packed", request))
 
 
 def score_packed(data: bytes) -> float:
-    """`score` of what `score_apart` packed; the guest's part of it are bytes, texts and plain values."""
+    """Return `score` for the arguments that `score_in_subprocess` pickled."""
     return score(*pickle.loads(data))
 
 
 def _text(data: Any) -> str | None:
-    """A file's text, or None for one that is not there or no text."""
+    """Return a file's text, or None if it is missing or not UTF-8."""
     try:
         return data.decode("utf-8") if isinstance(data, bytes) else data
     except UnicodeDecodeError:
@@ -92,7 +96,7 @@ def _literal(result: Any, expected: Any, options: Options) -> float:
     if options.get("type", "str") == "str":
         return float(plain(result) == plain(expected))
     if options["type"] != "list":
-        raise EvaluatorError(f"metric 'literal_match' has no type {options['type']!r}")
+        raise EvaluatorError(f"metric 'literal_match' unknown type {options['type']!r}")
     both = isinstance(result, list | tuple) and isinstance(expected, list | tuple)
     return float(both and [plain(each) for each in result] == [plain(each) for each in expected])
 
@@ -115,7 +119,7 @@ def _text_file(result: Any, expected: Any, options: Options) -> float:
 
     found, wanted = _text(result), _text(expected)
     if wanted is None:
-        raise EvaluatorError("metric 'compare_text_file' has no text to compare with")
+        raise EvaluatorError("metric 'compare_text_file': the expected file has no text")
     return float(bool(found) and plain(str(found)) == plain(wanted))
 
 
@@ -135,7 +139,7 @@ def _settings(result: Any, rules: Any, _: Options) -> float:
 
 
 def _keybindings(result: Any, rules: Any, _: Options) -> float:
-    """A list; the editor may have put a comment in the first line."""
+    """Compare a list; the editor may have put a comment in the first line."""
     read = [_json(result), _json(result, skip_first_line=True)]
     lists = [found for found in read if isinstance(found, list)]
     return float(bool(lists) and rules["expected"] in lists[0])
@@ -143,12 +147,12 @@ def _keybindings(result: Any, rules: Any, _: Options) -> float:
 
 def _extension(result: Any, rules: Any, _: Options) -> float:
     if rules["type"] not in ("contain", "not_contain"):
-        raise EvaluatorError(f"metric 'is_extension_installed' has no type {rules['type']!r}")
+        raise EvaluatorError(f"metric 'is_extension_installed': unknown type {rules['type']!r}")
     return float((rules["expected"] in result) == (rules["type"] == "contain"))
 
 
 def _gimp_setting(result: Any, rules: Any, _: Options) -> float:
-    """Lines as in `(undo-levels 100)`; a key of two words is the first two of a line."""
+    """Compare lines such as `(undo-levels 100)`; a key of two words is the first two words of a line."""
     keys = [rules["key"]] if isinstance(rules["key"], str) else rules["key"]
     for line in (_text(result) or "").splitlines():
         words = [] if line.startswith("#") else line.strip().lstrip("(").rstrip(")").split()
@@ -180,7 +184,7 @@ def _font_size(result: Any, rules: Any, _: Options) -> float:
     if rules["type"] == "value":
         return float(size == rules["value"])
     if rules["type"] != "range":
-        raise EvaluatorError(f"metric 'check_font_size' has no type {rules['type']!r}")
+        raise EvaluatorError(f"metric 'check_font_size': unknown type {rules['type']!r}")
     return float(rules["min"] < size < rules["max"])
 
 
@@ -190,7 +194,7 @@ def _bookmarks(result: Any, rules: Any, _: Options) -> float:
         "bookmark_bar_websites_urls": ("url", "url", "urls"),
     }
     if rules["type"] not in kinds:
-        raise EvaluatorError(f"metric 'is_expected_bookmarks' is not available here for type {rules['type']!r}")
+        raise EvaluatorError(f"metric 'is_expected_bookmarks': unknown type {rules['type']!r}")
     kind, what, wanted = kinds[rules["type"]]
     expected = set(rules[wanted])
     try:
@@ -200,18 +204,16 @@ def _bookmarks(result: Any, rules: Any, _: Options) -> float:
     return float(found == expected)
 
 
-def _address(result: Any, rules: Any, _: Options) -> float:
-    address = result.get("url") if isinstance(result, dict) else result
-    return float(
-        isinstance(address, str) and bool(address) and all(re.search(each, address) for each in rules["expected"])
-    )
+def _url_matches(result: Any, rules: Any, _: Options) -> float:
+    url = result.get("url") if isinstance(result, dict) else result
+    return float(isinstance(url, str) and bool(url) and all(re.search(each, url) for each in rules["expected"]))
 
 
 def _names_in_folder(result: Any, rules: Any, _: Options) -> float:
     return float(sorted(node["name"] for node in result["children"]) == sorted(rules["expected"]))
 
 
-def _favourites(result: Any, rules: Any, _: Options) -> float:
+def _favorites(result: Any, rules: Any, _: Options) -> float:
     try:
         found = ast.literal_eval(str(result).strip())
     except (ValueError, SyntaxError, MemoryError, RecursionError):
@@ -228,7 +230,7 @@ def _utc(result: Any, _: Any, __: Options) -> float:
     return float(len(lines) > 3 and lines[3].endswith("+0000)"))
 
 
-def _said(result: Any, rules: Any, _: Options) -> float:
+def _contains_texts(result: Any, rules: Any, _: Options) -> float:
     wanted = rules["expected"] if isinstance(rules["expected"], list) else [rules["expected"]]
     return float(all(each in result for each in wanted))
 
@@ -249,7 +251,7 @@ def _autosave(result: Any, rules: Any, _: Options) -> float:
 
 
 def _xml(text: str | None) -> ElementTree.Element | None:
-    """The root of a text without a document type, which could define entities without end."""
+    """Return the root of a document without a document type, whose entities could expand without bound."""
     if text is None or "<!DOCTYPE" in text or "<!ENTITY" in text:
         return None
     try:
@@ -279,11 +281,11 @@ _METRICS: dict[str, Metric] = {
     "is_vlc_recordings_folder": _vlc_recordings,
     "check_font_size": _font_size,
     "is_expected_bookmarks": _bookmarks,
-    "is_expected_url_pattern_match": _address,
+    "is_expected_url_pattern_match": _url_matches,
     "check_moved_jpgs": _names_in_folder,
-    "check_gnome_favorite_apps": _favourites,
+    "check_gnome_favorite_apps": _favorites,
     "is_utc_0": _utc,
-    "is_in_vm_clickboard": _said,
+    "is_in_vm_clickboard": _contains_texts,
     "check_left_panel": _slides_view,
     "check_auto_saving_time": _autosave,
 }

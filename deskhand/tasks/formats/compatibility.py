@@ -1,5 +1,7 @@
-"""A foreign corpus, task by task: what can run here and why the rest cannot. Invariant: a task that is written out is the file that
-was read, byte for byte.
+"""Classify the tasks of a foreign corpus: which run on this machine, and why the others do not.
+
+Used by `deskhand tasks check-corpus` and `prefetch`; start with `check_compatibility`. Copied task files are byte for
+byte the originals.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from deskhand.tasks.formats.requirements import (
 )
 
 SOURCES = {"osworld": osworld.load_folder, "waa": waa.load_folder}
-VERDICTS: tuple[Verdict, ...] = ("runnable here", "needs files", "not here")
+VERDICTS: tuple[Verdict, ...] = ("runnable", "missing files", "unsupported")
 INDEX = "index.json"
 
 
@@ -34,9 +36,9 @@ class ImportedTask:
     """One task of a corpus."""
 
     domain: str
-    """The folder that the file lies in."""
+    """Folder of the task file."""
     loaded: Loaded[Any]
-    needs: tuple[Requirement, ...]
+    requirements: tuple[Requirement, ...]
 
     @property
     def name(self) -> str:
@@ -44,14 +46,14 @@ class ImportedTask:
 
     @property
     def verdict(self) -> Verdict:
-        return verdict(list(self.needs))
+        return verdict(list(self.requirements))
 
     @property
     def reasons(self) -> str:
-        """One clause for each kind of need, with the first detail of the kind and how many more there are."""
+        """One clause for each kind of requirement, with its first detail and the number of others."""
         by_kind: dict[Kind, list[str]] = {}
-        for need in self.needs:
-            by_kind.setdefault(need.kind, []).append(need.detail)
+        for each in self.requirements:
+            by_kind.setdefault(each.kind, []).append(each.detail)
         return "; ".join(
             f"{REQUIREMENT_TEXT[kind]} ({details[0]}{f' and {len(details) - 1} more' if len(details) > 1 else ''})"
             for kind, details in by_kind.items()
@@ -60,7 +62,7 @@ class ImportedTask:
 
 @dataclass(frozen=True)
 class ImportReport:
-    """A corpus with what each of its tasks needs."""
+    """A corpus with the requirements of each task."""
 
     tasks: tuple[ImportedTask, ...]
     corpus: Corpus[Any]
@@ -70,19 +72,21 @@ class ImportReport:
         return {name: counts[name] for name in VERDICTS}
 
     def kinds(self) -> dict[Kind, int]:
-        """How many tasks have a need of each kind, most frequent first."""
+        """Return the number of tasks by kind of requirement, most frequent first."""
         counts: Counter[Kind] = Counter()
         for task in self.tasks:
-            counts.update({need.kind for need in task.needs})
+            counts.update({each.kind for each in task.requirements})
         return {kind: count for kind, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))}
 
 
 def check_compatibility(source: str, folder: Path, which: Which = shutil.which) -> ImportReport:
-    """Load a corpus and classify its tasks. Raises `ConfigError` for an unknown source or a folder without task files."""
+    """Load a corpus and classify its tasks. Raises `ConfigError` for an unknown source or a folder without task
+    files.
+    """
     if source not in SOURCES:
-        raise ConfigError(f"source {source!r} is not known; there are {', '.join(SOURCES)}")
+        raise ConfigError(f"unknown source {source!r}; sources: {', '.join(SOURCES)}")
     if not folder.is_dir():
-        raise ConfigError(f"{folder} is no folder; give a checkout, or a folder with its task files")
+        raise ConfigError(f"{folder}: folder not found")
     corpus = SOURCES[source](folder)
     tasks = (
         ImportedTask(loaded.path.parent.name, loaded, tuple(requirements_of(loaded.task, which)))
@@ -91,13 +95,16 @@ def check_compatibility(source: str, folder: Path, which: Which = shutil.which) 
     return ImportReport(tuple(tasks), corpus)
 
 
-def write(report: ImportReport, out: Path) -> int:
-    """Copy the tasks that run here, at once or with their files, to `out`/<domain>/, and an index of all; returns how many were
-    copied. Raises `ConfigError` when `out` holds something already."""
+def copy_supported(report: ImportReport, out: Path) -> int:
+    """Copy the tasks that are not unsupported to `out`/<domain>/, and write an index of all; return the number
+    copied.
+
+    Raises `ConfigError` if `out` is not empty.
+    """
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise ConfigError(f"{out} is not an empty folder; name a new one")
-    chosen = [task for task in report.tasks if task.verdict != "not here"]
-    for task in chosen:
+        raise ConfigError(f"{out}: is not an empty folder")
+    copied = [task for task in report.tasks if task.verdict != "unsupported"]
+    for task in copied:
         target = out / task.domain / task.loaded.path.name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(task.loaded.path, target)
@@ -106,9 +113,9 @@ def write(report: ImportReport, out: Path) -> int:
         task.name: {
             "id": task.loaded.task.id,
             "verdict": task.verdict,
-            "needs": [{"kind": need.kind, "detail": need.detail} for need in task.needs],
+            "requirements": [{"kind": each.kind, "detail": each.detail} for each in task.requirements],
         }
         for task in report.tasks
     }
     (out / INDEX).write_text(json.dumps(index, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    return len(chosen)
+    return len(copied)

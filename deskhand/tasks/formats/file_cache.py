@@ -1,8 +1,9 @@
-"""Files that tasks download, by what is in them. Invariant: what is handed out has the content that was stored under its address,
-and nothing is fetched while a task runs.
+"""Content-addressed cache of the files that tasks download.
 
-`blobs/<sha256>` holds a file, `addresses/<sha256 of the address>.json` says which one an address means. The cache is filled
-beforehand (`deskhand tasks prefetch`); guests and judges never need the network.
+Filled by `deskhand tasks prefetch`, read during set-up and judging, so guests and judges never need the network.
+`blobs/<sha256>` is a file; `urls/<sha256 of the URL>.json` names the file of a URL.
+
+Invariant: returned content matches the stored hash, and nothing is downloaded while a task runs.
 """
 
 from __future__ import annotations
@@ -24,64 +25,61 @@ from deskhand.tasks.formats import osworld_getters, osworld_setup_steps
 from deskhand.tasks.formats.osworld import JsonTask
 from deskhand.tasks.formats.requirements import is_remote
 
-LARGEST_BYTES = 2 * 2**30
+MAX_DOWNLOAD_BYTES = 2 * 2**30
 _RESOLVED = re.compile(r"^.*/resolve/[^/]+/")
 Fetch = Callable[[str], bytes | None]
-"""The content of an address, or None where it is not to be had."""
+"""Returns the content of a URL, or None if it is unavailable."""
 
 
 class FileCache:
-    """The cache in `folder`, by default `default_folder()`. `uploads` is where local files that tasks name may lie, None:
-    nowhere.
+    """The cache in `folder` (default: `default_folder()`).
+
+    `uploads` is the folder of local files that tasks may name; None: tasks may name none.
     """
 
     def __init__(self, folder: Path | None = None, *, uploads: Path | None = None) -> None:
         self.folder = folder or default_folder(os.environ)
         self._uploads = uploads
 
-    def has(self, address: str) -> bool:
-        return self._digest(address) is not None
+    def has(self, url: str) -> bool:
+        return self._digest(url) is not None
 
-    def data_of(self, address: str) -> bytes:
-        """The content of an address. Raises `InfrastructureError` when it is not there or no longer what was stored."""
-        digest = self._digest(address)
+    def read(self, url: str) -> bytes:
+        """Return the content of a URL. Raises `InfrastructureError` if it is missing or damaged."""
+        digest = self._digest(url)
         if digest is None:
-            raise InfrastructureError(f"{address} is not in {self.folder}; fill it with deskhand tasks prefetch")
+            raise InfrastructureError(f"{url} is not in {self.folder}; run deskhand tasks prefetch")
         data = self._blob(digest).read_bytes()
         if hashlib.sha256(data).hexdigest() != digest:
-            raise InfrastructureError(
-                f"{self._blob(digest)} is damaged; remove it and run deskhand tasks prefetch again"
-            )
+            raise InfrastructureError(f"{self._blob(digest)} is damaged; delete it and run deskhand tasks prefetch")
         return data
 
-    def store(self, address: str, data: bytes) -> str:
-        """Keep the content of an address; returns its SHA-256 (hex)."""
+    def store(self, url: str, data: bytes) -> str:
+        """Store the content of a URL; return its SHA-256 (hex)."""
         digest = hashlib.sha256(data).hexdigest()
         self._write(self._blob(digest), data)
-        entry = {"address": address, "sha256": digest, "bytes": len(data)}
-        self._write(self._entry(address), (json.dumps(entry, indent=1) + "\n").encode())
+        entry = {"url": url, "sha256": digest, "bytes": len(data)}
+        self._write(self._entry(url), (json.dumps(entry, indent=1) + "\n").encode())
         return digest
 
     def upload(self, name: str) -> bytes:
-        """A local file that a task names. Raises `InfrastructureError` for one outside the folder for them."""
+        """Return a local file that a task names. Raises `InfrastructureError` if it is outside the uploads folder."""
         if self._uploads is None:
-            raise InfrastructureError(
-                f"{name}: the task names a file of this machine; no folder was given that it may lie in"
-            )
+            raise InfrastructureError(f"{name}: the task uploads a local file, but no uploads folder is set")
         path = (self._uploads / name).resolve()
         if not path.is_relative_to(self._uploads.resolve()) or not path.is_file():
-            raise InfrastructureError(f"{name} is no file in {self._uploads}")
+            raise InfrastructureError(f"{name}: file not found in {self._uploads}")
         return path.read_bytes()
 
-    def _digest(self, address: str) -> str | None:
+    def _digest(self, url: str) -> str | None:
         try:
-            digest = json.loads(self._entry(address).read_text())["sha256"]
+            digest = json.loads(self._entry(url).read_text())["sha256"]
         except (OSError, ValueError, KeyError):
             return None
         return digest if self._blob(digest).is_file() else None
 
-    def _entry(self, address: str) -> Path:
-        return self.folder / "addresses" / f"{hashlib.sha256(address.encode()).hexdigest()}.json"
+    def _entry(self, url: str) -> Path:
+        return self.folder / "urls" / f"{hashlib.sha256(url.encode()).hexdigest()}.json"
 
     def _blob(self, digest: str) -> Path:
         return self.folder / "blobs" / digest
@@ -100,8 +98,8 @@ def default_folder(environment: Mapping[str, str]) -> Path:
     return Path(environment.get("DESKHAND_CACHE_DIR") or Path(home, "deskhand"), "files")
 
 
-def addresses_of(task: JsonTask) -> Iterator[str]:
-    """Addresses of the web whose content a task downloads or is compared with."""
+def urls_of(task: JsonTask) -> Iterator[str]:
+    """Yield the URLs that a task downloads or compares with."""
     for _, step in task.steps():
         if isinstance(step, osworld_setup_steps.DownloadStep):
             yield from (file.url for file in step.parameters.files)
@@ -112,47 +110,50 @@ def addresses_of(task: JsonTask) -> Iterator[str]:
             )
 
 
-def fill(cache: FileCache, tasks: Iterable[JsonTask], fetch: Fetch) -> Iterator[tuple[str, str]]:
-    """Store what `tasks` need and the cache has not; yields each address with what came of it: "there", "stored" or "missing"."""
-    for address in dict.fromkeys(address for task in tasks for address in addresses_of(task)):
-        if cache.has(address):
-            yield address, "there"
-        elif (data := fetch(address)) is None:
-            yield address, "missing"
+def prefetch(cache: FileCache, tasks: Iterable[JsonTask], fetch: Fetch) -> Iterator[tuple[str, str]]:
+    """Store the missing files of `tasks`; yield each URL with "cached", "stored" or "missing"."""
+    for url in dict.fromkeys(url for task in tasks for url in urls_of(task)):
+        if cache.has(url):
+            yield url, "cached"
+        elif (data := fetch(url)) is None:
+            yield url, "missing"
         else:
-            cache.store(address, data)
-            yield address, "stored"
+            cache.store(url, data)
+            yield url, "stored"
 
 
-def from_web(address: str) -> bytes | None:
-    """Fetch an address. None when it cannot be had."""
+def fetch_from_web(url: str) -> bytes | None:
+    """Download a URL; None if that fails or it is larger than `MAX_DOWNLOAD_BYTES`."""
     try:
-        with httpx2.stream("GET", address, follow_redirects=True, timeout=60.0) as reply:
-            reply.raise_for_status()
+        with httpx2.stream("GET", url, follow_redirects=True, timeout=60.0) as response:
+            response.raise_for_status()
             data = bytearray()
-            for piece in reply.iter_bytes():
-                data += piece
-                if len(data) > LARGEST_BYTES:
+            for chunk in response.iter_bytes():
+                data += chunk
+                if len(data) > MAX_DOWNLOAD_BYTES:
                     return None
             return bytes(data)
     except (httpx2.HTTPError, httpx2.InvalidURL):
         return None
 
 
-def from_folder(folder: Path) -> Fetch:
-    """What fetches from a folder: a mirror laid out as the addresses are (with or without the part up to a revision), or the cache
-    folder of OSWorld's own client. Raises `ConfigError` when there is no such folder."""
-    if not folder.is_dir():
-        raise ConfigError(f"{folder} is no folder; give a mirror of the files, or the cache folder of OSWorld's client")
-    own = {path.name.partition("_")[0]: path for path in sorted(folder.rglob("*_*")) if path.is_file()}
+def fetch_from_folder(folder: Path) -> Fetch:
+    """Return a function that reads from a folder: a mirror laid out like the URLs (with or without the part up to a
+    revision), or the cache folder of OSWorld's client.
 
-    def fetch(address: str) -> bytes | None:
-        whole = unquote(urlsplit(address).path)
+    Raises `ConfigError` if `folder` does not exist.
+    """
+    if not folder.is_dir():
+        raise ConfigError(f"{folder}: folder not found")
+    by_uuid = {path.name.partition("_")[0]: path for path in sorted(folder.rglob("*_*")) if path.is_file()}
+
+    def fetch(url: str) -> bytes | None:
+        whole = unquote(urlsplit(url).path)
         for text in (_RESOLVED.sub("", whole), whole.lstrip("/")):
             parts = PurePosixPath(text).parts
             if parts and ".." not in parts and (path := folder.joinpath(*parts)).is_file():
                 return path.read_bytes()
-        found = own.get(str(uuid.uuid5(uuid.NAMESPACE_URL, address)))
-        return found.read_bytes() if found is not None else None
+        path = by_uuid.get(str(uuid.uuid5(uuid.NAMESPACE_URL, url)))
+        return path.read_bytes() if path is not None else None
 
     return fetch

@@ -1,8 +1,8 @@
-"""OpenAdapt's task files in YAML: set-up, checks, milestones and how they are combined. Invariant: a file is never skipped: what is
-wrong with it, and what its own reader would silently misread, is reported with line and key, and its value is kept whole.
+"""OpenAdapt's YAML task files.
 
-Their reader takes `name` for the instruction, ignores `exists`, refuses a file for one unknown key of a check, and gives a file
-without an id a new one at every start.
+Start with `load`. Problems include what OpenAdapt's own reader silently misreads: it uses `name` as the instruction,
+ignores `exists`, rejects a file for one unknown key of a check, and gives a file without an id a new one at every
+start.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from deskhand.tasks.formats.located_yaml import (
     StrictModel,
     load_yaml,
     unknown_keys,
-    validated,
+    validate,
 )
 
 CHECK_KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -28,7 +28,7 @@ CHECK_KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "screenshot": (("description",), ()),
     "python": (("code",), ()),
 }
-"""Keys that a kind of check needs, and those that it may have."""
+"""Required and optional keys by kind of check."""
 STEP_KEYS = ("execute", "launch", "open", "sleep", "download")
 
 
@@ -49,7 +49,7 @@ class OpenAdaptMilestone(OpenAdaptCheck):
 
 
 class OpenAdaptTask(StrictModel):
-    """One file. Set-up steps are kept as they are written: each has one key, or is a step of Windows Agent Arena."""
+    """A task file. Setup steps are kept as written: each has one key, or is a step of Windows Agent Arena."""
 
     name: str | None = None
     id: str | None = None
@@ -70,44 +70,44 @@ class LoadedOpenAdapt:
 
     @property
     def instruction(self) -> str:
-        """What the agent is told: `instruction` where it is given, else what their reader tells it."""
+        """The instruction: `instruction`, or what OpenAdapt's reader would use."""
         return self.task.instruction or self.task.name or self.path.stem
 
     @property
     def id(self) -> str:
-        """The file's id, or its name, which stays the same."""
+        """The file's id, or its name."""
         return self.task.id or self.path.stem
 
 
 def load(path: Path) -> LoadedOpenAdapt:
-    """Load one file. Raises `TaskFileError` when it is no YAML or a value is of the wrong kind."""
+    """Load a task file. Raises `TaskFileError` if it is not YAML or a value has the wrong type."""
     document = load_yaml(path)
-    task = validated(document, OpenAdaptTask)
+    task = validate(document, OpenAdaptTask)
     return LoadedOpenAdapt(path, task, tuple(_problems(document, task)))
 
 
 def dump(task: OpenAdaptTask) -> dict[str, Any]:
-    """The value that the task was loaded from."""
+    """Return the value that the task was loaded from."""
     return task.model_dump(mode="python", exclude_unset=True)
 
 
 def _problems(document: LocatedDocument, task: OpenAdaptTask) -> Iterator[Problem]:
     for keys in unknown_keys(task):
-        yield document.problem(keys, "this key is not known; it has no effect")
+        yield document.problem(keys, "unknown key, has no effect")
     if task.instruction is not None:
         yield document.problem(
-            ("instruction",), "their reader does not know this key and tells the agent the name", note=True
+            ("instruction",), "OpenAdapt's reader ignores this key and uses the name as the instruction", note=True
         )
     elif task.name is None:
-        yield document.problem((), "no instruction: the name of the file is all that the agent is told")
+        yield document.problem((), "no instruction: the file name is used")
     if task.id is None:
         yield document.problem(
-            (), "no id: their reader makes a new one each time; the file's name is taken here", note=True
+            (), "no id: the file name is used; OpenAdapt's reader generates a new id each time", note=True
         )
     if not task.evaluate and not task.milestones:
-        yield document.problem((), "neither evaluate nor milestones: nothing is judged")
+        yield document.problem((), "neither evaluate nor milestones is set")
     if task.max_steps is not None and task.max_steps < 1:
-        yield document.problem(("max_steps",), f"{task.max_steps} steps")
+        yield document.problem(("max_steps",), f"must be at least 1, got {task.max_steps}")
     for index, step in enumerate(task.setup or ()):
         yield from _step_problems(document, ("setup", index), step)
     for role in ("evaluate", "milestones"):
@@ -116,7 +116,7 @@ def _problems(document: LocatedDocument, task: OpenAdaptTask) -> Iterator[Proble
     names = [milestone.name for milestone in task.milestones or ()]
     for index, name in enumerate(names):
         if name in names[:index]:
-            yield document.problem(("milestones", index, "name"), "two milestones have this name")
+            yield document.problem(("milestones", index, "name"), "another milestone has this name")
 
 
 def _step_problems(document: LocatedDocument, keys: Keys, step: dict[str, Any]) -> Iterator[Problem]:
@@ -124,23 +124,19 @@ def _step_problems(document: LocatedDocument, keys: Keys, step: dict[str, Any]) 
         return
     kinds = [key for key in step if key in STEP_KEYS]
     if len(step) != 1 or not kinds:
-        yield document.problem(
-            keys, f"a step has one of {', '.join(STEP_KEYS)}, or a type; this one has {', '.join(step)}"
-        )
+        yield document.problem(keys, f"must have one of {', '.join(STEP_KEYS)}, or a type, got {', '.join(step)}")
         return
     value = step[kinds[0]]
     if kinds[0] == "sleep":
         if isinstance(value, bool) or not isinstance(value, int | float) or value < 0:
-            yield document.problem((*keys, "sleep"), f"a number of seconds, not {value!r}")
+            yield document.problem((*keys, "sleep"), f"must be a number of seconds, got {value!r}")
     elif kinds[0] == "download":
         if not isinstance(value, dict) or set(value) != {"url", "dest"}:
-            yield document.problem((*keys, "download"), "give url and dest")
+            yield document.problem((*keys, "download"), "must have url and dest")
         else:
-            yield document.problem(
-                (*keys, "download"), "their live adapter expects another form and leaves this out", note=True
-            )
+            yield document.problem((*keys, "download"), "OpenAdapt's live adapter ignores this form", note=True)
     elif not isinstance(value, str):
-        yield document.problem((*keys, kinds[0]), f"a text, not {value!r}")
+        yield document.problem((*keys, kinds[0]), f"must be text, got {value!r}")
 
 
 def _check_problems(
@@ -150,17 +146,19 @@ def _check_problems(
     own = {"check", "name", *needed, *allowed}
     for name in needed:
         if getattr(check, name) is None:
-            yield document.problem((*keys, name), f"a check by {check.check} needs this key")
+            yield document.problem((*keys, name), f"check {check.check} needs this key")
     for name in type(check).model_fields:
         if name not in own and getattr(check, name) is not None:
-            yield document.problem((*keys, name), f"a check by {check.check} does not read this key")
+            yield document.problem((*keys, name), f"check {check.check} does not use this key")
     if check.check == "file" and check.exists is False:
         if check.contains is not None:
-            yield document.problem((*keys, "contains"), "a file that is to be gone contains nothing")
+            yield document.problem((*keys, "contains"), "has no effect with exists: false")
         yield document.problem(
-            (*keys, "exists"), "their reader ignores this and asks that the file is there", note=True
+            (*keys, "exists"), "OpenAdapt's reader ignores this key and requires the file", note=True
         )
     if check.check == "python":
-        yield document.problem((*keys, "code"), "their reader makes a program of this that is no Python", note=True)
+        yield document.problem((*keys, "code"), "OpenAdapt's reader turns this into invalid Python", note=True)
     if milestone and check.check in ("file", "python"):
-        yield document.problem((*keys, "check"), f"their reader never reaches a milestone by {check.check}", note=True)
+        yield document.problem(
+            (*keys, "check"), f"OpenAdapt's reader never reaches a milestone with check {check.check}", note=True
+        )

@@ -1,8 +1,9 @@
-"""OSWorld's task files, unchanged. Invariant: a file that loads is dumped as the same JSON value, whatever is in it; what is not
-known of a file is said, with file and key, and kept.
+"""OSWorld's task files, unchanged.
 
-The evaluator's lists (`func`, `result`, `expected`, `options`) belong together position by position; `conj` says how their scores
-are joined ("and" where it is left out).
+Start with `load` or `load_folder`. The evaluator's lists (`func`, `result`, `expected`, `options`) correspond by
+position; `conj` combines their scores (default: "and").
+
+Invariant: a loaded file dumps to the same JSON value; unknown parts are kept and reported with file and key.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from deskhand.tasks.formats.located_yaml import (
     TaskFileError,
     load_json,
     unknown_keys,
-    validated,
+    validate,
 )
 from deskhand.tasks.formats.osworld_getters import Getter, Getters, OtherGetter
 from deskhand.tasks.formats.osworld_metric_options import INFEASIBLE, METRICS, option_problems
 from deskhand.tasks.formats.osworld_setup_steps import OtherStep, Step
 
 FOLDERS = ("evaluation_examples/examples", "examples")
-"""Where task files lie in a checkout."""
+"""Folders of task files in a checkout."""
 COMMENT_KEYS = ("comments", "hint")
 
 
@@ -45,12 +46,12 @@ class EvaluatorSpec(StrictModel):
 
     @property
     def clauses(self) -> list[EvaluatorClause]:
-        """The metrics with what each of them gets."""
+        """The metrics with their getters and options."""
         if isinstance(self.func, str):
             one = [each if not isinstance(each, list) else None for each in (self.result, self.expected)]
             return [EvaluatorClause(self.func, one[0], one[1], self.options if isinstance(self.options, dict) else {})]
         results, expected, options = (
-            _each(value, len(self.func)) for value in (self.result, self.expected, self.options)
+            _padded(value, len(self.func)) for value in (self.result, self.expected, self.options)
         )
         return [
             EvaluatorClause(name, results[at], expected[at], options[at] or {}) for at, name in enumerate(self.func)
@@ -68,7 +69,7 @@ class EvaluatorClause:
 
 
 class JsonTask(StrictModel):
-    """What the files of OSWorld and of Windows Agent Arena have in common."""
+    """The common part of OSWorld's and Windows Agent Arena's task files."""
 
     id: str
     instruction: str
@@ -84,18 +85,18 @@ class JsonTask(StrictModel):
         return self.evaluator.func == INFEASIBLE
 
     def steps(self) -> Iterator[tuple[Keys, Step]]:
-        """All set-up steps with their places, those before judging included."""
+        """Yield all setup steps with their locations, including those before judging."""
         for index, step in enumerate(self.config):
             yield ("config", index), step
         for index, step in enumerate(self.evaluator.postconfig):
             yield ("evaluator", "postconfig", index), step
 
     def getters(self) -> Iterator[tuple[Keys, Getter]]:
-        """What is read to judge, with its place."""
+        """Yield the getters with their locations."""
         for role in ("result", "expected"):
             read = getattr(self.evaluator, role)
-            places = enumerate(read) if isinstance(read, list) else [(None, read)]
-            for index, getter in places:
+            indexed = enumerate(read) if isinstance(read, list) else [(None, read)]
+            for index, getter in indexed:
                 if getter is not None and not isinstance(getter, osworld_getters.EmptyGetter):
                     yield ("evaluator", role) if index is None else ("evaluator", role, index), getter
 
@@ -111,7 +112,7 @@ TaskModel = TypeVar("TaskModel", bound=JsonTask)
 
 @dataclass(frozen=True)
 class Loaded(Generic[TaskModel]):
-    """A task with its file and what there is to say about it."""
+    """A task with its file and problems."""
 
     path: Path
     task: TaskModel
@@ -120,44 +121,45 @@ class Loaded(Generic[TaskModel]):
 
 @dataclass(frozen=True)
 class Corpus(Generic[TaskModel]):
-    """The tasks of a folder, and the problems of the files that could not be loaded, file by file."""
+    """The tasks of a folder, and the problems of the files that could not be loaded."""
 
     tasks: tuple[Loaded[TaskModel], ...]
     unreadable: tuple[tuple[Path, tuple[Problem, ...]], ...]
 
 
 def load(path: Path) -> Loaded[OsworldTask]:
-    """Load one task file. Raises `TaskFileError` when it is no JSON or a value is of the wrong kind."""
+    """Load a task file. Raises `TaskFileError` if it is not JSON or a value has the wrong type."""
     document = load_json(path)
-    return loaded(path, document, OsworldTask, osworld_setup_steps.WINDOWS_ONLY, osworld_getters.WINDOWS_ONLY)
+    return load_document(path, document, OsworldTask, osworld_setup_steps.WINDOWS_ONLY, osworld_getters.WINDOWS_ONLY)
 
 
-def loaded(
+def load_document(
     path: Path,
     document: LocatedDocument,
     model: type[TaskModel],
     not_steps: frozenset[str],
     not_getters: frozenset[str],
 ) -> Loaded[TaskModel]:
-    """A document as a task of `model`, in which steps and getters of the kinds in `not_...` are problems."""
-    task = validated(document, model)
+    """Return a document as a task of `model`, in which steps and getters of the kinds `not_...` are problems."""
+    task = validate(document, model)
     return Loaded(path, task, (*document.problems, *_problems(document, task, not_steps, not_getters)))
 
 
 def dump(task: JsonTask) -> dict[str, Any]:
-    """The JSON value that the task was loaded from."""
+    """Return the JSON value that the task was loaded from."""
     return task.model_dump(mode="python", by_alias=True, exclude_unset=True)
 
 
 def load_folder(folder: Path) -> Corpus[OsworldTask]:
-    """All task files of a checkout, of its `evaluation_examples` or of any folder with task files in it. Raises `TaskFileError`
-    when there is none."""
+    """Load the task files of a checkout, its `evaluation_examples`, or any folder. Raises `TaskFileError` if there
+    are none.
+    """
     return load_all(folder, FOLDERS, load)
 
 
-def load_all(folder: Path, places: tuple[str, ...], load_one: Any) -> Corpus[Any]:
+def load_all(folder: Path, subfolders: tuple[str, ...], load_one: Any) -> Corpus[Any]:
     found, unreadable = [], []
-    for path in task_files(folder, places):
+    for path in task_files(folder, subfolders):
         try:
             found.append(load_one(path))
         except TaskFileError as error:
@@ -165,38 +167,38 @@ def load_all(folder: Path, places: tuple[str, ...], load_one: Any) -> Corpus[Any
     return Corpus(tuple(found), tuple(unreadable))
 
 
-def task_files(folder: Path, places: tuple[str, ...]) -> list[Path]:
-    """The JSON files of the first of `places` that there is in `folder`, or else of `folder` itself; sorted."""
-    root = next((folder / place for place in places if (folder / place).is_dir()), folder)
+def task_files(folder: Path, subfolders: tuple[str, ...]) -> list[Path]:
+    """Return the sorted JSON files of the first of `subfolders` that exists, or else of `folder`."""
+    root = next((folder / name for name in subfolders if (folder / name).is_dir()), folder)
     paths = sorted(root.rglob("*.json"))
     if not paths:
-        raise TaskFileError([Problem(str(folder), "", "no task file (*.json) is in this folder")])
+        raise TaskFileError([Problem(str(folder), "", "no task files (*.json) in this folder")])
     return paths
 
 
-def _each(value: object, count: int) -> list[Any]:
-    """A list's values, at least `count` of them; None where it is too short or no list."""
+def _padded(value: object, count: int) -> list[Any]:
+    """Return a list padded with None to at least `count` values; anything else gives only None."""
     return [*(value if isinstance(value, list) else []), *[None] * count]
 
 
 def _problems(
     document: LocatedDocument, task: JsonTask, not_steps: frozenset[str], not_getters: frozenset[str]
 ) -> Iterator[Problem]:
-    """A key of the file itself that resembles none which is read is a note; within steps and getters it may be meant to act."""
+    """Yield the problems of a task. An unknown top-level key that resembles no known one is a note."""
     for keys in unknown_keys(task):
         last = str(keys[-1])
         comment = last.startswith("_") or last in COMMENT_KEYS
-        text = "a comment; it has no effect" if comment else "this key is not known; it has no effect"
+        text = "comment, has no effect" if comment else "unknown key, has no effect"
         near = difflib.get_close_matches(last, type(task).model_fields, n=1, cutoff=0.75)
         more = f"; did you mean {near[0]!r}?" if near and len(keys) == 1 and not comment else ""
         yield document.problem(keys, text + more, note=comment or (len(keys) == 1 and not near))
     for keys, step in task.steps():
         if isinstance(step, OtherStep) or step.type in not_steps:
-            yield document.problem((*keys, "type"), f"there is no set-up step {step.type!r}")
+            yield document.problem((*keys, "type"), f"unknown setup step {step.type!r}")
     for keys, getter in task.getters():
         kind = getattr(getter, "type", "")
         if isinstance(getter, OtherGetter) or kind in not_getters:
-            yield document.problem((*keys, "type"), f"there is no getter {kind!r}")
+            yield document.problem((*keys, "type"), f"unknown getter {kind!r}")
     yield from _evaluator_problems(document, task.evaluator)
 
 
@@ -206,17 +208,17 @@ def _evaluator_problems(document: LocatedDocument, evaluator: EvaluatorSpec) -> 
         value = getattr(evaluator, role)
         keys: Keys = ("evaluator", role)
         if isinstance(value, list) and not many:
-            yield document.problem(keys, "a list, while func is one metric")
+            yield document.problem(keys, "is a list, but func is one metric")
         elif many and isinstance(value, list) and len(value) != len(evaluator.func):
-            yield document.problem(keys, f"{len(value)} entries, while func has {len(evaluator.func)}")
+            yield document.problem(keys, f"has {len(value)} entries, but func has {len(evaluator.func)}")
         elif many and value is not None and not isinstance(value, list):
-            yield document.problem(keys, "one object, while func is a list")
+            yield document.problem(keys, "is one object, but func is a list")
     if evaluator.conj is not None and not many:
         yield document.problem(("evaluator", "conj"), "has no effect on one metric", note=True)
     for index, clause in enumerate(evaluator.clauses):
         at: Keys = (index,) if many else ()
         if clause.metric not in METRICS:
-            yield document.problem(("evaluator", "func", *at), f"there is no metric {clause.metric!r}")
+            yield document.problem(("evaluator", "func", *at), f"unknown metric {clause.metric!r}")
         listed: Keys = (index,) if isinstance(evaluator.options, list) else ()
         for key, message in option_problems(clause.metric, clause.options):
             note = key.startswith("_")

@@ -1,7 +1,7 @@
-"""Getters of OSWorld and Windows Agent Arena: what a judge reads, by kind. Invariant: a getter of a kind that is not known is kept
-whole, as `OtherGetter`.
+"""Getters of OSWorld and Windows Agent Arena: what a judge reads, by type.
 
-Names and parameters are those of the functions `get_<kind>` of their evaluators.
+Names and parameters are those of their functions `get_<type>`. A getter of an unknown type is kept whole, as
+`OtherGetter`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,11 @@ TextOrTexts = str | list[str]
 
 
 class FileGetter(StrictModel):
-    """A file of the guest (`vm_file`) or of the web (`cloud_file`). With `multi` (a string in some tasks) `path` and `dest` are
-    lists, and `gives` says which of them the metric gets (all, or the first where it is not given)."""
+    """A file of the guest (`vm_file`) or of the web (`cloud_file`).
+
+    With `multi` (a string in some tasks) `path` and `dest` are lists, and `gives` selects the items that the metric
+    receives (default: the first).
+    """
 
     type: Literal["vm_file", "cloud_file"]
     path: TextOrTexts
@@ -30,7 +33,7 @@ class FileGetter(StrictModel):
 
 
 class StepOutputGetter(StrictModel):
-    """What an `execute` step wrote, by the name that the step gave it."""
+    """Output of an `execute` step, by the name that the step gives it."""
 
     type: Literal["cache_file"]
     path: str
@@ -60,7 +63,7 @@ class TimeRangeGetter(StrictModel):
 
 
 class NamedFileGetter(StrictModel):
-    """Something that is stored as a file of the given name for the metric."""
+    """A state that is stored as a file of the given name."""
 
     type: Literal["history", "cookie_data", "cookie_data_for_edge", "vlc_config", "vlc_playing_info", "vm_wallpaper"]
     dest: str
@@ -112,7 +115,7 @@ class DriveGetter(StrictModel):
 
 
 class AddressGetter(StrictModel):
-    """The address or what is shown of the active tab."""
+    """URL or content of the active tab."""
 
     type: Literal["active_url_from_accessTree", "active_tab_info", "url_path_parse"]
     goto_prefix: Text = None
@@ -179,7 +182,7 @@ class RecreationGetter(StrictModel):
 
 
 class BareGetter(StrictModel):
-    """A state that needs no parameter to be named."""
+    """A state without parameters."""
 
     type: Literal[
         "accessibility_tree", "bookmarks", "chrome_appearance_mode_ui", "chrome_color_scheme", "chrome_font_size",
@@ -189,19 +192,21 @@ class BareGetter(StrictModel):
         "enable_do_not_track_from_edge", "enable_enhanced_safety_browsing", "enable_enhanced_safety_browsing_from_edge",
         "enable_safe_browsing", "enabled_experiments", "find_installed_extension_name", "find_unpacked_extension_path",
         "new_startup_page", "night_light_state", "number_of_search_results", "open_tabs_info", "profile_name",
-        "profile_name_from_edge", "replay", "shortcuts_on_desktop", "storage_sense_run_frequency", "system_notifications",
+        "profile_name_from_edge", "replay", "shortcuts_on_desktop", "storage_sense_run_frequency",
+        "system_notifications",
         "system_timezone", "validate_pwa_installed", "vm_active_window_title", "vm_screen_size", "vm_terminal_output",
     ]  # fmt: skip
 
 
 class WindowsStateGetter(StrictModel):
-    """A question that Windows Agent Arena's server answers for one or two tasks each."""
+    """A state that Windows Agent Arena's server reports, each for one or two tasks."""
 
     type: Literal[
         "all_png_file_names", "are_all_images_tagged", "are_files_sorted_by_modified_time", "check_if_timer_started",
         "check_if_world_clock_exists", "image_dimension_matches_input", "is_all_docx_in_archive", "is_details_view",
         "is_file_hidden", "is_file_saved_desktop", "is_red_circle_present_on_canvas", "vm_file_exists_in_desktop",
-        "vm_file_exists_in_vm_folder", "vm_folder_exists_in_documents", "vm_library_folders", "zipped_folder_in_desktop",
+        "vm_file_exists_in_vm_folder", "vm_folder_exists_in_documents", "vm_library_folders",
+        "zipped_folder_in_desktop",
     ]  # fmt: skip
     filename: Text = None
     textcontent: Text = None
@@ -224,7 +229,7 @@ class WindowsStateGetter(StrictModel):
 
 
 class EmptyGetter(StrictModel):
-    """An empty object: both benchmarks take it for nothing to read."""
+    """An empty object, which both benchmarks accept as no getter."""
 
 
 class OtherGetter(StrictModel):
@@ -232,9 +237,12 @@ class OtherGetter(StrictModel):
 
 
 KNOWN = (
-    FileGetter, StepOutputGetter, ContentGetter, CommandGetter, RuleGetter, TimeRangeGetter, NamedFileGetter, GimpConfigGetter,
-    CodeConfigGetter, SlideGetter, WindowSizeGetter, FolderGetter, CsvCitiesGetter, DriveGetter, AddressGetter, PageContentGetter,
-    AddressPartsGetter, DashGetter, PageGetter, PdfPageGetter, SiteGetter, RecreationGetter, BareGetter, WindowsStateGetter,
+    FileGetter, StepOutputGetter, ContentGetter, CommandGetter, RuleGetter, TimeRangeGetter, NamedFileGetter,
+    GimpConfigGetter,
+    CodeConfigGetter, SlideGetter, WindowSizeGetter, FolderGetter, CsvCitiesGetter, DriveGetter, AddressGetter,
+    PageContentGetter,
+    AddressPartsGetter, DashGetter, PageGetter, PdfPageGetter, SiteGetter, RecreationGetter, BareGetter,
+    WindowsStateGetter,
 )  # fmt: skip
 CLASS_OF = {name: kind.__name__ for kind in KNOWN for name in get_args(kind.model_fields["type"].annotation)}
 WINDOWS_ONLY = frozenset(get_args(WindowsStateGetter.model_fields["type"].annotation)) | {
@@ -242,7 +250,7 @@ WINDOWS_ONLY = frozenset(get_args(WindowsStateGetter.model_fields["type"].annota
     "validate_pwa_installed", "vm_active_window_title",
     *(name for name in CLASS_OF if name.endswith(("_from_edge", "_for_edge"))),
 }  # fmt: skip
-"""Kinds that Windows Agent Arena has and OSWorld has not."""
+"""Types of Windows Agent Arena that OSWorld does not have."""
 
 
 def _class_of(value: Any) -> str | None:
@@ -285,11 +293,9 @@ Getter = Annotated[
     | Annotated[EmptyGetter, Tag("EmptyGetter")]
     | Annotated[OtherGetter, Tag("OtherGetter")]
     | Annotated[None, Tag("None")],
-    Discriminator(
-        _class_of, custom_error_type="getter", custom_error_message="a getter is an object with a text at the key type"
-    ),
+    Discriminator(_class_of, custom_error_type="getter", custom_error_message="must be an object with a text key type"),
 ]
-"""One getter, or None where a metric of a list has none."""
+"""A getter, or None where a metric of a list has none."""
 
 
 def _shape(value: Any) -> str:

@@ -1,7 +1,7 @@
-"""Set-up steps of OSWorld and Windows Agent Arena, kind by kind. Invariant: a step of a kind that is not known is kept whole, as
-`OtherStep`.
+"""Setup steps of OSWorld and Windows Agent Arena, by type.
 
-Names and parameters are those of the methods `_<kind>_setup` of their set-up controllers.
+Names and parameters are those of their methods `_<type>_setup`. A step of an unknown type is kept whole, as
+`OtherStep`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Uploads(StrictModel):
 
 
 class Until(StrictModel):
-    """The command is run again until one of these is seen."""
+    """Repeat the command until one of these is seen."""
 
     returncode: int | None = None
     stdout: str | None = None
@@ -47,7 +47,7 @@ class Verification(StrictModel):
 
 
 class Command(StrictModel):
-    """`shell` is a string in some tasks; OSWorld takes every string but the empty one for true."""
+    """A command. `shell` is a string in some tasks; OSWorld treats every non-empty string as true."""
 
     command: str | list[str]
     shell: bool | str | None = None
@@ -57,7 +57,7 @@ class Command(StrictModel):
 
     @property
     def words(self) -> list[str]:
-        """The command's words as they are written; a string is one."""
+        """The command as a list; a string is one word."""
         return [self.command] if isinstance(self.command, str) else self.command
 
 
@@ -134,7 +134,7 @@ class UploadStep(StrictModel):
 
 
 class CommandStep(StrictModel):
-    """`launch` does not wait for the end, the others do."""
+    """`launch` does not wait for the command to end; the others do."""
 
     type: Literal["launch", "execute", "command"]
     parameters: Command
@@ -201,7 +201,9 @@ class BareStep(StrictModel):
 
 
 class OtherStep(StrictModel):
-    """A kind that neither benchmark has, or that OSWorld names and does not implement (`tidy_desktop`, `act`, `replay`)."""
+    """A step of a type that neither benchmark has, or that OSWorld does not implement (`tidy_desktop`, `act`,
+    `replay`).
+    """
 
     type: str
     parameters: Any = None
@@ -228,7 +230,7 @@ CLASS_OF = {name: kind.__name__ for kind in KNOWN for name in get_args(kind.mode
 WINDOWS_ONLY = frozenset(
     {"create_folder", "create_file", "recycle_file", "close_all", "clear_task_files", "update_browse_history_edge"}
 )
-"""Kinds that Windows Agent Arena has and OSWorld has not."""
+"""Types of Windows Agent Arena that OSWorld does not have."""
 
 
 def _class_of(value: Any) -> str | None:
@@ -253,7 +255,5 @@ Step = Annotated[
     | Annotated[ProxyStep, Tag("ProxyStep")]
     | Annotated[BareStep, Tag("BareStep")]
     | Annotated[OtherStep, Tag("OtherStep")],
-    Discriminator(
-        _class_of, custom_error_type="step", custom_error_message="a step is an object with a text at the key type"
-    ),
+    Discriminator(_class_of, custom_error_type="step", custom_error_message="must be an object with a text key type"),
 ]

@@ -1,8 +1,7 @@
-"""What a task of OSWorld or Windows Agent Arena needs that a machine may lack. Invariant: every need is said with what in the file
-shows it, and nothing is guessed away: a task is runnable here only when nothing it needs is missing.
+"""Requirements of an OSWorld or Windows Agent Arena task that this machine may not meet.
 
-Read from set-up steps, getters, expected addresses, `related_apps`, `proxy`, and of the instruction only the addresses in it and
-whether it asks to install something.
+Used by `compatibility` and the suite loader; start with `requirements_of`. Sources: setup steps, getters, expected
+URLs, `related_apps`, `proxy`, and of the instruction its URLs and the word "install".
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from deskhand.tasks.formats.osworld import JsonTask
 from deskhand.tasks.formats.waa import WindowsTask
 
 Kind = Literal["file", "web", "account", "packages", "systemd", "gnome", "root", "application", "windows", "unknown"]
-Verdict = Literal["runnable here", "needs files", "not here"]
+Verdict = Literal["runnable", "missing files", "unsupported"]
 Which = Callable[[str], str | None]
 
 REQUIREMENT_TEXT: dict[Kind, str] = {
@@ -32,7 +31,7 @@ REQUIREMENT_TEXT: dict[Kind, str] = {
     "root": "needs root in the guest",
     "application": "needs an application that is not installed",
     "windows": "needs Windows",
-    "unknown": "holds a step, getter or metric that is not known",
+    "unknown": "has an unknown step, getter or metric",
 }
 APPLICATIONS: dict[str, tuple[str, ...]] = {
     "chrome": ("google-chrome", "chromium"),
@@ -46,8 +45,8 @@ APPLICATIONS: dict[str, tuple[str, ...]] = {
     "picard": ("picard",),
     "ubuntu_media_player": ("totem",),
 }
-"""Programs by the name of an application, any of which is the application."""
-_SPELLINGS = {
+"""Programs by application; any of them will do."""
+_APPLICATION_ALIASES = {
     "vscode": "vs_code",
     "calc": "libreoffice_calc",
     "writer": "libreoffice_writer",
@@ -60,7 +59,7 @@ _PROGRAMS = {
     "libreoffice": "libreoffice_writer",
     "google-chrome": "chrome",
 } | {name: name for name in ("gimp", "vlc", "thunderbird")}
-_SIGNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+_COMMAND_PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("packages", re.compile(r"\b(?:apt|apt-get|pip|pip3|snap|conda|npm|flatpak)\s+(?:-\S+\s+)*install\b")),
     ("systemd", re.compile(r"\b(?:systemctl|timedatectl|loginctl|journalctl|hostnamectl)\b")),
     ("gnome", re.compile(r"\b(?:gsettings|dconf|nautilus|gnome-[a-z-]+|gio\s+trash)\b")),
@@ -76,13 +75,13 @@ _TAB_GETTERS = frozenset({
     "url_dashPart", "page_info",
 })  # fmt: skip
 _LOCAL = re.compile(r"(?:localhost|127(?:\.\d+){3}|\[::1\])(?::\d+)?$")
-_ADDRESS = re.compile(r"(?:https?://|www\.)[^\s\"'<>]+")
+_URL = re.compile(r"(?:https?://|www\.)[^\s\"'<>]+")
 _INSTALL = re.compile(r"\binstall\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Requirement:
-    """Something that the task needs, and what says so."""
+    """One requirement and the part of the file that shows it."""
 
     kind: Kind
     detail: str
@@ -92,35 +91,35 @@ class Requirement:
 
 
 def requirements_of(task: JsonTask, which: Which = shutil.which) -> list[Requirement]:
-    """What `task` needs and this machine may lack, each once. `which` finds a program's path, or None."""
+    """Return the distinct requirements of `task`. `which` returns a program's path, or None."""
     found = [Requirement("windows", "a Windows Agent Arena server")] if isinstance(task, WindowsTask) else []
     for keys, step in task.steps():
-        found += _of_step(step, ".".join(str(key) for key in keys))
+        found += _step_requirements(step, ".".join(str(key) for key in keys))
     for _, getter in task.getters():
-        found += _of_getter(getter)
-    found += _of_expected(task)
+        found += _getter_requirements(getter)
+    found += _expected_requirements(task)
     if getattr(task, "proxy", None):
         found.append(Requirement("web", "proxy is true"))
     if not task.infeasible:
-        found += _of_instruction(task.instruction)
+        found += _instruction_requirements(task.instruction)
     if not isinstance(task, WindowsTask):
-        found += _of_applications(task, which)
+        found += _application_requirements(task, which)
     return list(dict.fromkeys(found))
 
 
-def verdict(needs: list[Requirement]) -> Verdict:
-    """Whether a task with these needs can run on this machine: without more, or once its files are there."""
-    kinds = {need.kind for need in needs}
-    return "runnable here" if not kinds else "needs files" if kinds == {"file"} else "not here"
+def verdict(requirements: list[Requirement]) -> Verdict:
+    """Return whether a task can run on this machine: now, once its files are cached, or not."""
+    kinds = {each.kind for each in requirements}
+    return "runnable" if not kinds else "missing files" if kinds == {"file"} else "unsupported"
 
 
-def _of_instruction(instruction: str) -> Iterator[Requirement]:
+def _instruction_requirements(instruction: str) -> Iterator[Requirement]:
     if _INSTALL.search(instruction):
         yield Requirement("packages", 'the instruction says "install"')
-    yield from (Requirement("web", address) for address in _ADDRESS.findall(instruction) if is_remote(address))
+    yield from (Requirement("web", url) for url in _URL.findall(instruction) if is_remote(url))
 
 
-def _of_step(step: Any, where: str) -> Iterator[Requirement]:
+def _step_requirements(step: Any, where: str) -> Iterator[Requirement]:
     if isinstance(step, osworld_setup_steps.DownloadStep):
         yield from (Requirement("file", file.url) for file in step.parameters.files)
     elif isinstance(step, osworld_setup_steps.OpenTabsStep):
@@ -130,7 +129,7 @@ def _of_step(step: Any, where: str) -> Iterator[Requirement]:
     elif isinstance(step, osworld_setup_steps.LoginStep):
         yield Requirement("account", f"{step.parameters.platform}, {step.parameters.settings_file}")
     elif isinstance(step, osworld_setup_steps.CommandStep | osworld_setup_steps.VerifiedStep):
-        yield from _of_command(step.parameters.words)
+        yield from _command_requirements(step.parameters.words)
     elif isinstance(step, osworld_setup_steps.UploadStep):
         yield from (Requirement("file", file.local_path) for file in step.parameters.files)
     elif isinstance(step, osworld_setup_steps.ProxyStep):
@@ -141,16 +140,16 @@ def _of_step(step: Any, where: str) -> Iterator[Requirement]:
         yield Requirement("unknown", f"{where}: step {step.type!r}")
 
 
-def _of_command(words: list[str]) -> Iterator[Requirement]:
+def _command_requirements(words: list[str]) -> Iterator[Requirement]:
     text = " ".join(words)
-    for kind, sign in _SIGNS:
-        if match := sign.search(text):
+    for kind, pattern in _COMMAND_PATTERNS:
+        if match := pattern.search(text):
             yield Requirement(kind, match.group())
     if words and "chrome" in words[0]:
         yield from (Requirement("web", word) for word in words[1:] if is_remote(word))
 
 
-def _of_getter(getter: Any) -> Iterator[Requirement]:
+def _getter_requirements(getter: Any) -> Iterator[Requirement]:
     kind = getter.type
     if isinstance(getter, osworld_getters.FileGetter) and kind == "cloud_file":
         paths = [getter.path] if isinstance(getter.path, str) else getter.path
@@ -158,7 +157,7 @@ def _of_getter(getter: Any) -> Iterator[Requirement]:
     elif isinstance(getter, osworld_getters.DriveGetter):
         yield Requirement("account", f"Google Drive, {getter.settings_file}")
     elif isinstance(getter, osworld_getters.CommandGetter):
-        yield from _of_command([getter.command] if isinstance(getter.command, str) else getter.command)
+        yield from _command_requirements([getter.command] if isinstance(getter.command, str) else getter.command)
     elif isinstance(getter, osworld_getters.PageGetter) and is_remote(getter.url):
         yield Requirement("web", getter.url)
     elif kind in _LIVE_GETTERS:
@@ -169,19 +168,19 @@ def _of_getter(getter: Any) -> Iterator[Requirement]:
         yield Requirement("unknown", f"getter {kind!r}")
 
 
-def _of_expected(task: JsonTask) -> Iterator[Requirement]:
-    """A page of the web that is to be open at the end."""
+def _expected_requirements(task: JsonTask) -> Iterator[Requirement]:
+    """Yield the web pages that must be open at the end."""
     for clause in task.evaluator.clauses:
         if getattr(clause.result, "type", "") in _TAB_GETTERS and isinstance(
             clause.expected, osworld_getters.RuleGetter
         ):
             text = repr(clause.expected.rules)
-            yield from (Requirement("web", address) for address in _ADDRESS.findall(text)[:1] if is_remote(address))
-            if getattr(clause.result, "goto_prefix", None) and not _ADDRESS.search(text):
+            yield from (Requirement("web", url) for url in _URL.findall(text)[:1] if is_remote(url))
+            if getattr(clause.result, "goto_prefix", None) and not _URL.search(text):
                 yield Requirement("web", f"getter {clause.result.type} opens {clause.result.goto_prefix}...")  # pyright: ignore
 
 
-def _of_applications(task: JsonTask, which: Which) -> Iterator[Requirement]:
+def _application_requirements(task: JsonTask, which: Which) -> Iterator[Requirement]:
     names = [re.sub(r"[\s-]+", "_", name.strip().lower()) for name in task.related_apps]
     for _, step in task.steps():
         if isinstance(step, osworld_setup_steps.CommandStep | osworld_setup_steps.VerifiedStep):
@@ -189,19 +188,19 @@ def _of_applications(task: JsonTask, which: Which) -> Iterator[Requirement]:
     for _, getter in task.getters():
         if isinstance(getter, osworld_getters.CommandGetter):
             names.append(_PROGRAMS.get(program_of(getter.command), ""))
-    for name in dict.fromkeys(_SPELLINGS.get(name, name) for name in names):
+    for name in dict.fromkeys(_APPLICATION_ALIASES.get(name, name) for name in names):
         if (programs := APPLICATIONS.get(name)) is not None and not any(map(which, programs)):
             yield Requirement("application", f"{name} ({' or '.join(programs)})")
 
 
 def program_of(command: str | list[str]) -> str:
-    """The program that a command starts, without its folder and the variables that are set for it."""
+    """Return the program that a command starts, without its folder and variable assignments."""
     text = command if isinstance(command, str) else " ".join(command)
     first = next((word for word in text.split() if "=" not in word), "")
     return first.rsplit("/", 1)[-1]
 
 
-def is_remote(address: str) -> bool:
-    """Whether an address, perhaps without its scheme, is one of the web."""
-    parts = urlsplit(address if "://" in address else f"http://{address}" if address.startswith("www.") else address)
+def is_remote(url: str) -> bool:
+    """Return whether a URL, possibly without a scheme, is on the web."""
+    parts = urlsplit(f"http://{url}" if url.startswith("www.") else url)
     return parts.scheme in ("http", "https") and not _LOCAL.match(parts.netloc)

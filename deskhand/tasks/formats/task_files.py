@@ -1,6 +1,7 @@
-"""Task files of any kind, told apart by what is in them. Invariant: every file is either one of the kinds or refused with its name.
+"""Recognize, check and describe task files of any format.
 
-JSON is OSWorld's or Windows Agent Arena's; YAML with the key `deskhand` is our own, other YAML OpenAdapt's.
+Used by `deskhand tasks lint` and `show`. JSON is OSWorld's or Windows Agent Arena's; YAML with the key `deskhand` is
+Deskhand's, other YAML OpenAdapt's.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pydantic import BaseModel
 
 from deskhand.errors import ConfigError
 from deskhand.tasks.formats import openadapt, osworld, waa, yaml_schema
-from deskhand.tasks.formats.located_yaml import Problem, TaskFileError, key_text, load_json, load_yaml
+from deskhand.tasks.formats.located_yaml import Problem, TaskFileError, format_keys, load_json, load_yaml
 from deskhand.tasks.formats.openadapt import LoadedOpenAdapt
 from deskhand.tasks.formats.osworld import JsonTask, Loaded
 from deskhand.tasks.formats.requirements import requirements_of, verdict
@@ -25,31 +26,33 @@ from deskhand.tasks.task import Task
 
 SUFFIXES = (".json", ".yaml", ".yml")
 Lines = list[tuple[str, str]]
-"""What is shown of a task: names with their texts."""
+"""A description: names with their values."""
 _NOT_TASKS = ("index.json",)
 
 
-def below(paths: Iterable[Path]) -> Iterator[Path]:
-    """The task files among `paths` and in the folders among them, sorted. Raises `ConfigError` for a path that is not there or is
-    of no kind, and for a folder without task files."""
+def find_task_files(paths: Iterable[Path]) -> Iterator[Path]:
+    """Yield the task files among `paths` and below the folders among them, sorted.
+
+    Raises `ConfigError` for a path that is missing or not a task file, and for a folder without task files.
+    """
     for path in paths:
         if path.is_dir():
             found = [
                 each for each in sorted(path.rglob("*")) if each.suffix in SUFFIXES and each.name not in _NOT_TASKS
             ]
             if not found:
-                raise ConfigError(f"{path}: no task file ({', '.join(SUFFIXES)}) is in this folder")
+                raise ConfigError(f"{path}: no task files ({', '.join(SUFFIXES)}) in this folder")
             yield from found
         elif path.suffix not in SUFFIXES or not path.is_file():
-            raise ConfigError(f"{path}: no task file; give a folder or a file that ends in {', '.join(SUFFIXES)}")
+            raise ConfigError(f"{path}: not a task file; expected a folder or a file with suffix {', '.join(SUFFIXES)}")
         else:
             yield path
 
 
-def problems_of(path: Path) -> list[Problem]:
-    """All that there is to say about a task file; raises nothing for one that is wrong."""
+def lint_file(path: Path) -> list[Problem]:
+    """Return all problems and notes of a task file."""
     try:
-        loaded = _loaded(path)
+        loaded = _load(path)
     except TaskFileError as error:
         return error.problems
     if not isinstance(loaded, NativeTask):
@@ -60,20 +63,20 @@ def problems_of(path: Path) -> list[Problem]:
     ]
 
 
-def shown(path: Path) -> Lines:
-    """A task file in words. Raises `TaskFileError` when it is wrong."""
-    loaded = _loaded(path)
+def describe_file(path: Path) -> Lines:
+    """Return the description of a task file. Raises `TaskFileError` if it is invalid."""
+    loaded = _load(path)
     if isinstance(loaded, NativeTask):
         return _native_lines(loaded, path.parent)
     return _openadapt_lines(loaded) if isinstance(loaded, LoadedOpenAdapt) else _json_lines(loaded)
 
 
-def described(task: Task) -> Lines:
-    """A task in words."""
+def describe_task(task: Task) -> Lines:
+    """Return the description of a task."""
     return [
         ("task", task.id),
         ("instruction", task.instruction),
-        ("screen", f"{task.width} x {task.height}, {task.theme}"),
+        ("screen", f"{task.width}x{task.height}, {task.theme}"),
         ("steps", f"at most {task.max_steps}"),
         ("split", task.split.replace("_", "-")),
         (
@@ -83,23 +86,23 @@ def described(task: Task) -> Lines:
     ]
 
 
-def _loaded(path: Path) -> Loaded[Any] | LoadedOpenAdapt | NativeTask:
+def _load(path: Path) -> Loaded[Any] | LoadedOpenAdapt | NativeTask:
     if path.suffix == ".json":
         return waa.load(path) if waa.is_windows(load_json(path)) else osworld.load(path)
     return yaml_schema.load(path) if yaml_schema.is_native(load_yaml(path)) else openadapt.load(path)
 
 
 def _native_lines(task: NativeTask, folder: Path) -> Lines:
-    lines = described(task_of(task, folder))
+    lines = describe_task(task_of(task, folder))
     lines += [("programs", ", ".join(task.programs) or "none")]
-    lines += [("setup", f"{name} {_value_text(value)}") for name, value in (step.chosen for step in task.setup)]
+    lines += [("setup", f"{name} {_value_text(value)}") for name, value in (step.selected for step in task.setup)]
     lines += [("check", line) for line in _check_lines(task.check)]
     lines += [("milestone", f"{each.name}: {line}") for each in task.milestones for line in _check_lines(each.check)]
     return [*lines, ("oracle", f"{yaml_schema.oracle_steps(task)} steps" if task.oracle is not None else "none")]
 
 
 def _check_lines(node: CheckNode, depth: int = 0) -> Iterator[str]:
-    name, value = node.chosen
+    name, value = node.selected
     weight = f" (weight {node.weight:g})" if node.weight is not None else ""
     if node.leaf is not None:
         yield f"{'  ' * depth}{name.rstrip('_')}{weight} {_value_text(value)}"
@@ -110,7 +113,7 @@ def _check_lines(node: CheckNode, depth: int = 0) -> Iterator[str]:
 
 
 def _value_text(value: Any) -> str:
-    """What was written in the file, in one line."""
+    """Return what the file contains, in one line."""
     if isinstance(value, BaseModel):
         value = value.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return json.dumps(value, ensure_ascii=False)
@@ -121,7 +124,7 @@ def _openadapt_lines(loaded: LoadedOpenAdapt) -> Lines:
     lines = [
         ("task", loaded.id),
         ("instruction", loaded.instruction),
-        ("steps", f"at most {task.max_steps}" if task.max_steps is not None else "no limit of its own"),
+        ("steps", f"at most {task.max_steps}" if task.max_steps is not None else "no limit"),
         *(("setup", _value_text(step)) for step in task.setup or ()),
         *(("check", _value_text(check)) for check in task.evaluate or ()),
         *(("milestone", _value_text(milestone)) for milestone in task.milestones or ()),
@@ -131,19 +134,19 @@ def _openadapt_lines(loaded: LoadedOpenAdapt) -> Lines:
 
 def _json_lines(loaded: Loaded[Any]) -> Lines:
     task: JsonTask = loaded.task
-    needs = requirements_of(task)
+    requirements = requirements_of(task)
     lines = [
         ("task", task.id),
         ("instruction", task.instruction),
         ("applications", ", ".join(task.related_apps) or "none"),
-        ("here", verdict(needs)),
-        *(("", str(need)) for need in needs),
-        *(("setup", f"{key_text(keys)} {step.type}") for keys, step in task.steps()),
+        ("here", verdict(requirements)),
+        *(("", str(each)) for each in requirements),
+        *(("setup", f"{format_keys(keys)} {step.type}") for keys, step in task.steps()),
     ]
     for clause in task.evaluator.clauses:
-        read = ", ".join(getattr(getter, "type", "nothing") for getter in (clause.result, clause.expected))
+        getters = ", ".join(getattr(getter, "type", "nothing") for getter in (clause.result, clause.expected))
         lines.append(
-            ("judged by", f"{clause.metric} of {read}" if not task.infeasible else "saying that it cannot be done")
+            ("judged by", f"{clause.metric} of {getters}" if not task.infeasible else "declaring the task infeasible")
         )
     if len(task.evaluator.clauses) > 1:
         lines.append(("joined by", task.evaluator.conj or "and"))

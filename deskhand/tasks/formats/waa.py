@@ -1,6 +1,7 @@
-"""Windows Agent Arena's task files, unchanged. Invariant: as of `osworld`: what loads is dumped as the same JSON value.
+"""Windows Agent Arena's task files, unchanged.
 
-The format is OSWorld's with set-up steps and getters of Windows' own; running a task needs that benchmark's server.
+Start with `load` or `load_folder`. The format is OSWorld's with Windows setup steps and getters; running a task needs
+the benchmark's server.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import re
 from pathlib import Path
 
 from deskhand.tasks.formats import osworld
-from deskhand.tasks.formats.located_yaml import LocatedDocument, canonical, load_json
+from deskhand.tasks.formats.located_yaml import LocatedDocument, canonical_json, load_json
 from deskhand.tasks.formats.osworld import Corpus, JsonTask, Loaded
 
 FOLDERS = (
@@ -21,21 +22,20 @@ _ID, _DRIVE = re.compile(rb'"id":"[^"]*-wos', re.IGNORECASE), re.compile(rb"\b[A
 
 
 class WindowsTask(JsonTask):
-    """`related_apps` of these tasks name Windows programs."""
+    """A task whose `related_apps` are Windows programs."""
 
 
 def load(path: Path) -> Loaded[WindowsTask]:
-    """Load one task file. Raises `TaskFileError` when it is no JSON or a value is of the wrong kind."""
-    return osworld.loaded(path, load_json(path), WindowsTask, frozenset(), frozenset())
+    """Load a task file. Raises `TaskFileError` if it is not JSON or a value has the wrong type."""
+    return osworld.load_document(path, load_json(path), WindowsTask, frozenset(), frozenset())
 
 
 def load_folder(folder: Path) -> Corpus[WindowsTask]:
-    """All task files of a checkout or of any folder with task files in it. Raises `TaskFileError` when there is none."""
+    """Load the task files of a checkout or any folder. Raises `TaskFileError` if there are none."""
     return osworld.load_all(folder, FOLDERS, load)
 
 
 def is_windows(document: LocatedDocument) -> bool:
-    """Whether a task file is for Windows: its id is one of that benchmark's, or it names a path with a drive and has none of the
-    keys that only OSWorld has."""
-    text = canonical(document.value)
+    """Return whether a task file is for Windows: by its id, or by a drive letter without OSWorld's key `proxy`."""
+    text = canonical_json(document.value)
     return bool(_ID.search(text)) or (b'"proxy":' not in text and bool(_DRIVE.search(text)))

@@ -1,7 +1,7 @@
-"""Deskhand's own task files, in YAML. Invariant: an unknown key and an impossible value are errors that name file, key and line; a
-file that loads is a whole `Task`.
+"""Schema of Deskhand's YAML task files.
 
-This module is the schema; `native_task` makes a `Task` of it.
+Start with `load`; `yaml_task` turns a `NativeTask` into a `Task`. An unknown key or invalid value is a `Problem` with
+file, line and key.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, Strict, StrictInt, field_validator, model_validator
 
 from deskhand.tasks.checks.app_settings import BrowserCheck, SettingsCheck
-from deskhand.tasks.checks.base import CheckModel, FileCheckProtocol, GuestPath, PathBeside
+from deskhand.tasks.checks.base import CheckModel, FileCheckProtocol, GuestPath, RelativePath
 from deskhand.tasks.checks.command import CommandCheck
 from deskhand.tasks.checks.database import SqliteCheck
 from deskhand.tasks.checks.desktop_state import ProcessCheck, WindowCheck
@@ -28,83 +28,84 @@ from deskhand.tasks.formats.located_yaml import (
     Problem,
     TaskFileError,
     load_yaml,
-    validated,
+    validate,
 )
 from deskhand.tasks.task import Difficulty
 
+VERSION = 2
 _WORD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 Seconds = Annotated[float, Field(gt=0, le=600)]
 
 
 def _one_line(text: str) -> str:
     if not text.strip() or "\n" in text.strip():
-        raise ValueError("give one line of text")
+        raise ValueError("must be one line of text")
     return text.strip()
 
 
 OneLine = Annotated[str, AfterValidator(_one_line)]
 Pixels = Annotated[tuple[StrictInt, StrictInt], Strict(False)]
-Words = Annotated[list[str], Field(min_length=1)]
+Argv = Annotated[list[str], Field(min_length=1)]
 
 
 class OneKeyModel(CheckModel):
-    """A mapping with one key, which says what it is."""
+    """A mapping with exactly one key, which names its kind."""
 
     @model_validator(mode="after")
-    def _one(self) -> OneKeyModel:
-        given = self.model_fields_set - self._beside()
-        if len(given) != 1 or getattr(self, next(iter(given))) is None:
+    def _require_one(self) -> OneKeyModel:
+        keys = self.model_fields_set - self._extra_keys()
+        if len(keys) != 1 or getattr(self, next(iter(keys))) is None:
             names = [
-                field.alias or name for name, field in type(self).model_fields.items() if name not in self._beside()
+                field.alias or name for name, field in type(self).model_fields.items() if name not in self._extra_keys()
             ]
-            raise ValueError(f"give exactly one of {', '.join(names)}")
+            raise ValueError(f"set exactly one of {', '.join(names)}")
         return self
 
     @classmethod
-    def _beside(cls) -> frozenset[str]:
-        """Keys that may stand beside the one."""
+    def _extra_keys(cls) -> frozenset[str]:
+        """Keys that are allowed in addition."""
         return frozenset()
 
     @property
-    def chosen(self) -> tuple[str, Any]:
-        (name,) = self.model_fields_set - self._beside()
+    def selected(self) -> tuple[str, Any]:
+        (name,) = self.model_fields_set - self._extra_keys()
         return name, getattr(self, name)
 
 
 class WriteStep(CheckModel):
-    """A file of the guest: its text, or a copy of a file that lies beside the task file."""
+    """A file of the guest: its text, or a copy of a file next to the task file."""
 
     path: GuestPath
     text: str | None = None
-    copy_of: PathBeside | None = None
+    copy_of: RelativePath | None = None
 
     @model_validator(mode="after")
-    def _either(self) -> WriteStep:
+    def _require_source(self) -> WriteStep:
         if (self.text is None) == (self.copy_of is None):
-            raise ValueError("give either text or copy_of")
+            raise ValueError("set either text or copy_of")
         return self
 
 
 class LaunchStep(CheckModel):
-    """A program that goes on running; with `window`, its window is waited for."""
+    """Start a program and leave it running; with `window`, wait for its window."""
 
-    run: Words
+    run: Argv
     env: dict[str, str] = Field(default_factory=dict)
     cwd: str | None = None
     window: str | None = None
 
 
 class RunStep(CheckModel):
-    """A command that is waited for and must end with 0."""
+    """Run a command to its end; exit code 0 is required."""
 
-    run: Words
+    run: Argv
     env: dict[str, str] = Field(default_factory=dict)
     cwd: str | None = None
     timeout_s: Seconds = 30.0
 
 
 class WaitWindowStep(CheckModel):
-    """`window` is a piece of a title or of a class, in any case."""
+    """Wait for windows whose title or class contains `window` (any case)."""
 
     window: str
     count: int = Field(default=1, ge=1)
@@ -112,7 +113,7 @@ class WaitWindowStep(CheckModel):
 
 
 class PlaceWindowStep(CheckModel):
-    """Where a window's client area is put, in pixels."""
+    """Move a window's client area, in pixels."""
 
     window: str
     at: Pixels
@@ -129,7 +130,7 @@ class SetupStep(OneKeyModel):
 
 
 class CheckNode(OneKeyModel):
-    """`all` is worth what its worst part is, `any` its best, `sum` the mean of its parts by their weights."""
+    """A check. `all` is the minimum of its parts, `any` the maximum, `sum` the weighted mean."""
 
     all: list[CheckNode] | None = Field(default=None, min_length=1)
     any: list[CheckNode] | None = Field(default=None, min_length=1)
@@ -142,7 +143,7 @@ class CheckNode(OneKeyModel):
     document: DocumentCheck | None = None
     sqlite: SqliteCheck | None = None
     command: CommandCheck | None = None
-    looks: VlmJudgeCheck | None = None
+    vlm_judge: VlmJudgeCheck | None = None
     settings: SettingsCheck | None = None
     browser: BrowserCheck | None = None
     window: WindowCheck | None = None
@@ -152,24 +153,24 @@ class CheckNode(OneKeyModel):
     weight: float | None = Field(default=None, gt=0)
 
     @classmethod
-    def _beside(cls) -> frozenset[str]:
+    def _extra_keys(cls) -> frozenset[str]:
         return frozenset({"weight"})
 
     @field_validator("all", "any")
     @classmethod
     def _unweighted(cls, parts: list[CheckNode] | None) -> list[CheckNode] | None:
         if any(part.weight is not None for part in parts or ()):
-            raise ValueError("weight has a meaning only for the parts of a sum")
+            raise ValueError("weight is only allowed in the parts of a sum")
         return parts
 
     @property
     def leaf(self) -> FileCheckProtocol | ReferenceFileCheck | None:
-        found = self.chosen[1]
+        found = self.selected[1]
         return None if isinstance(found, list) else found
 
     def leaves(self, keys: Keys) -> Iterator[tuple[Keys, FileCheckProtocol | ReferenceFileCheck]]:
-        """The facts in it, with their places; `keys` are its own."""
-        name, found = self.chosen
+        """Yield the checks of facts in it, with their locations; `keys` is its own location."""
+        name, found = self.selected
         name = type(self).model_fields[name].alias or name
         if isinstance(found, list):
             for index, part in enumerate(found):
@@ -179,7 +180,7 @@ class CheckNode(OneKeyModel):
 
 
 class MilestoneNode(CheckModel):
-    """`after` names milestones above, which must have been reached before this one counts."""
+    """A milestone. `after` names earlier milestones that must be fully reached before it counts."""
 
     name: OneLine
     weight: float = Field(gt=0, le=1)
@@ -188,7 +189,7 @@ class MilestoneNode(CheckModel):
 
 
 class WindowPoint(CheckModel):
-    """A place in pixels: of the screen, or of the client area of a window (negative: from its right or lower edge)."""
+    """A position in pixels: of the screen, or of a window's client area (negative: from its right or lower edge)."""
 
     at: Pixels
     window: str | None = None
@@ -213,7 +214,7 @@ class OracleOp(OneKeyModel):
     scroll: ScrollNode | None = None
     type: str | None = None
     key: str | None = Field(default=None, min_length=1)
-    """Keys of one chord with + between them, as in ctrl+s."""
+    """Keys of one chord joined by +, such as ctrl+s."""
     wait: Seconds | None = None
     wait_window: WaitWindowStep | None = None
     wait_file: GuestPath | None = None
@@ -225,28 +226,28 @@ class ScreenSpec(CheckModel):
 
 
 class TaskLimits(CheckModel):
-    """The most that is allowed. Where one of the seconds but `late_s` runs out, the episode has no score."""
+    """Limits of an episode. When a timeout expires, the episode is errored."""
 
     steps: int = Field(ge=1, le=10_000)
-    check_s: Seconds | None = None
-    """Seconds of one judging; None: the judge's own limit."""
-    step_s: Seconds | None = None
-    """Of performing one step."""
-    episode_s: float | None = Field(default=None, gt=0, le=86_400)
-    """Of an episode, from its reset to its score."""
-    late_s: float | None = Field(default=None, ge=0, le=60)
-    """Within which the check may come true after the end, where a program writes late."""
+    check_timeout_s: Seconds | None = None
+    """Maximum duration of a check; null: the judge's default."""
+    step_timeout_s: Seconds | None = None
+    """Maximum duration of one step."""
+    episode_timeout_s: float | None = Field(default=None, gt=0, le=86_400)
+    """Maximum duration of an episode, from its reset to its score."""
+    settle_grace_s: float | None = Field(default=None, ge=0, le=60)
+    """Seconds after the end in which the check may become true, for programs that write late."""
 
 
 class NativeTask(CheckModel):
     """A task file. `deskhand` is the version of the schema."""
 
-    deskhand: Literal[1]
+    deskhand: Literal[2]
     id: str
     instruction: OneLine
-    tier: Difficulty = "medium"
+    difficulty: Difficulty = "medium"
     screen: ScreenSpec = ScreenSpec(width=1280, height=720)
-    template: str = "plain"
+    theme: str = "plain"
     programs: list[str] = Field(default_factory=list)
     """Programs that must be installed."""
     setup: list[SetupStep] = Field(default_factory=list)
@@ -254,33 +255,35 @@ class NativeTask(CheckModel):
     milestones: list[MilestoneNode] = Field(default_factory=list)
     limits: TaskLimits
     network: list[str] = Field(default_factory=list)
-    """Hosts that the guest may reach. Embedded desktops reach none, so no host can be named."""
+    """Hosts that the guest may reach. Must be empty: local desktops have no network."""
     format_penalty: float = Field(default=0.0, ge=0, le=1)
     step_cost: float = Field(default=0.0, ge=0, le=1)
     oracle: list[list[OracleOp]] | None = Field(default=None, min_length=1)
-    """A solution as lists of ops, one list a step; being done is said at the end by itself."""
+    """A solution: one list of ops per step, without the final `done`."""
 
     @field_validator("id")
     @classmethod
-    def _named(cls, name: str) -> str:
+    def _valid_id(cls, name: str) -> str:
         if not _WORD.fullmatch(name):
-            raise ValueError("give a name of letters, digits, '.', '_' and '-'")
+            raise ValueError("must be a name of letters, digits, '.', '_' and '-'")
         return name
 
     @field_validator("network")
     @classmethod
     def _offline(cls, hosts: list[str]) -> list[str]:
         if hosts:
-            raise ValueError(
-                "desktops have no network; serve what the task needs inside the guest and leave this empty"
-            )
+            raise ValueError("must be empty, desktops have no network; serve files inside the guest")
         return hosts
 
 
 def load(path: Path) -> NativeTask:
-    """Load a task file. Raises `TaskFileError` with everything that is wrong with it."""
+    """Load a task file. Raises `TaskFileError` with all its problems."""
     document = load_yaml(path)
-    task = validated(document, NativeTask)
+    version = document.value.get("deskhand") if isinstance(document.value, dict) else None
+    if type(version) is int and version != VERSION:
+        message = f"schema version must be {VERSION}, got {version}; rename the keys as in docs/tasks.md, set {VERSION}"
+        raise TaskFileError([document.problem(("deskhand",), message)])
+    task = validate(document, NativeTask)
     problems = list(_problems(document, task, path.parent))
     if problems:
         raise TaskFileError(problems)
@@ -292,7 +295,7 @@ def is_native(document: LocatedDocument) -> bool:
 
 
 def oracle_steps(task: NativeTask) -> int:
-    """How many steps the oracle takes, with the last, which says that it is done. What it waits for parts a list of ops in two."""
+    """Return the number of steps of the oracle, the final `done` included. Waits split a list of ops."""
     count = 1
     for ops in task.oracle or ():
         waits = [op.wait_window is not None or op.wait_file is not None for op in ops]
@@ -301,46 +304,46 @@ def oracle_steps(task: NativeTask) -> int:
 
 
 def _problems(document: LocatedDocument, task: NativeTask, folder: Path) -> Iterator[Problem]:
-    """What no single value shows."""
+    """Yield the problems that involve several values."""
     for index, step in enumerate(task.setup):
         if step.write is not None and step.write.copy_of is not None and not (folder / step.write.copy_of).is_file():
             yield document.problem(
-                ("setup", index, "write", "copy_of"), f"there is no file {folder / step.write.copy_of}"
+                ("setup", index, "write", "copy_of"), f"file not found: {folder / step.write.copy_of}"
             )
-        if step.place is not None and (wrong := _off_screen(step.place.at, task.screen)):
+        if step.place is not None and (wrong := _screen_problem(step.place.at, task.screen)):
             yield document.problem(("setup", index, "place", "at"), wrong)
     nodes: list[tuple[Keys, CheckNode]] = [(("check",), task.check)]
     nodes += [(("milestones", index, "check"), milestone.check) for index, milestone in enumerate(task.milestones)]
-    for keys, leaf in (found for place, node in nodes for found in node.leaves(place)):
+    for keys, leaf in (found for location, node in nodes for found in node.leaves(location)):
         if (
             isinstance(leaf, ReferenceFileCheck)
-            and (name := leaf.needs()) is not None
+            and (name := leaf.required_file()) is not None
             and not (folder / name).is_file()
         ):
-            yield document.problem(keys, f"there is no file {folder / name}")
+            yield document.problem(keys, f"file not found: {folder / name}")
     names: list[str] = []
     for index, milestone in enumerate(task.milestones):
         if milestone.name in names:
-            yield document.problem(("milestones", index, "name"), "two milestones have this name")
+            yield document.problem(("milestones", index, "name"), "another milestone has this name")
         for name in milestone.after:
             if name not in names:
-                yield document.problem(("milestones", index, "after"), f"no milestone above has the name {name!r}")
+                yield document.problem(("milestones", index, "after"), f"must name earlier milestones, got {name!r}")
         names.append(milestone.name)
     total = sum(milestone.weight for milestone in task.milestones)
     if total > 1 + 1e-9:
-        yield document.problem(("milestones",), f"the weights sum to {total:g}, more than 1")
+        yield document.problem(("milestones",), f"the weights must sum to at most 1, got {total:g}")
     for number, ops in enumerate(task.oracle or ()):
-        for place, op in enumerate(ops):
-            for spot in op.drag or [spot for spot in (op.click, op.move, op.scroll) if spot is not None]:
-                if spot.window is None and (wrong := _off_screen(spot.at, task.screen)):
-                    yield document.problem(("oracle", number, place), wrong)
+        for index, op in enumerate(ops):
+            for point in op.drag or [point for point in (op.click, op.move, op.scroll) if point is not None]:
+                if point.window is None and (wrong := _screen_problem(point.at, task.screen)):
+                    yield document.problem(("oracle", number, index), wrong)
     if task.oracle is not None and oracle_steps(task) > task.limits.steps:
         yield document.problem(
-            ("limits", "steps"), f"the oracle takes {oracle_steps(task)} steps, the last to say that it is done"
+            ("limits", "steps"), f"the oracle takes {oracle_steps(task)} steps, its final done included"
         )
 
 
-def _off_screen(at: Pixels, screen: ScreenSpec) -> str | None:
+def _screen_problem(at: Pixels, screen: ScreenSpec) -> str | None:
     x, y = at
     inside = 0 <= x < screen.width and 0 <= y < screen.height
-    return None if inside else f"[{x}, {y}] is off the screen of {screen.width} x {screen.height}"
+    return None if inside else f"[{x}, {y}] is outside the screen of {screen.width}x{screen.height}"

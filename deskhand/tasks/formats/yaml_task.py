@@ -1,46 +1,49 @@
-"""Makes a `Task` of a native task file. Invariant: set-up that fails is the desktop's or the task's fault and never scored; checks
-read the end state through the desktop alone.
+"""Build a `Task` from a YAML task file.
+
+Start with `load_task`. A failing setup raises `InfrastructureError`, so the episode is errored.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 
 from deskhand.actions.ops import Click, Done, Drag, Key, Move, Op, Point, Scroll, Type, Wait, screen_px
+from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError, InfrastructureError
-from deskhand.tasks.checks.base import UNREADABLE, quoted
+from deskhand.tasks.checks.base import quoted
 from deskhand.tasks.checks.reference_file import ReferenceFileCheck
 from deskhand.tasks.formats import yaml_schema
 from deskhand.tasks.formats.yaml_schema import CheckNode, NativeTask, OracleOp, SetupStep, WindowPoint
+from deskhand.tasks.guest_files import read_file
 from deskhand.tasks.outcome import Finding
-from deskhand.tasks.task import CheckFunction, CheckResult, Milestone, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import CheckFunction, CheckResult, Milestone, Rect, Task
 
 SUITE = "native"
-NO_ORACLE = "has no oracle; write one under the key oracle"
-WAIT_S = 20.0
-_LOOK_AGAIN_S = 0.1
+NO_ORACLE = "no oracle; add the key oracle"
+WAIT_TIMEOUT_S = 20.0
+_RETRY_INTERVAL_S = 0.1
 
 
 def load_task(path: Path) -> Task:
-    """The task of a file. Raises `TaskFileError`."""
+    """Return the task of a file. Raises `TaskFileError`."""
     return task_of(yaml_schema.load(path), path.parent)
 
 
 def task_of(file: NativeTask, folder: Path) -> Task:
-    """The task that `file` describes; files that it copies lie in `folder`."""
+    """Return the task that `file` describes; `folder` is the task file's."""
 
-    async def setup(desktop: StagedDesktopLike) -> None:
+    async def setup(desktop: StageableDesktop) -> None:
         for step in file.setup:
             await _perform(step, desktop, folder)
         await desktop.observe()
 
-    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         if file.oracle is None:
-            raise ConfigError(f"task {file.id} {NO_ORACLE}")
+            raise ConfigError(f"task {file.id}: {NO_ORACLE}")
         for step in file.oracle:
             ops: list[Op] = []
             for node in step:
@@ -55,7 +58,7 @@ def task_of(file: NativeTask, folder: Path) -> Task:
                 yield ops
         yield [Done()]
 
-    async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
+    async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
         return None, []
 
     return Task(
@@ -71,17 +74,17 @@ def task_of(file: NativeTask, folder: Path) -> Task:
         check=check_of(file.check, folder),
         oracle=oracle,
         first_click_targets=targets,
-        theme=file.template,
+        theme=file.theme,
         milestones=tuple(
             Milestone(each.name, each.weight, check_of(each.check, folder), tuple(each.after))
             for each in file.milestones
         ),
-        difficulty=file.tier,
+        difficulty=file.difficulty,
         oracle_unavailable="" if file.oracle is not None else NO_ORACLE,
-        settle_grace_s=file.limits.late_s,
-        check_timeout_s=file.limits.check_s,
-        step_timeout_s=file.limits.step_s,
-        episode_timeout_s=file.limits.episode_s,
+        settle_grace_s=file.limits.settle_grace_s,
+        check_timeout_s=file.limits.check_timeout_s,
+        step_timeout_s=file.limits.step_timeout_s,
+        episode_timeout_s=file.limits.episode_timeout_s,
         format_penalty=file.format_penalty,
         step_cost=file.step_cost,
         metadata={"programs": file.programs},
@@ -89,21 +92,21 @@ def task_of(file: NativeTask, folder: Path) -> Task:
 
 
 def check_of(node: CheckNode, folder: Path) -> CheckFunction:
-    """The function that measures a check and the checks in it, all of them, so that the detail tells of each."""
+    """Return the function that measures a check with all its parts."""
 
-    async def check(desktop: StagedDesktopLike) -> CheckResult:
+    async def check(desktop: StageableDesktop) -> CheckResult:
         return await measure(node, desktop, folder)
 
     return check
 
 
-async def measure(node: CheckNode, desktop: StagedDesktopLike, folder: Path) -> CheckResult:
-    """What a check is worth; `folder` is that of the task file."""
+async def measure(node: CheckNode, desktop: StageableDesktop, folder: Path) -> CheckResult:
+    """Return the value of a check; `folder` is the task file's."""
     leaf = node.leaf
     if leaf is not None:
         check = await (leaf.measure(desktop, folder) if isinstance(leaf, ReferenceFileCheck) else leaf.measure(desktop))
         return check if check.findings else replace(check, findings=(_finding(node, check),))
-    name, parts = node.chosen
+    name, parts = node.selected
     found = [await measure(part, desktop, folder) for part in parts]
     values = [check.value for check in found]
     if name == "sum":
@@ -122,13 +125,14 @@ async def measure(node: CheckNode, desktop: StagedDesktopLike, folder: Path) -> 
 
 
 def _finding(node: CheckNode, check: CheckResult) -> Finding:
-    """A leaf's fact with what its file asks for."""
-    kind, leaf = node.chosen
-    asked = leaf.model_dump(exclude_unset=True, mode="json")
-    return Finding(f"{kind.rstrip('_')} {asked.pop('path', '')}".strip(), check.value, check.detail, quoted(asked))
+    kind, leaf = node.selected
+    expected = leaf.model_dump(exclude_unset=True, mode="json")
+    return Finding(
+        f"{kind.rstrip('_')} {expected.pop('path', '')}".strip(), check.value, check.detail, quoted(expected)
+    )
 
 
-async def _perform(step: SetupStep, desktop: StagedDesktopLike, folder: Path) -> None:
+async def _perform(step: SetupStep, desktop: StageableDesktop, folder: Path) -> None:
     if step.write is not None:
         text, source = step.write.text, step.write.copy_of
         data = text.encode() if text is not None else await asyncio.to_thread((folder / str(source)).read_bytes)
@@ -142,8 +146,8 @@ async def _perform(step: SetupStep, desktop: StagedDesktopLike, folder: Path) ->
             list(step.run.run), env=dict(step.run.env), cwd=step.run.cwd, timeout_s=step.run.timeout_s
         )
         if done.returncode != 0:
-            said = " ".join(done.stderr.decode(errors="replace").split())[-200:]
-            raise InfrastructureError(f"set-up: {step.run.run[0]} ended with {done.returncode}: {said}")
+            message = " ".join(done.stderr.decode(errors="replace").split())[-200:]
+            raise InfrastructureError(f"setup: {step.run.run[0]} exited with {done.returncode}: {message}")
     elif step.wait_window is not None:
         wanted = step.wait_window
         await desktop.wait_window(wanted.window, count=wanted.count, timeout_s=wanted.timeout_s)
@@ -154,36 +158,28 @@ async def _perform(step: SetupStep, desktop: StagedDesktopLike, folder: Path) ->
         await asyncio.sleep(step.wait)
 
 
-async def _await(node: OracleOp, desktop: StagedDesktopLike) -> None:
+async def _await(node: OracleOp, desktop: StageableDesktop) -> None:
     if node.wait_window is not None:
         await desktop.wait_window(
             node.wait_window.window, count=node.wait_window.count, timeout_s=node.wait_window.timeout_s
         )
     elif node.wait_file is not None:
-        await _until(lambda: _is_there(desktop, str(node.wait_file)), f"the file {node.wait_file}")
+        await _wait_file(desktop, node.wait_file)
 
 
-async def _is_there(desktop: StagedDesktopLike, path: str) -> bool:
-    try:
-        await desktop.pull(path)
-    except UNREADABLE:
-        return False
-    return True
-
-
-async def _until(holds: Callable[[], Awaitable[bool]], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not await holds():
+async def _wait_file(desktop: StageableDesktop, path: str) -> None:
+    deadline = time.monotonic() + WAIT_TIMEOUT_S
+    while await read_file(desktop, path) is None:
         if time.monotonic() > deadline:
-            raise InfrastructureError(f"the oracle waited {WAIT_S:g} s for {what} in vain")
-        await asyncio.sleep(_LOOK_AGAIN_S)
+            raise InfrastructureError(f"oracle: {path} did not appear within {WAIT_TIMEOUT_S:g} s")
+        await asyncio.sleep(_RETRY_INTERVAL_S)
 
 
-async def _op(node: OracleOp, desktop: StagedDesktopLike, file: NativeTask) -> Op:
-    async def point(spot: WindowPoint) -> Point:
-        x, y = spot.at
-        if spot.window is not None:
-            window = (await desktop.wait_window(spot.window))[-1]
+async def _op(node: OracleOp, desktop: StageableDesktop, file: NativeTask) -> Op:
+    async def point(position: WindowPoint) -> Point:
+        x, y = position.at
+        if position.window is not None:
+            window = (await desktop.wait_window(position.window))[-1]
             x, y = window.x + (x if x >= 0 else window.width + x), window.y + (y if y >= 0 else window.height + y)
         return Point(x, y, screen_px(file.screen.width, file.screen.height))
 
@@ -192,7 +188,7 @@ async def _op(node: OracleOp, desktop: StagedDesktopLike, file: NativeTask) -> O
     if node.move is not None:
         return Move(await point(node.move))
     if node.drag is not None:
-        return Drag(tuple([await point(spot) for spot in node.drag]))
+        return Drag(tuple([await point(position) for position in node.drag]))
     if node.scroll is not None:
         return Scroll(node.scroll.dx, node.scroll.dy, await point(node.scroll))
     if node.type is not None:
@@ -203,6 +199,6 @@ async def _op(node: OracleOp, desktop: StagedDesktopLike, file: NativeTask) -> O
 
 
 def _chord(text: str) -> list[str]:
-    """`ctrl+s` as its keys; a plus at the end is the key itself."""
+    """Split `ctrl+s` into its keys; a trailing plus is the key itself."""
     keys = text.split("+")
     return [*keys[:-2], "+"] if text.endswith("+") and len(text) > 1 else ["+"] if text == "+" else keys

@@ -136,12 +136,12 @@ def online(python: Path, folder: Path) -> dict[str, Any]:
         settings = (
             f"actor.path={checkpoint}",
             f"++deskhand.servers=[{address}]",
-            "++deskhand.kind=deskhand.integrations.areal.agent.OSWorldAgent",
+            "++deskhand.workflow_class=deskhand.integrations.areal.agent.OSWorldAgent",
             "++deskhand.workflow.tasks=areal_workflows.terminal_by_chance",
-            "++deskhand.workflow.agent.screen=words",
+            "++deskhand.workflow.agent.observation=words",
             "++deskhand.workflow.agent.max_errors=2",
-            "deskhand.workflow.desktops.embedded=2",
-            "deskhand.workflow.engine.max_tokens=12000",
+            "deskhand.workflow.desktops.local=2",
+            "deskhand.workflow.engine.max_model_len=12000",
             "deskhand.train.families=[terminal_run]",
             "++rollout.agent.mode=online",
             "++rollout.agent.engine_max_tokens=16384",
@@ -190,9 +190,9 @@ def trainer(python: Path, folder: Path) -> dict[str, Any]:
     words = [sys.executable, "-m", "deskhand", "train", EXPERIMENT, "--trainer", "areal", "--folder", str(made)]
     words += told(
         f"total_train_steps={STEPS + 1}",
-        "~deskhand.workflow.desktops.embedded",
-        "++deskhand.workflow.desktops.make=areal_workflows.flaky_pool",
-        "deskhand.workflow.loop.max_refills=0",
+        "~deskhand.workflow.desktops.local",
+        "++deskhand.workflow.desktops.factory=areal_workflows.flaky_pool",
+        "deskhand.workflow.loop.max_group_retries=0",
         "actor.optimizer.lr=1e-4",
     )
     statistics = made / "areal_metrics.jsonl"

@@ -27,7 +27,7 @@ def main(root: Path, checkpoint: str, out: Path) -> None:
     found: dict[str, str] = {}
     asked: list[int] = []
     extra: dict[str, object] = {"desktops": asked}
-    entrypoint.check_bridge = lambda desktops, needed: asked.append(needed)  # there is no bridge in this test
+    entrypoint.check_server = lambda desktops, needed: asked.append(needed)  # there is no bridge in this test
     for path in sorted((root / "configs" / "areal").glob("*.yaml")):
         for profile in PROFILES.get(path.stem, (None, "smoke", "smoke-text")):
             words = ["--config", str(path), f"cluster.fileroot={out}", f"actor.path={checkpoint}"]

@@ -14,8 +14,8 @@ from typing import Any
 
 import training_probe
 
-SHARED: dict[str, Any] = {"desktops": {"embedded": 2}, "group_timeout_s": 200}
-SMALL: dict[str, Any] = {"group_size": 2, "max_refills": 0}
+SHARED: dict[str, Any] = {"desktops": {"local": 2}, "group_timeout_s": 200}
+SMALL: dict[str, Any] = {"group_size": 2, "max_group_retries": 0}
 
 
 def text(checkpoint: str, address: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:

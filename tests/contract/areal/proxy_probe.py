@@ -93,7 +93,7 @@ def main(checkpoint: str, address: str, out: Path) -> None:
     rows = [{"family": "calculator_number", "seed": seed} for seed in (3, 4)]
     settings = {
         "model": checkpoint,
-        "desktops": {"embedded": 2},
+        "desktops": {"local": 2},
         "agent": {"max_new_tokens": 32, "max_consecutive_errors": 6},
     }
     found["individual"] = play(checkpoint, address, "individual", areal_agents.Watched(settings), rows, 1)

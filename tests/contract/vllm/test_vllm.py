@@ -133,7 +133,7 @@ def endless(served: Served, tokens: int, temperature: float = 1.0) -> Sampling:
 async def test_ids_that_are_expanded_already_are_noticed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = prompt_of(served, 77)
     with monkeypatch.context() as patch:
-        patch.setattr("deskhand.engines.vllm.vllm_protocol.one_placeholder_each", lambda prompt: list(prompt.token_ids))
+        patch.setattr("deskhand.engines.vllm.vllm_protocol.collapse_placeholders", lambda prompt: list(prompt.token_ids))
         done = await served.generate(prompt, endless(served, 2))
     assert done.served_ids != prompt.token_ids
     assert (await served.generate(prompt, endless(served, 2))).served_ids == prompt.token_ids
@@ -185,7 +185,7 @@ async def test_a_stop_text_ends_the_reply_with_the_token_that_completes_it(serve
 
 
 async def test_a_prompt_that_does_not_fit_is_refused_before_it_is_sent(served: Served) -> None:
-    with pytest.raises(AgentError, match="the engine holds 2048"):
+    with pytest.raises(AgentError, match="exceeds the context length 2048"):
         await served.generate(Prompt((1,) * 2048), endless(served, 1))
     done = await served.generate(Prompt((1,) * 2045), endless(served, 100))
     assert len(done.token_ids) == 3

@@ -16,7 +16,6 @@ from deskhand.config.schema import DesktopConfig, RemoteTimeouts
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.factory import build_machine_pool, build_remote_pool
 from deskhand.desktop.machine_pool import MachinePool
-from deskhand.desktop.remote.baselines import BASELINES_FILE
 from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.desktop.remote.reset_command import ResetCommand
 from deskhand.desktop.remote.sandbox_desktop import SandboxPool
@@ -156,18 +155,18 @@ async def test_what_an_episode_left_is_not_taken_for_what_was_there_by_the_next_
         fake.guest.windows.append("Do you want to save?")
         fake.dirty = ["Do you want to save?"]
         await pool.release(lease)
-        with pytest.raises(InfrastructureError, match=f"Do you want to save.*{FILE}"):
+        with pytest.raises(InfrastructureError, match=f"Do you want to save.*{BASELINES_FILE}"):
             await pool.lease()
         await pool.close()
         again = pool_on(address)
         with pytest.raises(InfrastructureError, match="Do you want to save"):
             await again.lease()
         await again.close()
-        (tmp_path / FILE).unlink()
+        (tmp_path / BASELINES_FILE).unlink()
         fresh = pool_on(address)
         await fresh.release(await fresh.lease())
         await fresh.close()
-    (tmp_path / FILE).write_text("{")
+    (tmp_path / BASELINES_FILE).write_text("{")
     with pytest.raises(ConfigError, match="remove it"):
         pool_on("http://127.0.0.1:1")
 

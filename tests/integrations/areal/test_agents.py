@@ -101,7 +101,7 @@ def test_episodes_in_one_loop_share_a_place_which_the_last_one_closes(endpoint):
 
 
 def test_agents_of_windows_agent_arena_answer_in_its_form_unless_told_otherwise():
-    told = {"desktops": {"embedded": 1}}
+    told = {"desktops": {"local": 1}}
     assert WAADesktopWorkflow(told).settings.agent.action_format == "waa_navi"
     assert (
         WAADesktopWorkflow({**told, "agent": {"action_format": "pyautogui"}}).settings.agent.action_format
@@ -113,9 +113,9 @@ def test_agents_of_windows_agent_arena_answer_in_its_form_unless_told_otherwise(
     ("told", "word"),
     [
         ({}, "desktops"),
-        ({"desktops": {}}, "bridge"),
-        ({"desktops": {"embedded": 1, "bridge": "http://h:1"}}, "give one of"),
-        ({"desktops": {"embedded": 1}, "groupsize": 2}, "groupsize"),
+        ({"desktops": {}}, "server_url"),
+        ({"desktops": {"local": 1, "server_url": "http://h:1"}}, "exactly one of"),
+        ({"desktops": {"local": 1}, "groupsize": 2}, "groupsize"),
     ],
 )
 def test_wrong_settings_are_one_line_that_names_the_key(told, word):

@@ -46,7 +46,7 @@ async def test_unscored_episodes_are_refilled_while_there_are_refills():
             else errored_result(ticket, "infrastructure", "lost")
         )
 
-    group, results = await run_group("g", TASK, 2, play, timeout_s=5, refills=3)
+    group, results = await run_group("g", TASK, 2, play, timeout_s=5, max_retries=3)
     assert len(group.scored) == 2
     assert len(results) == 4
     assert group.retries_left == 1

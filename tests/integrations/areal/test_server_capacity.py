@@ -10,7 +10,7 @@ import pytest
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.pool import DesktopPool
 from deskhand.errors import ConfigError
-from deskhand.integrations.areal.entrypoint import check_bridge
+from deskhand.integrations.areal.entrypoint import check_server
 from deskhand.integrations.areal.settings import Desktops
 from deskhand.server.process import ServerConfig, serve_pool
 
@@ -25,14 +25,14 @@ async def test_a_bridge_with_too_few_desktops_is_refused_before_the_start(monkey
     ):
         desktops = Desktops(server_url=f"http://127.0.0.1:{running.port}", api_key_env="BRIDGE_KEY")
         with pytest.raises(ConfigError, match="BRIDGE_KEY is not set"):
-            await asyncio.to_thread(check_bridge, desktops, 3)
+            await asyncio.to_thread(check_server, desktops, 3)
         monkeypatch.setenv("BRIDGE_KEY", KEY)
-        await asyncio.to_thread(check_bridge, desktops, 3)
+        await asyncio.to_thread(check_server, desktops, 3)
         with pytest.raises(ConfigError, match="lends 3 desktops"):
-            await asyncio.to_thread(check_bridge, desktops, 4)
+            await asyncio.to_thread(check_server, desktops, 4)
         monkeypatch.setenv("BRIDGE_KEY", "another key, of nobody")
         with pytest.raises(ConfigError, match="cannot be asked") as caught:
-            await asyncio.to_thread(check_bridge, desktops, 3)
+            await asyncio.to_thread(check_server, desktops, 3)
         assert "another key" not in str(caught.value)
     with pytest.raises(ConfigError, match="start deskhand serve"):
-        await asyncio.to_thread(check_bridge, desktops, 3)
+        await asyncio.to_thread(check_server, desktops, 3)

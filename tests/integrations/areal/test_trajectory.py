@@ -66,7 +66,7 @@ def test_a_sound_trajectory_passes_and_holds_what_was_recorded():
 
 def test_weighed_episodes_of_a_group_count_the_same_whatever_their_length():
     rows = [sample("short", ["a"], 1), sample("long", ["a"], 4), sample("long", ["bb"], 3)]
-    made = samples_to_tensors(rows, IMAGES, IMAGE, weigh_episodes=True)
+    made = samples_to_tensors(rows, IMAGES, IMAGE, normalize_by_episode=True)
     worth = made["rewards"] * made["loss_mask"].sum(-1)
     assert float(worth[0]) == pytest.approx(float(worth[1] + worth[2]))
     assert float(worth.sum() / made["loss_mask"].sum()) == pytest.approx(0.5)

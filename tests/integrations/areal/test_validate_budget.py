@@ -67,10 +67,10 @@ CHANGES: dict[str, tuple[list[tuple[str, Any]], str]] = {
     ),
     "a proxy that drops pictures": (
         [
-            ("deskhand.kind", "deskhand.integrations.areal.agent.OSWorldAgent"),
+            ("deskhand.workflow_class", "deskhand.integrations.areal.agent.OSWorldAgent"),
             ("rollout.agent", {"engine_max_tokens": 4096}),
         ],
-        "deskhand.kind",
+        "deskhand.workflow_class",
     ),
     "pixels beyond a worker's memory": (
         [("train_dataset.batch_size", 4096), ("rollout.consumer_batch_size", 4096)],
@@ -107,7 +107,7 @@ def test_too_many_desktops_or_screens_are_told_with_what_fits():
 
 
 def test_pixels_of_a_group_grow_with_its_rows():
-    told = {"desktops": {"embedded": 4}, "loop": {"group_size": 4}, "agent": {"history": "sliding", "sliding_turns": 2}}
+    told = {"desktops": {"local": 4}, "loop": {"group_size": 4}, "agent": {"history": "sliding", "sliding_turns": 2}}
     settings = WorkflowSettings.of(told, {})
     assert max_images_in_context(settings, 10) == 2
     assert trajectory_mib(settings, SMALL, 10) == 4 * 9 * 2
@@ -118,12 +118,12 @@ def test_pixels_of_a_group_grow_with_its_rows():
 def test_a_stage_becomes_overrides_and_an_unknown_one_is_named(tmp_path):
     path = tmp_path / "e.yaml"
     path.write_text(
-        "profiles: {smoke: {total_train_steps: 1, deskhand: {workflow: {loop: {group_size: 2}, journal: null}}}}\n"
+        "profiles: {smoke: {total_train_steps: 1, deskhand: {workflow: {loop: {group_size: 2}, episode_dir: null}}}}\n"
     )
     assert profile_overrides(path, "smoke") == [
         "++total_train_steps=1",
         "++deskhand.workflow.loop.group_size=2",
-        "++deskhand.workflow.journal=null",
+        "++deskhand.workflow.episode_dir=null",
     ]
     assert profile_overrides(path, None) == profile_overrides(path, "full") == []
     with pytest.raises(ConfigError, match="smoke, full"):
@@ -132,7 +132,7 @@ def test_a_stage_becomes_overrides_and_an_unknown_one_is_named(tmp_path):
 
 def test_a_plain_agent_s_groups_and_rewards_are_areal_s():
     content, settings = experiment()
-    content["deskhand"]["kind"] = "deskhand.integrations.areal.agent.OSWorldAgent"
+    content["deskhand"]["workflow_class"] = "deskhand.integrations.areal.agent.OSWorldAgent"
     content["actor"] |= {"reward_norm": {"mean_level": "batch"}, "kl_ctl": 0.01, "reward_clip": 20.0}
     content["gconfig"]["n_samples"] = 3
     content["ref"] = {"attn_impl": "sdpa", "scheduling_strategy": {"type": "colocation", "target": "actor"}}
@@ -164,7 +164,7 @@ AGENT_CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 def test_what_areal_would_do_to_a_plain_agent_s_rows_is_one_line(name):
     content, settings = experiment()
     actor, beside, word = AGENT_CHANGES[name]
-    content["deskhand"]["kind"] = "deskhand.integrations.areal.agent.OSWorldAgent"
+    content["deskhand"]["workflow_class"] = "deskhand.integrations.areal.agent.OSWorldAgent"
     content["actor"] |= actor
     content["rollout"]["agent"] = {"engine_max_tokens": 4096}
     for key, value in beside.items():
@@ -180,20 +180,20 @@ def test_an_algorithm_is_what_it_is_called():
     (line,) = find_config_problems(content, settings.model_copy(update={"algorithm": "gspo"}), SMALL, 10)
     assert "importance_sampling_level: sequence" in line
     (line,) = find_config_problems(content, settings.model_copy(update={"algorithm": "dr_grpo"}), SMALL, 10)
-    assert "weigh_episodes" in line
+    assert "normalize_by_episode" in line
     assert (
         find_config_problems(
-            content, settings.model_copy(update={"algorithm": "dr_grpo", "weigh_episodes": False}), SMALL, 10
+            content, settings.model_copy(update={"algorithm": "dr_grpo", "normalize_by_episode": False}), SMALL, 10
         )
         == []
     )
 
 
 def test_a_workflow_is_known_by_what_it_is_and_not_by_its_name():
-    assert not is_agent({"deskhand": {"kind": "areal_workflows.PaintedWorkflow"}})
-    assert is_agent({"deskhand": {"kind": "deskhand.integrations.areal.agent.WAADesktopWorkflow"}})
+    assert not is_agent({"deskhand": {"workflow_class": "areal_workflows.PaintedWorkflow"}})
+    assert is_agent({"deskhand": {"workflow_class": "deskhand.integrations.areal.agent.WAADesktopWorkflow"}})
     with pytest.raises(ConfigError, match="no such function"):
-        is_agent({"deskhand": {"kind": "deskhand.integrations.areal.agent.NothingWorkflow"}})
+        is_agent({"deskhand": {"workflow_class": "deskhand.integrations.areal.agent.NothingWorkflow"}})
 
 
 def test_pictures_of_qwen2_5_vl_need_workers_of_ours():
@@ -209,7 +209,7 @@ def test_pictures_of_qwen2_5_vl_need_workers_of_ours():
 
 def test_no_advantage_is_larger_than_what_the_planner_counts_with():
     """One short success among long failures, the worst case; AReaL's default would cut 556 to 20."""
-    settings = WorkflowSettings.of({"desktops": {"embedded": 8}, "loop": {"group_size": 8}}, {})
+    settings = WorkflowSettings.of({"desktops": {"local": 8}, "loop": {"group_size": 8}}, {})
     tokens = [2, *[15 * 32] * 7]
     advantages = group_advantages(np.array([[1.0, *[0.0] * 7]]), np.ones((1, 8), dtype=bool)).values[0]
     samples = [
@@ -218,4 +218,4 @@ def test_no_advantage_is_larger_than_what_the_planner_counts_with():
     ]
     weighed = [abs(a * scale) for a, scale in zip(advantages, _scales(samples), strict=True)]  # pyright: ignore[reportArgumentType]
     assert 20 < max(weighed) <= largest_advantage(settings, 15 * 32)
-    assert largest_advantage(settings.model_copy(update={"weigh_episodes": False}), 15 * 32) == pytest.approx(7**0.5)
+    assert largest_advantage(settings.model_copy(update={"normalize_by_episode": False}), 15 * 32) == pytest.approx(7**0.5)

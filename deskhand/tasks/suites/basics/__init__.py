@@ -1,11 +1,10 @@
-"""The first suite. Invariant: names are unique, and every family's programs are Debian packages."""
+"""Suite `basics`: families on local desktops, from Debian packages. Used through `suites.family_registry`."""
 
 from __future__ import annotations
 
 from deskhand.errors import ConfigError
 from deskhand.tasks.suites.basics import (
     calculator,
-    calculator_sum,
     code_copy,
     cross_app,
     dialogs,
@@ -23,15 +22,31 @@ from deskhand.tasks.suites.basics import (
 )
 from deskhand.tasks.task import Family, Task
 
-MODULES = (
-    terminals, dialogs, calculator, editors, file_manager, calculator_sum, forms, terminal_count, code_copy,
-    spreadsheets, text_documents, web_pages, pictures, cross_app, terminal_files, folders,
-)  # fmt: skip
-FAMILIES: dict[str, Family] = {family.name: family for module in MODULES for family in module.FAMILIES}
+FAMILIES: dict[str, Family] = {
+    family.name: family
+    for family in (
+        *terminals.FAMILIES,
+        *dialogs.FAMILIES,
+        calculator.NUMBER,
+        *editors.FAMILIES,
+        *file_manager.FAMILIES,
+        calculator.SUM,
+        *forms.FAMILIES,
+        *terminal_count.FAMILIES,
+        *code_copy.FAMILIES,
+        *spreadsheets.FAMILIES,
+        *text_documents.FAMILIES,
+        *web_pages.FAMILIES,
+        *pictures.FAMILIES,
+        *cross_app.FAMILIES,
+        *terminal_files.FAMILIES,
+        *folders.FAMILIES,
+    )
+}
 
 
 def make_task(family: str, seed: int) -> Task:
-    """The `seed`-th variant of a family. Raises `ConfigError` for an unknown family."""
+    """Return the variant of a seed. Raises `ConfigError` for an unknown family."""
     if family not in FAMILIES:
-        raise ConfigError(f"family {family!r} is not in suite 'basics'; it has: {', '.join(sorted(FAMILIES))}")
+        raise ConfigError(f"unknown family {family!r} in suite 'basics'; families: {', '.join(sorted(FAMILIES))}")
     return FAMILIES[family].generate(seed)

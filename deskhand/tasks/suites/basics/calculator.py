@@ -1,21 +1,24 @@
-"""Numbers on a desktop calculator. Invariant: the calculator's own display value is judged, as it copies it (guest-trusted).
+"""Families `calculator_number` and `calculator_sum`: a desktop calculator on a small screen.
 
-Reading it takes a key stroke, so the digits in place are worth something at the end and are no milestones on the way.
+The check copies the display with the program's own command (untrusted). That takes a key stroke, so digits in place
+count at the end and are not milestones.
 """
 
 from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 from deskhand.actions.ops import Click, Done, Key, Op, Point, screen_px
+from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.outcome import Finding
-from deskhand.tasks.suites.basics.gtk_compact import use_compact_look
+from deskhand.tasks.suites.basics.clauses import clause, combine_clauses
+from deskhand.tasks.suites.basics.gtk_compact import use_compact_theme
 from deskhand.tasks.suites.basics.layout import scatter
-from deskhand.tasks.task import CheckResult, Family, Rect, StagedDesktopLike, Task
+from deskhand.tasks.suites.basics.scenario import THEMES, Scenario
+from deskhand.tasks.task import CheckResult, Family, Rect, Task
 
-WIDTH, HEIGHT = 320, 256
 CONFIGURATION = """[general]
 display_result_font=DejaVu Sans 10
 button_width=26
@@ -26,101 +29,142 @@ rem_display=false
 DIGIT_ROW_TOP_PX, ROW_PITCH_PX = 114, 25
 COLUMN_LEFT_PX, COLUMN_PITCH_PX = 8, 44
 KEY_WIDTH_PX, KEY_HEIGHT_PX = 36, 17
+OPERATORS = ("*", "-", "+")
+"""From the row of 4, 5, 6 downwards, right of the digits."""
 
 
-def key_box(window_x: int, window_y: int, digit: int) -> Rect:
-    """The key of a digit, in screen pixels, for a calculator whose client area starts at (window_x, window_y)."""
-    column, row = ((digit - 1) % 3, 2 - (digit - 1) // 3) if digit else (0, 3)
-    left = window_x + COLUMN_LEFT_PX + column * COLUMN_PITCH_PX
-    top = window_y + DIGIT_ROW_TOP_PX + row * ROW_PITCH_PX
-    return Rect(left, top, left + KEY_WIDTH_PX, top + KEY_HEIGHT_PX)
+class CalculatorScenario(Scenario):
+    """A calculator with small keys at a random place."""
+
+    width, height = 320, 256
+    place_seed: int
+
+    async def setup(self, desktop: StageableDesktop) -> None:
+        await use_compact_theme(desktop)
+        await desktop.push(".config/galculator/galculator.conf", CONFIGURATION.encode())
+        await desktop.launch(["galculator"])
+        await self.shuffle_windows(desktop, self.place_seed)
+
+    async def shuffle_windows(self, desktop: StageableDesktop, seed: int) -> None:
+        (window,) = await desktop.wait_window("galculator")
+        ((x, y),) = scatter(random.Random(seed), [(window.width, window.height)], self.width, self.height)
+        await desktop.place_window(window, x, y)
+
+    async def keys(self, desktop: StageableDesktop) -> dict[str, Rect]:
+        """Return digits, operators and "=" in screen pixels."""
+        (window,) = await desktop.wait_window("galculator")
+        return key_boxes(window.x, window.y)
+
+    async def press_keys(self, desktop: StageableDesktop, keys: Iterable[str]) -> AsyncIterator[list[Op]]:
+        """Yield the oracle's steps."""
+        boxes = await self.keys(desktop)
+        for key in keys:
+            yield [Click(Point(*boxes[key].center, screen_px(self.width, self.height)))]
+        yield [Done()]
 
 
-async def setup_calculator(desktop: StagedDesktopLike, place_seed: int) -> None:
-    """Start the calculator with small keys at a random place."""
-    await use_compact_look(desktop)
-    await desktop.push(".config/galculator/galculator.conf", CONFIGURATION.encode())
-    await desktop.launch(["galculator"])
-    await place_calculator(desktop, place_seed)
+def key_boxes(window_x: int, window_y: int) -> dict[str, Rect]:
+    """Return digits, operators and "=" of a calculator whose client area starts at (window_x, window_y)."""
+    boxes = {}
+    for digit in range(10):
+        column, row = ((digit - 1) % 3, 2 - (digit - 1) // 3) if digit else (0, 3)
+        left = window_x + COLUMN_LEFT_PX + column * COLUMN_PITCH_PX
+        top = window_y + DIGIT_ROW_TOP_PX + row * ROW_PITCH_PX
+        boxes[str(digit)] = Rect(left, top, left + KEY_WIDTH_PX, top + KEY_HEIGHT_PX)
+    six = boxes["6"]
+    for row, sign in enumerate(OPERATORS):
+        left, top = six.left + COLUMN_PITCH_PX, six.top + row * ROW_PITCH_PX
+        boxes[sign] = Rect(left, top, left + KEY_WIDTH_PX, top + KEY_HEIGHT_PX)
+    left = six.left + 2 * COLUMN_PITCH_PX
+    boxes["="] = Rect(left, boxes["-"].top, left + KEY_WIDTH_PX, boxes["+"].bottom)
+    return boxes
 
 
-async def place_calculator(desktop: StagedDesktopLike, seed: int) -> None:
-    (window,) = await desktop.wait_window("galculator")
-    ((x, y),) = scatter(random.Random(seed), [(window.width, window.height)], WIDTH, HEIGHT)
-    await desktop.place_window(window, x, y)
-
-
-async def display_value(desktop: StagedDesktopLike) -> str:
-    """What the display holds, as the program's own copy command gives it."""
+async def display_value(desktop: StageableDesktop) -> str:
+    """Return the display as the program's copy command gives it."""
     await desktop.perform([Key(("ctrl", "c"))], action_id=f"judge-copy-{uuid.uuid4()}")
     return (await desktop.clipboard() or "").strip()
 
 
 def enter_number(seed: int) -> Task:
-    """Enter a number of two different digits by its keys."""
-    rng = random.Random(f"calculator_number:{seed}")
-    first, second = rng.sample(range(1, 10), 2)
-    place_seed = rng.randrange(2**31)
+    """Enter a number of two different digits."""
+    scenario = CalculatorScenario("calculator_number", seed)
+    first, second = scenario.rng.sample(range(1, 10), 2)
+    scenario.place_seed = scenario.rng.randrange(2**31)
     number = f"{first}{second}"
 
-    async def setup(desktop: StagedDesktopLike) -> None:
-        await setup_calculator(desktop, place_seed)
-
-    async def boxes(desktop: StagedDesktopLike) -> dict[int, Rect]:
-        (window,) = await desktop.wait_window("galculator")
-        return {digit: key_box(window.x, window.y, digit) for digit in range(10)}
-
-    async def check(desktop: StagedDesktopLike) -> CheckResult:
+    async def check(desktop: StageableDesktop) -> CheckResult:
         shown = await display_value(desktop)
-        value, told = worth(shown, number), f"the display holds {shown!r}"
-        return CheckResult(
-            value, told, untrusted_source=True, findings=(Finding("the display", value, repr(shown), repr(number)),)
-        )
+        value = display_score(shown, number)
+        finding = Finding("the display", value, repr(shown), repr(number))
+        return CheckResult(value, f"the display has {shown!r}", untrusted_source=True, findings=(finding,))
 
-    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-        keys = await boxes(desktop)
-        for digit in (first, second):
-            yield [Click(Point(*keys[digit].center, screen_px(WIDTH, HEIGHT)))]
-        yield [Done()]
+    async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
+        digits = {key: box for key, box in (await scenario.keys(desktop)).items() if key.isdecimal()}
+        return digits[str(first)], [box for key, box in digits.items() if key != str(first)]
 
-    async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
-        keys = await boxes(desktop)
-        return keys[first], [box for digit, box in keys.items() if digit != first]
+    async def grounding_targets(desktop: StageableDesktop) -> list[tuple[str, Rect]]:
+        keys = await scenario.keys(desktop)
+        return [(number_instruction(a, b), keys[str(a)]) for a in range(1, 10) for b in range(1, 10) if a != b]
 
-    async def groundings(desktop: StagedDesktopLike) -> list[tuple[str, Rect]]:
-        keys = await boxes(desktop)
-        return [(instruction(a, b), keys[a]) for a in range(1, 10) for b in range(1, 10) if a != b]
-
-    return Task(
-        id=f"basics/calculator_number/{seed}",
-        family="calculator_number",
-        suite="basics",
-        seed=seed,
-        instruction=instruction(first, second),
-        width=WIDTH,
-        height=HEIGHT,
+    return scenario.build_task(
+        number_instruction(first, second),
+        difficulty="easy",
         max_steps=4,
-        setup=setup,
         check=check,
-        oracle=oracle,
+        oracle=lambda desktop: scenario.press_keys(desktop, number),
         first_click_targets=targets,
-        grounding_targets=groundings,
-        shuffle_windows=place_calculator,
+        grounding_targets=grounding_targets,
+        shuffle_windows=scenario.shuffle_windows,
         metadata={"number": number},
     )
 
 
-def worth(shown: str, number: str) -> float:
-    """1 for the number itself; for another one of as many digits the share of digits in place; 0 for anything else."""
+def display_score(shown: str, number: str) -> float:
+    """Return the share of correct digits; 0 unless the display has as many digits as `number`."""
     if len(shown) != len(number) or not shown.isdecimal():
         return 0.0
-    return sum(ours == asked for ours, asked in zip(shown, number, strict=True)) / len(number)
+    return sum(found == wanted for found, wanted in zip(shown, number, strict=True)) / len(number)
 
 
-def instruction(first: int, second: int) -> str:
+def number_instruction(first: int, second: int) -> str:
     return f"Enter {first} {second} on the calculator"
 
 
-FAMILIES = (
-    Family("calculator_number", ("galculator",), "easy", enter_number, "enter a number by the calculator's keys"),
-)
+def random_sum(rng: random.Random) -> tuple[str, int]:
+    """Return the keys to press and the result, which is 10 to 999 and neither of the operands."""
+    while True:
+        sign = rng.choice(OPERATORS)
+        first, second = rng.randint(2, 99), rng.randint(2, 99 if sign != "*" else 9)
+        result = {"+": first + second, "-": first - second, "*": first * second}[sign]
+        if 10 <= result <= 999 and result not in (first, second):
+            return f"{first}{sign}{second}=", result
+
+
+def enter_sum(seed: int) -> Task:
+    """Compute a sum and leave the result in the display."""
+    scenario = CalculatorScenario("calculator_sum", seed)
+    keys, result = random_sum(scenario.rng)
+    scenario.place_seed, scenario.theme = scenario.rng.randrange(2**31), scenario.rng.choice(THEMES)
+
+    async def check(desktop: StageableDesktop) -> CheckResult:
+        shown = await display_value(desktop)
+        return combine_clauses(clause("the display", shown, str(result)), untrusted_source=True)
+
+    async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
+        boxes = await scenario.keys(desktop)
+        return boxes[keys[0]], [box for key, box in boxes.items() if key != keys[0]]
+
+    return scenario.build_task(
+        f"Work out {keys.rstrip('=')} on the calculator",
+        max_steps=len(keys) + 3,
+        check=check,
+        oracle=lambda desktop: scenario.press_keys(desktop, keys),
+        first_click_targets=targets,
+        shuffle_windows=scenario.shuffle_windows,
+        metadata={"keys": keys, "result": result},
+    )
+
+
+NUMBER = Family("calculator_number", ("galculator",), "easy", enter_number, "enter a number by the calculator's keys")
+SUM = Family("calculator_sum", ("galculator",), "medium", enter_sum, "work out a sum by the calculator's keys")

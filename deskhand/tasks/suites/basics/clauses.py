@@ -1,5 +1,6 @@
-"""What a check of the suite says. Invariant: every clause says what was read and what was expected, and an end state is worth 1
-when all of them hold, and otherwise 0.
+"""Clauses of the suite's checks, and example end states around a correct one.
+
+Every clause reports what was read and what was expected; an end state scores 1 if all hold, else 0.
 """
 
 from __future__ import annotations
@@ -11,52 +12,48 @@ from typing import Any
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.task import CheckResult, ExampleEndStates, FileContents
 
-_THERE_IS_NONE = "not there"
-
 
 def clause(name: str, read: Any, expected: Any) -> Finding:
-    """A clause that holds when the two are equal."""
+    """Return a clause that holds if the two are equal."""
     return Finding(name, float(read == expected), repr(read), repr(expected))
 
 
 def same_files(name: str, read: Mapping[str, Any], expected: Mapping[str, Any]) -> Finding:
-    """A clause that holds when there are just these files with these contents; it tells of those that differ."""
-    either = sorted(read.keys() | expected.keys())
-    wrong = [path for path in either if not (path in read and path in expected and read[path] == expected[path])]
+    """Return a clause that holds if exactly these files have these contents; it reports those that differ."""
+    paths = sorted(read.keys() | expected.keys())
+    wrong = [path for path in paths if not (path in read and path in expected and read[path] == expected[path])]
     if not wrong:
-        return Finding(name, 1.0, f"{len(read)} files as they must be", f"{len(expected)} files")
-    return Finding(name, 0.0, _told(read, wrong), _told(expected, wrong))
+        return Finding(name, 1.0, f"{len(read)} files as expected", f"{len(expected)} files")
+    return Finding(name, 0.0, _describe(read, wrong), _describe(expected, wrong))
 
 
-def _told(files: Mapping[str, Any], paths: Iterable[str]) -> str:
-    return "; ".join(f"{path}: {_text(files[path]) if path in files else _THERE_IS_NONE}" for path in paths)
+def _describe(files: Mapping[str, Any], paths: Iterable[str]) -> str:
+    return "; ".join(f"{path}: {_text(files[path]) if path in files else 'missing'}" for path in paths)
 
 
 def _text(content: Any) -> str:
     return repr(content.decode("utf-8", errors="replace") if isinstance(content, bytes) else content)
 
 
-def judged(*findings: Finding, guest_trusted: bool = False) -> CheckResult:
-    """The check that these clauses are."""
+def combine_clauses(*findings: Finding, untrusted_source: bool = False) -> CheckResult:
+    """Return the check that all clauses hold."""
     wrong = [finding for finding in findings if finding.value < 1.0]
     detail = "; ".join(f"{finding.clause}: {finding.read}, not {finding.expected}" for finding in wrong)
-    return CheckResult(float(not wrong), detail or "as asked", guest_trusted, findings)
+    return CheckResult(float(not wrong), detail or "as expected", untrusted_source, findings)
 
 
-def nearly(right: FileContents, target: str, **near: FileContents) -> ExampleEndStates:
-    """End states around `right`, whose file `target` is what the task is about: the same with its last letter missing, with
-    another name for it, and those of `near`, by their names with blanks for underscores."""
-    changed = right[target].rstrip(b"\n")[:-1]
+def near_misses(right: FileContents, target: str, **negatives: FileContents) -> ExampleEndStates:
+    """Return end states around `right`: the file `target` without its last letter, under another name, and `negatives`.
+
+    Underscores in the names of `negatives` become spaces.
+    """
     path = PurePosixPath(target)
-    other = str(path.with_stem(f"{path.stem}2"))
+    renamed = {str(path.with_stem(f"{path.stem}2")): right[target]}
     return ExampleEndStates(
         {
-            "the last letter is missing": {**right, target: changed},
-            "it has another name": {
-                other: right[target],
-                **{place: data for place, data in right.items() if place != target},
-            },
-            **{name.replace("_", " "): files for name, files in near.items()},
+            "the last letter is missing": {**right, target: right[target].rstrip(b"\n")[:-1]},
+            "it has another name": renamed | {name: data for name, data in right.items() if name != target},
+            **{name.replace("_", " "): files for name, files in negatives.items()},
         },
         right,
     )

@@ -1,5 +1,6 @@
-"""A file manager window: delete, rename or move the file of a name. Invariant: every file of the folder is judged, by name and
-bytes, so the right change at the wrong place, or too much change, scores 0.
+"""Families `file_delete`, `file_rename` and `file_move`: a file manager window.
+
+Every file of the folder is judged by name and bytes, so a change in the wrong place, or one too many, scores 0.
 """
 
 from __future__ import annotations
@@ -10,53 +11,32 @@ from collections.abc import AsyncIterator, Callable
 import numpy as np
 
 from deskhand.actions.ops import Done, Key, Op, Type, Wait
-from deskhand.tasks.suites.basics.clauses import judged, same_files
-from deskhand.tasks.suites.basics.layout import WindowLike, scatter
+from deskhand.desktop.base import StageableDesktop, Window
+from deskhand.tasks.guest_files import read_folder
+from deskhand.tasks.outcome import Finding
+from deskhand.tasks.suites.basics.clauses import same_files
+from deskhand.tasks.suites.basics.layout import scatter
+from deskhand.tasks.suites.basics.scenario import THEMES, Oracle, Scenario, milestone
 from deskhand.tasks.suites.basics.screen_search import (
-    HEIGHT,
-    THEMES,
-    WIDTH,
     View,
     click_in,
     find_cells,
-    folder_contents,
     plain_area,
     wait_until,
     wait_until_visible,
 )
-from deskhand.tasks.task import (
-    CheckResult,
-    ExampleEndStates,
-    Family,
-    FileContents,
-    Milestone,
-    Rect,
-    StagedDesktopLike,
-    Task,
-)
+from deskhand.tasks.task import ExampleEndStates, Family, FileContents, Milestone, Rect, Task
 
 FOLDERS = ("Notes", "Letters", "Reports", "Recipes", "Lists", "Drafts")
 STEMS = (
-    "apple",
-    "bread",
-    "cloud",
-    "delta",
-    "eagle",
-    "flame",
-    "grape",
-    "house",
-    "jewel",
-    "lemon",
-    "melon",
-    "north",
-    "ocean",
-    "piano",
-)
+    "apple", "bread", "cloud", "delta", "eagle", "flame", "grape", "house", "jewel", "lemon", "melon", "north",
+    "ocean", "piano",
+)  # fmt: skip
 ENDINGS = (".txt", ".log", ".md", ".csv")
 SUBFOLDERS = ("Archive", "Done", "Old", "Trips", "Work")
 VIEWS: tuple[View, ...] = ("icon", "compact")
 SELECTION_DELAY_S = 0.4
-"""pcmanfm tells itself of a change of the selection this late at most; until then Return opens what was selected before."""
+"""Maximum delay until pcmanfm processes a change of the selection; before that, Return opens the previous one."""
 
 PCMANFM = """[config]
 bm_open_method=0
@@ -82,12 +62,12 @@ small_icon_size=16
 """
 
 
-class FileManagerScenario:
-    """One folder in one window; a pure function of family and seed."""
+class FileManagerScenario(Scenario):
+    """One folder in one window."""
 
     def __init__(self, family: str, seed: int, subfolders: int = 0) -> None:
-        self.rng = rng = random.Random(f"{family}:{seed}")
-        self.family, self.seed = family, seed
+        super().__init__(family, seed)
+        rng = self.rng
         self.folder = rng.choice(FOLDERS)
         stems = rng.sample(STEMS, rng.randint(4, 6))
         self.names = [stem + rng.choice(ENDINGS) for stem in stems]
@@ -97,33 +77,34 @@ class FileManagerScenario:
         self.unused_stem = rng.choice([stem for stem in STEMS if stem not in stems])
         self.view: View = rng.choice(VIEWS)
         self.confirm = rng.random() < 0.5
-        self.width, self.height = rng.randrange(320, 361, 8), rng.randrange(250, 291, 8)
+        self.window_size = rng.randrange(320, 361, 8), rng.randrange(250, 291, 8)
         self.place_seed = rng.randrange(2**31)
         self.theme = rng.choice(THEMES)
 
-    async def setup(self, desktop: StagedDesktopLike) -> None:
+    async def setup(self, desktop: StageableDesktop) -> None:
         for name, data in self.files.items():
             await desktop.push(f"{self.folder}/{name}", data)
         for name in self.subfolders:
             await desktop.push(f"{self.folder}/{name}/.keep", b"")
-        settings = PCMANFM.format(width=self.width, height=self.height, view=self.view)
+        width, height = self.window_size
+        settings = PCMANFM.format(width=width, height=height, view=self.view)
         await desktop.push(".config/pcmanfm/default/pcmanfm.conf", settings.encode())
         await desktop.push(".config/libfm/libfm.conf", LIBFM.format(confirm=int(self.confirm)).encode())
         await desktop.launch(["pcmanfm", self.folder])
         await self.shuffle_windows(desktop, self.place_seed)
         await self.items(desktop)
 
-    async def shuffle_windows(self, desktop: StagedDesktopLike, seed: int) -> None:
+    async def shuffle_windows(self, desktop: StageableDesktop, seed: int) -> None:
         window = await self.window(desktop)
-        ((x, y),) = scatter(random.Random(seed), [(self.width, self.height)], WIDTH, HEIGHT)
-        await desktop.place_window(window, x, y, self.width, self.height)
+        ((x, y),) = scatter(random.Random(seed), [self.window_size], self.width, self.height)
+        await desktop.place_window(window, x, y, *self.window_size)
 
-    async def window(self, desktop: StagedDesktopLike) -> WindowLike:
-        """The file manager's window: its first, whatever folder it shows now."""
+    async def window(self, desktop: StageableDesktop) -> Window:
+        """Return the first window of the file manager, whatever folder it shows."""
         return (await desktop.wait_window("pcmanfm"))[0]
 
-    async def items(self, desktop: StagedDesktopLike) -> dict[str, Rect]:
-        """Icon and label of everything in the folder, by name, in the start state. Raises `InfrastructureError`."""
+    async def items(self, desktop: StageableDesktop) -> dict[str, Rect]:
+        """Return icon and label of every file by name, in the start state. Raises `InfrastructureError`."""
         ordered = [*sorted(self.subfolders), *sorted(self.names)]
 
         def find(rgb: np.ndarray, box: Rect) -> list[Rect] | None:
@@ -134,48 +115,49 @@ class FileManagerScenario:
             cells.sort(key=lambda cell: (cell.left, cell.top))
         return dict(zip(ordered, cells, strict=True))
 
-    async def contents(self, desktop: StagedDesktopLike) -> dict[str, bytes | None]:
-        """Files of the folder and its subfolders; subfolders themselves appear only when they are missing or new."""
+    async def contents(self, desktop: StageableDesktop) -> dict[str, bytes | None]:
+        """Return the files of the folder and its subfolders; subfolders themselves only if missing or new."""
         found: dict[str, bytes | None] = {}
-        for name, data in (await folder_contents(desktop, self.folder)).items():
+        for name, data in (await read_folder(desktop, self.folder)).items():
             if data is None and name in self.subfolders:
-                inside = await folder_contents(desktop, f"{self.folder}/{name}")
+                inside = await read_folder(desktop, f"{self.folder}/{name}")
                 found |= {f"{name}/{inner}": value for inner, value in inside.items() if inner != ".keep"}
             else:
                 found[name] = data if data is not None else b"\0not a file"
         return found
 
-    async def until_changed(self, desktop: StagedDesktopLike) -> None:
-        """Wait for the file manager to do its work."""
+    async def until_changed(self, desktop: StageableDesktop) -> None:
+        """Wait until the file manager has done its work."""
 
         async def changed() -> bool:
             return await self.contents(desktop) != self.files
 
         await wait_until(changed)
 
-    async def targets(self, desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
+    async def targets(self, desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
         boxes = await self.items(desktop)
         return boxes[self.target], [box for name, box in boxes.items() if name != self.target]
 
-    def task(
+    def file_task(
         self,
         wording: Callable[[str], str],
         expected: dict[str, bytes],
-        oracle: Callable[[StagedDesktopLike], AsyncIterator[list[Op]]],
+        oracle: Oracle,
         max_steps: int,
         *milestones: Milestone,
     ) -> Task:
-        """`wording(name)` is the instruction for a file of that name. `expected` are just the files that the folder holds at the
-        end, those of a subfolder as "SUBFOLDER/NAME"."""
+        """Return a task. `wording(name)` is the instruction for a file of that name; `expected` are the files of the
+        folder at the end, those of a subfolder as "SUBFOLDER/NAME".
+        """
 
-        async def check(desktop: StagedDesktopLike) -> CheckResult:
-            return judged(same_files(f"the files in {self.folder}", await self.contents(desktop), expected))
+        async def clauses(desktop: StageableDesktop) -> list[Finding]:
+            return [same_files(f"the files in {self.folder}", await self.contents(desktop), expected)]
 
         def end_states() -> ExampleEndStates:
-            kept = next(name for name in self.names if name != self.target)
-            near = {
-                "another file is gone too": {name: data for name, data in expected.items() if name != kept},
-                "another file has changed": {**expected, kept: expected[kept][:-2] + b"\n"},
+            other = next(name for name in self.names if name != self.target)
+            negatives = {
+                "another file is gone too": {name: data for name, data in expected.items() if name != other},
+                "another file has changed": {**expected, other: expected[other][:-2] + b"\n"},
                 "the old file is there too": {**self.files, **expected},
                 "it was only emptied": {**expected, self.target: b""},
             }
@@ -184,120 +166,103 @@ class FileManagerScenario:
             def at_home(files: dict[str, bytes]) -> FileContents:
                 return {f"{self.folder}/{name}": data for name, data in (files | hidden).items()}
 
-            return ExampleEndStates({what: at_home(files) for what, files in near.items()}, at_home(expected))
+            return ExampleEndStates({what: at_home(files) for what, files in negatives.items()}, at_home(expected))
 
-        async def groundings(desktop: StagedDesktopLike) -> list[tuple[str, Rect]]:
+        async def grounding_targets(desktop: StageableDesktop) -> list[tuple[str, Rect]]:
             boxes = await self.items(desktop)
             return [(wording(name), boxes[name]) for name in self.names]
 
-        return Task(
-            id=f"basics/{self.family}/{self.seed}",
-            family=self.family,
-            suite="basics",
-            seed=self.seed,
-            instruction=wording(self.target),
-            width=WIDTH,
-            height=HEIGHT,
+        return self.build_task(
+            wording(self.target),
             max_steps=max_steps,
-            setup=self.setup,
-            check=check,
+            clauses=clauses,
             oracle=oracle,
             first_click_targets=self.targets,
-            theme=self.theme,
             milestones=milestones,
-            difficulty="medium",
-            grounding_targets=groundings,
+            grounding_targets=grounding_targets,
             shuffle_windows=self.shuffle_windows,
             example_end_states=end_states,
             metadata={"folder": self.folder, "names": self.names, "target": self.target, "view": self.view},
         )
 
 
-async def dialog_open(desktop: StagedDesktopLike) -> CheckResult:
-    """Whether the file manager shows a second window."""
-    shown = sum("pcmanfm" in window.wm_class.lower() for window in await desktop.windows())
-    return CheckResult(float(shown > 1), "a dialog of the file manager")
+async def is_dialog_open(desktop: StageableDesktop) -> bool:
+    """Return whether the file manager shows a second window."""
+    return sum("pcmanfm" in window.wm_class.lower() for window in await desktop.windows()) > 1
 
 
 def delete_file(seed: int) -> Task:
-    """Click the file of a name, press Delete, and say yes where the file manager asks."""
-    scene = FileManagerScenario("file_delete", seed)
+    """Delete the file of a name, and confirm where the file manager asks."""
+    scenario = FileManagerScenario("file_delete", seed)
 
-    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-        yield [click_in((await scene.items(desktop))[scene.target])]
+    async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+        yield [click_in((await scenario.items(desktop))[scenario.target])]
         yield [Key(("Delete",))]
-        if scene.confirm:
+        if scenario.confirm:
             await desktop.wait_window("Confirm")
             yield [Key(("Return",))]
-        await scene.until_changed(desktop)
+        await scenario.until_changed(desktop)
         yield [Done()]
 
-    expected = {name: data for name, data in scene.files.items() if name != scene.target}
-    asked = (Milestone("the file manager asks", 0.1, dialog_open),) if scene.confirm else ()
-    return scene.task(lambda name: f"Delete the file {name}", expected, oracle, 6, *asked)
+    expected = {name: data for name, data in scenario.files.items() if name != scenario.target}
+    milestones = (milestone("the file manager asks", 0.1, is_dialog_open),) if scenario.confirm else ()
+    return scenario.file_task(lambda name: f"Delete the file {name}", expected, oracle, 6, *milestones)
 
 
 def rename_file(seed: int) -> Task:
-    """Click the file of a name, press F2, type the new name, Return."""
-    scene = FileManagerScenario("file_rename", seed)
-    new_name = scene.unused_stem + scene.rng.choice(ENDINGS)
+    """Give the file of a name another name."""
+    scenario = FileManagerScenario("file_rename", seed)
+    new_name = scenario.unused_stem + scenario.rng.choice(ENDINGS)
 
-    async def renamed(desktop: StagedDesktopLike) -> CheckResult:
-        found = await scene.contents(desktop)
-        data = scene.files[scene.target]
-        return CheckResult(
-            float(scene.target not in found and data in found.values()), "the right file has some other name"
-        )
+    async def is_renamed(desktop: StageableDesktop) -> bool:
+        found = await scenario.contents(desktop)
+        return scenario.target not in found and scenario.files[scenario.target] in found.values()
 
-    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-        yield [click_in((await scene.items(desktop))[scene.target])]
+    async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+        yield [click_in((await scenario.items(desktop))[scenario.target])]
         yield [Key(("F2",))]
         await desktop.wait_window("Rename")
         yield [Key(("ctrl", "a")), Type(new_name + "\n")]
-        await scene.until_changed(desktop)
+        await scenario.until_changed(desktop)
         yield [Done()]
 
-    expected = {(new_name if name == scene.target else name): data for name, data in scene.files.items()}
+    expected = {(new_name if name == scenario.target else name): data for name, data in scenario.files.items()}
     milestones = (
-        Milestone("a dialog is open", 0.1, dialog_open),
-        Milestone("the right file has another name", 0.3, renamed),
+        milestone("a dialog is open", 0.1, is_dialog_open),
+        milestone("the right file has another name", 0.3, is_renamed),
     )
-    return scene.task(lambda name: f"Rename {name} to {new_name}", expected, oracle, 6, *milestones)
+    return scenario.file_task(lambda name: f"Rename {name} to {new_name}", expected, oracle, 6, *milestones)
 
 
 def move_file(seed: int) -> Task:
-    """Cut the file of a name, open a folder, paste."""
-    scene = FileManagerScenario("file_move", seed, subfolders=2)
-    goal = scene.rng.choice(scene.subfolders)
-    moved = f"{goal}/{scene.target}"
+    """Move the file of a name into a folder."""
+    scenario = FileManagerScenario("file_move", seed, subfolders=2)
+    goal = scenario.rng.choice(scenario.subfolders)
+    moved = f"{goal}/{scenario.target}"
 
-    async def folder_open(desktop: StagedDesktopLike) -> CheckResult:
-        return CheckResult(
-            float(any(window.title == goal for window in await desktop.windows())), f"folder {goal} is shown"
-        )
+    async def is_folder_open(desktop: StageableDesktop) -> bool:
+        return any(window.title == goal for window in await desktop.windows())
 
-    async def arrived(desktop: StagedDesktopLike) -> CheckResult:
-        return CheckResult(
-            float((await scene.contents(desktop)).get(moved) == scene.files[scene.target]), f"{moved} is there"
-        )
+    async def is_moved(desktop: StageableDesktop) -> bool:
+        return (await scenario.contents(desktop)).get(moved) == scenario.files[scenario.target]
 
-    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-        boxes = await scene.items(desktop)
-        yield [click_in(boxes[scene.target])]
+    async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+        boxes = await scenario.items(desktop)
+        yield [click_in(boxes[scenario.target])]
         yield [Key(("ctrl", "x"))]
         yield [click_in(boxes[goal]), Wait(SELECTION_DELAY_S)]
         yield [Key(("Return",))]
         await desktop.wait_window(goal)
         yield [Key(("ctrl", "v"))]
-        await scene.until_changed(desktop)
+        await scenario.until_changed(desktop)
         yield [Done()]
 
-    expected = {(moved if name == scene.target else name): data for name, data in scene.files.items()}
+    expected = {(moved if name == scenario.target else name): data for name, data in scenario.files.items()}
     milestones = (
-        Milestone("the folder is shown", 0.1, folder_open),
-        Milestone("the file is in the folder", 0.3, arrived),
+        milestone("the folder is shown", 0.1, is_folder_open),
+        milestone("the file is in the folder", 0.3, is_moved),
     )
-    return scene.task(lambda name: f"Move {name} to the folder {goal}", expected, oracle, 9, *milestones)
+    return scenario.file_task(lambda name: f"Move {name} to the folder {goal}", expected, oracle, 9, *milestones)
 
 
 FAMILIES = (

@@ -1,4 +1,4 @@
-"""A form to fill in. Invariant: only what the form program wrote when it was sent off is judged, every field of it."""
+"""Family `form_fill`: a zenity form. Every field that the form program wrote is judged."""
 
 from __future__ import annotations
 
@@ -6,27 +6,14 @@ import random
 from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Click, Done, Op, Point, Type, screen_px
-from deskhand.tasks.suites.basics.clauses import clause, judged
-from deskhand.tasks.suites.basics.layout import file_text, scatter
-from deskhand.tasks.suites.basics.screen_search import (
-    HEIGHT,
-    THEMES,
-    WIDTH,
-    click_in,
-    find_entries,
-    wait_until,
-    wait_until_visible,
-)
-from deskhand.tasks.task import (
-    CheckResult,
-    ExampleEndStates,
-    Family,
-    FileContents,
-    Milestone,
-    Rect,
-    StagedDesktopLike,
-    Task,
-)
+from deskhand.desktop.base import StageableDesktop
+from deskhand.tasks.guest_files import read_text
+from deskhand.tasks.outcome import Finding
+from deskhand.tasks.suites.basics.clauses import clause
+from deskhand.tasks.suites.basics.layout import scatter
+from deskhand.tasks.suites.basics.scenario import THEMES, Scenario, milestone
+from deskhand.tasks.suites.basics.screen_search import click_in, find_entries, wait_until, wait_until_visible
+from deskhand.tasks.task import ExampleEndStates, Family, FileContents, Rect, Task
 
 FIELDS = {
     "Name": ("Anna", "Bruno", "Clara", "David", "Elena", "Felix"),
@@ -39,127 +26,119 @@ FIELDS = {
 }
 TITLES = ("New guest", "Order", "Sign up", "Visitor")
 OK_FROM_RIGHT_PX, OK_FROM_BOTTOM_PX = 50, 24
-"""Middle of the OK button, from the window's lower right corner."""
+"""Center of the OK button, from the window's lower right corner."""
 
 
-class FormScenario:
-    """Which fields the form has and what goes into them; a pure function of the seed."""
+class FormScenario(Scenario):
+    """The fields of a form and the values for some of them."""
 
     def __init__(self, seed: int) -> None:
-        rng = random.Random(f"form_fill:{seed}")
+        super().__init__("form_fill", seed)
+        rng = self.rng
         self.fields = rng.sample(sorted(FIELDS), 3)
-        asked = rng.sample(self.fields, rng.choice([2, 2, 3]))
-        self.values = {field: rng.choice(FIELDS[field]) for field in asked}
+        filled = rng.sample(self.fields, rng.choice([2, 2, 3]))
+        self.values = {field: rng.choice(FIELDS[field]) for field in filled}
         self.title = rng.choice(TITLES)
-        self.width = rng.randrange(240, 321, 16)
+        self.form_width = rng.randrange(240, 321, 16)
         self.place_seed = rng.randrange(2**31)
         self.theme = rng.choice(THEMES)
 
-    async def setup(self, desktop: StagedDesktopLike) -> None:
-        words = ["--forms", f"--title={self.title}", "--text=Please fill in", "--separator=|", f"--width={self.width}"]
-        words += [f"--add-entry={field}" for field in self.fields]
-        await desktop.launch(["sh", "-c", 'zenity "$@" > answers.txt; echo $? > status.txt', "sh", *words])
+    async def setup(self, desktop: StageableDesktop) -> None:
+        options = ["--forms", f"--title={self.title}", "--text=Please fill in", "--separator=|"]
+        options += [f"--width={self.form_width}", *(f"--add-entry={field}" for field in self.fields)]
+        await desktop.launch(["sh", "-c", 'zenity "$@" > answers.txt; echo $? > status.txt', "sh", *options])
         await self.shuffle_windows(desktop, self.place_seed)
         await self.entries(desktop)
 
-    async def shuffle_windows(self, desktop: StagedDesktopLike, seed: int) -> None:
+    async def shuffle_windows(self, desktop: StageableDesktop, seed: int) -> None:
         (window,) = await desktop.wait_window("zenity")
-        ((x, y),) = scatter(random.Random(seed), [(window.width, window.height)], WIDTH, HEIGHT)
+        ((x, y),) = scatter(random.Random(seed), [(window.width, window.height)], self.width, self.height)
         await desktop.place_window(window, x, y)
 
-    async def entries(self, desktop: StagedDesktopLike) -> dict[str, Rect]:
-        """Where each field is typed, in the start state."""
+    async def entries(self, desktop: StageableDesktop) -> dict[str, Rect]:
+        """Return the text fields in the start state."""
         boxes = await wait_until_visible(
             desktop, "zenity", lambda rgb, box: find_entries(rgb, box, len(self.fields)), "its fields"
         )
         return dict(zip(self.fields, boxes, strict=True))
 
-    async def sent(self, desktop: StagedDesktopLike) -> dict[str, str] | None:
-        """What was sent off by OK, by field; None when nothing was."""
-        if (await file_text(desktop, "status.txt") or "").strip() != "0":
+    async def sent(self, desktop: StageableDesktop) -> dict[str, str] | None:
+        """Return the values by field after OK; None if the form was not sent."""
+        if (await read_text(desktop, "status.txt") or "").strip() != "0":
             return None
-        answers = (await file_text(desktop, "answers.txt") or "").rstrip("\n").split("|")
+        answers = (await read_text(desktop, "answers.txt") or "").rstrip("\n").split("|")
         return dict(zip(self.fields, answers, strict=False))
-
-    def right(self, sent: dict[str, str] | None) -> float:
-        """Share of the fields that hold what they should."""
-        return sum((sent or {}).get(field) == self.values.get(field, "") for field in self.fields) / len(self.fields)
 
 
 def fill_form(seed: int) -> Task:
-    """Type some values into their fields, leave the others empty, press OK."""
-    scene = FormScenario(seed)
-    wishes = ", ".join(f"{field} {value}" for field, value in scene.values.items())
+    """Type values into their fields, leave the others empty, press OK."""
+    scenario = FormScenario(seed)
+    wishes = ", ".join(f"{field} {value}" for field, value in scenario.values.items())
 
-    async def check(desktop: StagedDesktopLike) -> CheckResult:
-        sent = await scene.sent(desktop)
-        fields = [
-            clause(f"the field {field}", (sent or {}).get(field), scene.values.get(field, "")) for field in scene.fields
+    async def clauses(desktop: StageableDesktop) -> list[Finding]:
+        sent = await scenario.sent(desktop)
+        return [
+            clause("the form was sent", sent is not None, True),
+            *(
+                clause(f"the field {field}", (sent or {}).get(field), scenario.values.get(field, ""))
+                for field in scenario.fields
+            ),
         ]
-        return judged(clause("the form was sent off", sent is not None, True), *fields)
 
     def end_states() -> ExampleEndStates:
-        words = [scene.values.get(field, "") for field in scene.fields]
-        first = scene.fields.index(next(iter(scene.values)))
+        values = [scenario.values.get(field, "") for field in scenario.fields]
+        first = scenario.fields.index(next(iter(scenario.values)))
 
-        def sent(words: list[str], status: str = "0") -> FileContents:
-            return {"answers.txt": f"{'|'.join(words)}\n".encode(), "status.txt": f"{status}\n".encode()}
+        def sent(values: list[str], status: str = "0") -> FileContents:
+            return {"answers.txt": f"{'|'.join(values)}\n".encode(), "status.txt": f"{status}\n".encode()}
 
-        near = {
-            "cancelled": sent(words, "1"),
-            "one field is empty": sent([word if place != first else "" for place, word in enumerate(words)]),
-            "one letter too many": sent([word if place != first else f"{word}s" for place, word in enumerate(words)]),
-            "in the wrong fields": sent([*words[1:], words[0]]),
+        def with_first(value: str) -> FileContents:
+            return sent([value if index == first else each for index, each in enumerate(values)])
+
+        negatives = {
+            "cancelled": sent(values, "1"),
+            "one field is empty": with_first(""),
+            "one letter too many": with_first(f"{values[first]}s"),
+            "in the wrong fields": sent([*values[1:], values[0]]),
         }
-        return ExampleEndStates(near, sent(words))
+        return ExampleEndStates(negatives, sent(values))
 
-    async def sent_off(desktop: StagedDesktopLike) -> CheckResult:
-        return CheckResult(float(await scene.sent(desktop) is not None), "the form was sent off")
+    async def is_sent(desktop: StageableDesktop) -> bool:
+        return await scenario.sent(desktop) is not None
 
-    async def filled(desktop: StagedDesktopLike) -> CheckResult:
-        sent = await scene.sent(desktop) or {}
-        asked = [sent.get(field) == value for field, value in scene.values.items()]
-        return CheckResult(sum(asked) / len(asked), "share of the asked values that were sent")
+    async def share_of_values(desktop: StageableDesktop) -> float:
+        sent = await scenario.sent(desktop) or {}
+        return sum(sent.get(field) == value for field, value in scenario.values.items()) / len(scenario.values)
 
-    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-        places = await scene.entries(desktop)
-        for field, value in scene.values.items():
-            yield [click_in(places[field])]
+    async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+        entries = await scenario.entries(desktop)
+        for field, value in scenario.values.items():
+            yield [click_in(entries[field])]
             yield [Type(value)]
         (window,) = await desktop.wait_window("zenity")
         x, y = window.x + window.width - OK_FROM_RIGHT_PX, window.y + window.height - OK_FROM_BOTTOM_PX
-        yield [Click(Point(x, y, screen_px(WIDTH, HEIGHT)))]
-
-        async def sent() -> bool:
-            return await scene.sent(desktop) is not None
-
-        await wait_until(sent)
+        yield [Click(Point(x, y, screen_px(scenario.width, scenario.height)))]
+        await wait_until(lambda: is_sent(desktop))
         yield [Done()]
 
-    async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
-        places = await scene.entries(desktop)
-        first = next(iter(scene.values))
-        return places[first], [box for field, box in places.items() if field != first]
+    async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
+        entries = await scenario.entries(desktop)
+        first = next(iter(scenario.values))
+        return entries[first], [box for field, box in entries.items() if field != first]
 
-    return Task(
-        id=f"basics/form_fill/{seed}",
-        family="form_fill",
-        suite="basics",
-        seed=seed,
-        instruction=f"Fill in the form and press OK: {wishes}. Leave the rest empty",
-        width=WIDTH,
-        height=HEIGHT,
-        max_steps=2 * len(scene.values) + 4,
-        setup=scene.setup,
-        check=check,
+    return scenario.build_task(
+        f"Fill in the form and press OK: {wishes}. Leave the rest empty",
+        max_steps=2 * len(scenario.values) + 4,
+        clauses=clauses,
         oracle=oracle,
         first_click_targets=targets,
-        theme=scene.theme,
-        milestones=(Milestone("the form was sent off", 0.1, sent_off), Milestone("asked values arrived", 0.3, filled)),
-        difficulty="medium",
-        shuffle_windows=scene.shuffle_windows,
+        milestones=(
+            milestone("the form was sent off", 0.1, is_sent),
+            milestone("asked values arrived", 0.3, share_of_values),
+        ),
+        shuffle_windows=scenario.shuffle_windows,
         example_end_states=end_states,
-        metadata={"fields": scene.fields, "values": scene.values},
+        metadata={"fields": scenario.fields, "values": scenario.values},
     )
 
 

@@ -1,8 +1,8 @@
-"""A compact look for GTK programs on small screens. Invariant: buttons of one dialog are equally wide."""
+"""GTK theme with small widgets, for screens below 640 px. Used by the zenity and calculator families."""
 
 from __future__ import annotations
 
-from deskhand.tasks.task import StagedDesktopLike
+from deskhand.desktop.base import StageableDesktop
 
 DIALOG_BUTTON_PX = 50
 FONT_PX = 10
@@ -22,6 +22,6 @@ dialog box, messagedialog box {{ margin: 0; padding: 0; }}
 """
 
 
-async def use_compact_look(desktop: StagedDesktopLike) -> None:
-    """Write the style sheet into the guest's home; programs started later follow it."""
+async def use_compact_theme(desktop: StageableDesktop) -> None:
+    """Write the style sheet into the guest's home; programs that start later use it."""
     await desktop.push(".config/gtk-3.0/gtk.css", GTK_CSS.encode())

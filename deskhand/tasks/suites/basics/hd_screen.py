@@ -1,81 +1,32 @@
-"""What the families on a screen of 1280x720 share. Invariant: a task is judged by its clauses, and its start state takes input."""
+"""Helpers of the families on a 1280x720 screen: ops, waits, and windows."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Click, Key, Op, Point, Type, screen_px
+from deskhand.desktop.base import StageableDesktop, Window
 from deskhand.errors import InfrastructureError
-from deskhand.tasks.outcome import Finding
-from deskhand.tasks.suites.basics.clauses import judged
-from deskhand.tasks.suites.basics.layout import UNREADABLE, WindowLike
-from deskhand.tasks.task import CheckResult, Difficulty, ExampleEndStates, Milestone, Rect, StagedDesktopLike, Task
+from deskhand.tasks.guest_files import read_file
+from deskhand.tasks.suites.basics.scenario import Scenario
 
 WIDTH, HEIGHT = 1280, 720
 SPACE = screen_px(WIDTH, HEIGHT)
-WINDOW_S = 60.0
-"""Office programs and GIMP may take so long on a busy machine."""
+WINDOW_TIMEOUT_S = 60.0
+"""Office programs and GIMP may start slowly on a busy machine."""
 REPLACE_BY_PX, REPLACE_ALL_PX = (200, 117), (74, 172)
 """In LibreOffice's dialog: the field from the upper left corner, the button from the upper right one."""
-LATE_S = 6.0
-"""Within which a browser writes what it keeps."""
-
-Clauses = Callable[[StagedDesktopLike], Awaitable[list[Finding]]]
-Oracle = Callable[[StagedDesktopLike], AsyncIterator[list[Op]]]
 
 
-def hd_task(
-    family: str,
-    seed: int,
-    tier: Difficulty,
-    *,
-    instruction: str,
-    setup: Callable[[StagedDesktopLike], Awaitable[None]],
-    clauses: Clauses,
-    oracle: Oracle,
-    max_steps: int,
-    theme: str = "plain",
-    milestones: tuple[Milestone, ...] = (),
-    grace_s: float | None = None,
-    metadata: dict[str, Any] | None = None,
-    forged: dict[str, Callable[[], bytes]] | None = None,
-    end_states: Callable[[], ExampleEndStates] | None = None,
-) -> Task:
-    """A task of the suite on the wide screen."""
+class HdScenario(Scenario):
+    """A scenario on a 1280x720 screen."""
 
-    async def check(desktop: StagedDesktopLike) -> CheckResult:
-        return judged(*await clauses(desktop))
-
-    async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
-        return None, []
-
-    return Task(
-        id=f"basics/{family}/{seed}",
-        family=family,
-        suite="basics",
-        seed=seed,
-        instruction=instruction,
-        width=WIDTH,
-        height=HEIGHT,
-        max_steps=max_steps,
-        setup=setup,
-        check=check,
-        oracle=oracle,
-        first_click_targets=targets,
-        theme=theme,
-        milestones=milestones,
-        difficulty=tier,
-        settle_grace_s=grace_s,
-        metadata=metadata or {},
-        forged_files=forged or {},
-        example_end_states=end_states,
-    )
+    width, height = WIDTH, HEIGHT
 
 
 def press(*chords: str, times: int = 1) -> list[Op]:
-    """Ops for chords such as "ctrl+s", one after the other, `times` over."""
+    """Return the ops for chords such as "ctrl+s", in order, `times` over."""
     return [Key(tuple(chord.split("+"))) for chord in chords] * times
 
 
@@ -83,21 +34,13 @@ def click_at(x: int, y: int, count: int = 1) -> Click:
     return Click(Point(x, y, SPACE), count=count)
 
 
-def click_in(window: WindowLike, across: float = 0.5, down: float = 0.5) -> Click:
-    """A click in a window's client area, at shares of its width and height."""
+def click_in(window: Window, across: float = 0.5, down: float = 0.5) -> Click:
+    """Return a click in a window's client area, at shares of its width and height."""
     return click_at(window.x + int(window.width * across), window.y + int(window.height * down))
 
 
-async def file_bytes(desktop: StagedDesktopLike, path: str) -> bytes | None:
-    """A file's bytes; None when there is no such plain file."""
-    try:
-        return await desktop.pull(path)
-    except UNREADABLE:
-        return None
-
-
-async def wait_still(desktop: StagedDesktopLike, quiet_s: float = 0.5, timeout_s: float = 20.0) -> None:
-    """Wait until the screen has not changed for `quiet_s`; a screen that never rests is left as it is after `timeout_s`."""
+async def wait_still(desktop: StageableDesktop, quiet_s: float = 0.5, timeout_s: float = 20.0) -> None:
+    """Wait until the screen has not changed for `quiet_s`; return after `timeout_s` in any case."""
     loop = asyncio.get_running_loop()
     deadline, same_since, last = loop.time() + timeout_s, loop.time(), ""
     while loop.time() < deadline and (loop.time() - same_since < quiet_s or not last):
@@ -108,18 +51,18 @@ async def wait_still(desktop: StagedDesktopLike, quiet_s: float = 0.5, timeout_s
 
 
 async def wait_responsive(
-    desktop: StagedDesktopLike, probe: str = "down", back: str = "ctrl+home", timeout_s: float = 20.0
+    desktop: StageableDesktop, probe: str = "down", back: str = "ctrl+home", timeout_s: float = 20.0
 ) -> None:
-    """Wait until a program that was just started takes keys: press `probe` until the screen changes, then `back`.
+    """Wait until a program that was just started reacts to keys: press `probe` until the screen changes, then `back`.
 
-    Raises `InfrastructureError` when it never does.
+    Raises `InfrastructureError` if it never does.
     """
     loop = asyncio.get_running_loop()
     deadline, count = loop.time() + timeout_s, 0
     await wait_still(desktop)
     while True:
         before = (await desktop.observe()).content_hash
-        after = await desktop.perform(press(probe), action_id=f"awake-{probe}-{loop.time()}")
+        after = await desktop.perform(press(probe), action_id=f"probe-{probe}-{loop.time()}")
         if after.content_hash != before:
             break
         count += 1
@@ -128,19 +71,19 @@ async def wait_responsive(
                 f"the program took none of {count} keys within {timeout_s:g} s; did it start well?"
             )
         await asyncio.sleep(0.2)
-    await desktop.perform(press(back), action_id=f"awake-{back}-{loop.time()}")
+    await desktop.perform(press(back), action_id=f"probe-{back}-{loop.time()}")
     await wait_still(desktop, 0.3)
 
 
-async def shown(desktop: StagedDesktopLike, title: str, timeout_s: float = 10.0) -> WindowLike:
-    """The newest window with this piece of title, once it is there and the screen is still."""
+async def wait_shown(desktop: StageableDesktop, title: str, timeout_s: float = 10.0) -> Window:
+    """Return the newest window with this part of a title, once it is open and the screen is still."""
     window = (await desktop.wait_window(title, timeout_s=timeout_s))[-1]
     await wait_still(desktop, 0.2)
     return window
 
 
-async def gone(desktop: StagedDesktopLike, title: str, timeout_s: float = 5.0) -> None:
-    """Wait until no window has this piece of title; returns at `timeout_s` in any case."""
+async def wait_closed(desktop: StageableDesktop, title: str, timeout_s: float = 5.0) -> None:
+    """Wait until no window has this part of a title; return after `timeout_s` in any case."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     while any(title in window.title for window in await desktop.windows()):
         if asyncio.get_running_loop().time() > deadline:
@@ -148,40 +91,35 @@ async def gone(desktop: StagedDesktopLike, title: str, timeout_s: float = 5.0) -
         await asyncio.sleep(0.05)
 
 
-async def written(desktop: StagedDesktopLike, path: str, before: bytes | None, timeout_s: float = 10.0) -> None:
-    """Wait until a file is there and is not `before`; returns at `timeout_s` in any case: the judge has the last word."""
+async def wait_written(desktop: StageableDesktop, path: str, before: bytes | None, timeout_s: float = 10.0) -> None:
+    """Wait until a file exists and differs from `before`; return after `timeout_s` in any case."""
     deadline = asyncio.get_running_loop().time() + timeout_s
-    while (data := await file_bytes(desktop, path)) in (None, before, b""):
+    while (data := await read_file(desktop, path)) in (None, before, b""):
         if asyncio.get_running_loop().time() > deadline:
             return
         await asyncio.sleep(0.05)
-    while (again := await file_bytes(desktop, path)) != data and asyncio.get_running_loop().time() < deadline:
+    while (again := await read_file(desktop, path)) != data and asyncio.get_running_loop().time() < deadline:
         data = again
         await asyncio.sleep(0.1)
 
 
-async def replace_all(desktop: StagedDesktopLike, old: str, new: str) -> AsyncIterator[list[Op]]:
-    """LibreOffice's dialog to replace a text everywhere. Its upper part is the same in all of its programs."""
+async def replace_all(desktop: StageableDesktop, old: str, new: str) -> AsyncIterator[list[Op]]:
+    """Yield the steps of LibreOffice's dialog to replace a text everywhere, which is the same in all its programs."""
     title = "Find and Replace"
     yield press("ctrl+h")
-    window = await shown(desktop, title)
+    window = await wait_shown(desktop, title)
     yield [Type(old)]
     yield [click_at(window.x + REPLACE_BY_PX[0], window.y + REPLACE_BY_PX[1]), Type(new)]
     yield [click_at(window.x + window.width - REPLACE_ALL_PX[0], window.y + REPLACE_ALL_PX[1])]
     await wait_still(desktop)
     while any(title in window.title for window in await desktop.windows()):
-        yield press("esc")  # first what was found, then the dialog
+        yield press("esc")  # first the result, then the dialog
         await wait_still(desktop, 0.3)
 
 
-async def side_by_side(desktop: StagedDesktopLike, left: WindowLike, right: WindowLike, share: float = 0.6) -> None:
-    """Two windows beside each other on the whole screen, `left` with `share` of the width."""
+async def side_by_side(desktop: StageableDesktop, left: Window, right: Window, share: float = 0.6) -> None:
+    """Place two windows next to each other on the whole screen, `left` with `share` of the width."""
     middle = int(WIDTH * share)
     await desktop.place_window(left, 4, 24, middle - 8, HEIGHT - 32)
     await desktop.place_window(right, middle + 4, 24, WIDTH - middle - 8, HEIGHT - 32)
     await wait_still(desktop, 0.3)
-
-
-def chosen(rng: Any, texts: Sequence[str], count: int) -> list[str]:
-    """`count` of the texts, none twice."""
-    return rng.sample(sorted(texts), count)

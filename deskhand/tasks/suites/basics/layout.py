@@ -1,22 +1,20 @@
-"""Where windows go on a small screen. Invariant: title bars stay on the screen and windows placed together never overlap."""
+"""Window placement on small screens."""
 
 from __future__ import annotations
 
 import random
-from typing import Any
 
-from deskhand.tasks.task import Rect, StagedDesktopLike
-
-WindowLike = Any  # deskhand.desktop.base.Window; tasks do not import desktop
+from deskhand.desktop.base import Window
+from deskhand.tasks.task import Rect
 
 TITLE_BAR_PX = 18
 BORDER_PX = 2
 
 
 def scatter(rng: random.Random, sizes: list[tuple[int, int]], width: int, height: int) -> list[tuple[int, int]]:
-    """Client-area positions (x, y) for windows of `sizes` (w, h) on a `width` x `height` screen, none overlapping.
+    """Return client-area positions (x, y) for windows of `sizes` (w, h) on a screen, without overlap.
 
-    Raises `ValueError` when they do not fit in 2000 tries.
+    Title bars stay on the screen. Raises `ValueError` if the windows do not fit in 2000 tries.
     """
     for _ in range(2000):
         placed: list[Rect] = []
@@ -38,29 +36,12 @@ def _overlap(a: Rect, b: Rect) -> bool:
     return a.left < b.right and b.left < a.right and a.top < b.bottom and b.top < a.bottom
 
 
-def close_button(window: WindowLike) -> Rect:
-    """The close button at the right end of the window manager's title bar of our own theme: the pixels that close, a little
-    fewer than are drawn."""
+def body(window: Window) -> Rect:
+    """Return the client area of a window."""
+    return Rect(window.x, window.y, window.x + window.width, window.y + window.height)
+
+
+def close_button(window: Window) -> Rect:
+    """Return the clickable part of the title bar's close button, in the themes of local desktops."""
     right = window.x + window.width
     return Rect(right - window.frame_top + 2, window.y - window.frame_top + 3, right - 4, window.y - 3)
-
-
-UNREADABLE = (FileNotFoundError, PermissionError, IsADirectoryError)
-"""What a desktop raises for a path that is not there or that the guest made into a link out, a folder or a pipe: the agent's doing,
-so a check takes it for a wrong answer and not for its own failure."""
-
-
-async def file_text(desktop: StagedDesktopLike, path: str) -> str | None:
-    """The text of a guest file, or None when there is no such plain file. Bytes that are not UTF-8 become U+FFFD."""
-    try:
-        return (await desktop.pull(path)).decode("utf-8", errors="replace")
-    except UNREADABLE:
-        return None
-
-
-async def folder_names(desktop: StagedDesktopLike, path: str) -> list[str]:
-    """Names in a guest folder; none when there is no such folder."""
-    try:
-        return await desktop.listdir(path)
-    except UNREADABLE:
-        return []

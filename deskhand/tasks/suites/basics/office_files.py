@@ -1,5 +1,6 @@
-"""Spreadsheets and text documents that set-up writes and checks read. Invariant: what is no such file, or unpacks to too much, is
-a wrong answer (None), and guests' files are only ever read in a process of its own.
+"""Write spreadsheets and text documents for set-up, and read them for checks.
+
+An invalid or oversized file is a wrong answer (None). Guest files are parsed in a subprocess.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from deskhand.tasks.document_readers import InvalidDocument
 
 Cell = str | int | float | None
 Sheets = dict[str, list[list[Cell]]]
-_MISSING = "office files are written and read by openpyxl and python-docx; pip install 'deskhand[office]'"
+_MISSING = "openpyxl and python-docx are not installed; pip install 'deskhand[office]'"
 
 
 def workbook(sheets: Sheets, bold: Sequence[str] = ()) -> bytes:
-    """An XLSX file of sheets by name, rows from A1 on; `bold` are cells ("A1"). Raises `ConfigError` without the library."""
+    """Return an XLSX file of sheets by name, rows from A1 on; `bold` are cell names. Raises `ConfigError` without
+    openpyxl.
+    """
     openpyxl = _library("openpyxl")
     book = openpyxl.Workbook()
     book.remove(book.active)
@@ -40,29 +43,19 @@ def workbook(sheets: Sheets, bold: Sequence[str] = ()) -> bytes:
 
 @dataclass(frozen=True)
 class Workbook:
-    """What a check reads of an XLSX file: by sheet the values as computed, the formulas, and which cells are bold ("A1")."""
+    """What a check reads of an XLSX file, by sheet: computed values, formulas and bold cells ("A1")."""
 
     values: Sheets
     formulas: dict[str, dict[str, str]]
     bold: dict[str, list[str]]
     application: str
-    """What the file says it was saved by."""
+    """The application that saved the file, as the file names it."""
 
 
 async def read_workbook(data: bytes | None) -> Workbook | None:
-    """None for what is no XLSX file. Raises `EvaluatorError`."""
-    try:
-        return (
-            Workbook(
-                **await asyncio.to_thread(
-                    subprocess_call.call_in_subprocess, f"{document_readers.__name__}:workbook_facts", data
-                )
-            )
-            if data
-            else None
-        )
-    except InvalidDocument:
-        return None
+    """Parse an XLSX file; None if it is invalid. Raises `EvaluatorError`."""
+    facts = await _facts("workbook_facts", data)
+    return Workbook(**facts) if facts is not None else None
 
 
 def text_document(
@@ -73,16 +66,19 @@ def text_document(
     bold: str = "",
     table: tuple[int, int] | None = None,
 ) -> bytes:
-    """A DOCX file. `headings` are levels and `aligned` names as in "CENTER", both by paragraph from 0; `bold` is a piece of text,
-    `table` the rows and columns of an empty one at the end. Raises `ConfigError` without the library."""
+    """Return a DOCX file. Raises `ConfigError` without python-docx.
+
+    `headings` are levels and `aligned` alignments such as "CENTER", both by paragraph from 0; `bold` is a part of the
+    text, `table` the rows and columns of an empty table at the end.
+    """
     document = _library("docx").Document()
     for index, text in enumerate(paragraphs):
         level = (headings or {}).get(index)
         paragraph = document.add_paragraph(style=f"Heading {level}" if level else None)
-        before, piece, after = text.partition(bold) if bold else (text, "", "")
-        for run in (before, piece, after):
+        before, bold_part, after = text.partition(bold) if bold else (text, "", "")
+        for run in (before, bold_part, after):
             if run:
-                paragraph.add_run(run).bold = True if run is piece else None
+                paragraph.add_run(run).bold = True if run is bold_part else None
         if index in (aligned or {}):
             paragraph.alignment = _library("docx.enum.text").WD_ALIGN_PARAGRAPH[(aligned or {})[index]]
     if table is not None:
@@ -94,14 +90,15 @@ def text_document(
 
 @dataclass(frozen=True)
 class TextDocument:
-    """What a check reads of a DOCX file: (text, style, alignment) of its paragraphs, the words in bold, and its tables' sizes as
-    (rows, columns)."""
+    """What a check reads of a DOCX file: (text, style, alignment) of its paragraphs, bold texts, and table sizes as
+    (rows, columns).
+    """
 
     paragraphs: list[tuple[str, str, str]]
     bold: list[str]
     tables: list[tuple[int, int]]
     application: str
-    """What the file says it was saved by."""
+    """The application that saved the file, as the file names it."""
 
     @property
     def lines(self) -> list[str]:
@@ -109,23 +106,24 @@ class TextDocument:
 
 
 async def read_document(data: bytes | None) -> TextDocument | None:
-    """None for what is no DOCX file. Raises `EvaluatorError`."""
-    try:
-        facts = (
-            await asyncio.to_thread(
-                subprocess_call.call_in_subprocess, f"{document_readers.__name__}:document_facts", data
-            )
-            if data
-            else None
-        )
-    except InvalidDocument:
-        return None
+    """Parse a DOCX file; None if it is invalid. Raises `EvaluatorError`."""
+    facts = await _facts("document_facts", data)
     if facts is None:
         return None
     paragraphs = [(text, style, alignment) for text, style, alignment in facts["paragraphs"]]
     return TextDocument(
         paragraphs, facts["bold"], [(rows, columns) for rows, columns in facts["tables"]], facts["application"]
     )
+
+
+async def _facts(reader: str, data: bytes | None) -> dict[str, Any] | None:
+    if not data:
+        return None
+    name = f"{document_readers.__name__}:{reader}"
+    try:
+        return await asyncio.to_thread(subprocess_call.call_in_subprocess, name, data)
+    except InvalidDocument:
+        return None
 
 
 def _library(name: str) -> Any:

@@ -1,50 +1,40 @@
-"""Pictures in GIMP. Invariant: the exported file is judged pixel by pixel, the original must be as it was, and a picture that is
-too large or broken is a wrong answer.
-"""
+"""Families `picture_*`: images in GIMP. The exported file is judged pixel by pixel; the original must be unchanged."""
 
 from __future__ import annotations
 
 import asyncio
 import io
-import random
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageOps
 
 from deskhand.actions.ops import Done, Op, Type
+from deskhand.desktop.base import StageableDesktop
+from deskhand.tasks.guest_files import list_folder, read_file
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import hd_screen
 from deskhand.tasks.suites.basics.clauses import clause
-from deskhand.tasks.suites.basics.hd_screen import hd_task, press
-from deskhand.tasks.suites.basics.layout import folder_names
-from deskhand.tasks.suites.basics.screen_search import THEMES
-from deskhand.tasks.task import (
-    CheckResult,
-    Difficulty,
-    ExampleEndStates,
-    Family,
-    FileContents,
-    Milestone,
-    StagedDesktopLike,
-    Task,
-)
+from deskhand.tasks.suites.basics.hd_screen import HdScenario, press
+from deskhand.tasks.suites.basics.scenario import THEMES, Oracle, milestone
+from deskhand.tasks.task import ExampleEndStates, Family, FileContents, Milestone, Task
 
 PACKAGES = ("gimp",)
 FOLDER = "Documents"
 NAMES = ("house", "flag", "map", "sign", "window", "garden", "stage", "tower")
 RESULTS = ("result", "copy", "final", "other", "new", "second")
-LARGEST_PX = 4_000_000
-NEAR = 2
-"""How far a channel (0 to 255) may be off in exact work."""
+MAX_PIXELS = 4_000_000
+CHANNEL_TOLERANCE = 2
+"""Maximum difference of a channel (0 to 255) in exact work."""
 
 
-class PictureScenario:
-    """One open picture without symmetry; a pure function of family and seed."""
+class PictureScenario(HdScenario):
+    """One open picture without symmetry."""
 
     def __init__(self, family: str, seed: int) -> None:
-        self.rng = rng = random.Random(f"{family}:{seed}")
-        self.family, self.seed = family, seed
+        super().__init__(family, seed)
+        rng = self.rng
         self.source = f"{rng.choice(NAMES)}.png"
         self.result = f"{rng.choice(RESULTS)}.png"
         self.size = (rng.randrange(160, 400, 8), rng.randrange(120, 300, 8))
@@ -53,105 +43,105 @@ class PictureScenario:
 
     def _draw(self) -> Image.Image:
         rng, (width, height) = self.rng, self.size
-        picture = Image.new("RGB", self.size, self._colour())
+        picture = Image.new("RGB", self.size, self._color())
         draw = ImageDraw.Draw(picture)
-        draw.rectangle((0, 0, width // 3, height // 4), fill=self._colour())
-        draw.polygon([(width // 2, 4), (width - 6, height // 2), (width // 2, height // 3)], fill=self._colour())
+        draw.rectangle((0, 0, width // 3, height // 4), fill=self._color())
+        draw.polygon([(width // 2, 4), (width - 6, height // 2), (width // 2, height // 3)], fill=self._color())
         for _ in range(4):
             x, y = rng.randrange(width - 40), rng.randrange(height - 40)
-            draw.ellipse((x, y, x + rng.randint(12, 38), y + rng.randint(12, 38)), fill=self._colour())
+            draw.ellipse((x, y, x + rng.randint(12, 38), y + rng.randint(12, 38)), fill=self._color())
         return picture
 
-    def _colour(self) -> tuple[int, int, int]:
+    def _color(self) -> tuple[int, int, int]:
         first, second, third = (self.rng.randrange(8) * 30 + 20 for _ in range(3))
         return first, second, third
 
     def png(self) -> bytes:
         return _png(self.picture)
 
-    async def setup(self, desktop: StagedDesktopLike) -> None:
+    async def setup(self, desktop: StageableDesktop) -> None:
         await desktop.push(f"{FOLDER}/{self.source}", await asyncio.to_thread(self.png))
         await desktop.launch(["gimp", "--no-splash", f"{FOLDER}/{self.source}"])
-        await desktop.wait_window(self.source.split(".")[0], timeout_s=hd_screen.WINDOW_S)
+        await desktop.wait_window(self.source.split(".")[0], timeout_s=hd_screen.WINDOW_TIMEOUT_S)
         await hd_screen.wait_still(desktop, 1.0, 30.0)
 
-    def build(
+    def exact_task(
         self,
         what: str,
-        steps: hd_screen.Oracle,
+        steps: Oracle,
         wanted: Callable[[Image.Image], Image.Image],
         *,
-        tier: Difficulty = "medium",
         milestones: tuple[Milestone, ...] = (),
+        **fields: Any,
     ) -> Task:
-        """`what` is the middle of the instruction; `wanted` makes of the original what the result must be."""
-        return self.build_with(
+        """Return a task. `what` is the first part of the instruction; `wanted` turns the original into the exact
+        result.
+        """
+        return self.edit_task(
             what,
             steps,
             lambda picture: [same_pixels(picture, wanted(self.picture))],
             lambda: wanted(self.picture),
-            tier=tier,
             milestones=(self.exported(), *milestones),
+            **fields,
         )
 
     def exported(self) -> Milestone:
-        """A picture was exported by the name that was asked for, whatever it shows."""
+        """Return the milestone that a picture of the result's name was exported, whatever it shows."""
 
-        async def there(desktop: StagedDesktopLike) -> CheckResult:
-            return CheckResult(float(await self.picture_at_end(desktop) is not None), f"{self.result} is a picture")
+        async def is_exported(desktop: StageableDesktop) -> bool:
+            return await self.exported_picture(desktop) is not None
 
-        return Milestone("a picture was exported", 0.1, there)
+        return milestone("a picture was exported", 0.1, is_exported)
 
-    async def picture_at_end(self, desktop: StagedDesktopLike) -> Image.Image | None:
-        return await asyncio.to_thread(opened, await hd_screen.file_bytes(desktop, f"{FOLDER}/{self.result}"))
+    async def exported_picture(self, desktop: StageableDesktop) -> Image.Image | None:
+        return await asyncio.to_thread(open_picture, await read_file(desktop, f"{FOLDER}/{self.result}"))
 
     def has_size(self, weight: float, name: str, holds: Callable[[int, int], bool]) -> Milestone:
-        """A milestone of the exported picture's width and height."""
+        """Return a milestone of the exported picture's width and height."""
 
-        async def check(desktop: StagedDesktopLike) -> CheckResult:
-            picture = await self.picture_at_end(desktop)
-            return CheckResult(float(picture is not None and holds(*picture.size)), name)
+        async def holds_now(desktop: StageableDesktop) -> bool:
+            picture = await self.exported_picture(desktop)
+            return picture is not None and holds(*picture.size)
 
-        return Milestone(name, weight, check)
+        return milestone(name, weight, holds_now)
 
-    def build_with(
+    def edit_task(
         self,
         what: str,
-        steps: hd_screen.Oracle,
+        steps: Oracle,
         findings: Callable[[Image.Image | None], list[Finding]],
         right: Callable[[], Image.Image],
-        *,
-        tier: Difficulty = "medium",
-        milestones: tuple[Milestone, ...] = (),
+        **fields: Any,
     ) -> Task:
-        """`right` makes a picture that the clauses `findings` take."""
+        """Return a task. `findings(picture)` are the clauses for the result, `right` returns a correct result."""
 
-        async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
-            picture = await self.picture_at_end(desktop)
-            original = await hd_screen.file_bytes(desktop, f"{FOLDER}/{self.source}")
-            names = await folder_names(desktop, FOLDER)
+        async def clauses(desktop: StageableDesktop) -> list[Finding]:
+            picture = await self.exported_picture(desktop)
+            original = await read_file(desktop, f"{FOLDER}/{self.source}")
+            names = await list_folder(desktop, FOLDER)
             return [
                 clause("the files of the folder", names, sorted([self.source, self.result])),
                 Finding("the original is as it was", float(original == self.png()), "its bytes", "the same bytes"),
                 *await asyncio.to_thread(findings, picture),
             ]
 
-        async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
             async for ops in steps(desktop):
                 yield ops
             yield press("ctrl+shift+e")
-            await hd_screen.shown(desktop, "Export Image")
+            await hd_screen.wait_shown(desktop, "Export Image")
             yield [*press("ctrl+a"), Type(self.result)]
             yield press("enter")
-            await hd_screen.shown(desktop, "Export Image as PNG")
+            await hd_screen.wait_shown(desktop, "Export Image as PNG")
             yield press("enter")
-            await hd_screen.written(desktop, f"{FOLDER}/{self.result}", None)
+            await hd_screen.wait_written(desktop, f"{FOLDER}/{self.result}", None)
             yield [Done()]
 
         def end_states() -> ExampleEndStates:
             source, result, picture = f"{FOLDER}/{self.source}", f"{FOLDER}/{self.result}", right()
             original, done = self.png(), _png(picture)
-            near: dict[str, FileContents] = {
+            negatives: dict[str, FileContents] = {
                 "as it was": {source: original, result: original},
                 "a row is missing": {
                     source: original,
@@ -161,21 +151,16 @@ class PictureScenario:
                 "the original has changed": {source: done + b"\0", result: done},
                 "two results": {source: original, result: done, f"{FOLDER}/again.png": done},
             }
-            return ExampleEndStates(near, {source: original, result: done})
+            return ExampleEndStates(negatives, {source: original, result: done})
 
-        return hd_task(
-            self.family,
-            self.seed,
-            tier,
-            instruction=f"{what} and export it as {self.result} into the same folder; leave {self.source} as it is",
-            setup=self.setup,
+        return self.build_task(
+            f"{what} and export it as {self.result} into the same folder; leave {self.source} as it is",
+            max_steps=16,
             clauses=clauses,
             oracle=oracle,
-            max_steps=16,
-            theme=self.theme,
-            milestones=milestones,
-            grace_s=2.0,
-            end_states=end_states,
+            settle_grace_s=2.0,
+            example_end_states=end_states,
+            **fields,
         )
 
 
@@ -185,93 +170,93 @@ def _png(picture: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-def opened(data: bytes | None) -> Image.Image | None:
-    """A picture as RGB; None for what is none or has too many pixels."""
+def open_picture(data: bytes | None) -> Image.Image | None:
+    """Return a picture as RGB; None if it is invalid or has too many pixels."""
     if not data:
         return None
     try:
         with Image.open(io.BytesIO(data), formats=("PNG",)) as picture:
-            return picture.convert("RGB") if picture.width * picture.height <= LARGEST_PX else None
+            return picture.convert("RGB") if picture.width * picture.height <= MAX_PIXELS else None
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
         return None
 
 
 def same_pixels(picture: Image.Image | None, wanted: Image.Image, share: float = 1.0) -> Finding:
-    """Size and colours, with at least `share` of the pixels near."""
-    expected = f"{wanted.size[0]}x{wanted.size[1]} pixels as asked"
+    """Return the clause that size and colors match, with at least `share` of the pixels within the tolerance."""
+    expected = f"{wanted.size[0]}x{wanted.size[1]} pixels as expected"
     if picture is None or picture.size != wanted.size:
         return Finding("the picture", 0.0, f"{'no picture' if picture is None else picture.size}", expected)
-    off = np.abs(np.asarray(picture, np.int16) - np.asarray(wanted, np.int16)).max(axis=2) > NEAR
+    off = np.abs(np.asarray(picture, np.int16) - np.asarray(wanted, np.int16)).max(axis=2) > CHANNEL_TOLERANCE
     return Finding("the picture", float(1 - off.mean() >= share), f"{off.mean():.4f} of its pixels differ", expected)
 
 
-async def command(desktop: StagedDesktopLike, words: str) -> AsyncIterator[list[Op]]:
-    """GIMP's search for a command, by its name."""
+async def command(desktop: StageableDesktop, words: str) -> AsyncIterator[list[Op]]:
+    """Yield the steps of GIMP's search for a command by its name."""
     yield press("/")
-    await hd_screen.shown(desktop, "Search Actions")
+    await hd_screen.wait_shown(desktop, "Search Actions")
     yield [Type(words)]
     await hd_screen.wait_still(desktop, 0.4)
     yield press("enter")
-    await hd_screen.gone(desktop, "Search Actions")
+    await hd_screen.wait_closed(desktop, "Search Actions")
     await hd_screen.wait_still(desktop, 0.3)
 
 
 def flip(seed: int) -> Task:
     """Mirror a picture."""
-    scene = PictureScenario("picture_flip", seed)
-    across = scene.rng.random() < 0.5
+    scenario = PictureScenario("picture_flip", seed)
+    across = scenario.rng.random() < 0.5
     name = "Flip image horizontally" if across else "Flip image vertically"
     how = Image.Transpose.FLIP_LEFT_RIGHT if across else Image.Transpose.FLIP_TOP_BOTTOM
 
-    def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         return command(desktop, name)
 
     what = "Mirror the picture left to right" if across else "Turn the picture upside down like its reflection in water"
-    return scene.build(what, steps, lambda picture: picture.transpose(how), tier="easy")
+    return scenario.exact_task(what, steps, lambda picture: picture.transpose(how), difficulty="easy")
 
 
 def turn(seed: int) -> Task:
-    """Turn a picture by a quarter."""
-    scene = PictureScenario("picture_turn", seed)
-    right = scene.rng.random() < 0.5
+    """Rotate a picture by 90 degrees."""
+    scenario = PictureScenario("picture_turn", seed)
+    right = scenario.rng.random() < 0.5
     how = Image.Transpose.ROTATE_270 if right else Image.Transpose.ROTATE_90
     name = f"Rotate the image 90 degrees to the {'right' if right else 'left'}"
 
-    def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         return command(desktop, name)
 
     what = f"Turn the picture by 90 degrees {'to the right' if right else 'to the left'}"
-    return scene.build(what, steps, lambda picture: picture.transpose(how))
+    return scenario.exact_task(what, steps, lambda picture: picture.transpose(how))
 
 
 def invert(seed: int) -> Task:
-    """Invert the colours."""
-    scene = PictureScenario("picture_invert", seed)
+    """Invert the colors."""
+    scenario = PictureScenario("picture_invert", seed)
 
-    def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         return command(desktop, "Invert the components (except alpha) perceptually")
 
     def inverted(picture: Image.Image) -> Image.Image:
         return Image.fromarray(255 - np.asarray(picture))
 
-    return scene.build("Invert the colours of the picture", steps, inverted)
+    return scenario.exact_task("Invert the colours of the picture", steps, inverted)
 
 
 def scale(seed: int) -> Task:
-    """Give a picture another size."""
-    scene = PictureScenario("picture_scale", seed)
-    width, height = scene.size[0] // 2, scene.size[1] // 2
+    """Resize a picture."""
+    scenario = PictureScenario("picture_scale", seed)
+    width, height = scenario.size[0] // 2, scenario.size[1] // 2
 
     def half() -> Image.Image:
-        return scene.picture.resize((width, height), Image.Resampling.BOX)
+        return scenario.picture.resize((width, height), Image.Resampling.BOX)
 
-    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         async for ops in command(desktop, "Scale Image"):
             yield ops
-        await hd_screen.shown(desktop, "Scale Image")
+        await hd_screen.wait_shown(desktop, "Scale Image")
         yield [*press("ctrl+a"), Type(f"{width}\t")]
         yield press("alt+s")
-        await hd_screen.gone(desktop, "Scale Image")
+        await hd_screen.wait_closed(desktop, "Scale Image")
 
     def findings(picture: Image.Image | None) -> list[Finding]:
         if picture is None or picture.size != (width, height):
@@ -281,65 +266,70 @@ def scale(seed: int) -> Task:
 
     text = f"Scale the picture to a width of {width} and a height of {height} pixels"
     milestones = (
-        scene.exported(),
-        scene.has_size(
+        scenario.exported(),
+        scenario.has_size(
             0.2, "it has the width or the height asked for", lambda wide, high: wide == width or high == height
         ),
     )
-    return scene.build_with(text, steps, findings, half, tier="hard", milestones=milestones)
+    return scenario.edit_task(text, steps, findings, half, difficulty="hard", milestones=milestones)
 
 
 def crop(seed: int) -> Task:
-    """Take the empty margin away."""
-    scene = PictureScenario("picture_crop", seed)
-    inner = scene.picture
-    left, top, right, bottom = (scene.rng.randrange(12, 60) for _ in range(4))
-    margin = scene.rng.choice([(255, 255, 255), (0, 0, 0), (5, 60, 120)])
+    """Remove the empty margin."""
+    scenario = PictureScenario("picture_crop", seed)
+    inner = scenario.picture
+    left, top, right, bottom = (scenario.rng.randrange(12, 60) for _ in range(4))
+    margin = scenario.rng.choice([(255, 255, 255), (0, 0, 0), (5, 60, 120)])
     whole = Image.new("RGB", (inner.width + left + right, inner.height + top + bottom), margin)
     whole.paste(inner, (left, top))
-    scene.picture = whole
+    scenario.picture = whole
 
-    def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         return command(desktop, "Crop the image to the extents of its content")
 
-    smaller = scene.has_size(
+    smaller = scenario.has_size(
         0.1, "it is smaller than it was", lambda wide, high: (wide, high) != whole.size and wide <= whole.width
     )
     what = "Crop the picture so that the margin of one colour is gone"
-    return scene.build(what, steps, lambda _: inner, tier="hard", milestones=(smaller,))
+    return scenario.exact_task(what, steps, lambda _: inner, difficulty="hard", milestones=(smaller,))
 
 
-def grey(seed: int) -> Task:
-    """Take the colours out."""
-    scene = PictureScenario("picture_grey", seed)
+def grayscale(seed: int) -> Task:
+    """Remove the colors."""
+    scenario = PictureScenario("picture_grey", seed)
 
-    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         async for ops in command(desktop, "Convert the image to grayscale"):
             yield ops
 
     def findings(picture: Image.Image | None) -> list[Finding]:
-        if picture is None or picture.size != scene.size:
-            return [clause("the size", picture and picture.size, scene.size)]
-        pixels, before = np.asarray(picture, np.int16), np.asarray(scene.picture, np.int16)
-        colourful = int((pixels.max(axis=2) - pixels.min(axis=2)).max())
+        if picture is None or picture.size != scenario.size:
+            return [clause("the size", picture and picture.size, scenario.size)]
+        pixels, before = np.asarray(picture, np.int16), np.asarray(scenario.picture, np.int16)
+        spread = int((pixels.max(axis=2) - pixels.min(axis=2)).max())
         light, was = pixels.mean(axis=2).ravel(), before.mean(axis=2).ravel()
-        alike = float(np.corrcoef(light, was)[0, 1]) if light.std() > 0 else 0.0
+        correlation = float(np.corrcoef(light, was)[0, 1]) if light.std() > 0 else 0.0
         return [
             Finding(
-                "no pixel has a colour",
-                float(colourful <= NEAR),
-                f"channels differ by up to {colourful}",
-                f"at most {NEAR}",
+                "no pixel has a color",
+                float(spread <= CHANNEL_TOLERANCE),
+                f"channels differ by up to {spread}",
+                f"at most {CHANNEL_TOLERANCE}",
             ),
-            Finding("it shows the same", float(alike > 0.8), f"brightness correlates by {alike:.2f}", "more than 0.8"),
+            Finding(
+                "it shows the same",
+                float(correlation > 0.8),
+                f"brightness correlates by {correlation:.2f}",
+                "more than 0.8",
+            ),
         ]
 
-    return scene.build_with(
+    return scenario.edit_task(
         "Turn the picture into shades of grey",
         steps,
         findings,
-        lambda: scene.picture.convert("L"),
-        milestones=(scene.exported(),),
+        lambda: scenario.picture.convert("L"),
+        milestones=(scenario.exported(),),
     )
 
 
@@ -349,5 +339,5 @@ FAMILIES = (
     Family("picture_invert", PACKAGES, "medium", invert, "invert the colours of a picture and export it"),
     Family("picture_scale", PACKAGES, "hard", scale, "scale a picture to a given size and export it"),
     Family("picture_crop", PACKAGES, "hard", crop, "crop a picture to what it shows and export it"),
-    Family("picture_grey", PACKAGES, "medium", grey, "take the colours out of a picture and export it"),
+    Family("picture_grey", PACKAGES, "medium", grayscale, "take the colours out of a picture and export it"),
 )

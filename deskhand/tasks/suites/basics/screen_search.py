@@ -1,6 +1,4 @@
-"""The medium screen and how an oracle looks at it. Invariant: places are found in the pixels and the window list, as a person
-finds them, so no font or theme is assumed.
-"""
+"""Find things on the 512x384 screen in its pixels, as an oracle does. No font or theme is assumed."""
 
 from __future__ import annotations
 
@@ -12,34 +10,30 @@ from typing import Literal
 import numpy as np
 
 from deskhand.actions.ops import Click, Point, screen_px
+from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import InfrastructureError
-from deskhand.tasks.suites.basics.layout import UNREADABLE, WindowLike, folder_names
-from deskhand.tasks.task import Rect, StagedDesktopLike
+from deskhand.tasks.suites.basics.layout import body
+from deskhand.tasks.suites.basics.scenario import Scenario
+from deskhand.tasks.task import Rect
 
-WIDTH, HEIGHT = 512, 384
-THEMES = ("plain", "dark", "green", "sand")
 INK_CONTRAST = 40
-SMALLEST_GAP_PX, LARGEST_GAP_PX = 2, 16
+MIN_GAP_PX, MAX_GAP_PX = 2, 16
 BESIDE_GAP_PX, BELOW_GAP_PX = 6, 3
-"""More than between the letters of a word, less than between two things."""
-SMALLEST_ENTRY_PX = 16
+"""Wider than the gaps between letters, narrower than those between things."""
+MIN_ENTRY_PX = 16
 ENTRY_LINE_STEP_PX = 10
 
 View = Literal["icon", "compact"]
 
 
 def click_in(box: Rect) -> Click:
-    """A left click in the middle of `box`, in pixels of the medium screen."""
-    return Click(Point(*box.center, screen_px(WIDTH, HEIGHT)))
-
-
-def body(window: WindowLike) -> Rect:
-    """The client area of a window."""
-    return Rect(window.x, window.y, window.x + window.width, window.y + window.height)
+    """Return a left click in the middle of `box`."""
+    return Click(Point(*box.center, screen_px(Scenario.width, Scenario.height)))
 
 
 def plain_area(rgb: np.ndarray, box: Rect) -> Rect:
-    """The part of `box` below its menus and bars: `box` as high as its left edge has the colour that it has near the bottom.
+    """Return the part of `box` below menus and bars: the rows whose left edge has the color that it has near the
+    bottom.
 
     `rgb` is `uint8[H, W, 3]` of the whole screen.
     """
@@ -55,15 +49,15 @@ def plain_area(rgb: np.ndarray, box: Rect) -> Rect:
 
 
 def find_cells(rgb: np.ndarray, box: Rect, count: int, view: View) -> list[Rect] | None:
-    """The `count` things that stand in rows and columns on the one-coloured ground of `box`, row by row, or None.
+    """Return the `count` things in rows and columns on the plain background of `box`, row by row, or None.
 
-    Empty lines part the rows, empty columns the things in a row. A thing is a picture with a word below it ("icon") or right of
-    it ("compact"), so in that direction the smallest gap is taken that leaves `count` things.
+    Empty lines separate rows, empty columns the things in a row. A thing is an icon with a word below it ("icon") or
+    to its right ("compact"), so in that direction the smallest gap that leaves `count` things is used.
     """
     ground = rgb[box.bottom - 3, box.left + 2].astype(np.int16)
     part = rgb[box.top : box.bottom, box.left : box.right].astype(np.int16)
     ink = (np.abs(part - ground) > INK_CONTRAST).any(axis=2)
-    for gap in range(SMALLEST_GAP_PX, LARGEST_GAP_PX):
+    for gap in range(MIN_GAP_PX, MAX_GAP_PX):
         row_gap, column_gap = (gap, BESIDE_GAP_PX) if view == "icon" else (BELOW_GAP_PX, gap)
         cells = [
             Rect(box.left + left, box.top + top, box.left + right, box.top + bottom)
@@ -76,36 +70,36 @@ def find_cells(rgb: np.ndarray, box: Rect, count: int, view: View) -> list[Rect]
 
 
 def runs(used: np.ndarray, gap: int) -> list[tuple[int, int]]:
-    """Half-open stretches of `used` (bool[n]) that are parted by at least `gap` unused places."""
+    """Return the half-open runs of `used` (bool[n]) that are separated by at least `gap` unused positions."""
     runs: list[tuple[int, int]] = []
-    for place in np.flatnonzero(used).tolist():
-        if runs and place - runs[-1][1] < gap:
-            runs[-1] = (runs[-1][0], place + 1)
+    for index in np.flatnonzero(used).tolist():
+        if runs and index - runs[-1][1] < gap:
+            runs[-1] = (runs[-1][0], index + 1)
         else:
-            runs.append((place, place + 1))
+            runs.append((index, index + 1))
     return runs
 
 
 def find_entries(rgb: np.ndarray, box: Rect, count: int) -> list[Rect] | None:
-    """The `count` empty text fields of a form that stand one below the other, top down, or None.
+    """Return the `count` empty text fields of a form, top down, or None.
 
-    Along a vertical line, a field is a long stretch of one colour that is not the window's; a button is shaded and so is
-    not. Lines are tried from right to left until one crosses `count` fields.
+    On a vertical line, a field is a long run of one color other than the window's; a button is shaded and is not.
+    Lines are tried from right to left until one crosses `count` fields.
     """
-    window_colour = rgb[box.bottom - 3, box.left + 3]
+    window_color = rgb[box.bottom - 3, box.left + 3]
     for across in range(box.right - ENTRY_LINE_STEP_PX, box.left, -ENTRY_LINE_STEP_PX):
         line = rgb[box.top : box.bottom, across]
         changes = np.flatnonzero((line[1:] != line[:-1]).any(axis=1)) + 1
         stretches = itertools.pairwise([0, *changes.tolist(), len(line)])
-        tall = [(a, b) for a, b in stretches if b - a >= SMALLEST_ENTRY_PX and (line[a] != window_colour).any()]
+        tall = [(a, b) for a, b in stretches if b - a >= MIN_ENTRY_PX and (line[a] != window_color).any()]
         fields = [_grow_sideways(rgb, box, across, box.top + top, box.top + bottom) for top, bottom in tall]
-        if len(fields) == count and all(field.right - field.left >= SMALLEST_ENTRY_PX for field in fields):
+        if len(fields) == count and all(field.right - field.left >= MIN_ENTRY_PX for field in fields):
             return fields
     return None
 
 
 def _grow_sideways(rgb: np.ndarray, box: Rect, across: int, top: int, bottom: int) -> Rect:
-    """The stretch `top` to `bottom` on the line `across`, as wide as its colour goes."""
+    """Return the rows `top` to `bottom` at the column `across`, as wide as the color extends."""
     row = (rgb[(top + bottom) // 2] == rgb[top, across]).all(axis=1)
     left = right = across
     while left > box.left and row[left - 1]:
@@ -119,11 +113,11 @@ Find = Callable[[np.ndarray, Rect], list[Rect] | None]
 
 
 async def wait_until_visible(
-    desktop: StagedDesktopLike, match: str, find: Find, what: str, timeout_s: float = 10.0
+    desktop: StageableDesktop, match: str, find: Find, what: str, timeout_s: float = 10.0
 ) -> list[Rect]:
-    """Look at the first window that matches until `find(rgb, body)` finds something in it.
+    """Observe the first window that matches until `find(rgb, body)` finds something in it.
 
-    Raises `InfrastructureError` when it does not within `timeout_s`.
+    Raises `InfrastructureError` after `timeout_s`.
     """
     deadline = asyncio.get_running_loop().time() + timeout_s
     while True:
@@ -133,28 +127,15 @@ async def wait_until_visible(
         if found is not None:
             return found
         if asyncio.get_running_loop().time() > deadline:
-            where = f"window {window.title!r} of {window.wm_class} ({window.width}x{window.height} at {window.x},{window.y})"
-            raise InfrastructureError(
-                f"{where} did not show {what} within {timeout_s:g} s; did its program start well?"
-            )
+            box = f"{window.width}x{window.height} at {window.x},{window.y}"
+            where = f"window {window.title!r} of {window.wm_class} ({box})"
+            raise InfrastructureError(f"{where} did not show {what} within {timeout_s:g} s")
 
 
 async def wait_until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 2.0) -> None:
-    """Wait, as a person does, until the program has followed. Returns at `timeout_s` in any case: the judge has the last word."""
+    """Wait until a condition holds; return after `timeout_s` in any case, because the judge decides."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     while True:
         if await condition() or asyncio.get_running_loop().time() > deadline:
             return
         await asyncio.sleep(0.02)
-
-
-async def folder_contents(desktop: StagedDesktopLike, folder: str) -> dict[str, bytes | None]:
-    """Bytes of each file in a folder by name; None for what is not a plain file. An absent folder is empty."""
-    return {name: await _bytes(desktop, f"{folder}/{name}") for name in await folder_names(desktop, folder)}
-
-
-async def _bytes(desktop: StagedDesktopLike, path: str) -> bytes | None:
-    try:
-        return await desktop.pull(path)
-    except UNREADABLE:
-        return None

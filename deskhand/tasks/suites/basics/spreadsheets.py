@@ -1,54 +1,44 @@
-"""Spreadsheets in LibreOffice Calc. Invariant: the saved file is judged, all of its cells, so that what was damaged besides counts.
-
-All families open one XLSX file; the oracle goes by the keyboard from A1.
-"""
+"""Families `sheet_*`: spreadsheets in LibreOffice Calc. All cells of the saved XLSX file are judged."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import numpy as np
 
 from deskhand.actions.ops import Done, Op, Type
+from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import InfrastructureError
+from deskhand.tasks.guest_files import read_file
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import hd_screen
 from deskhand.tasks.suites.basics.clauses import clause
-from deskhand.tasks.suites.basics.hd_screen import hd_task, press
+from deskhand.tasks.suites.basics.hd_screen import HdScenario, press
 from deskhand.tasks.suites.basics.office_files import Cell, Sheets, Workbook, read_workbook, workbook
-from deskhand.tasks.suites.basics.screen_search import INK_CONTRAST, THEMES, runs
-from deskhand.tasks.task import CheckResult, Difficulty, Family, Milestone, Rect, StagedDesktopLike, Task
+from deskhand.tasks.suites.basics.scenario import THEMES, Clauses, Oracle, dialog_milestone, milestone
+from deskhand.tasks.suites.basics.screen_search import INK_CONTRAST, runs
+from deskhand.tasks.task import Family, Milestone, Rect, Task
 
 PACKAGES = ("libreoffice-calc", "libreoffice-gtk3")
 BOOKS = ("budget", "stock", "orders", "prices", "garden", "kitchen", "office", "travel")
 ITEMS = (
-    "Lamp",
-    "Chair",
-    "Table",
-    "Shelf",
-    "Clock",
-    "Mirror",
-    "Basket",
-    "Carpet",
-    "Curtain",
-    "Pillow",
-    "Blanket",
+    "Lamp", "Chair", "Table", "Shelf", "Clock", "Mirror", "Basket", "Carpet", "Curtain", "Pillow", "Blanket",
     "Candle",
-)
+)  # fmt: skip
 PLACES = ("Oslo", "Lisbon", "Vienna", "Athens", "Dublin", "Prague")
 HEADER: list[Cell] = ["Item", "Place", "Price", "Number"]
 TABS_PX, TABS_LEFT_PX, TAB_GAP_PX = (680, 693), 142, 12
-"""The rows of the screen in which the names of the sheets stand, what is left of them, and more than between two letters."""
+"""Rows of the screen with the sheet names, the columns to their left, and a gap wider than between letters."""
 SHEETS = ("Spring", "Summer", "Autumn", "Winter")
 
 
-class SpreadsheetScenario:
-    """One open spreadsheet; a pure function of family and seed."""
+class SpreadsheetScenario(HdScenario):
+    """One open spreadsheet."""
 
     def __init__(self, family: str, seed: int, sheets: int = 1) -> None:
-        self.rng = rng = random.Random(f"{family}:{seed}")
-        self.family, self.seed = family, seed
+        super().__init__(family, seed)
+        rng = self.rng
         self.path = f"Documents/{rng.choice(BOOKS)}.xlsx"
         self.sheet_names = rng.sample(SHEETS, sheets)
         self.sheets: Sheets = {name: self._table() for name in self.sheet_names}
@@ -68,279 +58,288 @@ class SpreadsheetScenario:
     def name(self) -> str:
         return self.path.split("/")[-1]
 
-    async def setup(self, desktop: StagedDesktopLike) -> None:
+    async def setup(self, desktop: StageableDesktop) -> None:
         await desktop.push(self.path, workbook(self.sheets))
         await desktop.launch(["soffice", "--norestore", "--nologo", "--calc", self.path])
-        await desktop.wait_window(self.name, timeout_s=hd_screen.WINDOW_S)
+        await desktop.wait_window(self.name, timeout_s=hd_screen.WINDOW_TIMEOUT_S)
         await hd_screen.wait_responsive(desktop)
 
-    async def save(self, desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-        before = await hd_screen.file_bytes(desktop, self.path)
+    async def save(self, desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+        before = await read_file(desktop, self.path)
         yield press("ctrl+s")
-        await hd_screen.written(desktop, self.path, before)
+        await hd_screen.wait_written(desktop, self.path, before)
         yield [Done()]
 
-    async def book(self, desktop: StagedDesktopLike) -> Workbook | None:
-        return await read_workbook(await hd_screen.file_bytes(desktop, self.path))
+    async def book(self, desktop: StageableDesktop) -> Workbook | None:
+        return await read_workbook(await read_file(desktop, self.path))
 
-    def build(
+    def edit_task(
         self,
         instruction: str,
         wanted: Sheets,
-        steps: hd_screen.Oracle,
+        steps: Oracle,
         *,
-        tier: Difficulty = "medium",
-        max_steps: int = 12,
         extra: Callable[[Workbook | None], list[Finding]] | None = None,
-        clauses: hd_screen.Clauses | None = None,
-        milestones: tuple[Milestone, ...] = (),
+        clauses: Clauses | None = None,
         forged: Callable[[], bytes] | None = None,
+        **fields: Any,
     ) -> Task:
-        """`steps(desktop)` are the oracle's up to saving; `extra(book)` gives clauses beside the cells, `clauses` others in their
-        stead; `forged` is a file that says what is asked for, where `wanted` alone does not."""
+        """Return a task; `fields` are more fields of `Task`.
 
-        async def cells(desktop: StagedDesktopLike) -> list[Finding]:
+        Args:
+            wanted: The sheets of the saved file.
+            steps: The oracle's steps before saving.
+            extra: Clauses in addition to the cells.
+            clauses: Clauses instead of the cells.
+            forged: A correct file, if `wanted` alone is not.
+        """
+
+        async def cells(desktop: StageableDesktop) -> list[Finding]:
             book = await self.book(desktop)
             same = clause(f"the cells of {self.name}", book.values if book else None, wanted)
             return [same, *(extra(book) if extra else [])]
 
-        async def judged(desktop: StagedDesktopLike) -> list[Finding]:
-            return [*await (clauses or cells)(desktop), saved_by_the_application(await self.book(desktop))]
+        async def all_clauses(desktop: StageableDesktop) -> list[Finding]:
+            return [*await (clauses or cells)(desktop), saved_by_application(await self.book(desktop))]
 
-        async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
             async for ops in steps(desktop):
                 yield ops
             async for ops in self.save(desktop):
                 yield ops
 
-        return hd_task(
-            self.family,
-            self.seed,
-            tier,
-            instruction=instruction,
-            setup=self.setup,
-            clauses=judged,
+        return self.build_task(
+            instruction,
+            clauses=all_clauses,
             oracle=oracle,
-            max_steps=max_steps,
-            theme=self.theme,
             metadata={"file": self.path},
-            milestones=milestones,
-            forged={self.path: forged or (lambda: workbook(wanted))},
+            forged_files={self.path: forged or (lambda: workbook(wanted))},
+            **({"max_steps": 12} | fields),
         )
 
 
-def saved_by_the_application(book: Workbook | None) -> Finding:
-    """Set-up's file and a forged one say that something else wrote them."""
-    return clause("who saved the file", book.application if book else None, "LibreOffice")
+def saved_by_application(book: Workbook | None) -> Finding:
+    """Return the clause that LibreOffice saved the file; set-up's file and forged ones name another application."""
+    return clause("the application that saved the file", book.application if book else None, "LibreOffice")
 
 
-def saved_anew(scene: SpreadsheetScenario) -> Milestone:
-    """The file was saved by the application, whatever is in it."""
+def saved_milestone(scenario: SpreadsheetScenario) -> Milestone:
+    """Return the milestone that the application saved the file, whatever is in it."""
 
-    async def saved(desktop: StagedDesktopLike) -> CheckResult:
-        return CheckResult(saved_by_the_application(await scene.book(desktop)).value, f"{scene.name} was saved")
+    async def is_saved(desktop: StageableDesktop) -> float:
+        return saved_by_application(await scenario.book(desktop)).value
 
-    return Milestone("the file was saved", 0.1, saved)
+    return milestone("the file was saved", 0.1, is_saved)
 
 
 def go_to(row: int, column: int) -> list[Op]:
-    """Keys from A1 to a cell, both counted from 0."""
+    """Return the keys from A1 to a cell, both counted from 0."""
     return [*press("ctrl+home"), *press("down", times=row), *press("right", times=column)]
 
 
 def tabs(rgb: np.ndarray) -> list[Rect]:
-    """Where the names of the sheets stand, from left to right, in a window that fills the screen; `rgb` is `uint8[H, W, 3]`.
+    """Return the names of the sheets, from left to right, in a window that fills the screen; `rgb` is `uint8[H, W,
+    3]`.
 
-    Raises `InfrastructureError` when none is seen.
+    Raises `InfrastructureError` if there are none.
     """
     top, bottom = TABS_PX[0], TABS_PX[1]
     band = rgb[top:bottom, TABS_LEFT_PX : hd_screen.WIDTH // 2].astype(np.int16)
     ink = (np.abs(band - band[0]).max(axis=2) > INK_CONTRAST).any(axis=0)
     found = [run for run in runs(ink, TAB_GAP_PX) if run[1] - run[0] >= TAB_GAP_PX]
     if not found:
-        raise InfrastructureError(
-            "the spreadsheet shows no names of sheets at its lower edge; did it open as large as the screen?"
-        )
+        raise InfrastructureError("the spreadsheet shows no sheet names at its lower edge")
     return [Rect(TABS_LEFT_PX + left, top, TABS_LEFT_PX + right, bottom) for left, right in found]
 
 
 def set_cell(seed: int) -> Task:
-    """Go to a cell, type a number, save."""
-    scene = SpreadsheetScenario("sheet_cell", seed)
-    row = scene.rng.randrange(1, len(scene.first))
-    number = scene.rng.choice([value for value in range(310, 990) if value % 10])
-    wanted = [list(line) for line in scene.first]
+    """Change a number."""
+    scenario = SpreadsheetScenario("sheet_cell", seed)
+    row = scenario.rng.randrange(1, len(scenario.first))
+    number = scenario.rng.choice([value for value in range(310, 990) if value % 10])
+    wanted = [list(line) for line in scenario.first]
     wanted[row][2] = number
 
-    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         yield go_to(row, 2)
         yield [Type(f"{number}\n")]
 
-    text = f"In {scene.name} change the price of the {scene.first[row][0]} to {number} and save the file"
-    return scene.build(text, {scene.sheet_names[0]: wanted}, steps, tier="easy", max_steps=10)
+    text = f"In {scenario.name} change the price of the {scenario.first[row][0]} to {number} and save the file"
+    return scenario.edit_task(text, {scenario.sheet_names[0]: wanted}, steps, difficulty="easy", max_steps=10)
 
 
 def add_total(seed: int) -> Task:
     """Write a formula below a column."""
-    scene = SpreadsheetScenario("sheet_total", seed)
-    rows = len(scene.first)
-    function, word = scene.rng.choice([("SUM", "sum"), ("MAX", "largest"), ("MIN", "smallest"), ("AVERAGE", "average")])
-    numbers = [int(str(line[3])) for line in scene.first[1:]]
+    scenario = SpreadsheetScenario("sheet_total", seed)
+    rows = len(scenario.first)
+    function, word = scenario.rng.choice(
+        [("SUM", "sum"), ("MAX", "largest"), ("MIN", "smallest"), ("AVERAGE", "average")]
+    )
+    numbers = [int(str(line[3])) for line in scenario.first[1:]]
     value = {"SUM": sum(numbers), "MAX": max(numbers), "MIN": min(numbers), "AVERAGE": sum(numbers) / len(numbers)}[
         function
     ]
     cell = f"D{rows + 2}"
 
-    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         yield go_to(rows + 1, 3)
         yield [Type(f"={function}(D2:D{rows})\n")]
 
-    async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
-        book = await scene.book(desktop)
-        page = book.values.get(scene.sheet_names[0], []) if book else []
+    async def clauses(desktop: StageableDesktop) -> list[Finding]:
+        book = await scenario.book(desktop)
+        page = book.values.get(scenario.sheet_names[0], []) if book else []
         total = page[rows + 1][3] if len(page) == rows + 2 and len(page[rows + 1]) == 4 else None
         close = isinstance(total, int | float) and abs(total - value) < 0.01
-        formulas = book.formulas.get(scene.sheet_names[0], {}) if book else {}
+        formulas = book.formulas.get(scenario.sheet_names[0], {}) if book else {}
         return [
-            clause("the table is as it was", page[:rows], scene.first),
+            clause("the table is as it was", page[:rows], scenario.first),
             Finding(f"{cell} has the {word}", float(close), repr(total), repr(value)),
             clause(f"only {cell} has a formula", sorted(formulas), [cell]),
         ]
 
     text = (
-        f"In {scene.name} put a formula into cell {cell} that gives the {word} of the column Number, and save the file"
+        f"In {scenario.name} put a formula into cell {cell} that gives the {word} of the column Number"
+        ", and save the file"
     )
     line: list[Cell] = [None, None, None, f"={function}(D2:D{rows})"]
-    return scene.build(
-        text, {}, steps, clauses=clauses, forged=lambda: workbook({scene.sheet_names[0]: [*scene.first, [None], line]})
+    return scenario.edit_task(
+        text,
+        {},
+        steps,
+        clauses=clauses,
+        forged=lambda: workbook({scenario.sheet_names[0]: [*scenario.first, [None], line]}),
     )
 
 
 def sort_rows(seed: int) -> Task:
-    """Sort a table by one of its columns."""
-    scene = SpreadsheetScenario("sheet_sort", seed)
-    column = scene.rng.choice([0, 2])
-    rows = sorted(scene.first[1:], key=lambda line: str(line[0]) if column == 0 else int(str(line[2])))
+    """Sort a table by a column."""
+    scenario = SpreadsheetScenario("sheet_sort", seed)
+    column = scenario.rng.choice([0, 2])
+    rows = sorted(scenario.first[1:], key=lambda line: str(line[0]) if column == 0 else int(str(line[2])))
 
-    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         yield go_to(1, column)
         yield press("alt+d")
         yield press("a")
 
-    async def in_another_order(desktop: StagedDesktopLike) -> CheckResult:
-        book = await scene.book(desktop)
-        found = book.values.get(scene.sheet_names[0], []) if book else []
-        moved = found[1:] != scene.first[1:] and sorted(map(repr, found[1:])) == sorted(map(repr, scene.first[1:]))
-        return CheckResult(float(moved), "the rows are in another order than they were, each of them whole")
+    async def is_reordered(desktop: StageableDesktop) -> bool:
+        book = await scenario.book(desktop)
+        found = book.values.get(scenario.sheet_names[0], []) if book else []
+        rows, before = found[1:], scenario.first[1:]
+        return rows != before and sorted(map(repr, rows)) == sorted(map(repr, before))
 
     order = "A to Z" if column == 0 else "the lowest to the highest"
-    text = f"In {scene.name} sort the rows by {HEADER[column]}, from {order}, and save the file"
-    milestones = (saved_anew(scene), Milestone("the rows are in another order", 0.2, in_another_order))
-    return scene.build(text, {scene.sheet_names[0]: [HEADER, *rows]}, steps, tier="hard", milestones=milestones)
+    text = f"In {scenario.name} sort the rows by {HEADER[column]}, from {order}, and save the file"
+    milestones = (saved_milestone(scenario), milestone("the rows are in another order", 0.2, is_reordered))
+    return scenario.edit_task(
+        text, {scenario.sheet_names[0]: [HEADER, *rows]}, steps, difficulty="hard", milestones=milestones
+    )
 
 
 def delete_row(seed: int) -> Task:
-    """Take a whole row out."""
-    scene = SpreadsheetScenario("sheet_row_out", seed)
-    row = scene.rng.randrange(1, len(scene.first))
+    """Delete a whole row."""
+    scenario = SpreadsheetScenario("sheet_row_out", seed)
+    row = scenario.rng.randrange(1, len(scenario.first))
 
-    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         yield go_to(row, 0)
         yield press("shift+space")
         yield press("ctrl+-")
 
-    wanted = [line for index, line in enumerate(scene.first) if index != row]
-    text = f"In {scene.name} delete the whole row of the {scene.first[row][0]}, so that no empty row is left, and save the file"
-    return scene.build(text, {scene.sheet_names[0]: wanted}, steps)
+    wanted = [line for index, line in enumerate(scenario.first) if index != row]
+    text = (
+        f"In {scenario.name} delete the whole row of the {scenario.first[row][0]}, so that no empty row is left"
+        ", and save the file"
+    )
+    return scenario.edit_task(text, {scenario.sheet_names[0]: wanted}, steps)
 
 
 def delete_column(seed: int) -> Task:
-    """Take a whole column out."""
-    scene = SpreadsheetScenario("sheet_column_out", seed)
-    column = scene.rng.randrange(1, len(HEADER))
+    """Delete a whole column."""
+    scenario = SpreadsheetScenario("sheet_column_out", seed)
+    column = scenario.rng.randrange(1, len(HEADER))
 
-    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         yield go_to(0, column)
         yield press("ctrl+space")
         yield press("ctrl+-")
 
-    wanted = [[cell for index, cell in enumerate(line) if index != column] for line in scene.first]
+    wanted = [[cell for index, cell in enumerate(line) if index != column] for line in scenario.first]
     text = (
-        f"In {scene.name} delete the whole column {HEADER[column]}, so that no empty column is left, and save the file"
+        f"In {scenario.name} delete the whole column {HEADER[column]}, so that no empty column is left"
+        ", and save the file"
     )
-    return scene.build(text, {scene.sheet_names[0]: wanted}, steps)
+    return scenario.edit_task(text, {scenario.sheet_names[0]: wanted}, steps)
 
 
 def bold_header(seed: int) -> Task:
-    """Make one row bold."""
-    scene = SpreadsheetScenario("sheet_bold", seed)
-    row = scene.rng.randrange(0, len(scene.first))
+    """Make a row bold."""
+    scenario = SpreadsheetScenario("sheet_bold", seed)
+    row = scenario.rng.randrange(0, len(scenario.first))
     cells = [f"{letter}{row + 1}" for letter in "ABCD"]
 
-    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         yield go_to(row, 0)
         yield press("shift+space")
         yield press("ctrl+b")
 
     def extra(book: Workbook | None) -> list[Finding]:
-        return [clause("the cells in bold", book.bold.get(scene.sheet_names[0]) if book else None, cells)]
+        return [clause("the cells in bold", book.bold.get(scenario.sheet_names[0]) if book else None, cells)]
 
     which = (
-        "the first row, which has the names of the columns," if row == 0 else f"the row of the {scene.first[row][0]}"
+        "the first row, which has the names of the columns," if row == 0 else f"the row of the {scenario.first[row][0]}"
     )
-    text = f"In {scene.name} make {which} bold and save the file"
-    return scene.build(text, scene.sheets, steps, extra=extra, forged=lambda: workbook(scene.sheets, bold=cells))
+    text = f"In {scenario.name} make {which} bold and save the file"
+    return scenario.edit_task(
+        text, scenario.sheets, steps, extra=extra, forged=lambda: workbook(scenario.sheets, bold=cells)
+    )
 
 
 def replace_text(seed: int) -> Task:
     """Replace a word in all cells."""
-    scene = SpreadsheetScenario("sheet_replace", seed)
-    old = scene.rng.choice([str(line[1]) for line in scene.first[1:]])
-    new = scene.rng.choice([place for place in PLACES if place != old])
-    wanted = [[new if cell == old else cell for cell in line] for line in scene.first]
+    scenario = SpreadsheetScenario("sheet_replace", seed)
+    old = scenario.rng.choice([str(line[1]) for line in scenario.first[1:]])
+    new = scenario.rng.choice([place for place in PLACES if place != old])
+    wanted = [[new if cell == old else cell for cell in line] for line in scenario.first]
 
-    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         async for ops in hd_screen.replace_all(desktop, old, new):
             yield ops
 
-    text = f"In {scene.name} replace {old} by {new} wherever it stands, and save the file"
-    return scene.build(text, {scene.sheet_names[0]: wanted}, steps)
+    text = f"In {scenario.name} replace {old} by {new} wherever it stands, and save the file"
+    return scenario.edit_task(text, {scenario.sheet_names[0]: wanted}, steps)
 
 
 def rename_sheet(seed: int) -> Task:
-    """Give one of three sheets another name."""
-    scene = SpreadsheetScenario("sheet_rename", seed, sheets=3)
-    index = scene.rng.randrange(3)
-    new = scene.rng.choice([place for place in PLACES])
-    names = [new if place == index else name for place, name in enumerate(scene.sheet_names)]
+    """Rename one of three sheets."""
+    scenario = SpreadsheetScenario("sheet_rename", seed, sheets=3)
+    index = scenario.rng.randrange(3)
+    new = scenario.rng.choice(PLACES)
+    names = [new if number == index else name for number, name in enumerate(scenario.sheet_names)]
 
-    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         tab = tabs((await desktop.observe()).rgb())[index]
         yield [hd_screen.click_at(*tab.center, count=2)]
-        await hd_screen.shown(desktop, "Rename")
+        await hd_screen.wait_shown(desktop, "Rename")
         yield press("ctrl+a")
         yield [Type(f"{new}\n")]
-        await hd_screen.gone(desktop, "Rename")
+        await hd_screen.wait_closed(desktop, "Rename")
 
-    wanted = {name: scene.sheets[old] for name, old in zip(names, scene.sheet_names, strict=True)}
+    wanted = {name: scenario.sheets[old] for name, old in zip(names, scenario.sheet_names, strict=True)}
 
     def extra(book: Workbook | None) -> list[Finding]:
         return [clause("the names of the sheets, in order", list(book.values) if book else None, names)]
 
-    async def dialog_open(desktop: StagedDesktopLike) -> CheckResult:
-        there = any("Rename" in window.title for window in await desktop.windows())
-        return CheckResult(float(there), "the dialog for the name is open", untrusted_source=True)
-
-    async def some_sheet(desktop: StagedDesktopLike) -> CheckResult:
-        book = await scene.book(desktop)
-        return CheckResult(float(new in (book.values if book else {})), "a sheet of the saved file has the new name")
+    async def has_name(desktop: StageableDesktop) -> bool:
+        book = await scenario.book(desktop)
+        return new in (book.values if book else {})
 
     milestones = (
-        Milestone("the dialog for the name is open", 0.1, dialog_open),
-        Milestone("a sheet has the new name", 0.2, some_sheet),
+        dialog_milestone("the dialog for the name is open", 0.1, "Rename"),
+        milestone("a sheet has the new name", 0.2, has_name),
     )
-    text = f"In {scene.name} give the sheet {scene.sheet_names[index]} the name {new} and save the file"
-    return scene.build(text, wanted, steps, tier="hard", extra=extra, milestones=milestones)
+    text = f"In {scenario.name} give the sheet {scenario.sheet_names[index]} the name {new} and save the file"
+    return scenario.edit_task(text, wanted, steps, difficulty="hard", extra=extra, milestones=milestones)
 
 
 FAMILIES = (

@@ -1,4 +1,4 @@
-"""Counting in a terminal window. Invariant: every file of the folder is judged as it is on the disk."""
+"""Family `terminal_count`: count lines with a command and write the number to a file."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ import random
 from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Done, Op, Type
-from deskhand.tasks.suites.basics.clauses import clause, judged, nearly, same_files
-from deskhand.tasks.suites.basics.layout import scatter
-from deskhand.tasks.suites.basics.screen_search import (
-    HEIGHT,
-    THEMES,
-    WIDTH,
-    body,
-    click_in,
-    folder_contents,
-    wait_until,
-)
-from deskhand.tasks.task import CheckResult, ExampleEndStates, Family, Milestone, Rect, StagedDesktopLike, Task
+from deskhand.desktop.base import StageableDesktop
+from deskhand.tasks.guest_files import read_file, read_folder
+from deskhand.tasks.outcome import Finding
+from deskhand.tasks.suites.basics.clauses import clause, near_misses, same_files
+from deskhand.tasks.suites.basics.layout import body, scatter
+from deskhand.tasks.suites.basics.scenario import THEMES, Scenario, milestone
+from deskhand.tasks.suites.basics.screen_search import click_in, wait_until
+from deskhand.tasks.task import ExampleEndStates, Family, Rect, Task
 
 FOLDER = "Data"
 NAMES = ("birds", "boats", "books", "cards", "coins", "games", "plants", "songs")
@@ -26,13 +22,13 @@ RESULTS = ("count", "number", "result", "total", "answer")
 EDITOR_SIZE = (230, 110)
 
 
-class TerminalCountScenario:
-    """Two files, a terminal and an editor that shows one of them; a pure function of the seed."""
+class TerminalCountScenario(Scenario):
+    """Two files, a terminal, and an editor that shows one of the files."""
 
     def __init__(self, seed: int) -> None:
-        rng = random.Random(f"terminal_count:{seed}")
-        names = rng.sample(NAMES, 2)
-        self.names = [f"{name}.txt" for name in names]
+        super().__init__("terminal_count", seed)
+        rng = self.rng
+        self.names = [f"{name}.txt" for name in rng.sample(NAMES, 2)]
         counts = rng.sample(range(3, 30), 2)
         self.files = {
             name: "".join(f"{rng.choice(WORDS)} {rng.randint(1, 99)}\n" for _ in range(count)).encode()
@@ -50,11 +46,8 @@ class TerminalCountScenario:
 
     @property
     def command(self) -> str:
-        return (
-            f"grep -c {self.word} {self.target} > {self.result}"
-            if self.word
-            else f"wc -l < {self.target} > {self.result}"
-        )
+        count = f"grep -c {self.word} {self.target}" if self.word else f"wc -l < {self.target}"
+        return f"{count} > {self.result}"
 
     @property
     def instruction(self) -> str:
@@ -65,7 +58,7 @@ class TerminalCountScenario:
         )
         return f"In the terminal count {what} and write just the number to {self.result}"
 
-    async def setup(self, desktop: StagedDesktopLike) -> None:
+    async def setup(self, desktop: StageableDesktop) -> None:
         for name, data in self.files.items():
             await desktop.push(f"{FOLDER}/{name}", data)
         await desktop.launch(
@@ -77,94 +70,83 @@ class TerminalCountScenario:
         await self.shuffle_windows(desktop, self.place_seed)
         await desktop.observe()
 
-    async def shuffle_windows(self, desktop: StagedDesktopLike, seed: int) -> None:
+    async def shuffle_windows(self, desktop: StageableDesktop, seed: int) -> None:
         (terminal,) = await desktop.wait_window("xfce4-terminal")
         (editor,) = await desktop.wait_window("l3afpad")
-        spots = scatter(random.Random(seed), [(terminal.width, terminal.height), EDITOR_SIZE], WIDTH, HEIGHT)
-        await desktop.place_window(terminal, *spots[0])
-        await desktop.place_window(editor, *spots[1], *EDITOR_SIZE)
+        sizes = [(terminal.width, terminal.height), EDITOR_SIZE]
+        positions = scatter(random.Random(seed), sizes, self.width, self.height)
+        await desktop.place_window(terminal, *positions[0])
+        await desktop.place_window(editor, *positions[1], *EDITOR_SIZE)
 
-    async def boxes(self, desktop: StagedDesktopLike) -> tuple[Rect, Rect]:
-        """The terminal's lower part, below its menu, and the editor."""
+    async def boxes(self, desktop: StageableDesktop) -> tuple[Rect, Rect]:
+        """Return the terminal below its menu, and the editor."""
         (terminal,) = await desktop.wait_window("xfce4-terminal")
         (editor,) = await desktop.wait_window("l3afpad")
         box = body(terminal)
         return Rect(box.left, box.top + terminal.height // 4, box.right, box.bottom), body(editor)
 
+    async def written(self, desktop: StageableDesktop) -> bytes | None:
+        return await read_file(desktop, f"{FOLDER}/{self.result}")
+
 
 def count_lines(seed: int) -> Task:
-    """Count lines, or lines with a word, by a command, and write the number to a file."""
-    scene = TerminalCountScenario(seed)
+    """Count lines, or lines with a word, and write the number to a file."""
+    scenario = TerminalCountScenario(seed)
 
-    async def written(desktop: StagedDesktopLike) -> bytes | None:
-        return (await folder_contents(desktop, FOLDER)).get(scene.result)
-
-    async def check(desktop: StagedDesktopLike) -> CheckResult:
-        found = await folder_contents(desktop, FOLDER)
-        number = (found.pop(scene.result, None) or b"").strip().decode("utf-8", errors="replace")
-        return judged(
-            clause(f"the number in {scene.result}", number, str(scene.count)),
-            same_files("the other files", found, scene.files),
-        )
+    async def clauses(desktop: StageableDesktop) -> list[Finding]:
+        files = await read_folder(desktop, FOLDER)
+        number = (files.pop(scenario.result, None) or b"").strip().decode("utf-8", errors="replace")
+        return [
+            clause(f"the number in {scenario.result}", number, str(scenario.count)),
+            same_files("the other files", files, scenario.files),
+        ]
 
     def end_states() -> ExampleEndStates:
-        place = f"{FOLDER}/{scene.result}"
-        files = {f"{FOLDER}/{name}": data for name, data in scene.files.items()}
-        right = {**files, place: f"{scene.count}\n".encode()}
-        target = f"{FOLDER}/{scene.target}"
-        return nearly(
+        result, target = f"{FOLDER}/{scenario.result}", f"{FOLDER}/{scenario.target}"
+        files = {f"{FOLDER}/{name}": data for name, data in scenario.files.items()}
+        right = {**files, result: f"{scenario.count}\n".encode()}
+        return near_misses(
             right,
-            place,
-            one_too_many={**right, place: f"{scene.count + 1}\n".encode()},
-            more_than_the_number={**right, place: f"{scene.count} {scene.target}\n".encode()},
+            result,
+            one_too_many={**right, result: f"{scenario.count + 1}\n".encode()},
+            more_than_the_number={**right, result: f"{scenario.count} {scenario.target}\n".encode()},
             the_file_was_changed={**right, target: files[target] + b"\n"},
         )
 
-    async def exists(desktop: StagedDesktopLike) -> CheckResult:
-        return CheckResult(float(await written(desktop) is not None), f"{scene.result} is there")
+    async def exists(desktop: StageableDesktop) -> bool:
+        return await scenario.written(desktop) is not None
 
-    async def holds_number(desktop: StagedDesktopLike) -> CheckResult:
-        return CheckResult(
-            float((await written(desktop) or b"").strip().isdigit()), f"{scene.result} holds just a number"
-        )
+    async def is_number(desktop: StageableDesktop) -> bool:
+        return (await scenario.written(desktop) or b"").strip().isdigit()
 
-    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-        terminal, _ = await scene.boxes(desktop)
+    async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+        terminal, _ = await scenario.boxes(desktop)
         yield [click_in(terminal)]
-        yield [Type(scene.command + "\n")]
+        yield [Type(scenario.command + "\n")]
 
         async def finished() -> bool:
-            return bool(await written(desktop))
+            return bool(await scenario.written(desktop))
 
         await wait_until(finished)
         yield [Done()]
 
-    async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
-        terminal, editor = await scene.boxes(desktop)
+    async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
+        terminal, editor = await scenario.boxes(desktop)
         return terminal, [editor]
 
-    return Task(
-        id=f"basics/terminal_count/{seed}",
-        family="terminal_count",
-        suite="basics",
-        seed=seed,
-        instruction=scene.instruction,
-        width=WIDTH,
-        height=HEIGHT,
+    return scenario.build_task(
+        scenario.instruction,
         max_steps=6,
-        setup=scene.setup,
-        check=check,
+        clauses=clauses,
         oracle=oracle,
         first_click_targets=targets,
-        theme=scene.theme,
         milestones=(
-            Milestone("the result file is there", 0.1, exists),
-            Milestone("it holds just a number", 0.1, holds_number),
+            milestone("the result file is there", 0.1, exists),
+            milestone("it holds just a number", 0.1, is_number),
         ),
-        difficulty="medium",
-        shuffle_windows=scene.shuffle_windows,
+        shuffle_windows=scenario.shuffle_windows,
         example_end_states=end_states,
-        metadata={"target": scene.target, "word": scene.word, "count": scene.count},
+        metadata={"target": scenario.target, "word": scenario.word, "count": scenario.count},
     )
 
 

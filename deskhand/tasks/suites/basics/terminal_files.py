@@ -1,67 +1,47 @@
-"""Work with files in a terminal on the wide screen. Invariant: every file of the folders is judged as it is on the disk; how it
-came about is the agent's business, since a terminal is given.
+"""Families `shell_*`: files in a terminal. Only the resulting files of the folders are judged, not how they were
+made.
 """
 
 from __future__ import annotations
 
 import asyncio
 import io
-import random
 import tarfile
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 from deskhand.actions.ops import Done, Op, Type
+from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks import document_readers, subprocess_call
 from deskhand.tasks.document_readers import InvalidDocument
+from deskhand.tasks.guest_files import list_folder, read_file, read_folder
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import hd_screen
-from deskhand.tasks.suites.basics.clauses import clause, nearly, same_files
-from deskhand.tasks.suites.basics.hd_screen import click_in, hd_task, press
-from deskhand.tasks.suites.basics.layout import folder_names
-from deskhand.tasks.suites.basics.screen_search import THEMES, folder_contents
-from deskhand.tasks.task import (
-    CheckResult,
-    Difficulty,
-    ExampleEndStates,
-    Family,
-    FileContents,
-    Milestone,
-    StagedDesktopLike,
-    Task,
-)
+from deskhand.tasks.suites.basics.clauses import clause, near_misses, same_files
+from deskhand.tasks.suites.basics.hd_screen import HdScenario, click_in, press
+from deskhand.tasks.suites.basics.scenario import THEMES, Clauses, milestone
+from deskhand.tasks.task import ExampleEndStates, Family, FileContents, Milestone, Task
 
 FOLDER = "Papers"
 STEMS = ("bill", "letter", "plan", "list", "draft", "photo", "poem", "table", "index", "report")
 WORDS = (
-    "apple",
-    "bread",
-    "cloud",
-    "delta",
-    "eagle",
-    "flame",
-    "grape",
-    "house",
-    "island",
-    "jewel",
-    "lemon",
-    "melon",
+    "apple", "bread", "cloud", "delta", "eagle", "flame", "grape", "house", "island", "jewel", "lemon", "melon",
     "north",
-)
+)  # fmt: skip
 PLACES = ("north", "south", "east", "west")
 
 
-class TerminalFilesScenario:
-    """A terminal in a folder of files; a pure function of family and seed."""
+class TerminalFilesScenario(HdScenario):
+    """A terminal in a folder of files."""
 
     def __init__(self, family: str, seed: int) -> None:
-        self.rng = random.Random(f"{family}:{seed}")
-        self.family, self.seed = family, seed
+        super().__init__(family, seed)
         self.theme = self.rng.choice(THEMES)
         self.size = (self.rng.randint(80, 110), self.rng.randint(20, 28))
         self.files: dict[str, bytes] = {}
         """By path relative to the folder."""
 
-    async def setup(self, desktop: StagedDesktopLike) -> None:
+    async def setup(self, desktop: StageableDesktop) -> None:
         for path, data in self.files.items():
             await desktop.push(f"{FOLDER}/{path}", data)
         geometry = f"--geometry={self.size[0]}x{self.size[1]}"
@@ -69,135 +49,126 @@ class TerminalFilesScenario:
         await desktop.wait_window("xfce4-terminal")
         await hd_screen.wait_still(desktop, 0.4)
 
-    def build(
+    def shell_task(
         self,
         instruction: str,
         command: str,
-        clauses: hd_screen.Clauses,
+        clauses: Clauses,
         result: str,
         end_states: Callable[[], ExampleEndStates],
         *milestones: Milestone,
-        tier: Difficulty = "medium",
+        **fields: Any,
     ) -> Task:
-        """`command` is what the oracle types, `result` the file that it makes last."""
+        """Return a task. `command` is what the oracle types, `result` the last file that it creates."""
 
-        async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+        async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
             (window,) = await desktop.wait_window("xfce4-terminal")
             yield [click_in(window)]
             yield [Type(command)]
             yield press("enter")
-            await hd_screen.written(desktop, f"{FOLDER}/{result}", None)
+            await hd_screen.wait_written(desktop, f"{FOLDER}/{result}", None)
             yield [Done()]
 
-        return hd_task(
-            self.family,
-            self.seed,
-            tier,
-            instruction=instruction,
-            setup=self.setup,
+        return self.build_task(
+            instruction,
+            max_steps=8,
             clauses=clauses,
             oracle=oracle,
-            max_steps=8,
-            theme=self.theme,
             milestones=milestones,
-            end_states=end_states,
+            example_end_states=end_states,
+            **fields,
         )
 
-    def text(self) -> bytes:
+    def random_text(self) -> bytes:
         return "".join(
             f"{self.rng.choice(WORDS)} {self.rng.randint(1, 99)}\n" for _ in range(self.rng.randint(2, 6))
         ).encode()
 
 
 def sort_lines(seed: int) -> Task:
-    """Sort the lines of a file, without doubles, into another."""
-    scene = TerminalFilesScenario("shell_sort", seed)
-    lines = scene.rng.choices(WORDS, k=scene.rng.randint(12, 20))
-    lines += scene.rng.sample(lines, 3)
-    result = f"{scene.rng.choice(STEMS)}.txt"
-    scene.files["words.txt"] = "".join(f"{line}\n" for line in lines).encode()
+    """Sort the distinct lines of a file into another."""
+    scenario = TerminalFilesScenario("shell_sort", seed)
+    lines = scenario.rng.choices(WORDS, k=scenario.rng.randint(12, 20))
+    lines += scenario.rng.sample(lines, 3)
+    result = f"{scenario.rng.choice(STEMS)}.txt"
+    scenario.files["words.txt"] = "".join(f"{line}\n" for line in lines).encode()
     wanted = "".join(f"{line}\n" for line in sorted(set(lines))).encode()
 
-    async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
+    async def clauses(desktop: StageableDesktop) -> list[Finding]:
         return [
-            same_files(
-                "the files of the folder", await folder_contents(desktop, FOLDER), scene.files | {result: wanted}
-            )
+            same_files("the files of the folder", await read_folder(desktop, FOLDER), scenario.files | {result: wanted})
         ]
 
     def end_states() -> ExampleEndStates:
-        right, place = (
-            {f"{FOLDER}/{name}": data for name, data in (scene.files | {result: wanted}).items()},
-            f"{FOLDER}/{result}",
-        )
+        right = {f"{FOLDER}/{name}": data for name, data in (scenario.files | {result: wanted}).items()}
+        path = f"{FOLDER}/{result}"
         doubled = "".join(f"{line}\n" for line in sorted(lines)).encode()
         mixed = "".join(f"{line}\n" for line in dict.fromkeys(lines)).encode()
         in_place = {**right, f"{FOLDER}/words.txt": wanted}
-        return nearly(
-            right, place, with_doubles={**right, place: doubled}, not_sorted={**right, place: mixed}, words_too=in_place
+        return near_misses(
+            right, path, with_doubles={**right, path: doubled}, not_sorted={**right, path: mixed}, words_too=in_place
         )
 
     text = f"In the terminal write the lines of words.txt into {result}, sorted from A to Z and each only once"
-    return scene.build(text, f"sort -u words.txt > {result}", clauses, result, end_states)
+    return scenario.shell_task(text, f"sort -u words.txt > {result}", clauses, result, end_states)
 
 
 def pack(seed: int) -> Task:
     """Pack some of the files."""
-    scene = TerminalFilesScenario("shell_pack", seed)
-    kind, other = scene.rng.sample(["txt", "csv", "log"], 2)
-    stems = scene.rng.sample(STEMS, 6)
+    scenario = TerminalFilesScenario("shell_pack", seed)
+    kind, other = scenario.rng.sample(["txt", "csv", "log"], 2)
+    stems = scenario.rng.sample(STEMS, 6)
     for index, stem in enumerate(stems):
-        scene.files[f"{stem}.{kind if index < 3 else other}"] = scene.text()
-    wanted = {name: data for name, data in scene.files.items() if name.endswith(kind)}
+        scenario.files[f"{stem}.{kind if index < 3 else other}"] = scenario.random_text()
+    wanted = {name: data for name, data in scenario.files.items() if name.endswith(kind)}
 
-    async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
-        found = await folder_contents(desktop, FOLDER)
+    async def clauses(desktop: StageableDesktop) -> list[Finding]:
+        found = await read_folder(desktop, FOLDER)
         packed = found.pop("packed.tar.gz", None)
         return [
-            same_files("the other files of the folder", found, scene.files),
-            same_files("what is in packed.tar.gz", await _members(packed) or {}, wanted),
+            same_files("the other files of the folder", found, scenario.files),
+            same_files("the content of packed.tar.gz", await _members(packed) or {}, wanted),
         ]
 
-    async def packed_files(desktop: StagedDesktopLike) -> dict[str, bytes] | None:
-        data = await hd_screen.file_bytes(desktop, f"{FOLDER}/packed.tar.gz")
+    async def packed_files(desktop: StageableDesktop) -> dict[str, bytes] | None:
+        data = await read_file(desktop, f"{FOLDER}/packed.tar.gz")
         return None if data is None else await _members(data)
 
-    async def archive_there(desktop: StagedDesktopLike) -> CheckResult:
-        return CheckResult(float(await packed_files(desktop) is not None), "packed.tar.gz is an archive")
+    async def is_archive(desktop: StageableDesktop) -> bool:
+        return await packed_files(desktop) is not None
 
-    async def some_packed(desktop: StagedDesktopLike) -> CheckResult:
+    async def share_packed(desktop: StageableDesktop) -> float:
         found = await packed_files(desktop) or {}
-        return CheckResult(
-            sum(found.get(name) == data for name, data in wanted.items()) / len(wanted), "share of the files in it"
-        )
+        return sum(found.get(name) == data for name, data in wanted.items()) / len(wanted)
 
     def end_states() -> ExampleEndStates:
         def with_archive(files: dict[str, bytes]) -> FileContents:
             return {
-                f"{FOLDER}/{name}": data for name, data in (scene.files | {"packed.tar.gz": _archive(files)}).items()
+                f"{FOLDER}/{name}": data for name, data in (scenario.files | {"packed.tar.gz": _archive(files)}).items()
             }
 
         first = next(iter(wanted))
-        near = {
-            "all files are in it": with_archive(scene.files),
+        negatives = {
+            "all files are in it": with_archive(scenario.files),
             "one file is missing": with_archive({name: data for name, data in wanted.items() if name != first}),
             "one file is empty": with_archive({**wanted, first: b""}),
             "its files are gone": {f"{FOLDER}/packed.tar.gz": _archive(wanted)},
         }
-        return ExampleEndStates(near, with_archive(wanted))
+        return ExampleEndStates(negatives, with_archive(wanted))
 
-    text = f"In the terminal pack all .{kind} files of the folder, and only these, into packed.tar.gz (a gzipped tar archive)"
+    archive = "packed.tar.gz (a gzipped tar archive)"
+    text = f"In the terminal pack all .{kind} files of the folder, and only these, into {archive}"
     milestones = (
-        Milestone("an archive is there", 0.1, archive_there),
-        Milestone("the files are in it", 0.2, some_packed),
+        milestone("an archive is there", 0.1, is_archive),
+        milestone("the files are in it", 0.2, share_packed),
     )
-    return scene.build(
-        text, f"tar -czf packed.tar.gz *.{kind}", clauses, "packed.tar.gz", end_states, *milestones, tier="hard"
+    return scenario.shell_task(
+        text, f"tar -czf packed.tar.gz *.{kind}", clauses, "packed.tar.gz", end_states, *milestones, difficulty="hard"
     )
 
 
 def _archive(files: dict[str, bytes]) -> bytes:
-    """A gzipped archive of these files."""
+    """Return a gzipped archive of these files."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         for name, data in files.items():
@@ -208,10 +179,10 @@ def _archive(files: dict[str, bytes]) -> bytes:
 
 
 async def _members(data: bytes | None) -> dict[str, bytes] | None:
-    """Plain files of an archive by name; None for what is none."""
+    """Return the regular files of an archive by name; None if it is not one."""
     try:
         found = await asyncio.to_thread(
-            subprocess_call.call_in_subprocess, f"{document_readers.__name__}:archived", data or b""
+            subprocess_call.call_in_subprocess, f"{document_readers.__name__}:read_archive", data or b""
         )
     except InvalidDocument:
         return None
@@ -220,53 +191,56 @@ async def _members(data: bytes | None) -> dict[str, bytes] | None:
 
 def collect(seed: int) -> Task:
     """Move the files of a kind out of four folders into one."""
-    scene = TerminalFilesScenario("shell_collect", seed)
-    kind, other = scene.rng.sample(["txt", "csv", "log"], 2)
-    stems = scene.rng.sample(STEMS, 8)
+    scenario = TerminalFilesScenario("shell_collect", seed)
+    kind, other = scenario.rng.sample(["txt", "csv", "log"], 2)
+    stems = scenario.rng.sample(STEMS, 8)
     for index, stem in enumerate(stems):
-        scene.files[f"{PLACES[index % 4]}/{stem}.{scene.rng.choice([kind, kind, other])}"] = scene.text()
-    scene.files[f"{PLACES[0]}/first.{kind}"] = scene.text()
-    moved = {path.split("/")[1]: data for path, data in scene.files.items() if path.endswith(kind)}
+        scenario.files[f"{PLACES[index % 4]}/{stem}.{scenario.rng.choice([kind, kind, other])}"] = (
+            scenario.random_text()
+        )
+    scenario.files[f"{PLACES[0]}/first.{kind}"] = scenario.random_text()
+    moved = {path.split("/")[1]: data for path, data in scenario.files.items() if path.endswith(kind)}
 
-    kept = {path: data for path, data in scene.files.items() if not path.endswith(kind)}
+    unmoved = {path: data for path, data in scenario.files.items() if not path.endswith(kind)}
 
-    async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
-        found = {place: await folder_contents(desktop, f"{FOLDER}/{place}") for place in PLACES}
+    async def clauses(desktop: StageableDesktop) -> list[Finding]:
+        found = {place: await read_folder(desktop, f"{FOLDER}/{place}") for place in PLACES}
         left = {f"{place}/{name}": data for place, files in found.items() for name, data in files.items()}
         return [
-            same_files("the files of the folder All", await folder_contents(desktop, f"{FOLDER}/All"), moved),
-            same_files("the files that are left in the other folders", left, kept),
-            clause("the folders", await folder_names(desktop, FOLDER), sorted(["All", *PLACES])),
+            same_files("the files of the folder All", await read_folder(desktop, f"{FOLDER}/All"), moved),
+            same_files("the remaining files of the other folders", left, unmoved),
+            clause("the folders", await list_folder(desktop, FOLDER), sorted(["All", *PLACES])),
         ]
 
-    async def folder_there(desktop: StagedDesktopLike) -> CheckResult:
-        return CheckResult(float("All" in await folder_names(desktop, FOLDER)), "the folder All is there")
+    async def has_folder(desktop: StageableDesktop) -> bool:
+        return "All" in await list_folder(desktop, FOLDER)
 
-    async def arrived(desktop: StagedDesktopLike) -> CheckResult:
-        found = await folder_contents(desktop, f"{FOLDER}/All")
-        return CheckResult(
-            sum(found.get(name) == data for name, data in moved.items()) / len(moved), "share of the files in All"
-        )
+    async def share_moved(desktop: StageableDesktop) -> float:
+        found = await read_folder(desktop, f"{FOLDER}/All")
+        return sum(found.get(name) == data for name, data in moved.items()) / len(moved)
 
     def end_states() -> ExampleEndStates:
         def at_home(files: dict[str, bytes]) -> FileContents:
             return {f"{FOLDER}/{path}": data for path, data in files.items()}
 
-        right = kept | {f"All/{name}": data for name, data in moved.items()}
-        others = {f"All/{path.split('/')[1]}": data for path, data in kept.items()} or {f"All/more.{other}": b""}
-        near = {
-            "copied": scene.files | right,
+        right = unmoved | {f"All/{name}": data for name, data in moved.items()}
+        others = {f"All/{path.split('/')[1]}": data for path, data in unmoved.items()} or {f"All/more.{other}": b""}
+        negatives = {
+            "copied": scenario.files | right,
             "one is left": {path: data for path, data in right.items() if path != f"All/first.{kind}"}
             | {f"{PLACES[0]}/first.{kind}": moved[f"first.{kind}"]},
             "one is lost": {path: data for path, data in right.items() if path != f"All/first.{kind}"},
             "others too": right | others,
         }
-        return ExampleEndStates({what: at_home(files) for what, files in near.items()}, at_home(right))
+        return ExampleEndStates({what: at_home(files) for what, files in negatives.items()}, at_home(right))
 
     text = f"In the terminal make a folder All and move every .{kind} file of the four folders into it"
-    milestones = (Milestone("the folder is there", 0.1, folder_there), Milestone("the files are in it", 0.3, arrived))
+    milestones = (
+        milestone("the folder is there", 0.1, has_folder),
+        milestone("the files are in it", 0.3, share_moved),
+    )
     command = f"mkdir All && mv */*.{kind} All/"
-    return scene.build(text, command, clauses, f"All/first.{kind}", end_states, *milestones, tier="hard")
+    return scenario.shell_task(text, command, clauses, f"All/first.{kind}", end_states, *milestones, difficulty="hard")
 
 
 FAMILIES = (

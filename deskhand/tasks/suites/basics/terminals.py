@@ -1,7 +1,7 @@
-"""Coloured terminals: run a command in the right one, or close the right one. Invariant: only files and windows are judged.
+"""Families `terminal_run` and `terminal_close`: colored terminals on a tiny screen.
 
-Two or three xterms with shells of their own stand at random places; each works in the folder of its colour, so a file that
-appears tells in which terminal the command ran.
+Two or three xterms are at random places. Each works in the folder of its color, so a new file shows in which terminal a
+command ran.
 """
 
 from __future__ import annotations
@@ -10,21 +10,15 @@ import random
 from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Click, Done, Op, Point, Type, screen_px
-from deskhand.tasks.suites.basics.clauses import clause, judged
-from deskhand.tasks.suites.basics.layout import close_button, folder_names, scatter
-from deskhand.tasks.task import (
-    CheckResult,
-    ExampleEndStates,
-    Family,
-    FileContents,
-    Milestone,
-    Rect,
-    StagedDesktopLike,
-    Task,
-)
+from deskhand.desktop.base import StageableDesktop
+from deskhand.tasks.guest_files import list_folder
+from deskhand.tasks.outcome import Finding
+from deskhand.tasks.suites.basics.clauses import clause
+from deskhand.tasks.suites.basics.layout import body, close_button, scatter
+from deskhand.tasks.suites.basics.scenario import Scenario, milestone
+from deskhand.tasks.task import ExampleEndStates, Family, FileContents, Rect, Task
 
-WIDTH, HEIGHT = 256, 192
-COLOURS = {
+COLORS = {
     "red": "#c02020",
     "green": "#208020",
     "blue": "#2040c0",
@@ -36,176 +30,143 @@ DARK_TEXT = {"yellow", "white"}
 WORDS = ("apple", "bread", "cloud", "delta", "eagle", "flame", "grape", "house", "island", "jewel", "lemon", "melon")
 
 
-class TerminalScenario:
-    """Which terminals there are and where; a pure function of the seed."""
+class TerminalScenario(Scenario):
+    """Two or three terminals."""
+
+    width, height = 256, 192
 
     def __init__(self, family: str, seed: int) -> None:
-        rng = random.Random(f"{family}:{seed}")
-        self.colours = rng.sample(sorted(COLOURS), rng.choice([2, 3, 3]))
-        self.target = rng.choice(self.colours)
+        super().__init__(family, seed)
+        rng = self.rng
+        self.colors = rng.sample(sorted(COLORS), rng.choice([2, 3, 3]))
+        self.target = rng.choice(self.colors)
         self.word = rng.choice(WORDS)
         self.place_seed = rng.randrange(2**31)
         self.columns, self.rows = rng.choice([9, 10, 11, 12]), rng.choice([4, 5, 6])
 
-    async def setup(self, desktop: StagedDesktopLike) -> None:
-        for colour in self.colours:
-            await desktop.push(f"{colour}/.keep", b"")
-            foreground = "#000000" if colour in DARK_TEXT else "#ffffff"
-            look = [
-                "-bg",
-                COLOURS[colour],
-                "-fg",
-                foreground,
-                "-fa",
-                "DejaVu Sans Mono",
-                "-fs",
-                "6",
-                "-b",
-                "2",
-                "-bw",
-                "0",
-                "+sb",
-            ]
-            size = ["-geometry", f"{self.columns}x{self.rows}", "-title", colour, "-xrm", "*cursorBlink: false"]
-            await desktop.launch(
-                ["xterm", *look, *size, "-e", "bash", "--norc", "--noprofile"], env={"PS1": "$ "}, cwd=colour
-            )
-            await desktop.wait_window(
-                colour
-            )  # one after the other: which comes first would be chance, and with it who stands where
+    async def setup(self, desktop: StageableDesktop) -> None:
+        font = ["-fa", "DejaVu Sans Mono", "-fs", "6", "-b", "2", "-bw", "0", "+sb"]
+        shape = ["-geometry", f"{self.columns}x{self.rows}", "-xrm", "*cursorBlink: false"]
+        for color in self.colors:
+            await desktop.push(f"{color}/.keep", b"")
+            text_color = "#000000" if color in DARK_TEXT else "#ffffff"
+            style = ["-bg", COLORS[color], "-fg", text_color, *font, *shape, "-title", color]
+            shell = ["-e", "bash", "--norc", "--noprofile"]
+            await desktop.launch(["xterm", *style, *shell], env={"PS1": "$ "}, cwd=color)
+            await desktop.wait_window(color)  # one at a time: the order of the windows decides their places
         await self.shuffle_windows(desktop, self.place_seed)
 
-    async def shuffle_windows(self, desktop: StagedDesktopLike, seed: int) -> None:
-        windows = await desktop.wait_window("xterm", count=len(self.colours))
-        spots = scatter(random.Random(seed), [(w.width, w.height) for w in windows], WIDTH, HEIGHT)
-        for window, (x, y) in zip(windows, spots, strict=True):
+    async def shuffle_windows(self, desktop: StageableDesktop, seed: int) -> None:
+        windows = await desktop.wait_window("xterm", count=len(self.colors))
+        sizes = [(window.width, window.height) for window in windows]
+        positions = scatter(random.Random(seed), sizes, self.width, self.height)
+        for window, (x, y) in zip(windows, positions, strict=True):
             await desktop.place_window(window, x, y)
 
-    async def bodies(self, desktop: StagedDesktopLike) -> dict[str, Rect]:
-        """Client area of each terminal by colour."""
-        return {
-            w.title: Rect(w.x, w.y, w.x + w.width, w.y + w.height)
-            for w in await desktop.windows()
-            if w.title in self.colours
-        }
+    async def bodies(self, desktop: StageableDesktop) -> dict[str, Rect]:
+        """Return the client area of each terminal by color."""
+        return {window.title: body(window) for window in await desktop.windows() if window.title in self.colors}
 
-    async def close_buttons(self, desktop: StagedDesktopLike) -> dict[str, Rect]:
-        """The title bar's close button of each terminal by colour."""
-        return {w.title: close_button(w) for w in await desktop.windows() if w.title in self.colours}
+    async def close_buttons(self, desktop: StageableDesktop) -> dict[str, Rect]:
+        """Return the close button of each terminal by color."""
+        return {window.title: close_button(window) for window in await desktop.windows() if window.title in self.colors}
 
-    async def groundings(self, desktop: StagedDesktopLike) -> list[tuple[str, Rect]]:
-        """What both families could ask of this screen."""
-        run = [
-            (run_instruction(colour, word), box)
-            for colour, box in (await self.bodies(desktop)).items()
-            for word in WORDS
-        ]
-        return run + [(close_instruction(colour), box) for colour, box in (await self.close_buttons(desktop)).items()]
+    async def grounding_targets(self, desktop: StageableDesktop) -> list[tuple[str, Rect]]:
+        """Return the instructions of both families that this screen admits."""
+        bodies, buttons = await self.bodies(desktop), await self.close_buttons(desktop)
+        run = [(run_instruction(color, word), box) for color, box in bodies.items() for word in WORDS]
+        return run + [(close_instruction(color), box) for color, box in buttons.items()]
 
 
 def click_in(box: Rect) -> Click:
-    """A left click in the middle of `box`, in pixels of the small screen."""
-    return Click(Point(*box.center, screen_px(WIDTH, HEIGHT)))
+    """Return a left click in the middle of `box`, in pixels of the tiny screen."""
+    return Click(Point(*box.center, screen_px(TerminalScenario.width, TerminalScenario.height)))
 
 
 def run_command(seed: int) -> Task:
-    """Run `touch WORD` in the terminal of one colour: click it, type, done."""
-    scene = TerminalScenario("terminal_run", seed)
-    command = f"touch {scene.word}"
+    """Run `touch WORD` in the terminal of one color."""
+    scenario = TerminalScenario("terminal_run", seed)
+    command = f"touch {scenario.word}"
 
-    async def made(desktop: StagedDesktopLike) -> dict[str, bool]:
-        return {colour: scene.word in await folder_names(desktop, colour) for colour in scene.colours}
+    async def folders(desktop: StageableDesktop) -> list[str]:
+        return [color for color in scenario.colors if scenario.word in await list_folder(desktop, color)]
 
-    async def check(desktop: StagedDesktopLike) -> CheckResult:
-        found = [colour for colour, there in (await made(desktop)).items() if there]
-        return judged(clause(f"the folders in which {scene.word} is", found, [scene.target]))
+    async def clauses(desktop: StageableDesktop) -> list[Finding]:
+        return [clause(f"the folders that have {scenario.word}", await folders(desktop), [scenario.target])]
 
     def end_states() -> ExampleEndStates:
-        other = next(colour for colour in scene.colours if colour != scene.target)
-        near: dict[str, FileContents] = {
-            "in every terminal": {f"{colour}/{scene.word}": b"" for colour in scene.colours},
-            "in another terminal": {f"{other}/{scene.word}": b""},
-            "another word": {f"{scene.target}/{scene.word}s": b""},
-            "in the home": {scene.word: b""},
+        other = next(color for color in scenario.colors if color != scenario.target)
+        negatives: dict[str, FileContents] = {
+            "in every terminal": {f"{color}/{scenario.word}": b"" for color in scenario.colors},
+            "in another terminal": {f"{other}/{scenario.word}": b""},
+            "another word": {f"{scenario.target}/{scenario.word}s": b""},
+            "in the home": {scenario.word: b""},
         }
-        return ExampleEndStates(near, {f"{scene.target}/{scene.word}": b""})
+        return ExampleEndStates(negatives, {f"{scenario.target}/{scenario.word}": b""})
 
-    async def typed(desktop: StagedDesktopLike) -> CheckResult:
-        return CheckResult(float(any((await made(desktop)).values())), "a file was made somewhere")
+    async def command_ran(desktop: StageableDesktop) -> bool:
+        return bool(await folders(desktop))
 
-    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-        yield [click_in((await scene.bodies(desktop))[scene.target])]
+    async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+        yield [click_in((await scenario.bodies(desktop))[scenario.target])]
         yield [Type(command + "\n")]
         yield [Done()]
 
-    async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
-        boxes = await scene.bodies(desktop)
-        return boxes[scene.target], [box for colour, box in boxes.items() if colour != scene.target]
+    async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
+        boxes = await scenario.bodies(desktop)
+        return boxes[scenario.target], [box for color, box in boxes.items() if color != scenario.target]
 
-    return Task(
-        id=f"basics/terminal_run/{seed}",
-        family="terminal_run",
-        suite="basics",
-        seed=seed,
-        instruction=run_instruction(scene.target, scene.word),
-        width=WIDTH,
-        height=HEIGHT,
+    return scenario.build_task(
+        run_instruction(scenario.target, scenario.word),
+        difficulty="easy",
         max_steps=4,
-        setup=scene.setup,
-        check=check,
+        clauses=clauses,
         oracle=oracle,
         first_click_targets=targets,
-        milestones=(Milestone("command ran in some terminal", 0.2, typed),),
-        grounding_targets=scene.groundings,
-        shuffle_windows=scene.shuffle_windows,
+        milestones=(milestone("command ran in some terminal", 0.2, command_ran),),
+        grounding_targets=scenario.grounding_targets,
+        shuffle_windows=scenario.shuffle_windows,
         example_end_states=end_states,
-        metadata={"colours": scene.colours, "target": scene.target, "types": command + "\n"},
+        metadata={"colours": scenario.colors, "target": scenario.target, "types": command + "\n"},
     )
 
 
-def run_instruction(colour: str, word: str) -> str:
-    return f"In the {colour} terminal run touch {word}"
+def run_instruction(color: str, word: str) -> str:
+    return f"In the {color} terminal run touch {word}"
 
 
 def close_terminal(seed: int) -> Task:
-    """Close the terminal of one colour by its title bar, and leave the others open."""
-    scene = TerminalScenario("terminal_close", seed)
+    """Close the terminal of one color and leave the others open."""
+    scenario = TerminalScenario("terminal_close", seed)
 
-    async def check(desktop: StagedDesktopLike) -> CheckResult:
-        open_now = {window.title for window in await desktop.windows()}.intersection(scene.colours)
-        return judged(
-            clause("the coloured terminals that are open", sorted(open_now), sorted({*scene.colours} - {scene.target}))
-        )
+    async def clauses(desktop: StageableDesktop) -> list[Finding]:
+        open_now = {window.title for window in await desktop.windows()}.intersection(scenario.colors)
+        others = sorted({*scenario.colors} - {scenario.target})
+        return [clause("the colored terminals that are open", sorted(open_now), others)]
 
-    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-        yield [click_in((await scene.close_buttons(desktop))[scene.target])]
+    async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+        yield [click_in((await scenario.close_buttons(desktop))[scenario.target])]
         yield [Done()]
 
-    async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
-        boxes = await scene.close_buttons(desktop)
-        return boxes[scene.target], [box for colour, box in boxes.items() if colour != scene.target]
+    async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
+        boxes = await scenario.close_buttons(desktop)
+        return boxes[scenario.target], [box for color, box in boxes.items() if color != scenario.target]
 
-    return Task(
-        id=f"basics/terminal_close/{seed}",
-        family="terminal_close",
-        suite="basics",
-        seed=seed,
-        instruction=close_instruction(scene.target),
-        width=WIDTH,
-        height=HEIGHT,
+    return scenario.build_task(
+        close_instruction(scenario.target),
+        difficulty="easy",
         max_steps=3,
-        setup=scene.setup,
-        check=check,
+        clauses=clauses,
         oracle=oracle,
         first_click_targets=targets,
-        grounding_targets=scene.groundings,
-        shuffle_windows=scene.shuffle_windows,
-        metadata={"colours": scene.colours, "target": scene.target},
+        grounding_targets=scenario.grounding_targets,
+        shuffle_windows=scenario.shuffle_windows,
+        metadata={"colours": scenario.colors, "target": scenario.target},
     )
 
 
-def close_instruction(colour: str) -> str:
-    return f"Close the {colour} terminal"
+def close_instruction(color: str) -> str:
+    return f"Close the {color} terminal"
 
 
 FAMILIES = (

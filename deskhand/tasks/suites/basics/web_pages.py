@@ -1,59 +1,43 @@
-"""Pages in Chromium, without a network. Invariant: what counts is what the browser wrote on the disk: downloads and bookmarks.
+"""Families `page_*`: local pages in Chromium. Judged by what the browser wrote to disk: downloads and bookmarks.
 
-The pages are files of the home. What a page hands out it makes itself, so that a download holds what was chosen and typed.
+The pages are files of the guest's home. A page creates its downloads, so a download contains what was chosen and
+typed.
 """
 
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from deskhand.actions.ops import Done, Op, Type
-from deskhand.tasks.checks.app_settings import addresses
+from deskhand.desktop.base import StageableDesktop
+from deskhand.tasks.checks.app_settings import bookmark_urls
+from deskhand.tasks.guest_files import list_folder, read_file, read_text
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import hd_screen
-from deskhand.tasks.suites.basics.clauses import clause, nearly, same_files
-from deskhand.tasks.suites.basics.hd_screen import hd_task, press
-from deskhand.tasks.suites.basics.layout import folder_names
-from deskhand.tasks.suites.basics.screen_search import THEMES
-from deskhand.tasks.task import (
-    CheckResult,
-    Difficulty,
-    ExampleEndStates,
-    Family,
-    FileContents,
-    Milestone,
-    StagedDesktopLike,
-    Task,
-)
+from deskhand.tasks.suites.basics.clauses import clause, near_misses, same_files
+from deskhand.tasks.suites.basics.hd_screen import HdScenario, press
+from deskhand.tasks.suites.basics.scenario import THEMES, Clauses, Oracle, milestone
+from deskhand.tasks.task import ExampleEndStates, Family, FileContents, Task
 
 PACKAGES = ("chromium",)
 SITE = "Documents/site"
-COLOURS = ("#fbfbf4", "#eef4fb", "#f4eefb", "#eefbf1")
+COLORS = ("#fbfbf4", "#eef4fb", "#f4eefb", "#eefbf1")
 NAMES = ("Ada", "Ben", "Cleo", "Dora", "Emil", "Fay", "Gus", "Hana")
 TOWNS = ("Oslo", "Lisbon", "Vienna", "Athens", "Dublin", "Prague")
 GOODS = (
-    "kettle",
-    "ladder",
-    "basket",
-    "mirror",
-    "hammer",
-    "pillow",
-    "carpet",
-    "bucket",
-    "teapot",
-    "candle",
-    "blanket",
+    "kettle", "ladder", "basket", "mirror", "hammer", "pillow", "carpet", "bucket", "teapot", "candle", "blanket",
     "bottle",
-)
+)  # fmt: skip
 TOPICS = ("Bridges", "Clouds", "Deserts", "Engines", "Forests", "Glaciers", "Harbours", "Islands")
 SAVE_BUTTON_PX = (48, 26)
-"""From the lower right corner of GTK's dialog for files."""
+"""From the lower right corner of GTK's file dialog."""
+WRITE_GRACE_S = 6.0
+"""Chromium writes its profile with this delay at most."""
 BOOKMARKS = ".config/chromium/Default/Bookmarks"
 _PAGE = """<!doctype html><meta charset="utf-8"><title>{title}</title>
-<style>body{{font:{size}px sans-serif;margin:{margin}px;background:{colour}}}td,th{{padding:2px 14px;text-align:left}}
+<style>body{{font:{size}px sans-serif;margin:{margin}px;background:{color}}}td,th{{padding:2px 14px;text-align:left}}
 label{{display:block;margin:8px 0}}input,select{{font:inherit}}:focus{{outline:3px solid #2a6fdb}}</style>
 <h1>{title}</h1>{body}<script>
 function give(name, text) {{ const a = document.createElement('a'); a.download = name;
@@ -61,82 +45,71 @@ function give(name, text) {{ const a = document.createElement('a'); a.download =
 {script}</script>"""
 
 
-class WebPageScenario:
-    """A browser on a page; a pure function of family and seed."""
+class WebPageScenario(HdScenario):
+    """A browser on a page."""
 
     def __init__(self, family: str, seed: int) -> None:
-        self.rng = rng = random.Random(f"{family}:{seed}")
-        self.family, self.seed = family, seed
+        super().__init__(family, seed)
+        rng = self.rng
         self.theme = rng.choice(THEMES)
-        self.look = {
+        self.style = {
             "size": rng.choice([14, 16, 18]),
             "margin": rng.choice([16, 24, 40]),
-            "colour": rng.choice(COLOURS),
+            "color": rng.choice(COLORS),
         }
         self.pages: dict[str, str] = {}
 
     def page(self, name: str, title: str, body: str, script: str = "") -> None:
-        self.pages[f"{SITE}/{name}.html"] = _PAGE.format(title=title, body=body, script=script, **self.look)
+        self.pages[f"{SITE}/{name}.html"] = _PAGE.format(title=title, body=body, script=script, **self.style)
 
-    async def setup(self, desktop: StagedDesktopLike) -> None:
+    async def setup(self, desktop: StageableDesktop) -> None:
         for path, text in self.pages.items():
             await desktop.push(path, text.encode())
-        first = next(iter(self.pages))
-        await start(desktop, first)
+        await start(desktop, next(iter(self.pages)))
 
-    def build(
+    def page_task(
         self,
         instruction: str,
-        clauses: hd_screen.Clauses,
-        steps: hd_screen.Oracle,
+        clauses: Clauses,
+        steps: Oracle,
         *,
-        tier: Difficulty = "medium",
-        max_steps: int = 14,
         waits_for: str = "",
         end_states: Callable[[], ExampleEndStates],
-        milestones: tuple[Milestone, ...] = (),
+        **fields: Any,
     ) -> Task:
-        """`waits_for` is the file that the oracle's last step makes the browser write."""
+        """Return a task. `waits_for` is the file that the browser writes after the oracle's last step."""
 
-        async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-            before = await hd_screen.file_bytes(desktop, waits_for)
+        async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+            before = await read_file(desktop, waits_for)
             async for ops in steps(desktop):
                 yield ops
-            await hd_screen.written(desktop, waits_for, before)
+            await hd_screen.wait_written(desktop, waits_for, before)
             yield [Done()]
 
-        return hd_task(
-            self.family,
-            self.seed,
-            tier,
-            instruction=instruction,
-            setup=self.setup,
+        return self.build_task(
+            instruction,
+            max_steps=14,
             clauses=clauses,
             oracle=oracle,
-            max_steps=max_steps,
-            theme=self.theme,
-            milestones=milestones,
-            grace_s=hd_screen.LATE_S,
-            end_states=end_states,
+            settle_grace_s=WRITE_GRACE_S,
+            example_end_states=end_states,
+            **fields,
         )
 
 
-async def start(desktop: StagedDesktopLike, page: str) -> None:
-    """Open Chromium on a file of the home and wait until it shows it and takes keys."""
+async def start(desktop: StageableDesktop, page: str) -> None:
+    """Open Chromium on a file of the home and wait until it shows the page."""
     from deskhand.tasks.chromium import FLAGS
 
     await desktop.launch(["chromium", *FLAGS, page])
-    await desktop.wait_window("chromium", timeout_s=hd_screen.WINDOW_S)
+    await desktop.wait_window("chromium", timeout_s=hd_screen.WINDOW_TIMEOUT_S)
     await hd_screen.wait_still(desktop, 0.8)
 
 
-async def downloads(desktop: StagedDesktopLike) -> dict[str, str | None]:
-    """Texts of the files in Downloads by name."""
-    found: dict[str, str | None] = {}
-    for name in await folder_names(desktop, "Downloads"):
-        data = await hd_screen.file_bytes(desktop, f"Downloads/{name}")
-        found[name] = None if data is None else data.decode(errors="replace")
-    return found
+async def downloads(desktop: StageableDesktop) -> dict[str, str | None]:
+    """Return the texts of the files in Downloads by name."""
+    names = await list_folder(desktop, "Downloads")
+    return {name: await read_text(desktop, f"Downloads/{name}") for name in names}
 
 
 def _json(text: str | None) -> Any:
@@ -147,44 +120,44 @@ def _json(text: str | None) -> Any:
 
 
 def download(seed: int) -> Task:
-    """Get one of the files that a page offers."""
-    scene = WebPageScenario("page_download", seed)
-    towns = scene.rng.sample(TOWNS, scene.rng.randint(4, 6))
-    texts = {town: f"{town} {scene.rng.randint(1000, 9999)}\n" for town in towns}
-    place = scene.rng.randrange(len(towns))
+    """Download one of the files that a page offers."""
+    scenario = WebPageScenario("page_download", seed)
+    towns = scenario.rng.sample(TOWNS, scenario.rng.randint(4, 6))
+    texts = {town: f"{town} {scenario.rng.randint(1000, 9999)}\n" for town in towns}
+    index = scenario.rng.randrange(len(towns))
     row = "<tr><td>{0}</td><td><a href='#' onclick='give(\"{0}.csv\", {1}); return false'>get</a></td></tr>"
     links = "".join(row.format(town, json.dumps(texts[town])) for town in towns)
-    scene.page("files", "Files by town", f"<table>{links}</table>")
-    wanted = {f"{towns[place]}.csv": texts[towns[place]]}
+    scenario.page("files", "Files by town", f"<table>{links}</table>")
+    wanted = {f"{towns[index]}.csv": texts[towns[index]]}
 
-    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-        yield press("tab", times=place + 1)
+    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+        yield press("tab", times=index + 1)
         yield press("enter")
 
-    async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
+    async def clauses(desktop: StageableDesktop) -> list[Finding]:
         return [same_files("the files in Downloads", await downloads(desktop), wanted)]
 
     def end_states() -> ExampleEndStates:
         files = {f"Downloads/{town}.csv": text.encode() for town, text in texts.items()}
-        target, other = (f"Downloads/{towns[number]}.csv" for number in (place, place - 1))
-        near: dict[str, FileContents] = {
+        target, other = (f"Downloads/{towns[number]}.csv" for number in (index, index - 1))
+        negatives: dict[str, FileContents] = {
             "another one too": {target: files[target], other: files[other]},
             "another one": {other: files[other]},
             "another one by its name": {target: files[other]},
             "it twice": {target: files[target], target.replace(".csv", " (1).csv"): files[target]},
         }
-        return ExampleEndStates(near, {target: files[target]})
+        return ExampleEndStates(negatives, {target: files[target]})
 
-    text = f"On the page get the file of {towns[place]}, and no other"
-    return scene.build(
-        text, clauses, steps, tier="easy", waits_for=f"Downloads/{towns[place]}.csv", end_states=end_states
+    text = f"On the page get the file of {towns[index]}, and no other"
+    return scenario.page_task(
+        text, clauses, steps, difficulty="easy", waits_for=f"Downloads/{towns[index]}.csv", end_states=end_states
     )
 
 
 def fill_form(seed: int) -> Task:
     """Fill in an order and send it."""
-    scene = WebPageScenario("page_form", seed)
-    rng = scene.rng
+    scenario = WebPageScenario("page_form", seed)
+    rng = scenario.rng
     towns: list[str] = rng.sample(TOWNS, 4)
     order = {
         "name": rng.choice(NAMES),
@@ -203,9 +176,9 @@ def fill_form(seed: int) -> Task:
     script = """function send() { const at = id => document.getElementById(id);
       give('order.json', JSON.stringify({name: at('name').value, number: at('number').value, town: at('town').value,
       gift: at('gift').checked})); }"""
-    scene.page("order", "Order", f"{body}<button onclick='send()'>Send</button>", script)
+    scenario.page("order", "Order", f"{body}<button onclick='send()'>Send</button>", script)
 
-    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         for name in names:
             yield press("tab")
             if name == "gift":
@@ -217,155 +190,167 @@ def fill_form(seed: int) -> Task:
                 yield [Type(str(order[name]))]
         yield [*press("tab"), *press("enter")]
 
-    async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
+    async def clauses(desktop: StageableDesktop) -> list[Finding]:
         found = await downloads(desktop)
         return [
             clause("the files in Downloads", sorted(found), ["order.json"]),
-            clause("what was sent", _json(found.get("order.json")), order),
+            clause("the order", _json(found.get("order.json")), order),
         ]
 
     def end_states() -> ExampleEndStates:
         def sent(**changes: object) -> FileContents:
             return {"Downloads/order.json": json.dumps({**order, **changes}).encode()}
 
-        near = {
+        negatives = {
             "one too many": sent(number=f"{order['number']}0"),
             "in another town": sent(town=towns[0]),
             "the other way with the gift": sent(gift=not order["gift"]),
             "sent twice": {**sent(), "Downloads/order (1).json": b"{}"},
         }
-        return ExampleEndStates(near, sent())
+        return ExampleEndStates(negatives, sent())
 
     gift = "a gift" if order["gift"] else "no gift"
     text = f"Send an order for {order['name']} in {order['town']}: number {order['number']}, {gift}"
-    return scene.build(text, clauses, steps, waits_for="Downloads/order.json", end_states=end_states)
+    return scenario.page_task(text, clauses, steps, waits_for="Downloads/order.json", end_states=end_states)
 
 
 def bookmark(seed: int) -> Task:
-    """Go to a page and bookmark it."""
-    scene = WebPageScenario("page_bookmark", seed)
-    topics = scene.rng.sample(TOPICS, 5)
-    place = scene.rng.randrange(len(topics))
-    scene.page("index", "All topics", "".join(f"<p><a href='{topic.lower()}.html'>{topic}</a></p>" for topic in topics))
+    """Open a page and bookmark it."""
+    scenario = WebPageScenario("page_bookmark", seed)
+    topics = scenario.rng.sample(TOPICS, 5)
+    index = scenario.rng.randrange(len(topics))
+    scenario.page(
+        "index", "All topics", "".join(f"<p><a href='{topic.lower()}.html'>{topic}</a></p>" for topic in topics)
+    )
     for topic in topics:
-        scene.page(topic.lower(), topic, f"<p>All about {topic.lower()}.</p><p><a href='index.html'>All topics</a></p>")
-    page = f"{SITE}/{topics[place].lower()}.html"
+        scenario.page(
+            topic.lower(), topic, f"<p>All about {topic.lower()}.</p><p><a href='index.html'>All topics</a></p>"
+        )
+    page = f"{SITE}/{topics[index].lower()}.html"
 
-    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-        yield press("tab", times=place + 1)
+    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+        yield press("tab", times=index + 1)
         yield press("enter")
-        await hd_screen.shown(desktop, topics[place])
+        await hd_screen.wait_shown(desktop, topics[index])
         yield press("ctrl+d")
 
-    async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
-        kept = _json(((await hd_screen.file_bytes(desktop, BOOKMARKS)) or b"").decode(errors="replace"))
-        found = [address if not address.endswith(f"/{page}") else page for address in addresses(kept)]
-        return [clause("the addresses of the bookmarks", found, [page])]
+    async def clauses(desktop: StageableDesktop) -> list[Finding]:
+        urls = bookmark_urls(_json(await read_text(desktop, BOOKMARKS)))
+        found = [page if url.endswith(f"/{page}") else url for url in urls]
+        return [clause("the URLs of the bookmarks", found, [page])]
 
     def end_states() -> ExampleEndStates:
-        def kept(*topics: str) -> FileContents:
+        def bookmarks(*topics: str) -> FileContents:
             marks = [{"type": "url", "url": f"file:///home/user/{SITE}/{topic.lower()}.html"} for topic in topics]
             return {BOOKMARKS: json.dumps({"roots": {"bookmark_bar": {"children": marks, "type": "folder"}}}).encode()}
 
-        right, other = topics[place], topics[place - 1]
-        near = {"another page": kept(other), "another page too": kept(right, other), "twice": kept(right, right)}
-        return ExampleEndStates(near, kept(right))
+        right, other = topics[index], topics[index - 1]
+        negatives = {
+            "another page": bookmarks(other),
+            "another page too": bookmarks(right, other),
+            "twice": bookmarks(right, right),
+        }
+        return ExampleEndStates(negatives, bookmarks(right))
 
-    text = f"Open the page about {topics[place].lower()} and bookmark it"
-    return scene.build(text, clauses, steps, waits_for=BOOKMARKS, end_states=end_states)
+    text = f"Open the page about {topics[index].lower()} and bookmark it"
+    return scenario.page_task(text, clauses, steps, waits_for=BOOKMARKS, end_states=end_states)
 
 
 def save_page(seed: int) -> Task:
-    """Save the page that is open under a name."""
-    scene = WebPageScenario("page_save", seed)
-    topic, code = scene.rng.choice(TOPICS), f"{scene.rng.randint(10_000, 99_999)}"
-    name = f"{scene.rng.choice(GOODS)}{scene.rng.randint(10, 99)}.html"
-    scene.page("page", topic, f"<p>All about {topic.lower()}: number {code}.</p>")
+    """Save the open page under a name."""
+    scenario = WebPageScenario("page_save", seed)
+    topic, code = scenario.rng.choice(TOPICS), f"{scenario.rng.randint(10_000, 99_999)}"
+    name = f"{scenario.rng.choice(GOODS)}{scenario.rng.randint(10, 99)}.html"
+    scenario.page("page", topic, f"<p>All about {topic.lower()}: number {code}.</p>")
 
-    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         yield press("ctrl+s")
-        dialog = await hd_screen.shown(desktop, "Save")
+        dialog = await hd_screen.wait_shown(desktop, "Save")
         yield [*press("ctrl+a"), Type(name)]
         x, y = SAVE_BUTTON_PX
         yield [hd_screen.click_at(dialog.x + dialog.width - x, dialog.y + dialog.height - y)]
 
-    async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
+    async def clauses(desktop: StageableDesktop) -> list[Finding]:
         found = await downloads(desktop)
-        there = (found.get(name) or "").count(f"number {code}")
+        count = (found.get(name) or "").count(f"number {code}")
         return [
             clause(
                 "the pages in Downloads", [each for each in found if each.endswith(("html", "htm", "mhtml"))], [name]
             ),
-            Finding("it is the page", float(there == 1), f"its number stands there {there} times", "once"),
+            Finding("it is the page", float(count == 1), f"its number occurs {count} times", "once"),
         ]
 
     def end_states() -> ExampleEndStates:
-        page = scene.pages[f"{SITE}/page.html"].encode()
-        near: dict[str, FileContents] = {
+        page = scenario.pages[f"{SITE}/page.html"].encode()
+        negatives: dict[str, FileContents] = {
             "another number": {f"Downloads/{name}": page.replace(code.encode(), code[::-1].encode() + b"0")},
             "another name": {f"Downloads/{topic}.html": page},
             "two pages": {f"Downloads/{name}": page, f"Downloads/{topic}.html": page},
             "an empty page": {f"Downloads/{name}": b""},
         }
-        return ExampleEndStates(near, {f"Downloads/{name}": page})
+        return ExampleEndStates(negatives, {f"Downloads/{name}": page})
 
     text = f"Save this page as {name} in the folder Downloads"
-    return scene.build(text, clauses, steps, waits_for=f"Downloads/{name}", end_states=end_states)
+    return scenario.page_task(text, clauses, steps, waits_for=f"Downloads/{name}", end_states=end_states)
 
 
 def look_up(seed: int) -> Task:
     """Find a number in a long table and send it."""
-    scene = WebPageScenario("page_look_up", seed)
-    rng = scene.rng
+    scenario = WebPageScenario("page_look_up", seed)
+    rng = scenario.rng
     keys = [(good, town) for good in GOODS for town in TOWNS]
     rng.shuffle(keys)
     prices = dict(zip(keys, rng.sample(range(100, 999), len(keys)), strict=True))
     good, town = rng.choice(keys[30:])
     lines = "".join(f"<tr><td>{one}<td>{where}<td>{price}</tr>" for (one, where), price in prices.items())
-    scene.page(
+    scenario.page(
         "prices",
         "Prices",
-        '<label>Price <input id=price></label><button onclick=\'give("answer.txt", document.getElementById("price").value)\'>'
+        "<label>Price <input id=price></label>"
+        '<button onclick=\'give("answer.txt", document.getElementById("price").value)\'>'
         f"Send</button><table><tr><th>Good<th>Town<th>Price</tr>{lines}</table>",
     )
     price = str(prices[good, town])
 
-    async def steps(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
+    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         yield press("tab")
         yield [Type(price)]
         yield [*press("tab"), *press("enter")]
 
-    async def clauses(desktop: StagedDesktopLike) -> list[Finding]:
+    async def clauses(desktop: StageableDesktop) -> list[Finding]:
         return [same_files("the files in Downloads", await downloads(desktop), {"answer.txt": price})]
 
-    async def sent(desktop: StagedDesktopLike) -> str | None:
+    async def sent(desktop: StageableDesktop) -> str | None:
         return (await downloads(desktop)).get("answer.txt")
 
-    async def something(desktop: StagedDesktopLike) -> CheckResult:
-        return CheckResult(float(await sent(desktop) is not None), "something was sent")
+    async def is_sent(desktop: StageableDesktop) -> bool:
+        return await sent(desktop) is not None
 
-    async def row_or_town(desktop: StagedDesktopLike) -> CheckResult:
-        alike = {str(cost) for (one, where), cost in prices.items() if one == good or where == town}
-        return CheckResult(float(await sent(desktop) in alike), "a price of this good, or in this town, was sent")
+    async def is_related(desktop: StageableDesktop) -> bool:
+        return await sent(desktop) in {
+            str(cost) for (one, where), cost in prices.items() if one == good or where == town
+        }
 
     def end_states() -> ExampleEndStates:
-        place = "Downloads/answer.txt"
-        elsewhere = str(next(cost for (one, where), cost in prices.items() if one == good and where != town))
-        right = {place: price.encode()}
-        return nearly(
-            right, place, of_another_town={place: elsewhere.encode()}, with_more={place: f"{price} ".encode()}
+        path = "Downloads/answer.txt"
+        other = str(next(cost for (one, where), cost in prices.items() if one == good and where != town))
+        return near_misses(
+            {path: price.encode()},
+            path,
+            of_another_town={path: other.encode()},
+            with_more={path: f"{price} ".encode()},
         )
 
     milestones = (
-        Milestone("something was sent", 0.1, something),
-        Milestone("a price of the good or the town was sent", 0.1, row_or_town),
+        milestone("something was sent", 0.1, is_sent),
+        milestone("a price of the good or the town was sent", 0.1, is_related),
     )
     text = f"Find in the table what a {good} costs in {town}, type the number into the field Price and send it"
-    return scene.build(
+    return scenario.page_task(
         text,
         clauses,
         steps,
-        tier="hard",
+        difficulty="hard",
         waits_for="Downloads/answer.txt",
         end_states=end_states,
         milestones=milestones,

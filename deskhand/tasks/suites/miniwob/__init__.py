@@ -1,9 +1,10 @@
-"""MiniWoB++ (PyPI `miniwob`, Farama Foundation) in Chromium on a desktop. Invariant: the reward is the page's own, of its first
-end, and nothing on the screen shows it.
+"""MiniWoB++ (PyPI `miniwob`, Farama Foundation) in Chromium on a local desktop.
 
-The pages are those of the package, which is not imported (it wants selenium): they are read as files and written into the guest's
-home. The page is driven by the desktop's pointer and keyboard alone; the host starts it with a seed, reads the instruction, and
-reads the reward at the end. Page coordinates are screen coordinates, as the browser fills the screen.
+The package is not imported, because it needs selenium: its pages are read as files and written into the guest's home.
+The host starts an episode with a seed, reads the instruction and, at the end, the reward; only pointer and keyboard
+drive the page. The browser fills the screen, so page coordinates are screen coordinates.
+
+Invariant: the reward is that of the page's first end, and nothing on the screen shows it.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from deskhand.actions.ops import Done, Op
+from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.tasks import chromium
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.miniwob import solutions
-from deskhand.tasks.task import CheckResult, Family, Rect, StagedDesktopLike, Task
+from deskhand.tasks.task import CheckResult, Family, Rect, Task
 
 SUITE = "miniwob"
 PREFIX = f"{SUITE}/"
@@ -28,8 +30,8 @@ WIDTH, HEIGHT = 320, 240
 """Screen in pixels; the page draws on 160x210 at the top left."""
 FOLDER = "miniwob"
 MAX_STEPS = 30
-LONGEST_EPISODE_MS = 10_000_000
-"""Longer than any episode: the pages' own clock (10 s) would judge the speed of a model."""
+PAGE_TIMEOUT_MS = 10_000_000
+"""Longer than any episode: the pages' own limit of 10 s would measure the model's speed."""
 
 _START = """(() => {{
   Math.seedrandom({seed});
@@ -48,121 +50,120 @@ _STATE = "({done: WOB_DONE_GLOBAL, reward: WOB_RAW_REWARD_GLOBAL, reason: String
 
 
 @functools.cache
-def pages() -> Path:
-    """The package's folder of pages. Raises `ConfigError` where it is not installed."""
+def pages_dir() -> Path:
+    """Return the package's folder of pages. Raises `ConfigError` if it is not installed."""
     found = importlib.util.find_spec("miniwob")
     folder = Path(found.origin).parent / "html" if found is not None and found.origin else None
     if folder is None or not (folder / "miniwob").is_dir():
-        raise ConfigError(
-            "MiniWoB++ is not installed; pip install --no-deps miniwob (or pip install 'deskhand[miniwob]')"
-        )
+        raise ConfigError("MiniWoB++ is not installed; pip install 'deskhand[miniwob]'")
     return folder
 
 
-def missing() -> str | None:
-    """Why the suite is not here, or None."""
+def unavailable_reason() -> str | None:
+    """Return why the suite is unavailable, or None."""
     try:
-        pages()
+        pages_dir()
     except ConfigError as error:
         return str(error)
     return None
 
 
 @functools.cache
-def names() -> tuple[str, ...]:
-    """All tasks, in the alphabet's order. Raises `ConfigError` where the package is not installed."""
-    return tuple(sorted(path.stem for path in (pages() / "miniwob").glob("*.html")))
+def task_names() -> tuple[str, ...]:
+    """Return all task names, sorted. Raises `ConfigError` if the package is not installed."""
+    return tuple(sorted(path.stem for path in (pages_dir() / "miniwob").glob("*.html")))
 
 
 @functools.cache
-def files_of(name: str) -> dict[str, Path]:
-    """What a page needs, by its path under the folder of pages: itself, what it names of `core`, `common` and `flight`, and for
-    a folder of special files all of it."""
-    root, page = pages(), f"miniwob/{name}.html"
+def page_files(name: str) -> dict[str, Path]:
+    """Return the files of a page by path below the folder of pages: the page, what it names of `core`, `common` and
+    `flight`, and whole folders of special files.
+    """
+    root, page = pages_dir(), f"miniwob/{name}.html"
     text = (root / page).read_text(encoding="utf-8")
     found = {page, *(f"core/{end}" for end in ("core.js", "core.css"))}
-    for place in re.findall(r"\.\./((?:core|common|flight)/[\w./-]+)", text):
-        folder = re.match(r"(?:common/special/[\w-]+|core/jquery-ui|flight)(?=/)", place)
-        paths = (root / folder.group()).rglob("*") if folder else [root / place]
+    for name in re.findall(r"\.\./((?:core|common|flight)/[\w./-]+)", text):
+        folder = re.match(r"(?:common/special/[\w-]+|core/jquery-ui|flight)(?=/)", name)
+        paths = (root / folder.group()).rglob("*") if folder else [root / name]
         found.update(path.relative_to(root).as_posix() for path in paths if path.is_file())
-    if "common/special/email-inbox-nl/templates.js" in found:  # its style is that of the other inbox
+    if "common/special/email-inbox-nl/templates.js" in found:  # uses the other inbox's style
         found.update(path.relative_to(root).as_posix() for path in (root / "common/special/email-inbox").iterdir())
-    return {place: root / place for place in sorted(found) if (root / place).is_file()}
+    return {name: root / name for name in sorted(found) if (root / name).is_file()}
 
 
-async def start(desktop: StagedDesktopLike, name: str, seed: int) -> None:
-    """Write a task's page into the guest, show it, and begin its episode of `seed`."""
-    for place, path in files_of(name).items():
-        await desktop.push(f"{FOLDER}/{place}", path.read_bytes())
+async def start(desktop: StageableDesktop, name: str, seed: int) -> None:
+    """Write a task's page into the guest, open it, and start the episode of `seed`."""
+    for file, path in page_files(name).items():
+        await desktop.push(f"{FOLDER}/{file}", path.read_bytes())
     size = f"--window-size={WIDTH},{HEIGHT}"
     page = await chromium.start(desktop, f"{FOLDER}/miniwob/{name}.html", "--kiosk", size, "--window-position=0,0")
-    await begin(page, seed)
+    await begin_episode(page, seed)
     await desktop.observe()
 
 
-async def begin(page: chromium.ChromiumSession, seed: int) -> None:
-    """Begin the episode of a page that is loaded. Raises `InfrastructureError` when its script does not."""
+async def begin_episode(page: chromium.ChromiumSession, seed: int) -> None:
+    """Start the episode of a loaded page. Raises `InfrastructureError` if its script fails."""
     try:
-        await page.evaluate(_START.format(seed=json.dumps(str(seed)), longest=LONGEST_EPISODE_MS))
+        await page.evaluate(_START.format(seed=json.dumps(str(seed)), longest=PAGE_TIMEOUT_MS))
     except chromium.PageError as error:
-        raise InfrastructureError(f"the page did not begin its episode: {error}") from None
+        raise InfrastructureError(f"the page did not start its episode: {error}") from None
     page.mark()
 
 
-async def instruction(desktop: StagedDesktopLike) -> str:
-    """What the page asks for, in its own words."""
-    return " ".join(str(await chromium.of(desktop).evaluate(_INSTRUCTION)).split())
+async def instruction(desktop: StageableDesktop) -> str:
+    """Return the page's instruction."""
+    return " ".join(str(await chromium.session_of(desktop).evaluate(_INSTRUCTION)).split())
 
 
-async def page_reward(desktop: StagedDesktopLike) -> float | None:
-    """The page's own reward, in [-1, 1], not discounted by time; None while its episode goes on."""
-    state = await chromium.of(desktop).evaluate(_STATE)
+async def page_reward(desktop: StageableDesktop) -> float | None:
+    """Return the page's reward in [-1, 1], without the time discount; None while the episode runs."""
+    state = await chromium.session_of(desktop).evaluate(_STATE)
     return float(state["reward"]) if state["done"] else None
 
 
-async def check(desktop: StagedDesktopLike) -> CheckResult:
-    """The page's reward, where one below 0 counts 0. A page that was closed or loaded anew, or a browser in which something else
-    was opened, is worth 0: the reward would be of the agent's own making."""
-    page = chromium.of(desktop)
+async def check(desktop: StageableDesktop) -> CheckResult:
+    """Return the page's reward, at least 0.
+
+    A page that was closed or reloaded, or a browser in which something else was opened, scores 0: the agent could
+    have set the reward.
+    """
+    page = chromium.session_of(desktop)
     try:
         if not any("chromium" in window.wm_class.lower() for window in await desktop.windows()):
-            raise chromium.PageGone("the browser was closed")
+            raise chromium.PageClosedError("the browser was closed")
         reward = await page_reward(desktop)
-        strange = await page.opened_since_mark()
-    except (chromium.PageError, chromium.PageGone) as error:
-        told = f"no page of the suite: {error}"
-        return CheckResult(
-            0.0,
-            told,
-            untrusted_source=True,
-            findings=(Finding("the page's own reward", 0.0, told, "a reward above 0"),),
-        )
-    page_says = f"reward {reward:g}" if reward is not None else "the episode goes on"
+        opened = await page.opened_since_mark()
+    except (chromium.PageError, chromium.PageClosedError) as error:
+        finding = Finding("the page's reward", 0.0, str(error), "above 0")
+        return CheckResult(0.0, str(error), untrusted_source=True, findings=(finding,))
+    reported = f"reward {reward:g}" if reward is not None else "the episode has not ended"
     findings = (
-        Finding("the page's own reward", reward if reward is not None else 0.0, page_says, "a reward above 0"),
-        Finding("nothing but the page was opened", float(not strange), strange or "nothing", "nothing"),
+        Finding("the page's reward", reward if reward is not None else 0.0, reported, "above 0"),
+        Finding("pages opened besides", float(not opened), opened or "nothing", "nothing"),
     )
-    value = 0.0 if reward is None or strange else min(1.0, max(0.0, reward))
+    value = 0.0 if reward is None or opened else min(1.0, max(0.0, reward))
     return CheckResult(
-        value, f"{page_says}; opened besides: {strange or 'nothing'}", untrusted_source=True, findings=findings
+        value, f"{reported}; opened besides: {opened or 'nothing'}", untrusted_source=True, findings=findings
     )
 
 
 def make_task(name: str, seed: int) -> Task:
-    """The episode of `seed` of a task, which is named with or without "miniwob/". Raises `ConfigError` for an unknown name."""
+    """Return the episode of `seed` of a task, named with or without "miniwob/". Raises `ConfigError` for an unknown
+    name.
+    """
     name = name.removeprefix(PREFIX)
-    if name not in names():
-        raise ConfigError(f"there is no MiniWoB++ task {name!r}; `deskhand tasks list --suite miniwob` lists them")
+    if name not in task_names():
+        raise ConfigError(f"unknown MiniWoB++ task {name!r}; list them with deskhand tasks list --suite miniwob")
 
-    async def oracle(desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:
-        async for ops in solutions.solve(name, chromium.of(desktop), WIDTH, HEIGHT):
+    async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+        async for ops in solutions.solve(name, chromium.session_of(desktop), WIDTH, HEIGHT):
             yield ops
         yield [Done()]
 
-    async def setup(desktop: StagedDesktopLike) -> None:
+    async def setup(desktop: StageableDesktop) -> None:
         await start(desktop, name, seed)
 
-    async def targets(desktop: StagedDesktopLike) -> tuple[Rect | None, list[Rect]]:
+    async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
         return None, []
 
     return Task(
@@ -179,15 +180,15 @@ def make_task(name: str, seed: int) -> Task:
         check=check,
         oracle=oracle,
         first_click_targets=targets,
-        oracle_unavailable="" if name in solutions.STEPS else "no solution of it was written",
+        oracle_unavailable="" if name in solutions.STEPS else "no oracle for this page",
     )
 
 
 def families() -> dict[str, Family]:
-    """One family for each page."""
+    """Return one family per page."""
     return {
         f"{PREFIX}{name}": Family(
             f"{PREFIX}{name}", ("chromium",), "easy", functools.partial(make_task, name), "as the page asks"
         )
-        for name in names()
+        for name in task_names()
     }

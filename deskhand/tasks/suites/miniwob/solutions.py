@@ -1,8 +1,7 @@
-"""Solutions of MiniWoB++ tasks, acted out by pointer and keyboard. Invariant: the page is only looked at: where things are and what
-is written on them; whatever changes it is an op of the desktop.
+"""Oracles of MiniWoB++ tasks. The page is only read: all changes are pointer and keyboard ops of the desktop.
 
-A solution is JavaScript: an array of functions, one a step, each of which gives what is to be done: `click(element)` or
-`type(text)`. `asked` is what the page asks for, `quoted` the texts that it has in quotation marks.
+A solution is a JavaScript array of functions, one per step; each returns `click(element)` or `type(text)`. `asked` is
+the instruction, `quoted` its texts in quotation marks.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from deskhand.errors import ConfigError
 from deskhand.tasks.chromium import ChromiumSession
 
 _LOOK = """(() => {
-  const told = core.getUtterance();
-  const asked = typeof told === 'string' ? told : told.utterance;
+  const utterance = core.getUtterance();
+  const asked = typeof utterance === 'string' ? utterance : utterance.utterance;
   const quoted = [...asked.matchAll(/"([^"]*)"/g)].map(found => found[1]);
   const all = selector => [...document.querySelectorAll(selector)];
   const one = selector => document.querySelector(selector);
@@ -26,8 +25,12 @@ _LOOK = """(() => {
   const type = text => ({type: String(text)});
   const click = element => {
     const box = element.getBoundingClientRect();
-    const hits = (x, y) => { const top = document.elementFromPoint(x, y); return top === element || element.contains(top); };
-    const spots = [[0.5, 0.5], [0.2, 0.5], [0.8, 0.5], [0.5, 0.2], [0.5, 0.8], [0.1, 0.1], [0.9, 0.9], [0.1, 0.9], [0.9, 0.1]];
+    const hits = (x, y) => {
+      const top = document.elementFromPoint(x, y);
+      return top === element || element.contains(top);
+    };
+    const spots = [[0.5, 0.5], [0.2, 0.5], [0.8, 0.5], [0.5, 0.2], [0.5, 0.8],
+      [0.1, 0.1], [0.9, 0.9], [0.1, 0.9], [0.9, 0.1]];
     for (const [across, down] of spots) {
       const [x, y] = [box.left + box.width * across, box.top + box.height * down];
       if (hits(x, y)) return {click: [x * devicePixelRatio, y * devicePixelRatio]};
@@ -96,19 +99,19 @@ STEPS: dict[str, str] = {
 
 
 async def solve(name: str, page: ChromiumSession, width: int, height: int) -> AsyncIterator[list[Op]]:
-    """The steps of a solution as ops on a screen of `width` x `height`. Raises `ConfigError` for a task that has none."""
+    """Yield the steps of a solution on a screen of `width` x `height`. Raises `ConfigError` for a task without one."""
     if name not in STEPS:
-        raise ConfigError(f"no solution of {name} was written; there are {', '.join(sorted(STEPS))}")
+        raise ConfigError(f"MiniWoB++ task {name!r} has no oracle; tasks with one: {', '.join(sorted(STEPS))}")
     index = 0
-    while (told := await page.evaluate(_LOOK % (STEPS[name], index, index))) is not None:
-        yield [_op(told, width, height)]
+    while (action := await page.evaluate(_LOOK % (STEPS[name], index, index))) is not None:
+        yield [_op(action, width, height)]
         index += 1
 
 
-def _op(told: Any, width: int, height: int) -> Op:
-    if "type" in told:
-        return Type(str(told["type"]))
-    x, y = told["click"]
+def _op(action: Any, width: int, height: int) -> Op:
+    if "type" in action:
+        return Type(str(action["type"]))
+    x, y = action["click"]
     if not (0 <= x < width and 0 <= y < height):
-        raise ConfigError(f"what is to be clicked is at {json.dumps(told)}, off the screen of {width}x{height}")
+        raise ConfigError(f"click target {json.dumps(action)} is outside the screen of {width}x{height}")
     return Click(Point(x, y, screen_px(width, height)))

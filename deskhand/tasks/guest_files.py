@@ -1,0 +1,38 @@
+"""Read files and folders of the guest's home, which the agent may have removed or replaced.
+
+Used by checks, families and oracles. A path that is not a regular file counts as a wrong answer, not as an error.
+"""
+
+from __future__ import annotations
+
+from deskhand.desktop.base import StageableDesktop
+
+UNREADABLE = (FileNotFoundError, PermissionError, IsADirectoryError)
+"""Raised by desktops for a path that is missing, a folder, a pipe, or a link that leaves the home."""
+
+
+async def read_file(desktop: StageableDesktop, path: str) -> bytes | None:
+    """Return the bytes of a regular file, or None."""
+    try:
+        return await desktop.pull(path)
+    except UNREADABLE:
+        return None
+
+
+async def read_text(desktop: StageableDesktop, path: str) -> str | None:
+    """Return the text of a regular file, or None. Invalid UTF-8 becomes U+FFFD."""
+    data = await read_file(desktop, path)
+    return None if data is None else data.decode("utf-8", errors="replace")
+
+
+async def list_folder(desktop: StageableDesktop, path: str) -> list[str]:
+    """Return the names in a folder; empty if it is not a folder."""
+    try:
+        return await desktop.listdir(path)
+    except UNREADABLE:
+        return []
+
+
+async def read_folder(desktop: StageableDesktop, path: str) -> dict[str, bytes | None]:
+    """Return the bytes of each file in a folder by name; None for a name that is not a regular file."""
+    return {name: await read_file(desktop, f"{path}/{name}") for name in await list_folder(desktop, path)}
