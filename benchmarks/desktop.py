@@ -9,14 +9,13 @@ installed.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import statistics
 
 from benchmarks import desktop_parts as parts
 from benchmarks.osworld.vm_client_recipe import PAUSE_S, Recipe, set_up
-from benchmarks.thresholds import Bars, print_head
+from benchmarks.thresholds import Bars, parser_of, print_head
 from deskhand.desktop.applications import install
 from deskhand.desktop.applications.catalog import profile
 from deskhand.desktop.local.desktop import LocalDesktop
@@ -57,13 +56,13 @@ async def actions_and_frames(desktop: LocalDesktop, recipe: Recipe, repetitions:
     return await asyncio.to_thread(measured)
 
 
-async def against_the_recipe(bars: Bars, full: bool) -> None:
+async def against_the_recipe(bars: Bars, size: str) -> None:
     python = set_up()
     desktop = LocalDesktop()
     try:
         await desktop.reset(parts.FULL_HD)
         with Recipe(python, desktop._parts()[0].x_server) as recipe:
-            found = await actions_and_frames(desktop, recipe, 20 if full else 5)
+            found = await actions_and_frames(desktop, recipe, {"smoke": 1, "small": 5, "full": 20}[size])
         show(found)
         action, frame, recipe_action = (median(found[name]) for name in ("action", "frame", "recipe's action"))
         recipe_frame = min(median(found[f"recipe's frame, {name}"]) for name in ("Pillow", "scrot"))
@@ -77,9 +76,11 @@ async def against_the_recipe(bars: Bars, full: bool) -> None:
         ratio = recipe_frame / frame
         bars.check("frame", ratio >= 50, f"{frame:.2f} ms against {recipe_frame:.0f} ms, {ratio:.0f}x", ">= 50x")
         await desktop.reset(parts.USUAL)
-        script = parts.calc_script(await parts.open_application(desktop, CALC), 180 if full else 30)
+        script = parts.calc_script(
+            await parts.open_application(desktop, CALC), {"smoke": 2, "small": 30, "full": 180}[size]
+        )
         ours = await parts.our_steps(desktop, script)
-        count = 18 if full else 6
+        count = {"smoke": 1, "small": 6, "full": 18}[size]
         with Recipe(python, desktop._parts()[0].x_server) as recipe:
             paused = await asyncio.to_thread(recipe_steps, recipe, script[:count], PAUSE_S)
             unpaused = await asyncio.to_thread(recipe_steps, recipe, script[:count], 0.0)
@@ -100,18 +101,18 @@ def recipe_steps(recipe: Recipe, script: list[parts.Act], pause_s: float) -> lis
     return [parts.durations_ms(lambda act=act: recipe.step(act.code, pause_s), 1)[0] for act in script]
 
 
-async def starts(bars: Bars, full: bool) -> None:
-    repetitions = 20 if full else 5
+async def starts(bars: Bars, size: str) -> None:
+    repetitions = {"smoke": 1, "small": 5, "full": 20}[size]
     for name, template in (("320x240", parts.SMALL), ("1280x720", parts.USUAL)):
         cold = await parts.cold_starts(template, repetitions)
         warm = await parts.warm_resets(template, repetitions)
         show({f"cold start, {name}": cold, f"warm reset, {name}": warm})
         bars.check(f"cold start, {name}", max(cold) <= 3000, f"slowest {max(cold):.0f} ms", "<= 3 s")
         bars.check(f"warm reset, {name}", max(warm) <= 500, f"slowest {max(warm):.0f} ms", "<= 0.5 s, aim 0.1 s")
-    show({"cold start with Calc on the screen": await parts.cold_starts(parts.USUAL, 3, CALC)})
+    show({"cold start with Calc on the screen": await parts.cold_starts(parts.USUAL, min(repetitions, 3), CALC)})
 
 
-async def crowds(bars: Bars, full: bool) -> None:
+async def crowds(bars: Bars, size: str) -> None:
     small = (parts.SMALL_PROGRAM, parts.editor_script)
     calc = (CALC, parts.calc_script)
     one = await parts.crowd(parts.USUAL, 1, *small, 6)
@@ -119,8 +120,9 @@ async def crowds(bars: Bars, full: bool) -> None:
     one = await parts.crowd(parts.USUAL, 1, *calc, 12)
     bars.check("memory, Calc", max(one.mib) <= 400, f"{max(one.mib):.0f} MiB", "<= 400 MB")
     cores = len(os.sched_getaffinity(0))
-    for count, (program, script) in ((16, small), (6, calc)):
-        found = await parts.crowd(parts.USUAL, count, program, script, 60 if full else 12)
+    few = size == "smoke"
+    for count, (program, script) in ((2 if few else 16, small), (1 if few else 6, calc)):
+        found = await parts.crowd(parts.USUAL, count, program, script, {"smoke": 2, "small": 12, "full": 60}[size])
         bars.check(
             f"{count} desktops with {program.argv[0]}",
             len(found.mib) == count,
@@ -133,16 +135,14 @@ async def crowds(bars: Bars, full: bool) -> None:
 
 
 async def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="more repetitions")
-    full = parser.parse_args().full
+    size = parser_of(__doc__, "more repetitions").parse_args().size
     if missing := install.missing(list(profile("calc").packages)):
         install.install(missing)
     print_head()
     bars = Bars()
-    await against_the_recipe(bars, full)
-    await starts(bars, full)
-    await crowds(bars, full)
+    await against_the_recipe(bars, size)
+    await starts(bars, size)
+    await crowds(bars, size)
     bars.finish()
 
 

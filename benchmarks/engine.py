@@ -7,7 +7,6 @@ and without reuse of earlier turns' keys and values, side by side and in turns, 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import hashlib
 import time
@@ -16,7 +15,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from benchmarks.thresholds import Bars, print_head
+from benchmarks.thresholds import Bars, parser_of, print_head
+from deskhand.config.schema import EngineConfig
 from deskhand.engines.hf import HfEngine
 from deskhand.models.load import LoadedModel, load
 from deskhand.types import ImageSpan, PreparedImage, Prompt, Sampling
@@ -89,7 +89,7 @@ async def measure(
 ) -> Measured:
     """Play episodes for so many seconds."""
     model = load(source, device=device, dtype="float32" if device == "cpu" else "bfloat16")
-    engine = HfEngine(model, max_batch=16, parked_tokens=parked_tokens)
+    engine = HfEngine(model, EngineConfig(max_num_seqs=16, prefix_cache_tokens=parked_tokens))
     await play(engine, model, 10**6, width, height, [])
     latencies_s: list[float] = []
     before, started, cpu = engine.stats, time.perf_counter(), time.process_time()
@@ -123,17 +123,18 @@ def middle(found: list[Measured]) -> Measured:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = parser_of(__doc__)
     parser.add_argument("--model", default="tiny")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--size", default="256x192")
+    parser.add_argument("--screen", default="256x192")
     parser.add_argument("--concurrency", type=int, nargs="+", default=[1, 8, 16])
     parser.add_argument("--rounds", type=int, default=1, help="with and without reuse take turns so often")
-    parser.add_argument("--full", action="store_true")
     options = parser.parse_args()
-    width, height = (int(part) for part in options.size.split("x"))
-    rounds, seconds = (3, 10.0) if options.full else (options.rounds, options.seconds)
+    width, height = (int(part) for part in options.screen.split("x"))
+    if options.size == "smoke":
+        options.rounds, options.seconds, options.concurrency = 1, 0.3, [2]
+    rounds, seconds = (3, 10.0) if options.size == "full" else (options.rounds, options.seconds)
     print_head()
     print(f"{options.model} on {options.device}, torch {torch.__version__} with {torch.get_num_threads()} threads")
     print("concurrency  reuse  requests/s  CPU ms/request  median ms  95 % ms  rows per pass")

@@ -8,7 +8,6 @@ desktop that takes ten times as long for everything costs the episodes on the ot
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
 import tempfile
@@ -22,12 +21,12 @@ from typing import Any, cast
 
 from benchmarks.event_loop_lag import Watch, watched
 from benchmarks.recording import EASY
-from benchmarks.thresholds import Bars, print_head
+from benchmarks.thresholds import Bars, parser_of, print_head
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
-from deskhand.desktop.base import DesktopSpec, StageableDesktop
+from deskhand.desktop.base import DesktopSpec, Lease, StageableDesktop
 from deskhand.desktop.local import processes
 from deskhand.desktop.local.runtime_dir import runtime
-from deskhand.desktop.pool import DesktopPool, Lease
+from deskhand.desktop.pool import DesktopPool
 from deskhand.desktop.remote.server_desktop import ServerPool
 from deskhand.engines.scripted import ScriptedEngine
 from deskhand.errors import RecordError
@@ -174,8 +173,8 @@ async def staged(
     with Run.create(folder, {}) as run:
         recorder = Recorder(renderer, engine, ImageCache(Qwen2VLImageProcessorPil(**settings), fetch=run.frames.png))
         async with make_pool(desktops) if make_pool else SlowablePool(desktops, spares=1) as pool:
-            agent = DesktopAgent(settings := AgentConfig(max_new_tokens=512))
-            runner = RecordedRunner(pool, recorder, agent, run.frames, script=oracle(settings), playing=engine.playing)
+            agent = DesktopAgent(AgentConfig(max_new_tokens=512))
+            runner = RecordedRunner(pool, recorder, agent, run.frames, script=oracle(agent), playing=engine.playing)
             try:
                 yield Stage(run, runner, families, desktops)
             finally:
@@ -250,15 +249,19 @@ def judge(found: Found, bars: Bars) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true")
+    parser = parser_of(__doc__)
     options = parser.parse_args()
     print_head()
-    count, families, slow_count = (100, tuple(basics.FAMILIES), 60) if options.full else (16, EASY, 12)
+    sizes: dict[str, tuple[int, Sequence[str], int, int]] = {
+        "smoke": (4, EASY, 4, 2),
+        "small": (16, EASY, 12, 4),
+        "full": (100, tuple(basics.FAMILIES), 60, 4),
+    }
+    count, families, slow_count, desktops = sizes[options.size]
     bars = Bars()
     with tempfile.TemporaryDirectory(prefix="deskhand-episodes-") as folder:
-        judge(asyncio.run(many(Path(folder) / "many", count, families, 4)), bars)
-        without, beside = asyncio.run(tenfold(Path(folder) / "tenfold", slow_count, 4))
+        judge(asyncio.run(many(Path(folder) / "many", count, families, desktops)), bars)
+        without, beside = asyncio.run(tenfold(Path(folder) / "tenfold", slow_count, desktops))
     rates = f"{60 * beside:.1f} episodes a minute and place beside a slow desktop, {60 * without:.1f} without"
     figure = f"{rates}: {beside / without - 1:+.0%}"
     bars.check("one desktop slowed tenfold", beside >= 0.9 * without, figure, "costs the others < 10 %")

@@ -9,7 +9,6 @@ drops to 2 (so that calls fork), while the engine batches the requests of bystan
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import tempfile
 from dataclasses import dataclass
@@ -19,8 +18,8 @@ import numpy as np
 import torch
 
 from benchmarks.recording import Recording, held_out_tasks, record
-from benchmarks.thresholds import Bars, print_head
-from deskhand.agents.history import ChunkedHistory
+from benchmarks.thresholds import Bars, parser_of, print_head
+from deskhand.agents.desktop_agent import AgentConfig
 from deskhand.algorithms.kl import kl_estimate
 from deskhand.models.load import load
 from deskhand.recorder.graph import Sequence
@@ -28,7 +27,7 @@ from deskhand.trainer.batch import TrainingSample
 from deskhand.trainer.policy import Policy
 from deskhand.trainer.trainer import Trainer
 
-WINDOW = ChunkedHistory(grow_to=4, drop_to=2)
+AGENT = AgentConfig(history_max_turns=4, history_keep_turns=2)
 
 
 @dataclass(frozen=True)
@@ -58,9 +57,7 @@ async def measure(
 ) -> Exactness:
     """Record, then compare."""
     tasks = held_out_tasks(episodes)
-    recording = await record(
-        source, tasks, folder, desktops=desktops, window=WINDOW, turns=turns, bystanders=bystanders
-    )
+    recording = await record(source, tasks, folder, desktops=desktops, agent=AGENT, turns=turns, bystanders=bystanders)
     return await asyncio.to_thread(compare, source, recording)
 
 
@@ -129,14 +126,15 @@ def judge(found: Exactness, bars: Bars) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--model", default="tiny")
-    parser.add_argument("--full", action="store_true")
     options = parser.parse_args()
     print_head()
-    sizes = (
-        {"episodes": 24, "turns": 8, "desktops": 4, "bystanders": 4} if options.full else {"episodes": 4, "turns": 6}
-    )
+    sizes = {
+        "smoke": {"episodes": 1, "turns": 5, "bystanders": 1},
+        "small": {"episodes": 4, "turns": 6},
+        "full": {"episodes": 24, "turns": 8, "desktops": 4, "bystanders": 4},
+    }[options.size]
     with tempfile.TemporaryDirectory(prefix="deskhand-exactness-") as folder:
         found = asyncio.run(measure(options.model, Path(folder), **sizes))
     bars = Bars()

@@ -8,7 +8,6 @@ done twice and nothing lost), how many episodes ended unscored, and how long it 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import logging
 import tempfile
@@ -20,7 +19,7 @@ import structlog
 
 from benchmarks.fault_rows import local, network, quotas
 from benchmarks.fault_rows.parts import Row
-from benchmarks.thresholds import Bars, print_head
+from benchmarks.thresholds import Bars, parser_of, print_head
 
 ROWS: dict[int, Callable[[float, Path], Awaitable[Row]]] = {
     int(name.removeprefix("row_")): getattr(module, name)
@@ -28,6 +27,8 @@ ROWS: dict[int, Callable[[float, Path], Awaitable[Row]]] = {
     for name in vars(module)
     if name.startswith("row_")
 }
+QUICK = (1, 14)
+"""Rows of a smoke run; the tests run each on its own."""
 HEAD = (
     "row",
     "fault",
@@ -58,10 +59,7 @@ async def run(numbers: list[int], size: float) -> list[Row]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--full", action="store_true", help="10^5 actions, 5 000 episodes, 30 s of partition, five rounds of kills"
-    )
+    parser = parser_of(__doc__, "10^5 actions, 5 000 episodes, 30 s of partition, five rounds of kills")
     parser.add_argument(
         "rows", nargs="*", type=int, metavar="ROW", help=f"of {', '.join(map(str, sorted(ROWS)))}; all if none is named"
     )
@@ -71,7 +69,8 @@ def main() -> None:
     print_head()
     print(_line(HEAD))
     print(_line(["---"] * len(HEAD)))
-    rows = asyncio.run(run(sorted(arguments.rows or ROWS), 1.0 if arguments.full else 0.0))
+    chosen = sorted(arguments.rows or (QUICK if arguments.size == "smoke" else ROWS))
+    rows = asyncio.run(run(chosen, 1.0 if arguments.size == "full" else 0.0))
     for row in rows:
         if row.wrong:
             bars.missed.append(f"row {row.number}")

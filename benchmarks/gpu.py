@@ -9,7 +9,6 @@ planner's. Without --full the shapes are tiny and the device is the processor: t
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import dataclasses
 import tempfile
@@ -24,10 +23,10 @@ from zlib import crc32
 import torch
 
 from benchmarks.peak_memory import peak_bytes
-from benchmarks.thresholds import Bars, print_head
+from benchmarks.thresholds import Bars, parser_of, print_head
 from deskhand.actions.ops import REL_1000, Click, Op, Point
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
-from deskhand.agents.history import ChunkedHistory
+from deskhand.config.schema import EngineConfig
 from deskhand.config.trainer import LoraConfig, PolicyConfig, TrainerConfig
 from deskhand.desktop.pool import DesktopPool
 from deskhand.engines.hf import HfEngine
@@ -46,15 +45,7 @@ from deskhand.rollout.runner import RecordedRunner
 from deskhand.tasks.suites import basics
 from deskhand.tasks.task import Task, seed_for
 from deskhand.trainer.batch import TrainingSample
-from deskhand.trainer.memory_estimate import (
-    GIB,
-    MIB,
-    EngineLimits,
-    MemoryEstimate,
-    Workload,
-    count,
-    estimate_memory,
-)
+from deskhand.trainer.memory_estimate import GIB, MIB, MemoryEstimate, Workload, count, estimate_memory
 from deskhand.trainer.policy import Policy
 from deskhand.trainer.throughput_estimate import device_of, operations
 from deskhand.trainer.trainer import Trainer
@@ -169,11 +160,12 @@ async def playing(
     recorder = Recorder(renderer, engine, images)
     agent = Babbler(
         AgentConfig(
-            action_format=AnyClick(),  # type: ignore[arg-type]
-            history=ChunkedHistory(size.grow_to, max(1, size.grow_to // 2)),
+            history_max_turns=size.grow_to,
+            history_keep_turns=max(1, size.grow_to // 2),
             max_new_tokens=size.reply_tokens,
             noise_images=True,
-        )
+        ),
+        action_format=AnyClick(),  # type: ignore[arg-type]
     )
     async with DesktopPool(size.desktops, spares=0) as pool:
         runner = RecordedRunner(pool, recorder, agent)
@@ -220,8 +212,11 @@ def predicted(
         step_rows=len(rows),
         step_images=len(shown),
     )
-    engine = EngineLimits(max_batch=size.desktops, requests=size.desktops, shares_weights=True, **sizes)
-    return estimate_memory(size.values, size.dtype, config, trainer, engine, work, cuda=size.device != "cpu"), work
+    engine = EngineConfig(max_num_seqs=size.desktops, share_weights=True, **sizes)
+    cuda = size.device != "cpu"
+    return estimate_memory(
+        size.values, size.dtype, config, trainer, engine, work, requests=size.desktops, cuda=cuda
+    ), work
 
 
 @dataclass(frozen=True)
@@ -252,7 +247,7 @@ async def measure(size: Size, config: PolicyConfig) -> Found:
         "parked_tokens": 4 * longest,
         "image_tokens": ENGINE_IMAGE_TOKENS,
     }
-    engine = HfEngine(model, max_batch=size.desktops, **sizes)
+    engine = HfEngine(model, EngineConfig(max_num_seqs=size.desktops, **sizes))
     try:
         async with playing(size, model, engine) as (runner, images, banned):
             trainer = Trainer(Policy(model.model, config, banned), settings)
@@ -293,7 +288,7 @@ async def measure(size: Size, config: PolicyConfig) -> Found:
 
 async def apart(size: Size, policy: Policy) -> dict[str, float]:
     """Seconds to publish to an engine with a copy of the model: whole weights and, where there is one, the adapter alone."""
-    engine, found = HfEngine(loaded(size), max_batch=1, max_tokens=128, image_tokens=1), {}
+    engine, found = HfEngine(loaded(size), EngineConfig(max_num_seqs=1, max_model_len=128, image_cache_tokens=1)), {}
     try:
         for version in (1, 2):  # the first time makes room
             began = time.perf_counter()
@@ -380,12 +375,11 @@ def _held(device: str, trainer: Trainer) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="Qwen3-VL-4B on cuda:0, where there is one")
+    parser = parser_of(__doc__, "Qwen3-VL-4B on cuda:0, where there is one")
     parser.add_argument("--only", choices=sorted(MODES))
     arguments = parser.parse_args()
     print_head()
-    size = FULL if arguments.full and torch.cuda.is_available() else SMALL
+    size = FULL if arguments.size == "full" and torch.cuda.is_available() else SMALL
     if size is SMALL:
         torch.set_num_threads(1)
         print("no GPU is used: tiny shapes on the processor, which show that the command works and nothing of a GPU")

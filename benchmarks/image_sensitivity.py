@@ -7,7 +7,6 @@ is how much the log-probs of the sampled coordinates change, in nats.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import io
 import re
@@ -20,7 +19,7 @@ import numpy as np
 from PIL import Image
 
 from benchmarks.recording import Recording, held_out_tasks, record
-from benchmarks.thresholds import Bars, print_head
+from benchmarks.thresholds import Bars, parser_of, print_head
 from deskhand.models.load import load
 from deskhand.recorder.graph import CallGraph, Sequence
 from deskhand.recorder.images import ImageCache
@@ -133,12 +132,11 @@ def judge(found: Sight, bars: Bars) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--model", default="tiny")
-    parser.add_argument("--full", action="store_true")
     options = parser.parse_args()
     print_head()
-    sizes = {"episodes": 96, "desktops": 4} if options.full else {"episodes": 8}
+    sizes = {"smoke": {"episodes": 4}, "small": {"episodes": 8}, "full": {"episodes": 96, "desktops": 4}}[options.size]
     with tempfile.TemporaryDirectory(prefix="deskhand-sight-") as folder:
         found = asyncio.run(measure(options.model, Path(folder), **sizes))
     bars = Bars()

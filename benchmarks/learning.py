@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.thresholds import ROOT, Bars, print_head
+from benchmarks.thresholds import ROOT, Bars, parser_of, print_head
 from deskhand.rollout.eval_loop import EvalReport, build_eval_report
 from deskhand.rollout.success_rates import Proportion
 from deskhand.store.run import TRAIN, Run
@@ -31,6 +31,7 @@ SHORT = (
     "loop.max_concurrent_episodes=4",
     "evaluation.num_episodes=12",
 )
+SHORTEST = (*SHORT, "loop.total_steps=1", "loop.max_concurrent_episodes=2", "evaluation.num_episodes=3")
 
 
 @dataclass(frozen=True)
@@ -166,9 +167,8 @@ def judge_blind(blind: Outcome, seeing: Sequence[Outcome], bars: Bars) -> None:
 
 
 def options_of(description: str | None, folder: str) -> argparse.Namespace:
-    """`--full`, `--seeds N` and `--folder FOLDER` from the command line."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true")
+    """The size, `--seeds N` and `--folder FOLDER` from the command line."""
+    parser = parser_of(description)
     parser.add_argument("--seeds", type=int)
     parser.add_argument("--folder", type=Path, default=Path(folder))
     return parser.parse_args()
@@ -176,9 +176,9 @@ def options_of(description: str | None, folder: str) -> argparse.Namespace:
 
 def run_seeds(options: argparse.Namespace, extra: Sequence[str] = ()) -> list[Outcome]:
     """One demo a seed (two at full size unless said otherwise), with `extra` settings, printed as they end."""
-    settings = [*extra, *(() if options.full else SHORT)]
+    settings = [*extra, *{"smoke": SHORTEST, "small": SHORT, "full": ()}[options.size]]
     found = []
-    for seed in range(options.seeds or (2 if options.full else 1)):
+    for seed in range(options.seeds or (2 if options.size == "full" else 1)):
         found.append(run_demo(f"seed {seed}", options.folder / f"seed-{seed}", [f"seed={seed}", *settings]))
         print_outcome(found[-1])
     return found
@@ -189,13 +189,17 @@ def main() -> None:
     print_head()
     bars = Bars()
     seeing = run_seeds(options)
-    blind = run_demo("blind", options.folder / "blind", ["seed=0", "agent.noise_images=true"]) if options.full else None
+    blind = (
+        run_demo("blind", options.folder / "blind", ["seed=0", "agent.noise_images=true"])
+        if options.size == "full"
+        else None
+    )
     if blind is not None:
         print_outcome(blind)
     print()
     for found in seeing:
         judge_time(found, bars)
-        if options.full:
+        if options.size == "full":
             judge_gain(found, bars)
     if blind is not None:
         judge_blind(blind, seeing, bars)

@@ -16,12 +16,12 @@ endpoints' own. Printed:
    CPU time of both whole processes, to which these bytes belong, are printed beside it;
 4. the longest callback of the event loop, with several agents at once.
 
-Without --full the same is measured on smaller screens and shorter episodes, and AReaL's proxy only where its environment is there.
+Without --full the same is measured on smaller screens and shorter episodes, and AReaL's proxy only where its environment is there;
+with --smoke it is left out.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import functools
 import time
@@ -33,12 +33,12 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.recorder_parts import print_parts
+from benchmarks.recorder_parts import COUNT, print_parts
 from benchmarks.recorder_vs_areal import Proxy, areal, areal_python, deskhand
 from benchmarks.synthetic_screens import QUESTION, Endpoint, body, forever, screenshot, turn
-from benchmarks.thresholds import Bars, print_head
+from benchmarks.thresholds import Bars, parser_of, print_head
 from deskhand.recorder import images as images_module
-from deskhand.recorder.fast_patches import PatchExtractor
+from deskhand.recorder.fast_patches import PatchLookup
 from deskhand.recorder.images import ImageCache, decode_rgb
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.server import in_process_client
@@ -60,6 +60,7 @@ class Size:
 
 FULL = Size((1280, 720), (5, 10, 20, 40, 60), (1, 5, 15), ((1, 40), (32, 6)))
 SMALL = Size((320, 240), (5, 10, 20), (1, 5), ((1, 8), (8, 4)))
+SIZES = {"smoke": Size((160, 128), (2, 4), (1, 2), ((2, 2),)), "small": SMALL, "full": FULL}
 
 
 @functools.cache
@@ -148,7 +149,7 @@ def measured_work() -> Iterator[list[float]]:
     targets = [
         (images_module, "decode_rgb"),
         (ImageCache, "_preprocess"),
-        (PatchExtractor, "values"),
+        (PatchLookup, "values"),
         (ChatRenderer, "render"),
     ]
     plain = [(owner, name, getattr(owner, name)) for owner, name in targets]
@@ -263,16 +264,14 @@ async def measure(size: Size, python: Path | None, bars: Bars) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--full", action="store_true", help="1280x720, up to 60 turns and 32 sessions, AReaL's proxy always"
-    )
-    full, bars = parser.parse_args().full, Bars()
-    size = FULL if full else SMALL
+    parser = parser_of(__doc__, "1280x720, up to 60 turns and 32 sessions, AReaL's proxy always")
+    options, bars = parser.parse_args(), Bars()
+    size = SIZES[options.size]
+    python = None if options.size == "smoke" else areal_python(make=options.size == "full")
     print_head()
     print(f"screens of {size.screen[0]}x{size.screen[1]}")
-    print_parts(size.screen)
-    asyncio.run(measure(size, areal_python(make=full), bars))
+    print_parts(size.screen, 4 if options.size == "smoke" else COUNT)
+    asyncio.run(measure(size, python, bars))
     bars.finish()
 
 

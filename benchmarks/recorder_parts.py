@@ -23,8 +23,8 @@ from deskhand.recorder.images import decode_rgb, pixels_sha256, read_data_uri
 from deskhand.recorder.session_store import SessionStore
 from deskhand.types import Checksum
 
-COUNT, SKIPPED = 40, 10
-"""Screenshots, and how many of them come before those that count: a process's first meet memory that was never used."""
+COUNT, SKIPPED = 40, 0.25
+"""Screenshots, and what share of them comes before those that count: a process's first meet memory that was never used."""
 T = TypeVar("T")
 
 
@@ -43,16 +43,16 @@ class Parts:
 
     def medians(self) -> dict[str, float]:
         """Of those that count."""
-        return {name: float(np.median(times[SKIPPED:])) for name, times in self.found.items()}
+        return {name: float(np.median(times[int(SKIPPED * len(times)) :])) for name, times in self.found.items()}
 
 
-def parts_ms(screen: tuple[int, int]) -> dict[str, float]:
+def parts_ms(screen: tuple[int, int], count: int) -> dict[str, float]:
     """Median milliseconds of each part."""
     bench, parts = Endpoint(), Parts()
     patches = PatchExtractor(bench.processor)
     with tempfile.TemporaryDirectory() as folder:
         files = SessionStore(Path(folder))
-        for number in range(COUNT):
+        for number in range(count):
             png = screenshot(np.random.default_rng([7, number]), *screen)
             url = f"data:image/png;base64,{base64.b64encode(png).decode()}"
             parts.time("hash of what was sent", lambda url=url: hashlib.sha256(url.encode()).digest())
@@ -69,9 +69,9 @@ def parts_ms(screen: tuple[int, int]) -> dict[str, float]:
     return parts.medians()
 
 
-def print_parts(screen: tuple[int, int]) -> None:
+def print_parts(screen: tuple[int, int], count: int) -> None:
     """Print them in one line."""
-    found = parts_ms(screen)
+    found = parts_ms(screen, count)
     whole = found.pop("all of that by the processor")
     figures = ", ".join(f"{name} {ms:.1f}" for name, ms in found.items())
     print(

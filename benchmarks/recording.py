@@ -21,7 +21,6 @@ from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.formats.deskhand_json import DeskhandJson
 from deskhand.actions.ops import TERMINAL_OPS, Op
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
-from deskhand.agents.history import ChunkedHistory, HistoryPolicy
 from deskhand.desktop.pool import DesktopPool
 from deskhand.engines.hf import HfEngine
 from deskhand.engines.hf.decode_batch import EngineStats
@@ -77,7 +76,7 @@ async def record(
     folder: Path,
     *,
     desktops: int = 2,
-    window: HistoryPolicy | None = None,
+    agent: AgentConfig | None = None,
     turns: int | None = None,
     bystanders: int = 0,
 ) -> Recording:
@@ -91,12 +90,12 @@ async def record(
     images = ImageCache(model.image_processor, fetch=frames.png)
     engine = HfEngine(model)
     recorder = Recorder(renderer, engine, images)
-    config = AgentConfig(history=window or ChunkedHistory())
+    config, action_format = agent or AgentConfig(), None
     if turns is not None:
-        config = replace(config, dialect=Endless(), max_errors=turns + 1)
+        config, action_format = config.model_copy(update={"max_errors": turns + 1}), Endless()
         tasks = [replace(task, max_steps=turns) for task in tasks]
     async with DesktopPool(desktops, spares=0) as pool:
-        runner = RecordedRunner(pool, recorder, DesktopAgent(config), frames)
+        runner = RecordedRunner(pool, recorder, DesktopAgent(config, action_format=action_format), frames)
         try:
             async with _bystanders(engine, renderer, model.image_processor, bystanders):
                 limit = asyncio.Semaphore(desktops)

@@ -7,7 +7,6 @@ put off the next one, and its waiting counts. Whether the bridge's memory grows 
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import statistics
 import subprocess
@@ -17,11 +16,11 @@ import time
 import numpy as np
 import psutil
 
-from benchmarks.thresholds import ROOT, Bars, print_head
+from benchmarks.thresholds import ROOT, Bars, parser_of, print_head
 from deskhand.actions.ops import Move, Op, Point, screen_px
 from deskhand.desktop import host_capacity
-from deskhand.desktop.base import DesktopSpec, Frame, StageableDesktop
-from deskhand.desktop.pool import DesktopPool, Lease
+from deskhand.desktop.base import DesktopSpec, Frame, Lease, StageableDesktop
+from deskhand.desktop.pool import DesktopPool
 from deskhand.desktop.remote.server_desktop import ServerPool
 from deskhand.server.process import ServerConfig, serve_pool
 
@@ -143,14 +142,14 @@ async def measure(leases: int, seconds: float, runs: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="64 leases, five runs of 30 s")
+    parser = parser_of(__doc__, "64 leases, five runs of 30 s")
     parser.add_argument("--serve", type=int, metavar="LEASES", help="only serve; this is for the benchmark itself")
     arguments = parser.parse_args()
     if arguments.serve:
         asyncio.run(serve(arguments.serve))
     else:
-        asyncio.run(measure(64, 30, 5) if arguments.full else measure(64, 4, 1))
+        sizes = {"smoke": (4, 1, 1), "small": (64, 4, 1), "full": (64, 30, 5)}
+        asyncio.run(measure(*sizes[arguments.size]))
 
 
 if __name__ == "__main__":

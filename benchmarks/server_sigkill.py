@@ -25,10 +25,9 @@ from benchmarks.free_ports import free_port
 from benchmarks.recording import EASY
 from benchmarks.sigkill_report import GONE_WITHIN_S, Observed, Tally, gone, judge
 from benchmarks.thresholds import ROOT
-from deskhand.desktop.base import DesktopSpec, StageableDesktop
+from deskhand.desktop.base import DesktopSpec, Lease, StageableDesktop
 from deskhand.desktop.local import processes
 from deskhand.desktop.local.runtime_dir import tmpfs
-from deskhand.desktop.pool import Lease
 from deskhand.desktop.remote.server_desktop import ServerPool
 from deskhand.errors import InfrastructureError
 from deskhand.rollout.groups import EpisodeRequest
@@ -149,7 +148,9 @@ async def _fenced(port: int, book: Path, held: list[int], before: list[Observed]
     tally.unfenced += len(set(held) & set(held_in(book)))
     async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=START_S) as http:
         for observed in before:
-            late = await http.get(f"{observed._root}/desktop/frame", headers=observed._headers)
+            lease = observed.sandbox
+            headers = {"authorization": f"Bearer {lease.key}", "x-deskhand-epoch": str(lease.epoch)}
+            late = await http.get(f"/leases/{lease.id}/desktop/frame", headers=headers)
             tally.unfenced += late.status_code < 400
         reply = await http.post("/leases", json={}, headers={"authorization": f"Bearer {KEY}"})
         tally.unfenced += reply.status_code != 201 or reply.json()["epoch"] <= max(held, default=0)

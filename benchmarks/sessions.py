@@ -7,7 +7,6 @@ process's memory after the last wave is at most a tenth above that after the fir
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import resource
@@ -19,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.synthetic_screens import Endpoint, body, forever, screenshot, turn
-from benchmarks.thresholds import Bars, print_head
+from benchmarks.thresholds import Bars, parser_of, print_head
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.server import create_app, in_process_client
@@ -84,9 +83,8 @@ def soak(sessions: int, bars: Bars) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="200 sessions at once")
-    sessions, bars = 200 if parser.parse_args().full else 20, Bars()
+    options, bars = parser_of(__doc__, "200 sessions at once").parse_args(), Bars()
+    sessions = {"smoke": 2, "small": 20, "full": 200}[options.size]
     print_head()
     print(f"{WAVES} waves of {sessions} sessions of {TURNS} turns")
     soak(sessions, bars)

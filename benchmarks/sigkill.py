@@ -28,12 +28,12 @@ from benchmarks.episodes import Stage, staged
 from benchmarks.recording import EASY
 from benchmarks.server_sigkill import bridge_round, held_in
 from benchmarks.sigkill_report import GONE_WITHIN_S, Observed, Tally, gone, judge
-from benchmarks.thresholds import ROOT, Bars, print_head
-from deskhand.desktop.base import DesktopSpec, StageableDesktop
+from benchmarks.thresholds import ROOT, Bars, parser_of, print_head
+from deskhand.desktop.base import DesktopSpec, Lease, StageableDesktop
 from deskhand.desktop.lease_store import LeaseExpired, LeaseStore
 from deskhand.desktop.local import processes
 from deskhand.desktop.local.runtime_dir import runtime
-from deskhand.desktop.pool import DesktopPool, Lease
+from deskhand.desktop.pool import DesktopPool
 from deskhand.errors import InfrastructureError
 from deskhand.rollout.groups import EpisodeRequest
 from deskhand.rollout.run_writer import RunWriter
@@ -204,8 +204,7 @@ def report(tally: Tally, bars: Bars, wanted: int) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true")
+    parser = parser_of(__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--own", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -213,7 +212,7 @@ def main() -> None:
         asyncio.run(own(options.own))
         return
     print_head()
-    bars, count = Bars(), 50 if options.full else len(VICTIMS)
+    bars, count = Bars(), {"smoke": 1, "small": len(VICTIMS), "full": 50}[options.size]
     with tempfile.TemporaryDirectory(prefix="deskhand-kills-") as folder:
         tally = asyncio.run(rounds(Path(folder), count, options.seed))
     report(tally, bars, count)

@@ -9,7 +9,6 @@ its undo list, so its own memory is printed and has no bar; ours, the X server a
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import os
@@ -19,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.desktop_parts import SMALL, memory_mib, open_application
-from benchmarks.thresholds import Bars, print_head
+from benchmarks.thresholds import Bars, parser_of, print_head
 from deskhand.actions.ops import Click, Drag, Key, Op, Point, Scroll, Type, screen_px
 from deskhand.desktop.base import Window
 from deskhand.desktop.local import processes
@@ -165,9 +164,8 @@ def judge(found: Soak, bars: Bars) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="8 desktops, 2,000 steps each")
-    count, steps = (8, 2000) if parser.parse_args().full else (4, 120)
+    options = parser_of(__doc__, "8 desktops, 2,000 steps each").parse_args()
+    count, steps = {"smoke": (1, 8), "small": (4, 120), "full": (8, 2000)}[options.size]
     print_head()
     start = time.perf_counter()
     found = asyncio.run(soak(count, steps))

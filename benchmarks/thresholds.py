@@ -3,6 +3,7 @@ is exit code 1."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import subprocess
@@ -38,6 +39,17 @@ def commit() -> str:
 def print_head() -> None:
     """Hardware and commit, two lines."""
     print(f"hardware: {hardware()}\ncommit:   {commit()}", flush=True)
+
+
+def parser_of(description: str | None, full: str | None = None) -> argparse.ArgumentParser:
+    """Options of a benchmark. `size` is "small", "full" or "smoke", which runs every part and whose figures say nothing."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    sizes = parser.add_mutually_exclusive_group()
+    sizes.add_argument("--full", dest="size", action="store_const", const="full", default="small", help=full)
+    sizes.add_argument(
+        "--smoke", dest="size", action="store_const", const="smoke", help="see that it runs; no figure counts"
+    )
+    return parser
 
 
 @dataclass

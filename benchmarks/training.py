@@ -7,7 +7,6 @@ per call, every row's images encoded for that row, transformers' own forward pas
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from benchmarks.thresholds import print_head
+from benchmarks.thresholds import parser_of, print_head
 from deskhand.config.trainer import PolicyConfig, TrainerConfig
 from deskhand.models.load import load
 from deskhand.recorder.graph import Call, CallGraph, Sequence
@@ -93,13 +92,15 @@ def plain_step(model, rows: list[Sequence], images: dict[str, PreparedImage], at
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--episodes", type=int, default=32)
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--batch-tokens", type=int, default=PolicyConfig().max_tokens_per_mb)
     arguments = parser.parse_args()
+    if arguments.size == "smoke":
+        arguments.episodes, arguments.repeats = 4, 1
     torch.set_num_threads(arguments.threads)
     model = load("tiny").model
     graphs, images = episodes(arguments.episodes, arguments.turns, model)

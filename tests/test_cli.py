@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import training_fixture
+from patience import limit
 
 from deskhand.cli import main
 from deskhand.store.run import EpisodeRow, Run
@@ -70,7 +71,7 @@ WRONG = {
         "--set loop.total_steps=many: 'loop.total_steps' is 'many'",
     ),
     "a wrong field of a task": (
-        ["train", CONFIG, "--folder", "{new}", "--set", "families=[nope]"],
+        ["train", CONFIG, "--folder", "{new}", "--set", "suite.families=[nope]"],
         "family 'nope' is not in suite",
     ),
     "an unknown task": (["tasks", "show", "nope"], "family 'nope' is not in suite 'basics'; it has: "),
@@ -247,7 +248,7 @@ def test_an_untrained_model_is_evaluated_and_reported(
     folder = tmp_path / "run"
     settings = [
         f"model={checkpoint}",
-        "families=[dialog_choice]",
+        "suite.families=[dialog_choice]",
         "agent.max_new_tokens=2",
         "agent.max_consecutive_errors=1",
     ]
@@ -301,7 +302,7 @@ def test_an_interrupted_run_ends_with_130_and_leaves_no_process(tmp_path: Path, 
         "--set",
         "loop.max_concurrent_episodes=2",
         "--set",
-        "families=[dialog_choice]",
+        "suite.families=[dialog_choice]",
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
@@ -313,15 +314,15 @@ def test_an_interrupted_run_ends_with_130_and_leaves_no_process(tmp_path: Path, 
         stderr=subprocess.PIPE,
         text=True,
     )
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + limit(90)
     frames = tmp_path / "run" / "frames"
     while not list(frames.glob("*/*.zst")) and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.2)
     family = psutil.Process(process.pid).children(recursive=True)
-    assert any(child.name() == "Xvfb" for child in family), process.communicate(timeout=5)
+    assert any(child.name() == "Xvfb" for child in family), process.communicate(timeout=limit(5))
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=limit(60))
     assert process.returncode == 130, err
     assert err.strip() == f"interrupted; to go on: deskhand train --folder {tmp_path / 'run'} --resume"
-    _, alive = psutil.wait_procs(family, timeout=10)
+    _, alive = psutil.wait_procs(family, timeout=limit(10))
     assert not alive, [child.cmdline() for child in alive]

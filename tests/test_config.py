@@ -45,10 +45,10 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path) -> None:
 
 
 def test_lists_are_said_alike_everywhere(tmp_path: Path) -> None:
-    path = written(tmp_path, "families: [a, b]\n")
-    assert load.load_config(path).families == ("a", "b")
-    assert load.load_config(path, ["families=[c]"]).families == ("c",)
-    assert load.load_config(path, [], {"DESKHAND_FAMILIES": "[d, e]"}).families == ("d", "e")
+    path = written(tmp_path, "suite: {families: [a, b]}\n")
+    assert load.load_config(path).suite.families == ("a", "b")
+    assert load.load_config(path, ["suite.families=[c]"]).suite.families == ("c",)
+    assert load.load_config(path, [], {"DESKHAND_SUITE__FAMILIES": "[d, e]"}).suite.families == ("d", "e")
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.name)

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from fake_osworld import FakeOsworld
 from fake_waa import FakeEvaluate, FakeWaa
+from patience import limit
 from server_client import OWNER_KEY, bridge
 from serving import on_a_port
 
@@ -71,7 +72,7 @@ async def test_a_server_that_hangs_is_not_waited_for_for_ever(tmp_path, monkeypa
     fake = FakeWaa(tmp_path)
     async with on_a_port(fake.app) as address:
         fake.running.clear()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(limit(10)):
             findings = await check_desktop(address)
         assert [(each.name, each.ok) for each in findings] == [("reach", False)]
         fake.running.set()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import uvicorn
+from patience import limit
 from test_cli import ROOT, called
 
 from deskhand.config.load import load_config
@@ -25,7 +26,14 @@ from deskhand.recorder.server import create_app
 from deskhand.rollout.run_writer import load_result
 from deskhand.store.run import Run
 
-SMALL = ["--set", "families=[dialog_choice]", "--set", "loop.max_concurrent_episodes=2", "--set", "desktop.prewarm=0"]
+SMALL = [
+    "--set",
+    "suite.families=[dialog_choice]",
+    "--set",
+    "loop.max_concurrent_episodes=2",
+    "--set",
+    "desktop.prewarm=0",
+]
 
 
 def test_oracle_and_idle_show_what_the_suite_allows(monkeypatch, capsys, tmp_path: Path) -> None:
@@ -69,7 +77,7 @@ def test_an_evaluation_goes_on_after_sigkill_with_the_same_command(monkeypatch, 
         stderr=subprocess.STDOUT,
         text=True,
     )
-    deadline, done = time.monotonic() + 120, 0
+    deadline, done = time.monotonic() + limit(120), 0
     while done < 2 and time.monotonic() < deadline:
         assert process.poll() is None, process.communicate()[0]
         time.sleep(0.05)
@@ -228,7 +236,7 @@ def test_the_command_that_began_an_evaluation_goes_on_with_it_and_another_file_i
 ) -> None:
     folder, config = tmp_path / "run", tmp_path / "few.yaml"
     config.write_text(
-        "families: [dialog_choice]\nevaluation: {episodes: 1}\nloop: {desktops: 1}\ndesktop: {spares: 0}\n"
+        "suite: {families: [dialog_choice]}\nevaluation: {num_episodes: 1}\nloop: {max_concurrent_episodes: 1}\ndesktop: {prewarm: 0}\n"
     )
     command = ["eval", str(folder), "--policy", "idle", "--config", str(config)]
     for _ in range(2):

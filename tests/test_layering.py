@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -18,13 +19,13 @@ MAY_USE: dict[str, tuple[str, ...]] = {
     "deadlines": (),
     "engines.base": ("errors",),
     "actions": ("actions",),
-    "tasks": ("tasks",),
+    "tasks": ("tasks", "desktop.base"),
     "algorithms": ("algorithms",),
     "recorder": ("recorder", "engines.base"),
-    "agents": ("agents", "actions", "desktop.base"),
-    "desktop": ("desktop", "actions"),
+    "agents": ("agents", "actions", "asking", "desktop.base", "sections"),
+    "desktop": ("desktop", "actions", "sections"),
     "bridge": ("bridge", "desktop", "actions"),
-    "training": ("training", "recorder.graph", "engines.base", "models", "algorithms"),
+    "training": ("training", "recorder.graph", "engines.base", "models", "algorithms", "sections"),
 }
 """What a room may import besides `LEAVES`. The longest name that fits a module counts.
 A room that is not named here may use all but `cli` and `view`."""
@@ -124,7 +125,7 @@ def test_the_rule_notices_what_it_forbids() -> None:
     assert own_imports("def f():\n    from deskhand.actions import ops\n", known) == {"actions.ops"}
     assert own_imports("import deskhand.desktop.base as b", known) == {"desktop.base"}
     for module, target in [
-        ("tasks.task", "desktop.base"),
+        ("tasks.task", "desktop.pool"),
         ("recorder.graph", "engines.hf"),
         ("actions.ops", "actions.keys"),
         ("agents.context", "desktop.pool"),
@@ -139,6 +140,21 @@ def test_the_rule_notices_what_it_forbids() -> None:
         ("cli", "view.report"),
     ]:
         assert not breaks_rule(module, target), f"{module} -> {target}"
+
+
+RECIPES = ("workshop", "evaluation", "demo", "warmup", "planning", "exporting")
+"""Modules whose job is a whole command; the others take the sections that they need."""
+
+
+def test_only_recipes_and_commands_are_handed_the_whole_config() -> None:
+    allowed = ("config", "sections", "rejudging", "cli", "cli_parts", *RECIPES)
+    takers = [
+        name
+        for name, path in modules().items()
+        if re.search(r"^ *from deskhand.* import (.*, )?Config\b", path.read_text(), re.M)
+    ]
+    assert [name for name in takers if name not in allowed] == []
+    assert "workshop" in takers
 
 
 def test_there_are_no_circles() -> None:

@@ -78,7 +78,7 @@ def test_a_warm_start_that_does_not_fit_is_refused_before_the_oracle_plays(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     folder, config = tmp_path / "run", ROOT / "configs" / "tiny_cpu.yaml"
-    settings = ("memory_gib=0.02", "families=[dialog_choice]", "sft.num_demonstrations=2", "sft.total_steps=1")
+    settings = ("memory_gib=0.02", "suite.families=[dialog_choice]", "sft.num_demonstrations=2", "sft.total_steps=1")
     options = [word for setting in settings for word in ("--set", setting)]
     code, _, err = called(monkeypatch, capsys, "sft", str(config), "--folder", str(folder), *options)
     assert (code, err.count("\n")) == (2, 1)
@@ -160,7 +160,8 @@ SENT = {
 def test_a_server_is_sent_adapters_alone_where_it_takes_them(kind: str) -> None:
     name, settings, expected = SENT[kind]
     config = load_config(ROOT / "configs" / f"{name}.yaml", [*SERVED, *settings])
-    assert plan.weight_sync_mode(config, values_of(config.model)) == expected
+    family = values_of(config.model)["model_type"]
+    assert plan.weight_sync_mode(config.engine, config.policy.lora, family) == expected
 
 
 def test_what_is_published_is_counted_and_a_copy_for_a_server_lies_beside_the_device(tmp_path: Path) -> None:

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from patience import limit
 from test_cli import ROOT, called
 
 KEY = "the-key-of-the-elsewhere-tests"
 SMALL = [
     "--set",
-    "families=[dialog_choice]",
+    "suite.families=[dialog_choice]",
     "--set",
     "loop.max_concurrent_episodes=2",
     "--set",
@@ -48,10 +49,10 @@ def bridge(screen: str) -> Iterator[str]:
         yield process.stdout.readline().split(" on ")[1].split(",")[0]
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(limit(20))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     with bridge("320x240") as address:
         yield address

@@ -21,13 +21,14 @@ import yaml
 from bundled_weights import needs_weights
 from fake_waa import FakeWaa
 from flaky_proxy import Door
+from patience import limit
 from test_cli import ROOT, called
 from test_elsewhere import KEY, bridge
 from test_suite import served, with_its_two_lines
 
+from deskhand.desktop.factory import LEASE_DB
 from deskhand.desktop.lease_store import LeaseStore
 from deskhand.desktop.remote.baselines import FILE as FIRST_LOOKS
-from deskhand.recipes.assemble import LEASE_DB
 from deskhand.rollout.episode_counts import EpisodeCounts
 from deskhand.rollout.run_writer import load_result
 from deskhand.store.run import TRAIN, EpisodeRow, Run
@@ -36,7 +37,7 @@ from deskhand.tasks.outcome import Scored
 pytestmark = needs_weights
 SMALL = (
     "loop.groups_per_step=1", "loop.group_size=4", "loop.max_staleness=0", "loop.health.vision_probe_every=0", "evaluation.num_episodes=0",
-    "desktop.op_timeout_s=20", "minutes=8",
+    "desktop.timeouts.op_s=20", "minutes=8",
 )  # fmt: skip
 
 
@@ -131,7 +132,7 @@ def test_windows_agent_arenas_machines_are_trained_on_though_they_fail_and_the_r
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         with (tmp_path / "said").open("w") as said:
             process = subprocess.Popen(command, env=environment, stdout=said, stderr=said, cwd=ROOT)
-        deadline = time.monotonic() + 300
+        deadline = time.monotonic() + limit(300)
         try:
             while not (folder / "metrics.jsonl").exists() or not (folder / "metrics.jsonl").read_text():
                 assert process.poll() is None, (tmp_path / "said").read_text()
@@ -190,7 +191,7 @@ class Linux:
     """A machine with OSWorld's server behind its door: the lease that it has of a bridge, a new one after each revert."""
 
     def __init__(self, bridge: str, outage_at: int) -> None:
-        self.http = httpx2.AsyncClient(base_url=bridge, headers={"authorization": f"Bearer {KEY}"}, timeout=120)
+        self.http = httpx2.AsyncClient(base_url=bridge, headers={"authorization": f"Bearer {KEY}"}, timeout=limit(120))
         self.lease = ""
         self.door = Door(self.http, lambda: f"/leases/{self.lease}/osworld", outage_at=outage_at, revert=self.revert)
 

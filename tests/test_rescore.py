@@ -89,7 +89,7 @@ def test_a_state_of_osworlds_is_judged_by_the_files_that_were_kept_and_by_nothin
     assert "unscored (infrastructure)" not in out
     assert "7 end states judged, 4 of another value than then" in out
     (tmp_path / "tasks" / "os" / "0.json").rename(tmp_path / "tasks" / "os" / "7.json")
-    suite._of_files.cache_clear()  # another process
+    suite._loaded.cache_clear()  # another process
     code, _, err = called(monkeypatch, capsys, "rejudge", str(states))
     assert code == 2
     assert f"suite.osworld: {tmp_path}/tasks has no task 'os/0' now; name the settings" in err

@@ -21,7 +21,7 @@ from deskhand.store.run import Run
 from deskhand.trainer.checkpoint import CheckpointManager
 
 SETTINGS = {
-    "families": "[dialog_choice]",
+    "suite.families": "[dialog_choice]",
     "loop.max_concurrent_episodes": "2",
     "desktop.prewarm": "0",
     "sft.num_demonstrations": "4",

@@ -23,11 +23,18 @@ from test_cli import ROOT, called
 from deskhand.config.load import load_config
 from deskhand.errors import ConfigError
 from deskhand.recipes.assemble import train_task_factory
-from deskhand.recipes.suite import load_suite
+from deskhand.recipes.suite import Suite, load_suite
 from deskhand.store.run import TRAIN, Run
 from deskhand.tasks.suites import miniwob
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
+
+
+def suite_of(overrides: list[str]) -> Suite:
+    config = load_config(None, overrides)
+    return load_suite(config.suite, config.desktop.backend)
+
+
 NATIVE = """\
 deskhand: 1
 id: {id}
@@ -97,7 +104,7 @@ def corpus(folder: Path, make: Any) -> Path:
 
 
 def test_our_own_files_are_a_suite_with_what_is_left_out_and_why(native: Path, monkeypatch, capsys) -> None:
-    found = load_suite(load_config(None, [f"suite.native={native}"]))
+    found = suite_of([f"suite.native={native}"])
     assert (found.train_tasks, found.eval_tasks) == (("one", "open", "two"), ("one", "open", "two"))
     assert [task.id for task in found.held_out_tasks(240)] == ["native/one", "native/open", "native/two"], "each once"
     (why,) = found.skipped
@@ -112,9 +119,9 @@ def test_what_is_held_out_is_never_trained_on(tmp_path: Path) -> None:
     for number in range(20):
         task_files.written(tmp_path, osworld_task(number, "x"), f"os/{number}.json")
     config = load_config(None, [f"suite.osworld={tmp_path}", "suite.eval_fraction=0.25"])
-    found = load_suite(config)
+    found = load_suite(config.suite, config.desktop.backend)
     assert (len(found.train_tasks), len(found.eval_tasks)) == (15, 5)
-    trained = [train_task_factory(config)(number) for number in range(45)]
+    trained = [train_task_factory(found, config.seed)(number) for number in range(45)]
     held_out = found.held_out_tasks(240)
     assert len({task.id for task in trained}) == 45, "what the policy draws follows from a task's id"
     assert {task.family for task in trained} == set(found.train_tasks)
@@ -123,15 +130,15 @@ def test_what_is_held_out_is_never_trained_on(tmp_path: Path) -> None:
     assert {task.split for task in held_out} == {"held_out"}
     task_files.written(tmp_path / "more", osworld_task(99, "x"), "os/99.json")
     (tmp_path / "more" / "os" / "99.json").rename(tmp_path / "os" / "99.json")
-    again = load_suite(load_config(None, [f"suite.osworld={tmp_path}/", "suite.eval_fraction=0.24"]))
+    again = suite_of([f"suite.osworld={tmp_path}/", "suite.eval_fraction=0.24"])
     assert len(set(found.eval_tasks) & set(again.eval_tasks)) >= 4, "a new file moves others at the edge alone"
 
 
 def test_tasks_that_cannot_be_done_can_be_left_out(tmp_path: Path) -> None:
     folder = corpus(tmp_path, osworld_task)
     task_files.written(folder, osworld_task(3, "x") | {"evaluator": {"func": "infeasible"}}, "os/3.json")
-    assert load_suite(load_config(None, [f"suite.osworld={folder}"])).train_tasks == ("os/1", "os/2", "os/3")
-    found = load_suite(load_config(None, [f"suite.osworld={folder}", "suite.include_infeasible=false"]))
+    assert suite_of([f"suite.osworld={folder}"]).train_tasks == ("os/1", "os/2", "os/3")
+    found = suite_of([f"suite.osworld={folder}", "suite.include_infeasible=false"])
     assert (found.train_tasks, len(found.skipped)) == (("os/1", "os/2"), 1)
 
 
@@ -139,21 +146,18 @@ def test_tasks_can_be_left_out_by_name_or_folder(tmp_path: Path) -> None:
     folder = corpus(tmp_path / "tasks", osworld_task)
     task_files.written(folder, osworld_task(3, "x"), "chrome/3.json")
     for without, left in (("[os/1]", ("chrome/3", "os/2")), ("[os]", ("chrome/3",)), ("[chrome, os/2]", ("os/1",))):
-        assert (
-            load_suite(load_config(None, [f"suite.osworld={folder}", f"suite.exclude={without}"])).train_tasks == left
-        )
-    assert load_suite(
-        load_config(None, ["families=[terminal_run, file_move]", "suite.exclude=[file_move]"])
-    ).train_tasks == ("terminal_run",)
+        assert suite_of([f"suite.osworld={folder}", f"suite.exclude={without}"]).train_tasks == left
+    said = ["suite.families=[terminal_run, file_move]", "suite.exclude=[file_move]"]
+    assert suite_of(said).train_tasks == ("terminal_run",)
     (tmp_path / "mine.py").write_text(FAMILIES)
     for settings, said in (
         ([f"suite.osworld={folder}", "suite.exclude=[os/11]"], "has no task 'os/11'; did you mean 'os/1'"),
         ([f"suite.osworld={folder}", "suite.exclude=[os, chrome]"], "leaves no task"),
         ([f"suite.python={tmp_path}/mine.py", "suite.exclude=[yours]"], "has no task 'yours'"),
-        (["families=[terminal_run]", "suite.exclude=[terminal_run]"], "leaves no task"),
+        (["suite.families=[terminal_run]", "suite.exclude=[terminal_run]"], "leaves no task"),
     ):
         with pytest.raises(ConfigError, match=said):
-            load_suite(load_config(None, settings))
+            suite_of(settings)
 
 
 OPENADAPT = """
@@ -166,24 +170,22 @@ evaluate: [{{check: {check}}}]
 def test_openadapts_files_are_a_suite_on_machines_and_what_nobody_can_judge_there_is_left_out(tmp_path: Path) -> None:
     for name, check in (("file", "file, path: a.txt"), ("seen", "screenshot, description: a red circle")):
         (tmp_path / f"{name}.yaml").write_text(OPENADAPT.format(id=name, check=check))
-    found = load_suite(
-        load_config(None, [f"suite.openadapt={tmp_path}", "suite.screen_size=[1280, 720]", "desktop.backend=waa"])
-    )
+    found = suite_of([f"suite.openadapt={tmp_path}", "suite.screen_size=[1280, 720]", "desktop.backend=waa"])
     (task,) = found.held_out_tasks(1)
     assert (task.id, task.width, task.height) == ("openadapt/file", 1280, 720)
     (why,) = found.skipped
     assert why.startswith(f"{tmp_path}/seen.yaml: a check by screenshot cannot be judged here")
     with pytest.raises(ConfigError, match=r"set desktop.backend to osworld or waa, which is embedded"):
-        load_suite(load_config(None, [f"suite.openadapt={tmp_path}"]))
+        suite_of([f"suite.openadapt={tmp_path}"])
 
 
 REFUSED = {
     "a folder that is not there": (["suite.native=/no/such"], "suite.native: /no/such is no folder"),
     "a task that is not there": (
-        ["suite.native={native}", "families=[onee]"],
+        ["suite.native={native}", "suite.families=[onee]"],
         "has no task 'onee'; did you mean 'one'?",
     ),
-    "a named task that cannot run": (["suite.native={native}", "families=[far]"], "far.yaml: it needs no-such"),
+    "a named task that cannot run": (["suite.native={native}", "suite.families=[far]"], "far.yaml: it needs no-such"),
     "no task that can run": (
         ["suite.osworld={web}"],
         "of 1 files in {web} can be played on embedded desktops: {web}/os/w.json: it",
@@ -207,7 +209,7 @@ def test_what_cannot_be_a_suite_is_refused_with_file_and_reason(name: str, nativ
     for mark, place in places.items():
         settings, expected = [setting.replace(mark, place) for setting in settings], expected.replace(mark, place)
     with pytest.raises(ConfigError) as raised:
-        load_suite(load_config(None, settings))
+        suite_of(settings)
     assert expected in str(raised.value)
     assert "\n" not in str(raised.value)
 
@@ -229,7 +231,7 @@ def test_the_oracle_plays_what_has_one_and_says_what_has_none(
     assert code == 2
     assert "the oracle cannot play open: has no oracle; write one under the key oracle" in err
     code, out, err = called(
-        monkeypatch, capsys, "eval", str(tmp_path / "again"), *small, "--set", "families=[one, two]"
+        monkeypatch, capsys, "eval", str(tmp_path / "again"), *small, "--set", "suite.families=[one, two]"
     )
     assert code == 0, err
     assert "2/2" in out
@@ -252,7 +254,7 @@ def test_a_model_is_trained_on_files(native: Path, monkeypatch, capsys, tmp_path
     )
     assert code == 0, err
     assert "suite: 2 tasks trained on, 1 held out; 1 left out" in out
-    trained = load_suite(load_config(None, settings)).train_tasks
+    trained = suite_of(settings).train_tasks
     with Run.open(folder, read_only=True) as run:
         rows = run.episodes(TRAIN)
         assert run.checkpoint() is not None
@@ -308,7 +310,7 @@ def test_the_two_lines_of_every_shipped_config_name_a_benchmarks_tasks_on_its_ma
             settings = (
                 load_config(file, stage=stage) if stage is None or "smoke:" in config.read_text() else load_config(file)
             )
-            found = load_suite(settings)
+            found = load_suite(settings.suite, settings.desktop.backend)
             assert settings.desktop.backend == kind
             assert (found.train_tasks, found.skipped) == (("os/1", "os/2"), ())
 
@@ -353,18 +355,19 @@ FAMILIES = [Family("mine", ("xterm",), "easy", mine)]
 def test_families_of_a_python_file_are_a_suite_whose_variants_differ(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(FAMILIES)
     config = load_config(None, [f"suite.python={tmp_path}/mine.py", "evaluation.num_episodes=3"])
-    assert [train_task_factory(config)(number).id for number in (0, 5)] == ["mine/0", "mine/5"]
-    assert len({task.id for task in load_suite(config).held_out_tasks(3)}) == 3
+    found = load_suite(config.suite, config.desktop.backend)
+    assert [train_task_factory(found, config.seed)(number).id for number in (0, 5)] == ["mine/0", "mine/5"]
+    assert len({task.id for task in found.held_out_tasks(3)}) == 3
     for text, said in (("1/0", "raised ZeroDivisionError"), ("FAMILIES = [1]", "has no FAMILIES")):
         (tmp_path / "other.py").write_text(text)
         with pytest.raises(ConfigError, match=said):
-            load_suite(load_config(None, [f"suite.python={tmp_path}/other.py", f"families=[{said.split()[0]}]"]))
+            suite_of([f"suite.python={tmp_path}/other.py", f"suite.families=[{said.split()[0]}]"])
 
 
 @pytest.mark.skipif(miniwob.missing() is not None, reason="MiniWoB++ is not installed")
 def test_miniwob_is_a_suite_by_its_name() -> None:
-    found = load_suite(load_config(None, ["suite=miniwob"]))
+    found = suite_of(["suite=miniwob"])
     assert len(found.train_tasks) == 130
     assert found.make("miniwob/click-button", 3).family == "miniwob/click-button"
-    few = load_suite(load_config(None, ["suite=miniwob", "families=[click-button, miniwob/focus-text]"]))
+    few = suite_of(["suite=miniwob", "suite.families=[click-button, miniwob/focus-text]"])
     assert few.train_tasks == ("miniwob/click-button", "miniwob/focus-text")

@@ -20,10 +20,10 @@ import httpx2
 
 from deskhand.actions.ops import Move, Point, screen_px
 from deskhand.agents.desktop_agent import Transcript
+from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.pool import DesktopPool
 from deskhand.desktop.remote.quota import QuotaManager
-from deskhand.desktop.remote.retrying_client import RemoteTimeouts
 from deskhand.desktop.remote.server_desktop import ServerPool
 from deskhand.rollout.episode import errored_result, run_episode
 from deskhand.rollout.episode_counts import EpisodeCounts

@@ -63,7 +63,7 @@ async def row_1(size: float, folder: Path) -> Row:
             row.recovery_s.append(max(0.0, late_s) + wait_s)
             if number in (0, 2):
                 row.demand(late_s <= 0.1 * wait_s + 0.1, f"it went on {late_s:.2f} s after the quota did ({headers})")
-            gate = pool.link.gate.desktops
+            gate = pool.gate.desktops
             row.demand(gate.tries <= len(booked.results) + 8, f"{gate.tries} probes for {len(booked.results)} episodes")
             row.demand(lot.num_waiting == 0, "some are parked for ever")
     row.demand(row.unscored == 0, f"{row.unscored} episodes were lost to a quota")
@@ -252,14 +252,15 @@ async def row_14(size: float, folder: Path) -> Row:
     async with bridged(3, Faults()) as (pool, made, network, _):
         leases = [await pool.lease() for _ in range(3)]
         told = {lease.epoch: lease.desktop for lease in leases}
-        secrets = [desktop._headers["authorization"].removeprefix("Bearer ") for desktop in told.values()]
+        secrets = [desktop.sandbox.key for desktop in told.values()]
         ended = leases.pop()
-        ended_name = ended.desktop._root
+        ended_name = pool.bridge.path_of(ended.desktop.sandbox)
         await pool.release(ended)
         await asyncio.sleep(0)
         chance = random.Random(3)
         keys = [*secrets, "", "x" * 43, KEY[:-1], secrets[0][:-1], secrets[0] + "x", "Basic", "\x7f"]
-        roots = [lease.desktop._root for lease in leases] + [ended_name, "/leases/ffffffffffffffff", "/leases/.."]
+        roots = [pool.bridge.path_of(lease.desktop.sandbox) for lease in leases]
+        roots += [ended_name, "/leases/ffffffffffffffff", "/leases/.."]
         async with httpx2.AsyncClient(transport=network, base_url="http://bridge.test") as http:
             for number in range(scaled(size, 400, 20_000)):
                 at, key, epoch = (

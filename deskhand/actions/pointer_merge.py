@@ -15,6 +15,14 @@ from deskhand.actions.ops import Click, Drag, MouseDown, MouseUp, Move, Op, Poin
 
 AT_POINTER: tuple[type[Any], ...] = (Click, MouseDown, MouseUp, Scroll)
 
+DIRECTIONS = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}
+"""The wheel's directions, as signs of `Scroll.dx` and `Scroll.dy`."""
+
+
+def direction_of(dx: int, dy: int) -> str:
+    """The direction in which the wheel turns, which it does along one axis."""
+    return ("right" if dx > 0 else "left") if dx else ("up" if dy < 0 else "down")
+
 
 @dataclass(frozen=True, slots=True)
 class DragTo:

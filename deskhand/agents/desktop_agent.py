@@ -12,29 +12,28 @@ import hashlib
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import openai
 
-from deskhand.actions.formats import deskhand_json
+from deskhand.actions import formats
 from deskhand.actions.formats.base import ActionFormat, ScreenView
 from deskhand.actions.ops import TERMINAL_OPS, Answer, Done, Op, Zoom
-from deskhand.agents.history import (
-    ChunkedHistory,
-    DroppedTurns,
-    HistoryPolicy,
-    drop_older_half,
-    summarize_dropped,
-)
-from deskhand.agents.prompts import PromptStyle, Turn, build_messages, png_data_uri
+from deskhand.agents.from_config import window_of
+from deskhand.agents.history import drop_older_half, summarize_dropped
+from deskhand.agents.prompts import Turn, build_messages, png_data_uri
 from deskhand.agents.seeding import call_seed
 from deskhand.agents.text_observation import describe_screen
 from deskhand.agents.zoom import crop_and_enlarge
+from deskhand.config.schema import AgentConfig
 from deskhand.desktop.base import Desktop, Frame
 from deskhand.errors import AgentError, InfrastructureError, ParseError
 
+MAX_STEPS = 10
+MAX_DROPPED_TURNS = 30
+"""Of the turns that the window dropped the model is told the latest."""
 StopReason = Literal["done", "fail", "answer", "max_steps", "too_many_errors", "overflow", "truncated"]
 ReplyError = Literal["", "format", "action", "truncated"]
 """What was wrong with a reply: not understood, not possible on this screen, or cut at the limit of tokens."""
@@ -88,42 +87,32 @@ AfterStep = Callable[[Step, Frame], Awaitable[None]]
 OnFrame = Callable[[Frame], Awaitable[None]]
 
 
-@dataclass(frozen=True)
-class AgentConfig:
-    """How the agent asks. `max_errors` counts mistakes in a row."""
-
-    prompt_style: PromptStyle = "compact"
-    action_format: ActionFormat = deskhand_json.DIALECT
-    model_image_size: Callable[[int, int], tuple[int, int]] | None = None
-    """The size that the model's own preprocessing makes of an image of (width, height); None: what its family publishes."""
-    error_feedback: bool = True
-    """Whether the model is told why a reply was not performed."""
-    history: HistoryPolicy = field(default_factory=ChunkedHistory)
-    dropped: DroppedTurns = "replies"
-    """What the model is told of turns that the window dropped; in the compact style replies alone are not told."""
-    max_dropped_turns: int = 30
-    """So many of them, the latest."""
-    on_overflow: Literal["end", "drop"] = "end"
-    """When the conversation no longer fits the model, the episode ends, or the older half of the turns shown is dropped."""
-    max_steps: int = 10
-    max_consecutive_errors: int = 3
-    max_new_tokens: int = 64
-    temperature: float = 1.0
-    top_p: float = 1.0
-    reply_timeout_s: float = 600.0
-    """A model that has not answered by then is an outage."""
-    model: str = "deskhand"
-    observation: Literal["pixels", "words"] = "pixels"
-    """What the model is shown of the screen: its picture, or what the desktop says of it (`agents.words`), without any picture."""
-    noise_images: bool = False
-    """Show noise in place of every screenshot: a control of what can be learnt without seeing. The desktop is untouched."""
-
-
 class DesktopAgent:
-    """Plain asynchronous loop over `Desktop` and an OpenAI-compatible client."""
+    """Plain asynchronous loop over `Desktop` and an OpenAI-compatible client.
 
-    def __init__(self, config: AgentConfig | None = None) -> None:
+    `action_format` replaces the one that the config names; `model_image_size` is the size that the model's own preprocessing
+    makes of an image of (width, height) (None: what its family publishes); `model` is what the endpoint calls the model. A model
+    that has not answered within `reply_timeout_s` is an outage.
+    """
+
+    def __init__(
+        self,
+        config: AgentConfig | None = None,
+        *,
+        action_format: ActionFormat | None = None,
+        model_image_size: Callable[[int, int], tuple[int, int]] | None = None,
+        model: str = "deskhand",
+        reply_timeout_s: float = 600.0,
+    ) -> None:
         self.config = config or AgentConfig()
+        self.action_format = action_format or formats.get(self.config.action_format)
+        self._history = window_of(self.config)
+        self._model_image_size, self._model, self._reply_timeout_s = model_image_size, model, reply_timeout_s
+
+    def view_of(self, width: int, height: int) -> ScreenView:
+        """How the model sees a screen of this size."""
+        seen = self._model_image_size(width, height) if self._model_image_size else None
+        return replace(ScreenView.of_screen(width, height), seen=seen)
 
     async def solve(
         self,
@@ -132,14 +121,14 @@ class DesktopAgent:
         client: openai.AsyncOpenAI,
         *,
         frame: Frame | None = None,
-        max_steps: int | None = None,
+        max_steps: int = MAX_STEPS,
         after_step: AfterStep | None = None,
         keep_frame: OnFrame | None = None,
         seed: int | None = None,
     ) -> Transcript:
         """Work until the model ends the task or the budget does.
 
-        `frame` is the screen to start from (None: it is observed); `max_steps` overrides the config's; `after_step` is awaited
+        `frame` is the screen to start from (None: it is observed); `after_step` is awaited
         after each performed step with the screen that followed; `keep_frame` gets every screen that the model is shown;
         with `seed` each reply is sampled with a seed of its own that follows from it.
         Raises `InfrastructureError` when the desktop or the model's endpoint fails.
@@ -151,13 +140,10 @@ class DesktopAgent:
         stopped: StopReason = "max_steps"
         answer: str | None = None
         first = 0
-        for index in range(max_steps or config.max_steps):
+        for index in range(max_steps):
             before = time.monotonic()
-            view = replace(
-                ScreenView.of_screen(*frame.size),
-                seen=config.model_image_size(*frame.size) if config.model_image_size else None,
-            )
-            first = max(first, config.history.start_index(len(turns)))
+            view = self.view_of(*frame.size)
+            first = max(first, self._history.start_index(len(turns)))
             drawn = None if seed is None else call_seed(seed, index)
             reply = await self._ask(client, instruction, turns, view, first, drawn)
             while (
@@ -225,13 +211,13 @@ class DesktopAgent:
             config.prompt_style,
             instruction,
             turns[first:],
-            prompt=config.action_format.prompt(view) if config.prompt_style == "full" else "",
+            prompt=self.action_format.prompt(view) if config.prompt_style == "full" else "",
             earlier=self._summary(turns, first),
         )
         try:
-            async with asyncio.timeout(config.reply_timeout_s):
+            async with asyncio.timeout(self._reply_timeout_s):
                 response = await client.chat.completions.create(
-                    model=config.model,
+                    model=self._model,
                     messages=messages,
                     max_tokens=config.max_new_tokens,
                     temperature=config.temperature,
@@ -240,7 +226,7 @@ class DesktopAgent:
                 )
         except TimeoutError:
             raise InfrastructureError(
-                f"the model's endpoint {client.base_url} did not answer within {config.reply_timeout_s:g} s"
+                f"the model's endpoint {client.base_url} did not answer within {self._reply_timeout_s:g} s"
             ) from None
         except openai.BadRequestError as error:
             if error.code == "context_length_exceeded":
@@ -258,10 +244,10 @@ class DesktopAgent:
     def _summary(self, turns: list[Turn], first: int) -> list[str]:
         """What the model is told of the turns before `first`."""
         config = self.config
-        if config.dropped == "replies" and config.prompt_style == "compact":
+        if config.dropped_turns == "replies" and config.prompt_style == "compact":
             return []
         replies, errors = [turn.reply or "" for turn in turns[:first]], [turn.error for turn in turns[1 : first + 1]]
-        return summarize_dropped(config.dropped, replies, errors, config.max_dropped_turns)
+        return summarize_dropped(config.dropped_turns, replies, errors, MAX_DROPPED_TURNS)
 
     async def _act(
         self, desktop: Desktop, view: ScreenView, text: str, truncated: bool, action_id: str
@@ -270,7 +256,7 @@ class DesktopAgent:
         if truncated:
             return (), f"the reply was cut at {self.config.max_new_tokens} tokens", "truncated", None
         try:
-            ops = tuple(self.config.action_format.parse(text, view))
+            ops = tuple(self.action_format.parse(text, view))
         except ParseError as error:
             return (), error.reason, "format", None
         doing: list[Op] = [op for op in ops if not isinstance(op, TERMINAL_OPS)]

@@ -91,7 +91,7 @@ def demo(
     """
     from deskhand.config.load import load_config
     from deskhand.recipes import train as story
-    from deskhand.recipes.assemble import train_families
+    from deskhand.recipes.suite import load_suite
 
     if resume and fresh:
         raise ConfigError("--resume and --fresh exclude each other; give one")
@@ -109,7 +109,7 @@ def demo(
         raise ConfigError(f"{folder} holds no run to resume; leave --resume out")
     if there == "none" or fresh:
         config = load_config(_shipped_config(DEMO_CONFIG), overrides or (), os.environ)
-        train_families(config)
+        load_suite(config.suite, config.desktop.backend)
         moved = story.archive_run(folder)
         if moved is not None:
             print(f"the run that was in {folder} is now in {moved}")

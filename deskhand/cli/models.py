@@ -56,8 +56,12 @@ def evaluate(
     from deskhand.config.load import load_config
     from deskhand.recipes import evaluate
     from deskhand.recipes import train as story
+    from deskhand.recipes.assemble import open_run_pool
     from deskhand.recipes.concurrency import eval_concurrency
+    from deskhand.recipes.suite import load_suite
     from deskhand.reporting.terminal import TerminalDisplay, evaluation_table
+    from deskhand.rollout.eval_loop import EvalReport
+    from deskhand.rollout.scripted_policies import NOOP
 
     if repeats is not None and repeats < 1:
         raise ConfigError(f"--repeats {repeats}: play each task at least once")
@@ -74,19 +78,20 @@ def evaluate(
             settings, folder, f"deskhand eval {folder}", {"evaluation": asked}, needs_model=policy is None
         )
 
-    async def main() -> evaluate.EvalReport:
+    async def main() -> EvalReport:
         which = evaluate.resolve_policy(settings, run, asked["policy"], step, asked["served_name"] or "")
-        async with story.open_pool(settings, eval_concurrency(settings), folder, display.quota_wait) as pool:
+        size = eval_concurrency(settings.evaluation, settings.loop, settings.desktop)
+        async with open_run_pool(settings, run, size, display) as pool:
             return await evaluate.evaluate_policy(settings, run, pool, which, asked["repeats"] or 1, display)
 
     with run_context(run, current_command()), TerminalDisplay() as display:
         found = asyncio.run(main())
-        unearned = evaluate.tasks_solved_by_noop(settings, run, found.name) if asked["policy"] == evaluate.NOOP else ""
+        tasks = load_suite(settings.suite, settings.desktop.backend).held_out_tasks(settings.evaluation.num_episodes)
+        unearned = evaluate.tasks_solved_by_noop(run, found.name, tasks) if asked["policy"] == NOOP else ""
     print_table(evaluation_table(found))
     if found.last_error:
         print(f"the last that has no score: {found.last_error}")
-    if unearned:
-        print(unearned)
+    print(unearned, end="\n" if unearned else "")
 
 
 def sft(
@@ -230,7 +235,8 @@ def suite(config: Path | None = None, /, *, stage: Stage = None, overrides: Over
     from deskhand.config.load import load_config
     from deskhand.recipes.suite import load_suite
 
-    found = load_suite(load_config(config, overrides or (), os.environ, stage=stage))
+    settings = load_config(config, overrides or (), os.environ, stage=stage)
+    found = load_suite(settings.suite, settings.desktop.backend)
     for name in dict.fromkeys([*found.train_tasks, *found.eval_tasks]):
         task = found.make(name, 0)
         use = "held out" if name not in found.train_tasks else "trained" if name not in found.eval_tasks else "both"

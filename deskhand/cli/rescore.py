@@ -79,7 +79,7 @@ class _Tasks:
         settings = self._settings(_run_of(state.path))
         if settings.suite.files is None:
             return family_registry.make_task
-        suite = load_suite(settings)
+        suite = load_suite(settings.suite, settings.desktop.backend)
         known = {*suite.train_tasks, *suite.eval_tasks}
         source, folder = settings.suite.files
 

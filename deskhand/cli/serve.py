@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-import signal
-import sys
 from pathlib import Path
 from typing import Literal
 
@@ -66,8 +64,6 @@ def serve(
     revert
         Command that brings a machine back, in one text, without a shell; {address}, {host} and {port} stand for the machine's.
     """
-    import asyncio
-
     from deskhand.desktop.base import DesktopSpec
     from deskhand.desktop.factory import build_machine_pool
     from deskhand.desktop.lease_store import LeaseStore
@@ -76,7 +72,7 @@ def serve(
     from deskhand.desktop.pool import DesktopPool
     from deskhand.errors import ConfigError
     from deskhand.server.api_keys import check_binding, load_admin_key
-    from deskhand.server.process import ServerConfig, serve_pool
+    from deskhand.server.process import ServerConfig, serve_pool, until_told
 
     width, times, height = screen.partition("x")
     if not (times and width.isdecimal() and height.isdecimal()):
@@ -104,10 +100,6 @@ def serve(
         return DesktopPool(desktops, template, spares=spares, make=make, book=LeaseStore(book))
 
     async def main() -> None:
-        # Not by an exception wherever the program happens to be: within a request the server would take it for the request's own.
-        running_task = asyncio.current_task()
-        assert running_task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running_task.cancel)
         async with pool_of() as pool, serve_pool(pool, settings) as running:
             scheme = "https" if tls_certificate else "http"
             guarded = "its key is needed" if key else "open to this machine; set DESKHAND_SERVER_API_KEY to guard it"
@@ -115,8 +107,4 @@ def serve(
             print(f"bridge on {scheme}://{host}:{running.port}, {pool.size} {kind}; {guarded}", flush=True)
             await running.ended
 
-    try:
-        asyncio.run(main())
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        print("interrupted; the desktops are closed", file=sys.stderr)
-        raise KeyboardInterrupt from None
+    until_told(main, "the desktops are closed")

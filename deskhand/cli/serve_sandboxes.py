@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import sys
 from pathlib import Path
 
 
@@ -33,12 +31,10 @@ def gateway(
     tls_key
         A file with the certificate's private key.
     """
-    import asyncio
-
     from deskhand.desktop.remote.retrying_client import check_base_url
     from deskhand.errors import ConfigError
     from deskhand.server.api_keys import VARIABLE, load_admin_key, read_private
-    from deskhand.server.process import serve_app
+    from deskhand.server.process import serve_app, until_told
     from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer
 
     if not bridges:
@@ -55,9 +51,6 @@ def gateway(
     )
 
     async def main() -> None:
-        running_task = asyncio.current_task()
-        assert running_task is not None
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running_task.cancel)
         async with serve_app(server.app(), host, port, certificate=tls_certificate, certificate_key=tls_key) as (
             taken,
             ended,
@@ -69,11 +62,7 @@ def gateway(
             finally:
                 await server.close()
 
-    try:
-        asyncio.run(main())
-    except (KeyboardInterrupt, asyncio.CancelledError):
-        print("interrupted; its sandboxes are ended", file=sys.stderr)
-        raise KeyboardInterrupt from None
+    until_told(main, "its sandboxes are ended")
 
 
 def tokens_of(text: str, file: str) -> dict[str, int | None]:

@@ -16,19 +16,10 @@ from typing import Any, get_args
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from deskhand.config.schema import AgentSection, Config, DesktopSection, EngineSection, SuiteSection
+from deskhand.config.schema import Config
 from deskhand.errors import ConfigError
 
-__all__ = [
-    "AgentSection",
-    "Config",
-    "DesktopSection",
-    "EngineSection",
-    "SuiteSection",
-    "config_of_run",
-    "known_keys",
-    "load_config",
-]
+__all__ = ["Config", "config_of_run", "known_keys", "load_config", "read_config_file"]
 ENVIRONMENT_PREFIX = "DESKHAND_"
 STAGES, FULL = "stages", "full"
 
@@ -143,8 +134,8 @@ class _OnceLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def _from_file(path: Path, stage: str | None) -> Iterator[Setting]:
-    """The file's settings, then those of the stage. Those of the other stages are checked too."""
+def read_config_file(path: Path, stage: str | None) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
+    """A file's settings without its stages, and its stages. Raises `ConfigError` when `stage` is none of them."""
     content = _content_of(path)
     stages = content.pop(STAGES, None) or {}
     if not isinstance(stages, dict) or any(not isinstance(settings, dict) for settings in stages.values()):
@@ -153,6 +144,12 @@ def _from_file(path: Path, stage: str | None) -> Iterator[Setting]:
         )
     if stage not in (None, FULL, *stages):
         raise ConfigError(f"{path}: it has no stage '{stage}'; it has: {', '.join([*map(str, stages), FULL])}")
+    return content, stages
+
+
+def _from_file(path: Path, stage: str | None) -> Iterator[Setting]:
+    """The file's settings, then those of the stage. Those of the other stages are checked too."""
+    content, stages = read_config_file(path, stage)
     for key, value in content.items():
         yield (str(key),), value, str(path)
     for name, settings in stages.items():

@@ -40,21 +40,26 @@ class HealthConfig(BaseModel):
     """Earlier steps that must be there before a sign is compared with them."""
 
 
-class LoopConfig(BaseModel):
-    """How much is rolled out and trained."""
+class GroupConfig(BaseModel):
+    """Episodes of one task that are compared."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    group_size: int = Field(default=8, ge=2)
+    """Episodes of one task."""
+    max_group_retries: int | None = Field(default=None, ge=0)
+    """New episodes in place of unscored ones, per group; None is `group_size`."""
+
+
+class LoopConfig(GroupConfig):
+    """How much is rolled out and trained."""
 
     total_steps: int = Field(default=20, ge=1)
     """Versions of the weights to reach."""
     groups_per_step: int = Field(default=4, ge=1)
-    group_size: int = Field(default=8, ge=2)
-    """Episodes of one task."""
     max_staleness: int = Field(default=1, ge=0)
     max_concurrent_episodes: int = Field(default=4, ge=1)
     """Episodes at a time."""
-    max_group_retries: int | None = Field(default=None, ge=0)
-    """New episodes in place of unscored ones, per group; None is `group_size`."""
     save_every: int = Field(default=1, ge=1)
     """Steps between checkpoints. What is trained between two is trained again after a kill, from the older one."""
     eval_every: int = Field(default=0, ge=0)

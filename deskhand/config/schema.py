@@ -22,8 +22,28 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class DesktopSection(_Section):
-    """Where desktops are. All but the first keys, up to `episode_s`, are of embedded ones."""
+class RemoteTimeouts(_Section):
+    """Seconds that requests to desktops elsewhere may take; time in which they wait for a quota counts in none."""
+
+    connect_s: float = Field(default=5.0, gt=0)
+    """Longest wait for a connection."""
+    read_s: float = Field(default=20.0, gt=0)
+    """Longest wait for an answer, besides what the operation itself may take."""
+    op_s: float = Field(default=120.0, gt=10)
+    """The most that one operation may take."""
+    step_s: float = Field(default=300.0, gt=0)
+    """The most that a step may take, with everything that is sent again."""
+    episode_s: float = Field(default=3600.0, gt=0)
+    """The most that an episode may take."""
+    attempts: int = Field(default=6, ge=1)
+    """How often a request is sent, at most."""
+    pause_s: float = Field(default=0.2, gt=0)
+    """Before the second attempt, and twice as long before each further one."""
+    longest_pause_s: float = Field(default=10.0, gt=0)
+
+
+class DesktopConfig(_Section):
+    """Where desktops are. The keys from `isolation` on are of embedded ones."""
 
     backend: Literal["embedded", "bridge", "gateway", "osworld", "waa"] = "embedded"
     """"embedded" are on this machine; a "bridge" (`deskhand serve`) or a sandbox "gateway" has them elsewhere; "osworld" and "waa"
@@ -39,16 +59,7 @@ class DesktopSection(_Section):
     reset_command: tuple[str, ...] = ()
     """Command of this machine, word by word, that brings an "osworld" or "waa" machine back to its start state before each episode;
     `{address}`, `{host}` and `{port}` stand for the machine's. An address that it prints is where the machine is from then on."""
-    connect_timeout_s: float = Field(default=5.0, gt=0)
-    """Longest wait for a connection."""
-    read_timeout_s: float = Field(default=20.0, gt=0)
-    """Longest wait for an answer, besides what the operation itself may take."""
-    op_timeout_s: float = Field(default=120.0, gt=10)
-    """The most that one operation may take."""
-    step_timeout_s: float = Field(default=300.0, gt=0)
-    """The most that a step may take, with everything that is sent again."""
-    episode_timeout_s: float = Field(default=3600.0, gt=0)
-    """The most that an episode may take. Time that is parked counts in none of these."""
+    timeouts: RemoteTimeouts = RemoteTimeouts()
     isolation: Literal["best", "namespaces", "plain"] = "best"
     """"best" takes namespaces where the machine allows them."""
     settle_ms: float = Field(default=60.0, gt=0)
@@ -67,7 +78,7 @@ class DesktopSection(_Section):
     """What a desktop with its applications usually uses: more desktops than have room for that are refused."""
 
     @model_validator(mode="after")
-    def _comes_back_in_one_way(self) -> DesktopSection:
+    def _comes_back_in_one_way(self) -> DesktopConfig:
         if self.reset_command and self.backend not in MACHINE_BACKENDS:
             raise ValueError(
                 f"revert is for machines of kind osworld or waa; desktops of kind {self.backend} are new for each episode"
@@ -77,7 +88,7 @@ class DesktopSection(_Section):
         return self
 
 
-class AgentSection(_Section):
+class AgentConfig(_Section):
     """How the agent asks the model."""
 
     action_format: str = "deskhand_json"
@@ -106,6 +117,11 @@ class AgentSection(_Section):
     noise_images: bool = False
     """Show the model noise in place of every screenshot: a control of what can be learnt without seeing."""
 
+    @property
+    def max_images(self) -> int:
+        """Screens that one prompt can show."""
+        return {"grow_drop": self.history_max_turns, "sliding": self.sliding_turns, "full": 256}[self.history]
+
     @field_validator("action_format")
     @classmethod
     def _is_known(cls, name: str) -> str:
@@ -114,7 +130,17 @@ class AgentSection(_Section):
         return name
 
 
-class EngineSection(_Section):
+class ContextConfig(_Section):
+    """What a conversation may hold, whoever serves the model."""
+
+    max_model_len: int = Field(default=8192, ge=1)
+    """Prompt and reply together; what does not fit is "overflow" (`agent.on_overflow`)."""
+    rewritten_history: Literal["refuse", "keep", "fork"] = "refuse"
+    """What is done about a chat template that rewrites earlier replies, as those of thinking models do: refuse it, let replies
+    stand as they were sampled, or follow it (calls fork)."""
+
+
+class EngineConfig(ContextConfig):
     """What serves the model to the agent."""
 
     backend: Literal["hf", "vllm", "sglang", "remote"] = "hf"
@@ -122,11 +148,6 @@ class EngineSection(_Section):
     `url`; "remote" is any OpenAI-compatible endpoint, for evaluation only."""
     max_num_seqs: int = Field(default=16, ge=1)
     """Requests that are decoded together; a server at an address has its own limit."""
-    max_model_len: int = Field(default=8192, ge=1)
-    """Prompt and reply together; what does not fit is "overflow" (`agent.on_overflow`)."""
-    rewritten_history: Literal["refuse", "keep", "fork"] = "refuse"
-    """What is done about a chat template that rewrites earlier replies, as those of thinking models do: refuse it, let replies
-    stand as they were sampled, or follow it (calls fork)."""
     max_num_batched_tokens: int = Field(default=8192, ge=1)
     """Padded prompt tokens in one forward pass; a longer prompt is a pass of its own."""
     prefix_cache_tokens: int = Field(default=32768, ge=0)
@@ -151,7 +172,7 @@ class EngineSection(_Section):
     """How long a call waits for a server that is away, and the start of a run for one at `url`."""
 
     @model_validator(mode="after")
-    def _fits_its_kind(self) -> EngineSection:
+    def _fits_its_kind(self) -> EngineConfig:
         takes = {
             "hf": (),
             "vllm": ("base_url", "api_key_env", "venv_python", "extra_args"),
@@ -178,7 +199,7 @@ class EngineSection(_Section):
         return self
 
 
-class EvaluationSection(_Section):
+class EvaluationConfig(_Section):
     """Held-out episodes before and after training."""
 
     num_episodes: int = Field(default=240, ge=0)
@@ -190,7 +211,7 @@ class EvaluationSection(_Section):
     """Keep what each episode was judged on, in the run's folder end_states, for `deskhand rejudge`."""
 
 
-class SuiteSection(_Section):
+class SuiteConfig(_Section):
     """Which tasks: a suite in the box by its name alone (`suite: miniwob`), or the task files of a folder
     (`suite: {osworld: ../OSWorld}`)."""
 
@@ -225,7 +246,7 @@ class SuiteSection(_Section):
     """Of WAA's evaluate server, on the host of each machine."""
 
     @model_validator(mode="after")
-    def _is_one(self) -> SuiteSection:
+    def _is_one(self) -> SuiteConfig:
         if self.name is not None and self.files is not None:
             raise ValueError(f"name and {self.files[0]} exclude each other; give one")
         if sum(getattr(self, key) is not None for key in self.displaces[1:]) > 1:
@@ -243,7 +264,7 @@ class SuiteSection(_Section):
         return found[0] if found else None
 
 
-class TrackingSection(_Section):
+class TrackingConfig(_Section):
     """Where metrics go besides the run folder."""
 
     wandb: bool = False
@@ -260,22 +281,25 @@ class Config(_Section):
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     device_memory_gib: float | None = Field(default=None, gt=0)
     """Of the device, for the plan that a run must fit into; None is what this machine's device has."""
-    suite: SuiteSection = SuiteSection()
-    families: tuple[str, ...] = ()
-    """Where some are named they take the place of `suite.families`."""
+    suite: SuiteConfig = SuiteConfig()
     seed: int = Field(default=0, ge=0, lt=100)
     """Which training tasks are met; the held-out tasks are always the same."""
     max_minutes: float | None = Field(default=None, gt=0)
     """Training ends after so many minutes, with the step that is being taken; None is when all steps are done."""
-    desktop: DesktopSection = DesktopSection()
-    agent: AgentSection = AgentSection()
-    engine: EngineSection = EngineSection()
+    desktop: DesktopConfig = DesktopConfig()
+    agent: AgentConfig = AgentConfig()
+    engine: EngineConfig = EngineConfig()
     loop: LoopConfig = LoopConfig()
     policy: PolicyConfig = Field(default_factory=PolicyConfig)
     trainer: TrainerConfig = Field(default_factory=TrainerConfig)
     sft: SupervisedConfig = Field(default_factory=SupervisedConfig)
-    evaluation: EvaluationSection = EvaluationSection()
-    tracking: TrackingSection = TrackingSection()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    tracking: TrackingConfig = TrackingConfig()
+
+    @property
+    def eval_agent(self) -> AgentConfig:
+        """The agent of evaluations, which have a temperature of their own."""
+        return self.agent.model_copy(update={"temperature": self.evaluation.temperature})
 
     @property
     def training_error(self) -> str | None:

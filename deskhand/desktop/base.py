@@ -10,12 +10,15 @@ import io
 import socket
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 from PIL import Image
 
 from deskhand.actions.ops import Op
+
+if TYPE_CHECKING:
+    from deskhand.desktop.remote.quota import QuotaManager
 
 
 @dataclass(frozen=True)
@@ -206,4 +209,38 @@ class StageableDesktop(Desktop, Protocol):
 
     async def listdir(self, path: str) -> list[str]:
         """Names in a folder of the guest's home. Raises `FileNotFoundError`."""
+        ...
+
+
+@dataclass(frozen=True)
+class Lease:
+    """The right to use `desktop` until it is released; `epoch` is unique in its pool's book of leases."""
+
+    desktop: StageableDesktop
+    epoch: int
+
+
+class DesktopPoolProtocol(Protocol):
+    """What lends desktops, whether they are on this machine or elsewhere."""
+
+    @property
+    def quota(self) -> QuotaManager | None:
+        """Where refused work waits; None for desktops of this machine."""
+        ...
+
+    @property
+    def episode_timeout_s(self) -> float | None:
+        """The most that an episode may take; None where nothing bounds it."""
+        ...
+
+    async def lease(self, template: DesktopSpec | None = None) -> Lease:
+        """A fresh desktop in that state (None: the pool's own). Waits while none is free. Raises `InfrastructureError`."""
+        ...
+
+    async def release(self, lease: Lease) -> None:
+        """Give a lease back. A second release of the same lease does nothing."""
+        ...
+
+    async def close(self) -> None:
+        """Give all leases back. Idempotent."""
         ...

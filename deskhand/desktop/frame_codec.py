@@ -58,8 +58,8 @@ def error_from_reply(body: Any, status: int, about: str) -> Exception:
     if isinstance(word, str) and word in ERRORS:
         return ERRORS[word][1](str(message))
     if status == 410:
-        return RemoteLeaseExpired(f"{about}: {str(word)[:200]}")
-    return InfrastructureError(f"{about}: the bridge answered {status} {str(word or '')[:200]}".rstrip())
+        return RemoteLeaseExpired(f"{about}: 410 {str(word or '')[:300]}".rstrip())
+    return InfrastructureError(f"{about}: {status} {str(word or '')[:300]}".rstrip())
 
 
 def encode_frame(frame: Frame, base: Frame | None) -> tuple[str, bytes]:

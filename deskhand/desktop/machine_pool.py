@@ -12,11 +12,10 @@ from types import TracebackType
 
 import structlog
 
-from deskhand.desktop.base import DesktopSpec, StageableDesktop
+from deskhand.config.schema import RemoteTimeouts
+from deskhand.desktop.base import DesktopSpec, Lease, StageableDesktop
 from deskhand.desktop.lease_store import LeaseStore
-from deskhand.desktop.pool import Lease
 from deskhand.desktop.remote.quota import QuotaManager
-from deskhand.desktop.remote.retrying_client import RemoteTimeouts
 from deskhand.errors import ConfigError, InfrastructureError
 
 log = structlog.get_logger()
@@ -35,6 +34,7 @@ class MachinePool:
         *,
         template: DesktopSpec | None = None,
         lot: QuotaManager | None = None,
+        timeouts: RemoteTimeouts | None = None,
         book: LeaseStore | None = None,
         aside_s: float = QUARANTINE_S,
         clock: Callable[[], float] = time.monotonic,
@@ -42,8 +42,8 @@ class MachinePool:
         if not addresses or len(set(addresses)) != len(addresses):
             raise ConfigError("give the address of each machine, once")
         self.template = template or DesktopSpec()
-        self.lot = lot or QuotaManager()
-        self.episode_s = RemoteTimeouts().episode_s
+        self.quota = lot or QuotaManager()
+        self.episode_timeout_s = (timeouts or RemoteTimeouts()).episode_s
         self._make = make
         self._aside_s, self._clock = aside_s, clock
         self._free: deque[str] = deque(addresses)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
 from deskhand.desktop import host_capacity
-from deskhand.desktop.base import DesktopSpec, StageableDesktop
+from deskhand.desktop.base import DesktopSpec, Lease, StageableDesktop
 from deskhand.desktop.lease_store import LeaseStore
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import ConfigError, InfrastructureError
@@ -22,14 +21,6 @@ from deskhand.errors import ConfigError, InfrastructureError
 START_ATTEMPTS = 3
 REMEMBERED_LEASES = 16
 SHORTEST_TTL_S = 0.1
-
-
-@dataclass(frozen=True)
-class Lease:
-    """The right to use `desktop` until it is released; `epoch` is unique in its pool's book of leases."""
-
-    desktop: StageableDesktop
-    epoch: int
 
 
 class DesktopPool:
@@ -55,6 +46,7 @@ class DesktopPool:
         if expected_mib is not None:
             host_capacity.check_fits(size + spares, expected_mib)
         self.book = book or LeaseStore()
+        self.quota = self.episode_timeout_s = None
         self.size = size
         self.template = template or DesktopSpec()
         self._spares = spares

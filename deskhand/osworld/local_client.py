@@ -14,8 +14,7 @@ import httpx2
 from starlette.applications import Starlette
 
 from deskhand.actions.ops import Op
-from deskhand.desktop.base import DesktopSpec, Frame, StageableDesktop
-from deskhand.desktop.pool import Lease
+from deskhand.desktop.base import DesktopSpec, Frame, Lease, StageableDesktop
 from deskhand.errors import InfrastructureError
 from deskhand.server.active_leases import ActiveLease
 from deskhand.server.guest import Guest

@@ -1,5 +1,5 @@
 """An event loop beside the caller, for APIs that are not asynchronous. Invariant: what is asked of it runs in one loop, in one
-thread, and is over when the call returns.
+thread, and is over when the call returns. It needs Python's standard library alone.
 """
 
 from __future__ import annotations
@@ -7,13 +7,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import InfrastructureError
 
+if TYPE_CHECKING:
+    from deskhand.desktop.base import StageableDesktop
+
 Result = TypeVar("Result")
-MakeDesktop = Callable[[], StageableDesktop | Awaitable[StageableDesktop]]
+MakeDesktop: TypeAlias = "Callable[[], StageableDesktop | Awaitable[StageableDesktop]]"
 """Makes a desktop, or leases one; it is called in the loop in which the desktop is used."""
 
 

@@ -6,42 +6,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from deskhand.config.load import Config
-from deskhand.config.schema import MACHINE_BACKENDS
+from deskhand.config.loop import LoopConfig
+from deskhand.config.schema import MACHINE_BACKENDS, DesktopConfig, EvaluationConfig
 
 
-def train_concurrency(config: Config) -> int:
+def train_concurrency(loop: LoopConfig, desktop: DesktopConfig) -> int:
     """Training episodes at a time: `loop.max_concurrent_episodes`, but at most one a machine."""
-    return _at_most_the_machines(config, config.loop.max_concurrent_episodes)
-
-
-def eval_concurrency(config: Config) -> int:
-    """The same of held-out episodes."""
-    return _at_most_the_machines(
-        config, config.evaluation.max_concurrent_episodes or config.loop.max_concurrent_episodes
+    return (
+        min(loop.max_concurrent_episodes, max(1, len(desktop.urls)))
+        if desktop.backend in MACHINE_BACKENDS
+        else loop.max_concurrent_episodes
     )
 
 
-def _at_most_the_machines(config: Config, wanted: int) -> int:
-    return min(wanted, max(1, len(config.desktop.urls))) if config.desktop.backend in MACHINE_BACKENDS else wanted
+def eval_concurrency(evaluation: EvaluationConfig, loop: LoopConfig, desktop: DesktopConfig) -> int:
+    """The same of held-out episodes."""
+    return train_concurrency(
+        loop.model_copy(update={"desktops": evaluation.max_concurrent_episodes or loop.max_concurrent_episodes}),
+        desktop,
+    )
 
 
-def machine_notices(config: Config) -> Iterator[str]:
+def machine_notices(evaluation: EvaluationConfig, loop: LoopConfig, desktop: DesktopConfig) -> Iterator[str]:
     """What is to be known before an episode is played on machines that are asked directly: how many play at a time, and whether
     anything brings them back."""
-    desktop = config.desktop
     if desktop.backend not in MACHINE_BACKENDS:
         return
-    count, asked = (
-        len(desktop.urls),
-        max(config.loop.max_concurrent_episodes, config.evaluation.max_concurrent_episodes or 0),
-    )
-    few = (
-        f"; loop.max_concurrent_episodes and evaluation.max_concurrent_episodes ask for {asked}, so {count} at a time play and others wait"
-        if asked > count
-        else ""
-    )
-    yield f"machines: {count}{few}"
+    count, asked = len(desktop.urls), max(loop.max_concurrent_episodes, evaluation.max_concurrent_episodes or 0)
+    few = f"; loop.max_concurrent_episodes and evaluation.max_concurrent_episodes ask for {asked}, so {count} at a time play and others wait"
+    yield f"machines: {count}{few if asked > count else ''}"
     if desktop.skip_reset and desktop.backend == "osworld":
         yield (
             "machines: nothing brings them back (desktop.skip_reset), so what an episode leaves is there for the next; "

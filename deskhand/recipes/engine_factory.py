@@ -1,4 +1,4 @@
-"""The engine that a run's settings ask for. Invariant: what is wrong with the settings is one `ConfigError` before anything is
+"""The engine that settings ask for. Invariant: what is wrong with the settings is one `ConfigError` before anything is
 sampled."""
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from deskhand.config.load import Config
+from deskhand.config.schema import EngineConfig
 from deskhand.config.trainer import LoraConfig
 from deskhand.engines import sglang_protocol, vllm
-from deskhand.engines.http_engine.engine import HttpEngine, ServerTimeouts
+from deskhand.engines.http_engine.engine import ServerTimeouts
 from deskhand.engines.openai_endpoint import OpenAIEndpointEngine
 from deskhand.errors import ConfigError
 from deskhand.models.load import LoadedModel, check_checkpoint, checkpoint_folder, load, load_processors
+from deskhand.recorder.renderer import ChatRenderer
 from deskhand.types import Engine
 from deskhand.venvs import newest_venv
 
@@ -25,7 +26,7 @@ class EngineBundle:
     """An engine that serves, with what the recorder reads and shows its model's conversations by."""
 
     engine: Engine
-    tokenizer: Any
+    renderer: ChatRenderer
     image_processor: Any
     context_tokens: int
     """What a prompt and its reply may have together."""
@@ -34,85 +35,77 @@ class EngineBundle:
 
 
 async def build_engine(
-    config: Config,
-    source: str,
+    engine: EngineConfig,
+    checkpoint: str,
     version: int,
-    folder: Path,
-    encoded: Callable[[str], bytes],
+    *,
+    device: str,
+    dtype: str,
+    run_dir: Path,
+    read_png: Callable[[str], bytes],
+    lora: LoraConfig | None = None,
+    max_images: int = 1,
+    served_checkpoint: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> EngineBundle:
-    """An engine for the checkpoint `source`, whose weights have that version. `folder` takes a server's log and the weights that
-    are published to it; `encoded(sha256)` gives a screen as it was taken (for remote endpoints). A server at an address is taken to
-    have the config's own model as long as nobody published anything to it; otherwise it is told to load `source`."""
-    settings, environment = config.engine, os.environ if environment is None else environment
-    if settings.backend == "hf":
+    """An engine for a checkpoint, whose weights have that version.
+
+    `run_dir` takes a server's log and the weights that are published to it; `read_png(sha256)` gives a screen as it was taken (for
+    remote endpoints); `lora` are the adapters that it is sent, `max_images` those of one prompt. A server at an address is taken to
+    have `served_checkpoint` (None: `checkpoint`) as long as nobody published anything to it; otherwise it is told to load
+    `checkpoint`.
+    """
+    environment = os.environ if environment is None else environment
+    if engine.backend == "hf":
         from deskhand.engines.hf import HfEngine
 
-        model = load(source, dtype=config.dtype, device=config.device)
-        names = ("max_batch", "max_tokens", "prefill_tokens", "parked_tokens", "image_tokens")
-        engine = HfEngine(model, version=version, **{name: getattr(settings, name) for name in names})
-        return EngineBundle(engine, model.tokenizer, model.image_processor, settings.max_model_len, model)
-    tokenizer, processor = load_processors(source)
-    key = _key(settings.api_key_env, environment)
-    if settings.backend == "remote":
-        assert settings.base_url is not None
-        assert settings.served_model_name is not None
-        remote = OpenAIEndpointEngine(settings.base_url, settings.served_model_name, tokenizer, encoded, api_key=key)
-        return EngineBundle(remote, tokenizer, processor, settings.max_model_len)
-    served = _served(config, source, processor, version, folder, key, environment)
+        model = load(checkpoint, dtype=dtype, device=device)
+        renderer = ChatRenderer(model.tokenizer, source=checkpoint, history=engine.rewritten_history)
+        served = HfEngine(model, engine, version=version)
+        return EngineBundle(served, renderer, model.image_processor, engine.max_model_len, model)
+    tokenizer, processor = load_processors(checkpoint)
+    renderer = ChatRenderer(tokenizer, source=checkpoint, history=engine.rewritten_history)
+    key = _key(engine.api_key_env, environment)
+    if engine.backend == "remote":
+        assert engine.base_url is not None
+        assert engine.served_model_name is not None
+        remote = OpenAIEndpointEngine(engine.base_url, engine.served_model_name, tokenizer, read_png, api_key=key)
+        return EngineBundle(remote, renderer, processor, engine.max_model_len)
+    patience = replace(ServerTimeouts(), outage_s=engine.server_timeout_s)
+    if engine.base_url is not None:  # it runs already: nobody has to wait until it has read its weights
+        patience = replace(patience, start_s=engine.server_timeout_s)
+        given = vllm.connect_vllm if engine.backend == "vllm" else sglang_protocol.connect_sglang
+        served = given(engine.base_url, processor, run_dir, api_key=key, version=version, patience=patience)
+    else:
+        served = vllm.launch_vllm(
+            checkpoint_folder(checkpoint),
+            processor,
+            engine.venv_python or newest_venv("vllm", environment) / "bin" / "python",
+            run_dir,
+            device="cpu" if device == "cpu" else "cuda",
+            dtype=dtype,
+            max_tokens=engine.max_model_len,
+            max_batch=engine.max_num_seqs,
+            max_images=max_images,
+            memory_share=engine.gpu_memory_utilization,
+            adapter_rank=lora.rank
+            if lora is not None and sends_lora_only(lora, check_checkpoint(checkpoint)[1])
+            else None,
+            adapter_tower=lora is not None and lora.vision,
+            arguments=engine.extra_args,
+            version=version,
+            patience=patience,
+        )
     await served.start()
-    if settings.base_url is not None and (source != config.model or served.had_other_weights):
-        await served.load_checkpoint(version, checkpoint_folder(source).resolve())
-    return EngineBundle(served, tokenizer, processor, min(served.max_tokens, settings.max_model_len))
+    if engine.base_url is not None and (checkpoint != (served_checkpoint or checkpoint) or served.had_other_weights):
+        await served.load_checkpoint(version, checkpoint_folder(checkpoint).resolve())
+    return EngineBundle(served, renderer, processor, min(served.max_tokens, engine.max_model_len))
 
 
-def _served(
-    config: Config,
-    source: str,
-    processor: Any,
-    version: int,
-    folder: Path,
-    key: str | None,
-    environment: Mapping[str, str],
-) -> HttpEngine:
-    settings = config.engine
-    patience = replace(ServerTimeouts(), outage_s=settings.server_timeout_s)
-    if settings.base_url is not None:  # it runs already: nobody has to wait until it has read its weights
-        patience = replace(patience, start_s=settings.server_timeout_s)
-        given = vllm.connect_vllm if settings.backend == "vllm" else sglang_protocol.connect_sglang
-        return given(settings.base_url, processor, folder, api_key=key, version=version, patience=patience)
-    adapter = config.policy.lora
-    return vllm.launch_vllm(
-        checkpoint_folder(source),
-        processor,
-        settings.venv_python or newest_venv("vllm", environment) / "bin" / "python",
-        folder,
-        device="cpu" if config.device == "cpu" else "cuda",
-        dtype=config.dtype,
-        max_tokens=settings.max_model_len,
-        max_batch=settings.max_num_seqs,
-        max_images=_most_images(config),
-        memory_share=settings.gpu_memory_utilization,
-        adapter_rank=adapter.rank
-        if adapter is not None and sends_lora_only(adapter, check_checkpoint(source)[1])
-        else None,
-        adapter_tower=adapter is not None and adapter.vision,
-        arguments=settings.extra_args,
-        version=version,
-        patience=patience,
-    )
-
-
-def sends_lora_only(adapter: LoraConfig, family: str) -> bool:
+def sends_lora_only(lora: LoraConfig, family: str) -> bool:
     """Whether a vLLM that we start gets adapters alone: over weights as they are, and on the vision tower of the family for which a
     test holds vLLM to what the trainer computes."""
-    return not adapter.load_in_4bit and (family == "qwen3_vl" or not adapter.vision)
-
-
-def _most_images(config: Config) -> int:
-    """Screens that one prompt can show under the agent's window."""
-    agent = config.agent
-    return {"grow_drop": agent.history_max_turns, "sliding": agent.sliding_turns, "full": 256}[agent.history]
+    return not lora.load_in_4bit and (family == "qwen3_vl" or not lora.vision)
 
 
 def _key(variable: str | None, environment: Mapping[str, str]) -> str | None:

@@ -9,57 +9,41 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 from urllib.parse import urlsplit
 
 from deskhand.agents.desktop_agent import DesktopAgent
-from deskhand.agents.from_config import agent_of
+from deskhand.agents.from_config import model_image_size
 from deskhand.config.load import Config
+from deskhand.desktop.base import DesktopPoolProtocol
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.models.load import load_processors
 from deskhand.recipes.assemble import (
     checkpoint_source,
-    eval_tasks,
+    engine_of,
     open_policy,
     open_scripted_policy,
     result_label,
     version_label,
 )
 from deskhand.recipes.concurrency import eval_concurrency
-from deskhand.recipes.suite import require_oracles
+from deskhand.recipes.progress_listener import ProgressListener
+from deskhand.recipes.suite import load_suite, require_oracles
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.eval_loop import EpisodeRunner, EvalReport, evaluate
-from deskhand.rollout.runner import DesktopLeaser
+from deskhand.rollout.runner import ApiRunner
 from deskhand.rollout.scheduler import frozen_gc
-from deskhand.rollout.scripted_policies import NOOP, ORACLE, SCRIPTED_POLICIES
+from deskhand.rollout.scripted_policies import ORACLE, SCRIPTED_POLICIES
 from deskhand.store.run import Run
+from deskhand.tasks.task import Task
 
-__all__ = [
-    "ADDRESS",
-    "END_STATES",
-    "NOOP",
-    "PolicySpec",
-    "evaluate_policy",
-    "open_runner",
-    "resolve_policy",
-    "tasks_solved_by_noop",
-]
 ADDRESS = ("http://", "https://")
 END_STATES = "end_states"
-SCRIPT_TOKENS = 1000
-"""Of a script's reply: a script is not cut."""
-
-
-class Shown(Protocol):
-    """Where progress is shown."""
-
-    def working(self, text: str) -> None: ...
-
-    def evaluated(self, name: str, done: int, total: int, successes: int, lost: int) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -86,36 +70,39 @@ def resolve_policy(
             f"--served-name {served_name}: it is what an endpoint calls its model; give --policy its address"
         )
     if policy is None:
-        source, version = checkpoint_source(config, run, step)
+        source, version = checkpoint_source(run, config.model, step)
         found = PolicySpec("weights", version_label(version), source, version)
     else:
-        found = _named(config, policy, step, served_name)
+        found = _named(policy, step, served_name, config.model)
+        if found.kind == "weights" and config.engine.backend == "remote":
+            raise ConfigError(
+                f"--policy {policy}: with engine.backend remote the endpoint plays; leave --policy out, or set another kind"
+            )
     before, changes = run.metadata.get("config", {}), list[str]()
     if policy is None and found.source == config.model != before.get("model", config.model):
         changes.append(f"model={Path(config.model).name}{_mark(config.model)}")
-    return replace(found, name=result_label(found.name, before, config, changes))
+    return replace(found, name=result_label(found.name, before, config.model_dump(mode="json"), changes))
 
 
-def _named(config: Config, policy: str, step: int | None, served_name: str) -> PolicySpec:
-    endpoint = _endpoint(policy, served_name) if policy.startswith(ADDRESS) else None
-    if step is not None and (endpoint or policy in SCRIPTED_POLICIES):
+def _named(policy: str, step: int | None, served_name: str, model: str) -> PolicySpec:
+    """`model`: what a run begins with that has trained nothing."""
+    folder, _, at = policy.rpartition("@") if policy.rpartition("@")[2].isdigit() else (policy, "", "")
+    is_run = (
+        policy not in SCRIPTED_POLICIES and not policy.startswith(ADDRESS) and (Path(folder) / "run.sqlite").exists()
+    )
+    if step is not None and not is_run:
         raise ConfigError(f"--step {step}: {policy} is no run, so it has no steps; leave --step out")
-    if endpoint:
-        return endpoint
+    if policy.startswith(ADDRESS):
+        return _endpoint(policy, served_name)
     if policy in SCRIPTED_POLICIES:
         return PolicySpec("script", policy, policy)
-    folder, _, at = policy.rpartition("@") if policy.rpartition("@")[2].isdigit() else (policy, "", "")
-    if (Path(folder) / "run.sqlite").exists():
-        if at and step is not None:
-            raise ConfigError(f"--step {step}: {policy} names a step already; give one of the two")
-        with Run.open(Path(folder), read_only=True) as other:
-            source, version = checkpoint_source(config, other, int(at) if at else step)
-        _asked_here(config, policy)
-        return PolicySpec("weights", f"{Path(folder).name} version {version}{_mark(source)}", source, version)
-    if step is not None:
-        raise ConfigError(f"--step {step}: {policy} is no run, so it has no steps; leave --step out")
-    _asked_here(config, policy)
-    return PolicySpec("weights", f"model {Path(policy).name}{_mark(policy)}", policy)
+    if not is_run:
+        return PolicySpec("weights", f"model {Path(policy).name}{_mark(policy)}", policy)
+    if at and step is not None:
+        raise ConfigError(f"--step {step}: {policy} names a step already; give one of the two")
+    with Run.open(Path(folder), read_only=True) as other:
+        source, version = checkpoint_source(other, model, int(at) if at else step)
+    return PolicySpec("weights", f"{Path(folder).name} version {version}{_mark(source)}", source, version)
 
 
 def _endpoint(policy: str, served_name: str) -> PolicySpec:
@@ -132,14 +119,6 @@ def _endpoint(policy: str, served_name: str) -> PolicySpec:
     return PolicySpec(
         "endpoint", f"{served_name} at {address.netloc}{address.path.rstrip('/')}", policy, served_name=served_name
     )
-
-
-def _asked_here(config: Config, policy: str) -> None:
-    """Raise `ConfigError` where an endpoint would play in the place of the weights."""
-    if config.engine.backend == "remote":
-        raise ConfigError(
-            f"--policy {policy}: with engine.backend remote the endpoint plays; leave --policy out, or set another kind"
-        )
 
 
 def _mark(source: str) -> str:
@@ -164,83 +143,92 @@ def _mark(source: str) -> str:
 
 @asynccontextmanager
 async def open_runner(
-    config: Config, run: Run, pool: DesktopLeaser, policy: PolicySpec
+    config: Config, run: Run, pool: DesktopPoolProtocol, policy: PolicySpec
 ) -> AsyncIterator[EpisodeRunner]:
     """What plays episodes with a policy."""
-    temperature = config.evaluation.temperature
-    states = run.folder / END_STATES if config.evaluation.save_end_states else None
-    if policy.kind == "weights":
-        async with open_policy(config, run, pool, policy.source, policy.version, temperature) as parts:
-            parts.runner.end_states = states
-            yield parts.runner
-    elif policy.kind == "script":
-        async with open_scripted_policy(config, run, pool, SCRIPTED_POLICIES[policy.source], SCRIPT_TOKENS) as runner:
-            runner.end_states = states
-            yield runner
-    else:
-        import openai
+    async with AsyncExitStack() as stack:
+        if policy.kind == "weights":
+            engine = await engine_of(config, run, policy.source, policy.version)
+            runner = (await stack.enter_async_context(open_policy(engine, config.eval_agent, pool, run.frames))).runner
+        elif policy.kind == "script":
+            script, history = SCRIPTED_POLICIES[policy.source], config.engine.rewritten_history
+            opening = open_scripted_policy(script, config.agent, pool, run.frames, model=config.model, history=history)
+            runner = await stack.enter_async_context(opening)
+        else:
+            import openai
 
-        from deskhand.rollout.runner import ApiRunner
+            key = os.environ.get("OPENAI_API_KEY") or "none"
+            client = openai.AsyncOpenAI(base_url=policy.source, api_key=key, max_retries=0)
+            seen = model_image_size(load_processors(config.model)[1])
+            agent = DesktopAgent(config.eval_agent, model_image_size=seen, model=policy.served_name)
+            runner = ApiRunner(pool, client, agent, run.frames)
+            stack.push_async_callback(runner.close)
+        runner.end_states = run.folder / END_STATES if config.evaluation.save_end_states else None
+        yield runner
 
-        key = os.environ.get("OPENAI_API_KEY") or "none"
-        client = openai.AsyncOpenAI(base_url=policy.source, api_key=key, max_retries=0)
-        agent = DesktopAgent(
-            replace(agent_of(config.agent, temperature, load_processors(config.model)[1]), model=policy.served_name)
-        )
-        runner = ApiRunner(pool, client, agent, run.frames)
-        runner.end_states = states
-        try:
-            yield runner
-        finally:
-            await runner.close()
+
+async def run_evaluation(
+    run: Run,
+    name: str,
+    tasks: Sequence[Task],
+    runner: EpisodeRunner,
+    concurrency: int,
+    on_progress: Callable[[int, int, int, int], None],
+    *,
+    samples_per_task: int = 1,
+    seed: int = 0,
+) -> EvalReport:
+    """Play tasks, or go on where that was left. `on_progress` is told (episodes with a score, episodes in all, successes, tries
+    without a score). Raises `InfrastructureError` when nothing but outages happened."""
+    total, known = len(tasks) * samples_per_task, {task.id for task in tasks}
+    earlier = [row for row in run.episodes(name, "scored") if row.task_id in known and row.member < samples_per_task]
+    done, successes, lost = len(earlier), sum((row.value or 0.0) >= 1.0 for row in earlier), 0
+
+    def ended(result: EpisodeResult) -> None:
+        nonlocal done, successes, lost
+        scored = result.reward is not None
+        done, successes, lost = done + scored, successes + result.success, lost + (not scored)
+        on_progress(done, total, successes, lost)
+
+    with frozen_gc():
+        return await evaluate(run, name, tasks, runner, concurrency, repeats=samples_per_task, ended=ended, seed=seed)
 
 
 async def evaluate_policy(
-    config: Config, run: Run, pool: DesktopLeaser, policy: PolicySpec, repeats: int, display: Shown
+    config: Config, run: Run, pool: DesktopPoolProtocol, policy: PolicySpec, repeats: int, listener: ProgressListener
 ) -> EvalReport:
     """Held-out success of a policy, shown as it goes; goes on where an evaluation of it was left.
 
     Raises `ConfigError` when the settings leave nothing to play, `InfrastructureError` when nothing but outages happened."""
-    tasks = eval_tasks(config)
+    tasks = load_suite(config.suite, config.desktop.backend).held_out_tasks(config.evaluation.num_episodes)
     if not tasks:
         raise ConfigError(
             "evaluation.num_episodes is 0, so there is nothing to play; set it to the number of held-out episodes"
         )
     if policy.kind == "script" and policy.source == ORACLE:
         require_oracles(tasks)
-    total = len(tasks) * repeats
-    kept = {task.id for task in tasks}
-    earlier = [row for row in run.episodes(policy.name, "scored") if row.task_id in kept and row.member < repeats]
-    done, successes, lost = len(earlier), sum((row.value or 0.0) >= 1.0 for row in earlier), 0
-    display.working(f"{policy.name}: held-out episodes")
-
-    def ended(result: EpisodeResult) -> None:
-        nonlocal done, successes, lost
-        scored = result.reward is not None
-        done, successes, lost = done + scored, successes + result.success, lost + (not scored)
-        display.evaluated(policy.name, done, total, successes, lost)
-
+    listener.status(f"{policy.name}: held-out episodes")
+    concurrency = eval_concurrency(config.evaluation, config.loop, config.desktop)
+    shown = partial(listener.evaluated, policy.name)
     async with open_runner(config, run, pool, policy) as runner:
-        with frozen_gc():
-            places = eval_concurrency(config)
-            found = await evaluate(
-                run, policy.name, tasks, runner, places, repeats=repeats, ended=ended, seed=config.seed
-            )
+        found = await run_evaluation(
+            run, policy.name, tasks, runner, concurrency, shown, samples_per_task=repeats, seed=config.seed
+        )
     if not found.success.total:
+        total = len(tasks) * repeats
         raise InfrastructureError(
             f"{policy.name}: none of {total} held-out episodes has a score; the last: {found.last_error}"
         )
     return found
 
 
-def tasks_solved_by_noop(config: Config, run: Run, name: str) -> str:
-    """Which of the held-out tasks an evaluation of the policy that does nothing found solved, with the mend; empty for none."""
-    played = {task.id for task in eval_tasks(config)}
+def tasks_solved_by_noop(run: Run, name: str, tasks: Iterable[Task]) -> str:
+    """Which held-out tasks an evaluation of the policy that does nothing found solved, with the mend; empty for none."""
+    played = {task.id for task in tasks}
     rows = [row for row in run.episodes(name, "scored") if row.task_id in played and (row.value or 0.0) >= 1.0]
-    found = sorted({row.family for row in rows})
-    if not found:
+    if not rows:
         return ""
-    names = ", ".join(found)
+    names = ", ".join(sorted({row.family for row in rows}))
     return (
         f"solved by doing nothing, so nothing can be learnt from them: {names}; stage them so that they are not, or leave them out "
         f"by --set suite.exclude=[{names}]"

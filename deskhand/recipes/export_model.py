@@ -59,7 +59,8 @@ def export_model(run: Run, folder: Path, *, step: int | None = None, adapter: bo
         for file in sorted(found.path.iterdir()):
             if file.name not in PRIVATE:
                 shutil.copyfile(file, partial / file.name)
-    (partial / "README.md").write_text(model_card(run, config, found, manifest, adapter=adapter), encoding="utf-8")
+    text = model_card(run, config.model, _changed(config), found, manifest, adapter=adapter)
+    (partial / "README.md").write_text(text, encoding="utf-8")
     partial.rename(folder)
     return folder
 
@@ -85,22 +86,31 @@ def _write_adapter(checkpoint: Path, folder: Path, settings: Mapping[str, Any], 
             shutil.copyfile(file, folder / file.name)
 
 
-def model_card(run: Run, config: Config, checkpoint: Checkpoint, manifest: Mapping[str, Any], *, adapter: bool) -> str:
-    """README.md of an exported checkpoint: data, seeds and figures, all of them from the run."""
-    about, name = run.metadata, Path(config.model).name
+def model_card(
+    run: Run,
+    model: str,
+    changed: Mapping[str, Any],
+    checkpoint: Checkpoint,
+    manifest: Mapping[str, Any],
+    *,
+    adapter: bool,
+) -> str:
+    """README.md of an exported checkpoint: data, seeds and figures, all of them from the run. `changed`: settings that are not the
+    defaults."""
+    about, name = run.metadata, Path(model).name
     head: dict[str, Any] = {"library_name": "peft" if adapter else "transformers", "pipeline_tag": "image-text-to-text"}
-    if "/" in config.model and not Path(config.model).exists():
-        head["base_model"] = config.model
+    if "/" in model and not Path(model).exists():
+        head["base_model"] = model
     head["tags"] = ["deskhand", "computer-use"]
     parts = [
         f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
         f"# {about.get('title') or name}",
-        f"{'Adapter for' if adapter else 'Weights of'} `{config.model}` after {manifest['updates']} updates in {checkpoint.step} "
+        f"{'Adapter for' if adapter else 'Weights of'} `{model}` after {manifest['updates']} updates in {checkpoint.step} "
         f"steps. Made with Deskhand; every figure below was read from the run.{_rounding(manifest['adapter'], adapter=adapter)}",
-        "## Data\n\n" + "\n".join([*_data(run, checkpoint, manifest), *_before(config.model)]),
+        "## Data\n\n" + "\n".join([*_data(run, checkpoint, manifest), *_before(model)]),
         "## Held-out success\n\n" + "\n".join(_figures(run, checkpoint)),
         "## How it was made\n\n" + "\n".join(f"- {key}: {value}" for key, value in about.get("facts", {}).items()),
-        f"Settings that are not the defaults:\n\n```yaml\n{yaml.safe_dump(_changed(config), sort_keys=False)}```",
+        f"Settings that are not the defaults:\n\n```yaml\n{yaml.safe_dump(changed, sort_keys=False)}```",
     ]
     return "\n\n".join(parts) + "\n"
 

@@ -7,6 +7,7 @@ The config says what is trained on what; the suite says how large screens are an
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,20 @@ from typing import Any
 from deskhand.actions import formats
 from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.formats.smart_resize import smart_resize
-from deskhand.agents.from_config import build_history
+from deskhand.agents.from_config import window_of
+from deskhand.agents.history import HistoryPolicy
 from deskhand.agents.text_observation import MAX_CHARS
 from deskhand.config.load import Config
-from deskhand.config.trainer import TrainerConfig
+from deskhand.config.schema import EngineConfig
+from deskhand.config.trainer import LoraConfig
 from deskhand.errors import ConfigError
 from deskhand.models.architectures import preprocessing_of, values_of
-from deskhand.recipes.assemble import train_families, train_task_factory
+from deskhand.recipes.assemble import train_task_factory
 from deskhand.recipes.engine_factory import sends_lora_only
+from deskhand.recipes.suite import load_suite
 from deskhand.recorder.images import PREPARED_BYTES
 from deskhand.trainer.memory_estimate import (
     GIB,
-    EngineLimits,
     MemoryEstimate,
     WeightSyncMode,
     Workload,
@@ -106,46 +109,48 @@ def plan(
     ):
         if value is not None and not 0 < value < MOST:
             raise ConfigError(f"{name} {value:g}: give a number above 0 and below {MOST:g}")
-    values = values_of(config.model)
-    cuda = config.device.startswith("cuda")
+    values, engine = values_of(config.model), config.engine
     gib = memory_gib or config.device_memory_gib
     device = device_of(config.device, gpu)
     work = workload(config, values, screen, turns)
-    settings, available = config.engine, gib * GIB if gib else device.memory
-    engine, server, elsewhere = None, 0.0, ""
-    if settings.backend == "hf":
-        engine = EngineLimits(
-            settings.max_num_seqs,
-            settings.max_model_len,
-            settings.max_num_batched_tokens,
-            settings.prefix_cache_tokens,
-            settings.image_cache_tokens,
-            max(config.loop.max_concurrent_episodes, config.evaluation.max_concurrent_episodes or 0),
-            settings.share_weights,
-        )
-    elif settings.backend == "vllm" and settings.base_url is None and cuda:
-        server = settings.gpu_memory_utilization * (available or 0.0)
+    available = gib * GIB if gib else device.memory
+    local, server, excluded = None, 0.0, ""
+    cuda = config.device.startswith("cuda")
+    if engine.backend == "hf":
+        local = engine
+    elif engine.backend == "vllm" and engine.base_url is None and cuda:
+        server = engine.gpu_memory_utilization * (available or 0.0)
     else:
-        elsewhere = f"the server of engine.backend {settings.backend}"
-    published = None if settings.backend == "hf" else weight_sync_mode(config, values)
-    memory = _predicted(config, values, config.trainer, engine, work, available, server, published)
-    if server and server < (least := server_bytes(values, memory, config.dtype, settings.max_model_len)):
+        excluded = f"the server of engine.backend {engine.backend}"
+    with _buildable(config.model):
+        memory = estimate_memory(
+            values, config.dtype, config.policy, config.trainer, local, work,
+            requests=max(config.loop.max_concurrent_episodes, config.evaluation.max_concurrent_episodes or 0), cuda=cuda, available=available, server=server,
+            published=weight_sync_mode(engine, config.policy.lora, values["model_type"]),
+        )  # fmt: skip
+    if server and server < (least := server_bytes(values, memory, config.dtype, engine.max_model_len)):
         raise ConfigError(
-            f"engine.gpu_memory_utilization {settings.gpu_memory_utilization:g}: the server gets {server / GIB:.1f} GiB, its weights and one request "
-            f"of engine.max_model_len {settings.max_model_len} take {least / GIB:.1f} GiB; raise it, or lower engine.max_model_len"
+            f"engine.gpu_memory_utilization {engine.gpu_memory_utilization:g}: the server gets {server / GIB:.1f} GiB, its weights and one request of "
+            f"engine.max_model_len {engine.max_model_len} take {least / GIB:.1f} GiB; raise it, or lower engine.max_model_len"
         )
-    speed = estimate_throughput(values, config, memory, work, device) if device.flops(config.dtype) else None
-    return RunPlan(memory, work, speed, device.name, elsewhere, settings.backend != "hf")
+    requests = min(engine.max_num_seqs, config.loop.max_concurrent_episodes)
+    known = device.flops(config.dtype)
+    speed = (
+        estimate_throughput(values, config.policy, config.trainer, config.dtype, requests, memory, work, device)
+        if known
+        else None
+    )
+    return RunPlan(memory, work, speed, device.name, excluded, engine.backend != "hf")
 
 
-def weight_sync_mode(config: Config, values: dict[str, Any]) -> WeightSyncMode | None:
-    """What a server is sent. One at an address is taken for one that was not started for adapters."""
-    adapter, engine = config.policy.lora, config.engine
-    if engine.backend == "remote":
+def weight_sync_mode(engine: EngineConfig, lora: LoraConfig | None, family: str) -> WeightSyncMode | None:
+    """What a server is sent; None for an engine that needs nothing. One at an address is taken for one that was not started for
+    adapters."""
+    if engine.backend in ("hf", "remote"):
         return None
-    if adapter is None or engine.backend != "vllm" or engine.base_url is not None:
+    if lora is None or engine.backend != "vllm" or engine.base_url is not None:
         return "whole weights"
-    return "adapters" if sends_lora_only(adapter, values["model_type"]) else "whole weights"
+    return "adapters" if sends_lora_only(lora, family) else "whole weights"
 
 
 def estimate_sft_memory(config: Config) -> MemoryEstimate:
@@ -156,57 +161,54 @@ def estimate_sft_memory(config: Config) -> MemoryEstimate:
     count, each = config.sft.episodes_per_batch, work.step_rows // work.step_episodes
     pictures = work.step_images // work.step_episodes
     work = replace(work, step_episodes=count, step_rows=count * each, step_images=count * pictures)
-    return _predicted(config, values, config.trainer.supervised, None, work, available)
-
-
-def _predicted(
-    config: Config, values: dict[str, Any], trainer: TrainerConfig, engine: EngineLimits | None, work: Workload,
-    available: float | None, server: float = 0.0, published: WeightSyncMode | None = None,
-) -> MemoryEstimate:  # fmt: skip
-    """Raises `ConfigError` for a model that cannot be."""
     cuda = config.device.startswith("cuda")
+    with _buildable(config.model):
+        trainer = config.trainer.supervised
+        return estimate_memory(values, config.dtype, config.policy, trainer, None, work, cuda=cuda, available=available)
+
+
+@contextmanager
+def _buildable(model: str) -> Iterator[None]:
+    """Raises `ConfigError` for a model that cannot be."""
     try:
-        return estimate_memory(
-            values, config.dtype, config.policy, trainer, engine, work,
-            cuda=cuda, available=available, server=server, published=published,
-        )  # fmt: skip
+        yield
     except (RuntimeError, ArithmeticError, ValueError, TypeError, KeyError) as error:
         why = f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0][:200]}"
-        raise ConfigError(f"{config.model}: no such model can be built or held with these settings ({why})") from error
+        raise ConfigError(f"{model}: no such model can be built or held with these settings ({why})") from error
 
 
 def workload(
     config: Config, values: dict[str, Any], screen: tuple[int, int] | None = None, turns: int | None = None
 ) -> Workload:
     """What episodes of the config's families look like: the largest screen, the longest episode."""
-    make = train_task_factory(config)
-    tasks = [make(number) for number in range(min(MOST_SAMPLED, SAMPLED_TASKS * len(train_families(config))))]
+    suite, agent = load_suite(config.suite, config.desktop.backend), config.agent
+    make = train_task_factory(suite, config.seed)
+    tasks = [make(number) for number in range(min(MOST_SAMPLED, SAMPLED_TASKS * len(suite.train_tasks)))]
     width, height = screen or (max(task.width for task in tasks), max(task.height for task in tasks))
     turns = turns or max(task.max_steps for task in tasks)
     patch, merge = values["vision_config"]["patch_size"], values["vision_config"]["spatial_merge_size"]
     wide, high = smart_resize(width, height, patch * merge, *preprocessing_of(config.model))
-    patches, pictures = wide * high // patch**2, config.agent.observation == "pixels"
+    patches, pictures = wide * high // patch**2, agent.observation == "pixels"
     image_tokens = patches // merge**2 if pictures else 0
-    shown, rows = _rows(config, turns)
+    shown, rows = _rows(window_of(agent), turns)
     prompt = (
-        formats.get(config.agent.action_format).prompt(ScreenView.of_screen(width, height))
-        if config.agent.prompt_style == "full"
+        formats.get(agent.action_format).prompt(ScreenView.of_screen(width, height))
+        if agent.prompt_style == "full"
         else ""
     )
     words = 0 if pictures else MAX_CHARS // CHARACTERS_PER_TOKEN
-    turn_tokens = image_tokens + words + TEXT_PER_TURN + config.agent.max_new_tokens
+    turn_tokens = image_tokens + words + TEXT_PER_TURN + agent.max_new_tokens
     wanted = len(prompt) // CHARACTERS_PER_TOKEN + shown * turn_tokens
     row_tokens = min(config.engine.max_model_len, wanted)
     episodes = config.loop.groups_per_step * config.loop.group_size
     return Workload(
-        width, height, patches, image_tokens, turns, shown, row_tokens, config.agent.max_new_tokens,
+        width, height, patches, image_tokens, turns, shown, row_tokens, agent.max_new_tokens,
         episodes, episodes * rows, episodes * turns * pictures, PREPARED_BYTES, wanted if wanted > row_tokens else 0,
     )  # fmt: skip
 
 
-def _rows(config: Config, turns: int) -> tuple[int, int]:
-    """(most turns in a row, rows of an episode) under the config's window."""
-    window = build_history(config.agent)
+def _rows(window: HistoryPolicy, turns: int) -> tuple[int, int]:
+    """(most turns in a row, rows of an episode)."""
     firsts = [window.start_index(count) for count in range(1, turns + 1)]
     chains: dict[int, int] = {}
     for count, first in enumerate(firsts, 1):

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -22,14 +22,14 @@ from deskhand.config.load import Config
 from deskhand.errors import ConfigError
 from deskhand.models.load import checkpoint_folder, load, load_processors
 from deskhand.recipes import recorded_data
-from deskhand.recipes.assemble import SEEDS_PER_RUN, open_pool
+from deskhand.recipes.assemble import SEEDS_PER_RUN, open_run_pool
 from deskhand.recipes.concurrency import train_concurrency
-from deskhand.recipes.evaluate import PolicySpec, open_runner
-from deskhand.recipes.suite import load_suite, require_oracles
+from deskhand.recipes.evaluate import PolicySpec, open_runner, run_evaluation
+from deskhand.recipes.progress_listener import ProgressListener
+from deskhand.recipes.suite import Suite, load_suite, require_oracles
+from deskhand.recorder.chat_template import RewrittenHistory
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.renderer import ChatRenderer
-from deskhand.rollout.episode_record import EpisodeResult
-from deskhand.rollout.eval_loop import evaluate
 from deskhand.rollout.run_writer import load_result
 from deskhand.store.frames import Frames
 from deskhand.store.run import Checkpoint, EpisodeRow, Run
@@ -54,18 +54,6 @@ START = 300_000_000
 """Where in the training split the seeds of demonstrations begin; RL takes its seeds from 0 on, the policy in the box from 1e8."""
 
 
-class Shown(Protocol):
-    """Where progress is shown."""
-
-    def say(self, text: str) -> None: ...
-
-    def working(self, text: str) -> None: ...
-
-    def demonstrated(self, done: int, total: int, successes: int, lost: int) -> None: ...
-
-    def parked(self, text: str) -> None: ...
-
-
 @dataclass(frozen=True)
 class Demonstration:
     """One episode's rows. `source`: who played it."""
@@ -77,34 +65,27 @@ class Demonstration:
     """None where it was not played on a task of ours."""
 
 
-def demonstration_tasks(config: Config) -> list[Task]:
+def demonstration_tasks(suite: Suite, count: int, seed: int) -> list[Task]:
     """Families in turn, each with seeds of its own."""
-    suite, count = load_suite(config), config.sft.num_demonstrations
-    names, first = suite.train_tasks, START + config.seed * SEEDS_PER_RUN
+    names, first = suite.train_tasks, START + seed * SEEDS_PER_RUN
     return [suite.make(names[k % len(names)], seed_for("train", first + k // len(names))) for k in range(count)]
 
 
-async def demonstrate(config: Config, run: Run, display: Shown) -> None:
+async def demonstrate(config: Config, run: Run, listener: ProgressListener) -> None:
     """Let the oracle play what it has not played yet, through agent and recorder."""
-    tasks = demonstration_tasks(config)
+    tasks = demonstration_tasks(
+        load_suite(config.suite, config.desktop.backend), config.sft.num_demonstrations, config.seed
+    )
     require_oracles(tasks)
-    earlier = run.episodes(DEMONSTRATIONS, "scored")
-    done, successes, lost = len(earlier), sum((row.value or 0.0) >= 1.0 for row in earlier), 0
-    if done >= len(tasks):
+    if len(run.episodes(DEMONSTRATIONS, "scored")) >= len(tasks):
         return
-
-    def ended(result: EpisodeResult) -> None:
-        nonlocal done, successes, lost
-        scored = result.reward is not None
-        done, successes, lost = done + scored, successes + result.success, lost + (not scored)
-        display.demonstrated(done, len(tasks), successes, lost)
-
-    display.working(f"{DEMONSTRATIONS}: the oracle plays")
+    listener.status(f"{DEMONSTRATIONS}: the oracle plays")
+    size, policy = train_concurrency(config.loop, config.desktop), PolicySpec("script", DEMONSTRATIONS, "oracle")
     async with (
-        open_pool(config, train_concurrency(config), run.folder, display.parked) as pool,
-        open_runner(config, run, pool, PolicySpec("script", DEMONSTRATIONS, "oracle")) as runner,
+        open_run_pool(config, run, size, listener) as pool,
+        open_runner(config, run, pool, policy) as runner,
     ):
-        await evaluate(run, DEMONSTRATIONS, tasks, runner, train_concurrency(config), ended=ended)
+        await run_evaluation(run, DEMONSTRATIONS, tasks, runner, size, listener.demonstrations)
 
 
 def load_demonstrations(run: Run, purpose: str | None = None) -> list[Demonstration]:
@@ -138,23 +119,23 @@ def describe_sources(taught: Sequence[Demonstration]) -> list[dict[str, Any]]:
 
 
 def demonstrations_from_runs(
-    folders: Sequence[Path], config: Config, frames: Frames, display: Shown
+    folders: Sequence[Path], model: str, history: RewrittenHistory, frames: Frames, listener: ProgressListener
 ) -> list[Demonstration]:
-    """Lessons of other runs and of what `deskhand record` kept; their screens are copied to `frames`.
+    """Lessons of other runs and of what `deskhand record` kept, for a model; their screens are copied to `frames`.
 
     Raises `ConfigError` for a folder without a run or without a success, and when another tokenizer wrote its ids.
     """
-    own, found = _tokenizer_sha256(checkpoint_folder(config.model)), list[Demonstration]()
+    own, found = _tokenizer_sha256(checkpoint_folder(model)), list[Demonstration]()
     for folder in folders:
         if recorded_data.is_recording(folder):
-            found += demonstrations_from_recordings(folder, config, frames, display)
+            found += demonstrations_from_recordings(folder, model, history, frames, listener)
             continue
         with Run.open(folder, read_only=True) as other:
-            model = other.metadata.get("config", {}).get("model", "")
+            theirs = other.metadata.get("config", {}).get("model", "")
             first = other.folder / "checkpoints" / "step-000000"
-            if _tokenizer_sha256(first if first.is_dir() else checkpoint_folder(model)) != own:
+            if _tokenizer_sha256(first if first.is_dir() else checkpoint_folder(theirs)) != own:
                 raise ConfigError(
-                    f"{folder} was recorded with the tokenizer of {model}, not that of {config.model}; record it anew"
+                    f"{folder} was recorded with the tokenizer of {theirs}, not that of {model}; record it anew"
                 )
             part = load_demonstrations(other)
             if not part:
@@ -165,14 +146,16 @@ def demonstrations_from_runs(
     return found
 
 
-def demonstrations_from_recordings(folder: Path, config: Config, frames: Frames, display: Shown) -> list[Demonstration]:
+def demonstrations_from_recordings(
+    folder: Path, model: str, history: RewrittenHistory, frames: Frames, listener: ProgressListener
+) -> list[Demonstration]:
     """Lessons of the conversations that `deskhand record` kept, whatever model said them."""
-    tokenizer, processor = load_processors(config.model)
-    renderer = ChatRenderer(tokenizer, source=config.model, history=config.engine.rewritten_history)
+    tokenizer, processor = load_processors(model)
+    renderer = ChatRenderer(tokenizer, source=model, history=history)
     kept = recorded_data.read(folder, renderer, ImageCache(processor, fetch=frames.png), frames)
     left = "".join(f"; {count} replies left out: {reason}" for reason, count in kept.left_out.most_common())
     poor = f", {kept.num_low_reward} of them with too low a reward" if kept.num_low_reward else ""
-    display.say(f"{folder.name}: {len(kept.graphs)} conversations of {kept.sessions} sessions{poor}{left}")
+    listener.log(f"{folder.name}: {len(kept.graphs)} conversations of {kept.sessions} sessions{poor}{left}")
     source = f"what deskhand record kept in {folder.name}"
     return [
         Demonstration(name, tuple(map(SupervisedRow.of, graph.sequences())), source)
@@ -216,7 +199,7 @@ def split(found: Sequence[Demonstration], share: float) -> tuple[list[Demonstrat
     return [lesson for lesson in found if lesson not in held], held
 
 
-def finetune(config: Config, run: Run, found: Sequence[Demonstration], display: Shown) -> Path:
+def finetune(config: Config, run: Run, found: Sequence[Demonstration], listener: ProgressListener) -> Path:
     """Fit the config's model to lessons, from the run's last checkpoint if it has one; the folder of the last checkpoint."""
     settings = config.sft
     taught, held = split(found, settings.val_fraction)
@@ -247,7 +230,7 @@ def finetune(config: Config, run: Run, found: Sequence[Demonstration], display: 
             entry["held_out_loss"] = validation_loss(policy, held, images, settings.episodes_per_batch)
             text += f"  on held-out episodes {entry['held_out_loss']:.4f}"
         pending.append(entry)
-        display.say(text)
+        listener.log(text)
 
     def keep(step: int) -> None:
         trainer.steps = trainer.updates = step
@@ -260,7 +243,7 @@ def finetune(config: Config, run: Run, found: Sequence[Demonstration], display: 
         save()
     else:
         checkpoints.load(trainer, last.step)
-    display.say(f"{len(taught)} episodes to learn from, {len(held)} held out")
+    listener.log(f"{len(taught)} episodes to learn from, {len(held)} held out")
     schedule = Schedule(settings.total_steps, warmup=settings.warmup_steps, decay=settings.decay_fraction)
     source = batches(taught, images, settings.episodes_per_batch, config.trainer.seed, trainer.steps)
     with torch_threads(config.trainer.torch_threads):
@@ -279,11 +262,11 @@ def validation_loss(policy: Policy, held: Sequence[Demonstration], images: Image
     return total / max(1, count)
 
 
-def run_sft_recipe(config: Config, run: Run, folders: Sequence[Path], display: Shown) -> Path:
+def run_sft_recipe(config: Config, run: Run, folders: Sequence[Path], listener: ProgressListener) -> Path:
     """The whole command; returns the folder of the last checkpoint."""
     if folders:
-        found = demonstrations_from_runs(folders, config, run.frames, display)
+        found = demonstrations_from_runs(folders, config.model, config.engine.rewritten_history, run.frames, listener)
     else:
-        asyncio.run(demonstrate(config, run, display))
+        asyncio.run(demonstrate(config, run, listener))
         found = load_demonstrations(run, DEMONSTRATIONS)
-    return finetune(config, run, found, display)
+    return finetune(config, run, found, listener)

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit, urlunsplit
 
-from deskhand.config.load import Config, SuiteSection
+from deskhand.config.schema import SuiteConfig
 from deskhand.desktop.remote.osworld_desktop import OsworldDesktop
 from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.desktop.remote.waa_server import WaaEvaluatorClient
@@ -68,20 +68,25 @@ class Suite:
         return [self.make(name, seed_for("held_out", index)) for index in range(each) for name in self.eval_tasks]
 
 
-def load_suite(config: Config) -> Suite:
-    """The suite that the settings name. Raises `ConfigError` for an unknown family, a folder of which no task can be played, and a
-    named task that cannot."""
-    section = config.suite
-    wanted = config.families or section.families
-    if section.python is not None:
-        found = _of_python(section.python, wanted)
-        names = _left(found.train_tasks, section.exclude, found.train_tasks, str(section.python))
-        return replace(found, trained=names, held_out=names)
-    if section.files is not None:
-        return _of_files(section.model_dump_json(), wanted, config.desktop.backend)
-    names = wanted or (miniwob.names() if section.name == miniwob.SUITE else family_registry.DEFAULT)
-    without = section.exclude
-    if section.name == miniwob.SUITE:
+def load_suite(suite: SuiteConfig, backend: str) -> Suite:
+    """The suite that the settings name, on desktops of a kind. Raises `ConfigError` for an unknown family, a folder of which no
+    task can be played, and a named task that cannot."""
+    return _loaded(suite.model_dump_json(), backend)
+
+
+@functools.lru_cache(maxsize=8)
+def _loaded(settings: str, backend: str) -> Suite:
+    """Once for each section of settings, which is JSON here: a checkout has hundreds of files."""
+    suite = SuiteConfig.model_validate_json(settings)
+    if suite.python is not None:
+        return _of_python(suite.python, suite)
+    if suite.files is not None:
+        return _of_files(suite, backend)
+    names, without = (
+        suite.families or (miniwob.names() if suite.name == miniwob.SUITE else family_registry.DEFAULT),
+        suite.exclude,
+    )
+    if suite.name == miniwob.SUITE:
         names, without = (
             tuple(name if name.startswith(miniwob.PREFIX) else f"{miniwob.PREFIX}{name}" for name in given)
             for given in (names, without)
@@ -99,12 +104,11 @@ def require_oracles(tasks: Iterable[Task]) -> None:
         first, why = next(iter(lacking.items()))
         more = f" (and {len(lacking) - 1} more)" if len(lacking) > 1 else ""
         raise ConfigError(
-            f"the oracle cannot play {first}{more}: {why}; name other tasks under families, or another policy"
+            f"the oracle cannot play {first}{more}: {why}; name other tasks under suite.families, or another policy"
         )
 
 
-@functools.lru_cache(maxsize=8)
-def _of_python(path: Path, wanted: tuple[str, ...]) -> Suite:
+def _of_python(path: Path, suite: SuiteConfig) -> Suite:
     """The families of a Python file, which is run."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None or not path.is_file():
@@ -120,23 +124,21 @@ def _of_python(path: Path, wanted: tuple[str, ...]) -> Suite:
     if not found or not all(isinstance(family, Family) for family in found):
         raise ConfigError(f"suite.python: {path} has no FAMILIES, a sequence of deskhand.tasks.task.Family")
     families = {family.name: family for family in found}
-    if unknown := [name for name in wanted if name not in families]:
-        raise ConfigError(f"families: {path} has no family {unknown[0]!r}; it has {', '.join(families)}")
-    names = wanted or tuple(families)
+    if unknown := [name for name in suite.families if name not in families]:
+        raise ConfigError(f"suite.families: {path} has no family {unknown[0]!r}; it has {', '.join(families)}")
+    names = suite.families or tuple(families)
+    names = _left(names, suite.exclude, names, str(path))
     return Suite(names, names, lambda name, seed: families[name].generate(seed))
 
 
-@functools.lru_cache(maxsize=8)
-def _of_files(said: str, families: tuple[str, ...], kind: str) -> Suite:
-    """Loaded once for each section of settings, which is JSON here: a checkout has hundreds of files."""
-    section = SuiteSection.model_validate_json(said)
-    source, folder = section.files or ("", Path())
+def _of_files(suite: SuiteConfig, kind: str) -> Suite:
+    source, folder = suite.files or ("", Path())
     if not folder.is_dir():
         raise ConfigError(f"suite.{source}: {folder} is no folder")
     _fits(source, kind)
     paths = _paths(source, folder)
-    chosen = _left(_chosen(paths, families, folder), section.exclude, paths, str(folder))
-    make_one = _maker(source, section, kind)
+    chosen = _left(_chosen(paths, suite.families, folder), suite.exclude, paths, str(folder))
+    make_one = _maker(source, suite, kind)
     tasks: dict[str, Task] = {}
     left_out: list[str] = []
     for name in chosen:
@@ -144,7 +146,7 @@ def _of_files(said: str, families: tuple[str, ...], kind: str) -> Suite:
             tasks[name] = replace(make_one(paths[name]), family=name)
         except ConfigError as error:
             reason = _reason(paths[name], error)
-            if name in families or (source == "native" and isinstance(error, TaskFileError)):
+            if name in suite.families or (source == "native" and isinstance(error, TaskFileError)):
                 raise ConfigError(reason) from error
             left_out.append(reason)
     if not tasks:
@@ -152,7 +154,7 @@ def _of_files(said: str, families: tuple[str, ...], kind: str) -> Suite:
         raise ConfigError(
             f"suite.{source}: none of {len(left_out)} files in {folder} can be played on {kind} desktops: {told}"
         )
-    held_out = _share(list(tasks), section.eval_fraction)
+    held_out = _share(list(tasks), suite.eval_fraction)
     trained = [name for name in tasks if name not in held_out]
 
     def make(name: str, seed: int) -> Task:
@@ -198,7 +200,7 @@ def _chosen(paths: dict[str, Path], families: Sequence[str], folder: Path) -> li
         if not found:
             close = difflib.get_close_matches(wanted, [*paths, *{name.split("/")[0] for name in paths}], n=1)
             mend = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(list(paths)[:_SHOWN])}, ..."
-            raise ConfigError(f"families: {folder} has no task {wanted!r}; {mend}")
+            raise ConfigError(f"suite.families: {folder} has no task {wanted!r}; {mend}")
         taken += found
     return list(dict.fromkeys(taken))
 
@@ -230,13 +232,13 @@ def _share(names: Sequence[str], share: float) -> list[str]:
     return ordered[: min(len(names) - 1, max(1, round(share * len(names))))]
 
 
-def _maker(source: str, section: SuiteSection, kind: str) -> Callable[[Path], Task]:
-    width, height = section.screen_size or SCREENS.get(source, (0, 0))
-    steps = section.max_episode_steps
+def _maker(source: str, suite: SuiteConfig, kind: str) -> Callable[[Path], Task]:
+    width, height = suite.screen_size or SCREENS.get(source, (0, 0))
+    steps = suite.max_episode_steps
 
     def of_osworld(path: Path) -> Task:
         task = osworld.load(path).task
-        if task.infeasible and not section.include_infeasible:
+        if task.infeasible and not suite.include_infeasible:
             raise ConfigError(f"{path}: it is solved by saying that it cannot be done (suite.include_infeasible)")
         _runs(path, task, kind)
         return osworld_task.task_of(
@@ -244,7 +246,7 @@ def _maker(source: str, section: SuiteSection, kind: str) -> Callable[[Path], Ta
         )
 
     def of_waa(path: Path) -> Task:
-        beside = functools.partial(PerHostEvaluator, port=section.evaluator_port)
+        beside = functools.partial(PerHostEvaluator, port=suite.evaluator_port)
         return waa_task.task_of(waa.load(path), beside, width, height, steps or waa_task.STEPS)
 
     def of_openadapt(path: Path) -> Task:

@@ -14,19 +14,21 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from deskhand.config.load import Config, config_of_run
+from deskhand.desktop.base import DesktopPoolProtocol
+from deskhand.desktop.factory import LEASE_DB
 from deskhand.desktop.remote import baselines, quota
 from deskhand.errors import ConfigError
 from deskhand.models.load import check_checkpoint
-from deskhand.recipes.assemble import LEASE_DB, open_pool, run_training_loop
+from deskhand.recipes.assemble import open_run_pool, run_training_loop
 from deskhand.recipes.concurrency import eval_concurrency, machine_notices, train_concurrency
 from deskhand.recipes.evaluate import evaluate_policy, resolve_policy
+from deskhand.recipes.progress_listener import ProgressListener
 from deskhand.recipes.step_report import StepReport
 from deskhand.recipes.suite import load_suite
 from deskhand.rollout.eval_loop import EvalReport
-from deskhand.rollout.runner import DesktopLeaser
 from deskhand.store.run import Run
 from deskhand.trainer.checkpoint import CheckpointManager
 
@@ -35,22 +37,6 @@ NAMED = 12
 """Families that a run's title names one by one."""
 CRASH_LEFTOVERS = ("checkpoints", "lock", "run.sqlite.partial", "run.sqlite.partial-journal")
 LEASE_FILES = tuple(f"{LEASE_DB}{end}" for end in ("", "-wal", "-shm", ".lock"))
-
-
-class Display(Protocol):
-    """Where progress is shown."""
-
-    def say(self, text: str) -> None: ...
-
-    def working(self, text: str) -> None: ...
-
-    def step(self, progress: StepReport) -> None: ...
-
-    def episodes(self, ended: int, trained: int, equal: int, unscored: int) -> None: ...
-
-    def evaluated(self, name: str, done: int, total: int, successes: int, lost: int) -> None: ...
-
-    def parked(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -71,13 +57,13 @@ def create_run(
     """
     if foreign := _foreign(folder):
         raise ConfigError(f"{folder} holds no run, but other files ({foreign}); name a new or empty folder")
-    suite = load_suite(config)
+    suite = load_suite(config.suite, config.desktop.backend)
     named = ", ".join(suite.train_tasks) if len(suite.train_tasks) <= NAMED else f"{len(suite.train_tasks)} families"
     if needs_model:
         check_checkpoint(config.model)
     if not suite.is_parametric:
         print(suite.summary)
-    for line in machine_notices(config):
+    for line in machine_notices(config.evaluation, config.loop, config.desktop):
         print(line)
     model = Path(config.model)
     name = f"{model.parent.parent.name} {model.name}" if model.parent.name == "checkpoints" else model.name
@@ -149,7 +135,7 @@ def progress_of(folder: Path) -> tuple[int, int] | Literal["none"]:
         return (last.step if last else 0), config_of_run(run.metadata, folder).loop.total_steps
 
 
-async def run_training(config: Config, run: Run, display: Display, began: float) -> TrainingSummary:
+async def run_training(config: Config, run: Run, listener: ProgressListener, began: float) -> TrainingSummary:
     """Train what is left, then evaluate what is left.
 
     `began`: `time.monotonic()` at the start of the command, for the time of the first update.
@@ -159,38 +145,41 @@ async def run_training(config: Config, run: Run, display: Display, began: float)
 
     def progress(step: StepReport) -> None:
         nonlocal first_update
-        display.step(step)
+        listener.step(step)
         for alarm in step.alarms:
             if alarm.metric not in raised:
-                display.say(f"alarm at step {step.step}: {alarm.line()}")
+                listener.log(f"alarm at step {step.step}: {alarm.line()}")
         raised.clear()
         raised.update(alarm.metric for alarm in step.alarms)
         if first_update:
-            display.say(f"first update {time.monotonic() - began:.0f} s after the start")
+            listener.log(f"first update {time.monotonic() - began:.0f} s after the start")
             first_update = False
 
     last = run.checkpoint()
-    if config.training_error and (last is None or last.step < config.loop.total_steps):
+    unfinished = last is None or last.step < config.loop.total_steps
+    if config.training_error and unfinished:
         raise ConfigError(config.training_error)
-    display.working("starting desktops and loading the policy")
-    async with open_pool(
-        config, max(train_concurrency(config), eval_concurrency(config)), run.folder, display.parked
-    ) as pool:
+    listener.status("starting desktops and loading the policy")
+    evaluating = eval_concurrency(config.evaluation, config.loop, config.desktop)
+    size = max(train_concurrency(config.loop, config.desktop), evaluating)
+    async with open_run_pool(config, run, size, listener) as pool:
         before, after = None, None
-        if last is None or last.step < config.loop.total_steps:
-            await _train(config, run, pool, progress, display)
+        if unfinished:
+            await _train(config, run, pool, progress, listener)
             last = run.checkpoint()
         if config.evaluation.num_episodes and last is not None:
             if last.step:
-                after = await evaluate_step(config, run, pool, last.step, display)
+                after = await evaluate_step(config, run, pool, last.step, listener)
             else:
-                display.say("no step was taken; only the version before training is evaluated")
-            before = await evaluate_step(config, run, pool, 0, display)
-    _say_best(CheckpointManager(run.folder / "checkpoints"), ((0, before), (last.step if last else 0, after)), display)
+                listener.log("no step was taken; only the version before training is evaluated")
+            before = await evaluate_step(config, run, pool, 0, listener)
+    _say_best(CheckpointManager(run.folder / "checkpoints"), ((0, before), (last.step if last else 0, after)), listener)
     return TrainingSummary(last.step if last else 0, before, after)
 
 
-def _say_best(checkpoints: CheckpointManager, found: Iterable[tuple[int, EvalReport | None]], display: Display) -> None:
+def _say_best(
+    checkpoints: CheckpointManager, found: Iterable[tuple[int, EvalReport | None]], listener: ProgressListener
+) -> None:
     """Rate what was evaluated before and after training, (step, report) each, like what was evaluated in between, and say which
     checkpoint is the best."""
     for step, report in found:
@@ -198,27 +187,31 @@ def _say_best(checkpoints: CheckpointManager, found: Iterable[tuple[int, EvalRep
             checkpoints.record_eval(step, report.success.value)
     best = checkpoints.best()
     if best is not None:
-        display.say(f"best held-out success {100 * best.success:.1f} % at step {best.step}, which is kept")
+        listener.log(f"best held-out success {100 * best.success:.1f} % at step {best.step}, which is kept")
 
 
 async def _train(
-    config: Config, run: Run, pool: DesktopLeaser, progress: Callable[[StepReport], None], display: Display
+    config: Config,
+    run: Run,
+    pool: DesktopPoolProtocol,
+    progress: Callable[[StepReport], None],
+    listener: ProgressListener,
 ) -> None:
     """Train up to the last step or to the end of the time."""
     limit = asyncio.timeout(60 * config.max_minutes if config.max_minutes else None)
-    watching = asyncio.create_task(_watch(run, display))
+    watching = asyncio.create_task(_watch(run, listener))
     try:
         async with limit:
-            await run_training_loop(config, run, pool, progress, lambda alarm: display.say(f"alarm: {alarm.line()}"))
+            await run_training_loop(config, run, pool, progress, lambda alarm: listener.log(f"alarm: {alarm.line()}"))
     except TimeoutError:
         if not limit.expired():
             raise
-        display.say(f"training ended after {config.max_minutes:g} minutes, as the settings say")
+        listener.log(f"training ended after {config.max_minutes:g} minutes, as the settings say")
     finally:
         watching.cancel()
 
 
-async def _watch(run: Run, display: Display) -> None:
+async def _watch(run: Run, listener: ProgressListener) -> None:
     """Say from time to time how far the episodes are: before the first step there is nothing else to see."""
     while True:
         await asyncio.sleep(WATCH_S)
@@ -226,11 +219,11 @@ async def _watch(run: Run, display: Display) -> None:
         if books:
             ended = books["started"] - books["in_flight"]
             lost = sum(books["errored"].values())
-            display.episodes(ended, books["trained"], books["zero_variance"], lost)
+            listener.episodes(ended, books["trained"], books["zero_variance"], lost)
 
 
 async def evaluate_step(
-    config: Config, run: Run, pool: DesktopLeaser, step: int | None, display: Display
+    config: Config, run: Run, pool: DesktopPoolProtocol, step: int | None, listener: ProgressListener
 ) -> EvalReport:
     """Held-out success of a step (None: the last), shown as it goes."""
-    return await evaluate_policy(config, run, pool, resolve_policy(config, run, None, step), 1, display)
+    return await evaluate_policy(config, run, pool, resolve_policy(config, run, None, step), 1, listener)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
-from typing import Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -12,6 +11,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from deskhand.recipes.progress_listener import ProgressListener
+from deskhand.recipes.step_report import StepReport
 from deskhand.reporting.html_report import duration
 from deskhand.rollout.eval_loop import EvalReport
 from deskhand.rollout.success_rates import Proportion
@@ -23,34 +24,13 @@ LINE_EVERY = 20
 """Held-out episodes between two lines where there is no terminal."""
 
 
-class StepLike(Protocol):
-    """What is shown of a training step (`rollout.progress.Progress`)."""
-
-    @property
-    def step(self) -> int: ...
-    @property
-    def steps(self) -> int: ...
-    @property
-    def version(self) -> int: ...
-    @property
-    def episodes_per_minute(self) -> float: ...
-    @property
-    def reward(self) -> float | None: ...
-    @property
-    def success(self) -> float | None: ...
-    @property
-    def unscored_share(self) -> float: ...
-    @property
-    def eta_s(self) -> float: ...
-
-
-class TerminalDisplay:
-    """Use as a context. `say` prints a line, `step` adds a row, `working` sets the line below the table."""
+class TerminalDisplay(ProgressListener):
+    """Use as a context. `log` prints a line, `step` adds a row, `status` sets the line below the table."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console()
         self._began = time.monotonic()
-        self._rows: list[StepLike] = []
+        self._rows: list[StepReport] = []
         self._status = ""
         self._parked = ""
         self._parked_line_s = 0.0
@@ -72,50 +52,41 @@ class TerminalDisplay:
             self._live = None
 
     def log(self, text: str) -> None:
-        """A line that stays."""
-        self._print(text)
-
-    def _print(self, text: str) -> None:
         self._last_line_s = time.monotonic()
         self.console.print(Text(text), soft_wrap=True)
 
     def status(self, text: str) -> None:
-        """What is going on now; shown only where there is a terminal, and there with the time since the start."""
+        """Shown only where there is a terminal, and there with the time since the start."""
         self._status = text
 
-    def step(self, progress: StepLike) -> None:
-        """A training step was taken."""
+    def step(self, progress: StepReport) -> None:
         self._rows.append(progress)
         self._status = f"{duration(progress.eta_s)} to go" if progress.step < progress.steps else ""
         if self._live is None:
-            self._print(line_of(progress))
+            self.log(line_of(progress))
 
     def quota_wait(self, text: str) -> None:
-        """What waits for a quota now; "" when nothing does."""
         began, self._parked = bool(text) and not self._parked, text
         if self._live is None and (began or (text and time.monotonic() - self._parked_line_s > QUIET_S)):
             self._parked_line_s = time.monotonic()
-            self._print(text)
+            self.log(text)
 
     def episodes(self, ended: int, trained: int, equal: int, unscored: int) -> None:
-        """Training episodes so far; `equal` are those of groups whose rewards were all equal."""
         text = f"{ended} episodes: {trained} trained, {equal} in groups of equal reward, {unscored} unscored"
         self._status = f"{text}; {duration(self._rows[-1].eta_s)} to go" if self._rows else text
         if self._live is None and time.monotonic() - self._last_line_s > QUIET_S:
-            self._print(text)
+            self.log(text)
 
     def evaluated(self, name: str, done: int, total: int, successes: int, lost: int) -> None:
-        """Held-out episodes that have a score so far; `lost` tries had none, and are made again."""
         self._count(f"{name}: {done} of {total} held-out episodes, {successes} successes", done, total, lost)
 
     def demonstrations(self, done: int, total: int, successes: int, lost: int) -> None:
-        """The same of demonstrations; they are of training tasks."""
         self._count(f"demonstrations: {done} of {total} episodes, {successes} successes", done, total, lost)
 
     def _count(self, status: str, done: int, total: int, lost: int) -> None:
         self._status = status + (f", {lost} tries without a score" if lost else "")
         if self._live is None and (done % LINE_EVERY == 0 or done == total):
-            self._print(self._status)
+            self.log(self._status)
 
     def __rich__(self) -> Group:
         parts: list[Table | Spinner | Text] = []
@@ -133,7 +104,7 @@ class TerminalDisplay:
 COLUMNS = ("step", "episodes/min", "reward", "success", "unscored", "version", "ETA")
 
 
-def cells_of(progress: StepLike) -> tuple[str, ...]:
+def cells_of(progress: StepReport) -> tuple[str, ...]:
     """One step, in the order of `COLUMNS`."""
     return (
         f"{progress.step}/{progress.steps}",
@@ -146,12 +117,12 @@ def cells_of(progress: StepLike) -> tuple[str, ...]:
     )
 
 
-def line_of(progress: StepLike) -> str:
+def line_of(progress: StepReport) -> str:
     """One step as a line of text."""
     return "  ".join(f"{name} {cell}" for name, cell in zip(COLUMNS, cells_of(progress), strict=True))
 
 
-def steps_table(rows: list[StepLike]) -> Table:
+def steps_table(rows: list[StepReport]) -> Table:
     """The newest steps."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in COLUMNS:

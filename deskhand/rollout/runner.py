@@ -10,12 +10,11 @@ import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Protocol
 
 import openai
 
 from deskhand.agents.desktop_agent import DesktopAgent
-from deskhand.desktop.base import Desktop, DesktopSpec, Frame
+from deskhand.desktop.base import Desktop, DesktopPoolProtocol, Frame
 from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.recorder.graph import CallGraph
@@ -27,16 +26,6 @@ from deskhand.rollout.groups import EpisodeRequest
 from deskhand.store.frames import Frames
 from deskhand.tasks.task import Task
 
-
-class DesktopLeaser(Protocol):
-    """What lends desktops: `DesktopPool`, `BridgePool`, `GatewayPool`, `MachinePool`. Those of other machines have a `lot`, where
-    refused work waits, and `episode_s`, the longest that an episode may take."""
-
-    async def lease(self, template: DesktopSpec | None = None) -> Any: ...
-
-    async def release(self, lease: Any) -> None: ...
-
-
 Script = Callable[[Task, Desktop], AsyncIterator[str]]
 """The replies of a scripted policy for a task on a desktop that is already set up."""
 Playing = Callable[[AsyncIterator[str]], AbstractContextManager[None]]
@@ -45,7 +34,7 @@ Playing = Callable[[AsyncIterator[str]], AbstractContextManager[None]]
 class _Leasing:
     """The part of a runner that has to do with desktops."""
 
-    def __init__(self, pool: DesktopLeaser, agent: DesktopAgent, frames: Frames | None) -> None:
+    def __init__(self, pool: DesktopPoolProtocol, agent: DesktopAgent, frames: Frames | None) -> None:
         self.pool, self.agent, self.frames = pool, agent, frames
         self.end_states: Path | None = None
         """A folder for what episodes were judged on; None keeps nothing."""
@@ -53,7 +42,7 @@ class _Leasing:
     @property
     def lot(self) -> QuotaManager | None:
         """Where episodes wait for a quota; None for desktops of this machine."""
-        return getattr(self.pool, "lot", None)
+        return self.pool.quota
 
     async def run(self, ticket: EpisodeRequest) -> EpisodeResult:
         """One episode. Raises nothing but `asyncio.CancelledError` (and `ConfigError`, which ends a run)."""
@@ -88,7 +77,7 @@ class _Leasing:
             keep_frame=keep,
             end_states=self.end_states,
             seed=seed,
-            longest_s=getattr(self.pool, "episode_s", None),
+            longest_s=self.pool.episode_timeout_s,
         )
 
     async def _keep(self, frame: Frame) -> None:
@@ -104,7 +93,7 @@ class RecordedRunner(_Leasing):
 
     def __init__(
         self,
-        pool: DesktopLeaser,
+        pool: DesktopPoolProtocol,
         recorder: Recorder,
         agent: DesktopAgent,
         frames: Frames | None = None,
@@ -147,7 +136,7 @@ class ApiRunner(_Leasing):
     """
 
     def __init__(
-        self, pool: DesktopLeaser, client: openai.AsyncOpenAI, agent: DesktopAgent, frames: Frames | None = None
+        self, pool: DesktopPoolProtocol, client: openai.AsyncOpenAI, agent: DesktopAgent, frames: Frames | None = None
     ) -> None:
         super().__init__(pool, agent, frames)
         self.client = client

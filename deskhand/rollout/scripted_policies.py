@@ -6,23 +6,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 
-from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.ops import Done
-from deskhand.agents.desktop_agent import AgentConfig
+from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.desktop.base import Desktop
 from deskhand.errors import AgentError
 from deskhand.rollout.runner import Script
 from deskhand.tasks.task import Task
 
 
-def oracle(agent: AgentConfig) -> Script:
+def oracle(agent: DesktopAgent) -> Script:
     """The task's own solution, one reply a step; ops that the dialect cannot say together are said one by one."""
     dialect = agent.action_format
 
     async def replies(task: Task, desktop: Desktop) -> AsyncIterator[str]:
-        view = _view(agent, task)
+        view = agent.view_of(task.width, task.height)
         async for ops in task.oracle(desktop):
             try:
                 texts = [dialect.emit(ops, view)]
@@ -34,19 +32,14 @@ def oracle(agent: AgentConfig) -> Script:
     return replies
 
 
-def noop(agent: AgentConfig) -> Script:
+def noop(agent: DesktopAgent) -> Script:
     """Says that it is done, at once."""
 
     async def replies(task: Task, desktop: Desktop) -> AsyncIterator[str]:
-        yield agent.action_format.emit([Done()], _view(agent, task))
+        yield agent.action_format.emit([Done()], agent.view_of(task.width, task.height))
 
     return replies
 
 
-def _view(agent: AgentConfig, task: Task) -> ScreenView:
-    seen = agent.model_image_size(task.width, task.height) if agent.model_image_size else None
-    return replace(ScreenView.of_screen(task.width, task.height), seen=seen)
-
-
 ORACLE, NOOP = "oracle", "idle"
-SCRIPTED_POLICIES: dict[str, Callable[[AgentConfig], Script]] = {ORACLE: oracle, NOOP: noop}
+SCRIPTED_POLICIES: dict[str, Callable[[DesktopAgent], Script]] = {ORACLE: oracle, NOOP: noop}

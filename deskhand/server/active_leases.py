@@ -16,8 +16,7 @@ from typing import Protocol
 
 import structlog
 
-from deskhand.desktop.base import DesktopSpec, Frame, StageableDesktop
-from deskhand.desktop.pool import Lease
+from deskhand.desktop.base import DesktopSpec, Frame, Lease, StageableDesktop
 from deskhand.server.api_keys import digest, new_key
 from deskhand.server.guest import Guest
 from deskhand.server.http_errors import HttpError

@@ -34,7 +34,7 @@ from deskhand.server.active_leases import ActiveLease, ActiveLeases
 from deskhand.server.auth import LeaseAuth, port_of
 from deskhand.server.http_errors import HttpError
 from deskhand.server.idempotency import ReplyCache
-from deskhand.server.json_body import parse_json_body
+from deskhand.server.json_body import number, object_of
 from deskhand.server.native_api import desktop_spec_from_json
 from deskhand.server.native_api import routes as direct_routes
 from deskhand.server.osworld.routes import routes as osworld_routes
@@ -52,7 +52,7 @@ def create_app(book: ActiveLeases, admission: LeaseAuth, bounds: RequestLimits |
 
     async def take(request: Request) -> Response:
         admission.require_admin(request)
-        template, wait_s = _wanted(await _object(request), book.pool.template)
+        template, wait_s = _wanted(object_of(await request.body(), {"template", "wait_s"}), book.pool.template)
 
         asked = request.headers.get(frame_codec.REQUEST_HEADER)
 
@@ -124,24 +124,9 @@ def _answer(handler: LeaseHandler) -> LeaseHandler:
     return answer
 
 
-async def _object(request: Request) -> dict[str, Any]:
-    raw = await request.body()
-    try:
-        body = parse_json_body(raw) if raw else {}
-    except ValueError as error:
-        raise HttpError(400, f"the body is not JSON: {error}") from None
-    if not isinstance(body, dict):
-        raise HttpError(400, "the body must be a JSON object")
-    return body
-
-
 def _wanted(body: dict[str, Any], otherwise: DesktopSpec) -> tuple[DesktopSpec | None, float]:
     """The template and the time to wait. Raises `Refused` (400)."""
-    if extra := set(body) - {"template", "wait_s"}:
-        raise HttpError(400, f"unknown keys: {', '.join(sorted(map(str, extra)))}; known: template, wait_s")
-    wait_s = body.get("wait_s", DEFAULT_WAIT_S)
-    if isinstance(wait_s, bool) or not isinstance(wait_s, (int, float)) or not 0 <= wait_s <= LONGEST_WAIT_S:
-        raise HttpError(400, f"wait_s must be a number of seconds from 0 to {LONGEST_WAIT_S:g}")
+    wait_s = number(body.get("wait_s", DEFAULT_WAIT_S), "wait_s", 0, LONGEST_WAIT_S)
     asked = body.get("template")
     return (None if asked is None else desktop_spec_from_json(asked, otherwise)), wait_s
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import signal
 import socket
-from collections.abc import AsyncIterator, Callable, Generator
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -97,6 +100,26 @@ async def serve_app(
     server = _made(app, bounds or RequestLimits(), sockets, certificate, certificate_key)
     async with _started(server, sockets) as ended:
         yield sockets[0].getsockname()[1], ended
+
+
+def until_told(serve: Callable[[], Coroutine[Any, Any, None]], said: str) -> None:
+    """Serve until SIGTERM or Ctrl-C, then say what became of it. Raises `KeyboardInterrupt`.
+
+    The task is cancelled instead of an exception being raised wherever the program is: within a request the server would
+    take it for the request's own.
+    """
+
+    async def main() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        await serve()
+
+    try:
+        asyncio.run(main())
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        print(f"interrupted; {said}", file=sys.stderr)
+        raise KeyboardInterrupt from None
 
 
 def _made(

@@ -13,18 +13,15 @@ from dataclasses import replace
 from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.formats.call_format import CallActionFormat
 from deskhand.actions.formats.call_parser import parse_calls
-from deskhand.actions.formats.call_table import CallTable, Parameter
-from deskhand.actions.formats.pyautogui import GRAMMAR, KEY_ROWS, POINTER_ROWS, typing_rows
-from deskhand.actions.formats.pyautogui_gestures import KEYS
+from deskhand.actions.formats.pyautogui import GRAMMAR, KEY_ROWS, KEYS_IN_TURN, POINTER_ROWS, typing_rows
 from deskhand.actions.ops import Op
 from deskhand.errors import AgentError
 
 PYTHONS = ("python", "python3", "/usr/bin/python3", "/usr/bin/python")
 _GRAMMAR = replace(GRAMMAR, words=frozenset())
-_KEYS = Parameter("keys", KEYS, "keys", True, named=False, many=True)
 _CODE = CallActionFormat(
     name="pyautogui code",
-    table=CallTable((*POINTER_ROWS, *typing_rows(named=False, keys=_KEYS), *KEY_ROWS)),
+    rows=(*POINTER_ROWS, *typing_rows(named=False, keys=KEYS_IN_TURN), *KEY_ROWS),
     space=lambda view: view.screen,
     find=lambda text: parse_calls(text, 0, len(text), _GRAMMAR),
     lay_out=lambda lines, ops: "\n".join(lines),

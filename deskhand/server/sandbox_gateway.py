@@ -29,7 +29,7 @@ from deskhand.errors import ConfigError
 from deskhand.server.api_keys import digest, key_from_headers, key_matches, new_key
 from deskhand.server.http_errors import HttpError
 from deskhand.server.idempotency import ReplyCache
-from deskhand.server.json_body import parse_json_body
+from deskhand.server.json_body import number, object_of
 from deskhand.server.request_limits import RequestLimits, SizeLimitedBody
 
 log = structlog.get_logger()
@@ -171,10 +171,10 @@ class SandboxGatewayServer:
 
     async def _create(self, request: Request) -> Response:
         token = self._token(request)
-        body = _body(await request.body(), {"image", "width", "height", "ttl_s"})
-        ttl_s = _number(body.get("ttl_s", 120.0), "ttl_s", 1.0, LONGEST_TTL_S)
+        body = object_of(await request.body(), {"image", "width", "height", "ttl_s"})
+        ttl_s = number(body.get("ttl_s", 120.0), "ttl_s", 1.0, LONGEST_TTL_S)
         size = {
-            name: int(_number(body[name], name, 16, 8192)) for name in ("width", "height") if body.get(name) is not None
+            name: int(number(body[name], name, 16, 8192)) for name in ("width", "height") if body.get(name) is not None
         }
         if self._sweeper is None:
             self._sweeper = asyncio.create_task(self._sweep())
@@ -243,8 +243,8 @@ class SandboxGatewayServer:
 
     async def _renew(self, request: Request) -> Response:
         sandbox = self._find(request)
-        body = _body(await request.body(), {"ttl_s"})
-        sandbox.ttl_s = _number(body.get("ttl_s", sandbox.ttl_s), "ttl_s", 1.0, LONGEST_TTL_S)
+        body = object_of(await request.body(), {"ttl_s"})
+        sandbox.ttl_s = number(body.get("ttl_s", sandbox.ttl_s), "ttl_s", 1.0, LONGEST_TTL_S)
         reply = await sandbox.http.post(f"{sandbox.root}/renew", headers=sandbox.headers)
         await self._check_there(sandbox, reply)
         if reply.status_code != 200:
@@ -338,19 +338,3 @@ def _described(sandbox: _Sandbox) -> dict[str, Any]:
 
 def _full(message: str) -> Response:
     return JSONResponse({"error": message}, status_code=429, headers={"retry-after": str(RETRY_S)})
-
-
-def _body(raw: bytes, known: set[str]) -> dict[str, Any]:
-    try:
-        body = parse_json_body(raw) if raw else {}
-    except ValueError as error:
-        raise HttpError(400, f"the body is not JSON: {error}") from None
-    if not isinstance(body, dict) or set(body) - known:
-        raise HttpError(400, f"the body must be an object with keys of {', '.join(sorted(known))}")
-    return body
-
-
-def _number(value: Any, name: str, least: float, most: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-        raise HttpError(400, f"{name} must be a number from {least:g} to {most:g}")
-    return float(value)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from deskhand.algorithms.registry import ALGORITHMS
+from deskhand.config.schema import EngineConfig
 from deskhand.config.trainer import PolicyConfig, TrainerConfig
 from deskhand.trainer import meta_trace
 
@@ -58,24 +59,6 @@ class Workload:
     """The most that is kept of prepared screenshots."""
     wanted_tokens: int = 0
     """What the longest row would have if the engine held more; 0 where that is the same."""
-
-
-@dataclass(frozen=True)
-class EngineLimits:
-    """The engine in the trainer's process."""
-
-    max_batch: int
-    max_tokens: int
-    prefill_tokens: int
-    parked_tokens: int
-    image_tokens: int
-    requests: int
-    """Episodes at a time."""
-    shares_weights: bool
-
-    def longest(self, work: Workload) -> int:
-        """Tokens of the longest request."""
-        return min(self.max_tokens, work.row_tokens)
 
 
 MemoryLocation = Literal["device", "host"]
@@ -186,9 +169,10 @@ def estimate_memory(
     dtype: str,
     policy: PolicyConfig,
     trainer: TrainerConfig,
-    engine: EngineLimits | None,
+    engine: EngineConfig | None,
     work: Workload,
     *,
+    requests: int = 1,
     cuda: bool,
     available: float | None = None,
     server: float = 0.0,
@@ -198,8 +182,8 @@ def estimate_memory(
     of a `server` beside it that takes so many bytes. `published`: what a server is sent at every step, None without one."""
     tower = meta_trace.trace_vision_tower(values, dtype, work.patches, policy)
     shape = _micro_batch(policy, work)
-    longest = engine.longest(work) if engine else 1
-    prefill = (min(longest, engine.prefill_tokens), longest) if engine else (1, 1)
+    longest = min(engine.max_model_len, work.row_tokens) if engine else 1
+    prefill = (min(longest, engine.max_num_batched_tokens), longest) if engine else (1, 1)
     lm = meta_trace.trace_language_model(values, dtype, policy, shape, prefill, tower_learns=tower.trained > 0)
     made = _Traced(values, lm, tower, BYTES[dtype])
     terms = [
@@ -212,11 +196,11 @@ def estimate_memory(
         terms.append(
             MemoryTerm("update", beyond, "roots of the second moments, beyond what a micro-batch takes at another time")
         )
-    if engine is not None and not engine.shares_weights:
+    if engine is not None and not engine.share_weights:
         published = "adapters" if policy.lora is not None and not policy.lora.load_in_4bit else "whole weights"
     sent = {None: 0.0, "adapters": made.trained * made.size, "whole weights": made.weights}[published]
     if engine is not None:
-        terms += _engine_terms(made, engine, work, cuda=cuda, sent=sent)
+        terms += _engine_terms(made, engine, work, requests, cuda=cuda, sent=sent)
     if cuda:
         tensors = sum(term.bytes for term in terms)
         terms.append(
@@ -328,19 +312,19 @@ def _numbers_per_token(values: dict[str, Any]) -> int:
 
 
 def _engine_terms(
-    made: _Traced, engine: EngineLimits, work: Workload, *, cuda: bool, sent: float
+    made: _Traced, engine: EngineConfig, work: Workload, requests: int, *, cuda: bool, sent: float
 ) -> Iterator[MemoryTerm]:
     """On a GPU the engine takes its keys and values whole; elsewhere they grow, by copying them to larger ones.
 
     `sent`: bytes of what is published to an engine with weights of its own.
     """
     per_token, vocabulary = made.size * _numbers_per_token(made.values), made.text["vocab_size"]
-    longest, slots, most = engine.longest(work), engine.max_batch, engine.max_tokens
+    longest, slots, most = min(engine.max_model_len, work.row_tokens), engine.max_num_seqs, engine.max_model_len
     if not cuda:
-        slots = min(slots, 2 ** math.ceil(math.log2(max(1, engine.requests))))
+        slots = min(slots, 2 ** math.ceil(math.log2(max(1, requests))))
         most = min(most, longest * 3 // 2)
     capacity = -(-most // 128) * 128
-    if not engine.shares_weights:
+    if not engine.share_weights:
         yield MemoryTerm("engine weights", made.weights, "a second copy")
         yield MemoryTerm("on their way", sent, "weights that are handed over", 0.0)
     cache = slots * capacity * per_token
@@ -348,13 +332,15 @@ def _engine_terms(
     yield MemoryTerm("keys and values", cache, how, None if cuda else slots * min(longest, capacity) * per_token)
     if not cuda:
         yield MemoryTerm("growing", cache, "the old keys and values while larger ones are filled", 0.0)
-    parked = min(engine.parked_tokens, max(1, engine.requests) * longest)
+    parked = min(engine.prefix_cache_tokens, max(1, requests) * longest)
     yield MemoryTerm("parked", parked * per_token, f"{parked} tokens of finished requests", 0.0)
-    kept = min(engine.image_tokens, work.step_images * work.image_tokens)
+    kept = min(engine.image_cache_tokens, work.step_images * work.image_tokens)
     yield MemoryTerm("engine's features", kept * made.token_features, f"{kept} image tokens", 0.0)
-    tokens = min(longest, engine.prefill_tokens)
+    tokens = min(longest, engine.max_num_batched_tokens)
     seen = (
-        min(max(1, engine.prefill_tokens // work.image_tokens), work.turns_in_row * slots) if work.image_tokens else 0
+        min(max(1, engine.max_num_batched_tokens // work.image_tokens), work.turns_in_row * slots)
+        if work.image_tokens
+        else 0
     )
     looking = seen * (made.tower.looking + made.patch_values(work))
     yield MemoryTerm("prefill", max(made.lm.prefill, looking), f"a pass of {tokens} tokens, or {seen} screenshots", 0.0)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from deskhand.config.trainer import PolicyConfig, TrainerConfig
 from deskhand.errors import ConfigError
 from deskhand.trainer.memory_estimate import GIB, MemoryEstimate, Workload
 
@@ -151,24 +152,24 @@ def operations(values: dict[str, Any], memory: MemoryEstimate, work: Workload, *
 
 
 def estimate_throughput(
-    values: dict[str, Any], config: Any, memory: MemoryEstimate, work: Workload, device: Device
-) -> ThroughputEstimate:
-    """What a device of these peaks may reach with a config (`deskhand.config.load.Config`)."""
-    trainer, tokens = config.trainer, work.step_rows * work.row_tokens
-    done = operations(values, memory, work, adapters=config.policy.adapter is not None)
-    scored = trainer.proximal == "start" and trainer.passes * trainer.minibatches > 1
-    again = done.forward * (trainer.passes * config.policy.recompute_activations + scored)
-    peak = TRAIN_MFU * device.flops(config.dtype)
-    step_s = (done.total * trainer.passes + again) / peak
-    requests = min(config.engine.max_batch, config.loop.desktops)
+    values: dict[str, Any], policy: PolicyConfig, trainer: TrainerConfig, dtype: str, requests: int, memory: MemoryEstimate,
+    work: Workload, device: Device,
+) -> ThroughputEstimate:  # fmt: skip
+    """What a device of these peaks may reach; `requests` are decoded at a time."""
+    tokens = work.step_rows * work.row_tokens
+    done = operations(values, memory, work, adapters=policy.lora is not None)
+    scored = trainer.proximal == "start" and trainer.ppo_epochs * trainer.num_minibatches > 1
+    again = done.forward * (trainer.ppo_epochs * policy.gradient_checkpointing + scored)
+    peak = TRAIN_MFU * device.flops(dtype)
+    step_s = (done.total * trainer.ppo_epochs + again) / peak
     cache = next((term.bytes for term in memory.terms if term.name == "keys and values"), 0.0)
     weights = next(term.bytes for term in memory.terms if term.name == "weights")
     launch = LAUNCH_S * values["text_config"]["num_hidden_layers"]
     token_s = max((weights + cache / 2) / (SAMPLE_BANDWIDTH_SHARE * device.bandwidth), launch)
     assumed = (
-        f"{100 * TRAIN_MFU:.0f} % of {device.flops(config.dtype) / 1e12:.3g} TFLOP/s in training, {100 * SAMPLE_BANDWIDTH_SHARE:.0f} % of "
+        f"{100 * TRAIN_MFU:.0f} % of {device.flops(dtype) / 1e12:.3g} TFLOP/s in training, {100 * SAMPLE_BANDWIDTH_SHARE:.0f} % of "
         f"{device.bandwidth / GIB:.0f} GiB/s and at least {1e3 * launch:.1f} ms a token in sampling, {requests} requests at a time"
     )
     return ThroughputEstimate(
-        done.total / tokens, tokens * trainer.passes / step_s, step_s, requests / token_s, assumed
+        done.total / tokens, tokens * trainer.ppo_epochs / step_s, step_s, requests / token_s, assumed
     )

@@ -1,10 +1,10 @@
 """Python-like text is read as a tree of literal calls: anything else is a `ParseError` with its characters, and nothing is run."""
 
-import sys
 import time
 import warnings
 
 import pytest
+from action_cases import audited
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -259,22 +259,9 @@ def test_what_turns_in_a_loop_is_no_argument():
     assert "not a name" in refused("for i in range(3): gui.a(i)").reason
 
 
-_opened: list[object] | None = None
-
-
-def _note_opened(event: str, arguments: tuple[object, ...]) -> None:
-    if _opened is not None and event == "open":
-        _opened.append(arguments[0])
-
-
-sys.addaudithook(_note_opened)
-
-
 def test_no_file_is_looked_for_when_code_is_wrong():
     """Python's own parser looks for the file of the code, to show a line of it: here a file without a name."""
-    global _opened
-    _opened = []
-    try:
+    with audited() as executed:
         for code in (
             "gui.a(1",
             "gui.a(1,, 2)",
@@ -284,9 +271,7 @@ def test_no_file_is_looked_for_when_code_is_wrong():
             "for i in range(2):",
         ):
             refused(code)
-        assert set(_opened) <= {""}
-    finally:
-        _opened = None
+    assert not executed
 
 
 @settings(max_examples=300, deadline=None)

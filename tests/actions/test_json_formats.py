@@ -2,11 +2,11 @@
 
 import json
 
+import action_cases as cases
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from benchmarks import action_cases as cases
 from deskhand.actions import formats
 from deskhand.actions.formats import json_schema
 from deskhand.actions.formats.json_format import JsonActionFormat
@@ -92,7 +92,7 @@ def test_every_action_is_in_the_prompt_and_its_example_is_read(name, view):
     prompt = dialect.prompt(view)
     for form in dialect.forms(view):
         if form.offered:
-            action = dialect.action(form.name, dialect.shown(form))
+            action = dialect.action(form.name, form.shown)
             assert f"{form.name}" in prompt
             ops = dialect.parse(dialect.reply([action]), view)
             assert ops

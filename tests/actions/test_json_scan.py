@@ -4,8 +4,8 @@ from json import loads
 
 import pytest
 
+from deskhand.actions.formats.code_blocks import end_of_reasoning
 from deskhand.actions.formats.json_scan import NO_REASONING, parse_json_values, parse_lenient_values
-from deskhand.actions.formats.think_tags import end_of_reasoning
 from deskhand.errors import ParseError
 
 A, B = '{"a": 1}', '{"b": [2]}'

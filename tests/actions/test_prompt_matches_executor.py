@@ -2,6 +2,7 @@
 
 import json
 
+import action_cases as cases
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -9,7 +10,6 @@ from jsonschema import Draft202012Validator
 from prompt_samples import offers
 from test_objects import OBJECTS, instances
 
-from benchmarks import action_cases as cases
 from deskhand.actions import conformance, formats
 from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.formats.limits import check_op, check_ops

@@ -160,7 +160,9 @@ async def test_a_mistake_is_of_a_kind_and_only_whole_replies_count_as_bad_format
 async def test_it_speaks_any_dialect_and_shows_the_model_the_screen_that_it_has():
     dialect = formats.get("anthropic_20250124")
     replies = ['I click. {"action": "left_click", "coordinate": [12, 38]}', '{"type": "text", "text": "It is blue"}']
-    transcript, endpoint, desktop = await solve(replies, config=AgentConfig(action_format=dialect, prompt_style="full"))
+    transcript, endpoint, desktop = await solve(
+        replies, config=AgentConfig(action_format=dialect.name, prompt_style="full")
+    )
     assert desktop.clicked == ["blue"]
     assert (transcript.stop_reason, transcript.answer) == ("answer", "It is blue")
     prompt = endpoint.asked[0]["messages"][0]
@@ -183,7 +185,7 @@ async def test_ends_keep_their_meaning():
 
 async def test_mistakes_in_a_row_end_the_episode_and_a_good_step_forgives_them():
     transcript, _, _ = await solve(
-        ["x", "x", BLUE, "x", "x", "x", "never asked"], config=AgentConfig(max_steps=20, max_consecutive_errors=3)
+        ["x", "x", BLUE, "x", "x", "x", "never asked"], config=AgentConfig(max_consecutive_errors=3), max_steps=20
     )
     assert transcript.stop_reason == "too_many_errors"
     assert len(transcript.steps) == 6
@@ -224,7 +226,7 @@ async def test_an_endpoint_that_never_answers_is_an_outage():
     desktop = fake_desktop.PaintedDesktop()
     await desktop.reset(DesktopSpec("plain", 64, 48))
     with pytest.raises(InfrastructureError, match=r"did not answer within 0\.05 s"):
-        await DesktopAgent(AgentConfig(reply_timeout_s=0.05)).solve(desktop, "x", client)
+        await DesktopAgent(reply_timeout_s=0.05).solve(desktop, "x", client)
 
 
 async def test_a_desktop_that_fails_is_an_outage():
@@ -233,8 +235,7 @@ async def test_a_desktop_that_fails_is_an_outage():
 
 
 async def test_the_window_bounds_what_is_shown():
-    config = AgentConfig(max_steps=12)
-    transcript, endpoint, _ = await solve([BLUE] * 12, config=config)
+    transcript, endpoint, _ = await solve([BLUE] * 12, max_steps=12)
     shown = [sum(message["role"] == "user" for message in asked["messages"]) for asked in endpoint.asked]
     assert shown == [1, 2, 3, 4, 5, 6, 7, 8, 4, 5, 6, 7]
     assert len(transcript.steps) == 12
@@ -249,7 +250,7 @@ def images_shown(asked: dict) -> int:
 async def test_where_it_may_it_drops_turns_until_the_conversation_fits_and_goes_on_from_there():
     too_long = (400, "context_length_exceeded")
     replies = [RED, "nonsense", RED, too_long, too_long, '{"op":"wait","seconds":0}', '{"op":"done"}']
-    config = AgentConfig(prompt_style="full", dropped="steps", on_overflow="drop", max_consecutive_errors=9)
+    config = AgentConfig(prompt_style="full", dropped_turns="steps", on_overflow="drop", max_consecutive_errors=9)
     transcript, endpoint, _ = await solve(replies, config=config)
     assert transcript.stop_reason == "done"
     assert [images_shown(asked) for asked in endpoint.asked] == [1, 2, 3, 4, 2, 1, 2]

@@ -11,8 +11,8 @@ import openai
 import pytest
 
 from deskhand.actions import formats
+from deskhand.actions.formats.arg_types import number
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.quoting import number
 from deskhand.actions.ops import Answer, Click, Done, Fail, Point, Type, screen_px
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
 from deskhand.desktop.base import DesktopSpec
@@ -23,7 +23,7 @@ CLICK = Click(Point(12, 38, screen_px(fake_desktop.WIDTH, fake_desktop.HEIGHT)))
 """On the blue square."""
 
 
-async def solve(replies, config):
+async def solve(replies, config, **more):
     """(transcript, what the model was told before each reply, the desktop); a reply is a text or (text, finish_reason)."""
     told, replies = [], list(replies)
 
@@ -40,7 +40,7 @@ async def solve(replies, config):
     await task.setup(desktop)
     http = httpx2.AsyncClient(transport=httpx2.MockTransport(endpoint))
     client = openai.AsyncOpenAI(base_url="http://model/v1", api_key="k", http_client=http, max_retries=0)
-    return await DesktopAgent(config).solve(desktop, "Click it", client), told, desktop
+    return await DesktopAgent(config, **more).solve(desktop, "Click it", client), told, desktop
 
 
 def end_of(dialect, kind):
@@ -53,7 +53,7 @@ def end_of(dialect, kind):
 async def test_a_reply_that_is_not_understood_is_told_performs_nothing_and_the_episode_goes_on(name):
     dialect = formats.get(name)
     replies = ["I wonder.", dialect.emit([CLICK], VIEW), end_of(dialect, Done)]
-    transcript, told, desktop = await solve(replies, AgentConfig(action_format=dialect))
+    transcript, told, desktop = await solve(replies, AgentConfig(action_format=name))
     assert [step.reply_error for step in transcript.steps] == ["format", "", ""]
     assert (transcript.stop_reason, transcript.num_format_errors, desktop.actions) == ("done", 1, 1)
     assert desktop.clicked == ["blue"]
@@ -68,7 +68,7 @@ async def test_a_point_off_the_screen_is_told_and_never_moved_onto_it(name):
     beyond = place.space.width + {"pixels": 0, "relative": 0.01 if place.space.width == 1 else 1}[place.space.kind]
     said = text.replace(number(place.x), number(beyond), 1)
     assert said != text
-    transcript, told, desktop = await solve([said, end_of(dialect, Done)], AgentConfig(action_format=dialect))
+    transcript, told, desktop = await solve([said, end_of(dialect, Done)], AgentConfig(action_format=name))
     assert [step.reply_error for step in transcript.steps] == ["format", ""], said
     assert "off the screen" in told[1] or "is outside" in told[1]
     assert (desktop.clicked, desktop.actions) == ([], 0)
@@ -78,7 +78,7 @@ async def test_a_point_off_the_screen_is_told_and_never_moved_onto_it(name):
 async def test_a_cut_reply_is_not_performed_even_if_it_could_be_read(name):
     dialect = formats.get(name)
     whole = dialect.emit([CLICK], VIEW)
-    config = AgentConfig(action_format=dialect, max_consecutive_errors=2, max_new_tokens=7)
+    config = AgentConfig(action_format=name, max_consecutive_errors=2, max_new_tokens=7)
     transcript, told, desktop = await solve([(whole, "length"), (whole[:-9], "length")], config)
     assert [step.reply_error for step in transcript.steps] == ["truncated", "truncated"]
     assert (transcript.stop_reason, transcript.num_format_errors, desktop.actions) == ("truncated", 0, 0)
@@ -91,16 +91,14 @@ async def test_ends_keep_their_meaning(name):
     for kind, stopped in ((Done, "done"), (Fail, "fail"), (Answer, "answer")):
         reply = end_of(dialect, kind)
         if reply is not None:
-            transcript, _, desktop = await solve([reply], AgentConfig(action_format=dialect))
+            transcript, _, desktop = await solve([reply], AgentConfig(action_format=name))
             assert (transcript.stop_reason, desktop.actions) == (stopped, 0)
             assert transcript.answer == ("42" if kind is Answer else None)
 
 
 @everyone
 async def test_mistakes_in_a_row_are_bounded(name):
-    transcript, told, _ = await solve(
-        ["I wonder."] * 9, AgentConfig(action_format=formats.get(name), max_consecutive_errors=4)
-    )
+    transcript, told, _ = await solve(["I wonder."] * 9, AgentConfig(action_format=name, max_consecutive_errors=4))
     assert (transcript.stop_reason, len(told)) == ("too_many_errors", 4)
 
 
@@ -115,7 +113,7 @@ async def test_pixels_of_the_resized_image_are_those_that_this_model_sees(name):
     assert said != dialect.emit([CLICK, Type("a")], VIEW)
     end = end_of(dialect, Done)
     _, _, desktop = await solve(
-        [said, end], AgentConfig(action_format=dialect, model_image_size=lambda width, height: size)
+        [said, end], AgentConfig(action_format=name), model_image_size=lambda width, height: size
     )
     assert desktop.clicked == ["blue"]
 

@@ -107,7 +107,7 @@ SPOKEN = {
 
 @pytest.mark.parametrize("name", SPOKEN)
 async def test_what_was_zoomed_in_on_stands_behind_the_next_screenshot_and_is_kept(name):
-    config = AgentConfig(action_format=formats.get(name))
+    config = AgentConfig(action_format=name)
     texts, images, transcript, kept = await asked_after(SPOKEN[name], config)
     assert transcript.num_errors == 0
     assert [len(shown) for shown in images] == [1, 3]

@@ -12,7 +12,6 @@ def test_every_benchmark_is_known_and_learning_comes_last():
     assert "evidence" not in names
     assert "bars" not in names
     assert evidence.words("sight") == ["-m", "benchmarks.image_sensitivity", "--full"]
-    assert evidence.words("ppo")[-1] == "--full", "its option is made in another module"
 
 
 @pytest.mark.parametrize(("code", "figure"), [(0, "3.0 ms"), (1, "FAIL")])

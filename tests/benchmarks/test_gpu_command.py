@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from patience import limit
 
 from benchmarks.thresholds import ROOT
 
@@ -14,7 +15,7 @@ from benchmarks.thresholds import ROOT
 @pytest.mark.parametrize("mode", ["lora", "full"])
 def test_the_command_measures_everything_it_names(mode: str) -> None:
     command = [sys.executable, "-m", "benchmarks.gpu", "--only", mode]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=200)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=limit(200))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "no GPU is used" in done.stdout
     assert re.search(r"episodes/min: [1-9]\d*\.\d \(4 of 4", done.stdout), done.stdout

@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from bundled_weights import needs_weights
 
 from benchmarks import learning
 from benchmarks.thresholds import Bars
@@ -70,14 +69,3 @@ def test_a_run_without_an_update_has_gained_nothing_and_misses_the_bar_of_the_fi
     bars = Bars()
     learning.judge_time(found, bars)
     assert bars.missed == ["blind: first update"]
-
-
-@needs_weights
-def test_the_demo_runs_short_and_its_folder_gives_the_figures(tmp_path):
-    found = learning.run_demo("seed 0", tmp_path / "run", ["seed=0", *learning.SHORT])
-    learning.print_outcome(found)
-    assert found.steps == 2
-    assert found.before.success.total == found.after.success.total == 12
-    assert 0 < found.first_update_s < found.training_s < found.total_s
-    with Run.open(tmp_path / "run", read_only=True) as run:
-        assert run.episode_counts()["trained"] >= 16

@@ -16,16 +16,8 @@ from deskhand.desktop.local import isolation as isolation_module
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import ConfigError
 
-SCREEN = DesktopSpec("plain", 1280, 720)
+SMALL = DesktopSpec("plain", 1280, 720)
 STILL_S = 1.0
-
-
-@pytest.fixture
-async def desktop():
-    desktop = LocalDesktop()
-    await desktop.reset(SCREEN)
-    yield desktop
-    await desktop.close()
 
 
 def needs(name: str):
@@ -80,7 +72,7 @@ async def test_a_browser_that_was_killed_offers_no_recovery(desktop):
     first = await desktop.observe()
     fresh = LocalDesktop()
     try:
-        await fresh.reset(SCREEN)
+        await fresh.reset(SMALL)
         await fresh.launch(["chromium"])
         await fresh.wait_window("chromium", timeout_s=60.0)
         await still(fresh)
@@ -95,7 +87,7 @@ async def test_office_and_browser_look_the_same_at_the_plain_level(name):
     for isolation in {"plain", isolation_module.available_isolation()[0]}:
         desktop = LocalDesktop(isolation=isolation)
         try:
-            await desktop.reset(SCREEN)
+            await desktop.reset(SMALL)
             await desktop.launch(list(profile.argv))
             await desktop.wait_window(profile.window, timeout_s=60.0)
             await still(desktop)
@@ -155,7 +147,7 @@ async def test_the_office_opens_also_where_only_landlock_keeps_guests_out_of_tmp
     )  # as where Deskhand does not run as root: /tmp's rights let guests in
     desktop = LocalDesktop(isolation="plain")
     try:
-        await desktop.reset(SCREEN)
+        await desktop.reset(SMALL)
         await desktop.launch(list(PROFILES["calc"].argv))
         await desktop.wait_window(PROFILES["calc"].window, timeout_s=60.0)
         await still(desktop)

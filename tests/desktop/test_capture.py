@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import tempfile
 import threading
@@ -11,11 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import sysv_ipc
+from patience import limit
 from xcffib.xproto import CW, GC, RECTANGLE, WindowClass
 
 from deskhand.actions.ops import Move, Point, Type, screen_px
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.local import cursor_overlay, shared_memory
+from deskhand.desktop.local import cursor_overlay
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.local.screen_reader import GetImageReader, SharedMemoryReader, open_screen_reader
 from deskhand.desktop.local.shared_memory import Segment
@@ -27,14 +28,6 @@ SMALL = DesktopSpec("plain", 320, 240)
 
 def at(x: int, y: int) -> Point:
     return Point(x, y, screen_px(SMALL.width, SMALL.height))
-
-
-@pytest.fixture
-async def desktop():
-    desktop = LocalDesktop()
-    await desktop.reset(SMALL)
-    yield desktop
-    await desktop.close()
 
 
 async def open_editor(desktop):
@@ -148,7 +141,7 @@ async def test_a_picture_is_never_torn_while_the_screen_is_being_drawn():
     painting = threading.Thread(target=paint)
     painting.start()
     try:
-        for _ in range(100):  # until the painter's window covers the screen
+        for _ in range(round(limit(100))):  # until the painter's window covers the screen
             if len(np.unique(await asyncio.to_thread(performer.settler.capture))) == 1:
                 break
             await asyncio.sleep(0.05)
@@ -212,12 +205,12 @@ async def test_a_server_that_shares_nothing_is_asked(desktop):
 
 def test_what_is_written_by_one_side_is_read_by_the_other_and_gone_with_both():
     segment = Segment(4096, None)
-    again = shared_memory._LIBC.shmat(segment.id, None, 0)
+    again = sysv_ipc.attach(segment.id)
     segment.remove()
     segment.bytes[:4] = (1, 2, 3, 4)
-    assert ctypes.string_at(again, 4) == b"\1\2\3\4"
+    assert again.read(4) == b"\1\2\3\4"
     assert str(segment.id) in segments()
     segment.close()
     segment.close()
-    shared_memory._LIBC.shmdt(again)
+    again.detach()
     assert str(segment.id) not in segments()

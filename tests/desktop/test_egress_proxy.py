@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from patience import limit
 
 from deskhand.desktop.local import egress_proxy
 from deskhand.desktop.local.egress_proxy import Destination, EgressProxy, parse_destination
@@ -51,7 +52,7 @@ def opened() -> Iterator[tuple[EgressProxy, int]]:
 
 
 def ask(port: int, data: bytes) -> bytes:
-    with socket.create_connection(("127.0.0.1", port), timeout=5) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=limit(5)) as client:
         client.sendall(data)
         client.shutdown(socket.SHUT_WR)
         found = b""
@@ -92,8 +93,8 @@ def test_what_is_no_request_gets_no_connection(opened, data):
 def test_connections_beyond_the_bound_are_turned_away_and_closing_ends_all(opened, monkeypatch):
     made, port = opened
     monkeypatch.setattr(egress_proxy, "CONNECTIONS", 2)
-    waiting = [socket.create_connection(("127.0.0.1", port), timeout=5) for _ in range(2)]
-    deadline = time.monotonic() + 5
+    waiting = [socket.create_connection(("127.0.0.1", port), timeout=limit(5)) for _ in range(2)]
+    deadline = time.monotonic() + limit(5)
     while len(made._open) < 2:
         assert time.monotonic() < deadline
     assert ask(port, b"GET http://localhost/ HTTP/1.1\r\n\r\n").startswith(b"HTTP/1.1 503")
@@ -102,4 +103,4 @@ def test_connections_beyond_the_bound_are_turned_away_and_closing_ends_all(opene
     for client in waiting:
         client.close()
     with pytest.raises(OSError, match="refused"):
-        socket.create_connection(("127.0.0.1", port), timeout=1)
+        socket.create_connection(("127.0.0.1", port), timeout=limit(1))

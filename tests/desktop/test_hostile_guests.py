@@ -16,17 +16,18 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from desktops import ISOLATIONS
+from patience import limit
 
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local import isolation as isolation_module
 from deskhand.desktop.local import processes
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.local.desktop_session import OWN_DISK_MIB
-from deskhand.desktop.local.isolation import ResourceLimits, available_isolation
+from deskhand.desktop.local.isolation import ResourceLimits
 from deskhand.errors import ConfigError, InfrastructureError
 
 SMALL = DesktopSpec("plain", 256, 192)
-ISOLATIONS = ["namespaces", "plain"] if available_isolation()[0] == "namespaces" else ["plain"]
 ROOT = Path(__file__).resolve().parents[2]
 LIMITS = ResourceLimits(memory_mib=96, processes=48, disk_mib=16, file_mib=8)
 
@@ -50,7 +51,7 @@ def open_folder() -> Iterator[Path]:
 
 async def failure_of(desktop, timeout_s: float = 10.0) -> str:
     """Waits until the desktop says that it has failed."""
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + limit(timeout_s)
     while time.monotonic() < deadline:
         try:
             await desktop.observe()
@@ -60,7 +61,7 @@ async def failure_of(desktop, timeout_s: float = 10.0) -> str:
 
 
 async def shell(desktop, script, timeout_s=20.0):
-    done = await desktop.run(["sh", "-c", script], timeout_s=timeout_s)
+    done = await desktop.run(["sh", "-c", script], timeout_s=limit(timeout_s))
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
@@ -72,7 +73,7 @@ async def test_a_fork_bomb_stays_within_its_box_and_is_ended_with_it(desktop):
     await other.reset(SMALL)
     try:
         await desktop.launch(["sh", "-c", BOMB])
-        most, deadline = 0, time.monotonic() + 2.0
+        most, deadline = 0, time.monotonic() + limit(2.0)
         while time.monotonic() < deadline:
             most = max(most, len(desktop.processes()))
         assert 20 < most <= LIMITS.processes + 2

@@ -10,23 +10,15 @@ from contextlib import contextmanager
 import pytest
 import xcffib
 import xcffib.xproto
+from patience import limit
 from xcffib.xproto import CW, Atom, EventMask, PropMode, WindowClass
 
 from deskhand.actions.ops import Click, Point, Type, screen_px
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local.clipboard import LIMIT_BYTES
-from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.local.x_connection import XConnection
 
 SMALL = DesktopSpec("plain", 320, 240)
-
-
-@pytest.fixture
-async def desktop():
-    desktop = LocalDesktop()
-    await desktop.reset(SMALL)
-    yield desktop
-    await desktop.close()
 
 
 @contextmanager
@@ -89,7 +81,7 @@ async def test_a_storm_of_windows_holds_no_step_up_for_ever(desktop):
             frame = await desktop.perform([Click(Point(5, 5, screen_px(320, 240)))], action_id=f"click {number}")
             await desktop.windows()
             assert frame.size == (320, 240)
-            assert time.monotonic() - began < 10
+            assert time.monotonic() - began < limit(10)
     finally:
         over.set()
         storming.join()
@@ -116,7 +108,7 @@ async def test_a_flood_of_notices_holds_no_step_up(desktop):
         for number in range(3):
             began = time.monotonic()
             await desktop.perform([Click(Point(5, 5, screen_px(320, 240)))], action_id=f"click {number}")
-            assert time.monotonic() - began < 8
+            assert time.monotonic() - began < limit(8)
     finally:
         over.set()
         for thread in flooding:
@@ -175,7 +167,7 @@ async def test_a_clipboard_without_end_is_given_up_in_time(desktop, kind):
         try:
             began = time.monotonic()
             text = await desktop.clipboard()
-            assert time.monotonic() - began < 8
+            assert time.monotonic() - began < limit(8)
             assert text is None or len(text) <= LIMIT_BYTES
         finally:
             over.set()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from fake_pool import Painted, painted_pool
+from patience import limit
 
 from deskhand.desktop import host_capacity
 from deskhand.desktop.base import DesktopSpec
@@ -90,10 +91,10 @@ def test_a_file_that_is_no_book_is_refused_and_kept(tmp_path):
 
 async def test_a_holder_that_falls_silent_loses_its_desktop_and_one_that_is_heard_keeps_it():
     async with DesktopPool(2, SMALL, spares=0) as pool:
-        silent = await pool.lease(holder="silent", ttl_s=0.4)
-        heard = await pool.lease(holder="heard", ttl_s=0.4)
+        silent = await pool.lease(holder="silent", ttl_s=limit(0.4))
+        heard = await pool.lease(holder="heard", ttl_s=limit(0.4))
         waiting = asyncio.create_task(pool.lease(holder="next"))
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + limit(10)
         while not waiting.done():
             assert time.monotonic() < deadline
             pool.heartbeat(heard.epoch)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from patience import limit
 from PIL import Image
 
 from deskhand.actions.ops import Click, Drag, Key, Scroll, Type
@@ -109,10 +110,10 @@ def test_trying_a_desktop_prints_an_address_of_the_loopback_and_ends_with_ctrl_c
         found = re.fullmatch(r"(http://127\.0\.0\.1:\d+)/#([\w-]{20,})\n", trial.stdout.readline())
         assert found
         address, token = found.groups()
-        frame = httpx2.get(f"{address}/frame", headers={"Authorization": f"Bearer {token}"}, timeout=20)
+        frame = httpx2.get(f"{address}/frame", headers={"Authorization": f"Bearer {token}"}, timeout=limit(20))
         assert Image.open(BytesIO(frame.content)).size == (320, 240)
         trial.send_signal(signal.SIGINT)
-        _, complaints = trial.communicate(timeout=20)
+        _, complaints = trial.communicate(timeout=limit(20))
     finally:
         trial.kill()  # when it was not ended by then
         trial.wait(20)

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 import pytest
+from patience import limit
 
 from deskhand.actions.ops import (
     REL_1000,
@@ -37,14 +38,6 @@ SMALL = DesktopSpec("plain", 320, 240)
 
 def at(x: int, y: int) -> Point:
     return Point(x, y, screen_px(SMALL.width, SMALL.height))
-
-
-@pytest.fixture
-async def desktop():
-    desktop = LocalDesktop()
-    await desktop.reset(SMALL)
-    yield desktop
-    await desktop.close()
 
 
 async def open_editor(desktop, *arguments):
@@ -190,7 +183,7 @@ async def test_a_caret_that_blinks_for_ever_does_not_hold_the_screen_up(desktop)
     start = time.monotonic()
     frame = await desktop.observe()
     assert frame.settle_reason == "moving"
-    assert time.monotonic() - start < 1.0
+    assert time.monotonic() - start < limit(1.0)
 
 
 async def test_a_caret_in_the_home_template_does_not_blink(desktop):
@@ -300,7 +293,7 @@ async def test_commands_report_code_output_and_timeouts(desktop):
     assert done.stdout.decode() == f'it\'s a\n"test" {desktop._session.box.guest_home}/Documents\n'
     start = time.monotonic()
     assert (await desktop.run(["sleep", "30"], timeout_s=0.3)).returncode == 124
-    assert time.monotonic() - start < 3
+    assert time.monotonic() - start < limit(3)
     assert (await desktop.run(["pgrep", "-x", "sleep"])).returncode == 1 or desktop.isolation == "plain"
 
 
@@ -353,7 +346,7 @@ async def test_a_frozen_x_server_is_noticed(desktop, monkeypatch):
     start = time.monotonic()
     with pytest.raises(InfrastructureError, match="did not answer"):
         await desktop.observe()
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < limit(5)
 
 
 async def test_the_event_loop_never_waits_for_a_desktop():
@@ -375,7 +368,7 @@ async def test_the_event_loop_never_waits_for_a_desktop():
     await desktop.pull(".bashrc")
     await desktop.close()
     watcher.cancel()
-    assert longest < 0.1
+    assert longest < limit(0.1)
 
 
 @pytest.mark.parametrize("turns", range(6))
@@ -393,7 +386,7 @@ async def test_a_cancellation_that_comes_as_a_call_ends_is_not_lost(turns):
     for _ in range(turns):
         await asyncio.sleep(0)
     task.cancel()
-    ended, _ = await asyncio.wait({task}, timeout=5)
+    ended, _ = await asyncio.wait({task}, timeout=limit(5))
     task.cancel()
     assert ended
     assert task.cancelled()

@@ -6,7 +6,6 @@ import asyncio
 import re
 import unicodedata
 
-import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -19,14 +18,6 @@ SMALL = DesktopSpec("plain", 320, 240)
 
 def at(x: int, y: int) -> Point:
     return Point(x, y, screen_px(SMALL.width, SMALL.height))
-
-
-@pytest.fixture
-async def desktop():
-    desktop = LocalDesktop()
-    await desktop.reset(SMALL)
-    yield desktop
-    await desktop.close()
 
 
 SCRIPTS = (

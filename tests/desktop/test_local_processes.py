@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import limit
 
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local import processes
@@ -28,7 +29,7 @@ def living(pids) -> list[int]:
 
 
 def wait_gone(pids, timeout_s: float = 10.0) -> list[int]:
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + limit(timeout_s)
     while (left := living(pids)) and time.monotonic() < deadline:
         time.sleep(0.02)
     return left
@@ -98,9 +99,9 @@ def test_when_the_owner_is_ended_its_desktops_end(isolation, number):
     guests = [int(pid) for pid in pids]
     assert len(living(guests)) >= 8
     owner.send_signal(number)
-    owner.wait(timeout=20)
+    owner.wait(timeout=limit(20))
     assert wait_gone(guests) == []
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + limit(10)
     while Path(folder).exists() and time.monotonic() < deadline:
         time.sleep(0.02)
     assert not Path(folder).exists()

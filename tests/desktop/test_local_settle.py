@@ -6,6 +6,7 @@ import asyncio
 import time
 
 import pytest
+from patience import limit
 
 from deskhand.actions.ops import (
     Click,
@@ -68,7 +69,7 @@ async def test_a_spinner_does_not_hold_the_screen_up_and_is_named(desktop):
     start = time.monotonic()
     frame = await desktop.observe()
     assert frame.settle_reason == "moving"
-    assert time.monotonic() - start < 1.0
+    assert time.monotonic() - start < limit(1.0)
     ((left, top, right, bottom),) = frame.moving
     changed = frame.changed_bbox
     assert changed is None or (
@@ -97,7 +98,7 @@ async def test_a_picture_that_never_rests_ends_at_the_cap(desktop):
     start = time.monotonic()
     frame = await desktop.observe()
     assert frame.settle_reason == "cap"
-    assert time.monotonic() - start < 2.0
+    assert time.monotonic() - start < limit(2.0)
 
 
 async def test_every_op_ends_within_its_budget_beside_a_spinner_a_film_and_a_program_that_computes(desktop):
@@ -124,7 +125,7 @@ async def test_every_op_ends_within_its_budget_beside_a_spinner_a_film_and_a_pro
         start = time.monotonic()
         await desktop.perform([op], action_id=str(index))
         taken, budget = time.monotonic() - start, op_budget_s(op, ((300, 200), (330, 210))) + desktop.cap_s
-        assert taken < budget, op
+        assert taken < limit(budget), op
 
 
 async def test_what_changes_nothing_stalls_nothing(desktop):
@@ -135,7 +136,7 @@ async def test_what_changes_nothing_stalls_nothing(desktop):
     for index, op in enumerate(idle):
         start = time.monotonic()
         frame = await desktop.perform([op], action_id=str(index))
-        assert time.monotonic() - start < 1.0, op
+        assert time.monotonic() - start < limit(1.0), op
         assert frame.changed_bbox is None
         assert frame.settle_reason == "quiet"
 
@@ -152,7 +153,7 @@ async def test_a_server_that_a_guest_holds_stalls_no_action_and_serves_again_whe
     assert not isinstance(refused.value, DeliveryUnknown)  # it never got so far as to send anything
     with pytest.raises(InfrastructureError, match="a guest holds it"):
         await desktop.observe()
-    assert time.monotonic() - start < 3.0
+    assert time.monotonic() - start < limit(3.0)
     holder.core.UngrabServer()
     holder.sync()
     holder.close()

@@ -16,6 +16,7 @@ import pytest
 import torch
 from training_fixture import checkpoint
 
+from deskhand.config.schema import EngineConfig
 from deskhand.engines.hf import HfEngine
 from deskhand.engines.hf.grammar import GrammarState
 from deskhand.models.load import LoadedModel, load
@@ -47,7 +48,7 @@ def renderer(loaded: LoadedModel) -> ChatRenderer:
 
 @pytest.fixture
 async def engine(loaded: LoadedModel) -> AsyncIterator[HfEngine]:
-    engine = HfEngine(loaded, max_batch=8, max_tokens=600)
+    engine = HfEngine(loaded, EngineConfig(max_num_seqs=8, max_model_len=600))
     yield engine
     await engine.close()
 

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from patience import limit
 from random_models import IMAGE, STOP, VOCABULARY, Conversation, build, image, wrap
 
+from deskhand.config.schema import EngineConfig
 from deskhand.engines.hf import HfEngine
 from deskhand.errors import AgentError, ConfigError, InfrastructureError, RecordError
 from deskhand.models.load import LoadedModel
@@ -21,13 +23,13 @@ ALL_BUT_STOP = tuple(index for index in range(VOCABULARY) if index != STOP)
 
 @pytest.fixture
 async def engine() -> AsyncIterator[HfEngine]:
-    engine = HfEngine(wrap("qwen3_vl"), max_batch=4, max_tokens=1500)
+    engine = HfEngine(wrap("qwen3_vl"), EngineConfig(max_num_seqs=4, max_model_len=1500))
     yield engine
     await engine.close()
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(limit(60)):
         while not condition():  # noqa: ASYNC110 - the condition is the state of another thread
             await asyncio.sleep(0.001)
 
@@ -114,7 +116,7 @@ async def test_an_image_is_encoded_once_for_each_version_of_the_vision_tower(eng
 
 
 async def test_a_cancelled_caller_frees_its_slot() -> None:
-    engine = HfEngine(wrap("qwen3_vl"), max_batch=1, max_tokens=2000)
+    engine = HfEngine(wrap("qwen3_vl"), EngineConfig(max_num_seqs=1, max_model_len=2000))
     endless_call = asyncio.create_task(engine.generate(TEXT, endless(tokens=1900)))
     waiting = asyncio.create_task(engine.generate(TEXT, endless(1, 4)))
     never_admitted = asyncio.create_task(engine.generate(TEXT, endless(2, 4)))
@@ -168,7 +170,7 @@ async def test_greedy_equals_generate_of_transformers(loaded: LoadedModel) -> No
         talk = Conversation(seed)
         for _ in range(3):
             prompts.append(talk.observe())
-    engine = HfEngine(loaded, max_batch=5)
+    engine = HfEngine(loaded, EngineConfig(max_num_seqs=5))
     sampling = Sampling(16, temperature=0, banned_ids=(IMAGE,))
     done = await asyncio.gather(*(engine.generate(prompt, sampling) for prompt in prompts))
     await engine.close()
@@ -226,7 +228,7 @@ async def test_impossible_sampling_is_refused_before_it_reaches_the_batch(
 
 async def test_a_dead_thread_fails_every_caller() -> None:
     model = wrap("qwen3_vl")
-    engine = HfEngine(model, max_batch=2)
+    engine = HfEngine(model, EngineConfig(max_num_seqs=2))
     calls = [asyncio.create_task(engine.generate(TEXT, endless(seed))) for seed in range(4)]
     await until(lambda: engine.stats.decode_steps > 5)
 

@@ -15,6 +15,7 @@ import pytest
 import torch
 from random_models import IMAGE, STOP, Conversation, wrap
 
+from deskhand.config.schema import EngineConfig
 from deskhand.engines.hf import HfEngine, decode_batch, kv_cache
 from deskhand.models.load import LoadedModel
 from deskhand.recorder.graph import Call, CallGraph
@@ -44,7 +45,7 @@ async def converse(engine: HfEngine, seed: int, turns: int, temperature: float) 
 
 
 async def serve(loaded: LoadedModel, *, temperature: float = 1.0, **options: Any) -> tuple[list[Calls], HfEngine]:
-    engine = HfEngine(loaded, max_batch=5, **options)
+    engine = HfEngine(loaded, EngineConfig(max_num_seqs=5, **options))
 
     async def late(seed: int) -> Calls:
         await asyncio.sleep(0.003 * seed)

@@ -21,13 +21,29 @@ def nothing(sha256: str) -> bytes:
     raise KeyError(sha256)
 
 
+async def made_by(
+    words: list[str], source: str, folder: Path, version: int = 0, environment: dict[str, str] | None = None
+):
+    config = load_config(None, words)
+    return await build_engine(
+        config.engine,
+        source,
+        version,
+        device="cpu",
+        dtype="float32",
+        run_dir=folder,
+        read_png=nothing,
+        environment=environment,
+    )
+
+
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(checkpoint(tmp_path_factory.mktemp("checkpoint")))
 
 
 async def test_the_engine_in_this_process_is_made_with_its_version(source: str, tmp_path: Path) -> None:
-    made = await build_engine(load_config(None, ["engine.max_model_len=64"]), source, 4, tmp_path, nothing)
+    made = await made_by(["engine.max_model_len=64"], source, tmp_path, 4)
     assert isinstance(made.engine, HfEngine)
     assert made.context_tokens == 64
     done = await made.engine.generate(Prompt((1, 2, 3)), Sampling(3))
@@ -43,34 +59,22 @@ async def test_a_remote_endpoint_needs_its_key_and_keeps_it_out_of_errors(source
         "engine.api_key_env=THE_KEY",
     ]
     with pytest.raises(ConfigError, match="the environment variable THE_KEY is not set"):
-        await build_engine(load_config(None, words), source, 0, tmp_path, nothing, {})
-    made = await build_engine(load_config(None, words), source, 0, tmp_path, nothing, {"THE_KEY": "sk-secret"})
+        await made_by(words, source, tmp_path, environment={})
+    made = await made_by(words, source, tmp_path, environment={"THE_KEY": "sk-secret"})
     assert isinstance(made.engine, OpenAIEndpointEngine)
     await made.engine.close()
     with pytest.raises(ConfigError, match="must not contain credentials") as caught:
-        await build_engine(
-            load_config(None, [*words, "engine.base_url=https://sk-secret:x@host/v1"]),
-            source,
-            0,
-            tmp_path,
-            nothing,
-            {"THE_KEY": "k"},
+        await made_by(
+            [*words, "engine.base_url=https://sk-secret:x@host/v1"], source, tmp_path, environment={"THE_KEY": "k"}
         )
     assert "sk-secret" not in str(caught.value)
 
 
 async def test_vllm_without_an_environment_is_told_how_to_make_one(source: str, tmp_path: Path) -> None:
-    config = load_config(None, ["engine.backend=vllm"])
     with pytest.raises(ConfigError, match=r"no environment for vllm; create one with scripts/environment vllm"):
-        await build_engine(config, source, 0, tmp_path, nothing, {"DESKHAND_VENV_DIR": str(tmp_path)})
+        await made_by(["engine.backend=vllm"], source, tmp_path, environment={"DESKHAND_VENV_DIR": str(tmp_path)})
     with pytest.raises(ConfigError, match=r"engine\.venv_python: /nowhere/python is not an executable"):
-        await build_engine(
-            load_config(None, ["engine.backend=vllm", "engine.venv_python=/nowhere/python"]),
-            source,
-            0,
-            tmp_path,
-            nothing,
-        )
+        await made_by(["engine.backend=vllm", "engine.venv_python=/nowhere/python"], source, tmp_path)
 
 
 def test_the_environment_that_was_made_last_is_taken(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from patience import limit
 from recording import png
 from safetensors.torch import save_file
 
@@ -97,7 +98,7 @@ def weights(value: float) -> dict[str, torch.Tensor]:
 
 
 async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(limit(20)):
         while not condition():  # noqa: ASYNC110 - the condition is the state of another process
             await asyncio.sleep(0.01)
 
@@ -250,7 +251,7 @@ async def test_a_call_does_not_wait_longer_than_it_may(bench: Bench) -> None:
     engine._server._environment["FAKE_START_S"] = "15"
     assert engine._server.pid is not None
     os.kill(engine._server.pid, signal.SIGKILL)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(limit(5)):
         with pytest.raises(InfrastructureError, match=r"did not serve a request within 0\.5 s"):
             await engine.generate(bench.prompt(), long(5))
         with pytest.raises(InfrastructureError, match=r"was unreachable for 0\.5 s"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from fake_sglang import FakeSglang, listening
+from patience import limit
 from recording import png
 from safetensors.torch import load_file, save_file
 from training_fixture import checkpoint
@@ -32,7 +33,7 @@ from deskhand.trainer.policy import Policy
 from deskhand.trainer.weight_sync import push_weights
 from deskhand.types import Completion, Grammar, Prompt, Sampling
 
-PATIENCE = ServerTimeouts(start_s=5, outage_s=5, request_s=30, stall_s=5, poll_s=0.1)
+PATIENCE = ServerTimeouts(start_s=limit(5), outage_s=limit(5), request_s=limit(30), stall_s=limit(5), poll_s=0.1)
 
 
 @dataclass
@@ -79,6 +80,12 @@ async def desk(source: str, fake: FakeSglang, tmp_path: Path, monkeypatch: pytes
         await engine.start()
         yield Desk(fake, engine, model, ImageCache(model.image_processor), ChatRenderer(model.tokenizer))
         await engine.close()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(limit(30)):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
 
 
 async def test_a_recorded_episode_is_what_was_served_and_what_is_trained(desk: Desk) -> None:
@@ -148,8 +155,9 @@ async def test_new_weights_reach_a_request_in_flight_and_every_later_one(desk: D
     changed = Policy(other, banned_ids=desk.renderer.banned_ids)
     desk.fake.token_s = 0.01
     endless = Sampling(60, banned_ids=desk.renderer.banned_ids, seed=1)
+    so_far = desk.fake.sampled
     call = asyncio.create_task(desk.engine.generate(prompt, endless))
-    await asyncio.sleep(0.4)
+    await until(lambda: desk.fake.sampled > so_far + 3)
     await desk.engine.update_weights(3, changed.snapshot())
     done = await call
     switch = done.versions.index(3)
@@ -199,8 +207,9 @@ async def test_adapters_are_loaded_over_base_weights_and_requests_in_flight_keep
         await push_weights(adapted, desk.engine, version)
         assert desk.engine.version == version
         assert not calls or not calls[-1][2].done(), "the request of the version before is in flight"
+        before = len(desk.fake.requests)
         calls.append((version, adapted.copy(frozen=True), asyncio.create_task(desk.engine.generate(prompt, endless))))
-        await asyncio.sleep(0.1)
+        await until(lambda before=before: len(desk.fake.requests) > before)
     first = set()
     for version, policy, call in calls:
         done = await call
@@ -246,8 +255,9 @@ async def test_weights_that_the_server_does_not_take_are_an_outage(desk: Desk) -
 
 async def test_an_aborted_request_is_made_again(desk: Desk) -> None:
     desk.fake.token_s = 0.05
+    so_far = desk.fake.sampled
     call = asyncio.create_task(desk.engine.generate(desk.prompt(1), Sampling(20, banned_ids=desk.renderer.banned_ids)))
-    await asyncio.sleep(0.3)
+    await until(lambda: desk.fake.sampled > so_far + 3)
     desk.fake.aborted += 1
     assert len((await call).token_ids) == 20
     assert desk.engine.stats.tries == 2
@@ -293,9 +303,12 @@ async def test_a_running_server_gets_the_requested_checkpoint_instead_of_an_earl
     prompt = renderer.render((message("user", [ImagePart(images.add(png(1, 90, 70)).sha256), "Click"]),), images)
     found = []
     with listening(fake.app()) as url:
-        config = settings(None, [f"model={source}", "engine.backend=sglang", f"engine.base_url={url}"])
+        config = settings(None, ["engine.backend=sglang", f"engine.base_url={url}"]).engine
         for asked, version in ((source, 0), (other, 7), (source, 0), (source, 0)):
-            made = await build_engine(config, asked, version, tmp_path / "weights", lambda sha256: b"")
+            made = await build_engine(
+                config, asked, version, device="cpu", dtype="float32", run_dir=tmp_path / "weights", read_png=lambda sha256: b"",
+                served_checkpoint=source,
+            )  # fmt: skip
             done = await made.engine.generate(prompt, Sampling(6, banned_ids=renderer.banned_ids, seed=1))
             await made.engine.close()
             assert done.versions == (version,) * 6

@@ -12,6 +12,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from patience import limit
+
 from deskhand.rollout.episode_counts import EpisodeCounts
 from deskhand.store.run import Run
 from deskhand.trainer.checkpoint import verify
@@ -39,7 +41,7 @@ def train(folder: Path, steps: int, bound: int = 0) -> subprocess.CompletedProce
     paths = os.pathsep.join([str(SUPPORT), str(SUPPORT.parent.parent)])
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     words = [sys.executable, "-c", BOUNDED, str(folder), str(steps), str(folder.parent / "journal"), str(bound)]
-    return subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=240)
+    return subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=limit(240))
 
 
 def test_a_run_ends_with_the_file_and_the_mend_and_goes_on_when_there_is_room(tmp_path):

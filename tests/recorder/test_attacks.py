@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from patience import limit
 from PIL import Image
 from recording import ScriptedEngine, data_uri, png
 from serving import on_a_port
@@ -229,7 +230,7 @@ async def test_a_client_disconnect_leaves_a_stored_untrained_call(
         await writer.wait_closed()
         await asyncio.sleep(0.1)
         go.set()
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(limit(5)):
             while recorder.sessions.get("s").in_flight or not recorder.sessions.get("s").undelivered_calls:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         again = await recorder.complete(recorder.sessions.get("s"), ask("other"))
@@ -341,7 +342,7 @@ async def test_a_check_that_fails_after_its_client_went_away_stops_the_session(
     with suppress(asyncio.CancelledError):
         await waiting
     journal.go.set()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(limit(5)):
         while session.stopped is None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert recorder.violations == {"wire": 1}

@@ -15,6 +15,7 @@ from random_models import build
 from recording import image_part, text_part
 from transformers import PreTrainedTokenizerFast
 
+from deskhand.config.schema import EngineConfig
 from deskhand.engines.hf import HfEngine
 from deskhand.models.load import LoadedModel
 from deskhand.recorder.graph import CallGraph, Sequence
@@ -77,7 +78,7 @@ def by_transformers(
 
 async def test_recorded_log_probs_are_those_of_the_merged_rows(loaded: LoadedModel) -> None:
     renderer, images = ChatRenderer(loaded.tokenizer), ImageCache(loaded.image_processor)
-    engine = HfEngine(loaded, max_batch=4)
+    engine = HfEngine(loaded, EngineConfig(max_num_seqs=4))
     recorder = Recorder(renderer, engine, images)
     try:
         async with in_process_client(create_app(recorder, "admin-key-of-the-tests")) as http:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from patience import limit
 from recording import ScriptedEngine, png
 
 from deskhand.errors import InfrastructureError, RecordError
@@ -232,7 +233,7 @@ async def test_a_session_that_waits_for_the_disk_holds_up_no_other(renderer: Cha
     held = asyncio.create_task(recorder.complete(opened(recorder, "slow"), ask(GO)))
     try:
         assert await asyncio.to_thread(waiting.wait, 60)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(limit(60)):
             await recorder.complete(opened(recorder, "other"), ask(GO))
         assert not held.done()
     finally:

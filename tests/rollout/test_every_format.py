@@ -42,14 +42,12 @@ def image_processor():
 
 @pytest.mark.parametrize("name", formats.available_formats())
 async def test_a_policy_that_speaks_it_solves_the_same_five_tasks(name, tokenizer, image_processor):
-    dialect = formats.get(name)
     renderer = ChatRenderer(tokenizer)
     engine = ScriptedEngine(lambda text: tokenizer.encode(text, add_special_tokens=False), renderer.stop_ids[0])
     recorder = Recorder(renderer, engine, ImageCache(image_processor))
-    settings = AgentConfig(action_format=dialect, max_new_tokens=1000)
-    agent = DesktopAgent(settings)
+    agent = DesktopAgent(AgentConfig(action_format=name, max_new_tokens=1000))
     async with DesktopPool(DESKTOPS, spares=0) as pool:
-        runner = RecordedRunner(pool, recorder, agent, script=oracle(settings), playing=engine.playing)
+        runner = RecordedRunner(pool, recorder, agent, script=oracle(agent), playing=engine.playing)
         tasks = [basics.make_task(family, seed_for("train", 3)) for family in FAMILIES]
         try:
             results = await asyncio.gather(*(runner.run(EpisodeRequest(task.id, task)) for task in tasks))

@@ -11,6 +11,7 @@ import fake_desktop
 import pytest
 import structlog.testing
 import training_fixture
+from patience import limit
 
 from deskhand.actions.ops import Done, Wait
 from deskhand.agents.desktop_agent import Transcript
@@ -123,7 +124,7 @@ async def test_equal_rewards_without_end_raise_the_alarm_although_no_step_is_tak
         parts.loop.alarmed = lambda alarm: (told.append(alarm), heard.set())
         with structlog.testing.capture_logs() as lines:
             work, hearing = asyncio.create_task(parts.loop.run()), asyncio.create_task(heard.wait())
-            await asyncio.wait({work, hearing}, return_when=asyncio.FIRST_COMPLETED, timeout=60)
+            await asyncio.wait({work, hearing}, return_when=asyncio.FIRST_COMPLETED, timeout=limit(60))
             for task in (work, hearing):
                 task.cancel()
             await asyncio.gather(work, hearing, return_exceptions=True)

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+from patience import limit
+
 from deskhand.rollout.episode_counts import EpisodeCounts
 from deskhand.store.run import TRAIN, Run
 
@@ -76,7 +78,7 @@ def test_a_run_that_is_killed_again_and_again_loses_and_repeats_nothing(tmp_path
         steps = point.step + 2 if point else 2
         oldest = [group.id for group in run.groups("queued")][:2]
     process = start(folder, steps, journal)
-    output, _ = process.communicate(timeout=600)
+    output, _ = process.communicate(timeout=limit(600))
     assert process.returncode == 0, output
     with Run.open(folder) as run:
         rows = run.episodes(TRAIN)

@@ -8,6 +8,7 @@ import uuid
 import episode_results
 import fake_desktop
 import pytest
+from patience import limit
 
 from deskhand.errors import InfrastructureError
 from deskhand.rollout.groups import EpisodeRequest
@@ -55,8 +56,10 @@ async def episodes_per_place(delays: list[float], seconds: float) -> list[int]:
 
 
 async def test_one_desktop_slowed_tenfold_costs_the_others_less_than_a_tenth():
-    even = await episodes_per_place([0.02] * 4, 2.0)
-    slowed = await episodes_per_place([0.2, 0.02, 0.02, 0.02], 2.0)
+    delays = ([0.02] * 4, [0.2, 0.02, 0.02, 0.02])
+    even, slowed = await asyncio.gather(
+        *(episodes_per_place(each, 2.0) for each in delays)
+    )  # what else runs slows both
     assert slowed[0] <= even[0] / 5
     assert sum(slowed[1:]) >= 0.9 * sum(even[1:]), (even, slowed)
 
@@ -123,9 +126,9 @@ async def test_places_that_wait_are_woken_by_news():
     source.open = True
     began = time.monotonic()
     scheduler.wake()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(limit(5)):
         await running
-    assert time.monotonic() - began < 2
+    assert time.monotonic() - began < limit(2)
     assert scheduler.episodes_ended == source.started >= 1
 
 

@@ -1,7 +1,5 @@
 """A run without the vision path: the screen in words, through agent, recorder, engine and trainer."""
 
-from dataclasses import replace
-
 import fake_desktop
 import training_fixture
 
@@ -34,7 +32,7 @@ async def test_a_step_is_trained_on_words_alone(tmp_path, monkeypatch):
     monkeypatch.setattr(fake_desktop.PaintedDesktop, "accessibility_tree", tree, raising=False)
     async with training_fixture.assembled(tmp_path / "run", training_fixture.small(steps=1)) as parts:
         agent = parts.runner.agent
-        agent.config = replace(agent.config, screen="words")
+        agent.config = agent.config.model_copy(update={"screen": "words"})
         await parts.loop.run()
         assert parts.trainer.steps == 1
         assert parts.engine.stats.images_encoded == 0

@@ -36,8 +36,8 @@ async def test_a_bridge_lends_machines_as_it_lends_embedded_desktops(tmp_path):
                 await first.desktop.push("a.txt", b"x")
                 assert await first.desktop.pull("a.txt") == b"x"
                 (held,) = running.book
-                server = OsworldServer(other.link)
-                await other.link.move(f"{at}/leases/{held.id}/osworld")
+                server = OsworldServer(other.bridge.link)
+                await other.bridge.link.move(f"{at}/leases/{held.id}/osworld")
                 assert await server.platform() == "Linux"
                 assert await server.screen_size() == (320, 240)
                 await pool.release(first)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 
+from patience import limit
+
 
 async def until(condition, timeout_s: float = 15.0):
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + limit(timeout_s)
     while not await condition():
         assert time.monotonic() < deadline
         await asyncio.sleep(0.05)

@@ -17,15 +17,16 @@ import pytest
 import yaml
 from fake_osworld import FakeOsworld
 from fake_pool import Painted, painted_pool
+from patience import limit
 from server_client import OWNER_KEY, SCREEN, bearer, bridge
 from serving import on_a_port
 
 from deskhand.actions.ops import Move, Point, Type, screen_px
+from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.remote import sandbox_api
 from deskhand.desktop.remote.osworld_desktop import ScreenPolling
 from deskhand.desktop.remote.quota import QuotaManager
-from deskhand.desktop.remote.retrying_client import RemoteTimeouts
 from deskhand.desktop.remote.sandbox_api import (
     GuestPort,
     HttpSandboxApi,
@@ -73,7 +74,7 @@ async def _bridges(desktops: int, count: int, made: list[Painted]) -> AsyncItera
 
 
 async def settle(holds, seconds: float = 5.0) -> None:
-    async with asyncio.timeout(seconds):
+    async with asyncio.timeout(limit(seconds)):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
@@ -163,7 +164,7 @@ async def test_a_full_gateway_parks_and_goes_on():
         assert "parked at" in lot.line()
         assert TOKEN not in lot.line()
         await pool.delete(first)
-        second = await asyncio.wait({waiting}, timeout=8)
+        second = await asyncio.wait({waiting}, timeout=limit(8))
         assert second[0], "it goes on within Retry-After"
         await pool.delete(waiting.result())
         assert server._sandboxes == {}
@@ -301,7 +302,7 @@ async def test_a_desktop_of_a_gateway_that_types_is_one_use(monkeypatch):
                 await held.desktop.wait_window("xterm")
                 await held.desktop.observe()
                 await lease.desktop.perform([Type("über\n")], action_id="1")
-                for _ in range(50):
+                for _ in range(round(limit(50))):
                     await asyncio.sleep(0.05)
                     try:
                         if await held.desktop.pull("typed.txt"):
@@ -340,7 +341,7 @@ async def test_a_sandbox_lives_while_its_episode_is_parked_for_longer_than_its_t
                 (held,) = running.book
                 frame = await lease.desktop.perform([Move(Point(30, 40, screen_px(320, 240)))], action_id="1")
                 assert frame.cursor == (30, 40)
-                assert pool.lot.total_s >= 2.5
+                assert pool.quota.total_s >= 2.5
                 assert list(running.book) == [held], "it is the desktop that it was"
         await server.close()
 
@@ -389,7 +390,7 @@ async def test_a_sandbox_whose_server_was_used_directly_is_not_taken_for_a_fresh
     async with SandboxPool(
         "http://a", template=screen, gateway=provider, transport=guest, looking=ScreenPolling(0, 0, 1)
     ) as pool:
-        desktop = pool.held((await pool.lease()).epoch)
+        desktop: Any = (await pool.lease()).desktop
         first = desktop.sandbox.id
         await desktop.server.upload("/home/user/left.txt", b"x")
         await desktop.reset(screen)

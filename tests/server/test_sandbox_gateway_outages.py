@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from fake_pool import Painted, painted_pool
+from patience import limit
 from server_client import OWNER_KEY, bearer
 from serving import on_a_port
 from test_gateway import QUICK, TOKEN, gateway
@@ -72,7 +73,7 @@ async def test_a_gateway_with_a_wrong_key_says_so_and_lets_nobody_wait():
         async with on_a_port(server.app()) as address:  # type: ignore[arg-type]
             lot = QuotaManager()
             client = HttpSandboxApi(address, TOKEN, timeouts=QUICK, lot=lot)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(limit(10)):
                 with pytest.raises(InfrastructureError, match="their key"):
                     await client.create(image=None, width=64, height=48, ttl_s=60, request_id="a")
             assert lot.total_s == 0
@@ -97,7 +98,7 @@ async def test_a_sandbox_that_is_being_asked_something_is_not_ended_for_its_sile
         one = f"/v1/sandboxes/{(await http.post('/v1/sandboxes', json={'ttl_s': 10})).json()['id']}"
         made[0].__class__ = Busy
         running = asyncio.create_task(http.post(f"{one}/exec", json={"argv": ["sleep"], "timeout_s": 100}))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(limit(10)):
             await asked.wait()
         now[0] = 60.0
         await server.reclaim()
@@ -112,7 +113,7 @@ async def test_a_sandbox_that_is_being_asked_something_is_not_ended_for_its_sile
 
 
 async def test_a_file_may_be_as_large_as_a_desktop_takes_one_and_a_path_is_an_address():
-    async with gateway(1) as (address, _, made), httpx2.AsyncClient(base_url=address, timeout=30) as http:
+    async with gateway(1) as (address, _, made), httpx2.AsyncClient(base_url=address, timeout=limit(30)) as http:
         http.headers.update(bearer(TOKEN))
         one = f"/v1/sandboxes/{(await http.post('/v1/sandboxes', json={})).json()['id']}"
         assert (await http.put(f"{one}/files?path=a", content=bytes(12 << 20))).status_code == 200
@@ -132,16 +133,16 @@ async def test_a_gateway_that_is_told_to_end_ends_its_sandboxes(tmp_path):
         )  # fmt: skip
         try:
             assert process.stdout is not None
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(limit(60)):
                 line = (await process.stdout.readline()).decode()
             assert line.startswith("gateway on http://127.0.0.1:"), line
             async with httpx2.AsyncClient(base_url=line.split()[2].rstrip(",")) as http:
                 assert (await http.post("/v1/sandboxes", json={}, headers=bearer(TOKEN))).status_code == 201
             assert len(list(running.book)) == 1
             process.send_signal(signal.SIGTERM)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(limit(30)):
                 assert await process.wait() == 130
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + limit(10)
             while list(running.book):
                 assert time.monotonic() < deadline
                 await asyncio.sleep(0.02)

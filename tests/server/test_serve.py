@@ -18,6 +18,7 @@ from pathlib import Path
 import httpx2
 import psutil
 import pytest
+from patience import limit
 from server_client import OWNER_KEY, bearer, bridge
 
 from deskhand.errors import ConfigError
@@ -41,7 +42,7 @@ def keep_asking(port: int) -> None:
     """Until nobody answers: a bridge that is told to end is in the middle of something."""
     with contextlib.suppress(OSError, http.client.HTTPException):
         while True:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10) as reply:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=limit(10)) as reply:
                 reply.read()
 
 
@@ -55,7 +56,7 @@ def test_a_bridge_serves_until_it_is_told_to_end_and_leaves_nothing(number):
         assert said is not None, (line, process.communicate())
         port = int(said[1])
         request = urllib.request.Request(f"http://127.0.0.1:{port}/leases", b"{}", bearer(OWNER_KEY), method="POST")
-        with urllib.request.urlopen(request, timeout=30) as reply:
+        with urllib.request.urlopen(request, timeout=limit(30)) as reply:
             assert reply.status == 201
         guests = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
         assert guests
@@ -64,10 +65,10 @@ def test_a_bridge_serves_until_it_is_told_to_end_and_leaves_nothing(number):
             thread.start()
         time.sleep(0.3)
         process.send_signal(number)
-        assert process.wait(timeout=20) == 130
+        assert process.wait(timeout=limit(20)) == 130
         for thread in asking:
             thread.join()
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + limit(10)
         while any(psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie" for pid in guests):
             assert time.monotonic() < deadline
             time.sleep(0.05)
@@ -91,7 +92,7 @@ def test_a_bridge_serves_until_it_is_told_to_end_and_leaves_nothing(number):
 )
 def test_what_cannot_be_served_is_one_line(arguments, part):
     process = started(*arguments)
-    _, complaint = process.communicate(timeout=60)
+    _, complaint = process.communicate(timeout=limit(60))
     assert process.returncode == 2
     assert complaint.startswith("error: ")
     assert complaint.count("\n") == 1

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import httpx2
 import pytest
 from fake_pool import Painted, painted_pool
+from patience import limit
 from server_client import OWNER_KEY, bearer
 
 from deskhand.desktop.base import CommandResult, Frame
@@ -34,7 +35,7 @@ async def served(
 @asynccontextmanager
 async def leased(running: RunningServer) -> AsyncIterator[tuple[httpx2.AsyncClient, str]]:
     """A client that shows the key of a lease, and the lease's root."""
-    async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{running.port}", timeout=30) as http:
+    async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{running.port}", timeout=limit(30)) as http:
         lease = (await http.post("/leases", json={}, headers=bearer(OWNER_KEY))).json()
         http.headers.update(bearer(lease["key"]))
         yield http, f"/leases/{lease['lease']}"
@@ -54,7 +55,7 @@ async def test_who_goes_on_sending_a_body_after_the_answer_is_hung_up_on():
         assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 401")
         sending = asyncio.create_task(trickle(writer))
         try:
-            async with asyncio.timeout(8):
+            async with asyncio.timeout(limit(8)):
                 with contextlib.suppress(ConnectionError):
                     while await reader.read(65536):
                         pass
@@ -73,7 +74,7 @@ async def test_who_does_not_take_an_answer_is_hung_up_on():
         await asyncio.sleep(1.5)
         taken = 0
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(limit(20)):
                 while data := await reader.read(1 << 20):
                     taken += len(data)
         except OSError:
@@ -191,10 +192,10 @@ async def test_a_client_that_hangs_up_while_it_waits_holds_its_lease_for_a_minut
         writer.close()
         await writer.wait_closed()
         await http.delete(root)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(limit(10)):
             while not (held := list(running.book)):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(limit(10)):
             while running.book.now() - held[0].used < running.book.idle_s - UNCLAIMED_S - 5:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
@@ -211,12 +212,12 @@ async def test_a_film_that_is_ended_while_it_begins_is_a_film_and_goes_on_for_no
         made[0].__class__ = Slow
         beginning = asyncio.create_task(http.post(f"{root}/osworld/start_recording"))
         (held,) = running.book
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(limit(10)):
             while held.recording is None:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         recording = held.recording
         ending = asyncio.create_task(http.post(f"{root}/osworld/end_recording"))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(limit(10)):
             while held.recording is not None:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         going.set()

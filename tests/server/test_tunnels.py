@@ -10,6 +10,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from patience import limit
 from server_client import OWNER_KEY, Client, bearer, bridge, leased
 
 from deskhand.desktop.base import DesktopSpec
@@ -56,7 +57,7 @@ async def asked(
         "",
     ]
     writer.write("\r\n".join(lines).encode())
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(limit(20)):
         return await reader.readline(), reader, writer
 
 
@@ -74,7 +75,7 @@ async def test_a_tunnel_passes_bytes_both_ways_and_ends_with_its_lease():
             writer.write(sent)
             assert await reader.readexactly(len(sent)) == sent
         await client.http.delete(f"/leases/{client.lease['lease']}")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(limit(10)):
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
         line, _, _ = await asked(client, target, bearer(OWNER_KEY))
@@ -122,7 +123,7 @@ async def test_what_is_no_request_for_a_tunnel_gets_no_tunnel():
             reader, writer = await asyncio.open_connection("127.0.0.1", client.lease["tunnels"])
             writer.write(sent)
             writer.write_eof()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(limit(5)):
                 with contextlib.suppress(ConnectionError):
                     said = await reader.read()
                     assert said.startswith(answer)
@@ -154,7 +155,7 @@ async def test_a_port_of_this_machine_leads_there_without_a_key():
         try:
             for _ in range(2):
                 reader, writer = await asyncio.open_connection("127.0.0.1", inner)
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(limit(10)):
                     assert await reader.readexactly(6) == b"first "
                     writer.write(b"hello")
                     writer.write_eof()
@@ -176,7 +177,9 @@ async def test_a_bridge_that_speaks_tls_is_reached_by_a_client_that_does_not(cer
     trusted = ssl.create_default_context(cafile=str(chain))
     async with bridge(certificate=chain, certificate_key=private) as running:
         address = f"https://localhost:{running.port}"
-        async with httpx2.AsyncClient(base_url=address, verify=trusted, timeout=60, headers=bearer(OWNER_KEY)) as http:
+        async with httpx2.AsyncClient(
+            base_url=address, verify=trusted, timeout=limit(60), headers=bearer(OWNER_KEY)
+        ) as http:
             lease = (await http.post("/leases", json={})).json()
         held = running.book.find(lease["lease"])
         assert held is not None
@@ -189,7 +192,7 @@ async def test_a_bridge_that_speaks_tls_is_reached_by_a_client_that_does_not(cer
             ) as http:
                 assert (await http.get("/platform")).text == "Linux"
             reader, writer = await asyncio.open_connection("127.0.0.1", forwards.ports[1])
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(limit(20)):
                 assert await reader.readexactly(6) == b"first "
                 sent = bytes(range(256)) * 4096
                 writer.write(sent)

@@ -32,9 +32,9 @@ SETTINGS: dict[str, Any] = {
         "max_new_tokens": 5,
         "max_consecutive_errors": TURNS,
     },
-    "group_size": 4,
+    "loop": {"group_size": 4, "max_group_retries": 0},
     "equal_groups": "keep",
-    "context_tokens": 1024,
+    "engine": {"max_model_len": 1024},
     "group_timeout_s": 120,
 }
 

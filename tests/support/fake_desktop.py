@@ -82,6 +82,8 @@ class PaintedDesktop:
 class PaintedPool:
     """Lends painted desktops; counts what is out. `delays` are those of the places, in turn of leasing."""
 
+    quota = episode_timeout_s = None
+
     def __init__(self, size: int = 4, *, delays: list[float] | None = None, fail_at: int | None = None) -> None:
         self._free = list(range(size))
         self._delays = delays or [0.0] * size

@@ -79,6 +79,8 @@ class FakeSglang:
         self.aborted = 0
         self.requests: list[dict[str, Any]] = []
         self.token_s = 0.0
+        self.sampled = 0
+        """Tokens, of all requests."""
         self.fail_loading = False
         self.loaded = 0
         """Times that whole weights were taken."""
@@ -222,6 +224,7 @@ class FakeSglang:
             if not spans or spans[-1]["version"] != version:
                 spans.append({"version": version, "start": len(out), "end": len(out)})
             out.append(token)
+            self.sampled += 1
             spans[-1]["end"] = len(out)
             scored.append([float(logprobs_V[token]), token, None])
             values, best = logprobs_V.topk(max(1, body["top_logprobs_num"]))

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx2
+from patience import limit
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
@@ -67,7 +68,7 @@ class Door:
         headers = {name: value for name, value in request.headers.items() if name == "content-type"}
         path, query = f"{self._prefix()}{request.url.path}", dict(request.query_params)
         reply = await self._upstream.request(
-            request.method, path, params=query, content=body, headers=headers, timeout=120
+            request.method, path, params=query, content=body, headers=headers, timeout=limit(120)
         )
         if number % 29 == 0:
             self.seen["502 after"] += 1

@@ -139,11 +139,13 @@ async def agent_texts() -> dict[str, str]:
         found[f"agent/seed/{len(parts)}"] = str(call_seed(*parts))
     for name, config in {
         "compact": AgentConfig(),
-        "compact, all told": AgentConfig(dropped="steps", max_dropped_turns=2, history=Last()),
+        "compact, all told": AgentConfig(dropped_turns="steps", dropped_most=2, history=Last()),
         "full": AgentConfig(prompt_style="full"),
         "full, last turn": AgentConfig(prompt_style="full", history=Last()),
-        "full, all told": AgentConfig(prompt_style="full", history=Last(), dropped="steps", max_dropped_turns=3),
-        "full, nothing told": AgentConfig(prompt_style="full", history=Last(), dropped="nothing", error_feedback=False),
+        "full, all told": AgentConfig(prompt_style="full", history=Last(), dropped_turns="steps", dropped_most=3),
+        "full, nothing told": AgentConfig(
+            prompt_style="full", history=Last(), dropped_turns="nothing", error_feedback=False
+        ),
         "in words": AgentConfig(prompt_style="full", observation="words"),
         "qwen3_vl": AgentConfig(prompt_style="full", action_format=formats.get("qwen3_vl"), max_consecutive_errors=9),
     }.items():

@@ -23,7 +23,7 @@ def _of_objects(dialect: JsonActionFormat, view: ScreenView) -> list[str]:
     for form in dialect.forms(view):
         if form.offered:
             assert form.name in prompt, f"{dialect.name}: {form.name} is not in the prompt"
-            shown = dialect.shown(form)
+            shown = form.shown
             choices = [shown] + [
                 shown | {key: name} for key, rule in form.keys.items() for name in rule.get("enum", ())
             ]
@@ -35,8 +35,8 @@ def _of_objects(dialect: JsonActionFormat, view: ScreenView) -> list[str]:
 
 def _of_calls(dialect: CallActionFormat, view: ScreenView) -> list[str]:
     prompt, space, found = dialect.prompt(view), dialect.space(view), []
-    for row in dialect.table.rows:
-        shown = "\n".join(dialect.table.write(row.example, space)) if row.example is not None else row.offer
+    for row in dialect.rows:
+        shown = "\n".join(dialect.write(row.example, space)) if row.example is not None else row.offer
         assert shown in prompt, f"{dialect.name}: {shown} is not in the prompt"
         if shown:
             code = re.sub(r"\b[xy]([12])\b", r"\1", shown)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx2
+from patience import limit
 
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local.desktop import LocalDesktop
@@ -61,7 +62,7 @@ async def bridge(
 @asynccontextmanager
 async def leased(running: RunningServer, **body: Any) -> AsyncIterator[Client]:
     base = f"http://127.0.0.1:{running.port}"
-    async with httpx2.AsyncClient(base_url=base, timeout=60) as http:
+    async with httpx2.AsyncClient(base_url=base, timeout=limit(60)) as http:
         reply = await http.post("/leases", json=body, headers=bearer(OWNER_KEY))
         assert reply.status_code == 201, reply.text
         lease = reply.json()

@@ -19,6 +19,7 @@ import fake_desktop
 
 from deskhand.actions.ops import REL_1000, Click, Done, Op, Point
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
+from deskhand.config.schema import EngineConfig
 from deskhand.recipes.training_loop import LoopConfig, TrainingLoop
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.recorder import Recorder
@@ -115,7 +116,7 @@ async def assembled(
     source = checkpoint(folder.parent / f"{folder.name}-checkpoint")
     run = Run.open(folder) if (folder / "run.sqlite").exists() else Run.create(folder, {})
     loaded = load(str(source))
-    engine = HfEngine(load(str(source)), max_tokens=1024)
+    engine = HfEngine(load(str(source)), EngineConfig(max_model_len=1024))
     images = ImageCache(loaded.image_processor, fetch=run.frames.png)
     recorder = Recorder(ChatRenderer(loaded.tokenizer), engine, images)
 
@@ -127,7 +128,7 @@ async def assembled(
 
     trainer = WatchedTrainer(Policy(loaded.model), TrainerConfig(learning_rate=1e-4, algorithm=algorithm))
     pool = pool or fake_desktop.PaintedPool(config.max_concurrent_episodes)
-    agent = BabblingAgent(AgentConfig(action_format=ChanceDialect(), max_new_tokens=3))
+    agent = BabblingAgent(AgentConfig(max_new_tokens=3), action_format=ChanceDialect())
     runner = RecordedRunner(pool, recorder, agent, run.frames)
     loop = TrainingLoop(
         config,

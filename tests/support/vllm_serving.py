@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from patience import limit
+
 from deskhand.engines.http_engine.engine import HttpEngine, ServerTimeouts
 from deskhand.engines.vllm import launch_vllm
 from deskhand.models.load import TINY_FOLDER, LoadedModel, load
@@ -13,7 +15,7 @@ from deskhand.recorder.images import ImageCache
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.types import Completion, Prompt, Sampling
 
-PATIENCE = ServerTimeouts(start_s=300, outage_s=300, request_s=120, stall_s=60, poll_s=0.5)
+PATIENCE = ServerTimeouts(start_s=limit(300), outage_s=limit(300), request_s=limit(120), stall_s=limit(60), poll_s=0.5)
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from patience import limit
 
 from deskhand.actions.ops import Click, Point, screen_px
 from deskhand.desktop.base import DesktopSpec
@@ -23,7 +24,7 @@ async def closes(dx: int, dy: int, *, from_end: bool) -> bool:
         box = close_button(window)
         x, y = (box.right - 1, box.bottom - 1) if from_end else (box.left, box.top)
         await desktop.perform([Click(Point(x + dx, y + dy, screen_px(task.width, task.height)))], action_id="click")
-        for _ in range(20):
+        for _ in range(round(limit(20))):
             if window.title not in {other.title for other in await desktop.windows()}:
                 return True
             await asyncio.sleep(0.02)

@@ -8,18 +8,16 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from desktops import desktop_for
 
 from deskhand.desktop.applications.catalog import PROFILES
 from deskhand.desktop.applications.install import missing
-from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import ConfigError
 from deskhand.tasks.family_checks import check_family, check_family_live
 from deskhand.tasks.suites import family_registry
@@ -36,16 +34,6 @@ SMALL = [name for name, family in FAMILIES.items() if family.generate(0).width <
 WIDE = [name for name in FAMILIES if name not in SMALL]
 
 
-@asynccontextmanager
-async def fresh_desktop(task: Task) -> AsyncIterator[LocalDesktop]:
-    desktop = LocalDesktop()
-    try:
-        await desktop.reset(DesktopSpec(task.theme, task.width, task.height))
-        yield desktop
-    finally:
-        await desktop.close()
-
-
 @everywhere
 def test_generated_tasks_are_pure_and_well_formed(name: str) -> None:
     seeds = [seed_for(split, index) for split in ("train", "held_out") for index in range(1000 if FULL else 100)]
@@ -54,7 +42,7 @@ def test_generated_tasks_are_pure_and_well_formed(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(SMALL))
 async def test_the_oracle_solves_it_and_nobody_else_does(name: str) -> None:
-    assert await check_family_live(FAMILIES[name], LIVE_SEEDS, fresh_desktop) == []
+    assert await check_family_live(FAMILIES[name], LIVE_SEEDS, desktop_for) == []
 
 
 @pytest.mark.parametrize("name", sorted(WIDE) if FULL else EVERY_APPLICATION)
@@ -62,7 +50,7 @@ async def test_on_the_wide_screen_the_oracle_solves_it_and_nobody_else_does(name
     if lacking := missing(list(FAMILIES[name].applications)):
         pytest.skip(f"not installed: {' '.join(lacking)} (deskhand desktop install all)")
     assert (
-        await check_family_live(FAMILIES[name], LIVE_SEEDS if FULL else LIVE_SEEDS[-1:], fresh_desktop, side_by_side=2)
+        await check_family_live(FAMILIES[name], LIVE_SEEDS if FULL else LIVE_SEEDS[-1:], desktop_for, side_by_side=2)
         == []
     )
 
@@ -91,7 +79,7 @@ async def test_lint_finds_a_task_that_is_solved_by_doing_nothing() -> None:
         return CheckResult(1.0)
 
     bad = replace(good, generate=lambda seed: replace(good.generate(seed), check=always))
-    (problem,) = await check_family_live(bad, [0], fresh_desktop)
+    (problem,) = await check_family_live(bad, [0], desktop_for)
     assert "doing nothing" in problem
 
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
+from patience import limit
 
 from deskhand.actions.ops import Done, Op
 from deskhand.errors import AgentError, ConfigError, EvaluatorError, InfrastructureError
@@ -68,7 +69,7 @@ async def test_a_program_that_is_still_writing_is_waited_for_but_not_for_long() 
     judging = asyncio.create_task(judge(make(value_of("end")), desktop))
     await asyncio.sleep(0.15)
     desktop["end"] = 1.0
-    async with asyncio.timeout(0.8):
+    async with asyncio.timeout(limit(0.8)):
         assert await judging == Scored(1.0, {"end_state": 1.0})
     desktop["end"] = 0.5
     assert await judge(make(value_of("end")), desktop, grace_s=0.2) == Scored(0.5, {"end_state": 0.5})
@@ -100,7 +101,7 @@ async def test_a_check_that_hangs_is_an_evaluator_error_within_its_limit() -> No
         await asyncio.sleep(30)
         return CheckResult(1.0)
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(limit(5)):
         outcome = await judge(make(hang), {}, timeout_s=0.05)
     assert isinstance(outcome, Errored)
     assert outcome.cause == "evaluator"

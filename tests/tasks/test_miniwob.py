@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 import pytest
+from desktops import embedded
+from patience import limit
 
 from deskhand.actions.ops import Click, Key, Point, screen_px
 from deskhand.cli.main import app
@@ -32,14 +33,8 @@ pytestmark = [
 SIZE = screen_px(miniwob.WIDTH, miniwob.HEIGHT)
 
 
-@asynccontextmanager
-async def desktop_for_pages() -> AsyncIterator[LocalDesktop]:
-    made = LocalDesktop()
-    try:
-        await made.reset(DesktopSpec("plain", miniwob.WIDTH, miniwob.HEIGHT))
-        yield made
-    finally:
-        await made.close()
+def desktop_for_pages() -> AbstractAsyncContextManager[LocalDesktop]:
+    return embedded(DesktopSpec("plain", miniwob.WIDTH, miniwob.HEIGHT))
 
 
 async def go_to(desktop: LocalDesktop, name: str, seed: int) -> chromium.ChromiumSession:
@@ -147,7 +142,7 @@ async def test_who_closes_the_page_has_failed_and_is_not_unscored(keys: tuple[st
         task = miniwob.make_task("click-test", 8)
         await task.setup(desktop)
         await desktop.perform([Key(keys)], action_id="close")
-        for _ in range(50):
+        for _ in range(round(limit(50))):
             if not await desktop.windows():
                 break
             await asyncio.sleep(0.05)
@@ -177,7 +172,7 @@ async def test_keys_open_no_developer_tools() -> None:
 
 def test_an_evaluation_plays_pages_and_keeps_their_own_words(tmp_path: Path) -> None:
     settings = [
-        "families=[miniwob/click-button]",
+        "suite.families=[miniwob/click-button]",
         "evaluation.num_episodes=1",
         "loop.max_concurrent_episodes=1",
         "desktop.prewarm=0",

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from desktops import desktop_for
 
 from deskhand.actions.ops import Done, Key, Op, Type
-from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import InfrastructureError
 from deskhand.tasks.family_checks import play
 from deskhand.tasks.formats.yaml_task import load_task
@@ -19,16 +17,6 @@ from deskhand.tasks.outcome import Scored
 from deskhand.tasks.task import StagedDesktopLike, Task
 
 SHOPPING = Path(__file__).parent / "files" / "shopping.yaml"
-
-
-@asynccontextmanager
-async def desktop_for(task: Task) -> AsyncIterator[LocalDesktop]:
-    desktop = LocalDesktop()
-    try:
-        await desktop.reset(DesktopSpec(task.theme, task.width, task.height))
-        yield desktop
-    finally:
-        await desktop.close()
 
 
 async def nothing(task: Task, desktop: StagedDesktopLike) -> AsyncIterator[list[Op]]:

@@ -14,13 +14,14 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.peak_memory import peak_bytes
+from deskhand.config.schema import EngineConfig
 from deskhand.config.trainer import CriticConfig, LoraConfig, PolicyConfig, TrainerConfig
 from deskhand.engines.hf.decode_batch import DecodeBatch as HfBatch
 from deskhand.engines.hf.decode_batch import DecodeRequest
 from deskhand.models import architectures
 from deskhand.recorder.graph import Sequence
 from deskhand.trainer.batch import TrainingSample
-from deskhand.trainer.memory_estimate import GIB, EngineLimits, MemoryEstimate, Workload, estimate_memory
+from deskhand.trainer.memory_estimate import GIB, MemoryEstimate, Workload, estimate_memory
 from deskhand.trainer.policy import Policy
 from deskhand.trainer.throughput_estimate import operations
 from deskhand.trainer.trainer import Trainer
@@ -223,11 +224,18 @@ def test_an_engine_takes_between_the_least_and_the_most_of_its_terms(family: str
     """Four requests at a time, their prompts ever longer, up to the longest row; finished ones are kept."""
     values = values_of(family)
     model = architectures.build(values).to(getattr(torch, dtype))
-    sizes = EngineLimits(4, 600, 800, 1600, 20 * IMAGE_TOKENS, 4, shares_weights=True)
-    made = estimate_memory(values, dtype, PolicyConfig(train_vision=False), TrainerConfig(), sizes, work(), cuda=False)
-    batch = HfBatch(
-        model, max_batch=4, max_tokens=600, prefill_tokens=800, parked_tokens=1600, image_tokens=20 * IMAGE_TOKENS
+    sizes = {
+        "max_batch": 4,
+        "max_tokens": 600,
+        "prefill_tokens": 800,
+        "parked_tokens": 1600,
+        "image_tokens": 20 * IMAGE_TOKENS,
+    }
+    engine = EngineConfig(**sizes, share_weights=True)  # type: ignore[arg-type]
+    made = estimate_memory(
+        values, dtype, PolicyConfig(train_vision=False), TrainerConfig(), engine, work(), requests=4, cuda=False
     )
+    batch = HfBatch(model, engine)
 
     def play() -> None:
         with torch.inference_mode():

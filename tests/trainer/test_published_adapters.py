@@ -10,6 +10,7 @@ import torch
 from conftest import _BUILT, BANNED
 from test_trainer import samples
 
+from deskhand.config.schema import EngineConfig
 from deskhand.config.trainer import LoraConfig, PolicyConfig, TrainerConfig
 from deskhand.engines.hf import HfEngine
 from deskhand.errors import ConfigError
@@ -23,7 +24,9 @@ from deskhand.types import LoraWeights, Prompt, Sampling
 
 def apart(dtype: torch.dtype = torch.float32, **settings) -> tuple[HfEngine, Trainer]:
     """An engine with a copy of its own, and a trainer."""
-    engine = HfEngine(LoadedModel(copy.deepcopy(_BUILT).to(dtype), None, None, "qwen3_vl", "random"), max_tokens=400)  # type: ignore[arg-type]
+    engine = HfEngine(
+        LoadedModel(copy.deepcopy(_BUILT).to(dtype), None, None, "qwen3_vl", "random"), EngineConfig(max_model_len=400)
+    )  # type: ignore[arg-type]
     policy = Policy(copy.deepcopy(_BUILT).to(dtype), PolicyConfig(**settings), BANNED)
     return engine, Trainer(policy, TrainerConfig(learning_rate=3e-2))
 

@@ -11,6 +11,7 @@ import torch
 from conftest import _BUILT, BANNED
 from test_trainer import samples
 
+from deskhand.config.schema import EngineConfig
 from deskhand.config.trainer import LoraConfig, PolicyConfig, TrainerConfig
 from deskhand.engines.hf import HfEngine
 from deskhand.models.load import LoadedModel
@@ -24,7 +25,7 @@ from deskhand.types import Prompt, Sampling
 
 def joined(policy_config: PolicyConfig, trainer_config: TrainerConfig):
     model = copy.deepcopy(_BUILT)
-    engine = HfEngine(LoadedModel(model, None, None, "qwen3_vl", "random"), max_tokens=400)  # type: ignore[arg-type]
+    engine = HfEngine(LoadedModel(model, None, None, "qwen3_vl", "random"), EngineConfig(max_model_len=400))  # type: ignore[arg-type]
     trainer = Trainer(Policy(model, policy_config, BANNED), trainer_config)
     attach_engine(trainer, engine)
     return engine, trainer

@@ -15,8 +15,7 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import json_fields, json_schema
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.json_actions import JsonAction
-from deskhand.actions.formats.json_fields import Fields, JsonField
+from deskhand.actions.formats.json_fields import Fields, JsonAction, JsonField
 from deskhand.actions.formats.json_format import INFEASIBLE, FreeText, JsonActionFormat
 from deskhand.actions.formats.limits import MAX_WAIT_S, truncate_repr
 from deskhand.actions.key_names import X11
@@ -26,13 +25,6 @@ from deskhand.errors import AgentError
 
 _REASONING_BLOCKS = ("thinking", "redacted_thinking")
 _OF_A_BLOCK = ("type", "id", "name", "input", "cache_control", "caller")
-_CLICKS = {
-    "left_click": ({"button": "left", "count": 1}, "click the left button"),
-    "right_click": ({"button": "right", "count": 1}, "click the right button"),
-    "middle_click": ({"button": "middle", "count": 1}, "click the middle button"),
-    "double_click": ({"button": "left", "count": 2}, "click the left button twice"),
-    "triple_click": ({"button": "left", "count": 3}, "click the left button three times"),
-}
 
 
 def _drag(space: Space) -> JsonField:
@@ -72,26 +64,24 @@ def _untold(fields: Fields) -> list[Any]:
 def _first_forms(view: ScreenView) -> tuple[JsonAction, ...]:
     """The actions of 2024-10-22, in which a click has no place."""
     at, centre = json_fields.pair("coordinate", view.image, required=True), _centre(view)
-    keys = json_fields.chord(("text",), X11)
     return (
-        JsonAction("key", ir.Key, (keys,), about="press a key, or keys together", example=ir.Key(("ctrl", "s"))),
-        JsonAction("type", ir.Type, (json_fields.text_field("text"),), about="type the text", example=ir.Type("hello")),
-        JsonAction("mouse_move", ir.Move, (at,), about="move the cursor there", example=ir.Move(centre)),
+        JsonAction("key", ir.Key(("ctrl", "s")), "press a key, or keys together", json_fields.chord(("text",), X11)),
+        JsonAction("type", ir.Type("hello"), "type the text", json_fields.text_field("text")),
+        JsonAction("mouse_move", ir.Move(centre), "move the cursor there", at),
         *(
-            JsonAction(name, ir.Click, (), fixed, f"{about} where the cursor is", ir.Click(**fixed))
-            for name, (fixed, about) in _CLICKS.items()
+            JsonAction(name, ir.Click(**fixed), f"{about} where the cursor is", **fixed)
+            for name, (fixed, about) in json_fields.CLICKS.items()
             if name != "triple_click"
         ),
         JsonAction(
             "left_click_drag",
-            ir.Drag,
-            (_drag(view.image),),
-            about="drag with the left button from one point to the other",
-            example=ir.Drag((centre, _corner(view))),
+            ir.Drag((centre, _corner(view))),
+            "drag with the left button from one point to the other",
+            _drag(view.image),
             reads=_dragged,
         ),
-        JsonAction("screenshot", ir.Screenshot, about="look again", example=ir.Screenshot()),
-        JsonAction("cursor_position", None, reads=_untold),
+        JsonAction("screenshot", ir.Screenshot(), "look again"),
+        JsonAction("cursor_position", reads=_untold),
     )
 
 
@@ -101,54 +91,34 @@ def _second_forms(view: ScreenView) -> tuple[JsonAction, ...]:
     at, centre = json_fields.pair("coordinate", view.image), _centre(view)
     held = json_fields.chord(("text", "key"), X11, "modifiers", required=False)
     seconds = json_fields.numeral("duration", "seconds", json_schema.number(0, MAX_WAIT_S))
-    kept = [form for form in _first_forms(view) if form.name not in _CLICKS]
-    clicks = [
-        JsonAction(
-            name, ir.Click, (at, held), fixed, f"{about} there, or where the cursor is", ir.Click(centre, **fixed)
-        )
-        for name, (fixed, about) in _CLICKS.items()
-    ]
-    presses = [
-        JsonAction(name, cls, (at,), {"button": "left"}, about, cls())
-        for name, cls, about in (
-            ("left_mouse_down", ir.MouseDown, "press the left button and hold it"),
-            ("left_mouse_up", ir.MouseUp, "release the left button"),
-        )
-    ]
+    wheel = json_fields.direction(("scroll_direction",), "scroll_amount")
     return (
-        *kept,
-        *clicks,
-        *presses,
-        JsonAction(
-            "scroll",
-            ir.Scroll,
-            (at, json_fields.direction(("scroll_direction",), "scroll_amount"), held),
-            about="turn the wheel by scroll_amount notches",
-            example=ir.Scroll(0, 3, centre),
+        *(form for form in _first_forms(view) if form.name not in json_fields.CLICKS),
+        *(
+            JsonAction(name, ir.Click(centre, **fixed), f"{about} there, or where the cursor is", at, held, **fixed)
+            for name, (fixed, about) in json_fields.CLICKS.items()
         ),
+        JsonAction("left_mouse_down", ir.MouseDown(), "press the left button and hold it", at, button="left"),
+        JsonAction("left_mouse_up", ir.MouseUp(), "release the left button", at, button="left"),
+        JsonAction("scroll", ir.Scroll(0, 3, centre), "turn the wheel by scroll_amount notches", at, wheel, held),
         JsonAction(
             "hold_key",
             None,
-            (json_fields.chord(("text",), X11), seconds),
-            about="hold keys down for duration seconds",
+            "hold keys down for duration seconds",
+            json_fields.chord(("text",), X11),
+            seconds,
             reads=_held_down,
             sample={"text": "shift", "duration": 1},
         ),
-        JsonAction("wait", ir.Wait, (seconds,), about="wait for duration seconds", example=ir.Wait(1)),
+        JsonAction("wait", ir.Wait(1), "wait for duration seconds", seconds),
     )
 
 
 @lru_cache(maxsize=64)
 def _third_forms(view: ScreenView) -> tuple[JsonAction, ...]:
     """The actions of 2025-11-24."""
-    zoom = JsonAction(
-        "zoom",
-        ir.Zoom,
-        (json_fields.corners("region", view.image),),
-        about="look at the rectangle [left, top, right, bottom]",
-        example=ir.Zoom(_corner(view), _centre(view)),
-    )
-    return (*_second_forms(view), zoom)
+    region, zoom = json_fields.corners("region", view.image), ir.Zoom(_corner(view), _centre(view))
+    return (*_second_forms(view), JsonAction("zoom", zoom, "look at the rectangle [left, top, right, bottom]", region))
 
 
 def _centre(view: ScreenView) -> Point:
@@ -159,25 +129,28 @@ def _corner(view: ScreenView) -> Point:
     return Point(view.image_width // 4, view.image_height // 5, view.image)
 
 
+_HOLD = "hold_key is read as keys down, a wait, and keys up"
+_LATER_NOTES: Mapping[type[Any], str] = {
+    ir.Click: "left, middle or right once; left twice or three times",
+    ir.MouseDown: "left",
+    ir.MouseUp: "left",
+    ir.Scroll: "one direction at a time",
+    ir.Wait: f"at most {MAX_WAIT_S:g} s",
+    ir.KeyDown: _HOLD,
+    ir.KeyUp: _HOLD,
+}
+
+
 class Anthropic(JsonActionFormat):
     """One version of the tool."""
 
     tag = "action"
     ends_by_words = True
-    bounds: Mapping[type[Any], str] = {
-        ir.Click: "left, middle or right once; left twice or three times",
-        ir.MouseDown: "left",
-        ir.MouseUp: "left",
+    notes: Mapping[type[Any], str] = {
         ir.Drag: "left, from one point to another; no keys held",
-        ir.Scroll: "one direction at a time",
-        ir.Wait: f"at most {MAX_WAIT_S:g} s",
         ir.Done: "a message without words",
         ir.Fail: f"a message that begins with {INFEASIBLE}",
         ir.Answer: "a message of words",
-    }
-    absences: Mapping[type[Any], str] = {
-        ir.KeyDown: "hold_key is read as keys down, a wait, and keys up",
-        ir.KeyUp: "hold_key is read as keys down, a wait, and keys up",
     }
 
     def __init__(self, version: str) -> None:
@@ -185,11 +158,10 @@ class Anthropic(JsonActionFormat):
         self._forms = {"20241022": _first_forms, "20250124": _second_forms, "20251124": _third_forms}[version]
         if version == "20241022":
             self.apart_kinds = frozenset({ir.Click})
-            self.bounds = {
-                **Anthropic.bounds,
-                ir.Click: "left, middle or right once; left twice; no keys held; a point is a mouse_move before it",
-            }
-            self.absences = {}
+            about_click = "left, middle or right once; left twice; no keys held; a point is a mouse_move before it"
+            self.notes = {**Anthropic.notes, ir.Click: about_click}
+        else:
+            self.notes = {**Anthropic.notes, **_LATER_NOTES}
 
     def forms(self, view: ScreenView) -> tuple[JsonAction, ...]:
         return self._forms(view)
@@ -204,7 +176,7 @@ class Anthropic(JsonActionFormat):
     def closing(self, view: ScreenView) -> list[str]:
         return [
             "Names of keys are those of X11: Return, Escape, Page_Down, ctrl, super.",
-            f"To end the work write {self.written(self.words('what you found'))}, with an empty text if there is nothing to say,",
+            super().closing(view)[0],
             f"or {self.written(self.words(f'{INFEASIBLE} why'))} when the task cannot be done.",
         ]
 
@@ -239,14 +211,8 @@ class Anthropic(JsonActionFormat):
         return {"type": "text", "text": text}
 
     def schema_of_reply(self, actions: list[dict[str, Any]]) -> dict[str, Any]:
-        made = super().schema_of_reply(actions)
-        text = {
-            "type": "object",
-            "properties": {"type": {"const": "text"}, "text": json_schema.text()},
-            "required": ["type", "text"],
-            "additionalProperties": False,
-        }
-        return {"oneOf": [*made["oneOf"], text]}
+        text = json_schema.object_of(type={"const": "text"}, text=json_schema.text())
+        return {"oneOf": [*super().schema_of_reply(actions)["oneOf"], text]}
 
 
 V20241022 = Anthropic("20241022")

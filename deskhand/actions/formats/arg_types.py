@@ -1,18 +1,42 @@
-"""Kinds of arguments: how a literal of a call is read as a field of an op, and how that field is written.
+"""Arguments of calls: how a literal is read as a field of an op, and how that field is written.
 
 Invariant: `read(name, ...)` of what `write` wrote is the same value, and a literal of another type is an `AgentError` that names
-the argument.
+the argument. Every text reads back as itself from a Python literal, and none of its characters can end a code fence or a block of
+reasoning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from deskhand.actions.formats.limits import check_key, check_number, check_text, truncate_repr
-from deskhand.actions.formats.quoting import number, quoted
+from deskhand.actions.pointer_merge import DIRECTIONS, direction_of
 from deskhand.errors import AgentError
+
+
+def quoted(text: str, mark: str = "'") -> str:
+    """`text` as a Python literal between `mark`s. Raises `AgentError` for what is not Unicode text.
+
+    A back-tick and the < of a `<think>` are escaped: they would mean something to whoever looks for code in a reply.
+    """
+    body = json.dumps(check_text("text", text), ensure_ascii=False)[1:-1]
+    body = (
+        body.replace("`", "\\x60")
+        .replace("<think", "\\x3cthink")
+        .replace("</think", "\\x3c/think")
+        .replace("\x7f", "\\x7f")
+    )
+    if mark == "'":
+        body = body.replace('\\"', '"').replace("'", "\\'")
+    return mark + body + mark
+
+
+def number(value: float) -> str:
+    """A number that reads back as itself; without a fraction where it has none."""
+    return str(int(value)) if float(value).is_integer() else repr(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +45,26 @@ class ArgType:
 
     read: Callable[[str, Any], Any]
     write: Callable[[Any], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter of a call. `named`: it is written as name=value."""
+
+    name: str
+    kind: ArgType
+    field: str = ""
+    """The op's field; several with commas between them for a kind that reads a tuple of them."""
+    required: bool = False
+    named: bool = True
+    many: bool = False
+    """It takes all positional arguments that are left; it is read from the tuple of them."""
+    aliases: tuple[str, ...] = ()
+    """Other names that it is read by."""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        return tuple(self.field.split(",")) if self.field else ()
 
 
 def whole(name: str, value: Any) -> int:
@@ -48,6 +92,17 @@ def choice(names: Mapping[Any, Any], mark: str = "'") -> ArgType:
         return quoted(written[value], mark)
 
     return ArgType(read, write)
+
+
+def direction(names: Sequence[str], notches: int, mark: str = "'") -> ArgType:
+    """The wheel by a direction of `names`, always the same number of notches: the fields "dx,dy"."""
+    ways = choice({name: name for name in names}, mark)
+
+    def read(name: str, value: Any) -> tuple[int, int]:
+        across, down = DIRECTIONS[ways.read(name, value)]
+        return across * notches, down * notches
+
+    return ArgType(read, lambda turn: ways.write(direction_of(*turn)))
 
 
 _SIGNS = {"+": "plus", "-": "minus"}
@@ -87,3 +142,7 @@ TEXT = ArgType(check_text, quoted)
 DOUBLE_QUOTED = ArgType(check_text, lambda value: quoted(value, '"'))
 PACE = ArgType(_pace, number)
 """How fast something happens, a number of seconds or a truth value: it has no field, for the pace is the desktop's business."""
+
+
+def point_parameters(required: bool = False) -> tuple[Parameter, Parameter]:
+    return Parameter("x", NUMBER, "x", required), Parameter("y", NUMBER, "y", required)

@@ -7,9 +7,9 @@ cannot say.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 from deskhand.actions.ops import Op, Space, image_px, screen_px
 
@@ -45,6 +45,18 @@ class OpSupport:
 
     kind: str
     how: str = ""
+
+
+def carried(
+    written: Collection[type[Any]], notes: Mapping[type[Any], str], losses: Mapping[type[Any], str]
+) -> dict[type[Op], OpSupport]:
+    """How every op of the IR is carried, of which some are `written`; `notes` say what of them can be said, or is done instead."""
+    made: dict[type[Op], OpSupport] = {}
+    for kind in get_args(Op):
+        lossy = kind in written and kind in losses
+        how = losses[kind] if lossy else notes.get(kind, "")
+        made[kind] = OpSupport("lossy" if lossy else "lossless" if kind in written else "absent", how)
+    return made
 
 
 class ActionFormat(Protocol):

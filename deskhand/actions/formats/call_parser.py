@@ -167,7 +167,7 @@ class _Source:
                 pass
         kind = type(statement.value if isinstance(statement, ast.Expr) else statement)
         raise ParseError(
-            self._span(statement), f"only calls with literal arguments are read, not {_KINDS.get(kind, 'this')}"
+            self._span(statement), f"only calls with literal arguments are read, not {_NAME_OF_KIND.get(kind, 'this')}"
         )
 
     def _call(self, call: ast.Call, body: tuple[ParsedCall, ...] | None = None) -> ParsedCall:
@@ -204,7 +204,7 @@ class _Source:
                 return tuple(self._literal(item, depth + 1) for item in items)
         raise ParseError(
             self._span(node),
-            f"an argument must be a literal number, text or list, not {_KINDS.get(type(node), 'this')}",
+            f"an argument must be a literal number, text or list, not {_NAME_OF_KIND.get(type(node), 'this')}",
         )
 
     def _span(self, node: ast.stmt | ast.expr) -> Span:
@@ -241,39 +241,33 @@ def _dotted(node: ast.expr) -> str | None:
     return ".".join([node.id, *reversed(parts)])
 
 
-_KINDS: dict[type[ast.AST], str] = {
-    ast.Import: "an import of this",
-    ast.ImportFrom: "an import from a module",
-    ast.Assign: "an assignment",
-    ast.AugAssign: "an assignment",
-    ast.AnnAssign: "an assignment",
-    ast.For: "a loop",
-    ast.While: "a loop",
-    ast.If: "an if",
-    ast.With: "a with of this",
-    ast.Try: "a try",
-    ast.FunctionDef: "a function",
-    ast.AsyncFunctionDef: "a function",
-    ast.ClassDef: "a class",
-    ast.Call: "a call",
-    ast.Name: "a name",
-    ast.Attribute: "an attribute",
-    ast.BinOp: "arithmetic",
-    ast.BoolOp: "logic",
-    ast.Compare: "a comparison",
-    ast.IfExp: "a choice",
-    ast.JoinedStr: "a computed text",
-    ast.Lambda: "a lambda",
-    ast.ListComp: "a comprehension",
-    ast.SetComp: "a comprehension",
-    ast.DictComp: "a comprehension",
-    ast.GeneratorExp: "a comprehension",
-    ast.Subscript: "an index",
-    ast.Starred: "an unpacking",
-    ast.NamedExpr: "an assignment",
-    ast.Constant: "a constant of this kind",
-    ast.Dict: "a dictionary",
-    ast.Set: "a set",
-    ast.Await: "an await",
-    ast.Delete: "a del",
+_KINDS = {
+    "an import of this": (ast.Import,),
+    "an import from a module": (ast.ImportFrom,),
+    "an assignment": (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr),
+    "a loop": (ast.For, ast.While),
+    "an if": (ast.If,),
+    "a with of this": (ast.With,),
+    "a try": (ast.Try,),
+    "a function": (ast.FunctionDef, ast.AsyncFunctionDef),
+    "a class": (ast.ClassDef,),
+    "a call": (ast.Call,),
+    "a name": (ast.Name,),
+    "an attribute": (ast.Attribute,),
+    "arithmetic": (ast.BinOp,),
+    "logic": (ast.BoolOp,),
+    "a comparison": (ast.Compare,),
+    "a choice": (ast.IfExp,),
+    "a computed text": (ast.JoinedStr,),
+    "a lambda": (ast.Lambda,),
+    "a comprehension": (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
+    "an index": (ast.Subscript,),
+    "an unpacking": (ast.Starred,),
+    "a constant of this kind": (ast.Constant,),
+    "a dictionary": (ast.Dict,),
+    "a set": (ast.Set,),
+    "an await": (ast.Await,),
+    "a del": (ast.Delete,),
 }
+"""What an error calls the parts of Python that are not read."""
+_NAME_OF_KIND: dict[type[ast.AST], str] = {kind: name for name, kinds in _KINDS.items() for kind in kinds}

@@ -1,7 +1,9 @@
 """Where in a reply the actions are. Invariant: what comes before them is reasoning, and nothing that stands behind them is passed
-over.
+over; `</think>` ends the reasoning only where it is not part of a text that an action holds, and an action in front of such a text
+is never taken for reasoning.
 
-Positions are characters of the whole reply; every function raises `ParseError` for a reply that breaks off.
+A model that thinks writes `<think>...</think>`, or, where the chat template has opened its reasoning, `</think>` alone. Positions
+are characters of the whole reply; every function raises `ParseError` for a reply that breaks off.
 """
 
 from __future__ import annotations
@@ -12,10 +14,43 @@ from dataclasses import dataclass
 from deskhand.errors import ParseError
 
 MAX_BLOCKS = 64
+_THINK, _END_OF_THINK = "<think>", "</think>"
+_BEFORE_A_TEXT = "(=,[:{"
+_LOOKED_BACK = 2000
+"""Characters in front of a `</think>` that are looked at for the quote that opens a text."""
 _FENCE = "```"
 _INFO = re.compile(r"[ \t]*+([A-Za-z_][\w+-]*+)?[ \t]*+(\r\n|\r|\n)|[ \t]*+(python|code)\b[ \t]*+", re.IGNORECASE)
 _MARK_AT_LINE = re.compile(r"^[ \t]*+action[ \t]*+[:：]", re.IGNORECASE | re.MULTILINE)
 _MARK_IN_LINE = re.compile(r"\baction[ \t]*+[:：](?=[ \t]*+[A-Za-z_]\w*+[ \t]*+\()", re.IGNORECASE)
+
+
+def end_of_reasoning(text: str, beginnings: str = "") -> int:
+    """Behind the reasoning; 0 when there is none. Raises `ParseError` when the reasoning never ends.
+
+    A reply that begins with one of `beginnings` has none.
+    """
+    begin = len(text) - len(text.lstrip())
+    if text.startswith(_THINK, begin):
+        end = text.find(_END_OF_THINK, begin)
+        if end < 0:
+            raise ParseError((begin, len(text)), f"the reasoning does not end; close it with {_END_OF_THINK} and act")
+        return end + len(_END_OF_THINK)
+    if begin < len(text) and text[begin] in beginnings:
+        return 0
+    end = text.find(_END_OF_THINK, begin)
+    while end >= 0 and _in_a_text(text, end):
+        end = text.find(_END_OF_THINK, end + 1)
+    return 0 if end < 0 else end + len(_END_OF_THINK)
+
+
+def _in_a_text(text: str, at: int) -> bool:
+    """Whether the last quote before `at` in its line opens a text: it stands behind what an argument or a value stands behind."""
+    begin = max(0, at - _LOOKED_BACK)
+    line = (
+        text[max(begin, text.rfind("\n", begin, at) + 1) : at].replace("\\\\", "").replace("\\'", "").replace('\\"', "")
+    )
+    before = line[: max(line.rfind("'"), line.rfind('"'), 0)].rstrip()
+    return bool(before) and before[-1] in _BEFORE_A_TEXT
 
 
 @dataclass(frozen=True, slots=True)

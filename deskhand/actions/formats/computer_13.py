@@ -14,8 +14,7 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import json_fields, json_schema
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.json_actions import JsonAction
-from deskhand.actions.formats.json_fields import Values
+from deskhand.actions.formats.json_fields import JsonAction, Values
 from deskhand.actions.formats.json_format import JsonActionFormat
 from deskhand.actions.formats.json_scan import Found, Word, parse_lenient_values
 from deskhand.actions.key_names import PYAUTOGUI
@@ -33,98 +32,45 @@ _BUTTONS = {name: name for name in ("left", "middle", "right")}
 def _forms(view: ScreenView) -> tuple[JsonAction, ...]:
     screen = view.screen
     at, must_be_at = json_fields.xy(screen, whole=False), json_fields.xy(screen, required=True, whole=False)
-    button = json_fields.choice("button", "button", _BUTTONS, default="left", brief=True)
+    button = json_fields.choice("button", "button", _BUTTONS, "left")
     centre, other = (
         Point(view.screen_width // 2, view.screen_height // 3, screen),
         Point(view.screen_width // 4, 0, screen),
     )
-    clicks = json_fields.numeral("num_clicks", "count", json_schema.integer(1, 3), default=1)
+    clicks = json_fields.numeral("num_clicks", "count", json_schema.integer(1, 3), 1)
+    about_click = "click the left button, or the one given, at the position, or where the cursor is"
+    wheel = json_fields.wheel("dx", "dy", y_sign=-1, lenient=True)
+    keys, waited = json_fields.key_list("keys", PYAUTOGUI), json_fields.constant("seconds", WAIT_S)
     return (
-        JsonAction(
-            "MOVE_TO",
-            ir.Move,
-            (must_be_at,),
-            about="move the cursor to the specified position",
-            example=ir.Move(centre),
-        ),
-        JsonAction(
-            "CLICK",
-            ir.Click,
-            (button, at, clicks),
-            about="click the left button, or the one given, at the position, or where the cursor is",
-            example=ir.Click(centre),
-        ),
-        JsonAction(
-            "MOUSE_DOWN", ir.MouseDown, (button,), about="press the button where the cursor is", example=ir.MouseDown()
-        ),
-        JsonAction("MOUSE_UP", ir.MouseUp, (button,), about="release the button", example=ir.MouseUp()),
-        JsonAction("RIGHT_CLICK", ir.Click, (at,), {"button": "right"}, "right click there", ir.Click(centre, "right")),
-        JsonAction("DOUBLE_CLICK", ir.Click, (at,), {"count": 2}, "double click there", ir.Click(centre, count=2)),
-        JsonAction(
-            "DRAG_TO",
-            DragTo,
-            (must_be_at,),
-            about="drag from where the cursor is with the left button",
-            example=DragTo(other),
-        ),
-        JsonAction(
-            "SCROLL",
-            ir.Scroll,
-            (json_fields.wheel("dx", "dy", y_sign=-1, lenient=True),),
-            about="turn the wheel; dx positive is right, dy positive is up",
-            example=ir.Scroll(0, 3),
-        ),
-        JsonAction(
-            "TYPING", ir.Type, (json_fields.text_field("text"),), about="type the text", example=ir.Type("hello")
-        ),
-        JsonAction("PRESS", ir.Key, (_one_key(),), about="press the key and release it", example=ir.Key(("enter",))),
-        JsonAction(
-            "KEY_DOWN",
-            ir.KeyDown,
-            (json_fields.key_name("key", PYAUTOGUI),),
-            about="press the key",
-            example=ir.KeyDown("shift"),
-        ),
-        JsonAction(
-            "KEY_UP",
-            ir.KeyUp,
-            (json_fields.key_name("key", PYAUTOGUI),),
-            about="release the key",
-            example=ir.KeyUp("shift"),
-        ),
-        JsonAction(
-            "HOTKEY",
-            ir.Key,
-            (json_fields.key_list("keys", PYAUTOGUI),),
-            about="press the keys together",
-            example=ir.Key(("ctrl", "s")),
-        ),
-        JsonAction(
-            "WAIT",
-            ir.Wait,
-            (json_fields.constant("seconds", WAIT_S),),
-            about="wait until the next action",
-            example=ir.Wait(WAIT_S),
-        ),
-        JsonAction(
-            "FAIL", ir.Fail, (json_fields.constant("reason"),), about="the task cannot be done", example=ir.Fail()
-        ),
-        JsonAction("DONE", ir.Done, about="the task is done", example=ir.Done()),
+        JsonAction("MOVE_TO", ir.Move(centre), "move the cursor to the specified position", must_be_at),
+        JsonAction("CLICK", ir.Click(centre), about_click, button, at, clicks),
+        JsonAction("MOUSE_DOWN", ir.MouseDown(), "press the button where the cursor is", button),
+        JsonAction("MOUSE_UP", ir.MouseUp(), "release the button", button),
+        JsonAction("RIGHT_CLICK", ir.Click(centre, "right"), "right click there", at, button="right"),
+        JsonAction("DOUBLE_CLICK", ir.Click(centre, count=2), "double click there", at, count=2),
+        JsonAction("DRAG_TO", DragTo(other), "drag from where the cursor is with the left button", must_be_at),
+        JsonAction("SCROLL", ir.Scroll(0, 3), "turn the wheel; dx positive is right, dy positive is up", wheel),
+        JsonAction("TYPING", ir.Type("hello"), "type the text", json_fields.text_field("text")),
+        JsonAction("PRESS", ir.Key(("enter",)), "press the key and release it", _one_key()),
+        JsonAction("KEY_DOWN", ir.KeyDown("shift"), "press the key", json_fields.key_name("key", PYAUTOGUI)),
+        JsonAction("KEY_UP", ir.KeyUp("shift"), "release the key", json_fields.key_name("key", PYAUTOGUI)),
+        JsonAction("HOTKEY", ir.Key(("ctrl", "s")), "press the keys together", keys),
+        JsonAction("WAIT", ir.Wait(WAIT_S), "wait until the next action", waited),
+        JsonAction("FAIL", ir.Fail(), "the task cannot be done", json_fields.constant("reason")),
+        JsonAction("DONE", ir.Done(), "the task is done"),
     )
 
 
 def _one_key() -> json_fields.JsonField:
     """The only key of a `Key`."""
-    name = json_fields.key_name("key", PYAUTOGUI)
 
-    def write(fields: Values) -> dict[str, Any]:
-        if len(fields["keys"]) != 1:
+    def write(keys: tuple[str, ...]) -> str:
+        if len(keys) != 1:
             raise AgentError("it presses one key")
-        return name.write({"key": fields["keys"][0]})
+        return PYAUTOGUI.write(keys[0])
 
-    return json_fields.JsonField(
-        name.keys, ("keys",), lambda values: {"keys": (name.read(values)["key"],)}, write, name.required
-    )
+    rule = json_fields.key_name("key", PYAUTOGUI).keys["key"]
+    return json_fields.keyed("key", "keys", rule, lambda name: (PYAUTOGUI.read(name),), write)
 
 
 class Computer13(JsonActionFormat):
@@ -133,7 +79,7 @@ class Computer13(JsonActionFormat):
     name = "computer_13"
     tag = "action_type"
     apart_kinds = frozenset({ir.MouseDown, ir.MouseUp, ir.Scroll, DragTo})
-    bounds: Mapping[type[Any], str] = {
+    notes: Mapping[type[Any], str] = {
         ir.Click: "left, middle or right; no keys held",
         ir.MouseDown: "left, middle or right; a point is a MOVE_TO before it",
         ir.MouseUp: "left, middle or right; a point is a MOVE_TO before it",

@@ -13,7 +13,7 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import json_fields, json_schema
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.json_actions import JsonAction
+from deskhand.actions.formats.json_fields import JsonAction
 from deskhand.actions.formats.json_format import JsonActionFormat
 from deskhand.actions.formats.json_scan import Found, parse_json_values
 from deskhand.actions.formats.limits import MAX_WAIT_S
@@ -40,88 +40,39 @@ def _point(x: int, y: int) -> Point:
 
 
 _POINT = _at()
-_BUTTON = json_fields.choice("button", "button", _BUTTONS, default="left", brief=True)
-_COUNT = json_fields.numeral("count", "count", json_schema.integer(1, 3), default=1)
+_BUTTON = json_fields.choice("button", "button", _BUTTONS, "left")
+_COUNT = json_fields.numeral("count", "count", json_schema.integer(1, 3), 1)
 _MODIFIERS = json_fields.key_list("modifiers", _ANY, "modifiers", required=False)
+_PATH = json_fields.path("path", REL_1000, named=False, whole=False)
+_SECONDS = json_fields.numeral("seconds", "seconds", json_schema.number(0, MAX_WAIT_S))
+_CORNERS = (_at(required=True, field="top_left"), _at(required=True, field="bottom_right", keys=("x2", "y2")))
+_THERE = _point(512, 300)
+_ABOUT_CLICK = 'click there; optional "button":"right", "count":2 for a double click, "modifiers":["ctrl"]'
+_ABOUT_SCROLL = "turn the wheel; dx positive is right, dy positive is down"
 _FORMS = (
-    JsonAction(
-        "click",
-        ir.Click,
-        (_POINT, _BUTTON, _COUNT, _MODIFIERS),
-        about='click there; optional "button":"right", "count":2 for a double click, "modifiers":["ctrl"]',
-        example=ir.Click(_point(512, 300)),
-    ),
-    JsonAction("move", ir.Move, (_at(required=True),), about="move the pointer", example=ir.Move(_point(512, 300))),
-    JsonAction(
-        "mouse_down",
-        ir.MouseDown,
-        (_POINT, _BUTTON),
-        about="press and hold a button",
-        example=ir.MouseDown(_point(512, 300)),
-    ),
-    JsonAction(
-        "mouse_up", ir.MouseUp, (_POINT, _BUTTON), about="release a button", example=ir.MouseUp(_point(512, 300))
-    ),
+    JsonAction("click", ir.Click(_THERE), _ABOUT_CLICK, _POINT, _BUTTON, _COUNT, _MODIFIERS),
+    JsonAction("move", ir.Move(_THERE), "move the pointer", _at(required=True)),
+    JsonAction("mouse_down", ir.MouseDown(_THERE), "press and hold a button", _POINT, _BUTTON),
+    JsonAction("mouse_up", ir.MouseUp(_THERE), "release a button", _POINT, _BUTTON),
     JsonAction(
         "drag",
-        ir.Drag,
-        (json_fields.path("path", REL_1000, named=False, whole=False), _BUTTON, _MODIFIERS),
-        about="hold a button along the path",
-        example=ir.Drag((_point(100, 200), _point(300, 400))),
+        ir.Drag((_point(100, 200), _point(300, 400))),
+        "hold a button along the path",
+        _PATH,
+        _BUTTON,
+        _MODIFIERS,
     ),
-    JsonAction(
-        "scroll",
-        ir.Scroll,
-        (_POINT, json_fields.wheel("dx", "dy"), _MODIFIERS),
-        about="turn the wheel; dx positive is right, dy positive is down",
-        example=ir.Scroll(0, 3, _point(512, 300)),
-    ),
-    JsonAction(
-        "type",
-        ir.Type,
-        (json_fields.text_field("text"),),
-        about="type text; \\n is the Return key",
-        example=ir.Type("hello"),
-    ),
-    JsonAction(
-        "key", ir.Key, (json_fields.key_list("keys", _ANY),), about="press keys together", example=ir.Key(("ctrl", "s"))
-    ),
-    JsonAction(
-        "key_down",
-        ir.KeyDown,
-        (json_fields.key_name("key", _ANY),),
-        about="press and hold a key",
-        example=ir.KeyDown("shift"),
-    ),
-    JsonAction(
-        "key_up", ir.KeyUp, (json_fields.key_name("key", _ANY),), about="release a key", example=ir.KeyUp("shift")
-    ),
-    JsonAction(
-        "wait",
-        ir.Wait,
-        (json_fields.numeral("seconds", "seconds", json_schema.number(0, MAX_WAIT_S)),),
-        about="wait for the screen to change",
-        example=ir.Wait(1),
-    ),
-    JsonAction("screenshot", ir.Screenshot, about="look again", example=ir.Screenshot()),
-    JsonAction(
-        "zoom",
-        ir.Zoom,
-        (_at(required=True, field="top_left"), _at(required=True, field="bottom_right", keys=("x2", "y2"))),
-        about="look at a rectangle of the screen",
-        example=ir.Zoom(_point(100, 100), _point(300, 300)),
-    ),
-    JsonAction("done", ir.Done, about="the task is finished", example=ir.Done()),
-    JsonAction(
-        "fail",
-        ir.Fail,
-        (json_fields.text_field("reason", "reason"),),
-        about="the task cannot be done",
-        example=ir.Fail(),
-    ),
-    JsonAction(
-        "answer", ir.Answer, (json_fields.text_field("text"),), about="the final answer in words", example=ir.Answer()
-    ),
+    JsonAction("scroll", ir.Scroll(0, 3, _THERE), _ABOUT_SCROLL, _POINT, json_fields.wheel("dx", "dy"), _MODIFIERS),
+    JsonAction("type", ir.Type("hello"), "type text; \\n is the Return key", json_fields.text_field("text")),
+    JsonAction("key", ir.Key(("ctrl", "s")), "press keys together", json_fields.key_list("keys", _ANY)),
+    JsonAction("key_down", ir.KeyDown("shift"), "press and hold a key", json_fields.key_name("key", _ANY)),
+    JsonAction("key_up", ir.KeyUp("shift"), "release a key", json_fields.key_name("key", _ANY)),
+    JsonAction("wait", ir.Wait(1), "wait for the screen to change", _SECONDS),
+    JsonAction("screenshot", ir.Screenshot(), "look again"),
+    JsonAction("zoom", ir.Zoom(_point(100, 100), _point(300, 300)), "look at a rectangle of the screen", *_CORNERS),
+    JsonAction("done", ir.Done(), "the task is finished"),
+    JsonAction("fail", ir.Fail(), "the task cannot be done", json_fields.text_field("reason", "reason")),
+    JsonAction("answer", ir.Answer(), "the final answer in words", json_fields.text_field("text")),
 )
 
 
@@ -134,7 +85,7 @@ class DeskhandJson(JsonActionFormat):
     separators = (",", ":")
     null_is_nothing = False
     lists_options = False
-    bounds: Mapping[type[Any], str] = {ir.Wait: f"at most {MAX_WAIT_S:g} s"}
+    notes: Mapping[type[Any], str] = {ir.Wait: f"at most {MAX_WAIT_S:g} s"}
 
     def forms(self, view: ScreenView) -> tuple[JsonAction, ...]:
         return _FORMS

@@ -8,15 +8,14 @@ functions of the models since 3.5 are offered and written; those of the preview 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import json_fields, json_schema
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.json_actions import JsonAction
-from deskhand.actions.formats.json_fields import Fields, JsonField, Values
+from deskhand.actions.formats.json_fields import Fields, JsonAction, JsonField, Values
 from deskhand.actions.formats.json_format import INFEASIBLE, FreeText, JsonActionFormat
 from deskhand.actions.formats.limits import MAX_WAIT_S, truncate_repr
 from deskhand.actions.key_names import GEMINI
@@ -51,6 +50,11 @@ def _typed_at(fields: Fields) -> list[Any]:
     return [ir.Click(fields["point"]), *cleared, *_typed(fields)]
 
 
+def _making(kind: type[Any]) -> Callable[[Fields], list[Any]]:
+    """Reads one op of `kind`, for a form that is never written."""
+    return lambda fields: [kind(**fields)]
+
+
 def _flag(key: str, default: bool) -> JsonField:
     return JsonField({key: json_schema.BOOLEAN}, (), lambda values: {key: values.get(key, default)}, lambda fields: {})
 
@@ -65,87 +69,46 @@ def _forms() -> tuple[JsonAction, ...]:
         ("direction",), "magnitude", unit=MAGNITUDE_PER_NOTCH, most=MOST_MAGNITUDE, default=DEFAULT_MAGNITUDE
     )
     one_key, some_keys = json_fields.key_name("key", GEMINI), json_fields.key_list("keys", GEMINI)
-    seconds = json_fields.numeral("seconds", "seconds", json_schema.number(0, MAX_WAIT_S), default=1)
+    seconds = json_fields.numeral("seconds", "seconds", json_schema.number(0, MAX_WAIT_S), 1)
     page = json_fields.choice("direction", "direction", {name: name for name in _PAGE})
     text = json_fields.text_field("text")
+    about_scroll = f"turn the wheel there, {MAGNITUDE_PER_NOTCH} of magnitude to the notch"
+    pressed = {"reads": lambda fields: [ir.Key((fields["key"],))], "sample": {"key": "enter"}}
     return (
-        *(
-            JsonAction(name, ir.Click, (at,), fixed, about, ir.Click(centre, **fixed))
-            for name, (fixed, about) in _CLICKS.items()
-        ),
+        *(JsonAction(name, ir.Click(centre, **fixed), about, at, **fixed) for name, (fixed, about) in _CLICKS.items()),
+        JsonAction("mouse_down", ir.MouseDown(centre), "press the left button there", at, button="left"),
+        JsonAction("mouse_up", ir.MouseUp(centre), "release the left button there", at, button="left"),
+        JsonAction("move", ir.Move(centre), "move the pointer there", at),
+        JsonAction("type", ir.Type("hello"), "type the text", text, _flag("press_enter", False), reads=_typed),
+        JsonAction("drag_and_drop", ir.Drag((centre, corner)), "drag with the left button", drag),
+        JsonAction("wait", ir.Wait(2), "wait for the screen to change", seconds),
+        JsonAction("press_key", None, "press a key", one_key, **pressed),
+        JsonAction("key_down", ir.KeyDown("shift"), "press a key and hold it", one_key),
+        JsonAction("key_up", ir.KeyUp("shift"), "release a key", one_key),
+        JsonAction("hotkey", ir.Key(("ctrl", "s")), "press keys together", some_keys),
+        JsonAction("take_screenshot", ir.Screenshot(), "look again"),
+        JsonAction("scroll", ir.Scroll(0, 3, centre), about_scroll, at, wheel),
+        JsonAction("go_back", None, "go back in a browser", reads=lambda fields: [ir.Key(("alt", "left"))], sample={}),
         JsonAction(
-            "mouse_down", ir.MouseDown, (at,), {"button": "left"}, "press the left button there", ir.MouseDown(centre)
+            "go_forward", None, "go forward in a browser", reads=lambda fields: [ir.Key(("alt", "right"))], sample={}
         ),
-        JsonAction(
-            "mouse_up", ir.MouseUp, (at,), {"button": "left"}, "release the left button there", ir.MouseUp(centre)
-        ),
-        JsonAction("move", ir.Move, (at,), about="move the pointer there", example=ir.Move(centre)),
-        JsonAction(
-            "type",
-            ir.Type,
-            (text, _flag("press_enter", False)),
-            about="type the text",
-            example=ir.Type("hello"),
-            reads=_typed,
-        ),
-        JsonAction(
-            "drag_and_drop",
-            ir.Drag,
-            (drag,),
-            about="drag with the left button",
-            example=ir.Drag((centre, corner)),
-        ),
-        JsonAction("wait", ir.Wait, (seconds,), about="wait for the screen to change", example=ir.Wait(2)),
-        JsonAction(
-            "press_key",
-            None,
-            (one_key,),
-            about="press a key",
-            reads=lambda fields: [ir.Key((fields["key"],))],
-            sample=_ENTER,
-        ),
-        JsonAction("key_down", ir.KeyDown, (one_key,), about="press a key and hold it", example=ir.KeyDown("shift")),
-        JsonAction("key_up", ir.KeyUp, (one_key,), about="release a key", example=ir.KeyUp("shift")),
-        JsonAction("hotkey", ir.Key, (some_keys,), about="press keys together", example=ir.Key(("ctrl", "s"))),
-        JsonAction("take_screenshot", ir.Screenshot, about="look again", example=ir.Screenshot()),
-        JsonAction(
-            "scroll",
-            ir.Scroll,
-            (at, wheel),
-            about=f"turn the wheel there, {MAGNITUDE_PER_NOTCH} of magnitude to the notch",
-            example=ir.Scroll(0, 3, centre),
-        ),
-        JsonAction(
-            "go_back", None, about="go back in a browser", reads=lambda fields: [ir.Key(("alt", "left"))], sample={}
-        ),
-        JsonAction(
-            "go_forward",
-            None,
-            about="go forward in a browser",
-            reads=lambda fields: [ir.Key(("alt", "right"))],
-            sample={},
-        ),
-        JsonAction("click_at", None, (at,), reads=lambda fields: [ir.Click(fields["point"])]),
-        JsonAction("hover_at", None, (at,), reads=lambda fields: [ir.Move(fields["point"])]),
+        JsonAction("click_at", None, "", at, reads=_making(ir.Click)),
+        JsonAction("hover_at", None, "", at, reads=_making(ir.Move)),
         JsonAction(
             "type_text_at",
             None,
-            (at, text, _flag("press_enter", True), _flag("clear_before_typing", True)),
+            "",
+            at,
+            text,
+            _flag("press_enter", True),
+            _flag("clear_before_typing", True),
             reads=_typed_at,
         ),
-        JsonAction("scroll_document", None, (page,), reads=lambda fields: [_PAGE[fields["direction"]]]),
-        JsonAction("scroll_at", None, (at, wheel), reads=lambda fields: [ir.Scroll(**fields)]),
-        JsonAction(
-            "key_combination",
-            None,
-            (json_fields.chord(("keys",), GEMINI),),
-            reads=lambda fields: [ir.Key(fields["keys"])],
-        ),
-        JsonAction("wait_5_seconds", None, reads=lambda fields: [ir.Wait(5)]),
+        JsonAction("scroll_document", None, "", page, reads=lambda fields: [_PAGE[fields["direction"]]]),
+        JsonAction("scroll_at", None, "", at, wheel, reads=_making(ir.Scroll)),
+        JsonAction("key_combination", None, "", json_fields.chord(("keys",), GEMINI), reads=_making(ir.Key)),
+        JsonAction("wait_5_seconds", reads=lambda fields: [ir.Wait(5)]),
     )
-
-
-_ENTER = {"key": "enter"}
 
 
 class Gemini(JsonActionFormat):
@@ -154,7 +117,7 @@ class Gemini(JsonActionFormat):
     name = "gemini"
     tag = "name"
     ends_by_words = True
-    bounds: Mapping[type[Any], str] = {
+    notes: Mapping[type[Any], str] = {
         ir.Click: "at a point; left, middle or right once, left twice or three times; no keys held",
         ir.MouseDown: "left, at a point",
         ir.MouseUp: "left, at a point",
@@ -175,12 +138,6 @@ class Gemini(JsonActionFormat):
             "Use a mouse and a keyboard to control a computer.",
             "x and y are 0..1000 of the screen's width and height, from the top left corner.",
             "You may think in words first. Then write one function call, or a list of them, and nothing after it:",
-        ]
-
-    def closing(self, view: ScreenView) -> list[str]:
-        return [
-            f"To end the work write {self.written(self.words('what you found'))}, with an empty text if there is nothing to say,",
-            f"or a text that begins with {INFEASIBLE} when the task cannot be done.",
         ]
 
     def unwrapped(self, value: Any) -> list[Any]:
@@ -228,18 +185,10 @@ class Gemini(JsonActionFormat):
         return {"text": text}
 
     def schema_of(self, name: str, properties: dict[str, Any]) -> dict[str, Any]:
-        call = {"name": {"const": name}, "args": properties}
-        return {"type": "object", "properties": call, "required": list(call), "additionalProperties": False}
+        return json_schema.object_of(name={"const": name}, args=properties)
 
     def schema_of_reply(self, actions: list[dict[str, Any]]) -> dict[str, Any]:
-        made = super().schema_of_reply(actions)
-        text = {
-            "type": "object",
-            "properties": {"text": json_schema.text()},
-            "required": ["text"],
-            "additionalProperties": False,
-        }
-        return {"oneOf": [*made["oneOf"], text]}
+        return {"oneOf": [*super().schema_of_reply(actions)["oneOf"], json_schema.object_of(text=json_schema.text())]}
 
 
 DIALECT = Gemini()

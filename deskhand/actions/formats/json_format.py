@@ -1,7 +1,7 @@
 """Languages whose actions are JSON objects. Invariant: one table of forms says what an action looks like, and the prompt, the JSON
 schema, `parse` and `emit` all follow from it.
 
-A form (`forms.py`) joins a name with an op, its parts (`parts.py`) join keys with fields. How the objects stand in a reply (tags,
+A form joins a name with an op, its parts join keys with fields (`parts.py`). How the objects stand in a reply (tags,
 tool calls, message blocks) is the dialect's: it overrides the methods under "the shape of a reply".
 """
 
@@ -12,20 +12,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, get_args
+from typing import Any
 
 from deskhand.actions.formats import json_schema
-from deskhand.actions.formats.base import OpSupport, ScreenView
-from deskhand.actions.formats.json_actions import JsonAction
-from deskhand.actions.formats.json_fields import Values
+from deskhand.actions.formats.base import OpSupport, ScreenView, carried
+from deskhand.actions.formats.json_fields import JsonAction, Values
 from deskhand.actions.formats.json_scan import Found, Span, parse_lenient_values
-from deskhand.actions.formats.limits import (
-    check_length,
-    check_ops,
-    check_text,
-    first_out_of_range,
-    truncate_repr,
-)
+from deskhand.actions.formats.limits import check_length, check_ops, check_text, truncate_repr
 from deskhand.actions.ops import TERMINAL_OPS, Answer, Done, Drag, Fail, Op
 from deskhand.actions.pointer_merge import DragTo, merge_moves, split_moves
 from deskhand.errors import AgentError, ParseError
@@ -58,11 +51,10 @@ class JsonActionFormat(ABC):
     """The prompt names the optional keys of every form."""
     apart_kinds: frozenset[type[Any]] = frozenset()
     """Ops that cannot hold a point and are written behind a move."""
-    bounds: Mapping[type[Any], str] = {}
-    """What of an op can be said; unnamed: all."""
+    notes: Mapping[type[Any], str] = {}
+    """What of an op can be said, where that is not all, or what is done instead of one that is not carried."""
     losses: Mapping[type[Any], str] = {}
     """What is lost of an op that is written nevertheless."""
-    absences: Mapping[type[Any], str] = {}
 
     @abstractmethod
     def forms(self, view: ScreenView) -> tuple[JsonAction, ...]:
@@ -73,8 +65,13 @@ class JsonActionFormat(ABC):
         return []
 
     def closing(self, view: ScreenView) -> list[str]:
-        """The last lines of the prompt."""
-        return []
+        """The last lines of the prompt: how the work ends, where words end it."""
+        if not self.ends_by_words:
+            return []
+        return [
+            f"To end the work write {self.written(self.words('what you found'))}, with an empty text if there is nothing to say,",
+            f"or a text that begins with {INFEASIBLE} when the task cannot be done.",
+        ]
 
     # The shape of a reply.
 
@@ -123,52 +120,31 @@ class JsonActionFormat(ABC):
     def schema_of_reply(self, actions: list[dict[str, Any]]) -> dict[str, Any]:
         """The schema of a reply, from references to those of its actions."""
         one = {"oneOf": actions}
-        return (
-            {"oneOf": [one, {"type": "array", "items": one, "minItems": 1, "maxItems": self.most}]}
-            if self.most > 1
-            else one
-        )
+        return {"oneOf": [one, json_schema.items(one, 1, self.most)]} if self.most > 1 else one
 
     # What follows from the table.
 
-    @property
+    @cached_property
     def supported_ops(self) -> Mapping[type[Op], OpSupport]:
         """For every op of the IR."""
-        return self._carries
-
-    @cached_property
-    def _carries(self) -> Mapping[type[Op], OpSupport]:
         written = {form.cls for form in self.forms(ScreenView.of_screen(1000, 1000)) if form.cls is not None}
         if DragTo in written:
             written.add(Drag)
         if self.ends_by_words:
             written |= {Done, Fail, Answer}
-        made: dict[type[Op], OpSupport] = {}
-        for kind in get_args(Op):
-            if kind not in written:
-                made[kind] = OpSupport("absent", self.absences.get(kind, ""))
-            elif kind in self.losses:
-                made[kind] = OpSupport("lossy", self.losses[kind])
-            else:
-                made[kind] = OpSupport("lossless", self.bounds.get(kind, ""))
-        return made
+        return carried(written, self.notes, self.losses)
 
     def prompt(self, view: ScreenView) -> str:
         """How the model is told to write; everything that it offers is parsed."""
         offered = [form for form in self.forms(view) if form.offered]
         return "\n".join([*self.opening(view), *(self._line(form) for form in offered), *self.closing(view)])
 
-    def shown(self, form: JsonAction) -> dict[str, Any]:
-        """The keys of a form's example."""
-        return form.write(form.example) if form.example is not None else dict(form.sample or {})
-
     def _line(self, form: JsonAction) -> str:
-        example = self.shown(form)
         optional = [
-            f'"{key}": {json_schema.describe_rule(rule)}' for key, rule in form.keys.items() if key not in example
+            f'"{key}": {json_schema.describe_rule(rule)}' for key, rule in form.keys.items() if key not in form.shown
         ]
         notes = f"; optional {', '.join(optional)}" if optional and self.lists_options else ""
-        return f"{self.written(self.action(form.name, example))}  {form.about}{notes}"
+        return f"{self.written(self.action(form.name, form.shown))}  {form.about}{notes}"
 
     def schema(self, view: ScreenView) -> dict[str, Any] | None:
         """JSON schema (draft 2020-12) of replies that are JSON and nothing else."""
@@ -195,7 +171,8 @@ class JsonActionFormat(ABC):
             return [self._last_words(text, "\n".join(item.text for item, _ in items))]
         if not 1 <= len(acting) <= self.most:
             raise ParseError((0, len(text)), f"a reply holds {self._most()}, not {len(acting)}")
-        by_name = self._by_name(view)
+        # The first form of a name reads; others of that name only write.
+        by_name = {form.name: form for form in reversed(self.forms(view))}
         ops: list[Any] = []
         for action, span in acting:
             try:
@@ -205,13 +182,13 @@ class JsonActionFormat(ABC):
                 self._check_whole(ops)
             except AgentError as error:
                 raise ParseError(span, str(error)) from None
-        return merge_moves(ops, self._kinds)
+        return merge_moves(ops, self.apart_kinds - {DragTo})
 
     @staticmethod
     def _check_whole(ops: Sequence[Any]) -> None:
         too_long = check_ops(ops)
         if too_long is not None:
-            raise AgentError(first_out_of_range(ops, too_long))
+            raise AgentError(too_long[1])
 
     def _items(self, text: str) -> list[tuple[Any, Span]]:
         items: list[tuple[Any, Span]] = []
@@ -229,19 +206,10 @@ class JsonActionFormat(ABC):
         if name not in by_name:
             said = action.get(self.tag) if isinstance(action, dict) and not name else name
             what = f"unknown {self.tag} {truncate_repr(said)}" if said else f"an action needs the key {self.tag}"
-            raise AgentError(f"{what}; known: {', '.join(self._offered(by_name))}")
+            raise AgentError(
+                f"{what}; known: {', '.join(sorted(form.name for form in by_name.values() if form.offered))}"
+            )
         return by_name[name].read(values)
-
-    def _offered(self, by_name: Mapping[str, JsonAction]) -> list[str]:
-        return sorted(name for name, form in by_name.items() if form.offered)
-
-    def _by_name(self, view: ScreenView) -> Mapping[str, JsonAction]:
-        """The first form of a name reads; others of that name only write."""
-        return {form.name: form for form in reversed(self.forms(view))}
-
-    @cached_property
-    def _kinds(self) -> tuple[type[Any], ...]:
-        return tuple(kind for kind in self.apart_kinds if kind is not DragTo)
 
     def _most(self) -> str:
         return "one action" if self.most == 1 else f"1 to {self.most} actions"
@@ -295,5 +263,4 @@ def _written_last_words(op: Op) -> str:
         words = op.text if isinstance(op, Answer) else ""
         if isinstance(op, Answer) and (not words.strip() or INFEASIBLE in words):
             raise AgentError("an answer must not be empty and must not say that the task cannot be done")
-    json_schema.check("the text", words, json_schema.text())
-    return words
+    return check_text("the text", words)

@@ -12,8 +12,8 @@ import re
 from collections.abc import Container
 from typing import Any
 
+from deskhand.actions.formats.code_blocks import end_of_reasoning
 from deskhand.actions.formats.limits import MAX_NESTING
-from deskhand.actions.formats.think_tags import end_of_reasoning
 from deskhand.errors import ParseError
 
 Span = tuple[int, int]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from deskhand.actions.formats.limits import MAX_TEXT, truncate_repr
+from deskhand.actions.formats.limits import MAX_TEXT, check_text, truncate_repr
 from deskhand.errors import AgentError
 
 Rule = Mapping[str, Any]
@@ -51,7 +51,7 @@ def fixed_items(*values: Rule) -> Rule:
     }
 
 
-def object_of(**keys: Rule) -> Rule:
+def object_of(**keys: Rule) -> dict[str, Any]:
     """An object that has exactly these keys."""
     return {"type": "object", "properties": keys, "required": list(keys), "additionalProperties": False}
 
@@ -120,15 +120,13 @@ def _check_range(where: str, value: float, rule: Rule) -> None:
 
 
 def _check_text(where: str, value: str, rule: Rule) -> None:
-    allowed = rule.get("enum")
-    if allowed is not None and value not in allowed:
-        raise AgentError(f"{where}={truncate_repr(value)} is not one of {', '.join(allowed)}")
-    if len(value) < rule.get("minLength", 0):
+    if "enum" in rule:
+        if value not in rule["enum"]:
+            raise AgentError(f"{where}={truncate_repr(value)} is not one of {', '.join(rule['enum'])}")
+        return
+    if len(value) < rule["minLength"]:
         raise AgentError(f"{where} must not be empty")
-    if len(value) > rule.get("maxLength", len(value)):
-        raise AgentError(f"{where} has {len(value)} characters; the most is {rule['maxLength']}")
-    if any("\ud800" <= character <= "\udfff" for character in value):
-        raise AgentError(f"{where} is not Unicode text: it holds half of a surrogate pair")
+    check_text(where, value, rule["maxLength"])
 
 
 def describe_rule(rule: Rule) -> str:

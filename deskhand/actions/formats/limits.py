@@ -42,6 +42,8 @@ MAX_TOTAL_WAIT_S = 60.0
 MAX_SCROLL_NOTCHES = 100
 MAX_CLICKS = 5
 MAX_PATH = 64
+MAX_PERFORMED_PATH = 1000
+"""Points of a drag that a desktop performs, whoever asks for it."""
 MAX_KEYS = 6
 MAX_ZOOMS = 4
 """Rectangles of one reply; each is an image more for the model to look at."""
@@ -64,12 +66,12 @@ def check_number(name: str, value: object) -> int | float:
     return value
 
 
-def check_text(name: str, value: object) -> str:
+def check_text(name: str, value: object, most: int = MAX_TEXT) -> str:
     """`value` as Unicode text. Raises `AgentError` when it is none."""
     if not isinstance(value, str):
         raise AgentError(f"{name} must be a text, not {truncate_repr(value)}")
-    if len(value) > MAX_TEXT:
-        raise AgentError(f"{name} has {len(value)} characters; the most is {MAX_TEXT}")
+    if len(value) > most:
+        raise AgentError(f"{name} has {len(value)} characters; the most is {most}")
     if not value.isascii() and any("\ud800" <= character <= "\udfff" for character in value):
         raise AgentError(f"{name} is not Unicode text: it holds half of a surrogate pair")
     return value
@@ -124,27 +126,21 @@ def check_op(op: Op) -> None:
             check_key(key)
 
 
-def check_ops(ops: Sequence[Op]) -> int | None:
-    """The index of the first op that goes too far in a reply whose ops are fine one by one; None when all is well."""
+def check_ops(ops: Sequence[Op]) -> tuple[int, str] | None:
+    """The first op that goes too far in a reply whose ops are fine one by one, by its index, and why; None when all is well."""
     waited, zooms = 0.0, 0
     for index, op in enumerate(ops):
         waited += op.seconds if isinstance(op, Wait) else 0.0
         zooms += isinstance(op, Zoom)
-        after_the_end = index > 0 and isinstance(ops[index - 1], TERMINAL_OPS)
-        if index >= MAX_OPS or waited > MAX_TOTAL_WAIT_S or zooms > MAX_ZOOMS or after_the_end:
-            return index
+        if index >= MAX_OPS:
+            return index, f"more than {MAX_OPS} actions in one reply"
+        if index and isinstance(ops[index - 1], TERMINAL_OPS):
+            return index, "nothing may follow the action that ends the task"
+        if zooms > MAX_ZOOMS:
+            return index, f"more than {MAX_ZOOMS} zooms in one reply"
+        if waited > MAX_TOTAL_WAIT_S:
+            return index, f"more than {MAX_TOTAL_WAIT_S:g} seconds of waiting in one reply"
     return None
-
-
-def first_out_of_range(ops: Sequence[Op], index: int) -> str:
-    """Why `check_all` stopped at `index`."""
-    if index >= MAX_OPS:
-        return f"more than {MAX_OPS} actions in one reply"
-    if index and isinstance(ops[index - 1], TERMINAL_OPS):
-        return "nothing may follow the action that ends the task"
-    if isinstance(ops[index], Zoom):
-        return f"more than {MAX_ZOOMS} zooms in one reply"
-    return f"more than {MAX_TOTAL_WAIT_S:g} seconds of waiting in one reply"
 
 
 def points_of(op: Op) -> tuple[Point, ...]:

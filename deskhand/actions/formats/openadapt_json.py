@@ -15,8 +15,7 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import json_fields, json_schema
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.json_actions import JsonAction
-from deskhand.actions.formats.json_fields import JsonField, Values
+from deskhand.actions.formats.json_fields import JsonAction, JsonField, Values
 from deskhand.actions.formats.json_format import JsonActionFormat
 from deskhand.actions.formats.limits import MAX_WAIT_S
 from deskhand.actions.key_names import PYAUTOGUI
@@ -62,16 +61,13 @@ def _place(
         json_schema.check(nested, value, {"type": "object", "properties": _TARGET, "required": ()})
         if value.get("x") is None or value.get("y") is None:
             raise AgentError(f"{nested} needs x and y; elements have no names here")
-        if value.get("is_normalized") is False:
-            for axis, rule in zip("xy", pixels, strict=True):
-                json_schema.check(f"{nested}.{axis}", value[axis], rule)
-            return Point(value["x"], value["y"], view.screen)
-        for axis in "xy":
-            json_schema.check(f"{nested}.{axis}", value[axis], fraction)
-        return Point(value["x"], value["y"], REL_1)
+        absolute = value.get("is_normalized") is False
+        for axis, rule in zip("xy", pixels if absolute else (fraction, fraction), strict=True):
+            json_schema.check(f"{nested}.{axis}", value[axis], rule)
+        return Point(value["x"], value["y"], view.screen if absolute else REL_1)
 
     also = {nested: json_schema.ANYTHING} | ({listed: json_schema.ANYTHING} if listed else {})
-    return JsonField(flat.keys, (field,), read, flat.write, flat.required, also, lenient=True, together=True)
+    return JsonField(flat.keys, (field,), read, flat.write, flat.required, also, lenient=True)
 
 
 _TARGET = dict.fromkeys(("x", "y", "is_normalized", "node_id", "description"), json_schema.ANYTHING)
@@ -97,72 +93,29 @@ def _forms(view: ScreenView) -> tuple[JsonAction, ...]:
     end = _place(view, "end", ("end_x", "end_y"), "drag_end", required=True)
     held = json_fields.key_list("modifiers", PYAUTOGUI, "modifiers", required=False)
     wheel = json_fields.direction(("scroll_direction", "direction"), "scroll_amount", default=DEFAULT_NOTCHES)
+    about_scroll = "turn the wheel by scroll_amount notches, there or where the pointer is"
+    about_drag = "drag with the left button from x, y to end_x, end_y"
+    seconds = json_fields.numeral("duration_seconds", "seconds", json_schema.number(0, MAX_WAIT_S), DEFAULT_WAIT_S)
     return (
+        JsonAction("click", ir.Click(centre), "click there", must_be_at, held, button="left", count=1),
         JsonAction(
-            "click", ir.Click, (must_be_at, held), {"button": "left", "count": 1}, "click there", ir.Click(centre)
+            "double_click", ir.Click(centre, count=2), "double click there", must_be_at, held, button="left", count=2
         ),
         JsonAction(
-            "double_click",
-            ir.Click,
-            (must_be_at, held),
-            {"button": "left", "count": 2},
-            "double click there",
-            ir.Click(centre, count=2),
+            "right_click", ir.Click(centre, "right"), "right click there", must_be_at, held, button="right", count=1
         ),
-        JsonAction(
-            "right_click",
-            ir.Click,
-            (must_be_at, held),
-            {"button": "right", "count": 1},
-            "right click there",
-            ir.Click(centre, "right"),
-        ),
-        JsonAction("hover", ir.Move, (must_be_at,), about="move the pointer there", example=ir.Move(centre)),
-        JsonAction(
-            "drag",
-            ir.Drag,
-            (json_fields.ends(start, end),),
-            about="drag with the left button from x, y to end_x, end_y",
-            example=ir.Drag((centre, other)),
-        ),
-        JsonAction(
-            "scroll",
-            ir.Scroll,
-            (at, wheel),
-            about="turn the wheel by scroll_amount notches, there or where the pointer is",
-            example=ir.Scroll(0, 3, centre),
-        ),
-        JsonAction(
-            "type", ir.Type, (json_fields.text_field("text", least=1),), about="type the text", example=ir.Type("hello")
-        ),
-        JsonAction(
-            "key", ir.Key, (_keys(),), about='press a key, or keys together: "ctrl+s"', example=ir.Key(("enter",))
-        ),
-        JsonAction("hotkey", ir.Key, (_keys(),)),
-        JsonAction(
-            "wait",
-            ir.Wait,
-            (
-                json_fields.numeral(
-                    "duration_seconds", "seconds", json_schema.number(0, MAX_WAIT_S), default=DEFAULT_WAIT_S
-                ),
-            ),
-            about="wait for the screen to change",
-            example=ir.Wait(2),
-        ),
-        JsonAction("noop", None, reads=lambda fields: [ir.Wait(0)]),
-        JsonAction("screenshot", ir.Screenshot, about="look again", example=ir.Screenshot()),
-        JsonAction("done", ir.Done, about="the task is finished", example=ir.Done()),
-        JsonAction(
-            "fail", ir.Fail, (json_fields.constant("reason"),), about="the task cannot be done", example=ir.Fail()
-        ),
-        JsonAction(
-            "answer",
-            ir.Answer,
-            (json_fields.text_field("answer", "text"),),
-            about="the final answer in words",
-            example=ir.Answer("42"),
-        ),
+        JsonAction("hover", ir.Move(centre), "move the pointer there", must_be_at),
+        JsonAction("drag", ir.Drag((centre, other)), about_drag, json_fields.ends(start, end)),
+        JsonAction("scroll", ir.Scroll(0, 3, centre), about_scroll, at, wheel),
+        JsonAction("type", ir.Type("hello"), "type the text", json_fields.text_field("text", least=1)),
+        JsonAction("key", ir.Key(("enter",)), 'press a key, or keys together: "ctrl+s"', _keys()),
+        JsonAction("hotkey", ir.Key, "", _keys()),
+        JsonAction("wait", ir.Wait(2), "wait for the screen to change", seconds),
+        JsonAction("noop", reads=lambda fields: [ir.Wait(0)]),
+        JsonAction("screenshot", ir.Screenshot(), "look again"),
+        JsonAction("done", ir.Done(), "the task is finished"),
+        JsonAction("fail", ir.Fail(), "the task cannot be done", json_fields.constant("reason")),
+        JsonAction("answer", ir.Answer("42"), "the final answer in words", json_fields.text_field("answer", "text")),
     )
 
 
@@ -172,7 +125,7 @@ class OpenAdaptJson(JsonActionFormat):
     name = "openadapt_json"
     tag = "type"
     most = 1
-    bounds: Mapping[type[Any], str] = {
+    notes: Mapping[type[Any], str] = {
         ir.Click: "left once or twice, right once; always at a point",
         ir.Drag: "left, from one point to another; no keys held",
         ir.Scroll: "one direction at a time; no keys held",

@@ -13,14 +13,18 @@ from dataclasses import replace
 
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import code_blocks
-from deskhand.actions.formats.arg_types import DOUBLE_QUOTED, NUMBER, choice, keys_joined
+from deskhand.actions.formats.arg_types import (
+    DOUBLE_QUOTED,
+    NUMBER,
+    Parameter,
+    direction,
+    keys_joined,
+    point_parameters,
+)
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.call_format import CallActionFormat
+from deskhand.actions.formats.call_format import CallActionFormat, CallSpec, amount_lost, write_one_way
 from deskhand.actions.formats.call_parser import CallGrammar, ParsedCall, parse_calls
-from deskhand.actions.formats.call_table import CallSpec, CallTable, Parameter, point_parameters
 from deskhand.actions.formats.pyautogui_gestures import KEYS
-from deskhand.actions.formats.scroll_units import scroll_row
-from deskhand.actions.formats.think_tags import end_of_reasoning
 from deskhand.actions.ops import REL_1, Point, Space
 from deskhand.errors import ParseError
 
@@ -29,57 +33,49 @@ NOTCHES = 3
 _POINT, _MAYBE_POINT = point_parameters(required=True), point_parameters()
 _START = tuple(replace(parameter, aliases=(f"start_{parameter.name}",)) for parameter in _POINT)
 _END = (Parameter("end_x", NUMBER, "x2", required=True), Parameter("end_y", NUMBER, "y2", required=True))
-_DIRECTION = Parameter("direction", choice({name: name for name in ("up", "down", "left", "right")}, '"'), "direction")
+_DIRECTION = Parameter("direction", direction(("up", "down", "left", "right"), NOTCHES, '"'), "dx,dy")
 _TEXT = Parameter("text", DOUBLE_QUOTED, "text", required=True)
+_CHORD = Parameter("key", keys_joined("+", '"'), "keys", required=True)
+_SECONDS = Parameter("seconds", NUMBER, "seconds", named=False)
+_ANSWER = Parameter("answer", DOUBLE_QUOTED, "text", required=True, named=False)
 _CENTRE, _THERE = Point(0.35, 0.42, REL_1), Point(0.8, 0.7, REL_1)
 
-_TABLE = CallTable(
-    (
-        CallSpec("CLICK", _POINT, ir.Click, example=ir.Click(_CENTRE)),
-        CallSpec("RIGHT_CLICK", _POINT, ir.Click, {"button": "right"}, example=ir.Click(_CENTRE, "right")),
-        CallSpec("DOUBLECLICK", _POINT, ir.Click, {"count": 2}, example=ir.Click(_CENTRE, count=2)),
-        CallSpec("DOUBLE_CLICK", _POINT, ir.Click, {"count": 2}, only_read=True),
-        CallSpec("HOVER", _POINT, ir.Move, example=ir.Move(_CENTRE), about="move the pointer"),
-        CallSpec("DRAG", (*_START, *_END), ir.Drag, example=ir.Drag((_CENTRE, _THERE))),
-        CallSpec("TYPE", (_TEXT,), ir.Type, example=ir.Type("hello"), about="\\n is the Enter key"),
-        CallSpec(
-            "KEY",
-            (Parameter("key", keys_joined("+", '"'), "keys", required=True),),
-            ir.Key,
-            example=ir.Key(("ctrl", "a")),
-            about="a key, or keys pressed together",
-        ),
-        CallSpec("HOTKEY", (Parameter("keys", KEYS, "keys", required=True, many=True),), ir.Key, only_read=True),
-        scroll_row("SCROLL", (*_MAYBE_POINT, _DIRECTION), NOTCHES, default="down", about="up, down, left or right"),
-        CallSpec(
-            "WAIT",
-            (Parameter("seconds", NUMBER, "seconds", named=False),),
-            ir.Wait,
-            example=ir.Wait(1.5),
-            about="seconds; 1 if left out",
-        ),
-        CallSpec(
-            "ANSWER",
-            (Parameter("answer", DOUBLE_QUOTED, "text", required=True, named=False),),
-            ir.Answer,
-            example=ir.Answer("42"),
-            about="finished, with the answer in words",
-        ),
-        CallSpec("DONE", (), ir.Done, example=ir.Done(), about="the task is finished"),
-    )
+_ROWS = (
+    CallSpec("CLICK", ir.Click(_CENTRE), "", *_POINT),
+    CallSpec("RIGHT_CLICK", ir.Click(_CENTRE, "right"), "", *_POINT, button="right"),
+    CallSpec("DOUBLECLICK", ir.Click(_CENTRE, count=2), "", *_POINT, count=2),
+    CallSpec("DOUBLE_CLICK", ir.Click, "", *_POINT, only_read=True, count=2),
+    CallSpec("HOVER", ir.Move(_CENTRE), "move the pointer", *_POINT),
+    CallSpec("DRAG", ir.Drag((_CENTRE, _THERE)), "", *_START, *_END),
+    CallSpec("TYPE", ir.Type("hello"), "\\n is the Enter key", _TEXT),
+    CallSpec("KEY", ir.Key(("ctrl", "a")), "a key, or keys pressed together", _CHORD),
+    CallSpec("HOTKEY", ir.Key, "", Parameter("keys", KEYS, "keys", required=True, many=True), only_read=True),
+    CallSpec(
+        "SCROLL",
+        ir.Scroll(dy=NOTCHES, point=Point(0.5, 0.5, REL_1)),
+        "up, down, left or right",
+        *_MAYBE_POINT,
+        _DIRECTION,
+        write=write_one_way,
+        loss=amount_lost(NOTCHES),
+        dy=NOTCHES,
+    ),
+    CallSpec("WAIT", ir.Wait(1.5), "seconds; 1 if left out", _SECONDS),
+    CallSpec("ANSWER", ir.Answer("42"), "finished, with the answer in words", _ANSWER),
+    CallSpec("DONE", ir.Done(), "the task is finished"),
 )
 
-_ACTION_AT_LINE = re.compile(r"^[ \t]*(?:" + "|".join(_TABLE.rows_by_call) + r")[ \t]*\(", re.MULTILINE)
+_ACTION_AT_LINE = re.compile(r"^[ \t]*(?:" + "|".join(row.call for row in _ROWS) + r")[ \t]*\(", re.MULTILINE)
 
 
 def _find(text: str) -> list[ParsedCall]:
     """The calls behind "Action:", or from the first line on that begins with one."""
-    start = end_of_reasoning(text)
+    start = code_blocks.end_of_reasoning(text)
     mark = code_blocks.after_mark(text, start)
     if mark is None:
         mark = code_blocks.first_line(text, start, _ACTION_AT_LINE)
     if mark is None:
-        raise ParseError((start, len(text)), f"no action found; known: {_TABLE.known}")
+        raise ParseError((start, len(text)), f"no action found; known: {DIALECT.known}")
     blocks = code_blocks.code_blocks(text, mark)
     if blocks and text[mark : blocks[0].opening].strip():
         raise ParseError((mark, blocks[0].opening), "an action outside the code block; write it in the block")
@@ -102,7 +98,7 @@ def _introduction(view: ScreenView, space: Space) -> str:
 
 DIALECT = CallActionFormat(
     name="openadapt_text",
-    table=_TABLE,
+    rows=_ROWS,
     space=lambda view: REL_1,
     find=_find,
     lay_out=lambda lines, ops: "Action: " + "\n".join(lines),

@@ -15,8 +15,7 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import json_fields, json_schema
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.json_actions import JsonAction
-from deskhand.actions.formats.json_fields import Fields, JsonField, Values
+from deskhand.actions.formats.json_fields import Fields, JsonAction, JsonField, Values
 from deskhand.actions.formats.json_format import INFEASIBLE, FreeText, JsonActionFormat
 from deskhand.actions.key_names import OPENAI
 from deskhand.actions.ops import Point
@@ -48,52 +47,21 @@ def _forms(view: ScreenView) -> tuple[JsonAction, ...]:
     centre = Point(view.image_width // 2, view.image_height // 3, view.image)
     corner = Point(view.image_width // 4, view.image_height // 5, view.image)
     held = json_fields.key_list("keys", OPENAI, "modifiers", required=False)
-    waited = json_fields.constant("seconds", WAIT_S)
+    button, path = json_fields.choice("button", "button", _BUTTONS), json_fields.path("path", view.image, named=True)
+    wheel = json_fields.wheel("scroll_x", "scroll_y", unit=PIXELS_PER_NOTCH)
+    about_scroll = f"turn the wheel, {PIXELS_PER_NOTCH} pixels to the notch; positive is right and down"
     return (
+        JsonAction("click", ir.Click(centre), "click there; wheel is the middle button", button, at, held, count=1),
         JsonAction(
-            "click",
-            ir.Click,
-            (json_fields.choice("button", "button", _BUTTONS), at, held),
-            {"count": 1},
-            "click there; wheel is the middle button",
-            ir.Click(centre),
+            "double_click", ir.Click(centre, count=2), "click the left button twice", at, held, button="left", count=2
         ),
-        JsonAction(
-            "double_click",
-            ir.Click,
-            (at, held),
-            {"button": "left", "count": 2},
-            "click the left button twice",
-            ir.Click(centre, count=2),
-        ),
-        JsonAction(
-            "drag",
-            ir.Drag,
-            (json_fields.path("path", view.image, named=True), held),
-            {"button": "left"},
-            "hold the left button along the path",
-            ir.Drag((centre, corner)),
-        ),
-        JsonAction(
-            "keypress",
-            ir.Key,
-            (json_fields.key_list("keys", OPENAI),),
-            about="press keys together",
-            example=ir.Key(("ctrl", "s")),
-        ),
-        JsonAction(
-            "move", ir.Move, (at, _move_keys()), about="move the pointer there", example=ir.Move(centre), reads=_moved
-        ),
-        JsonAction("screenshot", ir.Screenshot, about="look again", example=ir.Screenshot()),
-        JsonAction(
-            "scroll",
-            ir.Scroll,
-            (at, json_fields.wheel("scroll_x", "scroll_y", unit=PIXELS_PER_NOTCH), held),
-            about=f"turn the wheel, {PIXELS_PER_NOTCH} pixels to the notch; positive is right and down",
-            example=ir.Scroll(0, 3, centre),
-        ),
-        JsonAction("type", ir.Type, (json_fields.text_field("text"),), about="type the text", example=ir.Type("hello")),
-        JsonAction("wait", ir.Wait, (waited,), about="wait for the screen to change", example=ir.Wait(WAIT_S)),
+        JsonAction("drag", ir.Drag((centre, corner)), "hold the left button along the path", path, held, button="left"),
+        JsonAction("keypress", ir.Key(("ctrl", "s")), "press keys together", json_fields.key_list("keys", OPENAI)),
+        JsonAction("move", ir.Move(centre), "move the pointer there", at, _move_keys(), reads=_moved),
+        JsonAction("screenshot", ir.Screenshot(), "look again"),
+        JsonAction("scroll", ir.Scroll(0, 3, centre), about_scroll, at, wheel, held),
+        JsonAction("type", ir.Type("hello"), "type the text", json_fields.text_field("text")),
+        JsonAction("wait", ir.Wait(WAIT_S), "wait for the screen to change", json_fields.constant("seconds", WAIT_S)),
     )
 
 
@@ -102,7 +70,7 @@ class OpenAI(JsonActionFormat):
 
     tag = "type"
     ends_by_words = True
-    bounds: Mapping[type[Any], str] = {
+    notes: Mapping[type[Any], str] = {
         ir.Click: "at a point; any button once, left twice",
         ir.Drag: "left",
         ir.Scroll: "at a point",
@@ -128,12 +96,6 @@ class OpenAI(JsonActionFormat):
             f"Coordinates are pixels of the screenshot of {view.image_width}x{view.image_height}, from the top left corner.",
             f"You may think in words first. Then write {self.written(call)}, and nothing after it,",
             "with a list of actions that are performed in order:" if batch else "with one action:",
-        ]
-
-    def closing(self, view: ScreenView) -> list[str]:
-        return [
-            f"To end the work write {self.written(self.words('what you found'))}, with an empty text if there is nothing to say,",
-            f"or a text that begins with {INFEASIBLE} when the task cannot be done.",
         ]
 
     def unwrapped(self, value: Any) -> list[Any]:
@@ -174,18 +136,15 @@ class OpenAI(JsonActionFormat):
     def schema_of_reply(self, actions: list[dict[str, Any]]) -> dict[str, Any]:
         one = {"oneOf": actions}
         key, inner = ("actions", json_schema.items(one, 1, self.most)) if self.most > 1 else ("action", one)
-        call = _exactly({"type": {"const": "computer_call"}, key: inner})
-        text = _exactly({"type": {"const": "output_text"}, "text": json_schema.text()})
-        message = {
-            "type": {"const": "message"},
-            "role": {"const": "assistant"},
-            "content": json_schema.items(text, 1, 1),
+        call = json_schema.object_of(type={"const": "computer_call"}, **{key: inner})
+        text = json_schema.object_of(type={"const": "output_text"}, text=json_schema.text())
+        content = json_schema.items(text, 1, 1)
+        return {
+            "oneOf": [
+                call,
+                json_schema.object_of(type={"const": "message"}, role={"const": "assistant"}, content=content),
+            ]
         }
-        return {"oneOf": [call, _exactly(message)]}
-
-
-def _exactly(properties: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
 
 
 def _message_text(message: Values) -> str:

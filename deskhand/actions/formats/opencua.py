@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
 from deskhand.actions import ops as ir
-from deskhand.actions.formats.arg_types import TEXT, choice
+from deskhand.actions.formats.arg_types import TEXT, Parameter, choice
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.call_format import CallActionFormat
+from deskhand.actions.formats.call_format import CallActionFormat, CallReader, CallSpec, arguments
 from deskhand.actions.formats.call_parser import ParsedCall
-from deskhand.actions.formats.call_table import CallReader, CallSpec, CallTable, Parameter, arguments
+from deskhand.actions.formats.code_blocks import end_of_reasoning
 from deskhand.actions.formats.pyautogui import (
     GRAMMAR,
     KEY_ROWS,
@@ -33,7 +34,6 @@ from deskhand.actions.formats.pyautogui import (
 )
 from deskhand.actions.formats.pyautogui_gestures import LIST_OF_KEYS
 from deskhand.actions.formats.smart_resize import resized_size
-from deskhand.actions.formats.think_tags import end_of_reasoning
 from deskhand.actions.ops import REL_1, Op, Point, Space
 
 WAIT_SECONDS = 20.0
@@ -55,9 +55,7 @@ def _terminate(program: CallReader, call: ParsedCall, values: dict[str, Any]) ->
         program.add(ir.Done(), call.span)
 
 
-def _write_terminate(table: CallTable, row: CallSpec, op: Op, space: Space) -> list[str] | None:
-    if type(op) is not row.op:
-        return None
+def _write_terminate(dialect: CallActionFormat, row: CallSpec, op: Any, space: Space) -> list[str] | None:
     values = {"status": "failure" if isinstance(op, ir.Fail) else "success"}
     if isinstance(op, ir.Answer):
         values["answer"] = op.text
@@ -66,56 +64,32 @@ def _write_terminate(table: CallTable, row: CallSpec, op: Op, space: Space) -> l
     return [f"{row.call}({arguments(row, values)})"]
 
 
-_OWN_ROWS = (
-    CallSpec(
-        "computer.triple_click",
-        (X_NEEDED, Y_NEEDED),
-        ir.Click,
-        {"count": 3},
-        example=ir.Click(Point(0.5, 0.4, REL_1), count=3),
-    ),
-    CallSpec("computer.tripleClick", (X_NEEDED, Y_NEEDED), ir.Click, {"count": 3}, only_read=True),
+def _unoffered(row: CallSpec) -> CallSpec:
+    """The same call, which the prompt does not show."""
+    made = copy(row)
+    made.example = None
+    return made
+
+
+_ABOUT_ANSWER = "finished, with the answer in words"
+_TRIPLE_CLICK = ir.Click(Point(0.5, 0.4, REL_1), count=3)
+_ROWS = (
+    CallSpec("computer.triple_click", _TRIPLE_CLICK, "", X_NEEDED, Y_NEEDED, count=3),
+    CallSpec("computer.tripleClick", ir.Click, "", X_NEEDED, Y_NEEDED, only_read=True, count=3),
+    *(_unoffered(row) if row.call == "pyautogui.tripleClick" else row for row in POINTER_ROWS),
+    *typing_rows(named=True, keys=Parameter("keys", LIST_OF_KEYS, "keys", required=True, many=True)),
+    *KEY_ROWS,
     CallSpec(
         "computer.wait",
-        (),
         ir.Wait,
-        {"seconds": WAIT_SECONDS},
+        f"wait {WAIT_SECONDS:g} seconds",
         only_read=True,
         offer="computer.wait()",
-        about=f"wait {WAIT_SECONDS:g} seconds",
+        seconds=WAIT_SECONDS,
     ),
-    CallSpec(
-        "computer.terminate",
-        _ENDS,
-        ir.Done,
-        read=_terminate,
-        write=_write_terminate,
-        example=ir.Done(),
-        about="the task is finished",
-    ),
-    CallSpec(
-        "computer.terminate",
-        _ENDS,
-        ir.Answer,
-        write=_write_terminate,
-        example=ir.Answer("42"),
-        about="finished, with the answer in words",
-    ),
-    CallSpec(
-        "computer.terminate", _ENDS, ir.Fail, write=_write_terminate, example=ir.Fail(), about="the task cannot be done"
-    ),
-)
-_POINTER_ROWS = tuple(
-    replace(row, example=None) if row.call == "pyautogui.tripleClick" else row for row in POINTER_ROWS
-)
-_TABLE = CallTable(
-    (
-        *_OWN_ROWS[:2],
-        *_POINTER_ROWS,
-        *typing_rows(named=True, keys=Parameter("keys", LIST_OF_KEYS, "keys", required=True, many=True)),
-        *KEY_ROWS,
-        *_OWN_ROWS[2:],
-    )
+    CallSpec("computer.terminate", ir.Done(), "the task is finished", *_ENDS, read=_terminate, write=_write_terminate),
+    CallSpec("computer.terminate", ir.Answer("42"), _ABOUT_ANSWER, *_ENDS, write=_write_terminate),
+    CallSpec("computer.terminate", ir.Fail(), "the task cannot be done", *_ENDS, write=_write_terminate),
 )
 
 
@@ -143,7 +117,7 @@ def _introduction(coordinates: str) -> Callable[[ScreenView, Space], str]:
 
 RELATIVE = CallActionFormat(
     name="opencua_relative",
-    table=_TABLE,
+    rows=_ROWS,
     space=lambda view: REL_1,
     find=_find,
     lay_out=_lay_out,

@@ -10,14 +10,22 @@ Shapes: OSWorld `mm_agents/prompts.py` and `mm_agents/agent.py`, and the signatu
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import code_blocks
-from deskhand.actions.formats.arg_types import NUMBER, PACE, WHOLE, WHOLE_UP, choice
+from deskhand.actions.formats.arg_types import (
+    NUMBER,
+    PACE,
+    WHOLE,
+    WHOLE_UP,
+    Parameter,
+    choice,
+    point_parameters,
+)
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.call_format import CallActionFormat
+from deskhand.actions.formats.call_format import CallActionFormat, CallSpec
 from deskhand.actions.formats.call_parser import CallGrammar, ParsedCall, parse_calls
-from deskhand.actions.formats.call_table import CallSpec, CallTable, Parameter, point_parameters
 from deskhand.actions.formats.pyautogui_gestures import (
     BUTTON,
     KEY,
@@ -39,7 +47,6 @@ from deskhand.actions.formats.pyautogui_gestures import (
     write_press,
     write_word,
 )
-from deskhand.actions.formats.think_tags import end_of_reasoning
 from deskhand.actions.ops import REL_1, Op, Point, Space
 from deskhand.errors import ParseError
 
@@ -75,95 +82,53 @@ _KEY = Parameter("key", KEY, "key", required=True, named=False)
 _CENTRE = Point(0.5, 0.4, REL_1)
 _THERE = Point(0.7, 0.6, REL_1)
 
+_PACES = (DURATION, _TWEEN, *PAUSES)
+_AT = (X, Y, INTERVAL, DURATION, *PAUSES)
+_AT_BUTTON = (X, Y, INTERVAL, _BUTTON, DURATION, *PAUSES)
+_TO = (X_NEEDED, Y_NEEDED)
+_ABOUT_CLICK = "without x and y where the pointer is; also button='right', clicks=2"
+_ABOUT_DRAG = "from the first place to the second"
+_ABOUT_SCROLL = "notches of the wheel; positive is up, negative down"
+_HELD_CLICK = ir.Click(_CENTRE, modifiers=("ctrl",))
+_HELD_KEYS = (Parameter("keys", KEYS, "keys", required=True), *PAUSES)
+_SECONDS = Parameter("seconds", NUMBER, "seconds", required=True)
+
 POINTER_ROWS = (
     CallSpec(
         "pyautogui.click",
-        (X, Y, _COUNT, INTERVAL, _BUTTON, DURATION, *PAUSES),
-        ir.Click,
+        ir.Click(_CENTRE),
+        _ABOUT_CLICK,
+        *(X, Y, _COUNT, INTERVAL, _BUTTON, DURATION, *PAUSES),
         write=write_click,
-        example=ir.Click(_CENTRE),
-        about="without x and y where the pointer is; also button='right', clicks=2",
     ),
+    CallSpec("pyautogui.rightClick", ir.Click(_CENTRE, "right"), "", *_AT, button="right"),
+    CallSpec("pyautogui.middleClick", ir.Click(_CENTRE, "middle"), "", *_AT, button="middle"),
+    CallSpec("pyautogui.doubleClick", ir.Click(_CENTRE, count=2), "", *_AT_BUTTON, count=2),
+    CallSpec("pyautogui.tripleClick", ir.Click(_CENTRE, count=3), "", *_AT_BUTTON, count=3),
+    CallSpec("pyautogui.leftClick", ir.Click, "", *_AT, only_read=True),
+    CallSpec("pyautogui.moveTo", ir.Move(_CENTRE), "", *_TO, *_PACES),
+    CallSpec("pyautogui.dragTo", ir.Drag((_CENTRE, _THERE)), _ABOUT_DRAG, *_TO, *_DRAG, read=drag_to, write=write_drag),
+    CallSpec("pyautogui.dragTo", ir.Drag, "", *_TO, *_DRAG, write=write_path),
+    CallSpec("pyautogui.moveRel", None, "", *_OFFSETS, *_PACES, read=move_by, only_read=True),
+    CallSpec("pyautogui.move", None, "", *_OFFSETS, *_PACES, read=move_by, only_read=True),
+    CallSpec("pyautogui.dragRel", None, "", *_OFFSETS, *_DRAG, read=drag_by, only_read=True),
+    CallSpec("pyautogui.drag", None, "", *_OFFSETS, *_DRAG, read=drag_by, only_read=True),
+    CallSpec("pyautogui.mouseDown", ir.MouseDown(), "", X, Y, _BUTTON, DURATION, *PAUSES),
+    CallSpec("pyautogui.mouseUp", ir.MouseUp(), "", X, Y, _BUTTON, DURATION, *PAUSES, read=mouse_up),
+    CallSpec("pyautogui.scroll", ir.Scroll(dy=3, point=_CENTRE), _ABOUT_SCROLL, _UP, X, Y, *PAUSES),
+    CallSpec("pyautogui.vscroll", ir.Scroll, "", _UP, X, Y, *PAUSES, only_read=True),
+    CallSpec("pyautogui.hscroll", ir.Scroll(dx=3), "positive is right", _RIGHT, X, Y, *PAUSES),
     CallSpec(
-        "pyautogui.rightClick",
-        (X, Y, INTERVAL, DURATION, *PAUSES),
-        ir.Click,
-        {"button": "right"},
-        example=ir.Click(_CENTRE, "right"),
-    ),
-    CallSpec(
-        "pyautogui.middleClick",
-        (X, Y, INTERVAL, DURATION, *PAUSES),
-        ir.Click,
-        {"button": "middle"},
-        example=ir.Click(_CENTRE, "middle"),
-    ),
-    CallSpec(
-        "pyautogui.doubleClick",
-        (X, Y, INTERVAL, _BUTTON, DURATION, *PAUSES),
-        ir.Click,
-        {"count": 2},
-        example=ir.Click(_CENTRE, count=2),
-    ),
-    CallSpec(
-        "pyautogui.tripleClick",
-        (X, Y, INTERVAL, _BUTTON, DURATION, *PAUSES),
-        ir.Click,
-        {"count": 3},
-        example=ir.Click(_CENTRE, count=3),
-    ),
-    CallSpec("pyautogui.leftClick", (X, Y, INTERVAL, DURATION, *PAUSES), ir.Click, only_read=True),
-    CallSpec("pyautogui.moveTo", (X_NEEDED, Y_NEEDED, DURATION, _TWEEN, *PAUSES), ir.Move, example=ir.Move(_CENTRE)),
-    CallSpec(
-        "pyautogui.dragTo",
-        (X_NEEDED, Y_NEEDED, *_DRAG),
-        ir.Drag,
-        read=drag_to,
-        write=write_drag,
-        example=ir.Drag((_CENTRE, _THERE)),
-        about="from the first place to the second",
-    ),
-    CallSpec("pyautogui.dragTo", (X_NEEDED, Y_NEEDED, *_DRAG), ir.Drag, write=write_path),
-    CallSpec("pyautogui.moveRel", (*_OFFSETS, DURATION, _TWEEN, *PAUSES), read=move_by, only_read=True),
-    CallSpec("pyautogui.move", (*_OFFSETS, DURATION, _TWEEN, *PAUSES), read=move_by, only_read=True),
-    CallSpec("pyautogui.dragRel", (*_OFFSETS, *_DRAG), read=drag_by, only_read=True),
-    CallSpec("pyautogui.drag", (*_OFFSETS, *_DRAG), read=drag_by, only_read=True),
-    CallSpec("pyautogui.mouseDown", (X, Y, _BUTTON, DURATION, *PAUSES), ir.MouseDown, example=ir.MouseDown()),
-    CallSpec("pyautogui.mouseUp", (X, Y, _BUTTON, DURATION, *PAUSES), ir.MouseUp, read=mouse_up, example=ir.MouseUp()),
-    CallSpec(
-        "pyautogui.scroll",
-        (_UP, X, Y, *PAUSES),
-        ir.Scroll,
-        example=ir.Scroll(dy=3, point=_CENTRE),
-        about="notches of the wheel; positive is up, negative down",
-    ),
-    CallSpec("pyautogui.vscroll", (_UP, X, Y, *PAUSES), ir.Scroll, only_read=True),
-    CallSpec(
-        "pyautogui.hscroll", (_RIGHT, X, Y, *PAUSES), ir.Scroll, example=ir.Scroll(dx=3), about="positive is right"
-    ),
-    CallSpec(
-        "pyautogui.hold",
-        (Parameter("keys", KEYS, "keys", required=True), *PAUSES),
-        read=hold,
-        write=write_held,
-        example=ir.Click(_CENTRE, modifiers=("ctrl",)),
-        about="keys held meanwhile",
-        behind_with=True,
+        "pyautogui.hold", _HELD_CLICK, "keys held meanwhile", *_HELD_KEYS, read=hold, write=write_held, behind_with=True
     ),
 )
 """The mouse; the coordinates are in the space of the dialect."""
 
 KEY_ROWS = (
-    CallSpec("pyautogui.keyDown", (_KEY, *PAUSES), ir.KeyDown, example=ir.KeyDown("shift")),
-    CallSpec("pyautogui.keyUp", (_KEY, *PAUSES), ir.KeyUp, example=ir.KeyUp("shift")),
-    CallSpec(
-        "time.sleep",
-        (Parameter("seconds", NUMBER, "seconds", required=True, named=False),),
-        ir.Wait,
-        example=ir.Wait(0.5),
-        about="seconds",
-    ),
-    CallSpec("pyautogui.sleep", (Parameter("seconds", NUMBER, "seconds", required=True),), ir.Wait, only_read=True),
+    CallSpec("pyautogui.keyDown", ir.KeyDown("shift"), "", _KEY, *PAUSES),
+    CallSpec("pyautogui.keyUp", ir.KeyUp("shift"), "", _KEY, *PAUSES),
+    CallSpec("time.sleep", ir.Wait(0.5), "seconds", replace(_SECONDS, named=False)),
+    CallSpec("pyautogui.sleep", ir.Wait, "", _SECONDS, only_read=True),
 )
 
 
@@ -173,30 +138,17 @@ def typing_rows(*, named: bool, keys: Parameter) -> tuple[CallSpec, ...]:
     one = Parameter("keys", keys.kind, "keys", required=True, named=keys.named)
     presses = (Parameter("presses", PRESSES, "presses"), INTERVAL, *PAUSES)
     return (
-        CallSpec(
-            "pyautogui.write", (message, INTERVAL, *PAUSES), ir.Type, read=type_or_press, example=ir.Type("hello")
-        ),
-        CallSpec("pyautogui.typewrite", (message, INTERVAL, *PAUSES), ir.Type, read=type_or_press, only_read=True),
-        CallSpec("pyautogui.press", (one, *presses), ir.Key, read=press, write=write_press, example=ir.Key(("enter",))),
-        CallSpec(
-            "pyautogui.hotkey",
-            (keys, INTERVAL, *PAUSES),
-            ir.Key,
-            example=ir.Key(("ctrl", "c")),
-            about="keys pressed together",
-        ),
+        CallSpec("pyautogui.write", ir.Type("hello"), "", message, INTERVAL, *PAUSES, read=type_or_press),
+        CallSpec("pyautogui.typewrite", ir.Type, "", message, INTERVAL, *PAUSES, read=type_or_press, only_read=True),
+        CallSpec("pyautogui.press", ir.Key(("enter",)), "", one, *presses, read=press, write=write_press),
+        CallSpec("pyautogui.hotkey", ir.Key(("ctrl", "c")), "keys pressed together", keys, INTERVAL, *PAUSES),
     )
 
 
 NOTES: dict[type[Op], str] = {
-    ir.Click: "left, middle and right button",
-    ir.MouseDown: "left, middle and right button",
-    ir.MouseUp: "left, middle and right button",
-    ir.Drag: "left, middle and right button",
+    **dict.fromkeys((ir.Click, ir.MouseDown, ir.MouseUp, ir.Drag), "left, middle and right button"),
     ir.Scroll: "one axis at a time",
-    ir.Key: "keys that pyautogui has a name for",
-    ir.KeyDown: "keys that pyautogui has a name for",
-    ir.KeyUp: "keys that pyautogui has a name for",
+    **dict.fromkeys((ir.Key, ir.KeyDown, ir.KeyUp), "keys that pyautogui has a name for"),
 }
 GRAMMAR = CallGrammar(
     modules=frozenset({"pyautogui", "time"}),
@@ -253,50 +205,25 @@ def _introduction(view: ScreenView, space: Space) -> str:
     )
 
 
+_ABOUT_WAIT = f"instead of code: wait {WAIT_SECONDS:g} seconds"
+_ABOUT_FAIL, _NO_REASON = "instead of code: the task cannot be done", "the reason is left out"
+_ABOUT_DONE = "instead of code, or in its last line: the task is finished"
 _WORD_ROWS = (
-    CallSpec(
-        "WAIT",
-        (),
-        ir.Wait,
-        {"seconds": WAIT_SECONDS},
-        only_read=True,
-        offer="WAIT",
-        about=f"instead of code: wait {WAIT_SECONDS:g} seconds",
-    ),
-    CallSpec(
-        "FAIL",
-        (),
-        ir.Fail,
-        write=write_word,
-        offer="FAIL",
-        about="instead of code: the task cannot be done",
-        loss="the reason is left out",
-    ),
-    CallSpec(
-        "DONE",
-        (),
-        ir.Done,
-        write=write_word,
-        offer="DONE",
-        about="instead of code, or in its last line: the task is finished",
-    ),
-    CallSpec("Wait", (), ir.Wait, {"seconds": WAIT_SECONDS}, only_read=True),
-    CallSpec("Fail", (), ir.Fail, only_read=True),
-    CallSpec("Done", (), ir.Done, only_read=True),
+    CallSpec("WAIT", ir.Wait, _ABOUT_WAIT, only_read=True, offer="WAIT", seconds=WAIT_SECONDS),
+    CallSpec("FAIL", ir.Fail, _ABOUT_FAIL, write=write_word, offer="FAIL", loss=_NO_REASON),
+    CallSpec("DONE", ir.Done, _ABOUT_DONE, write=write_word, offer="DONE"),
+    CallSpec("Wait", ir.Wait, only_read=True, seconds=WAIT_SECONDS),
+    CallSpec("Fail", ir.Fail, only_read=True),
+    CallSpec("Done", ir.Done, only_read=True),
 )
+KEYS_IN_TURN = Parameter("keys", KEYS, "keys", required=True, named=False, many=True)
+"""Keys as pyautogui's own `hotkey` takes them."""
 
 DIALECT = CallActionFormat(
     name="pyautogui",
-    table=CallTable(
-        (
-            *POINTER_ROWS,
-            *typing_rows(named=False, keys=Parameter("keys", KEYS, "keys", True, named=False, many=True)),
-            *KEY_ROWS,
-            *_WORD_ROWS,
-        )
-    ),
+    rows=(*POINTER_ROWS, *typing_rows(named=False, keys=KEYS_IN_TURN), *KEY_ROWS, *_WORD_ROWS),
     space=lambda view: view.screen,
-    find=lambda text: find_code(text, end_of_reasoning(text), GRAMMAR),
+    find=lambda text: find_code(text, code_blocks.end_of_reasoning(text), GRAMMAR),
     lay_out=_lay_out,
     introduction=_introduction,
     closing="When the task is finished reply ```DONE```.",

@@ -8,20 +8,21 @@ from dataclasses import replace
 from typing import Any
 
 from deskhand.actions import ops as ir
-from deskhand.actions.formats.arg_types import ArgType, choice, whole
-from deskhand.actions.formats.call_parser import ParsedCall
-from deskhand.actions.formats.call_table import (
+from deskhand.actions.formats.arg_types import ArgType, choice, number, quoted, whole
+from deskhand.actions.formats.call_format import (
+    CallActionFormat,
     CallReader,
     CallSpec,
-    CallTable,
     arguments,
     build,
     flatten_fields,
+    in_space,
+    write_plainly,
 )
+from deskhand.actions.formats.call_parser import ParsedCall
 from deskhand.actions.formats.limits import MAX_OPS, check_key, check_text, truncate_repr
-from deskhand.actions.formats.quoting import in_space, number, quoted
 from deskhand.actions.key_names import PYAUTOGUI
-from deskhand.actions.ops import Op, Point, Space
+from deskhand.actions.ops import Point, Space
 from deskhand.errors import AgentError
 
 _BUTTONS = {
@@ -96,17 +97,15 @@ def type_or_press(program: CallReader, call: ParsedCall, values: dict[str, Any])
         press(program, call, {"keys": values["text"]})
 
 
-def write_click(table: CallTable, row: CallSpec, op: Op, space: Space) -> list[str] | None:
+def write_click(dialect: CallActionFormat, row: CallSpec, op: Any, space: Space) -> list[str] | None:
     """A click that no row says more shortly."""
-    special = isinstance(op, ir.Click) and (op.count in (2, 3) or (op.count == 1 and op.button != "left"))
-    return None if special else table.write_plainly(row, op, space)
+    special = op.count in (2, 3) or (op.count == 1 and op.button != "left")
+    return None if special else write_plainly(row, op, space)
 
 
-def write_press(table: CallTable, row: CallSpec, op: Op, space: Space) -> list[str] | None:
+def write_press(dialect: CallActionFormat, row: CallSpec, op: Any, space: Space) -> list[str] | None:
     """A chord of one key."""
-    if not isinstance(op, ir.Key) or len(op.keys) != 1:
-        return None
-    return [f"{row.call}({arguments(row, {'keys': op.keys})})"]
+    return [f"{row.call}({arguments(row, {'keys': op.keys})})"] if len(op.keys) == 1 else None
 
 
 def drag_to(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
@@ -159,31 +158,31 @@ def mouse_up(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> N
             program.add(up, call.span)
 
 
-def write_drag(table: CallTable, row: CallSpec, op: Op, space: Space) -> list[str] | None:
+def write_drag(dialect: CallActionFormat, row: CallSpec, op: Any, space: Space) -> list[str] | None:
     """A drag between two places: a move, and the row's call."""
-    if not isinstance(op, ir.Drag) or op.modifiers or len(op.path) != 2:
+    if op.modifiers or len(op.path) != 2:
         return None
     values = flatten_fields(ir.Drag(op.path, op.button), space)
     values["x"], values["y"] = values.pop("x2"), values.pop("y2")
     if not set(values) - {"path"} <= {name for parameter in row.parameters for name in parameter.fields}:
         return None
-    return [*table.write(ir.Move(op.path[0]), space), f"{row.call}({arguments(row, values)})"]
+    return [*dialect.write(ir.Move(op.path[0]), space), f"{row.call}({arguments(row, values)})"]
 
 
-def write_path(table: CallTable, row: CallSpec, op: Op, space: Space) -> list[str] | None:
+def write_path(dialect: CallActionFormat, row: CallSpec, op: Any, space: Space) -> list[str] | None:
     """A drag along a path: the button goes down, the row's call holds it from place to place, and the button goes up."""
-    if not isinstance(op, ir.Drag) or op.modifiers:
+    if op.modifiers:
         return None
-    lines = [*table.write(ir.Move(op.path[0]), space), *table.write(ir.MouseDown(button=op.button), space)]
+    lines = [*dialect.write(ir.Move(op.path[0]), space), *dialect.write(ir.MouseDown(button=op.button), space)]
     for point in op.path[1:]:
         to = in_space(point, space)
         lines.append(f"{row.call}({arguments(row, {'x': to.x, 'y': to.y, 'button': op.button, 'down_up': False})})")
-    return lines + table.write(ir.MouseUp(button=op.button), space)
+    return lines + dialect.write(ir.MouseUp(button=op.button), space)
 
 
 def hold(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
     """Keys held around one click, drag or scroll, or around anything else."""
-    inner = CallReader(program.table, program.space, program.pointer)
+    inner = CallReader(program.dialect, program.space, program.pointer)
     inner.run(call.body or ())
     keys: tuple[str, ...] = values["keys"]
     match inner.ops:
@@ -198,14 +197,19 @@ def hold(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
                 program.add(ir.KeyUp(key), call.span)
 
 
-def write_held(table: CallTable, row: CallSpec, op: Op, space: Space) -> list[str] | None:
+def write_held(dialect: CallActionFormat, row: CallSpec, op: Any, space: Space) -> list[str] | None:
     """An op with keys held."""
     if not isinstance(op, (ir.Click, ir.Drag, ir.Scroll)) or not op.modifiers:
         return None
-    lines = table.write(replace(op, modifiers=()), space)
+    lines = dialect.write(replace(op, modifiers=()), space)
     return [f"with {row.call}({LIST_OF_KEYS.write(op.modifiers)}):", *(f"    {line}" for line in lines)]
 
 
-def write_word(table: CallTable, row: CallSpec, op: Op, space: Space) -> list[str] | None:
+def write_word(dialect: CallActionFormat, row: CallSpec, op: Any, space: Space) -> list[str] | None:
     """A bare word."""
-    return [row.call] if type(op) is row.op else None
+    return [row.call]
+
+
+def write_bare(dialect: CallActionFormat, row: CallSpec, op: Any, space: Space) -> list[str] | None:
+    """The call without arguments, whatever the op's fields are."""
+    return [f"{row.call}()"]

@@ -16,8 +16,8 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import json_fields, json_schema
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.json_actions import JsonAction
-from deskhand.actions.formats.json_fields import JsonField
+from deskhand.actions.formats.code_blocks import end_of_reasoning
+from deskhand.actions.formats.json_fields import JsonAction, JsonField
 from deskhand.actions.formats.json_format import JsonActionFormat
 from deskhand.actions.formats.json_scan import (
     NO_REASONING,
@@ -28,7 +28,6 @@ from deskhand.actions.formats.json_scan import (
 )
 from deskhand.actions.formats.limits import MAX_WAIT_S, truncate_repr
 from deskhand.actions.formats.smart_resize import resized_size
-from deskhand.actions.formats.think_tags import end_of_reasoning
 from deskhand.actions.key_names import PYAUTOGUI
 from deskhand.actions.ops import REL_1000, Point, Space
 from deskhand.actions.pointer_merge import DragTo
@@ -38,13 +37,6 @@ PIXELS_PER_NOTCH = 120
 FUNCTION = "computer_use"
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _UNTAGGED = re.compile(rf'\{{\s*+"name"\s*+:\s*+"{FUNCTION}"')
-_CLICKS = {
-    "left_click": ({"button": "left", "count": 1}, "click the left button"),
-    "right_click": ({"button": "right", "count": 1}, "click the right button"),
-    "middle_click": ({"button": "middle", "count": 1}, "click the middle button"),
-    "double_click": ({"button": "left", "count": 2}, "click the left button twice"),
-    "triple_click": ({"button": "left", "count": 3}, "click the left button three times"),
-}
 _ABOUT_KEYS = {
     "keys": "for `key`: names of keys, in order",
     "text": "for `type` and `answer`",
@@ -66,51 +58,32 @@ def _forms(space: Space) -> tuple[JsonAction, ...]:
     )
     where = JsonField({}, ("point",), at.read, at.write, also=at.keys)
     seconds = json_fields.numeral("time", "seconds", json_schema.number(0, MAX_WAIT_S))
+    status = json_fields.choice("status", "status", {"success": ir.Done, "failure": ir.Fail})
     return (
-        JsonAction(
-            "key",
-            ir.Key,
-            (json_fields.key_list("keys", PYAUTOGUI),),
-            about="press keys together",
-            example=ir.Key(("ctrl", "s")),
-        ),
-        JsonAction("type", ir.Type, (json_fields.text_field("text"),), about="type the text", example=ir.Type("hello")),
-        JsonAction("mouse_move", ir.Move, (must_be_at,), about="move the pointer there", example=ir.Move(centre)),
+        JsonAction("key", ir.Key(("ctrl", "s")), "press keys together", json_fields.key_list("keys", PYAUTOGUI)),
+        JsonAction("type", ir.Type("hello"), "type the text", json_fields.text_field("text")),
+        JsonAction("mouse_move", ir.Move(centre), "move the pointer there", must_be_at),
         *(
-            JsonAction(
-                name, ir.Click, (at,), fixed, f"{about} there, or where the pointer is", ir.Click(centre, **fixed)
-            )
-            for name, (fixed, about) in _CLICKS.items()
+            JsonAction(name, ir.Click(centre, **fixed), f"{about} there, or where the pointer is", at, **fixed)
+            for name, (fixed, about) in json_fields.CLICKS.items()
         ),
         JsonAction(
-            "left_click_drag",
-            DragTo,
-            (must_be_at,),
-            about="drag with the left button from where the pointer is",
-            example=DragTo(corner),
+            "left_click_drag", DragTo(corner), "drag with the left button from where the pointer is", must_be_at
         ),
-        JsonAction("scroll", ir.Scroll, (where, vertical), about="turn the wheel up or down", example=ir.Scroll(0, 3)),
-        JsonAction(
-            "hscroll", ir.Scroll, (where, horizontal), about="turn the wheel left or right", example=ir.Scroll(3, 0)
-        ),
-        JsonAction("wait", ir.Wait, (seconds,), about="wait for the screen to change", example=ir.Wait(1)),
+        JsonAction("scroll", ir.Scroll(0, 3), "turn the wheel up or down", where, vertical),
+        JsonAction("hscroll", ir.Scroll(3, 0), "turn the wheel left or right", where, horizontal),
+        JsonAction("wait", ir.Wait(1), "wait for the screen to change", seconds),
         JsonAction(
             "terminate",
             None,
-            (json_fields.choice("status", "status", {"success": ir.Done, "failure": ir.Fail}),),
-            about="end the work: done, or impossible",
+            "end the work: done, or impossible",
+            status,
             reads=lambda fields: [fields["status"]()],
             sample={"status": "success"},
         ),
-        JsonAction("terminate", ir.Done, (_status("success"),)),
-        JsonAction("terminate", ir.Fail, (_status("failure"), json_fields.constant("reason"))),
-        JsonAction(
-            "answer",
-            ir.Answer,
-            (json_fields.text_field("text"),),
-            about="the final answer in words",
-            example=ir.Answer("42"),
-        ),
+        JsonAction("terminate", ir.Done, "", _status("success")),
+        JsonAction("terminate", ir.Fail, "", _status("failure"), json_fields.constant("reason")),
+        JsonAction("answer", ir.Answer("42"), "the final answer in words", json_fields.text_field("text")),
     )
 
 
@@ -125,7 +98,7 @@ class Qwen(JsonActionFormat):
 
     tag = "action"
     apart_kinds = frozenset({ir.Scroll, DragTo})
-    bounds: Mapping[type[Any], str] = {
+    notes: Mapping[type[Any], str] = {
         ir.Click: "left, middle or right once; left twice or three times; no keys held",
         ir.Drag: "left, from one point to another: mouse_move and left_click_drag",
         ir.Scroll: "one direction at a time; no keys held; a point is a mouse_move before it",
@@ -169,11 +142,7 @@ class Qwen(JsonActionFormat):
                 f"<tools>\n{self.written(function)}\n</tools>",
                 "",
                 f"You may think in words first. Each call is a JSON object within {_OPEN}{_CLOSE} tags; nothing follows the last:",
-                *(
-                    self.reply([self.action(form.name, self.shown(form))])
-                    for form in forms
-                    if form.name == "left_click"
-                ),
+                *(self.reply([self.action(form.name, form.shown)]) for form in forms if form.name == "left_click"),
             ]
         )
 
@@ -213,8 +182,7 @@ class Qwen(JsonActionFormat):
         return "\n".join(f"{_OPEN}\n{self.written(call)}\n{_CLOSE}" for call in calls)
 
     def schema_of(self, name: str, properties: dict[str, Any]) -> dict[str, Any]:
-        call = {"name": {"const": FUNCTION}, "arguments": super().schema_of(name, properties)}
-        return {"type": "object", "properties": call, "required": list(call), "additionalProperties": False}
+        return json_schema.object_of(name={"const": FUNCTION}, arguments=super().schema_of(name, properties))
 
 
 def _briefly(rule: json_schema.Rule) -> dict[str, Any]:

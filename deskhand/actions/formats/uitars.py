@@ -18,18 +18,21 @@ from typing import Any
 
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import code_blocks
-from deskhand.actions.formats.arg_types import TEXT, ArgType, choice, keys_joined
+from deskhand.actions.formats.arg_types import TEXT, ArgType, Parameter, direction, keys_joined, number, quoted
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.call_format import CallActionFormat
+from deskhand.actions.formats.call_format import (
+    CallActionFormat,
+    CallReader,
+    CallSpec,
+    amount_lost,
+    write_one_way,
+)
 from deskhand.actions.formats.call_parser import ParsedCall
-from deskhand.actions.formats.call_table import CallReader, CallSpec, CallTable, Parameter
 from deskhand.actions.formats.lenient_calls import parse_lenient_calls
 from deskhand.actions.formats.limits import check_key, check_number, check_text, truncate_repr
-from deskhand.actions.formats.quoting import number, quoted
-from deskhand.actions.formats.scroll_units import scroll_row
+from deskhand.actions.formats.pyautogui_gestures import write_bare
 from deskhand.actions.formats.smart_resize import resized_size
-from deskhand.actions.formats.think_tags import end_of_reasoning
-from deskhand.actions.ops import REL_1000, Op, Space
+from deskhand.actions.ops import REL_1000, Space
 from deskhand.errors import AgentError, ParseError
 
 NOTCHES = 5
@@ -60,21 +63,12 @@ def _read_place(name: str, value: Any) -> tuple[float, float]:
     return (numbers[0] + numbers[2]) / 2, (numbers[1] + numbers[3]) / 2
 
 
-def _wait(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
-    program.add(ir.Wait(WAIT_SECONDS), call.span)
-
-
 def _finished(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
     """The end; what `content` says is the answer."""
     program.add(ir.Answer(values["text"]) if "text" in values else ir.Done(), call.span)
 
 
-def _write_bare(table: CallTable, row: CallSpec, op: Op, space: Space) -> list[str] | None:
-    """The call without arguments, whatever the op's fields are."""
-    return [f"{row.call}()"] if type(op) is row.op else None
-
-
-def _table(start: str, end: str, shape: str) -> CallTable:
+def _rows(start: str, end: str, shape: str) -> tuple[CallSpec, ...]:
     """The calls, with places written as `shape` under the names `start` and `end`."""
 
     def write_place(place: tuple[float, float]) -> str:
@@ -90,82 +84,43 @@ def _table(start: str, end: str, shape: str) -> CallTable:
         "key", ArgType(lambda name, value: check_key(value), lambda key: quoted(check_key(key))), "key", required=True
     )
     first, second = shape.format("x1", "y1"), shape.format("x2", "y2")
-    direction = Parameter(
-        "direction", choice({name: name for name in ("down", "up", "right", "left")}), "direction", required=True
-    )
+    wheel = Parameter("direction", direction(("down", "up", "right", "left"), NOTCHES), "dx,dy", required=True)
     content = Parameter("content", TEXT, "text", aliases=("text",))
+    some_content = replace(content, required=True)
     chord = Parameter("key", keys_joined(" +"), "keys", required=True, aliases=("hotkey",))
-    return CallTable(
-        (
-            CallSpec("click", (there,), ir.Click, offer=f"click({start}='{first}')"),
-            CallSpec("left_single", (there,), ir.Click, only_read=True),
-            CallSpec("left_double", (there,), ir.Click, {"count": 2}, offer=f"left_double({start}='{first}')"),
-            CallSpec("right_single", (there,), ir.Click, {"button": "right"}, offer=f"right_single({start}='{first}')"),
-            CallSpec("hover", (there,), ir.Move),
-            CallSpec(
-                "drag", (drag_start, drag_end), ir.Drag, offer=f"drag({drag_start.name}='{first}', {end}='{second}')"
-            ),
-            CallSpec("select", (drag_start, drag_end), ir.Drag, only_read=True),
-            CallSpec(
-                "hotkey",
-                (chord,),
-                ir.Key,
-                offer="hotkey(key='ctrl c')",
-                about="keys with a space between, lower case, 3 at most",
-            ),
-            CallSpec("keydown", (one_key,), ir.KeyDown),
-            CallSpec("press", (one_key,), ir.KeyDown, only_read=True),
-            CallSpec("keyup", (one_key,), ir.KeyUp),
-            CallSpec("release", (one_key,), ir.KeyUp, only_read=True),
-            CallSpec(
-                "type",
-                (replace(content, required=True),),
-                ir.Type,
-                offer="type(content='xxx')",
-                about="with the escapes \\' \\\" \\n; \\n at the end submits",
-            ),
-            scroll_row(
-                "scroll",
-                (maybe, direction),
-                NOTCHES,
-                offer=f"scroll({start}='{first}', direction='down or up or right or left')",
-            ),
-            CallSpec(
-                "wait",
-                (),
-                ir.Wait,
-                read=_wait,
-                write=_write_bare,
-                offer="wait()",
-                about="5 seconds",
-                loss="any time becomes 5 seconds",
-            ),
-            CallSpec(
-                "finished",
-                (content,),
-                ir.Done,
-                read=_finished,
-                write=_write_bare,
-                offer="finished(content='xxx')",
-                about="done; content is the answer, if any",
-            ),
-            CallSpec("finished", (replace(content, required=True),), ir.Answer),
-            CallSpec(
-                "call_user",
-                (),
-                ir.Fail,
-                write=_write_bare,
-                offer="call_user()",
-                about="cannot be done",
-                loss="the reason is left out",
-            ),
-        )
+    about_hotkey = "keys with a space between, lower case, 3 at most"
+    about_type = "with the escapes \\' \\\" \\n; \\n at the end submits"
+    about_end = "done; content is the answer, if any"
+    scroll = f"scroll({start}='{first}', direction='down or up or right or left')"
+    drag = f"drag({drag_start.name}='{first}', {end}='{second}')"
+    any_time, no_reason = "any time becomes 5 seconds", "the reason is left out"
+    return (
+        CallSpec("click", ir.Click, "", there, offer=f"click({start}='{first}')"),
+        CallSpec("left_single", ir.Click, "", there, only_read=True),
+        CallSpec("left_double", ir.Click, "", there, offer=f"left_double({start}='{first}')", count=2),
+        CallSpec("right_single", ir.Click, "", there, offer=f"right_single({start}='{first}')", button="right"),
+        CallSpec("hover", ir.Move, "", there),
+        CallSpec("drag", ir.Drag, "", drag_start, drag_end, offer=drag),
+        CallSpec("select", ir.Drag, "", drag_start, drag_end, only_read=True),
+        CallSpec("hotkey", ir.Key, about_hotkey, chord, offer="hotkey(key='ctrl c')"),
+        CallSpec("keydown", ir.KeyDown, "", one_key),
+        CallSpec("press", ir.KeyDown, "", one_key, only_read=True),
+        CallSpec("keyup", ir.KeyUp, "", one_key),
+        CallSpec("release", ir.KeyUp, "", one_key, only_read=True),
+        CallSpec("type", ir.Type, about_type, some_content, offer="type(content='xxx')"),
+        CallSpec("scroll", ir.Scroll, "", maybe, wheel, write=write_one_way, offer=scroll, loss=amount_lost(NOTCHES)),
+        CallSpec("wait", ir.Wait, "5 seconds", write=write_bare, offer="wait()", loss=any_time, seconds=WAIT_SECONDS),
+        CallSpec(
+            "finished", ir.Done, about_end, content, read=_finished, write=write_bare, offer="finished(content='xxx')"
+        ),
+        CallSpec("finished", ir.Answer, "", some_content),
+        CallSpec("call_user", ir.Fail, "cannot be done", write=write_bare, offer="call_user()", loss=no_reason),
     )
 
 
 def _find(text: str, names: Container[str]) -> list[ParsedCall]:
     """The calls behind "Action:", or a reply that is calls alone; `names` are those of arguments. Raises `ParseError`."""
-    start = end_of_reasoning(text)
+    start = code_blocks.end_of_reasoning(text)
     mark = code_blocks.after_mark(text, start)
     begin, end = code_blocks.trimmed(text, start if mark is None else mark, len(text))
     if mark is not None and text.endswith("```", begin, end) and text.count("```", start, mark) == 1:
@@ -189,12 +144,12 @@ def _introduction(view: ScreenView, space: Space) -> str:
     )
 
 
-def _dialect(name: str, table: CallTable, space: Callable[[ScreenView], Space]) -> CallActionFormat:
-    parameters = [parameter for row in table.rows for parameter in row.parameters]
+def _dialect(name: str, rows: tuple[CallSpec, ...], space: Callable[[ScreenView], Space]) -> CallActionFormat:
+    parameters = [parameter for row in rows for parameter in row.parameters]
     names = frozenset(name for parameter in parameters for name in (parameter.name, *parameter.aliases))
     return CallActionFormat(
         name=name,
-        table=table,
+        rows=rows,
         space=space,
         find=lambda text: _find(text, names),
         lay_out=lambda lines, ops: "Action: " + "\n\n".join(lines),
@@ -210,7 +165,7 @@ def _dialect(name: str, table: CallTable, space: Callable[[ScreenView], Space]) 
     )
 
 
-_BOXES = _table("start_box", "end_box", "<|box_start|>({},{})<|box_end|>")
+_BOXES = _rows("start_box", "end_box", "<|box_start|>({},{})<|box_end|>")
 V1_0 = _dialect("uitars_1_0", _BOXES, lambda view: REL_1000)
 V1_5 = _dialect("uitars_1_5", _BOXES, lambda view: resized_size(view, least_pixels=100 * 28 * 28))
-POINT = _dialect("uitars_point", _table("point", "end_point", "<point>{} {}</point>"), lambda view: REL_1000)
+POINT = _dialect("uitars_point", _rows("point", "end_point", "<point>{} {}</point>"), lambda view: REL_1000)

@@ -12,14 +12,18 @@ import re
 
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import code_blocks
-from deskhand.actions.formats.arg_types import DOUBLE_QUOTED, NUMBER, choice, keys_joined
+from deskhand.actions.formats.arg_types import (
+    DOUBLE_QUOTED,
+    NUMBER,
+    Parameter,
+    direction,
+    keys_joined,
+    point_parameters,
+)
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.call_format import CallActionFormat
+from deskhand.actions.formats.call_format import CallActionFormat, CallSpec, amount_lost, write_one_way
 from deskhand.actions.formats.call_parser import CallGrammar, ParsedCall, parse_calls
-from deskhand.actions.formats.call_table import CallSpec, CallTable, Parameter, point_parameters
 from deskhand.actions.formats.pyautogui_gestures import drag_to, write_drag, write_word
-from deskhand.actions.formats.scroll_units import scroll_row
-from deskhand.actions.formats.think_tags import end_of_reasoning
 from deskhand.actions.ops import REL_1, Op, Point, Space
 from deskhand.errors import AgentError, ParseError
 
@@ -34,60 +38,47 @@ _NO_CLIPBOARD = "what the clipboard holds is not the agent's to set; select and 
 _NO_PROGRAMS = "programs and windows are opened on the screen, by the pointer and the keys"
 
 
-def _click_row(call: str, example: ir.Click, about: str) -> CallSpec:
-    fixed = {"button": example.button, "count": example.count}
-    return CallSpec(call, (), ir.Click, fixed, example=example, about=about, at_pointer=True)
+_TEXT = Parameter("text", DOUBLE_QUOTED, "text", required=True, named=False)
+_CHORD = Parameter("key", keys_joined("+-", '"'), "keys", required=True, named=False)
+_SECONDS = Parameter("seconds", NUMBER, "seconds", required=True, named=False)
+_DIRECTION = Parameter("dir", direction(("up", "down"), NOTCHES, '"'), "dx,dy", required=True)
+_DRAG = ir.Drag((_CENTRE, _THERE))
 
 
-_TABLE = CallTable(
-    (
-        CallSpec("computer.mouse.move_abs", _POINT, ir.Move, example=ir.Move(_CENTRE)),
-        _click_row("computer.mouse.single_click", ir.Click(), "click where the pointer is"),
-        _click_row("computer.mouse.double_click", ir.Click(count=2), "double click where the pointer is"),
-        _click_row("computer.mouse.right_click", ir.Click(button="right"), "right click where the pointer is"),
-        scroll_row(
-            "computer.mouse.scroll",
-            (Parameter("dir", choice({"up": "up", "down": "down"}, '"'), "direction", required=True),),
-            NOTCHES,
-            at_pointer=True,
-            offer='computer.mouse.scroll(dir="down")',
-            about='"up" or "down"',
-        ),
-        CallSpec(
-            "computer.mouse.drag",
-            _POINT,
-            ir.Drag,
-            read=drag_to,
-            write=write_drag,
-            example=ir.Drag((_CENTRE, _THERE)),
-            about="from where the pointer is",
-        ),
-        CallSpec(
-            "computer.keyboard.write",
-            (Parameter("text", DOUBLE_QUOTED, "text", True, named=False),),
-            ir.Type,
-            example=ir.Type("hello"),
-        ),
-        CallSpec(
-            "computer.keyboard.press",
-            (Parameter("key", keys_joined("+-", '"'), "keys", True, named=False),),
-            ir.Key,
-            example=ir.Key(("ctrl", "c")),
-            about="a key, or keys pressed together",
-        ),
-        CallSpec("computer.clipboard.paste", (), ir.Key, {"keys": ("ctrl", "v")}, only_read=True),
-        CallSpec("time.sleep", (Parameter("seconds", NUMBER, "seconds", True, named=False),), ir.Wait),
-        CallSpec("WAIT", (), ir.Wait, {"seconds": WAIT_SECONDS}, only_read=True),
-        CallSpec("FAIL", (), ir.Fail, write=write_word, loss="the reason is left out"),
-        CallSpec("DONE", (), ir.Done, write=write_word),
-        CallSpec("computer.mouse.move_id", refusal=_NO_IDS),
-        CallSpec("computer.clipboard.copy_text", refusal=_NO_CLIPBOARD),
-        CallSpec("computer.clipboard.copy_image", refusal=_NO_CLIPBOARD),
-        CallSpec("computer.clipboard.view_clipboard", refusal=_NO_CLIPBOARD),
-        CallSpec("computer.os.open_program", refusal=_NO_PROGRAMS),
-        CallSpec("computer.os.maximize_window", refusal=_NO_PROGRAMS),
-        CallSpec("computer.window_manager.switch_to_application", refusal=_NO_PROGRAMS),
-    )
+def _click_row(call: str, about: str, button: ir.Button, count: int) -> CallSpec:
+    return CallSpec(call, ir.Click(None, button, count), about, at_pointer=True, button=button, count=count)
+
+
+_ROWS = (
+    CallSpec("computer.mouse.move_abs", ir.Move(_CENTRE), "", *_POINT),
+    _click_row("computer.mouse.single_click", "click where the pointer is", "left", 1),
+    _click_row("computer.mouse.double_click", "double click where the pointer is", "left", 2),
+    _click_row("computer.mouse.right_click", "right click where the pointer is", "right", 1),
+    CallSpec(
+        "computer.mouse.scroll",
+        ir.Scroll,
+        '"up" or "down"',
+        _DIRECTION,
+        write=write_one_way,
+        offer='computer.mouse.scroll(dir="down")',
+        loss=amount_lost(NOTCHES),
+        at_pointer=True,
+    ),
+    CallSpec("computer.mouse.drag", _DRAG, "from where the pointer is", *_POINT, read=drag_to, write=write_drag),
+    CallSpec("computer.keyboard.write", ir.Type("hello"), "", _TEXT),
+    CallSpec("computer.keyboard.press", ir.Key(("ctrl", "c")), "a key, or keys pressed together", _CHORD),
+    CallSpec("computer.clipboard.paste", ir.Key, only_read=True, keys=("ctrl", "v")),
+    CallSpec("time.sleep", ir.Wait, "", _SECONDS),
+    CallSpec("WAIT", ir.Wait, only_read=True, seconds=WAIT_SECONDS),
+    CallSpec("FAIL", ir.Fail, write=write_word, loss="the reason is left out"),
+    CallSpec("DONE", ir.Done, write=write_word),
+    CallSpec("computer.mouse.move_id", refusal=_NO_IDS),
+    CallSpec("computer.clipboard.copy_text", refusal=_NO_CLIPBOARD),
+    CallSpec("computer.clipboard.copy_image", refusal=_NO_CLIPBOARD),
+    CallSpec("computer.clipboard.view_clipboard", refusal=_NO_CLIPBOARD),
+    CallSpec("computer.os.open_program", refusal=_NO_PROGRAMS),
+    CallSpec("computer.os.maximize_window", refusal=_NO_PROGRAMS),
+    CallSpec("computer.window_manager.switch_to_application", refusal=_NO_PROGRAMS),
 )
 _GRAMMAR = CallGrammar(modules=frozenset({"time"}))
 _ENDS = ("DONE", "FAIL")
@@ -99,7 +90,7 @@ _COMMENT = re.compile(r"#[^\n]*")
 
 def _find(text: str) -> list[ParsedCall]:
     """The decision when it is not COMMAND, or the calls of the Python blocks. Raises `ParseError`."""
-    start = end_of_reasoning(text)
+    start = code_blocks.end_of_reasoning(text)
     begin, end = code_blocks.trimmed(text, start, len(text))
     if text[begin:end] in _DECISIONS[:-1]:
         return [ParsedCall(text[begin:end], (), (), (begin, end))]
@@ -151,7 +142,7 @@ def _introduction(view: ScreenView, space: Space) -> str:
 
 DIALECT = CallActionFormat(
     name="waa_navi",
-    table=_TABLE,
+    rows=_ROWS,
     space=lambda view: REL_1,
     find=_find,
     lay_out=_lay_out,

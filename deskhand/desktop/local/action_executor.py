@@ -10,6 +10,14 @@ from itertools import pairwise
 
 import numpy as np
 
+from deskhand.actions.formats.limits import (
+    MAX_CLICKS,
+    MAX_PERFORMED_PATH,
+    MAX_SCROLL_NOTCHES,
+    MAX_TEXT,
+    MAX_WAIT_S,
+    points_of,
+)
 from deskhand.actions.keys import character_keysym, keysym
 from deskhand.actions.ops import (
     Click,
@@ -25,6 +33,7 @@ from deskhand.actions.ops import (
     Scroll,
     Type,
     Wait,
+    Zoom,
     to_screen_px,
 )
 from deskhand.desktop.base import Frame
@@ -37,11 +46,6 @@ from deskhand.desktop.local.x_connection import x_errors
 from deskhand.desktop.local.xtest_input import BUTTONS, DRAG_STEP_PX, DRAG_STEP_S, XTestInput
 from deskhand.errors import AgentError, DeliveryUnknown, FrameError, InfrastructureError
 
-MAXIMUM_WAIT_S = 30.0
-MAXIMUM_TEXT = 20_000
-MAXIMUM_NOTCHES = 100
-MAXIMUM_CLICKS = 5
-MAXIMUM_PATH = 1000
 _BETWEEN_OPS_QUIET_S = 0.03
 _BETWEEN_OPS_CAP_S = 2.0
 _DRAIN_CAP_S = 10.0
@@ -188,31 +192,23 @@ class ActionExecutor:
 
 
 def _points(op: Op) -> tuple[Point, ...]:
-    match op:
-        case Move():
-            return (op.point,)
-        case Click() | MouseDown() | MouseUp() | Scroll():
-            return (op.point,) if op.point is not None else ()
-        case Drag():
-            return op.path
-        case _:
-            return ()
+    return () if isinstance(op, Zoom) else points_of(op)
 
 
 def _check(op: Op) -> None:
     match op:
         case Click():
-            if not 1 <= op.count <= MAXIMUM_CLICKS:
-                raise AgentError(f"click count {op.count} is not 1..{MAXIMUM_CLICKS}")
+            if not 1 <= op.count <= MAX_CLICKS:
+                raise AgentError(f"click count {op.count} is not 1..{MAX_CLICKS}")
         case Drag():
-            if not 2 <= len(op.path) <= MAXIMUM_PATH:
-                raise AgentError(f"a drag has 2..{MAXIMUM_PATH} points, not {len(op.path)}")
+            if not 2 <= len(op.path) <= MAX_PERFORMED_PATH:
+                raise AgentError(f"a drag has 2..{MAX_PERFORMED_PATH} points, not {len(op.path)}")
         case Scroll():
-            if max(abs(op.dx), abs(op.dy)) > MAXIMUM_NOTCHES:
-                raise AgentError(f"scroll of {op.dx},{op.dy} notches; the most is {MAXIMUM_NOTCHES}")
+            if max(abs(op.dx), abs(op.dy)) > MAX_SCROLL_NOTCHES:
+                raise AgentError(f"scroll of {op.dx},{op.dy} notches; the most is {MAX_SCROLL_NOTCHES}")
         case Type():
-            if len(op.text) > MAXIMUM_TEXT:
-                raise AgentError(f"text of {len(op.text)} characters; the most is {MAXIMUM_TEXT}")
+            if len(op.text) > MAX_TEXT:
+                raise AgentError(f"text of {len(op.text)} characters; the most is {MAX_TEXT}")
             for character in op.text:
                 character_keysym(character)
         case Key():
@@ -223,8 +219,8 @@ def _check(op: Op) -> None:
         case KeyDown() | KeyUp():
             keysym(op.key)
         case Wait():
-            if not 0 <= op.seconds <= MAXIMUM_WAIT_S:
-                raise AgentError(f"wait of {op.seconds:g} s is not 0..{MAXIMUM_WAIT_S:g}")
+            if not 0 <= op.seconds <= MAX_WAIT_S:
+                raise AgentError(f"wait of {op.seconds:g} s is not 0..{MAX_WAIT_S:g}")
         case _:
             pass
     if isinstance(op, (Click, MouseDown, MouseUp, Drag)) and op.button not in BUTTONS:

@@ -7,7 +7,8 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from deskhand.errors import ConfigError
 
@@ -15,6 +16,7 @@ FILE = "machine_baselines.json"
 """In a run's folder."""
 State = dict[str, list[str]]
 """Titles of windows and paths of files, by kind."""
+_STATES = TypeAdapter(dict[str, State])
 
 
 class BaselineStore:
@@ -27,10 +29,10 @@ class BaselineStore:
         self._of: dict[str, State] = {}
         if file is not None and file.exists():
             try:
-                self._of = _read(file.read_text(encoding="utf-8"))
-            except (OSError, ValueError) as error:
+                self._of = _STATES.validate_json(file.read_bytes())
+            except (OSError, ValueError):
                 raise ConfigError(
-                    f"{file} is not what was written there ({error}); remove it to look at the machines anew"
+                    f"{file}: not what was written there; remove it to look at the machines anew"
                 ) from None
 
     def get(self, address: str) -> State | None:
@@ -43,13 +45,3 @@ class BaselineStore:
             partial = self.file.with_suffix(f".{os.getpid()}.partial")
             partial.write_text(json.dumps(self._of, indent=1), encoding="utf-8")
             partial.replace(self.file)
-
-
-def _read(text: str) -> dict[str, State]:
-    found: Any = json.loads(text)
-    fine = isinstance(found, dict) and all(
-        isinstance(state, dict) and all(isinstance(names, list) for names in state.values()) for state in found.values()
-    )
-    if not fine:
-        raise ValueError("it holds no looks")
-    return found

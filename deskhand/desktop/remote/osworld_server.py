@@ -52,9 +52,7 @@ class OsworldServer:
 
     async def launch(self, command: list[str] | str, *, shell: bool = False) -> None:
         """Start a program; its process id is not told."""
-        self._fine(
-            await self._post("/setup/launch", json={"command": command, "shell": shell}, acts=True), "/setup/launch"
-        )
+        await self._done("/setup/launch", json={"command": command, "shell": shell}, acts=True)
 
     async def run_python(self, code: str) -> dict[str, Any]:
         return await self._object("/run_python", {"code": code}, may_take_s=30.0)
@@ -112,10 +110,10 @@ class OsworldServer:
         return str(self._json(await self._post("/desktop_path"), "/desktop_path").get("desktop_path", ""))
 
     async def wallpaper(self) -> bytes:
-        return self._fine(await self._post("/wallpaper"), "/wallpaper").content
+        return (await self._done("/wallpaper")).content
 
     async def change_wallpaper(self, path: str) -> None:
-        self._fine(await self._post("/setup/change_wallpaper", json={"path": path}), "/setup/change_wallpaper")
+        await self._done("/setup/change_wallpaper", json={"path": path})
 
     async def list_directory(self, path: str) -> dict[str, Any]:
         """The tree under a folder: `type`, `name`, `children`. Raises `FileNotFoundError`."""
@@ -136,42 +134,38 @@ class OsworldServer:
     async def upload(self, path: str, data: bytes) -> None:
         """Write a file and make its folder; twice is as once."""
         parts = {"file_data": ("file", data, "application/octet-stream")}
-        self._fine(
-            await self._post("/setup/upload", data={"file_path": path}, files=parts, may_take_s=60.0), "/setup/upload"
-        )
+        await self._done("/setup/upload", data={"file_path": path}, files=parts, may_take_s=60.0)
 
     async def download_file(self, url: str, path: str) -> None:
         """The machine itself fetches `url`."""
-        self._fine(
-            await self._post("/setup/download_file", json={"url": url, "path": path}, may_take_s=900.0),
-            "/setup/download_file",
-        )
+        await self._done("/setup/download_file", json={"url": url, "path": path}, may_take_s=900.0)
 
     async def open_file(self, path: str, *, may_take_s: float = 120.0) -> None:
-        self._fine(
-            await self._post("/setup/open_file", json={"path": path}, may_take_s=may_take_s, acts=True),
-            "/setup/open_file",
-        )
+        await self._done("/setup/open_file", json={"path": path}, may_take_s=may_take_s, acts=True)
 
     async def activate_window(self, name: str, *, strict: bool = False, by_class: bool = False) -> None:
         body = {"window_name": name, "strict": strict, "by_class": by_class}
-        self._fine(await self._post("/setup/activate_window", json=body), "/setup/activate_window")
+        await self._done("/setup/activate_window", json=body)
 
     async def close_window(self, name: str, *, strict: bool = False, by_class: bool = False) -> None:
         body = {"window_name": name, "strict": strict, "by_class": by_class}
-        self._fine(await self._post("/setup/close_window", json=body, acts=True), "/setup/close_window")
+        await self._done("/setup/close_window", json=body, acts=True)
 
     async def start_recording(self) -> None:
-        self._fine(await self._post("/start_recording", acts=True), "/start_recording")
+        await self._done("/start_recording", acts=True)
 
     async def end_recording(self) -> bytes:
         """The film, an MP4."""
-        return self._fine(await self._post("/end_recording", may_take_s=30.0, acts=True), "/end_recording").content
+        return (await self._done("/end_recording", may_take_s=30.0, acts=True)).content
 
     async def _post(
         self, path: str, *, acts: bool = False, may_take_s: float = 0.0, **arguments: Any
     ) -> httpx2.Response:
         return await self.link.send("POST", path, repeatable=not acts, acts=acts, may_take_s=may_take_s, **arguments)
+
+    async def _done(self, path: str, **arguments: Any) -> httpx2.Response:
+        """The reply to a POST that must go well."""
+        return self._fine(await self._post(path, **arguments), path)
 
     async def _object(
         self, path: str, body: dict[str, Any], *, may_take_s: float, repeatable: bool = False, acts: bool = True

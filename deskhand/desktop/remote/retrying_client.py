@@ -12,7 +12,6 @@ import functools
 import os
 import ssl
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,6 +19,7 @@ import httpcore2
 import httpx2
 
 from deskhand import pausable_timeout
+from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.remote.quota import QuotaGate, QuotaManager
 from deskhand.desktop.remote.quota_errors import QuotaExceeded, quota_signal_from_reply
 from deskhand.errors import ConfigError, DeliveryUnknown, InfrastructureError
@@ -33,25 +33,6 @@ httpcore2.AsyncHTTP11Connection.READ_NUM_BYTES = 1 << 20  # pyright: ignore[repo
 """Of a body at a time: by 64 KiB, which is the default, a frame comes in many turns of the event loop."""
 RETRIED_STATUS = (502, 503, 504)
 """What proxies answer while the server behind them is away. 503 is from one that did not pass the request on."""
-
-
-@dataclass(frozen=True)
-class RemoteTimeouts:
-    """Seconds: `connect_s` for a connection; `read_s` for the answer to a look, and added to what an operation itself may take;
-    `op_s` the most that one operation may take itself; `step_s` for a whole step, with everything that is sent again;
-    `episode_s` for an episode. Parked time counts in none.
-
-    A request is sent `attempts` times at most, with `pause_s` before the second and twice as long before each further one.
-    """
-
-    connect_s: float = 5.0
-    read_s: float = 20.0
-    op_s: float = 120.0
-    step_s: float = 300.0
-    episode_s: float = 3600.0
-    attempts: int = 6
-    pause_s: float = 0.2
-    longest_pause_s: float = 10.0
 
 
 def check_base_url(address: str, what: str) -> str:
@@ -71,14 +52,6 @@ def check_base_url(address: str, what: str) -> str:
     if not fine:
         raise ConfigError(f"{what} must be http://host:port or https://host:port, without a key in it")
     return address.rstrip("/")
-
-
-@dataclass
-class _Sent:
-    """What is known of a request over all times that it was sent, also before it was parked."""
-
-    delivered: bool = False
-    """Whether it may have been carried out."""
 
 
 @functools.cache
@@ -134,8 +107,6 @@ class RetryingClient:
         self._urls: dict[str, httpx2.URL] = {}
         self.http = self._client()
         self.headers = {"authorization": f"Bearer {token}"} if token else {}
-        self.sent_again = 0
-        """Requests that were sent a second time or more."""
 
     async def send(
         self,
@@ -156,74 +127,64 @@ class RetryingClient:
         Raises `DeliveryUnknown` when it acts and nobody can know whether it was carried out, else `InfrastructureError`.
         """
         about = f"{method} {self.address}{path}"
-        sent = _Sent()
+        times, limit_s = self.timeouts, self.timeouts.step_s + may_take_s
+        timeout = httpx2.Timeout(times.read_s + may_take_s, connect=times.connect_s)
+        given = arguments | {"headers": self.headers | (headers or {}), "timeout": timeout}
+        delivered = (
+            False  # whether it may have been carried out, by all times that it was sent, also before it was parked
+        )
 
-        async def attempt() -> httpx2.Response:
-            arguments["headers"] = self.headers | (headers or {})
-            return await self._attempts(method, path, about, repeatable, acts, acquires, may_take_s, arguments, sent)
+        def failed(said: str) -> InfrastructureError:
+            return (DeliveryUnknown if acts and delivered else InfrastructureError)(f"{about}: {said}")
+
+        async def attempts() -> httpx2.Response:
+            nonlocal delivered
+            for attempt in range(1, times.attempts + 1):
+                pause_s, last = self._pause_s(attempt), attempt == times.attempts
+                if self.http.is_closed:
+                    raise failed("the connection was closed")
+                try:
+                    request = self.http.build_request(method, self._url(path), **given)
+                    reply = await _whole(await self.http.send(request, stream=True), about)
+                except httpx2.TransportError as error:
+                    lost = not isinstance(error, NOT_DELIVERED)
+                    said = f"{type(error).__name__} {error}".strip()
+                    said += "; name the file of its authority in SSL_CERT_FILE" if _UNTRUSTED in said else ""
+                    cause: Exception | None = error
+                else:
+                    capacity = quota_signal_from_reply(reply, acquires=acquires, now_s=self.lot.clock.wall())
+                    if capacity is not None and (self.parks or last):
+                        raise QuotaExceeded(capacity, about)
+                    if capacity is not None:  # nobody parks it, and it was not carried out
+                        await asyncio.sleep(min(times.longest_pause_s, max(capacity.retry_after_s or 0.0, pause_s)))
+                        continue
+                    if reply.status_code not in RETRIED_STATUS:
+                        return reply
+                    lost, said, cause = reply.status_code != 503, f"{reply.status_code}", None
+                delivered = delivered or lost
+                if (lost and not repeatable) or last:
+                    raise failed(
+                        f"no answer in {attempt} {'attempt' if attempt == 1 else 'attempts'} ({said})"
+                    ) from cause
+                await asyncio.sleep(pause_s)
+            raise AssertionError("the last attempt returns or raises")
 
         try:
-            async with pausable_timeout.pausable_timeout(self.timeouts.step_s + may_take_s):
+            async with pausable_timeout.pausable_timeout(limit_s):
                 gate = self.gate.desktops if acquires else self.gate
-                reply = await (gate.run(attempt) if parks and self.parks else attempt())
+                reply = await (gate.run(attempts) if parks and self.parks else attempts())
         except QuotaExceeded as refusal:  # nobody parks it
-            if acts and sent.delivered:
+            if acts and delivered:
                 raise DeliveryUnknown(str(refusal)) from refusal
             raise
         except TimeoutError:
             kind = DeliveryUnknown if acts else InfrastructureError
-            raise kind(f"{about}: took longer than a step may ({self.timeouts.step_s + may_take_s:g} s)") from None
+            raise kind(f"{about}: took longer than a step may ({limit_s:g} s)") from None
         if refused is not None and (error := refused(reply)) is not None:
             if acquires:
                 self.gate.desktops.released()  # nothing was taken
             raise error
         return reply
-
-    async def _attempts(
-        self,
-        method: str,
-        path: str,
-        about: str,
-        repeatable: bool,
-        acts: bool,
-        acquires: bool,
-        may_take_s: float,
-        given: dict[str, Any],
-        sent: _Sent,
-    ) -> httpx2.Response:
-        times = self.timeouts
-        timeout = httpx2.Timeout(times.read_s + may_take_s, connect=times.connect_s)
-        for attempt in range(1, times.attempts + 1):
-            self.sent_again += attempt > 1
-            try:
-                request = self.http.build_request(method, self._url(path), timeout=timeout, **given)
-                reply = await _whole(await self.http.send(request, stream=True), about)
-            except httpx2.TransportError as error:
-                lost = not isinstance(error, NOT_DELIVERED)
-                said = f"{type(error).__name__} {error}".strip()
-                said += "; name the file of its authority in SSL_CERT_FILE" if _UNTRUSTED in said else ""
-                cause: Exception | None = error
-            else:
-                capacity = quota_signal_from_reply(reply, acquires=acquires, now_s=self.lot.clock.wall())
-                if capacity is not None and (self.parks or attempt == times.attempts):
-                    raise QuotaExceeded(capacity, about)
-                if capacity is not None:  # nobody parks it, and it was not carried out
-                    await asyncio.sleep(
-                        min(times.longest_pause_s, max(capacity.retry_after_s or 0.0, self._pause_s(attempt)))
-                    )
-                    continue
-                if reply.status_code not in RETRIED_STATUS:
-                    return reply
-                lost, said, cause = reply.status_code != 503, f"{reply.status_code}", None
-            sent.delivered = sent.delivered or lost
-            unknown = acts and sent.delivered
-            if (lost and not repeatable) or attempt == times.attempts:
-                kind = DeliveryUnknown if unknown else InfrastructureError
-                raise kind(
-                    f"{about}: no answer in {attempt} {'attempt' if attempt == 1 else 'attempts'} ({said})"
-                ) from cause
-            await asyncio.sleep(self._pause_s(attempt))
-        raise AssertionError("the last attempt returns or raises")
 
     def _pause_s(self, attempt: int) -> float:
         """Before the attempt after this one."""
@@ -256,5 +217,6 @@ class RetryingClient:
         return client
 
     async def close(self) -> None:
-        """Idempotent."""
-        await self.http.aclose()
+        """Idempotent. A transport that was given is its giver's."""
+        if self._transport is None:
+            await self.http.aclose()

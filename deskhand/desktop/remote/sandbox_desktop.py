@@ -7,23 +7,20 @@ The machine in a sandbox runs OSWorld's server, reached through the gateway at i
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import itertools
 import secrets
 from collections.abc import Awaitable, Callable
-from types import TracebackType
 from typing import Any
 
 import httpx2
-import structlog
 
-from deskhand.desktop.base import CommandResult, DesktopSpec, Frame
-from deskhand.desktop.pool import Lease
+from deskhand.config.schema import RemoteTimeouts
+from deskhand.desktop.base import CommandResult, DesktopSpec, Frame, Lease
 from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ScreenPolling
 from deskhand.desktop.remote.osworld_server import OsworldServer
-from deskhand.desktop.remote.quota import QuotaGate, QuotaManager
+from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.desktop.remote.quota_errors import QuotaExceeded, quota_signal_from_error
-from deskhand.desktop.remote.retrying_client import RemoteTimeouts, RetryingClient
+from deskhand.desktop.remote.remote_pool import RemotePool
+from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.desktop.remote.sandbox_api import (
     OSWORLD_PORT,
     Sandbox,
@@ -32,11 +29,6 @@ from deskhand.desktop.remote.sandbox_api import (
     endpoint_of,
     wait_ready,
 )
-from deskhand.errors import InfrastructureError
-
-log = structlog.get_logger()
-BEATS = 4
-"""How often a sandbox is renewed within its time to live."""
 
 
 class SandboxDesktop(OsworldDesktop):
@@ -94,8 +86,8 @@ class SandboxDesktop(OsworldDesktop):
             await then()
 
 
-class SandboxPool:
-    """Leases of the gateway at `endpoint` (None: as the environment says), as `DesktopPool` gives them.
+class SandboxPool(RemotePool):
+    """Leases of the gateway at `endpoint` (None: as the environment says).
 
     `image` is what the gateway calls the machine to start; `boot_s` how long it may take; `ttl_s` how long a sandbox lives that is
     not renewed. `gateway` takes the place of the one that the endpoint names. Raises `ConfigError`.
@@ -118,31 +110,25 @@ class SandboxPool:
     ) -> None:
         if endpoint is None:
             endpoint, token = endpoint_of()
-        self.template = template or DesktopSpec()
-        self.lot = lot or QuotaManager()
-        self.timeouts, self.looking, self.boot_s, self.ttl_s = timeouts, looking, boot_s, ttl_s
-        self.gateway = gateway or connect_sandbox_api(endpoint, token, timeouts=timeouts, lot=self.lot)
-        self.gate: QuotaGate = self.lot.gate(endpoint, token)
-        self.episode_s = (timeouts or RemoteTimeouts()).episode_s
+        lot = lot or QuotaManager()
+        self.gateway = gateway or connect_sandbox_api(endpoint, token, timeouts=timeouts, lot=lot)
+        super().__init__(
+            self.gateway, lot.gate(endpoint, token), lot, template=template, timeouts=timeouts, ttl_s=ttl_s
+        )
+        self.timeouts, self.looking, self.boot_s = timeouts, looking, boot_s
         self._image = image
-        self._transport = transport
-        self._epochs = itertools.count(1)
-        self._held: dict[int, tuple[SandboxDesktop, asyncio.Task[None]]] = {}
-        self._created: set[str] = set()
-
-    async def __aenter__(self) -> SandboxPool:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+        self._http_transport = transport
 
     def link_to(self, sandbox: Sandbox) -> RetryingClient:
         """A link to the in-VM server of a sandbox."""
         port = self.gateway.port(sandbox, OSWORLD_PORT)
         return RetryingClient(
-            port.address, port.token, timeouts=self.timeouts, gate=self.gate, lot=self.lot, transport=self._transport
+            port.address,
+            port.token,
+            timeouts=self.timeouts,
+            gate=self.gate,
+            lot=self.quota,
+            transport=self._http_transport,
         )
 
     async def create(self, template: DesktopSpec) -> Sandbox:
@@ -161,7 +147,7 @@ class SandboxPool:
             except QuotaExceeded:
                 raise
             except Exception as error:
-                capacity = quota_signal_from_error(error, self.lot.clock.wall())
+                capacity = quota_signal_from_error(error, self.quota.clock.wall())
                 if capacity is None:
                     raise
                 raise QuotaExceeded(capacity, "creating a sandbox") from error
@@ -180,61 +166,19 @@ class SandboxPool:
             return await attempt()
         return await self.gate.desktops.run(attempt)
 
-    async def delete(self, sandbox: Sandbox) -> None:
-        """End a sandbox; what cannot be ended now ends by itself. A second time does nothing."""
-        if sandbox.id not in self._created:
-            return
-        self._created.discard(sandbox.id)
-        try:
-            with contextlib.suppress(InfrastructureError):
-                await self.gateway.delete(sandbox)
-        finally:
-            self.gate.desktops.released()
+    async def _taken(self, template: DesktopSpec) -> SandboxDesktop:
+        return SandboxDesktop(self, await self.create(template))
 
     async def lease(self, template: DesktopSpec | None = None) -> Lease:
-        """A fresh desktop in the state `template` (default: the pool's)."""
+        """A fresh desktop in the state `template` (default: the pool's), renewed while it starts."""
         wanted = template or self.template
-        sandbox = await self.create(wanted)
-        desktop = SandboxDesktop(self, sandbox)
-        epoch = next(self._epochs)
-        self._held[epoch] = desktop, asyncio.create_task(self._renew(desktop))
+        lease = await super().lease(wanted)
         try:
-            await desktop.reset(wanted)
+            await lease.desktop.reset(wanted)
         except BaseException:
-            await asyncio.shield(self._end(epoch))
+            await asyncio.shield(self.release(lease))
             raise
-        return Lease(desktop, epoch)
-
-    def held(self, epoch: int) -> SandboxDesktop:
-        """The desktop of a lease that goes on."""
-        return self._held[epoch][0]
-
-    async def _renew(self, desktop: SandboxDesktop) -> None:
-        """Each sandbox by itself: one whose machine is away must not cost the others their time."""
-        while True:
-            await asyncio.sleep(self.ttl_s / BEATS)
-            try:
-                async with asyncio.timeout(self.ttl_s / 2):
-                    await self.gateway.renew(desktop.sandbox, self.ttl_s)
-            except Exception as error:  # also of a vendor's SDK; the next call of the episode says what is wrong
-                log.info("gateway.not_renewed", sandbox=desktop.sandbox.id, error=type(error).__name__)
-
-    async def release(self, lease: Lease) -> None:
-        """Give a lease back. A second release of the same lease does nothing."""
-        await self._end(lease.epoch)
-
-    async def _end(self, epoch: int) -> None:
-        found = self._held.pop(epoch, None)
-        if found is not None:
-            desktop, renewing = found
-            renewing.cancel()
-            await desktop.close()
-            await self.delete(desktop.sandbox)
-
-    async def close(self) -> None:
-        """Give all leases back. Idempotent."""
-        await asyncio.gather(*(self._end(epoch) for epoch in list(self._held)))
-        await self.gateway.close()
+        return lease
 
 
 async def sandbox_desktop(endpoint: str | None = None, token: str | None = None, **settings: Any) -> SandboxDesktop:
@@ -245,9 +189,10 @@ async def sandbox_desktop(endpoint: str | None = None, token: str | None = None,
     """
     pool = SandboxPool(endpoint, token, **settings)
     try:
-        desktop = pool.held((await pool.lease()).epoch)
+        desktop = (await pool.lease()).desktop
     except BaseException:
         await pool.close()
         raise
+    assert isinstance(desktop, SandboxDesktop)
     desktop.and_then = pool.close
     return desktop

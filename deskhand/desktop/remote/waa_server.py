@@ -32,21 +32,19 @@ class WaaServer(OsworldServer):
         return self._json(reply, "/obs_winagent")
 
     async def close_all(self) -> None:
-        self._fine(await self._post("/setup/close_all", may_take_s=30.0), "/setup/close_all")
+        await self._done("/setup/close_all", may_take_s=30.0)
 
     async def clear_task_files(self) -> None:
-        self._fine(await self._post("/setup/clear_task_files", may_take_s=30.0), "/setup/clear_task_files")
+        await self._done("/setup/clear_task_files", may_take_s=30.0)
 
     async def create_folder(self, path: str) -> None:
-        self._fine(await self._post("/setup/create_folder", json={"path": path}), "/setup/create_folder")
+        await self._done("/setup/create_folder", json={"path": path})
 
     async def create_file(self, path: str, content: str) -> None:
-        self._fine(
-            await self._post("/setup/create_file", json={"path": path, "content": content}), "/setup/create_file"
-        )
+        await self._done("/setup/create_file", json={"path": path, "content": content})
 
     async def recycle(self, path: str) -> None:
-        self._fine(await self._post("/setup/recycle", json={"path": path}, acts=True), "/setup/recycle")
+        await self._done("/setup/recycle", json={"path": path}, acts=True)
 
     async def is_there(self, folder: str, name: str, *, is_folder: bool = False) -> bool:
         """Whether a file or folder of a name is in a folder; the server answers 400 when it is not."""

@@ -20,6 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deskhand.config.schema import EngineConfig
 from deskhand.engines.hf.grammar import GrammarState
 from deskhand.engines.hf.kv_cache import KVCache
 from deskhand.engines.hf.prefix_cache import CachedPrefix, PrefixCache, key_of
@@ -159,9 +160,8 @@ class _Piece:
 class DecodeBatch:
     """Model, cache and requests in flight."""
 
-    def __init__(
-        self, model: Any, *, max_batch: int, max_tokens: int, prefill_tokens: int, parked_tokens: int, image_tokens: int
-    ) -> None:
+    def __init__(self, model: Any, config: EngineConfig) -> None:
+        max_batch, max_tokens = config.max_num_seqs, config.max_model_len
         self.model = model
         core = unwrap(model)
         self._head = core.lm_head
@@ -178,10 +178,10 @@ class DecodeBatch:
                     f"engine.max_num_seqs: the KV cache of {max_batch} x engine.max_model_len {max_tokens} does not "
                     "fit on the GPU; lower one of them (see deskhand estimate)"
                 ) from error
-        self._max_batch, self._prefill_tokens = max_batch, prefill_tokens
-        self._prefixes = PrefixCache(parked_tokens)
+        self._max_batch, self._prefill_tokens = max_batch, config.max_num_batched_tokens
+        self._prefixes = PrefixCache(config.prefix_cache_tokens)
         self._features: OrderedDict[str, tuple[Tensor, ...]] = OrderedDict()
-        self._image_tokens = image_tokens
+        self._image_tokens = config.image_cache_tokens
         self._sampler: Sampler | None = None
         self.requests: list[DecodeRequest] = []
         """Requests by slot."""

@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from deskhand.config.schema import EngineConfig
 from deskhand.engines.hf.decode_batch import DecodeBatch, DecodeRequest, EngineStats
 from deskhand.engines.hf.grammar import GrammarCompiler, GrammarState
 from deskhand.engines.hf.lora_overlay import LoraOverlay
@@ -40,30 +41,22 @@ class HfEngine:
     """`types.Engine` over a model in this process, which it owns.
 
     Args:
-        max_batch: Maximum concurrent requests; more are queued.
-        max_tokens: Maximum prompt and output tokens of one request.
-        prefill_tokens: Maximum padded prompt tokens in one forward pass.
-        parked_tokens: Size of the prefix cache in tokens (0 disables it).
-        image_tokens: Size of the image feature cache in tokens.
-        threads: CPU threads of the engine (default: one for models below 5e7 parameters, else torch's setting). Other
-            threads are unaffected.
+        config: Section `engine` of the config: sizes of batch, context and caches, and threads. `threads` None means one
+            CPU thread for models below 5e7 parameters, else torch's setting. Other threads are unaffected.
     """
 
     def __init__(
         self,
         model: LoadedModel,
+        config: EngineConfig | None = None,
         *,
-        max_batch: int = 16,
-        max_tokens: int = 8192,
-        prefill_tokens: int = 8192,
-        parked_tokens: int = 32768,
-        image_tokens: int = 65536,
         threads: int | None = None,
         version: int = 0,
     ) -> None:
         self._core = unwrap(model.model)
         self._core.eval()
-        self._max_tokens = max_tokens
+        config = config or EngineConfig()
+        self._max_tokens = config.max_model_len
         self._image_token_id = model.image_token_id
         self._tokenizer = model.tokenizer.backend_tokenizer if model.tokenizer is not None else None
         vocabulary = self._core.config.text_config.vocab_size
@@ -71,14 +64,7 @@ class HfEngine:
         self._targets: dict[str, torch.Tensor] = dict(self._core.named_parameters(remove_duplicate=False))
         self._targets.update(self._core.named_buffers(remove_duplicate=False))
         self._lora = LoraOverlay(self._core)
-        self._batch = DecodeBatch(
-            model.model,
-            max_batch=max_batch,
-            max_tokens=max_tokens,
-            prefill_tokens=prefill_tokens,
-            parked_tokens=parked_tokens,
-            image_tokens=image_tokens,
-        )
+        self._batch = DecodeBatch(model.model, config)
         self._version = version
         self._wake = threading.Condition()
         self._waiting: deque[DecodeRequest] = deque()

@@ -30,6 +30,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from deskhand.config.schema import EngineConfig
 from deskhand.errors import AgentError, DeskhandError, RecordError
 from deskhand.models.load import LoadedModel, load, tensors_of
 from deskhand.recorder.images import ImageCache
@@ -50,7 +51,7 @@ class CpuInferenceServer:
         from deskhand.engines.hf import HfEngine
 
         self.model, self.context_tokens = model, context_tokens
-        self.engine = HfEngine(model, max_tokens=context_tokens, max_batch=max_batch)
+        self.engine = HfEngine(model, EngineConfig(max_model_len=context_tokens, max_num_seqs=max_batch))
         self.images = ImageCache(model.image_processor)
         self.requests = 0
         self._going, self._paused = asyncio.Event(), asyncio.Event()

@@ -1,4 +1,5 @@
-"""Runs an experiment in AReaL's environment: `python -m deskhand.integrations.areal.entrypoint --config FILE [--stage NAME] [key=value ...]`.
+"""Runs an experiment in AReaL's environment: `python -m deskhand.integrations.areal.entrypoint --config FILE [--stage NAME] [key=value ...]`. With
+`--play` it plays the experiment's rows on the gateway of a run in AReaL's online mode instead; `deskhand areal play` starts that.
 
 Invariant: what does not add up stops the run before a worker is started (`areal.plan`).
 
@@ -9,26 +10,35 @@ off for addresses of this machine; ports are drawn by chance (`areal.ports`); an
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import signal
+import socket
 import sys
+from argparse import ArgumentParser
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from deskhand.errors import ConfigError
-from deskhand.integrations.areal import installed_areal
+from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.integrations.areal import installed_areal, online
 from deskhand.integrations.areal.dataset import make_rows, read_rows, task_for
-from deskhand.integrations.areal.experiment_config import DataSection, DesktopExperiment, stage_overrides
+from deskhand.integrations.areal.experiment_config import DataSection, DesktopExperiment
 from deskhand.integrations.areal.online import ProxyGateway
 from deskhand.integrations.areal.patches import ports, worker_launch
-from deskhand.integrations.areal.settings import Desktops, WorkflowSettings
-from deskhand.integrations.areal.validate_budget import desktops_needed, find_config_problems, image_cost
-from deskhand.integrations.areal.validate_objective import is_agent
-from deskhand.integrations.areal.worker_resources import key_of
+from deskhand.integrations.areal.settings import Desktops, WorkflowSettings, import_by_path, stage_overrides
+from deskhand.integrations.areal.validate_budget import (
+    desktops_needed,
+    find_config_problems,
+    image_cost,
+    is_agent,
+)
+from deskhand.integrations.areal.worker_resources import key_of, use_worker_resources
 from deskhand.integrations.areal.worker_runs import add_statistics
 from deskhand.models.load import check_checkpoint as check_checkpoint
 from deskhand.models.load import load_processors
@@ -41,10 +51,16 @@ LOOKED_AT = 32
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The program. Exits with 2 and one line for what the user can mend."""
-    signal.signal(signal.SIGTERM, _ended)
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        run(list(sys.argv[1:] if arguments is None else arguments))
-    except ConfigError as error:
+        if "--play" in words:
+            words.remove("--play")
+            with suppress(KeyboardInterrupt):
+                play(words)
+        else:
+            signal.signal(signal.SIGTERM, _ended)
+            run(words)
+    except (ConfigError, InfrastructureError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
 
@@ -89,6 +105,24 @@ def run(arguments: list[str]) -> None:
         )
 
 
+def play(arguments: list[str]) -> None:
+    """Play an experiment's rows on the gateway of the run in its folder. Desktops stay between episodes and are given back at the
+    end, however it comes. Raises `ConfigError` and `InfrastructureError`."""
+    local_addresses_directly()
+    config = load(arguments)
+    agent: Any = import_by_path(config.deskhand.kind)(config.deskhand.workflow)
+    at_once = agent.settings.desktops.embedded or int(config.rollout.max_concurrent_rollouts or 1)
+    rows, gateway = rows_of(config)[0], ProxyGateway.of_run(Path(config.cluster.fileroot))
+
+    async def whole() -> online.OnlineResult:
+        async with use_worker_resources(agent.settings, keep=False):
+            return await online.run_online(agent, rows, gateway, at_once=at_once)
+
+    played = asyncio.run(whole())
+    mean = sum(played.rewards) / max(1, len(played.rewards))
+    print(f"{len(played.rewards)} episodes scored, {mean:.3f} on average; {len(played.unscored)} without a score")
+
+
 def serve_online(trainer: Any, config: Any, folder: Path) -> None:
     """Train on sessions that others play (`areal.online`); where they find the gateway is written to the run's folder."""
     trainer._ensure_proxy_started()  # `train` does so too, and says the address to nobody
@@ -103,23 +137,18 @@ def serve_online(trainer: Any, config: Any, folder: Path) -> None:
 def load(arguments: list[str]) -> Any:
     """The experiment, by AReaL's own parser. Raises `ConfigError` for what it does not take."""
     parser = installed_areal.require_areal("api.cli_args", "an experiment")
-    stage, words = _stage_of(arguments)
-    path = Path(words[words.index("--config") + 1]) if "--config" in words[:-1] else None
-    if path is None or not path.is_file():
-        raise ConfigError(f"no config file {path or ''}; write --config FILE")
+    options = ArgumentParser(allow_abbrev=False)
+    options.add_argument("--config", type=Path, required=True)
+    options.add_argument("--stage")
+    told, words = options.parse_known_args(arguments)
+    path = told.config
+    overrides = stage_overrides(path, told.stage)
     try:
-        return parser.load_expr_config([*words, *stage_overrides(path, stage)], DesktopExperiment)[0]
+        return parser.load_expr_config(["--config", str(path), *words, *overrides], DesktopExperiment)[0]
     except ConfigError:
         raise
     except Exception as error:
         raise ConfigError(f"{path}: AReaL does not take it: {' '.join(str(error).split())[:500]}") from error
-
-
-def _stage_of(arguments: list[str]) -> tuple[str | None, list[str]]:
-    if "--stage" not in arguments:
-        return None, arguments
-    at = arguments.index("--stage")
-    return (arguments[at + 1] if at + 1 < len(arguments) else ""), arguments[:at] + arguments[at + 2 :]
 
 
 def check(config: Any, settings: WorkflowSettings, data: Sequence[Mapping[str, Any]]) -> None:
@@ -153,26 +182,19 @@ def check_bridge(desktops: Desktops, needed: int) -> None:
         ) from None
     if size < needed:
         raise ConfigError(
-            f"the bridge {address} lends {size} desktops, rollout.max_concurrent_rollouts x deskhand.workflow.group_size is "
+            f"the bridge {address} lends {size} desktops, rollout.max_concurrent_rollouts x deskhand.workflow.loop.group_size is "
             f"{needed}: start it with more, or play fewer at a time"
         )
 
 
 def local_addresses_directly() -> None:
     """Requests to this machine do not go through a proxy, here and in the workers, which inherit it."""
+    own = ["127.0.0.1", "localhost"]
+    with suppress(OSError):
+        own += sorted({str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None)})
     for name in ("NO_PROXY", "no_proxy"):
-        own = ["127.0.0.1", "localhost", *_own_addresses()]
         named = [word for word in os.environ.get(name, "").split(",") if word]
         os.environ[name] = ",".join(dict.fromkeys([*named, *own]))
-
-
-def _own_addresses() -> list[str]:
-    import socket
-
-    try:
-        return sorted({str(info[4][0]) for info in socket.getaddrinfo(socket.gethostname(), None)})
-    except OSError:
-        return []
 
 
 def trainer_of(servers: Sequence[str]) -> type:
@@ -186,8 +208,6 @@ def trainer_of(servers: Sequence[str]) -> type:
 
     class ServedTrainer(base):
         def _init_rollout(self, rollout_config: Any, is_eval: bool = False, lora_path: str | None = None) -> Any:
-            from copy import deepcopy
-
             if is_eval and self.config.deskhand.valid is None:
                 return None  # a worker that would have nothing to do; AReaL's trainer asks whether it is there
             config = deepcopy(rollout_config)

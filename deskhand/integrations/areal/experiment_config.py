@@ -6,14 +6,8 @@ Importable without AReaL, as a module must be that AReaL's workers find a config
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-
-import yaml
-
-from deskhand.errors import ConfigError
 
 try:
     from areal.api.cli_args import PPOConfig  # pyright: ignore[reportMissingImports]
@@ -22,9 +16,6 @@ except ModuleNotFoundError:
     @dataclass
     class PPOConfig:  # without AReaL nothing is loaded into it
         pass
-
-
-FULL = "full"
 
 
 @dataclass
@@ -62,38 +53,3 @@ class DesktopExperiment(PPOConfig):  # pyright: ignore[reportGeneralTypeIssues]
     deskhand: DeskhandSection = field(default_factory=DeskhandSection)
     stages: dict[str, Any] = field(default_factory=dict)
     """Settings by the name of a stage, laid over the others by `deskhand train --stage`."""
-
-
-def stage_overrides(path: Path, stage: str | None) -> list[str]:
-    """The settings of a stage as overrides for AReaL's parser. Raises `ConfigError` when the file has no such stage."""
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: cannot be read as YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path}: a config file is a mapping of keys to values")
-    if stage in (None, FULL):
-        return []
-    stages = content.get("stages") or {}
-    if stage not in stages:
-        raise ConfigError(f"{path}: it has no stage '{stage}'; it has: {', '.join([*map(str, stages), FULL])}")
-    return [f"{key}={_word(value)}" for key, value in _flat((), stages[stage])]
-
-
-def _flat(keys: tuple[str, ...], value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping):
-        for key, inner in value.items():
-            yield from _flat((*keys, str(key)), inner)
-    else:
-        yield "++" + ".".join(keys), value
-
-
-def _word(value: Any) -> str:
-    """As hydra reads a value on the command line."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, list):
-        return "[" + ",".join(map(_word, value)) + "]"
-    return str(value)

@@ -22,11 +22,13 @@ from typing import Any
 import yaml
 
 from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.integrations.areal.online import ProxyGateway
+from deskhand.integrations.areal.settings import read_experiment
 from deskhand.integrations.areal.worker_runs import merge_worker_runs
 from deskhand.models.load import checkpoint_folder
 from deskhand.venvs import newest_venv
 
-LAUNCH, PLAYER = "deskhand.integrations.areal.entrypoint", "deskhand.integrations.areal.online_player"
+LAUNCH = "deskhand.integrations.areal.entrypoint"
 SERVER_START_S = 120.0
 END_S = 60.0
 
@@ -50,8 +52,8 @@ def train(
     with _processor_server(content, overrides, model, folder) as servers:
         if servers:
             told.append(f"++deskhand.servers=[{','.join(servers)}]")
-        staged = ["--stage", stage] if stage else []
-        code = _run([str(python), "-m", LAUNCH, *staged, *told], surroundings, folder)
+        told += ["--stage", stage] if stage else []
+        code = _run([str(python), "-m", LAUNCH, *told], surroundings, folder)
     merge_worker_runs(
         folder,
         {"title": content.get("experiment_name", "AReaL"), "facts": {"trainer": "AReaL", "experiment": config.name}},
@@ -63,15 +65,11 @@ def play(
     config: Path, folder: Path, overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> int:
     """Play an experiment's rows for a run in AReaL's online mode; returns the exit code. Raises `ConfigError`."""
-    from deskhand.integrations.areal.online import ProxyGateway
-
     environment = dict(os.environ if environment is None else environment)
     ProxyGateway.of_run(folder)
     python = areal_python(environment)
     told = _told(config, _content(config), folder.resolve(), overrides)[0]
-    return _run(
-        [str(python), "-m", PLAYER, *told, str(folder.resolve())], worker_environment(python, environment), folder
-    )
+    return _run([str(python), "-m", LAUNCH, *told, "--play"], worker_environment(python, environment), folder)
 
 
 def _told(config: Path, content: dict[str, Any], folder: Path, overrides: Sequence[str]) -> tuple[list[str], Any]:
@@ -114,11 +112,8 @@ def worker_environment(python: Path, environment: Mapping[str, str]) -> dict[str
 
 
 def _content(config: Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(config.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"{config}: cannot be read as YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(content, dict) or "actor" not in content:
+    content = read_experiment(config)
+    if "actor" not in content:
         raise ConfigError(
             f"{config}: no experiment of AReaL (it has no actor); for instance configs/areal/embedded_tiny_cpu.yaml"
         )
@@ -144,7 +139,7 @@ def _processor_server(
     if not _said("deskhand.processor_server", content, overrides) or _said("deskhand.servers", content, overrides):
         yield []
         return
-    room = _said("deskhand.workflow.context_tokens", content, overrides) or 8192
+    room = _said("deskhand.workflow.engine.max_tokens", content, overrides) or 8192
     words = [sys.executable, "-m", "deskhand.integrations.areal.cpu_server", str(model), "--context-tokens", str(room)]
     with socket.socket() as bound, (folder / "server.log").open("a") as log:
         bound.bind(

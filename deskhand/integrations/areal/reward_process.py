@@ -24,6 +24,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,13 +70,10 @@ class ProcessReward:
     async def __call__(self, *arguments: Any, **named: Any) -> float:
         """Raises `EvaluatorError` when there is no finite number; a cancelled judge is ended first."""
         payload = pickle.dumps(sys.path) + _pickled((self.function, arguments, named), self.name)
-        for attempt in range(self.repeats + 1):
-            try:
+        for _ in range(self.repeats):
+            with suppress(EvaluatorError):
                 return await self._once(payload)
-            except EvaluatorError:
-                if attempt == self.repeats:
-                    raise
-        raise AssertionError("unreachable")
+        return await self._once(payload)
 
     async def _once(self, payload: bytes) -> float:
         process = await asyncio.create_subprocess_exec(
@@ -96,29 +94,23 @@ class ProcessReward:
                 with suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 await asyncio.shield(process.wait())
-        return self._number(out, process.returncode)
-
-    def _number(self, out: bytes, code: int | None) -> float:
         try:
             found = json.loads(out)
         except ValueError:
-            raise EvaluatorError(f"the judge {self.name} ended with code {code} and said nothing") from None
+            raise EvaluatorError(
+                f"the judge {self.name} ended with code {process.returncode} and said nothing"
+            ) from None
         if "error" in found:
             raise EvaluatorError(f"the judge {self.name}: {found['error']}")
         return _finite(found["value"], self.name)
 
 
-class _Boxed:
+def _boxed(function: Callable[..., Any], *arguments: Any, **named: Any) -> tuple[float]:
     """A reward in a tuple, which nothing but the function itself makes."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-
-    def __call__(self, *arguments: Any, **named: Any) -> tuple[float]:
-        return (float(self.function(*arguments, **named)),)
+    return (float(function(*arguments, **named)),)
 
 
-class PureReward:
+class PureReward(ProcessReward):
     """`await reward(*arguments, **named)`: a function that computes a reward from its arguments and changes nothing.
 
     Inside of AReaL by its `AsyncRewardWrapper`, otherwise by `OutsideJudge`, with the same time for each attempt and as many
@@ -129,18 +121,18 @@ class PureReward:
         if hasattr(reward, "reward_fn"):
             timeout_s, repeats, workers = reward.timeout_seconds, reward.max_retries, reward.max_workers
             reward = reward.reward_fn
-        self.function, self.name = reward, name_of(reward)
-        self.timeout_s, self.repeats = timeout_s, repeats
-        self._outside = ProcessReward(reward, timeout_s=timeout_s, repeats=repeats)
+        super().__init__(reward, timeout_s=timeout_s, repeats=repeats)
         self._wrapper: Any = None
         if installed_areal.is_running():
             kind = installed_areal.require_areal("api.reward_api", "a reward").AsyncRewardWrapper
-            self._wrapper = kind(_Boxed(reward), timeout_seconds=timeout_s, max_workers=workers, max_retries=repeats)
+            self._wrapper = kind(
+                partial(_boxed, reward), timeout_seconds=timeout_s, max_workers=workers, max_retries=repeats
+            )
 
     async def __call__(self, *arguments: Any, **named: Any) -> float:
         """Raises `EvaluatorError` when there is no finite number after all attempts."""
         if self._wrapper is None:
-            return await self._outside(*arguments, **named)
+            return await super().__call__(*arguments, **named)
         try:
             found = await self._wrapper(*arguments, **named)
         except Exception as error:

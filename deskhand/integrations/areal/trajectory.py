@@ -25,9 +25,8 @@ rule stands for a mistake that AReaL 1.0.4 itself does not notice, or notices by
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -83,15 +82,6 @@ def check_trajectory(tensors: Mapping[str, Any], limits: TrajectoryLimits) -> No
         raise RecordError(
             "no_picture", "no row of the trajectory shows a picture; AReaL needs one in each rank's batch"
         )
-
-
-def check_batch(trajectories: Sequence[Mapping[str, Any]], limits: TrajectoryLimits) -> None:
-    """Raise `RecordError` unless AReaL can join these trajectories and trains each as it was sampled."""
-    for one in trajectories:
-        check_trajectory(one, limits)
-    for one, other in pairwise(trajectories):
-        if set(one) != set(other):
-            raise RecordError("keys", f"trajectories of one batch differ in {sorted(set(one) ^ set(other))}")
 
 
 def _arrays(tensors: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, np.ndarray]:

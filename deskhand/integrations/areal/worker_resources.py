@@ -16,9 +16,8 @@ from functools import lru_cache
 from typing import Any
 
 from deskhand.agents.desktop_agent import DesktopAgent
-from deskhand.agents.from_config import agent_of
-from deskhand.desktop.local.desktop import LocalDesktop
-from deskhand.desktop.local.isolation import ResourceLimits as Walls
+from deskhand.agents.from_config import model_image_size
+from deskhand.desktop.factory import local_desktop_factory
 from deskhand.desktop.pool import DesktopPool
 from deskhand.desktop.remote.server_desktop import ServerPool
 from deskhand.engines.http_engine.image_encoding import ImageEncoder
@@ -70,7 +69,8 @@ class WorkerResources:
 
     def agent(self, temperature: float) -> DesktopAgent:
         """An agent that asks as the settings say."""
-        return DesktopAgent(agent_of(self.settings.agent, temperature, self.reading.image_processor))
+        agent = self.settings.agent.model_copy(update={"temperature": temperature})
+        return DesktopAgent(agent, model_image_size=model_image_size(self.reading.image_processor))
 
 
 _places: dict[tuple[str, int], WorkerResources] = {}
@@ -119,13 +119,13 @@ async def close_place(settings: WorkflowSettings) -> None:
 
 async def _make(settings: WorkflowSettings, loop: asyncio.AbstractEventLoop) -> WorkerResources:
     read = await asyncio.to_thread(
-        reading, settings.model, settings.rewritten_history, settings.frame_cache_mib, settings.sees
+        reading, settings.model, settings.engine.rewritten_history, settings.frame_cache_mib, settings.sees
     )
     limits = TrajectoryLimits(
         image_id=read.renderer.image_id,
         merge_size=read.images.merge_size,
         banned_ids=read.renderer.banned_ids,
-        max_tokens=settings.max_model_len,
+        max_tokens=settings.engine.max_model_len,
         needs_picture=settings.sees,
     )
     return WorkerResources(settings, read, await _pool(settings.desktops), limits, loop)
@@ -137,14 +137,7 @@ async def _pool(desktops: Desktops) -> Any:
     if desktops.factory is not None:
         return import_by_path(desktops.factory)()
     section = desktops.settings
-    walls = Walls(section.memory_limit_mib, section.max_processes, section.disk_limit_mib)
-
-    def make() -> LocalDesktop:
-        isolation = None if section.isolation == "best" else section.isolation
-        return LocalDesktop(
-            isolation=isolation, limits=walls, quiet_ms=section.settle_ms, cap_s=section.settle_timeout_s
-        )
-
+    make = local_desktop_factory(section)
     pool = DesktopPool(desktops.local, spares=section.prewarm, make=make, expected_mib=section.memory_request_mib)
     await pool.start()
     return pool

@@ -14,6 +14,7 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -76,7 +77,7 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
             installed_areal.is_running()
             and installed_areal.require_areal("infra.workflow_context", "an episode").get().is_eval
         )
-        size = 1 if evaluating else self.settings.group_size
+        size = 1 if evaluating else self.settings.loop.group_size
         temperature = self.settings.evaluation_temperature if evaluating else self.settings.agent.temperature
         began = time.time()
         group, results = await self._play(place, engine, task, size, temperature)
@@ -96,22 +97,20 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
     async def _play(
         self, place: WorkerResources, engine: Any, task: Task, size: int, temperature: float
     ) -> tuple[Group, list[EpisodeResult]]:
-        settings = self.settings
-        inference = ArealEngine(engine, place.reading.pictures, settings.max_model_len)
-        recorder = Recorder(
-            place.reading.renderer, inference, place.reading.images, context_tokens=settings.max_model_len
+        settings, room, refills = (
+            self.settings,
+            self.settings.engine.max_model_len,
+            self.settings.loop.max_group_retries,
         )
+        inference = ArealEngine(engine, place.reading.pictures, room)
+        recorder = Recorder(place.reading.renderer, inference, place.reading.images, context_tokens=room)
         frames = open_worker_run(settings.episode_dir).frames if settings.episode_dir is not None else None
         runner = RecordedRunner(place.pool, recorder, self.make_agent(place, temperature), frames)
         place.groups += 1
         try:
+            refills = size if refills is None else refills
             return await run_group(
-                uuid.uuid4().hex,
-                task,
-                size,
-                runner.run,
-                timeout_s=settings.group_timeout_s,
-                refills=settings.max_group_retries,
+                uuid.uuid4().hex, task, size, runner.run, timeout_s=settings.group_timeout_s, refills=refills
             )
         finally:
             await runner.close()
@@ -128,8 +127,6 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
             if any(sample.sequence.sampled)
         ]
         if raw:
-            from dataclasses import replace
-
             samples = [replace(sample, advantage=sample.reward) for sample in samples]
         made, causes = valid_trajectory(samples, place, weigh_episodes=self.settings.normalize_by_episode and not raw)
         for cause, count in causes.items():
@@ -160,40 +157,43 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
 
 def valid_trajectory(
     samples: Sequence[TrainingSample], place: WorkerResources, *, weigh_episodes: bool
-) -> tuple[dict[str, Any] | None, dict[str, int]]:
+) -> tuple[dict[str, Any] | None, Counter[str]]:
     """The trajectory of some episodes, and how many were left out by cause. An episode with an unsound row is left out whole.
 
     None when nothing is left.
     """
-    from deskhand.integrations.areal.tensors import samples_to_tensors
-
+    made, cause = _checked(samples, place, weigh_episodes)
     causes: Counter[str] = Counter()
-    limits, images = place.limits, place.reading.images
-    while samples:
-        try:
-            made = samples_to_tensors(
-                samples, images, limits.image_id, weigh_episodes=weigh_episodes, sees=limits.needs_picture
-            )
-            check_trajectory(made, limits)
-            return made, dict(causes)
-        except (RecordError, InfrastructureError) as error:
-            cause = error.cause if isinstance(error, RecordError) else "infrastructure"
-            unsound = _unsound(samples, place) or {sample.episode_id for sample in samples}
-            causes[cause] += len(unsound)
-            samples = [sample for sample in samples if sample.episode_id not in unsound]
-    return None, dict(causes)
+    if cause is None:
+        return made, causes
+    sound: list[TrainingSample] = []
+    for name in dict.fromkeys(sample.episode_id for sample in samples):
+        own = [sample for sample in samples if sample.episode_id == name]
+        cause = _checked(own, place, weigh_episodes)[1]
+        if cause is None:
+            sound += own
+        else:
+            causes[cause] += 1
+    made, cause = _checked(sound, place, weigh_episodes)
+    if cause is not None:  # each is sound alone, and all of them are not
+        causes[cause] += len({sample.episode_id for sample in sound})
+    return made, causes
 
 
-def _unsound(samples: Sequence[TrainingSample], place: WorkerResources) -> set[str]:
-    """Episodes that cannot stand alone."""
+def _checked(
+    samples: Sequence[TrainingSample], place: WorkerResources, weigh_episodes: bool
+) -> tuple[dict[str, Any] | None, str | None]:
+    """The trajectory of these rows, None of no rows; or why AReaL would not train it as it was sampled."""
     from deskhand.integrations.areal.tensors import samples_to_tensors
 
-    found: set[str] = set()
-    for name in {sample.episode_id for sample in samples}:
-        own = [sample for sample in samples if sample.episode_id == name]
-        try:
-            made = samples_to_tensors(own, place.reading.images, place.limits.image_id, sees=place.limits.needs_picture)
-            check_trajectory(made, place.limits)
-        except (RecordError, InfrastructureError):
-            found.add(name)
-    return found
+    if not samples:
+        return None, None
+    limits, images = place.limits, place.reading.images
+    try:
+        made = samples_to_tensors(
+            samples, images, limits.image_id, weigh_episodes=weigh_episodes, sees=limits.needs_picture
+        )
+        check_trajectory(made, limits)
+    except (RecordError, InfrastructureError) as error:
+        return None, error.cause if isinstance(error, RecordError) else "infrastructure"
+    return made, None

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-import threading
 from collections.abc import Awaitable, Callable
 
+from deskhand.errors import InfrastructureError
+from deskhand.osworld.sync_loop import SyncLoop
 from deskhand.server.stream_copy import copy_stream
 
 CONNECT_S = 30.0
@@ -60,12 +61,10 @@ class PortForwards:
 
     def __init__(self, ways: list[Connect]) -> None:
         self.ports: list[int] = []
-        self._loop = asyncio.new_event_loop()
         self._tasks: set[asyncio.Task[None] | None] = set()
         self._servers: list[asyncio.Server] = []
-        self._thread = threading.Thread(target=self._loop.run_forever, name="deskhand-forwards", daemon=True)
-        self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._listen(ways), self._loop).result()
+        self._loop = SyncLoop()
+        self._loop.run(self._listen(ways))
 
     async def _listen(self, ways: list[Connect]) -> None:
         for way in ways:
@@ -102,9 +101,6 @@ class PortForwards:
 
     def close(self) -> None:
         """End every connection. Idempotent."""
-        if self._loop.is_closed():
-            return
-        asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
+        with contextlib.suppress(InfrastructureError):
+            self._loop.run(self._end())
         self._loop.close()

@@ -16,11 +16,12 @@ from importlib import util
 from pathlib import Path
 from typing import Any
 
+from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.machine_pool import MachinePool
 from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ScreenPolling
 from deskhand.desktop.remote.quota import QuotaManager
-from deskhand.desktop.remote.retrying_client import RemoteTimeouts, RetryingClient
+from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.errors import ConfigError, InfrastructureError
 
 START_S = 600.0
@@ -130,7 +131,7 @@ class ProviderPool(MachinePool):
             link = RetryingClient(name, timeouts=timeouts, lot=lot)
             return OsworldDesktop(link, revert=self._machines[name].fresh, looking=looking)
 
-        super().__init__(list(self._machines), make, template=template, lot=lot)
+        super().__init__(list(self._machines), make, template=template, lot=lot, timeouts=timeouts)
 
     async def close(self) -> None:
         await super().close()

@@ -1,5 +1,6 @@
-"""OSWorld's own `desktop_env.DesktopEnv` on a bridge's desktops. Invariant: one function of `desktop-env` is replaced, the one that
-finds a provider by its name; controllers, set-up and evaluation are its own, unchanged.
+"""OSWorld's own `desktop_env.DesktopEnv` on leased desktops: those of a bridge here, sandboxes of a gateway in
+`desktop_env_gateway`. Invariant: one function of `desktop-env` is replaced, the one that finds a provider by its name; controllers,
+set-up and evaluation are its own, unchanged; and no key stands in an address.
 
 It runs where `desktop-env` is installed, on Python's standard library alone:
 
@@ -7,20 +8,20 @@ It runs where `desktop-env` is installed, on Python's standard library alone:
     env = DesktopEnv(provider_name="docker", screen_size=(1280, 720))
 
 `DesktopEnv` takes only the names of its own providers, so this one goes by one of them. Every revert is a new lease, a desktop that
-nobody has used. The key goes into a private netrc file, where `requests` finds it for the bridge's host; it stands in no address.
-The ports of the browser's debugger, VNC and VLC, which are called without a key, are ports of this machine (`forwarding.py`).
+nobody has used. The key goes into a private netrc file, where `requests` finds it for the bridge's host. The ports of the browser's
+debugger, VNC and VLC, which are called without a key, are ports of this machine (`forwarding.py`).
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
+import http.client
 import importlib
 import json
 import os
 import shutil
 import tempfile
-import urllib.error
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,7 @@ class ServerVMManager:
         return f"deskhand:{screen_size[0]}x{screen_size[1]}"
 
     def add_vm(self, *arguments: Any, **named: Any) -> None:
-        """Nothing: the bridge keeps the leases."""
+        """Nothing: the server keeps the leases."""
 
     delete_vm = occupy_vm = initialize_registry = check_and_clean = add_vm
 
@@ -56,98 +57,141 @@ class ServerVMManager:
         return []
 
 
-class ServerProvider:
-    """What `DesktopEnv` asks of a `Provider`: each start is a lease of the bridge at `address`."""
+class LeaseServer:
+    """Requests to a server that lends desktops, at `address`, which messages call `what`. Raises `ConfigError` for an address that
+    is none."""
 
-    def __init__(self, address: str, key: str | None) -> None:
-        self._address = address.rstrip("/")
-        self._key = key
-        self._lease: dict[str, Any] | None = None
-        self._forwards: PortForwards | None = None
+    def __init__(self, address: str, key: str | None, what: str) -> None:
+        parts = urlsplit(address)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+            raise ConfigError(f"{what}: its address must be http://host:port or https://host:port, without a key in it")
+        self.host, self.secure, self.what = parts.hostname, parts.scheme == "https", what
+        self._port, self._root, self._key = parts.port, parts.path.rstrip("/"), key
+
+    def send(
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str], key: str | None
+    ) -> tuple[int, dict[str, str], bytes]:
+        """(status, headers, body). Raises `OSError` and `http.client.HTTPException`."""
+        kind = http.client.HTTPSConnection if self.secure else http.client.HTTPConnection
+        with contextlib.closing(kind(self.host, self._port, timeout=TAKE_S + 30)) as connection:
+            shown = {"authorization": f"Bearer {key or self._key}"} if key or self._key else {}
+            connection.request(method, self._root + path, body, headers | shown)
+            reply = connection.getresponse()
+            return reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read()
+
+    def ask(
+        self, method: str, path: str, body: dict[str, Any] | None, request_id: str = ""
+    ) -> tuple[int, dict[str, str], Any]:
+        """The same with JSON. Raises `InfrastructureError` when nobody answers."""
+        headers = {"content-type": "application/json"} | ({"x-request-id": request_id} if request_id else {})
+        try:
+            status, told, data = self.send(
+                method, path, json.dumps(body).encode() if body is not None else None, headers, None
+            )
+            return status, told, json.loads(data or b"{}")
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise InfrastructureError(
+                f"{method} {path} of {self.what}: {type(error).__name__}; does it run?"
+            ) from error
+
+    def check(self, request: str, status: int, said: Any) -> None:
+        """Raise `InfrastructureError` unless a request was granted."""
+        if status >= 300:
+            raise InfrastructureError(f"{request} of {self.what}: {status} {str(said)[:4096]}")
+
+    def end(self, path: str) -> None:
+        """Give a desktop back; one that cannot be given back now ends by itself."""
+        with contextlib.suppress(InfrastructureError):
+            self.ask("DELETE", path, None)
+
+
+class LeaseProvider:
+    """What `DesktopEnv` asks of a `Provider`: each start takes a desktop, each stop and each revert gives it back."""
+
+    def __init__(self, server: LeaseServer) -> None:
+        self._server = server
+        self._ports: list[int] = []
+        self._held = contextlib.ExitStack()
+
+    def _take(self, width: int, height: int, held: contextlib.ExitStack) -> list[int]:
+        """Ports of this machine that lead to the server, Chromium, VNC and VLC of a desktop, which closing `held` gives back.
+        Raises `InfrastructureError`."""
+        raise NotImplementedError
 
     def start_emulator(self, path_to_vm: str, headless: bool = True, os_type: str = "Ubuntu") -> None:
-        """Take a lease, unless there is one. Raises `InfrastructureError`."""
-        if self._lease is None:
-            width, height = map(int, path_to_vm.removeprefix("deskhand:").split("x"))
-            self._lease = self._ask(
-                "POST", "/leases", {"template": {"width": width, "height": height}, "wait_s": TAKE_S}
-            )
-            atexit.register(self.stop_emulator)
-            self._forward(self._lease)
-
-    def _forward(self, lease: dict[str, Any]) -> None:
-        """Ports of this machine for those of the guest, and for the server where it is elsewhere or speaks TLS."""
-        parts = urlsplit(self._address)
-        host, secure = parts.hostname or "", parts.scheme == "https"
-        ways = [
-            tunnel_connection(host, lease["tunnels"], secure, f"{lease['lease']}:{port}", lease["key"])
-            for port in INNER_PORTS
-        ]
-        if host not in NEAR or secure:
-            ways.insert(0, direct_connection(host, lease["port"], secure))
-        self._forwards = PortForwards(ways)
+        """Take a desktop, unless there is one. Raises `InfrastructureError`."""
+        if self._ports:
+            return
+        width, height = map(int, path_to_vm.removeprefix("deskhand:").split("x"))
+        with contextlib.ExitStack() as held:
+            self._ports = self._take(width, height, held)
+            self._held = held.pop_all()
+        atexit.register(self.stop_emulator)
 
     def get_ip_address(self, path_to_vm: str) -> str:
         """`host:server:chromium:vnc:vlc`."""
-        if self._lease is None or self._forwards is None:
-            raise InfrastructureError("the desktop has no lease; start_emulator comes first")
-        ports = list(self._forwards.ports)
-        if len(ports) == len(INNER_PORTS):
-            ports.insert(0, self._lease["port"])
-        return ":".join(["127.0.0.1", *map(str, ports)])
+        if not self._ports:
+            raise InfrastructureError("there is no desktop; start_emulator comes first")
+        return ":".join(["127.0.0.1", *map(str, self._ports)])
 
     def save_state(self, path_to_vm: str, snapshot_name: str) -> None:
-        raise NotImplementedError("the bridge keeps no snapshots; every lease begins in the state of its template")
+        raise NotImplementedError("no snapshots are kept; every desktop begins in its start state")
 
     def revert_to_snapshot(self, path_to_vm: str, snapshot_name: str) -> str:
-        """Give the lease back; the next start takes a new one."""
+        """Give the desktop back; the next start takes a new one."""
         self.stop_emulator(path_to_vm)
         return path_to_vm
 
     def stop_emulator(self, path_to_vm: str = "", *arguments: Any) -> None:
-        """Give the lease back. Idempotent; a bridge that is gone has ended it."""
-        lease, self._lease = self._lease, None
-        forwards, self._forwards = self._forwards, None
-        if forwards is not None:
-            forwards.close()
+        """Give the desktop back. Idempotent."""
+        self._ports = []
         atexit.unregister(self.stop_emulator)
-        if lease is not None:
-            try:
-                self._ask("DELETE", f"/leases/{lease['lease']}", None)
-            except InfrastructureError:
-                return
+        self._held.close()
 
-    def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]:
-        headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {self._key}"} if self._key else {})
-        data = json.dumps(body).encode() if body is not None else None
-        request = urllib.request.Request(self._address + path, data, headers, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=TAKE_S + 30) as reply:
-                return json.load(reply)
-        except urllib.error.HTTPError as error:
-            message = error.read(4096).decode(errors="replace")
-            raise InfrastructureError(f"{method} {self._address}{path}: {error.code} {message}") from None
-        except (OSError, ValueError) as error:
-            raise InfrastructureError(f"{method} {self._address}{path}: {error}; does the bridge run?") from None
+
+class ServerProvider(LeaseProvider):
+    """Desktops of a bridge."""
+
+    def __init__(self, address: str, key: str | None) -> None:
+        super().__init__(LeaseServer(address, key, "the bridge"))
+
+    def _take(self, width: int, height: int, held: contextlib.ExitStack) -> list[int]:
+        """Forwarded are the guest's ports, and the server where it is elsewhere or speaks TLS."""
+        status, _, lease = self._server.ask(
+            "POST", "/leases", {"template": {"width": width, "height": height}, "wait_s": TAKE_S}
+        )
+        self._server.check("POST /leases", status, lease)
+        held.callback(self._server.end, f"/leases/{lease['lease']}")
+        host, secure = self._server.host, self._server.secure
+        ways = [
+            tunnel_connection(host, lease["tunnels"], secure, f"{lease['lease']}:{port}", lease["key"])
+            for port in INNER_PORTS
+        ]
+        near = host in NEAR and not secure
+        forwards = PortForwards(ways if near else [direct_connection(host, lease["port"], secure), *ways])
+        held.callback(forwards.close)
+        return [lease["port"], *forwards.ports] if near else forwards.ports
 
 
 def register_server_provider(address: str, key: str | None = None, *, name: str = STARTED_CLEAN) -> None:
     """Let `DesktopEnv(provider_name=name)` use the bridge at `address`. Raises `ConfigError` for an address that is none."""
-    parts = urlsplit(address)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
-        raise ConfigError("the bridge's address must be http://host:port or https://host:port, without a key in it")
+    ServerProvider(address, key)
     if key:
         _let_requests_know("127.0.0.1", key)
-    replace_provider(name, lambda: (ServerVMManager(), ServerProvider(address, key)))
+    replace_provider(name, lambda: ServerProvider(address, key))
 
 
-def replace_provider(name: str, make: Callable[[], tuple[Any, Any]]) -> None:
-    """Let `DesktopEnv(provider_name=name)` use the manager and the provider that `make` gives."""
+def replace_provider(name: str, make: Callable[[], LeaseProvider]) -> None:
+    """Let `DesktopEnv(provider_name=name)` use the provider that `make` gives."""
     environment: Any = importlib.import_module("desktop_env.desktop_env")
     original = environment.create_vm_manager_and_provider
 
     def create(provider_name: str, region: str | None, use_proxy: bool = False) -> Any:
-        return make() if provider_name == name else original(provider_name, region, use_proxy=use_proxy)
+        return (
+            (ServerVMManager(), make())
+            if provider_name == name
+            else original(provider_name, region, use_proxy=use_proxy)
+        )
 
     environment.create_vm_manager_and_provider = create
 

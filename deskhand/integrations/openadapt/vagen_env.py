@@ -18,8 +18,9 @@ from PIL import Image
 from deskhand.actions import formats
 from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.ops import TERMINAL_OPS
-from deskhand.desktop.base import Desktop, DesktopSpec, Frame
+from deskhand.desktop.base import Desktop, Frame
 from deskhand.errors import AgentError, ConfigError, EvaluatorError, InfrastructureError
+from deskhand.rollout.episode import desktop_spec
 from deskhand.tasks.judge import MilestoneTracker, initial_score, judge
 from deskhand.tasks.outcome import Scored, dense_reward
 from deskhand.tasks.task import Task
@@ -58,7 +59,7 @@ class VagenDesktopEnv:
         async with self._busy:
             task = self.tasks[seed % len(self.tasks)]
             self._over, self._failed = True, True
-            await self.desktop.reset(DesktopSpec(task.theme, task.width, task.height))
+            await self.desktop.reset(desktop_spec(task))
             await task.setup(self.desktop)
             self._milestones = MilestoneTracker(task)
             self._baseline = await initial_score(task, self.desktop)

@@ -25,6 +25,7 @@ import torch
 from areal_cpu_server import HERE, LOADING, ROOT, inference_server, surroundings
 from areal_osworld import TASK_ID
 from fake_sglang import listening
+from patience import limit
 from safetensors.torch import load_file
 from text_server import TextServer
 
@@ -95,7 +96,7 @@ def text_model(folder: Path) -> Iterator[tuple[Path, TextServer, str]]:
 
 def text(python: Path, folder: Path) -> dict[str, Any]:
     with text_model(folder) as (checkpoint, _, address):
-        return probe(python, "text_probe.py", folder, str(checkpoint), address)
+        return probe(python, "desktops_probe.py", folder, "text", str(checkpoint), address)
 
 
 def osworld(python: Path, folder: Path) -> dict[str, Any]:
@@ -103,7 +104,7 @@ def osworld(python: Path, folder: Path) -> dict[str, Any]:
         return {}
     checkpoint = checkpoint_of(folder, "qwen3_vl")
     with inference_server(checkpoint) as address:
-        return probe(python, "osworld_probe.py", folder, str(checkpoint), address, str(OSWORLD_FILE))
+        return probe(python, "desktops_probe.py", folder, "osworld", str(checkpoint), address, str(OSWORLD_FILE))
 
 
 def reading(python: Path, folder: Path) -> dict[str, Any]:
@@ -140,7 +141,7 @@ def online(python: Path, folder: Path) -> dict[str, Any]:
             "++deskhand.workflow.agent.screen=words",
             "++deskhand.workflow.agent.max_errors=2",
             "deskhand.workflow.desktops.embedded=2",
-            "deskhand.workflow.context_tokens=12000",
+            "deskhand.workflow.engine.max_tokens=12000",
             "deskhand.train.families=[terminal_run]",
             "++rollout.agent.mode=online",
             "++rollout.agent.engine_max_tokens=16384",
@@ -160,16 +161,16 @@ def online(python: Path, folder: Path) -> dict[str, Any]:
             log.open("w") as file,
             _ended(subprocess.Popen(train, stdout=file, stderr=file, env=environment, cwd=ROOT)) as run,
         ):
-            deadline = time.monotonic() + 300
+            deadline = time.monotonic() + limit(300)
             while not (made / "proxy_gateway.json").is_file():
                 assert run.poll() is None, log.read_text()[-8000:]
                 assert time.monotonic() < deadline, log.read_text()[-8000:]
                 time.sleep(0.1)
             played = subprocess.run(
-                play, capture_output=True, text=True, check=False, env=environment, cwd=ROOT, timeout=300
+                play, capture_output=True, text=True, check=False, env=environment, cwd=ROOT, timeout=limit(300)
             )
             assert played.returncode == 0, played.stdout[-4000:] + played.stderr[-4000:] + log.read_text()[-8000:]
-            code = run.wait(120)
+            code = run.wait(limit(120))
         assert code == 0, log.read_text()[-8000:]
         (saved,) = (made / "checkpoints").rglob("*globalstep*/model.safetensors")
         kept = load_file(saved)
@@ -191,7 +192,7 @@ def trainer(python: Path, folder: Path) -> dict[str, Any]:
         f"total_train_steps={STEPS + 1}",
         "~deskhand.workflow.desktops.embedded",
         "++deskhand.workflow.desktops.make=areal_workflows.flaky_pool",
-        "deskhand.workflow.refills=0",
+        "deskhand.workflow.loop.max_refills=0",
         "actor.optimizer.lr=1e-4",
     )
     statistics = made / "areal_metrics.jsonl"
@@ -200,17 +201,19 @@ def trainer(python: Path, folder: Path) -> dict[str, Any]:
         log.open("w") as file,
         _ended(subprocess.Popen(words, stdout=file, stderr=file, env=environment, cwd=ROOT)) as first,
     ):
-        deadline = time.monotonic() + 420
+        deadline = time.monotonic() + limit(420)
         while not (statistics.is_file() and statistics.read_text().count("\n") >= STEPS):
             assert first.poll() is None, log.read_text()[-8000:]
             assert time.monotonic() < deadline, log.read_text()[-8000:]
             time.sleep(0.1)
         processes = _led_by_children(first.pid)
         first.send_signal(signal.SIGTERM)
-        code = first.wait(120)
+        code = first.wait(limit(120))
         left = [process for process in processes if _is_alive(process)]
         before = statistics.read_text().count("\n")
-        done = subprocess.run(words, stdout=file, stderr=file, check=False, env=environment, cwd=ROOT, timeout=300)
+        done = subprocess.run(
+            words, stdout=file, stderr=file, check=False, env=environment, cwd=ROOT, timeout=limit(300)
+        )
     assert done.returncode == 0, log.read_text()[-8000:]
     return {"folder": made, "processes": processes, "left": left, "code": code, "before": before}
 
@@ -222,7 +225,7 @@ def _ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]
     finally:
         if process.poll() is None:
             process.terminate()
-            process.wait(120)
+            process.wait(limit(120))
 
 
 def _is_alive(process: int) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx2
 import torch
+from patience import limit
 
 torch.set_num_threads(1)
 KEY = "an-admin-key-of-this-test"
@@ -47,7 +48,7 @@ def config_of(checkpoint: str, style: str) -> Any:
     )
     return InferenceEngineConfig(
         experiment_name="contract", trial_name="proxy", backend="sglang:d1p1t1", max_concurrent_rollouts=2, consumer_batch_size=4,
-        max_head_offpolicyness=100, tokenizer_path=checkpoint, setup_timeout=60, request_timeout=300, agent=agent,
+        max_head_offpolicyness=100, tokenizer_path=checkpoint, setup_timeout=limit(60), request_timeout=limit(300), agent=agent,
     )  # fmt: skip
 
 
@@ -60,9 +61,9 @@ def proxy(checkpoint: str, address: str, style: str) -> tuple[Any, str]:
     at = served(module.app)
     engine = "areal.engine.sglang_remote.RemoteSGLangEngine"
     made = {"engine": engine, "init_kwargs": serialize_value({"config": config_of(checkpoint, style)})}
-    httpx2.post(f"{at}/create_engine", json=made, timeout=60).raise_for_status()
+    httpx2.post(f"{at}/create_engine", json=made, timeout=limit(60)).raise_for_status()
     call = {"method": "initialize", "args": serialize_value([]), "kwargs": serialize_value({"addr": address})}
-    httpx2.post(f"{at}/call", json=call, timeout=60).raise_for_status()
+    httpx2.post(f"{at}/call", json=call, timeout=limit(60)).raise_for_status()
     return module, at
 
 
@@ -75,7 +76,7 @@ def play(checkpoint: str, address: str, style: str, agent: Any, rows: list[dict[
     try:
         for row in rows:
             engine.submit(row, workflow=agent, group_size=group, proxy_addr=at)
-        found = engine.wait(len(rows), timeout=280)
+        found = engine.wait(len(rows), timeout=limit(280))
     finally:
         engine.destroy()
         module._engine.destroy()
@@ -145,7 +146,7 @@ def habits(checkpoint: str, address: str, out: Path) -> dict[str, Any]:
     engine.initialize(addr=address)
     try:
         engine.submit({"folder": str(out)}, workflow=Habits())
-        engine.wait(1, timeout=60)
+        engine.wait(1, timeout=limit(60))
     finally:
         engine.destroy()
         AsyncRewardWrapper._atexit_shutdown_all()  # this program ends without its atexit
@@ -179,7 +180,7 @@ def online(checkpoint: str, address: str, agent: Any, rows: list[dict[str, Any]]
             )
             engine.submit({}, workflow=workflow, should_accept_fn="deskhand.integrations.areal.online.is_scored")
         played = asyncio.run(playing(agent, rows, gateway))
-        taken = [one for one in engine.wait(len(rows), timeout=120) if one is not None]
+        taken = [one for one in engine.wait(len(rows), timeout=limit(120)) if one is not None]
     finally:
         engine.destroy()
         module._engine.destroy()

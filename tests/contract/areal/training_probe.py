@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from patience import limit
 
 # a port that was chosen here could be another's by the time that torch, after the episodes, listens at it
 os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
@@ -40,15 +41,15 @@ def play(
         consumer_batch_size=len(rows),
         max_head_offpolicyness=100,
         tokenizer_path=checkpoint,
-        setup_timeout=60,
-        request_timeout=300,
+        setup_timeout=limit(60),
+        request_timeout=limit(300),
     )
     engine = RemoteSGLangEngine(config)
     engine.initialize(addr=address)
     try:
         for row in rows:
             engine.submit(row, workflow=workflow, workflow_kwargs={"settings": {**settings, "model": checkpoint}})
-        return [one for one in engine.wait(len(rows), timeout=300) if one is not None]
+        return [one for one in engine.wait(len(rows), timeout=limit(300)) if one is not None]
     finally:
         engine.destroy()
 

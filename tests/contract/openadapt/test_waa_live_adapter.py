@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from fake_waa import FakeEvaluate, FakeWaa
+from patience import limit
 from serving import on_a_port
 
 ROOT = Path(__file__).parents[3]
@@ -48,7 +49,7 @@ async def test_their_adapter_plays_an_episode_on_the_fake(python, tmp_path):
             assert process.stdin is not None
             assert process.stdout is not None
             process.stdin.write(json.dumps(told).encode() + b"\n")
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(limit(60)):
                 answer = json.loads(await process.stdout.readline())
             assert "error" not in answer, answer
             return answer["value"]

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from osworld_peer import Peer, running
 
 from deskhand.osworld.official_evaluators import OfficialEvaluators
 
@@ -32,6 +33,13 @@ def environment(name: str) -> Path:
 def python() -> Path:
     """The Python with OSWorld's client."""
     return environment("osworld-controllers")
+
+
+@pytest.fixture(scope="module")
+def peer(python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
+    """A process with that client, for all tests of a file."""
+    with running(python, tmp_path_factory.mktemp("peer")) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

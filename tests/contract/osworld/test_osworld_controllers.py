@@ -1,6 +1,6 @@
 """OSWorld's own `DesktopEnv` and controllers, from PyPI, on an embedded desktop: every method, errors included.
 
-`scripts/environment osworld-controllers` makes the environment. One process of it, `peer.py`, does what these tests tell it.
+`scripts/environment osworld-controllers` makes the environment. One process of it does what these tests tell it.
 """
 
 from __future__ import annotations
@@ -8,10 +8,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
-import json
-import os
 import sqlite3
-import subprocess
 import uuid
 import wave
 from collections.abc import AsyncIterator
@@ -19,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from osworld_peer import Peer, Refused
 from PIL import Image
 from server_client import OWNER_KEY, bridge
 
@@ -26,34 +24,12 @@ from deskhand.desktop.applications.catalog import PROFILES
 from deskhand.desktop.local.isolation import available_isolation
 from deskhand.server.process import RunningServer
 
-ANSWER_S = 90.0
-
-
-class Refused(Exception):
-    """What a call raised over there: the name of the exception, and its text."""
-
 
 class Osworld:
     """The process with `desktop-env`, and the desktop that it drives."""
 
-    def __init__(self, process: asyncio.subprocess.Process, running: RunningServer) -> None:
-        self._process = process
-        self.running = running
-
-    async def tell(self, **told: Any) -> Any:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(told).encode() + b"\n")
-        async with asyncio.timeout(ANSWER_S):
-            line = await self._process.stdout.readline()
-        answer = json.loads(line)
-        if "error" in answer:
-            raise Refused(answer["error"], answer["message"])
-        value = answer["value"]
-        return base64.b64decode(value["base64"]) if isinstance(value, dict) and set(value) == {"base64"} else value
-
-    async def call(self, method: str, *arguments: Any, **named: Any) -> Any:
-        return await self.tell(do="call", on=method, arguments=arguments, named=named)
+    def __init__(self, peer: Peer, running: RunningServer) -> None:
+        self.tell, self.call, self.running = peer.tell, peer.call, running
 
     @property
     def desktop(self) -> Any:
@@ -67,34 +43,12 @@ class Osworld:
 
 
 @pytest.fixture
-async def osworld(python: Path, tmp_path: Path) -> AsyncIterator[Osworld]:
-    environment = {
-        name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy") and name != "NETRC"
-    }
+async def osworld(peer: Peer, tmp_path: Path) -> AsyncIterator[Osworld]:
     async with bridge() as running:
-        process = await asyncio.create_subprocess_exec(
-            str(python),
-            str(Path(__file__).with_name("peer.py")),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=(tmp_path / "peer.log").open("wb"),
-            cwd=tmp_path,
-            env=environment,
-            limit=64 << 20,
-        )
-        osworld = Osworld(process, running)
-        settings = {"screen_size": [400, 300], "cache_dir": str(tmp_path / "cache"), "action_space": "pyautogui"}
-        address = f"http://127.0.0.1:{running.port}"
-        try:
-            await osworld.tell(do="make", address=address, key=OWNER_KEY, settings=settings)
-            await osworld.tell(do="set", on="controller.retry_interval", value=0.01)
-            yield osworld
-        finally:
-            if process.returncode is None:
-                process.kill()
-            await process.wait()
-        log = (tmp_path / "peer.log").read_text()
-        assert OWNER_KEY not in log
+        await peer.make(f"http://127.0.0.1:{running.port}", OWNER_KEY, tmp_path / "cache", (400, 300))
+        yield Osworld(peer, running)
+        await peer.call("close")
+    assert OWNER_KEY not in peer.log.read_text()
 
 
 async def test_the_controllers_questions_are_answered(osworld):

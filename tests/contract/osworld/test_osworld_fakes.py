@@ -3,11 +3,8 @@ provider of machines for us."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import io
-import os
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -16,7 +13,6 @@ from fake_waa import FakeWaa
 from PIL import Image
 from server_client import OWNER_KEY, bridge
 from serving import on_a_port
-from test_osworld_controllers import Osworld
 
 from deskhand.actions.ops import Move, Point, screen_px
 from deskhand.desktop.base import DesktopSpec
@@ -28,124 +24,89 @@ from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer
 HERE = Path(__file__).parent
 
 
-async def controllers(python: Path, address: str, folder: Path) -> tuple[asyncio.subprocess.Process, Osworld]:
-    """A process with `desktop-env`'s controllers, which are pointed at `address`."""
-    environment = {
-        name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy") and name != "NETRC"
-    }
-    process = await asyncio.create_subprocess_exec(
-        str(python), str(HERE / "peer.py"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=(folder / "peer.log").open("wb"),
-        cwd=folder, env=environment, limit=64 << 20,
-    )  # fmt: skip
-    peer = Osworld(process, None)  # type: ignore[arg-type]
-    await peer.tell(do="controllers", address=address, cache=str(folder / "cache"))
-    await peer.tell(do="set", on="controller.retry_interval", value=0.01)
-    return process, peer
-
-
-async def test_the_fake_of_osworlds_server_satisfies_its_controllers(python, tmp_path):
+async def test_the_fake_of_osworlds_server_satisfies_its_controllers(peer, tmp_path):
     fake = FakeOsworld(tmp_path / "vm")
     async with on_a_port(fake.app) as address:
-        process, peer = await controllers(python, address, tmp_path)
+        await peer.controllers(address, tmp_path / "cache")
         call = peer.call
-        try:
-            shot = Image.open(io.BytesIO(await call("controller.get_screenshot")))
-            assert (shot.format, shot.size) == ("PNG", (320, 240))
-            assert (await call("controller.get_accessibility_tree")).startswith("<desktop-frame")
-            assert await call("controller.get_terminal_output") is None
-            assert await call("controller.get_vm_platform") == "Linux"
-            assert await call("controller.get_vm_screen_size") == {"width": 320, "height": 240}
-            assert await call("controller.get_vm_desktop_path") == "/home/user/Desktop"
-            done = await call("controller.execute_python_command", "pyautogui.click(12, 34); print('ok')")
-            assert done == {"status": "success", "output": "ok\n", "error": "", "returncode": 0}
-            assert ("clicked", "left", 12, 34, ()) in fake.guest.journal
-            failed = await call("controller.execute_python_command", "nonsense(")
-            assert failed["returncode"] == 1
-            assert "SyntaxError" in failed["error"]
-            for kind, told in (
-                ("TYPING", {"text": "ab"}),
-                ("SCROLL", {"dx": 1, "dy": -2}),
-                ("HOTKEY", {"keys": ["ctrl", "s"]}),
-            ):
-                await call("controller.execute_action", {"action_type": kind, "parameters": told})
-            assert fake.guest.text == "ab"
-            assert [entry[:2] for entry in fake.guest.journal[-3:]] == [
-                ("sideways", 1),
-                ("wheel", -2),
-                ("chord", "ctrl"),
-            ]
-            (fake.guest.home / "a.txt").write_bytes(b"\x00x")
-            assert await call("controller.get_file", "/home/user/a.txt") == b"\x00x"
-            assert await call("controller.get_file", "/home/user/none") is None
-            tree = await call("controller.get_vm_directory_tree", "/home/user")
-            assert {each["name"] for each in tree["children"]} == {"Desktop", "Documents", "Downloads", "a.txt"}
-            assert await call("controller.get_vm_directory_tree", "/none") is None
-            assert await call("controller.get_vm_window_size", "nothing") is None
-            ran = await call("controller.run_python_script", "print(6 * 7)")
-            assert (ran["status"], ran["output"], ran["return_code"]) == ("success", "42\n", 0)
-            assert (await call("controller.run_bash_script", "echo no >&2; exit 2", 20))["returncode"] == 2
-            await call("controller.start_recording")
-            await call("controller.end_recording", str(tmp_path / "film.mp4"))
-            assert (tmp_path / "film.mp4").read_bytes()[4:8] == b"ftyp"
-            await call("setup._execute_setup", ["sh", "-c", "echo x > made.txt"])
-            assert (fake.guest.home / "made.txt").read_text() == "x\n"
-            await call("setup._launch_setup", ["gedit"])
-            await call("setup._activate_window_setup", "gedit")
-            (tmp_path / "local.bin").write_bytes(b"\xff\x00")
-            await call(
-                "setup._upload_file_setup",
-                [{"local_path": str(tmp_path / "local.bin"), "path": "/home/user/up/local.bin"}],
-            )
-            assert (fake.guest.home / "up" / "local.bin").read_bytes() == b"\xff\x00"
-            await call("setup._open_setup", "/home/user/a.txt")
-            await call("setup._close_window_setup", "gedit")
-            assert fake.guest.windows == ["a.txt"]
-        finally:
-            process.kill()
-            await process.wait()
+        shot = Image.open(io.BytesIO(await call("controller.get_screenshot")))
+        assert (shot.format, shot.size) == ("PNG", (320, 240))
+        assert (await call("controller.get_accessibility_tree")).startswith("<desktop-frame")
+        assert await call("controller.get_terminal_output") is None
+        assert await call("controller.get_vm_platform") == "Linux"
+        assert await call("controller.get_vm_screen_size") == {"width": 320, "height": 240}
+        assert await call("controller.get_vm_desktop_path") == "/home/user/Desktop"
+        done = await call("controller.execute_python_command", "pyautogui.click(12, 34); print('ok')")
+        assert done == {"status": "success", "output": "ok\n", "error": "", "returncode": 0}
+        assert ("clicked", "left", 12, 34, ()) in fake.guest.journal
+        failed = await call("controller.execute_python_command", "nonsense(")
+        assert failed["returncode"] == 1
+        assert "SyntaxError" in failed["error"]
+        for kind, told in (
+            ("TYPING", {"text": "ab"}),
+            ("SCROLL", {"dx": 1, "dy": -2}),
+            ("HOTKEY", {"keys": ["ctrl", "s"]}),
+        ):
+            await call("controller.execute_action", {"action_type": kind, "parameters": told})
+        assert fake.guest.text == "ab"
+        assert [entry[:2] for entry in fake.guest.journal[-3:]] == [("sideways", 1), ("wheel", -2), ("chord", "ctrl")]
+        (fake.guest.home / "a.txt").write_bytes(b"\x00x")
+        assert await call("controller.get_file", "/home/user/a.txt") == b"\x00x"
+        assert await call("controller.get_file", "/home/user/none") is None
+        tree = await call("controller.get_vm_directory_tree", "/home/user")
+        assert {each["name"] for each in tree["children"]} == {"Desktop", "Documents", "Downloads", "a.txt"}
+        assert await call("controller.get_vm_directory_tree", "/none") is None
+        assert await call("controller.get_vm_window_size", "nothing") is None
+        ran = await call("controller.run_python_script", "print(6 * 7)")
+        assert (ran["status"], ran["output"], ran["return_code"]) == ("success", "42\n", 0)
+        assert (await call("controller.run_bash_script", "echo no >&2; exit 2", 20))["returncode"] == 2
+        await call("controller.start_recording")
+        await call("controller.end_recording", str(tmp_path / "film.mp4"))
+        assert (tmp_path / "film.mp4").read_bytes()[4:8] == b"ftyp"
+        await call("setup._execute_setup", ["sh", "-c", "echo x > made.txt"])
+        assert (fake.guest.home / "made.txt").read_text() == "x\n"
+        await call("setup._launch_setup", ["gedit"])
+        await call("setup._activate_window_setup", "gedit")
+        (tmp_path / "local.bin").write_bytes(b"\xff\x00")
+        await call(
+            "setup._upload_file_setup", [{"local_path": str(tmp_path / "local.bin"), "path": "/home/user/up/local.bin"}]
+        )
+        assert (fake.guest.home / "up" / "local.bin").read_bytes() == b"\xff\x00"
+        await call("setup._open_setup", "/home/user/a.txt")
+        await call("setup._close_window_setup", "gedit")
+        assert fake.guest.windows == ["a.txt"]
 
 
-async def test_the_fake_of_waas_server_answers_them_as_windows_does(python, tmp_path):
+async def test_the_fake_of_waas_server_answers_them_as_windows_does(peer, tmp_path):
     fake = FakeWaa(tmp_path / "vm")
     async with on_a_port(fake.app) as address:
-        process, peer = await controllers(python, address, tmp_path)
-        try:
-            assert await peer.call("controller.get_vm_screen_size") == {"width": 320, "height": 240}
-            done = await peer.call("controller.execute_python_command", "pyautogui.scroll(-240); print('ok')")
-            assert done["output"] == "ok\n"
-            assert fake.guest.journal[-1][:2] == ("wheel", -2)
-            assert await peer.call("controller.get_terminal_output") is None, "500 on Windows"
-            ran = await peer.call("controller.run_python_script", "print(1)")
-            assert ran is None or ran["status"] == "error", "there is no such endpoint on Windows"
-        finally:
-            process.kill()
-            await process.wait()
+        await peer.controllers(address, tmp_path / "cache")
+        assert await peer.call("controller.get_vm_screen_size") == {"width": 320, "height": 240}
+        done = await peer.call("controller.execute_python_command", "pyautogui.scroll(-240); print('ok')")
+        assert done["output"] == "ok\n"
+        assert fake.guest.journal[-1][:2] == ("wheel", -2)
+        assert await peer.call("controller.get_terminal_output") is None, "500 on Windows"
+        ran = await peer.call("controller.run_python_script", "print(1)")
+        assert ran is None or ran["status"] == "error", "there is no such endpoint on Windows"
 
 
-async def test_desktop_env_itself_runs_over_a_sandbox_gateway(python, tmp_path):
+async def test_desktop_env_itself_runs_over_a_sandbox_gateway(peer, tmp_path):
     token = "a-token-of-the-contract-tests"
     async with bridge() as running:
         server = SandboxGatewayServer([UpstreamServer(f"http://127.0.0.1:{running.port}", OWNER_KEY)], {token: None})
         async with on_a_port(server.app()) as address:  # type: ignore[arg-type]
-            process, peer = await controllers(python, address, tmp_path)
-            settings = {"screen_size": [320, 240], "cache_dir": str(tmp_path / "cache"), "action_space": "pyautogui"}
-            try:
-                await peer.tell(do="make", address=address, key=token, settings=settings, gateway=True)
-                await peer.tell(do="set", on="controller.retry_interval", value=0.01)
-                seen, _, _, _ = await peer.call("step", "pyautogui.moveTo(30, 40)", pause=0)
-                assert Image.open(io.BytesIO(base64.b64decode(seen["screenshot"]["base64"]))).size == (320, 240)
-                (held,) = running.book
-                assert (await held.desktop.observe()).cursor == (30, 40)
-                assert (await peer.call("controller.execute_python_command", "print(6 * 7)"))["output"] == "42\n"
-                await peer.call("reset")
-                (again,) = running.book
-                assert again.id != held.id, "a revert is a new sandbox"
-                await peer.call("close")
-                assert list(running.book) == []
-            finally:
-                process.kill()
-                await process.wait()
-            assert token not in (tmp_path / "peer.log").read_text()
+            await peer.make(address, token, tmp_path / "cache", (320, 240), gateway=True)
+            seen, _, _, _ = await peer.call("step", "pyautogui.moveTo(30, 40)", pause=0)
+            assert Image.open(io.BytesIO(base64.b64decode(seen["screenshot"]["base64"]))).size == (320, 240)
+            (held,) = running.book
+            assert (await held.desktop.observe()).cursor == (30, 40)
+            assert (await peer.call("controller.execute_python_command", "print(6 * 7)"))["output"] == "42\n"
+            await peer.call("reset")
+            (again,) = running.book
+            assert again.id != held.id, "a revert is a new sandbox"
+            await peer.call("close")
+            assert list(running.book) == []
+            assert token not in peer.log.read_text()
         await server.close()
 
 

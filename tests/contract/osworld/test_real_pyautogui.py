@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from patience import limit
 
 from benchmarks.osworld.vm_client_recipe import _authority
 from deskhand.actions.ops import Click, Drag, Key, Move, Point, Scroll, Type, screen_px
@@ -57,7 +58,7 @@ async def test_any_text_and_gesture_arrives_by_a_real_pyautogui(python, tmp_path
                 env=environment,
                 capture_output=True,
                 text=True,
-                timeout=60,
+                timeout=limit(60),
                 check=False,
             )
             assert done.returncode == 0, done.stderr
@@ -79,7 +80,7 @@ async def test_any_text_and_gesture_arrives_by_a_real_pyautogui(python, tmp_path
             guest_scripts.action_script(ops, 400, 300, "linux"), "two", wait_s=5, old=["one"]
         )
         assert await run(ending) == "deskhand done"
-        for _ in range(100):
+        for _ in range(round(limit(100))):
             if (await desktop.pull("typed.txt")).decode() == TEXT:
                 break
             await asyncio.sleep(0.05)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from patience import limit
 from recording import png
 from vllm_serving import Served, serving
 
@@ -89,7 +90,7 @@ async def test_each_version_is_an_adapter_of_its_own_over_the_weights_that_vllm_
             kept.append(
                 (version, policy.copy(frozen=True), asyncio.create_task(served.generate(prompt, asking(REPLY))))
             )
-            await asyncio.sleep(0.2)
+            await asyncio.sleep(limit(0.2))
         others = [policy.copy(frozen=True), *(scorer for _, scorer, _ in kept[:-1])]
         for (version, scorer, call), other in zip(kept, others, strict=True):
             done = await call

@@ -7,18 +7,18 @@ import asyncio
 import pytest
 from fake_osworld import FakeOsworld
 from fake_waa import FakeWaa
+from patience import limit
 from pydantic import ValidationError
 from serving import on_a_port
 
 from deskhand.actions.ops import KeyDown, MouseDown, Point, screen_px
-from deskhand.config.load import DesktopSection
+from deskhand.config.schema import DesktopConfig, RemoteTimeouts
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.factory import build_machine_pool, build_remote_pool
 from deskhand.desktop.machine_pool import MachinePool
 from deskhand.desktop.remote.baselines import FILE
 from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.desktop.remote.reset_command import ResetCommand
-from deskhand.desktop.remote.retrying_client import RemoteTimeouts
 from deskhand.desktop.remote.sandbox_desktop import SandboxPool
 from deskhand.desktop.remote.server_desktop import ServerPool
 from deskhand.errors import ConfigError, InfrastructureError
@@ -81,13 +81,17 @@ async def test_pools_are_made_from_settings_and_keys_from_variables_alone():
     template, lot = DesktopSpec(), QuotaManager()
 
     def made(environment: dict[str, str] | None = None, **settings):
-        section = DesktopSection(**settings)
-        return build_remote_pool(section.backend, section, template, lot, environment or {})  # type: ignore[arg-type]
+        return build_remote_pool(DesktopConfig(**settings), template, lot, environment=environment or {})
 
-    bridge = made({"DESKHAND_SERVER_API_KEY": "k" * 20}, kind="bridge", addresses=("http://a:1",), step_s=7.0)
+    bridge = made(
+        {"DESKHAND_SERVER_API_KEY": "k" * 20},
+        kind="bridge",
+        addresses=("http://a:1",),
+        timeouts=RemoteTimeouts(step_s=7.0),
+    )
     assert isinstance(bridge, ServerPool)
-    assert bridge.link.headers == {"authorization": "Bearer " + "k" * 20}
-    assert bridge.link.timeouts.step_s == 7.0
+    assert bridge.bridge.link.headers == {"authorization": "Bearer " + "k" * 20}
+    assert bridge.bridge.link.timeouts.step_s == 7.0
     variables = {"OSWORLD_SANDBOX_ENDPOINT": "https://g.example", "OSWORLD_SANDBOX_TOKEN": "t"}
     gateway = made(variables, kind="gateway")
     assert isinstance(gateway, SandboxPool)
@@ -118,7 +122,7 @@ async def test_a_machine_whose_connection_cannot_be_closed_is_lent_again_all_the
         lease.desktop.close = broken  # type: ignore[method-assign]
         with pytest.raises(asyncio.CancelledError):
             await pool.release(lease)
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(limit(5)):
             assert (await pool.lease()).desktop.address == "a"  # type: ignore[attr-defined]
 
 
@@ -262,4 +266,4 @@ def test_ways_back_that_exclude_each_other_are_refused():
         ({"kind": "bridge", "revert": ("a",)}, "for machines of kind osworld or waa"),
     ):
         with pytest.raises(ValidationError, match=message):
-            DesktopSection(**settings)
+            DesktopConfig(**settings)

@@ -12,6 +12,7 @@ from pathlib import Path
 import httpx2
 import pytest
 from fake_osworld import FakeOsworld
+from patience import limit
 from server_client import bridge, leased
 from serving import on_a_port
 from starlette.applications import Starlette
@@ -19,11 +20,12 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from deskhand.actions.ops import Click, Drag, Key, KeyDown, KeyUp, Move, Point, Scroll, Type, screen_px
+from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.base import Desktop, DesktopSpec
 from deskhand.desktop.factory import build_machine_pool
 from deskhand.desktop.remote import retrying_client
 from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ScreenPolling
-from deskhand.desktop.remote.retrying_client import RemoteTimeouts, RetryingClient
+from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError, InfrastructureError
 
 SCREEN = DesktopSpec("plain", 320, 240)
@@ -272,7 +274,7 @@ async def test_a_guest_that_answers_for_its_server_neither_parks_us_for_ever_nor
         with pytest.raises(InfrastructureError, match="want of room"):
             await desktop.observe()
         state.update(status=200, parts=10_000)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(limit(10)):
             with pytest.raises(InfrastructureError, match="more than"):
                 await desktop.observe()
         await desktop.close()

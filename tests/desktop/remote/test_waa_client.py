@@ -13,10 +13,11 @@ from serving import on_a_port
 from test_osworld_client import LOOKING, QUICK, SCREEN, TEXT, Network, at
 
 from deskhand.actions.ops import Click, Drag, Key, Move, Scroll, Type
+from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.factory import build_machine_pool
 from deskhand.desktop.remote.qemu_monitor import QemuMonitor
-from deskhand.desktop.remote.retrying_client import RemoteTimeouts, RetryingClient
+from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.desktop.remote.waa_desktop import AccessibilityOptions, WaaDesktop
 from deskhand.desktop.remote.waa_server import WaaEvaluatorClient
 from deskhand.errors import DeliveryUnknown, EvaluatorError, InfrastructureError

@@ -13,6 +13,7 @@ import pytest
 import torch
 from fake_sglang import listening
 
+from deskhand.config.schema import EngineConfig
 from deskhand.engines.hf import HfEngine
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.integrations.areal import worker_resources as places
@@ -39,9 +40,8 @@ def endpoint(tmp_path_factory):
     torch.set_num_threads(1)
     source = areal_models.save_checkpoint(tmp_path_factory.mktemp("plain") / "model", "qwen3_vl")
     model = load(str(source))
-    recorder = Recorder(
-        ChatRenderer(model.tokenizer), HfEngine(model, max_tokens=1024), ImageCache(model.image_processor)
-    )
+    engine = HfEngine(model, EngineConfig(max_model_len=1024))
+    recorder = Recorder(ChatRenderer(model.tokenizer), engine, ImageCache(model.image_processor))
     with listening(create_app(recorder, secrets.token_urlsafe(32))) as address:
         yield f"{address}/v1", recorder.open_session("episode"), recorder, source
     recorder.close()

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import fake_desktop
 import pytest
+from patience import limit
 
 from deskhand.errors import InfrastructureError
 from deskhand.integrations.areal.group_rollout import run_group
@@ -63,7 +64,7 @@ async def test_what_is_late_is_cut_off_before_the_group_returns():
             await asyncio.sleep(0.01)  # giving the desktop back takes time
             acting.discard(ticket.member)
 
-    group, results = await run_group("g", TASK, 3, play, timeout_s=0.1)
+    group, results = await run_group("g", TASK, 3, play, timeout_s=limit(0.1))
     assert not acting
     assert [type(result.outcome) for result in results] == [Scored, Errored, Errored]
     assert not group.has_signal

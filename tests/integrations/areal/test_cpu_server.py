@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 import recording
 import torch
+from patience import limit
 from safetensors.torch import load_file, save_file
 
 from deskhand.integrations.areal.cpu_server import CpuInferenceServer, expanded
@@ -52,7 +53,7 @@ def checkpoint(tmp_path_factory):
 async def serving(checkpoint):
     made = CpuInferenceServer(load(str(checkpoint)), 256)
     transport = httpx2.ASGITransport(app=made.app())
-    async with httpx2.AsyncClient(transport=transport, base_url="http://server", timeout=60) as client:
+    async with httpx2.AsyncClient(transport=transport, base_url="http://server", timeout=limit(60)) as client:
         yield made, client
     await made.engine.close()
 

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import limit
 
 from deskhand.errors import ConfigError
 from deskhand.integrations.areal import launcher
@@ -25,7 +26,7 @@ def test_workers_that_outlive_their_master_are_ended(tmp_path):
     code = launcher._run(["bash", "-c", "sleep 60 & echo $! > worker; exit 3"], dict(os.environ), tmp_path)
     worker = int((tmp_path / "worker").read_text())
     assert code == 3
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + limit(10)
     while is_alive(worker):
         assert time.monotonic() < deadline
         time.sleep(0.01)

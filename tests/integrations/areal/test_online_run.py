@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import stat
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -61,10 +62,14 @@ class Desk:
 
 
 class Agent:
-    """Returns the row's reward or raises it."""
+    """Returns the row's reward or raises it, once `ready` says so."""
+
+    def __init__(self, ready: Callable[[], object] = lambda: True) -> None:
+        self.ready = ready
 
     async def run(self, data: dict[str, Any], **extra: Any) -> float:
-        await asyncio.sleep(0.01)
+        while not self.ready():  # noqa: ASYNC110 the desk has no event for it
+            await asyncio.sleep(0.01)
         assert set(extra) == {"base_url", "api_key"}
         if isinstance(data["then"], Exception):
             raise data["then"]
@@ -76,7 +81,9 @@ async def test_every_session_is_rewarded_and_ended_and_an_outage_gives_no_number
     desk = Desk()
     then = [0.0, InfrastructureError("the desktop is lost"), 1.0, EvaluatorError("the judge is late"), 0.5]
     with listening(desk.app()) as address:
-        played = await run_online(Agent(), [{"then": each} for each in then], ProxyGateway(address, "admin"), at_once=3)
+        played = await run_online(
+            Agent(lambda: desk.refused), [{"then": each} for each in then], ProxyGateway(address, "admin"), at_once=3
+        )
     assert sorted(played.rewards) == [0.0, 0.5, 1.0]
     assert sorted(played.unscored) == ["evaluator: the judge is late", "infrastructure: the desktop is lost"]
     assert desk.refused
@@ -91,9 +98,9 @@ async def test_a_cancelled_or_misconfigured_player_ends_its_session_without_a_nu
         with pytest.raises(ConfigError):
             await run_online(Agent(), [{"then": ConfigError("wrong")}], ProxyGateway(address, "admin"))
         desk.slow_s = 0.2
-        work = asyncio.ensure_future(run_online(Slow(), [{}], ProxyGateway(address, "admin")))
-        while len(desk.sessions) < 2:  # noqa: ASYNC110 the desk has no event for it
-            await asyncio.sleep(0.01)
+        slow = Slow()
+        work = asyncio.ensure_future(run_online(slow, [{}], ProxyGateway(address, "admin")))
+        await slow.began.wait()
         work.cancel()
         with pytest.raises(asyncio.CancelledError):
             await work
@@ -101,7 +108,11 @@ async def test_a_cancelled_or_misconfigured_player_ends_its_session_without_a_nu
 
 
 class Slow:
+    def __init__(self) -> None:
+        self.began = asyncio.Event()
+
     async def run(self, data: dict[str, Any], **extra: Any) -> float:
+        self.began.set()
         await asyncio.sleep(60)
         return 1.0
 

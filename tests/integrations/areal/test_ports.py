@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+from patience import limit
 
 from deskhand.integrations.areal.patches import ports
 
@@ -28,7 +29,7 @@ def test_whoever_probes_finds_a_held_port_taken_and_its_server_listens(words):
         server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         server.bind(address)
         server.listen()
-        with socket.create_connection(("127.0.0.1", address[1]), timeout=5):
+        with socket.create_connection(("127.0.0.1", address[1]), timeout=limit(5)):
             server.accept()[0].close()
 
 
@@ -47,7 +48,7 @@ def test_a_worker_without_a_port_holds_none():
 def test_a_worker_whose_port_is_taken_says_so_before_it_imports_anything():
     with socket.create_server(("127.0.0.1", 0)) as other:
         command = [sys.executable, "-m", "deskhand.integrations.areal.worker", "--port", str(other.getsockname()[1])]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=30)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=limit(30))
     assert done.returncode != 0
     assert "address already in use" in done.stderr.lower(), (
         "the words by which AReaL's scheduler knows it and takes another port"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import torch
 
 from deskhand.errors import RecordError
 from deskhand.integrations.areal.tensors import samples_to_tensors
-from deskhand.integrations.areal.trajectory import TrajectoryLimits, check_batch, check_trajectory
+from deskhand.integrations.areal.trajectory import TrajectoryLimits, check_trajectory
 from deskhand.recorder.graph import Sequence
 from deskhand.trainer.batch import TrainingSample
 from deskhand.types import ImageSpan, PreparedImage
@@ -141,11 +140,3 @@ def test_text_alone_passes_where_the_model_has_no_eyes():
     check_trajectory(made, TrajectoryLimits(IMAGE, 2, needs_picture=False))
     with pytest.raises(RecordError, match="keys"):
         check_trajectory(good(), TrajectoryLimits(IMAGE, 2, needs_picture=False))
-
-
-def test_a_batch_is_refused_when_its_trajectories_cannot_be_joined():
-    other = deepcopy(good())
-    other["begin_of_trajectory"] = torch.ones(3)
-    check_batch([good(), good()], LIMITS)
-    with pytest.raises(RecordError, match="keys"):
-        check_batch([good(), other], LIMITS)

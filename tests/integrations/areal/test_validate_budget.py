@@ -13,17 +13,17 @@ import yaml
 
 from deskhand.algorithms.grpo import group_advantages
 from deskhand.errors import ConfigError
-from deskhand.integrations.areal.experiment_config import stage_overrides
-from deskhand.integrations.areal.settings import WorkflowSettings
+from deskhand.integrations.areal.settings import WorkflowSettings, stage_overrides
 from deskhand.integrations.areal.tensors import _scales
 from deskhand.integrations.areal.validate_budget import (
     ImageCost,
     desktops_needed,
     find_config_problems,
+    is_agent,
+    largest_advantage,
     max_images_in_context,
     trajectory_mib,
 )
-from deskhand.integrations.areal.validate_objective import is_agent, largest_advantage
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "areal").glob("*.yaml"))
 SMALL = ImageCost(300, 1 << 20)
@@ -107,9 +107,8 @@ def test_too_many_desktops_or_screens_are_told_with_what_fits():
 
 
 def test_pixels_of_a_group_grow_with_its_rows():
-    settings = WorkflowSettings.of(
-        {"desktops": {"embedded": 4}, "group_size": 4, "agent": {"history": "sliding", "sliding_turns": 2}}, {}
-    )
+    told = {"desktops": {"embedded": 4}, "loop": {"group_size": 4}, "agent": {"history": "sliding", "sliding_turns": 2}}
+    settings = WorkflowSettings.of(told, {})
     assert max_images_in_context(settings, 10) == 2
     assert trajectory_mib(settings, SMALL, 10) == 4 * 9 * 2
     full = settings.model_copy(update={"agent": settings.agent.model_copy(update={"window": "full"})})
@@ -118,10 +117,12 @@ def test_pixels_of_a_group_grow_with_its_rows():
 
 def test_a_stage_becomes_overrides_and_an_unknown_one_is_named(tmp_path):
     path = tmp_path / "e.yaml"
-    path.write_text("stages: {smoke: {total_train_steps: 1, deskhand: {workflow: {group_size: 2, journal: null}}}}\n")
+    path.write_text(
+        "stages: {smoke: {total_train_steps: 1, deskhand: {workflow: {loop: {group_size: 2}, journal: null}}}}\n"
+    )
     assert stage_overrides(path, "smoke") == [
         "++total_train_steps=1",
-        "++deskhand.workflow.group_size=2",
+        "++deskhand.workflow.loop.group_size=2",
         "++deskhand.workflow.journal=null",
     ]
     assert stage_overrides(path, None) == stage_overrides(path, "full") == []
@@ -208,7 +209,7 @@ def test_pictures_of_qwen2_5_vl_need_workers_of_ours():
 
 def test_no_advantage_is_larger_than_what_the_planner_counts_with():
     """One short success among long failures, the worst case; AReaL's default would cut 556 to 20."""
-    settings = WorkflowSettings.of({"desktops": {"embedded": 8}, "group_size": 8}, {})
+    settings = WorkflowSettings.of({"desktops": {"embedded": 8}, "loop": {"group_size": 8}}, {})
     tokens = [2, *[15 * 32] * 7]
     advantages = group_advantages(np.array([[1.0, *[0.0] * 7]]), np.ones((1, 8), dtype=bool)).values[0]
     samples = [

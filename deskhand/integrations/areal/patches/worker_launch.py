@@ -15,7 +15,7 @@ from typing import Any
 
 from deskhand.errors import ConfigError
 from deskhand.integrations.areal import installed_areal
-from deskhand.integrations.areal.validate_objective import WORKER
+from deskhand.integrations.areal.validate_budget import WORKER
 
 FORK_READY_S = 600.0
 _KNOWN_FORK_READY_S = 60

@@ -1,0 +1,48 @@
+"""Every benchmark runs to its end at its smallest size. Its figures are not judged: other work may go on beside it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from task_files import SHARED
+
+from benchmarks import evidence
+from benchmarks.thresholds import ROOT
+
+TESTED_WHOLE = {"gpu"}
+"""`test_gpu_command.py` runs it and reads what it prints."""
+FOLDERS = {"learning", "ppo"}
+UNREACHABLE = (
+    "No matching distribution found",
+    "Temporary failure in name resolution",
+    "Network is unreachable",
+    "timed out",
+)
+
+
+@pytest.mark.parametrize("name", sorted(set(evidence.names()) - TESTED_WHOLE))
+def test_a_benchmark_runs_at_its_smallest_size(name, tmp_path):
+    if name == "osworld_tasks" and not (SHARED / "osworld").is_dir():
+        pytest.skip("OSWorld's task files are not beside the checkout (../shared)")
+    words = ["-m", f"benchmarks.{name}", "--smoke", *(["--folder", str(tmp_path)] if name in FOLDERS else [])]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=ROOT,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    if done.returncode and any(sign in said for sign in UNREACHABLE):
+        pytest.skip(f"the package index cannot be reached: {said.strip().splitlines()[-1]}")
+    assert done.returncode in (0, 1), said
+    assert "Traceback" not in said, said
+    if name != "training":
+        assert re.search(r"^(all bars met|missed: .+)$", done.stdout.splitlines()[-1]), said

@@ -1,0 +1,63 @@
+"""Runs in AReaL's own environment: episodes on real desktops, trained by AReaL's actor.
+
+`python desktops_probe.py KIND CHECKPOINT ADDRESS [TASK_FILE] OUT_FOLDER`, as `training_probe.py`. KIND "text": a text model
+learns from accessibility trees, without the vision path; "osworld": a task of OSWorld with the reward of its own evaluator.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import training_probe
+
+SHARED: dict[str, Any] = {"desktops": {"embedded": 2}, "group_timeout_s": 200}
+SMALL: dict[str, Any] = {"group_size": 2, "max_refills": 0}
+
+
+def text(checkpoint: str, address: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    settings = SHARED | {
+        "tasks": "areal_workflows.terminal_by_chance",
+        "agent": {"observation": "words", "max_new_tokens": 5, "max_consecutive_errors": 9},
+        "loop": SMALL,
+        "engine": {"max_model_len": 12000},
+    }
+    return training_probe.play(checkpoint, address, [{"seed": 0}, {"seed": 1}], settings), {}
+
+
+def osworld(checkpoint: str, address: str, task_file: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    from areal_osworld import OsworldWorkflow
+
+    settings = SHARED | {
+        "tasks": "areal_osworld.task",
+        "agent": {"max_new_tokens": 5, "max_consecutive_errors": 9},
+        "loop": SMALL,
+        "engine": {"max_model_len": 1024},
+    }
+    trajectories = training_probe.play(
+        checkpoint, address, [{"osworld": task_file}], settings, "areal_osworld.OsworldWorkflow"
+    )
+    return trajectories, {"outcomes": [[str(result.outcome), result.reward] for result in OsworldWorkflow.results]}
+
+
+def main(kind: str, checkpoint: str, *rest: str) -> None:
+    from areal.api.cli_args import MicroBatchSpec
+
+    from deskhand.integrations.areal.patches.sdpa import install
+
+    *arguments, out = rest
+    trajectories, found = {"text": text, "osworld": osworld}[kind](checkpoint, *arguments)
+    install()
+    actor = training_probe.actor_of(checkpoint, mb_spec=MicroBatchSpec(max_tokens_per_mb=16384))
+    found |= {"rows": [list(one["input_ids"].shape) for one in trajectories], "keys": sorted(trajectories[0])}
+    found |= {"gap": training_probe.gap(actor, trajectories), "update": training_probe.update(actor, trajectories)}
+    found["advantages"] = trajectories[0]["rewards"].tolist()
+    (Path(out) / "found.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
+    os._exit(0)

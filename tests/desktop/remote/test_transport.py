@@ -1,0 +1,133 @@
+"""What is the same for bridges and sandbox gateways: ids of what acts, errors as themselves, and nothing held that was not lent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx2
+import pytest
+
+from deskhand.desktop.frame_codec import RemoteLeaseExpired
+from deskhand.desktop.remote.retrying_client import RemoteTimeouts, RetryingClient
+from deskhand.desktop.remote.sandbox_api import HttpSandboxApi
+from deskhand.desktop.remote.server_desktop import BridgeTransport, ServerPool
+from deskhand.desktop.remote.transport import HttpTransport, Sandbox
+from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, InfrastructureError
+
+QUICK = RemoteTimeouts(connect_s=1, read_s=1, attempts=3, pause_s=0.001)
+LENT = Sandbox("a", "ready", 60.0, "the-key-of-the-lease", epoch=7, size=(64, 48))
+Answer = Callable[[httpx2.Request], httpx2.Response]
+
+
+def bridge(answer: Answer) -> HttpTransport:
+    network = httpx2.MockTransport(answer)
+    link = RetryingClient("http://host.test", "the-key", timeouts=QUICK, transport=network)
+    return BridgeTransport(
+        link, lambda key: RetryingClient("http://host.test", key, timeouts=QUICK, gate=link.gate, transport=network)
+    )
+
+
+def gateway(answer: Answer) -> HttpTransport:
+    return HttpSandboxApi("http://host.test", "the-key", timeouts=QUICK, transport=httpx2.MockTransport(answer))
+
+
+BOTH = pytest.mark.parametrize("make", [bridge, gateway])
+
+
+@BOTH
+async def test_errors_that_are_told_are_raised_as_themselves(make):
+    answers = iter(
+        [
+            httpx2.Response(422, json={"error": "agent", "message": "off the screen"}),
+            httpx2.Response(403, json={"error": "denied", "message": "a link out"}),
+            httpx2.Response(404, json={"error": "no such file"}),
+            httpx2.Response(410, json={"error": "this lease is over"}),
+            httpx2.Response(500, json={"error": "unknown", "message": "begun"}),
+            httpx2.Response(500, text="not JSON"),
+        ]
+    )
+    transport = make(lambda request: next(answers))
+    for kind in (
+        AgentError,
+        PermissionError,
+        FileNotFoundError,
+        RemoteLeaseExpired,
+        DeliveryUnknown,
+        InfrastructureError,
+    ):
+        with pytest.raises(kind):
+            await transport.read(LENT, "a.txt")
+
+
+@BOTH
+async def test_a_command_keeps_its_id_when_its_reply_is_lost_and_the_next_one_has_another(make):
+    seen: list[str] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        seen.append(request.headers[transport.id_header])
+        if len(seen) == 1:
+            raise httpx2.ReadError("lost", request=request)
+        return httpx2.Response(200, json={"returncode": 3, "stdout": "eA==", "stderr": ""})
+
+    transport = make(answer)
+    done = await transport.exec(LENT, ["x"], timeout_s=1)
+    assert (done.returncode, done.stdout, done.stderr) == (3, b"x", b"")
+    await transport.exec(LENT, ["x"], timeout_s=1)
+    assert seen[0] == seen[1] != seen[2]
+    assert all(seen)
+
+
+@BOTH
+async def test_what_is_gone_is_given_back_without_an_error(make):
+    transport = make(lambda request: httpx2.Response(410, json={"error": "over"}))
+    await transport.delete(LENT)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("status", "body", "kind"), [(201, {}, InfrastructureError), (403, {"error": "no"}, ConfigError)]
+)
+async def test_a_request_for_a_desktop_that_gives_none_holds_nothing(make, status: int, body: dict[str, Any], kind):
+    transport = make(lambda request: httpx2.Response(status, json=body))
+    with pytest.raises(kind):
+        await transport.acquire({}, "an-id", 1.0)
+    assert transport.link.gate.desktops.held == 0
+
+
+async def test_requests_about_a_lease_show_its_key_and_its_epoch():
+    seen: list[httpx2.Headers] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        seen.append(request.headers)
+        return httpx2.Response(200, json={})
+
+    transport = bridge(answer)
+    await transport.renew(LENT, 60)
+    await transport.write(LENT, "a", b"x")
+    assert {(each["authorization"], each["x-deskhand-epoch"]) for each in seen} == {
+        ("Bearer the-key-of-the-lease", "7")
+    }
+
+
+async def test_a_server_that_counts_epochs_anew_does_not_make_two_leases_one():
+    given_back: list[str] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.method == "DELETE":
+            given_back.append(request.url.path)
+            return httpx2.Response(200, json={})
+        told = {"lease": f"lease-{len(requests)}", "key": "k", "idle_s": 60, "epoch": 1, "width": 64, "height": 48}
+        requests.append(request)
+        return httpx2.Response(201, json=told)
+
+    requests: list[httpx2.Request] = []
+    async with ServerPool("http://host.test", timeouts=QUICK, transport=httpx2.MockTransport(answer)) as pool:
+        before, now = await pool.lease(), await pool.lease()
+        assert given_back == ["/leases/lease-0"]
+        await pool.release(before)
+        assert given_back == ["/leases/lease-0"]
+        assert pool.gate.desktops.held == 1
+        await pool.release(now)
+        assert given_back == ["/leases/lease-0", "/leases/lease-1"]
+        assert pool.gate.desktops.held == 0

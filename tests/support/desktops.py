@@ -1,0 +1,31 @@
+"""Embedded desktops that are closed when a test ends."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.local.desktop import LocalDesktop
+from deskhand.desktop.local.isolation import available_isolation
+from deskhand.tasks.task import Task
+
+ISOLATIONS = ["namespaces", "plain"] if available_isolation()[0] == "namespaces" else ["plain"]
+"""The kinds that this machine has."""
+
+
+@asynccontextmanager
+async def embedded(template: DesktopSpec, **settings: Any) -> AsyncIterator[LocalDesktop]:
+    """A desktop in the state of the template."""
+    desktop = LocalDesktop(**settings)
+    try:
+        await desktop.reset(template)
+        yield desktop
+    finally:
+        await desktop.close()
+
+
+def desktop_for(task: Task) -> AbstractAsyncContextManager[LocalDesktop]:
+    """One as the task wants it."""
+    return embedded(DesktopSpec(task.theme, task.width, task.height))
