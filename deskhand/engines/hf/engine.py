@@ -41,7 +41,7 @@ class HfEngine:
     """`types.Engine` over a model in this process, which it owns.
 
     Args:
-        config: Section `engine` of the config: sizes of batch, context and caches, and threads. `threads` None means one
+        config: Section `engine` of the config, with the sizes of batch, context and caches. `threads` None means one
             CPU thread for models below 5e7 parameters, else torch's setting. Other threads are unaffected.
     """
 
