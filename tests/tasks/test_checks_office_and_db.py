@@ -1,4 +1,4 @@
-"""Checks of pictures, functions of the host, the browser's profile, windows and processes, and the limits of a task file."""
+"""Checks of images, Python functions, browser profiles, windows and processes, and task limits."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ async def test_a_picture_is_as_similar_as_it_looks(tmp_path: Path) -> None:
     assert "similarity to like.png is" in check.detail
 
 
-async def test_a_function_of_the_host_judges_bytes_and_what_it_does_wrong_is_the_evaluators_failure(
+async def test_a_python_check_judges_bytes_and_its_failures_are_evaluator_errors(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "judge.py").write_text(JUDGE)
