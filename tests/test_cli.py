@@ -72,9 +72,9 @@ WRONG = {
     ),
     "a wrong field of a task": (
         ["train", CONFIG, "--folder", "{new}", "--set", "suite.families=[nope]"],
-        "family 'nope' is not in suite",
+        "unknown family 'nope' in suite",
     ),
-    "an unknown task": (["tasks", "show", "nope"], "family 'nope' is not in suite 'basics'; it has: "),
+    "an unknown task": (["tasks", "show", "nope"], "unknown family 'nope' in suite 'basics'; families: "),
     "a seed outside its split": (["tasks", "show", "dialog_choice", "-5"], "-5"),
     "a model that is not there": (
         ["train", CONFIG, "--folder", "{new}", "--set", "model=/no/such"],
