@@ -59,9 +59,7 @@ def save_group(folder: str, group: Group, results: Sequence[EpisodeResult], bega
     with _mutex:
         run.open_group(GroupRow(group.id, len(run.groups()), group.task.family, group.task.seed, group.state))
     for result in results:
-        state = (
-            "errored" if isinstance(result.outcome, Errored) else "queued" if group.has_signal else "zero_variance"
-        )
+        state = "errored" if isinstance(result.outcome, Errored) else "queued" if group.has_signal else "zero_variance"
         row = replace(row_of(result, TRAIN, state), started_at=began)
         _put(run, row, *to_record(result))
 
