@@ -82,6 +82,6 @@ def test_a_picture_that_is_gone_costs_its_conversation_and_nothing_else(tiny, tm
 
 def test_recordings_of_which_nothing_can_be_learned_are_one_line(tiny, tmp_path: Path) -> None:
     recorded_folder.talk(tmp_path / "recorded", "poor", reward=0.0)
-    with pytest.raises(ConfigError, match="holds nothing to learn from: 1 sessions, 1 with a reward below 1"):
+    with pytest.raises(ConfigError, match=r"no usable replies in 1 sessions \(1 with a reward below 1\)"):
         read(tiny, tmp_path / "recorded", Frames(tmp_path / "frames"))
     assert not recorded_data.is_recording(tmp_path)
