@@ -75,7 +75,7 @@ def test_the_step_is_the_mean_over_episodes_of_the_mean_over_tokens(make_policy,
 
 def test_micro_batches_change_nothing(make_policy, world):
     whole, _ = after(make_policy, samples(world), world.images)
-    parts, _ = after(make_policy, samples(world), world.images, batch_tokens=1, image_patches=1)
+    parts, _ = after(make_policy, samples(world), world.images, max_tokens_per_mb=1, max_vision_patches_per_mb=1)
     assert (whole - parts).norm() / whole.norm() < 1e-4
 
 
@@ -296,7 +296,7 @@ def test_any_cut_of_episodes_into_rows_gives_the_same_step(make_policy, world, d
         for sequence in graph.sequences(data.draw(st.booleans()))
     ]
     change, _ = after(
-        make_policy, data.draw(st.permutations(rows)), world.images, batch_tokens=data.draw(st.integers(1, 200))
+        make_policy, data.draw(st.permutations(rows)), world.images, max_tokens_per_mb=data.draw(st.integers(1, 200))
     )
     expected, _ = after(make_policy, samples(world), world.images)
     assert (change - expected).norm() / expected.norm() < 1e-4
