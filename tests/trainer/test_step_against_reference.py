@@ -89,7 +89,7 @@ def test_the_loss_of_a_step_is_the_references(make_policy, world, name, decouple
         for n, found in enumerate(replies)
     ]
     settings = Settings(
-        clip_low=0.1, clip_high=0.3, dual_clip=1.2, cap=1.3, divisor=50, kl_loss_coef=0.05, discounts=DISCOUNTS
+        clip_low=0.1, clip_high=0.3, dual_clip=1.2, cap=1.3, divisor=50, kl_coefficient=0.05, discounts=DISCOUNTS
     )
     metrics = trainer.step(samples, world.images)
     assert metrics.loss == pytest.approx(reference.loss(name, episodes, settings), abs=2e-5)
