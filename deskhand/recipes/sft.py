@@ -154,7 +154,7 @@ def demonstrations_from_recordings(
     tokenizer, processor = load_processors(model)
     renderer = ChatRenderer(tokenizer, source=model, history=history)
     kept = recorded_data.read(folder, renderer, ImageCache(processor, fetch=frames.png), frames)
-    left = "".join(f"; {count} replies left out: {reason}" for reason, count in kept.left_out.most_common())
+    left = "".join(f"; {count} replies skipped: {reason}" for reason, count in kept.skipped.most_common())
     poor = f", {kept.num_low_reward} of them with too low a reward" if kept.num_low_reward else ""
     listener.log(f"{folder.name}: {len(kept.graphs)} conversations of {kept.sessions} sessions{poor}{left}")
     source = f"what deskhand record kept in {folder.name}"
