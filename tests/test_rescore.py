@@ -1,4 +1,4 @@
-"""`deskhand rescore` on states of tasks in files: each is judged by its task of the suite that its run names, or that is given."""
+"""`deskhand rescore` on end states of task files: each is judged by its task of the run's suite, or a given one."""
 
 from __future__ import annotations
 
@@ -129,7 +129,5 @@ def test_states_of_the_other_suites_of_files_are_judged_too(given, monkeypatch, 
             arguments = ["--config", str(tmp_path / "native.settings")]
         code, out, err = called(monkeypatch, capsys, "rescore", str(folder), *arguments)
         assert code == 0, err
-        assert [line.partition(" -> ")[2].split(",")[0] for line in out.splitlines() if " -> " in line] == values, (
-            out
-        )
+        assert [line.partition(" -> ")[2].split(",")[0] for line in out.splitlines() if " -> " in line] == values, out
         assert "AttributeError" not in out
