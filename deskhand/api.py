@@ -322,9 +322,9 @@ class _Listener(ProgressListener):
     def __init__(self, on_step: Callable[[StepReport], None] | None = None) -> None:
         self._on_step = on_step
 
-    def step(self, progress: StepReport) -> None:
+    def step(self, report: StepReport) -> None:
         if self._on_step is not None:
-            self._on_step(progress)
+            self._on_step(report)
 
 
 def _agent_section(agent: AgentRef | None) -> dict[str, Any]:

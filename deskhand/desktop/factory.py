@@ -78,10 +78,10 @@ async def open_local_pool(request: PoolRequest) -> AsyncIterator[DesktopPoolProt
     async with DesktopPool(
         request.size,
         request.spec,
-        spares=desktop.prewarm,
+        prewarm=desktop.prewarm,
         make=local_desktop_factory(desktop),
-        book=request.lease_store(),
-        expected_mib=desktop.memory_request_mib,
+        lease_store=request.lease_store(),
+        memory_request_mib=desktop.memory_request_mib,
     ) as pool:
         yield pool
 
@@ -107,7 +107,10 @@ def local_desktop_factory(desktop: DesktopConfig) -> Callable[[], LocalDesktop]:
     isolation = None if desktop.isolation == "best" else desktop.isolation
     limits = ResourceLimits(desktop.memory_limit_mib, desktop.max_processes, desktop.disk_limit_mib)
     return lambda: LocalDesktop(
-        isolation=isolation, limits=limits, quiet_ms=desktop.settle_ms, cap_s=desktop.settle_timeout_s
+        isolation_level=isolation,
+        limits=limits,
+        settle_ms=desktop.settle_ms,
+        settle_timeout_s=desktop.settle_timeout_s,
     )
 
 

@@ -31,7 +31,7 @@ from deskhand.agents.episode_context import (
     Step,
     Transcript,
 )
-from deskhand.desktop.base import Desktop, DesktopSpec, Frame
+from deskhand.desktop.base import Desktop, DesktopSpec, Frame, StageableDesktop
 from deskhand.errors import AgentError, DeskhandError, EvaluatorError, InfrastructureError
 from deskhand.recorder.graph import CallGraph
 from deskhand.rollout.episode_record import EpisodeResult
@@ -76,7 +76,7 @@ class _Progress:
 
 async def run_episode(
     request: EpisodeRequest,
-    desktop: Desktop,
+    desktop: StageableDesktop,
     agent: Agent,
     client: openai.AsyncOpenAI,
     settings: EpisodeSettings | None = None,
@@ -126,7 +126,7 @@ async def run_episode(
 class _StepTimeout:
     """Wrapper of a desktop whose `perform` raises `InfrastructureError` after `timeout_s`."""
 
-    def __init__(self, desktop: Desktop, timeout_s: float) -> None:
+    def __init__(self, desktop: StageableDesktop, timeout_s: float) -> None:
         self._desktop, self._timeout_s = desktop, timeout_s
 
     def __getattr__(self, name: str) -> Any:
@@ -140,9 +140,9 @@ class _StepTimeout:
             raise InfrastructureError(f"limits.step_timeout_s: a step took longer than {self._timeout_s:g} s") from None
 
 
-async def _save_end_state(task: Task, desktop: Desktop, outcome: Outcome, folder: Path, *, failed: bool) -> None:
+async def _save_end_state(task: Task, desktop: StageableDesktop, outcome: Outcome, folder: Path, *, failed: bool) -> None:
     try:
-        await end_state.save_end_state(task, desktop, outcome, folder, declared_infeasible=failed)
+        await end_state.save_end_state(task, desktop, outcome, folder, declared_infeasible=declared_infeasible)
     except Exception as error:  # the desktop may not support reading files
         log.warning("end_state.save_failed", task=task.id, error=_line(error))
 
@@ -169,7 +169,7 @@ def _settings_of(agent: Agent) -> EpisodeSettings:
 
 async def _run(
     progress: _Progress,
-    desktop: Desktop,
+    desktop: StageableDesktop,
     agent: Agent,
     client: openai.AsyncOpenAI,
     settings: EpisodeSettings,

@@ -61,7 +61,7 @@ class EpisodeCounts:
         Raises:
             RecordError: The counts do not add up, or differ from the stored episodes.
         """
-        counts = {(state, None): getattr(self, state) for state in _STATES}
+        counts: dict[tuple[str, str | None], int] = {(state, None): getattr(self, state) for state in _STATES}
         counts |= {("errored", cause): count for cause, count in self.errored.items()}
         if sum(counts.values()) != self.started or min(counts.values()) < 0:
             raise RecordError("episode_counts", f"episode counts do not add up: {self.flat()}")

@@ -17,7 +17,7 @@ from pathlib import Path
 import openai
 
 from deskhand.agents.episode_context import Agent, EpisodeSettings
-from deskhand.desktop.base import Desktop, DesktopPoolProtocol, Frame
+from deskhand.desktop.base import DesktopPoolProtocol, Frame, StageableDesktop
 from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.recorder.graph import CallGraph
@@ -30,7 +30,7 @@ from deskhand.rollout.reward import RewardFunction, apply_reward
 from deskhand.store.frames import Frames
 from deskhand.tasks.task import Task
 
-Script = Callable[[Task, Desktop], AsyncIterator[str]]
+Script = Callable[[Task, StageableDesktop], AsyncIterator[str]]
 """Returns the replies of a scripted policy for a task that is already set up."""
 Playing = Callable[[AsyncIterator[str]], AbstractContextManager[None]]
 
@@ -61,13 +61,13 @@ class _LeasingRunner:
         finally:
             await asyncio.shield(self.pool.release(lease))
 
-    async def _run_on(self, request: EpisodeRequest, desktop: Desktop) -> EpisodeResult:
+    async def _run_on(self, request: EpisodeRequest, desktop: StageableDesktop) -> EpisodeResult:
         raise NotImplementedError
 
     async def _episode(
         self,
         request: EpisodeRequest,
-        desktop: Desktop,
+        desktop: StageableDesktop,
         client: openai.AsyncOpenAI,
         close_session: Callable[[], CallGraph] = CallGraph,
         seed: int | None = None,
@@ -116,14 +116,14 @@ class RecordedRunner(_LeasingRunner):
             base_url="http://recorder/v1", api_key="set for each episode", http_client=self._http, max_retries=0
         )
 
-    async def _run_on(self, request: EpisodeRequest, desktop: Desktop) -> EpisodeResult:
+    async def _run_on(self, request: EpisodeRequest, desktop: StageableDesktop) -> EpisodeResult:
         client = self.client.with_options(api_key=self.recorder.open_session(request.episode_id))
         with self._policy(request.task, desktop):
             return await self._episode(
                 request, desktop, client, lambda: self.recorder.close_session(request.episode_id), request.seed
             )
 
-    def _policy(self, task: Task, desktop: Desktop) -> AbstractContextManager[None]:
+    def _policy(self, task: Task, desktop: StageableDesktop) -> AbstractContextManager[None]:
         if self._script is None:
             return nullcontext()
         if self._playing is None:
@@ -154,7 +154,7 @@ class ApiRunner(_LeasingRunner):
         super().__init__(pool, agent, frames, settings)
         self.client = client
 
-    async def _run_on(self, request: EpisodeRequest, desktop: Desktop) -> EpisodeResult:
+    async def _run_on(self, request: EpisodeRequest, desktop: StageableDesktop) -> EpisodeResult:
         return await self._episode(request, desktop, self.client)
 
     async def close(self) -> None:

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 
 from deskhand.actions.ops import Done
 from deskhand.agents.desktop_agent import DesktopAgent
-from deskhand.desktop.base import Desktop
+from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import AgentError
 from deskhand.rollout.runner import Script
 from deskhand.tasks.task import Task
@@ -20,7 +20,7 @@ def oracle(agent: DesktopAgent) -> Script:
     """Return the task's solution; ops that the action format cannot combine in one reply are sent one by one."""
     action_format = agent.action_format
 
-    async def replies(task: Task, desktop: Desktop) -> AsyncIterator[str]:
+    async def replies(task: Task, desktop: StageableDesktop) -> AsyncIterator[str]:
         view = agent.view_of(task.width, task.height)
         async for ops in task.oracle(desktop):
             try:
@@ -36,7 +36,7 @@ def oracle(agent: DesktopAgent) -> Script:
 def noop(agent: DesktopAgent) -> Script:
     """Return a policy that reports the task as done in its first reply."""
 
-    async def replies(task: Task, desktop: Desktop) -> AsyncIterator[str]:
+    async def replies(task: Task, desktop: StageableDesktop) -> AsyncIterator[str]:
         yield agent.action_format.emit([Done()], agent.view_of(task.width, task.height))
 
     return replies
