@@ -72,9 +72,9 @@ WRONG = {
     ),
     "a wrong field of a task": (
         ["train", CONFIG, "--folder", "{new}", "--set", "suite.families=[nope]"],
-        "family 'nope' is not in suite",
+        "unknown family 'nope' in suite",
     ),
-    "an unknown task": (["tasks", "show", "nope"], "family 'nope' is not in suite 'basics'; it has: "),
+    "an unknown task": (["tasks", "show", "nope"], "unknown family 'nope' in suite 'basics'; families: "),
     "a seed outside its split": (["tasks", "show", "dialog_choice", "-5"], "-5"),
     "a model that is not there": (
         ["train", CONFIG, "--folder", "{new}", "--set", "model=/no/such"],
@@ -283,10 +283,10 @@ def test_an_untrained_model_is_evaluated_and_reported(
 def test_who_interrupts_is_told_how_to_go_on_where_there_is_something_to_go_on_with(
     played: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sys, "argv", ["deskhand", "eval", "my runs", "--policy", "idle"])
+    monkeypatch.setattr(sys, "argv", ["deskhand", "eval", "my runs", "--policy", "noop"])
     run = Run.create(tmp_path / "run", {"config": {}})
     if played:
-        run.start_episode(EpisodeRow("e", "idle", None, 0, "t", "f", 0, "held_out", "in_flight"))
+        run.start_episode(EpisodeRow("e", "noop", None, 0, "t", "f", 0, "held_out", "in_flight"))
     with pytest.raises(KeyboardInterrupt), main.run_context(run, main.current_command()):
         raise KeyboardInterrupt
     hint = "to go on: deskhand eval 'my runs' --policy idle" if played else "nothing was played yet"

@@ -47,12 +47,12 @@ def test_oracle_and_idle_show_what_the_suite_allows(monkeypatch, capsys, tmp_pat
     assert code == 0, err
     assert out.count("1 then, 1 now") == 4
     assert "4 end states judged, 0 of another value than then" in out
-    code, out, err = called(monkeypatch, capsys, "eval", str(folder), "--policy", "idle")
+    code, out, err = called(monkeypatch, capsys, "eval", str(folder), "--policy", "noop")
     assert code == 0, err
     assert "0.0 % [0.0, 65.8] 0/2" in out
     with Run.open(folder, read_only=True) as run:
-        assert {row.phase for row in run.episodes()} == {"oracle", "idle"}
-        assert {(row.task_id, row.member) for row in run.episodes("idle")} <= {
+        assert {row.phase for row in run.episodes()} == {"oracle", "noop"}
+        assert {(row.task_id, row.member) for row in run.episodes("noop")} <= {
             (row.task_id, row.member) for row in run.episodes("oracle")
         }
 
@@ -224,7 +224,7 @@ def test_results_made_in_another_way_have_another_name(tmp_path: Path) -> None:
             == "version-0 (engine.backend=openai, engine.base_url=http://host/v1, engine.served_model_name=m)"
         )
         longer = load_config(None, ["suite={osworld: folder, max_steps: 30}"])
-        assert resolve_policy(longer, run, "idle").name == "idle (suite.max_episode_steps=30)"
+        assert resolve_policy(longer, run, "noop").name == "noop (suite.max_episode_steps=30)"
     with Run.open(tmp_path / "run") as run:
         other = load_config()
         assert resolve_policy(other, run, str(tmp_path / "run")).name == "run version 0"
@@ -238,7 +238,7 @@ def test_the_command_that_began_an_evaluation_goes_on_with_it_and_another_file_i
     config.write_text(
         "suite: {families: [dialog_choice]}\nevaluation: {num_episodes: 1}\nloop: {max_concurrent_episodes: 1}\ndesktop: {prewarm: 0}\n"
     )
-    command = ["eval", str(folder), "--policy", "idle", "--config", str(config)]
+    command = ["eval", str(folder), "--policy", "noop", "--config", str(config)]
     for _ in range(2):
         code, out, err = called(monkeypatch, capsys, *command)
         assert code == 0, err
@@ -249,7 +249,7 @@ def test_the_command_that_began_an_evaluation_goes_on_with_it_and_another_file_i
     code, _, err = called(monkeypatch, capsys, *command)
     assert (code, err.count("\n")) == (2, 1)
     assert "evaluation.num_episodes was 1, is 2" in err
-    code, _, err = called(monkeypatch, capsys, "eval", str(folder), "--policy", "idle", "--stage", "smoke")
+    code, _, err = called(monkeypatch, capsys, "eval", str(folder), "--policy", "noop", "--stage", "smoke")
     assert (code, err.count("\n")) == (2, 1)
     assert "stages are of a config file" in err
 

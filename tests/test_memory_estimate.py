@@ -92,8 +92,8 @@ def test_a_warm_start_needs_no_engine_no_critic_and_no_reference() -> None:
         tiny, ["trainer.algorithm=ppo", "trainer.critic.backbone=separate", "trainer.kl_loss_coef=0.1"]
     )
     whole, warm = plan.plan(config).memory, plan.estimate_sft_memory(config)
-    assert {"critic", "reference", "keys and values"} <= {term.name for term in whole.terms}
-    assert not {"critic", "reference", "keys and values"} & {term.name for term in warm.terms}
+    assert {"critic", "reference", "KV cache"} <= {term.name for term in whole.terms}
+    assert not {"critic", "reference", "KV cache"} & {term.name for term in warm.terms}
     assert plan.estimate_sft_memory(load_config(tiny, ["sft.episodes_per_batch=64"])).total() > warm.total()
     assert plan.estimate_sft_memory(load_config(ROOT / "configs" / "qwen25vl_3b_lora_24gb.yaml")).fits
 
@@ -135,7 +135,7 @@ def test_a_server_beside_the_trainer_is_counted_by_its_share_and_needs_room_for_
     made = plan.plan(load_config(path, settings))
     server = next(term for term in made.memory.terms if term.name == "server")
     assert server.bytes == pytest.approx(0.4 * 74.5 * 2**30)
-    assert not any(term.name == "keys and values" for term in made.memory.terms)
+    assert not any(term.name == "KV cache" for term in made.memory.terms)
     assert made.memory.fits
     assert not plan.plan(load_config(path, [*settings, "engine.gpu_memory_utilization=0.8"])).memory.fits
     with pytest.raises(
@@ -178,7 +178,7 @@ def test_what_is_published_is_counted_and_a_copy_for_a_server_lies_beside_the_de
         line = list(made.lines())[-1]
         assert line.startswith(f"published at every step: {what}, ")
         assert ("written and read as a file" in line) == (place == "host")
-        on_their_way = {term.place: term.bytes for term in made.memory.terms if term.name == "on their way"}
+        on_their_way = {term.place: term.bytes for term in made.memory.terms if term.name == "weight transfer"}
         assert on_their_way == ({place: made.memory.sent} if place else {})
         sizes[what] = made.memory.sent
     assert sizes["nothing"] == 0 < 20 * sizes["adapters"] < sizes["whole weights"]

@@ -84,7 +84,7 @@ def test_a_state_of_osworlds_is_judged_by_the_files_that_were_kept_and_by_nothin
         "1 -> 1",
         "0 -> 0",
     ]
-    for why in ("/execute says is not kept", "/etc/hosts is not in the home", "was not kept with the end state"):
+    for why in ("/execute says is not kept", "/etc/hosts is not in the home", "was not saved with the end state"):
         assert why in out
     assert "errored (infrastructure)" not in out
     assert "7 end states judged, 4 of another value than then" in out

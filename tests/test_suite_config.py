@@ -251,7 +251,7 @@ def test_the_oracle_plays_what_has_one_and_says_what_has_none(
     ]
     code, _, err = called(monkeypatch, capsys, "eval", str(tmp_path / "run"), *small)
     assert code == 2
-    assert "the oracle cannot play open: has no oracle; write one under the key oracle" in err
+    assert "the oracle cannot play open: no oracle; add the key oracle" in err
     code, out, err = called(
         monkeypatch, capsys, "eval", str(tmp_path / "again"), *small, "--set", "suite.families=[one, two]"
     )

@@ -1,5 +1,7 @@
-"""What an agent needs besides its settings, from them or from the image processor of its model. Invariant: the agent knows the
-size at which the model sees a screen, so that a point it is given lands where the model meant it."""
+"""Parts of an agent that follow from its config or from the image processor of its model.
+
+Used by the recipes. The agent needs the size of the image that the model sees to convert coordinates.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from deskhand.config.schema import AgentConfig
 
 
 def window_of(agent: AgentConfig) -> HistoryPolicy:
-    """The agent's window over its turns."""
+    """Return the history policy of the config."""
     if agent.history == "full":
         return FullHistory()
     return (
@@ -24,6 +26,6 @@ def window_of(agent: AgentConfig) -> HistoryPolicy:
 
 
 def model_image_size(image_processor: Any) -> Callable[[int, int], tuple[int, int]]:
-    """How a Qwen-VL image processor resizes: (width, height) of what the model sees of an image of (width, height)."""
+    """Return the function from screen size to model image size of a Qwen-VL image processor."""
     factor, size = image_processor.patch_size * image_processor.merge_size, image_processor.size
     return partial(smart_resize, factor=factor, min_pixels=size["shortest_edge"], max_pixels=size["longest_edge"])

@@ -1,12 +1,10 @@
-"""Which turns a model is shown, and what it is told of the others. Invariant: both are pure functions of the turns, so a replay
-shows what the rollout showed.
+"""History policies: which turns of an episode are in the prompt, and the summary of the others.
 
-A window answers one question: of `turns` turns so far (the one being asked now included), which is the first that is shown? Calls
-whose first turn is the same extend each other, and a chain of them is trained as one sequence; a new first turn is a fork.
-`summary` says in text what the turns before it were.
+Used by the agents. A `HistoryPolicy` returns the index of the first turn shown. Calls with the same first turn extend
+each other and are trained as one sequence; a new first turn starts a fork. The endpoint enforces the token limit
+(`context_length_exceeded`); `drop_older_half` then shortens the history.
 
-The budget of tokens is the endpoint's: it counts before it samples, and refuses what does not fit (`context_length_exceeded`).
-`fewer` says which turns are shown then, where the agent may drop some.
+Invariant: all are pure functions of the turns, so a replay builds the same prompts as the rollout.
 """
 
 from __future__ import annotations
@@ -18,20 +16,20 @@ from typing import Literal, Protocol
 from deskhand.errors import ConfigError
 
 DroppedTurns = Literal["nothing", "replies", "steps"]
-"""What the model is told of turns that are not shown: nothing, the replies, or the replies and why some were not performed."""
+"""Summary of dropped turns: none, the replies, or the replies with their errors."""
 
 
 def summarize_dropped(kind: DroppedTurns, replies: Sequence[str], errors: Sequence[str | None], most: int) -> list[str]:
-    """Numbered lines about the turns that are not shown: `replies[i]` was not performed for the reason `errors[i]`, or was (None).
+    """Return numbered lines about dropped turns; `errors[i]` is why `replies[i]` was not performed, or None.
 
-    Of more than `most` turns the oldest are only counted.
+    Turns before the last `most` are only counted.
     """
     if kind == "nothing" or not replies:
         return []
-    left_out = max(0, len(replies) - most)
-    lines = [f"({left_out} earlier)"] if left_out else []
+    omitted = max(0, len(replies) - most)
+    lines = [f"({omitted} earlier)"] if omitted else []
     for number, (reply, error) in enumerate(zip(replies, errors, strict=True), 1):
-        if number > left_out:
+        if number > omitted:
             lines.append(
                 f"{number}. {reply}"
                 if kind == "replies" or error is None
@@ -41,22 +39,22 @@ def summarize_dropped(kind: DroppedTurns, replies: Sequence[str], errors: Sequen
 
 
 def drop_older_half(first: int, turns: int) -> int | None:
-    """The first turn to show when the turns from `first` on do not fit: the later half of them stays. None: one turn is left."""
+    """Return the new first turn if the turns from `first` do not fit; None if only one turn is left."""
     shown = turns - first
     return first + -(-shown // 2) if shown > 1 else None
 
 
 class HistoryPolicy(Protocol):
-    """A policy over the turns of an episode."""
+    """Selection of the turns in the prompt."""
 
     def start_index(self, turns: int) -> int:
-        """Index of the first turn shown when `turns` >= 1 turns exist."""
+        """Return the index of the first turn shown, given `turns` >= 1 turns."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FullHistory:
-    """Everything is shown."""
+    """All turns."""
 
     def start_index(self, turns: int) -> int:
         return 0
@@ -64,13 +62,13 @@ class FullHistory:
 
 @dataclass(frozen=True, slots=True)
 class SlidingHistory:
-    """The last `keep` turns are shown: every call after the first `keep` is a fork."""
+    """The last `keep` turns; every call after the first `keep` is a fork."""
 
     keep: int = 3
 
     def __post_init__(self) -> None:
         if self.keep < 1:
-            raise ConfigError(f"window keep={self.keep} must be at least 1")
+            raise ConfigError(f"sliding_turns: must be at least 1, got {self.keep}")
 
     def start_index(self, turns: int) -> int:
         return max(0, turns - self.keep)
@@ -78,7 +76,7 @@ class SlidingHistory:
 
 @dataclass(frozen=True, slots=True)
 class ChunkedHistory:
-    """Grow to `grow_to` turns; when one more would come, drop to the last `drop_to`: most calls extend the one before."""
+    """Grow to `grow_to` turns, then drop to the last `drop_to`; most calls extend the previous one."""
 
     grow_to: int = 8
     drop_to: int = 4
@@ -86,7 +84,7 @@ class ChunkedHistory:
     def __post_init__(self) -> None:
         if not 1 <= self.drop_to <= self.grow_to:
             raise ConfigError(
-                f"window needs 1 <= drop_to <= grow_to, not drop_to={self.drop_to}, grow_to={self.grow_to}"
+                f"history_keep_turns: must be in [1, history_max_turns = {self.grow_to}], got {self.drop_to}"
             )
 
     def start_index(self, turns: int) -> int:

@@ -1,10 +1,14 @@
-"""What a model is told. Invariant: messages are a pure function of (style, instruction, turns shown), so that the same turns
-give the same messages in training, in evaluation and in the warm start, and a longer list of turns only adds messages at the end.
+"""Chat messages of an episode.
 
-Style "compact": no system message; every user turn is the screenshot and the instruction; assistant turns are the action text.
-Style "full": a system message with the dialect's prompt; the instruction is in the first user turn; every user turn has its
-screenshot. In both, what is told of turns that are no longer shown (`context.summary`) is in the first user turn that is, a reply
-that was not performed is answered by `error: <reason>`, and what a reply zoomed in on stands behind the next screenshot.
+Used by the agents and by supervised training; start with `build_messages`.
+
+- Style "compact": no system message; each user turn is screenshot and instruction; assistant turns are the action text.
+- Style "full": a system message with the prompt of the action format; the instruction is in the first user turn.
+
+In both styles the summary of dropped turns is in the first user turn, a reply that was not performed is answered by
+`error: <reason>`, and zoomed images follow the next screenshot.
+
+Invariant: messages are a pure function of style, instruction and turns, and more turns only append messages.
 """
 
 from __future__ import annotations
@@ -19,30 +23,30 @@ PromptStyle = Literal["compact", "full"]
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One screen shown to the model, and what it replied (None: it is being asked now)."""
+    """A screenshot and the reply to it; None for the current turn."""
 
     image_url: str
-    """The screenshot as a data URI."""
+    """Screenshot as a data URI."""
     reply: str | None = None
     error: str | None = None
-    """Why the reply before this turn was not performed."""
+    """Why the previous reply was not performed."""
     zoom_urls: tuple[str, ...] = ()
-    """The rectangles that the reply before this turn asked to look at, as data URIs."""
+    """Zoomed images that the previous reply requested, as data URIs."""
     screen_text: str | None = None
-    """The screen in words, shown in place of every image of the turn."""
+    """Text observation that replaces all images of the turn."""
 
 
 def png_data_uri(png: bytes) -> str:
-    """PNG bytes as a data URI."""
+    """Return PNG bytes as a data URI."""
     return "data:image/png;base64," + base64.b64encode(png).decode("ascii")
 
 
 def build_messages(
     style: PromptStyle, instruction: str, turns: Sequence[Turn], *, prompt: str = "", earlier: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """OpenAI chat messages for the turns shown.
+    """Return the OpenAI chat messages of the turns.
 
-    `prompt` is the dialect's prompt (style "full" only); `earlier` are lines about the turns that are not shown.
+    `prompt` is the prompt of the action format (style "full" only); `earlier` summarizes dropped turns.
     """
     messages: list[dict[str, Any]] = []
     if style == "full":

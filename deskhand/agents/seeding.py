@@ -1,5 +1,6 @@
-"""What a policy draws by. Invariant: the seed of a model call is a function of its run, task, try and place in the episode, so
-nothing random has to be kept over a kill: what is played again, or later than it would have been, draws as it would have drawn.
+"""Sampling seeds of model calls.
+
+Invariant: a seed depends only on run, task, attempt and step, so no random state is stored and reruns sample the same.
 """
 
 from __future__ import annotations
@@ -8,6 +9,6 @@ import hashlib
 
 
 def call_seed(*parts: int | str) -> int:
-    """A seed below 2**53 (every JSON reader keeps it) from the SHA-256 of the parts; other parts give another one."""
+    """Return a seed from the SHA-256 of the parts, below 2**53 so that JSON readers preserve it."""
     digest = hashlib.sha256("\n".join(map(str, parts)).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 11

@@ -1,7 +1,7 @@
-"""A screen in words, for models that cannot see. Invariant: what is said comes from the desktop alone, and is bounded.
+"""Text observation of a desktop, for models without vision.
 
-It is the accessibility tree where the desktop has one; otherwise the windows with their titles and places, where it can list them.
-Both are said by programs of the guest, so they are shown to the model and decide nothing.
+Used with `agent.observation: a11y_tree`. It is the accessibility tree, or the window list if there is none. Both come
+from guest programs: they are shown to the model and never used for scoring.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import Any
 from deskhand.desktop.base import Desktop
 
 MAX_CHARS = 6000
-"""Characters; what is beyond is left out, and that is said."""
+"""Maximum length; longer texts are cut with a note."""
 
 
 async def describe_screen(desktop: Desktop) -> str:
-    """What is on the screen, one element or window a line."""
+    """Return the elements or windows on the screen, one per line."""
     text, listing = await desktop.accessibility_tree(), getattr(desktop, "windows", None)
     if text is None and listing is not None:
         windows: list[Any] = await listing()

@@ -1,5 +1,4 @@
-"""A closer look at a rectangle of the screen. Invariant: what is shown are pixels of the frame, and coordinates that the model
-writes afterwards are still those of the whole screen."""
+"""Zoom into a rectangle of a screenshot. Coordinates of later actions still refer to the whole screen."""
 
 from __future__ import annotations
 
@@ -15,10 +14,10 @@ from deskhand.desktop.base import Frame
 
 
 def crop_and_enlarge(frame: Frame, zoom: Zoom) -> Frame:
-    """The rectangle of `frame`, enlarged, in the top left of a black frame of the same size.
+    """Return the enlarged rectangle in the top left of a black frame of the same size as `frame`.
 
-    A model that can look at the screen can look at this, however narrow the rectangle. Its corners may be given in any order; it
-    holds one pixel at least. Raises `AgentError` for a corner off the screen. Takes milliseconds: call it from a worker thread.
+    Corners may be in any order; the rectangle has at least one pixel. Raises `AgentError` for a corner off the screen.
+    Takes milliseconds: call it in a worker thread.
     """
     width, height = frame.size
     pixels = [to_screen_px(corner, width, height) for corner in (zoom.top_left, zoom.bottom_right)]
@@ -40,7 +39,7 @@ def crop_and_enlarge(frame: Frame, zoom: Zoom) -> Frame:
 
 
 def _along(values: Sequence[float], pixels: Sequence[int], extent: float, zoom: Zoom, side: int) -> tuple[int, int]:
-    """First pixel and end: of pixels both are part of it; of a scale the values are edges."""
+    """Return the first pixel and the end. Pixel coordinates are inclusive, normalized ones are edges."""
     if zoom.top_left.space.kind == "pixels":
         return min(pixels), max(pixels) + 1
     start, end = (round(value * side / extent) for value in sorted(values))

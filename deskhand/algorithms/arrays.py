@@ -1,4 +1,4 @@
-"""One formula for numpy and torch. Invariant: torch is never imported here; whoever passes tensors has it."""
+"""Array functions for numpy and torch. This module does not import torch."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 
 
 def namespace(array: Any) -> Any:
-    """torch for tensors, numpy for everything else."""
+    """Return torch for tensors, numpy for everything else."""
     torch = sys.modules.get("torch")
     return torch if torch is not None and isinstance(array, torch.Tensor) else np
 
 
 def sums_by(values: Any, owners: Any) -> Any:
-    """`sums[k] = sum of values[i] with owners[i] == k`, float[largest owner + 1]; differentiable in `values` for tensors.
+    """Return the sum of `values` (float[N]) by owner (int64[N], from 0), float[max owner + 1].
 
-    `values`: float[N]; `owners`: int64[N], counted from 0.
+    Differentiable for tensors.
     """
     count = int(owners.max()) + 1 if len(owners) else 0
     if namespace(values) is np:

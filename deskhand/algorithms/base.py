@@ -1,7 +1,7 @@
-"""What sets the algorithms apart, and the decorator that makes one. All share one objective and one weighting.
+"""Algorithms: the `Algorithm` class and the decorator `algorithm`.
 
-An algorithm is a function from the rewards of one group to their advantages, with three choices: whether the ratio of new and old
-probabilities is taken per token or per reply, how an episode's tokens are summed, and where the ratio is clipped.
+An algorithm is a function from the rewards of one group to their advantages, with three choices: probability ratios per
+token or per reply, how an episode's losses are summed, and the clip bounds. All share `objective` and `loss_norm`.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ GroupAdvantages = Callable[[np.ndarray], np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """One algorithm and its defaults."""
+    """An algorithm with its defaults."""
 
     name: str
     advantages: GroupAdvantages | None
-    """None: a critic's values are the baseline."""
+    """None: the baseline is a critic."""
     ratio_level: Literal["token", "reply"]
-    """Over what a ratio is taken."""
+    """Unit of the probability ratio."""
     loss_norm: Literal["episode", "constant"]
-    """Whether an episode's sum over tokens is divided by its own length, or by the same number for all."""
+    """Divisor of an episode's summed loss: its own length, or a constant."""
     clip_ratio_low: float
     clip_ratio_high: float
 
@@ -41,7 +41,7 @@ class Algorithm:
         return self.advantages
 
     def __call__(self, rewards: np.ndarray) -> np.ndarray:
-        """The advantages of one group. Raises `ValueError` for an algorithm with a critic."""
+        """Return the advantages of one group. Raises `ValueError` for an algorithm with a critic."""
         if self.advantages is None:
             raise ValueError(f"{self.name} has no group baseline: its advantages come from a critic")
         return self.advantages(rewards)

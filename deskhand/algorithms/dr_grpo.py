@@ -1,9 +1,9 @@
-"""Dr.GRPO: GRPO without its two biases. Invariant: a token weighs the same in a short and in a long episode.
+"""Dr.GRPO: GRPO without its two biases, so a token has the same weight in short and long episodes.
 
-    A_i = r_i - mean(r)                             nothing is divided by the group's standard deviation
-    loss = sum over tokens / (constant * episodes)  nothing is divided by the episode's own length
+    A_i = r_i - mean(r)                             no division by the group's standard deviation
+    loss = sum over tokens / (constant * episodes)  no division by the episode's own length
 
-The advantages are `grpo.group_advantages(..., normalise="none")`, the sum `weighting.token_coefficients(..., divisor=constant)`.
+Implemented by `grpo.group_advantages(..., normalize="none")` and `loss_norm.token_weights(..., divisor=constant)`.
 
 Source: Liu et al., "Understanding R1-Zero-Like Training" (arXiv:2503.20783, section 3.2 and appendix A).
 """
@@ -18,5 +18,5 @@ from deskhand.algorithms.grpo import group_advantages
 
 @algorithm("dr_grpo", loss_norm="constant", clip_ratio_low=0.2, clip_ratio_high=0.28)
 def dr_grpo(rewards: np.ndarray) -> np.ndarray:
-    """Rewards less the group's mean."""
+    """Return the rewards minus the mean of the group."""
     return group_advantages(rewards, np.ones(len(rewards), dtype=bool), "none").values

@@ -1,9 +1,9 @@
-"""Estimates of a divergence from sampled tokens. Invariant: each is 0 where the two log-probs are equal.
+"""Estimators of the KL divergence from sampled tokens.
 
 Source: Schulman, "Approximating KL divergence", 2020 (k1, k2, k3). With `d = log p(x) - log q(x)` and x sampled from q:
 
     k1 = -d              unbiased for KL(q || p), may be negative
-    k2 = d**2 / 2        biased, never negative; its gradient is that of KL(p || q) where the samples are p's own
+    k2 = d**2 / 2        biased, never negative; its gradient is that of KL(p || q) for samples of p
     k3 = exp(d) - 1 - d  unbiased, never negative
 """
 
@@ -17,7 +17,7 @@ Estimator = Literal["k1", "k2", "k3"]
 
 
 def kl_estimate(logprobs_p: Any, logprobs_q: Any, estimator: Estimator = "k3") -> Any:
-    """Per token, nats: its mean over tokens sampled from q estimates KL(q || p)."""
+    """Return nats per token; the mean over tokens sampled from q estimates KL(q || p)."""
     difference = logprobs_p - logprobs_q
     if estimator == "k1":
         return -difference
@@ -27,9 +27,9 @@ def kl_estimate(logprobs_p: Any, logprobs_q: Any, estimator: Estimator = "k3") -
 
 
 def reference_penalty(logprobs_new: Any, logprobs_reference: Any, estimator: Literal["k2", "k3"] = "k3") -> Any:
-    """What is added to the loss of each token, times a coefficient, to hold the policy near a reference; >= 0, with gradient.
+    """Return the KL penalty of each token toward a reference policy, >= 0, with gradient.
 
     `k3` with `d = reference - new` is GRPO's (DeepSeekMath, arXiv:2402.03300, equation 4); `k2` has the gradient of
-    KL(new || reference) where tokens were sampled from new.
+    KL(new || reference) for tokens sampled from new.
     """
     return kl_estimate(logprobs_reference, logprobs_new, estimator)

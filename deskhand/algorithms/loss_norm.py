@@ -1,4 +1,7 @@
-"""How the losses of tokens are added up. Invariant: an episode counts once, whatever its length and however it is cut into rows."""
+"""Normalization of token losses.
+
+Invariant: episodes have equal weight, whatever their length and their split into sequences.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,15 @@ import numpy as np
 def token_weights(
     episodes: Sequence[str], token_counts: Sequence[int], weights: Sequence[float], divisor: float | None = None
 ) -> np.ndarray:
-    """What to multiply each row's token losses with, so that their sum is the mean over episodes of the mean over tokens.
+    """Return factors on the token losses of sequences, so that they sum to the mean over episodes of token means.
 
-    One entry a row: its episode, how many of its tokens are trained, and the weight of its episode. Returns float64[rows]:
-    `weight / (tokens of the episode in all its rows * number of episodes)`; with `divisor`, that number stands in place of the
-    episode's tokens (Dr.GRPO). Rows without trained tokens get 0.
+    The factor is `weight / (tokens of the episode * number of episodes)`, 0 without trained tokens. `divisor` replaces
+    the tokens of the episode (Dr.GRPO).
+
+    Args:
+        episodes: Episode of each sequence.
+        token_counts: Number of trained tokens of each sequence.
+        weights: Weight of each sequence's episode.
     """
     tokens: dict[str, int] = {}
     for episode, count in zip(episodes, token_counts, strict=True):

@@ -1,10 +1,10 @@
-"""The clipped surrogate that all algorithms share. Invariant: a token outside the mask has loss 0 and gradient 0, whatever it
-holds.
+"""Clipped surrogate loss shared by all algorithms, for numpy and torch.
 
-Pure functions on arrays: numpy in, numpy out; torch in, torch out (with gradients). Nothing here knows of models.
+Invariant: masked tokens have loss 0 and gradient 0, whatever their values.
 
-Sources: clipping, PPO (arXiv:1707.06347, equation 7); separate bounds, DAPO (arXiv:2503.14476, section 3.1); dual clip, Ye et al.
-(arXiv:1912.09729, equation 5); behaviour and proximal policies apart, Hilton et al. (arXiv:2110.00641) as AReaL uses it
+Sources: clipping, PPO (arXiv:1707.06347, equation 7); separate bounds, DAPO (arXiv:2503.14476, section 3.1); dual clip,
+    Ye et al.
+(arXiv:1912.09729, equation 5); decoupled behavior and proximal policies, Hilton et al. (arXiv:2110.00641) as in AReaL
 (arXiv:2505.24298, section 5.2).
 """
 
@@ -19,16 +19,15 @@ from deskhand.algorithms.gspo import sequence_means
 
 @dataclass(frozen=True, slots=True)
 class ClippedLoss:
-    """Everything has the shape of the log-probs. `values` is the loss of each token (0 where masked), not reduced."""
+    """Arrays with the shape of the log-probs. `values` is the loss per token, 0 where masked."""
 
     values: Any
     ratios: Any
-    """new / proximal (or new / behaviour without proximal log-probs); 1 where masked."""
+    """new / proximal, or new / behavior without proximal log-probs; 1 where masked."""
     clipped: Any
-    """bool: the token's gradient is 0 because its ratio left the trust region in the direction that the advantage asks for, or
-    because the dual clip bounds its loss."""
+    """Whether the token's gradient is 0 because of the clip or the dual clip."""
     importance_weights: Any
-    """proximal / behaviour after the cap; 1 without proximal log-probs, 0 where a token was dropped."""
+    """proximal / behavior after the cap; 1 without proximal log-probs, 0 where masked by the cap."""
 
 
 def clipped_loss(
@@ -39,22 +38,27 @@ def clipped_loss(
     clip_low: float = 0.2,
     clip_high: float = 0.2,
     logprobs_proximal: Any = None,
-    behaviour_cap: float | None = 5.0,
-    cap_mode: Literal["mask", "truncate"] = "mask",
+    importance_weight_cap: float | None = 5.0,
+    importance_weight_mode: Literal["mask", "truncate"] = "mask",
     dual_clip: float | None = None,
     replies: Any = None,
 ) -> ClippedLoss:
-    """The clipped surrogate of each token, in its decoupled form when proximal log-probs are given.
+    """Return the clipped surrogate of each token, decoupled if proximal log-probs are passed.
 
         rho = exp(new - proximal)      w = exp(proximal - old)
         L   = max(-A * rho, -A * clip(rho, 1 - clip_low, 1 + clip_high))
-        L   = min(L, dual_clip * |A|)  with a dual clip (> 1): bounds what a token with A < 0 and a large ratio can cost
+        L   = min(L, dual_clip * |A|)  with a dual clip (> 1): bounds the loss of a token with A < 0 and a large ratio
         loss = w * L
 
-    Without proximal log-probs `proximal = old` and `w = 1`: plain PPO. Tokens whose `w` exceeds `behaviour_cap` are dropped
-    (`w = 0`, they still count in any mean) or have `w` truncated to the cap; `None` leaves `w` alone. With `replies` (int64[N],
-    the reply that each token belongs to) rho and w are geometric means over the tokens of a reply (`gspo`). All arrays are
-    broadcast against `logprobs_new`; `logprobs_old` and `logprobs_proximal` must carry no gradient.
+    Without proximal log-probs `proximal = old` and `w = 1`: plain PPO.
+
+    Args:
+        logprobs_old: Log-probs of the behavior policy, without gradient.
+        logprobs_proximal: Log-probs at the center of the trust region, without gradient.
+        importance_weight_cap: Maximum `w`; None for no cap.
+        importance_weight_mode: "mask" sets `w` above the cap to 0 (the token still counts in means), "truncate" to the
+            cap.
+        replies: Reply of each token, int64[N]; rho and w become geometric means over replies (`gspo`).
     """
     xp = namespace(logprobs_new)
     zeros = xp.zeros_like(logprobs_new)
@@ -73,7 +77,7 @@ def clipped_loss(
         clipped = clipped | (mask & (surrogate > ceiling))
         surrogate = xp.minimum(surrogate, ceiling)
     weights = xp.exp(log_weights)
-    if behaviour_cap is not None:
-        over = weights > behaviour_cap
-        weights = xp.where(over, zeros if cap_mode == "mask" else zeros + behaviour_cap, weights)
+    if importance_weight_cap is not None:
+        over = weights > importance_weight_cap
+        weights = xp.where(over, zeros if importance_weight_mode == "mask" else zeros + importance_weight_cap, weights)
     return ClippedLoss(xp.where(mask, weights * surrogate, zeros), ratios, clipped, weights)

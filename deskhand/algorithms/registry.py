@@ -1,4 +1,4 @@
-"""Algorithms by name or import path."""
+"""Registry of algorithms by name or import path."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from deskhand.errors import ConfigError
 
 
 def available_algorithms() -> tuple[str, ...]:
-    """Names of all algorithms."""
+    """Return the names of all algorithms."""
     return registry.names("algorithm")
 
 
 def get_algorithm(ref: str) -> Algorithm:
-    """The algorithm that a name or an import path stands for. Raises `ConfigError`."""
+    """Return the algorithm of a name or import path. Raises `ConfigError` if it is not one."""
     found = registry.resolve("algorithm", ref)
     if not isinstance(found, Algorithm):
         raise ConfigError(

@@ -40,7 +40,7 @@ def evaluate(
     folder
         Where results are kept: the folder of a run, or a new one.
     policy
-        A run (runs/other or runs/other@12), a checkpoint folder or hub name, "oracle", "idle", or the address of an
+        A run (runs/other or runs/other@12), a checkpoint folder or hub name, "oracle", "noop", or the address of an
         OpenAI-compatible endpoint (its key in OPENAI_API_KEY). Left out: the run's own checkpoint, or the config's model.
     served_name
         What the endpoint calls its model.

@@ -123,7 +123,9 @@ def import_tasks(source: Literal["osworld", "waa"], folder: Path, /, *, out: Pat
     for kind, count in report.kinds().items():
         print(f"{count:5}  {REQUIREMENT_TEXT[kind]}")
     if out is not None:
-        print(f"{compatibility.copy_supported(report, out)} files written to {out}, {compatibility.INDEX} lists their requirements")
+        print(
+            f"{compatibility.copy_supported(report, out)} files written to {out}, {compatibility.INDEX} lists their requirements"
+        )
     if report.corpus.unreadable:
         raise SystemExit(WRONG)
 
@@ -163,6 +165,8 @@ def prefetch(
         counts[became] += 1
         if became != "cached":
             print(f"{became:8} {address}")
-    print(f"{cache.folder}: {counts['stored']} files stored, {counts['cached']} already cached, {counts['missing']} missing")
+    print(
+        f"{cache.folder}: {counts['stored']} files stored, {counts['cached']} already cached, {counts['missing']} missing"
+    )
     if counts["missing"]:
         raise SystemExit(WRONG)

@@ -104,13 +104,10 @@ async def open_remote_pool(request: PoolRequest) -> AsyncIterator[DesktopPoolPro
 
 def local_desktop_factory(desktop: DesktopConfig) -> Callable[[], LocalDesktop]:
     """Return a function that creates local desktops without starting them."""
-    isolation = None if desktop.isolation == "best" else desktop.isolation
+    level = None if desktop.isolation == "best" else desktop.isolation
     limits = ResourceLimits(desktop.memory_limit_mib, desktop.max_processes, desktop.disk_limit_mib)
     return lambda: LocalDesktop(
-        isolation_level=isolation,
-        limits=limits,
-        settle_ms=desktop.settle_ms,
-        settle_timeout_s=desktop.settle_timeout_s,
+        isolation_level=level, limits=limits, settle_ms=desktop.settle_ms, settle_timeout_s=desktop.settle_timeout_s
     )
 
 

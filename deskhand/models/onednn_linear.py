@@ -1,8 +1,7 @@
 """Linear layers with oneDNN on CPUs where torch's default library is slow. Used by `models.load`.
 
 Torch multiplies float32 matrices on CPUs with MKL, which uses its AVX-512 kernels on Intel CPUs only; oneDNN, included
-in torch, uses them everywhere. `python -m benchmarks.onednn_linear` prints the speedup. Parameters and their names
-stay.
+in torch, uses them everywhere. Parameters and their names stay.
 """
 
 from __future__ import annotations

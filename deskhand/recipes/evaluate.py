@@ -2,7 +2,7 @@
 another way never stand under one name.
 
 A policy is a checkpoint of the run itself, one of another run (`runs/other`, `runs/other@12`), a model (a folder, a hub name,
-"tiny"), a script ("oracle", "idle"), or an OpenAI-compatible endpoint (`https://host/v1`, with its key in OPENAI_API_KEY).
+"tiny"), a script ("oracle", "noop"), or an OpenAI-compatible endpoint (`https://host/v1`, with its key in OPENAI_API_KEY).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Health checks of a training run: alerts with the metric, threshold, likely cause and fix.
 
-Used by `recipes.training_loop`; start with `find_alerts`, which checks the metrics of a step against `HealthConfig`. The
-other functions return alerts that are raised between steps, when no step may ever follow.
+Used by `recipes.training_loop`; start with `find_alerts`, which checks the metrics of a step against `HealthConfig`.
+The other functions return alerts that are raised between steps, when no step may ever follow.
 """
 
 from __future__ import annotations

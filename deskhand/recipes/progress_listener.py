@@ -1,6 +1,7 @@
 """Base class of listeners to the progress of a run.
 
-Passed to the recipes; `reporting.terminal.TerminalDisplay` is the one of the command line. Every method may be left out.
+Passed to the recipes; `reporting.terminal.TerminalDisplay` is the one of the command line. Every method may be left
+out.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""`deskhand record`: any agent in front of any engine. Invariant: the agent is not changed; all it is told is an address and a
-key, in the environment variables that its client reads anyway.
+"""`deskhand record`: record the model calls of an unmodified agent.
 
-While it runs, exchanges are journaled under the folder (`recorder.relay`). At the end they are written as data sets: `sft.jsonl`
-(conversations with targets and rewards) and, with a checkpoint whose processor counts the image tokens, call graphs with token ids
-and log-probs in the recorder's own files (`recorder.files`). Keys are in `keys.json`, which only its owner can read.
+`record` runs the proxy and the agent, which gets the proxy's URL and key in the environment variables its client reads.
+`write_datasets` then writes `sft.jsonl` (conversations with targets and rewards) and, given a checkpoint to count image
+tokens, call graphs with token ids and log-probs (`recorder.session_store`). `keys.json` has the keys, with mode 0600.
 """
 
 from __future__ import annotations
@@ -39,23 +38,22 @@ from deskhand.recorder.sft_export import graph_of, read_session, to_sft_rows
 
 @dataclass(frozen=True)
 class ExportSummary:
-    """What the data sets hold. `left_out` counts replies that they lack, by reason."""
+    """Contents of the exported data sets; `skipped` counts missing replies by reason."""
 
     sessions: int
     exchanges: int
     conversations: int
     calls: int
-    left_out: Counter[str]
+    skipped: Counter[str]
 
     def lines(self) -> list[str]:
-        """For people."""
         counted = (
             f"{self.exchanges} replies of {self.sessions} sessions: {self.conversations} conversations in sft.jsonl"
         )
         more = [f"{self.calls} calls with token ids"] if self.calls else []
         return [
             ", ".join([counted, *more]),
-            *(f"left out: {count} ({reason})" for reason, count in self.left_out.most_common()),
+            *(f"skipped: {count} ({reason})" for reason, count in self.skipped.most_common()),
         ]
 
 
@@ -69,30 +67,32 @@ async def record(
     key_env: str = "UPSTREAM_API_KEY",
     ask_token_ids: bool = False,
 ) -> int:
-    """Relay until the command ends (or, without one, until cancelled); returns the command's exit code, 128 and the number of the
-    signal that ended it.
+    """Run the proxy until the command exits (without one, until canceled).
 
-    The upstream's key is in the environment variable `key_env`, which the command does not see. Raises `ConfigError` when an
-    address is none or cannot be bound, or the command cannot be started.
+    Return the exit code of the command, or 128 plus the number of the signal that ended it. The key of the upstream
+    is read from `key_env`, which is removed from the command's environment.
+
+    Raises:
+        ConfigError: The upstream URL is invalid, the port cannot be bound, or the command cannot be started.
     """
     check_upstream(upstream)
     files = SessionStore(folder)
-    relay = RecordingProxy(upstream, files, upstream_key=os.environ.get(key_env, ""), ask_token_ids=ask_token_ids)
+    proxy = RecordingProxy(upstream, files, upstream_key=os.environ.get(key_env, ""), ask_token_ids=ask_token_ids)
     admin_key, session_id = secrets.token_urlsafe(32), time.strftime("session-%Y%m%d-%H%M%S-") + secrets.token_hex(2)
-    key = relay.sessions.open(session_id)
+    key = proxy.sessions.open(session_id)
     with _listening(host, port) as listener:
         address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         _write_keys(
             folder / "keys.json", {"address": address, "session": session_id, "api_key": key, "admin_key": admin_key}
         )
-        app = create_proxy_app(relay, admin_key)
+        app = create_proxy_app(proxy, admin_key)
         server = _Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
         serving = asyncio.create_task(server.serve([listener]))
         try:
             if command:
                 return await _run(command, agent_environment(os.environ, address, key, key_env))
             print(
-                f"recording {address}/v1 in front of {relay.upstream}; its keys are in {folder / 'keys.json'}",
+                f"recording {address}/v1 in front of {proxy.upstream}; keys in {folder / 'keys.json'}",
                 flush=True,
             )
             await serving
@@ -101,14 +101,14 @@ async def record(
             server.should_exit = True
             with suppress(asyncio.CancelledError):
                 await serving
-            await relay.close()
+            await proxy.close()
 
 
-def agent_environment(given: Mapping[str, str], address: str, key: str, key_env: str) -> dict[str, str]:
-    """The environment of an agent whose OpenAI or Anthropic client shall ask the relay, past any proxy and without its key."""
-    local = ",".join(filter(None, [given.get("NO_PROXY") or given.get("no_proxy"), "127.0.0.1,localhost"]))
+def agent_environment(base: Mapping[str, str], address: str, key: str, key_env: str) -> dict[str, str]:
+    """Return the environment of an agent whose OpenAI or Anthropic client calls `address` directly."""
+    local = ",".join(filter(None, [base.get("NO_PROXY") or base.get("no_proxy"), "127.0.0.1,localhost"]))
     return {
-        **{name: value for name, value in given.items() if name != key_env},
+        **{name: value for name, value in base.items() if name != key_env},
         "OPENAI_BASE_URL": f"{address}/v1",
         "OPENAI_API_KEY": key,
         "ANTHROPIC_BASE_URL": address,
@@ -119,12 +119,12 @@ def agent_environment(given: Mapping[str, str], address: str, key: str, key_env:
 
 
 def write_datasets(folder: Path, checkpoint: str | None = None) -> ExportSummary:
-    """Write the data sets of all sessions under a record folder. `checkpoint`: folder, hub id or "tiny", for call graphs."""
+    """Write the data sets of a recording. `checkpoint`: folder, hub id or "tiny"; enables call graphs."""
     files = SessionStore(folder)
     log, kept = ExchangeLog(files), StoredImages(files)
     images, image_id = (None, -1) if checkpoint is None else _processing(checkpoint, files)
     sessions = exchanges = rows = calls = 0
-    left_out: Counter[str] = Counter()
+    skipped: Counter[str] = Counter()
     partial = folder / "sft.jsonl.partial"
     with partial.open("w", encoding="utf-8") as out:
         for session_id in log.sessions():
@@ -138,9 +138,9 @@ def write_datasets(folder: Path, checkpoint: str | None = None) -> ExportSummary
                 if graph.calls:
                     files.finish(session_id, graph, recorded.rewards.of_calls(graph.ids))
                 calls += len(graph.calls)
-            left_out.update(recorded.skipped)
+            skipped.update(recorded.skipped)
     partial.replace(folder / "sft.jsonl")
-    return ExportSummary(sessions, exchanges, rows, calls, left_out)
+    return ExportSummary(sessions, exchanges, rows, calls, skipped)
 
 
 def _processing(checkpoint: str, files: SessionStore) -> tuple[ImageCache, int]:
@@ -149,12 +149,12 @@ def _processing(checkpoint: str, files: SessionStore) -> tuple[ImageCache, int]:
     tokenizer, image_processor = load_processors(checkpoint)
     image_id = tokenizer.convert_tokens_to_ids(IMAGE_PAD)
     if not isinstance(image_id, int):
-        raise ConfigError(f"{checkpoint}: its tokenizer has no {IMAGE_PAD}; give a Qwen2.5-VL or Qwen3-VL checkpoint")
+        raise ConfigError(f"{checkpoint}: its tokenizer has no {IMAGE_PAD}; use a Qwen2.5-VL or Qwen3-VL checkpoint")
     return ImageCache(image_processor, fetch=files.image), image_id
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the command line."""
+    """Server that leaves signals to the command line."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
@@ -168,7 +168,7 @@ def _listening(host: str, port: int) -> socket.socket:
         )
     except (OSError, OverflowError) as error:
         why = error.strerror if isinstance(error, OSError) else "ports are 0 to 65535"
-        raise ConfigError(f"{host}:{port} cannot be listened on ({why}); give another --host or --port") from None
+        raise ConfigError(f"{host}:{port} cannot be bound ({why}); choose another --host or --port") from None
 
 
 def _write_keys(path: Path, keys: Mapping[str, str]) -> None:
@@ -181,7 +181,7 @@ async def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     try:
         process = await asyncio.create_subprocess_exec(*command, env=dict(environment))
     except OSError as error:
-        raise ConfigError(f"{command[0]}: cannot be started ({error.strerror})") from None
+        raise ConfigError(f"{command[0]}: cannot be started ({error.strerror}); check the command") from None
     try:
         code = await process.wait()
         return code if code >= 0 else 128 - code

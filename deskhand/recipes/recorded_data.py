@@ -1,9 +1,9 @@
-"""What `deskhand record` kept, as graphs of which a model can learn. Invariant: a reply that was understood is learned once or left
-out and counted by the reason; nothing of the conversation around it is learned.
+"""Recordings of `deskhand record` as call graphs for supervised training.
 
-The replies are those of any model behind any endpoint. They are tokenised anew for the model that learns, in the conversations as
-its own recorder would render them, tools included. Nobody judged the sessions: one that was given a reward is taken when that is 1
-or more, one without a reward is taken as it is.
+Used by `recipes.sft`; start with `read`. Replies of any model are tokenized for the model to train, in conversations as its
+own recorder renders them, including tools. Sessions with a reward below 1 are skipped; sessions without a reward are used.
+
+Invariant: each reply is trained once or counted by the reason for skipping it; no other part of a conversation is trained.
 """
 
 from __future__ import annotations
@@ -32,29 +32,32 @@ from deskhand.store.frames import Frames
 from deskhand.types import Completion
 
 MIN_REWARD = 1.0
-"""Least reward of a session that has one."""
+"""Minimum reward of a session that has one."""
 _MAX_PIXELS = 4096 * 4096
 
 
 @dataclass
 class RecordedDataset:
-    """Conversations by name, and what is not among them: replies by reason, sessions by their reward."""
+    """Conversations by name, and counts of skipped replies and sessions."""
 
     graphs: dict[str, CallGraph] = field(default_factory=dict)
-    left_out: Counter[str] = field(default_factory=Counter)
+    skipped: Counter[str] = field(default_factory=Counter)
+    """Skipped replies by reason."""
     sessions: int = 0
     num_low_reward: int = 0
-    """Sessions whose reward was too low."""
+    """Sessions with a reward below `MIN_REWARD`."""
 
 
 def is_recording(folder: Path) -> bool:
-    """Whether a folder is what `deskhand record` writes."""
+    """Return whether a folder was written by `deskhand record`."""
     return any((folder / "sessions").glob("*/exchanges.jsonl"))
 
 
 def read(folder: Path, renderer: ChatRenderer, images: ImageCache, frames: Frames) -> RecordedDataset:
-    """The conversations under a folder of `deskhand record`. Their pictures are copied to `frames`, from which `images` must take
-    them. Raises `ConfigError` when nothing can be learned of them."""
+    """Read the conversations of a recording and copy their images to `frames`, the source of `images`.
+
+    Raises `ConfigError` if no reply can be trained.
+    """
     files, found = SessionStore(folder), RecordedDataset()
     log, kept = ExchangeLog(files), StoredImages(files)
     try:
@@ -64,61 +67,63 @@ def read(folder: Path, renderer: ChatRenderer, images: ImageCache, frames: Frame
             if session.total_reward is not None and session.total_reward < MIN_REWARD:
                 found.num_low_reward += 1
                 continue
-            found.left_out.update(session.skipped)
+            found.skipped.update(session.skipped)
             for number, conversation in enumerate(conversations(session.exchanges)):
                 try:
-                    _keep_pictures(conversation, files, frames)
+                    _copy_images(conversation, files, frames)
                 except (KeyError, InvalidRequestError):
-                    found.left_out["a picture is missing or damaged"] += len(conversation.targets)
+                    found.skipped["missing or damaged image"] += len(conversation.targets)
                     continue
-                graph = graph_of(conversation, renderer, images, found.left_out)
+                graph = graph_of(conversation, renderer, images, found.skipped)
                 if graph.calls:
                     found.graphs[f"{session_id}.{number}"] = graph
     finally:
         files.close()
     if not found.graphs:
-        why = ", ".join(f"{count} {reason}" for reason, count in found.left_out.most_common(3))
+        why = ", ".join(f"{count} {reason}" for reason, count in found.skipped.most_common(3))
         raise ConfigError(
-            f"{folder} holds nothing to learn from: {found.sessions} sessions, {found.num_low_reward} with a reward below {MIN_REWARD:g}"
-            f"{f'; left out: {why}' if why else ''}"
+            f"{folder}: no usable replies in {found.sessions} sessions ({found.num_low_reward} with a reward below "
+            f"{MIN_REWARD:g}{f'; skipped: {why}' if why else ''}); record more sessions"
         )
     return found
 
 
 def graph_of(
-    conversation: Conversation, renderer: ChatRenderer, images: ImageCache, left_out: Counter[str]
+    conversation: Conversation, renderer: ChatRenderer, images: ImageCache, skipped: Counter[str]
 ) -> CallGraph:
-    """The replies of a conversation as calls: what was shown before each, and its text as the learning model would write it.
-    Log-probs are 0 and versions -1: nobody sampled these ids."""
-    graph, recall = CallGraph(), ReplyIndex()
+    """Return the replies of a conversation as calls; those that cannot be rendered are counted in `skipped`.
+
+    Log-probs are 0 and versions -1, since the token ids were not sampled.
+    """
+    graph, replies = CallGraph(), ReplyIndex()
     try:
-        messages = renderer.tools.with_tools(conversation.messages, _offered(json.loads(conversation.tools)))
+        messages = renderer.tools.with_tools(conversation.messages, _chat_tools(json.loads(conversation.tools)))
     except InvalidRequestError as error:
-        left_out[error.message] += len(conversation.targets)
+        skipped[error.message] += len(conversation.targets)
         return graph
     shift = len(messages) - len(conversation.messages)
-    for number, place in enumerate(conversation.targets):
-        before, reply = messages[: place + shift], messages[place + shift]
+    for number, index in enumerate(conversation.targets):
+        before, reply = messages[: index + shift], messages[index + shift]
         try:
             text = renderer.reply_text(reply)
-            prompt, token_ids = renderer.render(before, images, recall), (*renderer.encode_text(text), renderer.end_id)
+            prompt, token_ids = renderer.render(before, images, replies), (*renderer.encode_text(text), renderer.end_id)
         except InvalidRequestError as error:
-            left_out[error.message] += 1
+            skipped[error.message] += 1
             continue
         except RecordError as error:
-            left_out[error.cause] += 1
+            skipped[error.cause] += 1
             continue
         count = len(token_ids)
         done = Completion(token_ids, (0.0,) * count, (-1,) * count, "stop", prompt.token_ids)
         parent = graph.parent_of(prompt.token_ids, prompt.spans, 1.0)
         call = Call(str(number), parent, prompt.token_ids, prompt.spans, done, 1.0, text)
         graph.add(call)
-        recall.record(before, call, [reply])
+        replies.record(before, call, [reply])
     return graph
 
 
-def _offered(tools: list[Any]) -> tuple[Mapping[str, Any], ...]:
-    """The tools of a request as OpenAI's chat API defines them, whichever API it was of. Raises `InvalidRequestError`."""
+def _chat_tools(tools: list[Any]) -> tuple[Mapping[str, Any], ...]:
+    """Convert the tools of any API to OpenAI's chat API. Raises `InvalidRequestError`."""
     found = []
     for index, tool in enumerate(tools):
         own = tool.get("function", tool) if isinstance(tool, dict) else {}
@@ -127,6 +132,6 @@ def _offered(tools: list[Any]) -> tuple[Mapping[str, Any], ...]:
     return tuple(found)
 
 
-def _keep_pictures(conversation: Conversation, files: SessionStore, frames: Frames) -> None:
+def _copy_images(conversation: Conversation, files: SessionStore, frames: Frames) -> None:
     for name in {sha256 for one in conversation.messages for sha256 in one.image_hashes}:
         frames.put(name, np.asarray(decode_rgb(files.image(name), max_pixels=_MAX_PIXELS)))

@@ -1,8 +1,8 @@
 """Asynchronous training loop: rollouts and training steps run concurrently.
 
-Used by `recipes.assemble`; start with `TrainingLoop.run`. A step takes complete groups, computes advantages, trains in a
-thread, pushes the weights to the engine, and commits the checkpoint with the episodes it trained in one transaction. A kill
-loses only episodes in flight.
+Used by `recipes.assemble`; start with `TrainingLoop.run`. A step takes complete groups, computes advantages, trains in
+a thread, pushes the weights to the engine, and commits the checkpoint with the episodes it trained in one transaction.
+A kill loses only episodes in flight.
 
 Invariant: at most `(max_staleness + 1) * groups_per_step` groups are open or queued, so trained episodes are at most
 `max_staleness` steps old. Older episodes are counted as stale and not trained.
@@ -100,7 +100,8 @@ class TrainingLoop:
         runner: Runs episodes with desktops, agent, recorder and engine.
         images: Screenshots for the trainer (the recorder's `ImageCache`).
         assets: Checkpoint folder whose tokenizer files are copied into every checkpoint.
-        make_task: Returns the task of the group with a given number. Must be pure, so that a resumed run has the same tasks.
+        make_task: Returns the task of the group with a given number. Must be pure, so that a resumed run has the same
+            tasks.
         seed: Base of the sampling seeds.
         on_step: Called after every step.
         on_alert: Called with alerts raised between steps; those of a step are in its report.
@@ -211,9 +212,8 @@ class TrainingLoop:
         newest = self.run_folder.newest_version()
         if segment := self.versions.resume(last.step, last.version, newest):
             self.run_folder.start_segment(segment.step, segment.first)
-            log.warning(
-                "weights.renumbered", rolled_back_from=last.version + 1, rolled_back_to=newest, next=segment.first
-            )
+            rolled_back = {"rolled_back_from": last.version + 1, "rolled_back_to": newest}
+            log.warning("weights.renumbered", **rolled_back, next=segment.first)
 
     async def _train(self) -> None:
         await self._evaluate_if_due()
@@ -225,12 +225,8 @@ class TrainingLoop:
 
     def _is_due(self, step: int) -> bool:
         every = self.config.eval_every
-        return (
-            self.evaluate is not None
-            and every > 0
-            and step > 0
-            and (step % every == 0 or step >= self.config.total_steps)
-        )
+        is_last = step >= self.config.total_steps
+        return self.evaluate is not None and every > 0 and step > 0 and (step % every == 0 or is_last)
 
     async def _evaluate_if_due(self) -> None:
         """Evaluate the current weights if due; training episodes continue concurrently."""
@@ -270,7 +266,10 @@ class TrainingLoop:
         return result.version_min >= 0 and self._age(result) <= self.config.max_staleness
 
     def _age(self, result: EpisodeResult) -> int:
-        """Return the steps since the oldest weights that sampled an episode; negative if later steps were rolled back."""
+        """Return the steps since the oldest weights that sampled an episode.
+
+        Negative if later steps were rolled back.
+        """
         return self.trainer.steps - self.versions.step_of(result.version_min)
 
     async def _step(self, groups: list[Group], waited_s: float) -> None:
@@ -350,12 +349,9 @@ class TrainingLoop:
         """Raise `HealthError` if the last vision probes all failed."""
         health = self.config.health
         probes = [entry[IMAGE_SENSITIVITY] for entry in self._past_metrics if IMAGE_SENSITIVITY in entry]
-        last = probes[-health.max_failed_vision_probes :]
-        if (
-            health.max_failed_vision_probes
-            and len(last) == health.max_failed_vision_probes
-            and max(last) < health.min_image_sensitivity
-        ):
+        limit = health.max_failed_vision_probes
+        last = probes[-limit:]
+        if limit and len(last) == limit and max(last) < health.min_image_sensitivity:
             raise HealthError(
                 f"step {self.trainer.steps}: the policy ignores its screenshots: in the last {len(last)} vision probes "
                 f"swapped screenshots changed its replies by at most {max(last):.2g} nats "

@@ -1,7 +1,7 @@
 """Report data of a run directory, finished or not.
 
-Used by `deskhand report`; start with `build_report_view`, and render it with `reporting.html_report.write`. Reading does not
-change the run.
+Used by `deskhand report`; start with `build_report_view`, and render it with `reporting.html_report.write`. Reading
+does not change the run.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def learning_curve(steps: Sequence[TrainStepView], evaluations: Sequence[Evaluat
     for evaluation in evaluations:
         parts.append(_whisker(x(evaluation.step), y, evaluation))
     return (
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Learning curve: success and reward by training step">'
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Learning curve: success and reward by step">'
         f"{''.join(parts)}</svg>"
     )
 
@@ -94,7 +94,8 @@ def step_ticks(last: int) -> list[int]:
 
 
 def described(score: Interval) -> str:
-    return f"{percent(score.rate)} ({score.successes}/{score.trials}, 95 % interval {percent(score.low)} to {percent(score.high)})"
+    interval = f"{percent(score.low)} to {percent(score.high)}"
+    return f"{percent(score.rate)} ({score.successes}/{score.trials}, 95 % interval {interval})"
 
 
 def before_and_after(before: EvaluationView | None, after: EvaluationView | None) -> str:
@@ -142,6 +143,6 @@ def before_and_after(before: EvaluationView | None, after: EvaluationView | None
                 f'<tspan class="tick" dx="6">{score.successes}/{score.trials}</tspan></text></g>'
             )
     return (
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="Held-out success before and after, with 95 % intervals">'
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="Held-out success before and after training">'
         f"{''.join(parts)}</svg>"
     )

@@ -1,7 +1,7 @@
 """HTML report in one file.
 
-Used by `deskhand report`; start with `write`. Charts and tables are HTML; a script renders the replay from JSON data. The
-content security policy allows only that script by its hash, so no other script runs even if escaping had a bug.
+Used by `deskhand report`; start with `write`. Charts and tables are HTML; a script renders the replay from JSON data.
+The content security policy allows only that script by its hash, so no other script runs even if escaping had a bug.
 
 Invariant: the page loads nothing from the network, and text of models and guests is never markup.
 """
@@ -161,7 +161,8 @@ def _curves(view: ReportView, before: EvaluationView | None, after: EvaluationVi
     own = [evaluation for evaluation in view.evaluations if evaluation.own]
     figures = []
     if view.steps or own:
-        legend = '<i class="after"></i>success<i class="reward"></i>reward<i class="ring"></i>held-out, 95&nbsp;%&nbsp;interval'
+        legend = '<i class="after"></i>success<i class="reward"></i>reward'
+        legend += '<i class="ring"></i>held-out, 95&nbsp;%&nbsp;interval'
         figures.append(_figure("Learning curve", legend, charts.learning_curve(view.steps, own)))
     if before or after:
         legend = '<i class="before"></i>before<i class="after"></i>after'

@@ -1,7 +1,7 @@
 """Data classes of a report.
 
-Filled by `reporting.build_report`, rendered by `reporting.html_report`. Text of models and guests is stored unescaped; the
-renderer escapes it.
+Filled by `reporting.build_report`, rendered by `reporting.html_report`. Text of models and guests is stored unescaped;
+the renderer escapes it.
 """
 
 from __future__ import annotations

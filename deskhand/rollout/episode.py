@@ -31,7 +31,7 @@ from deskhand.agents.episode_context import (
     Step,
     Transcript,
 )
-from deskhand.desktop.base import Desktop, DesktopSpec, Frame, StageableDesktop
+from deskhand.desktop.base import DesktopSpec, Frame, StageableDesktop
 from deskhand.errors import AgentError, DeskhandError, EvaluatorError, InfrastructureError
 from deskhand.recorder.graph import CallGraph
 from deskhand.rollout.episode_record import EpisodeResult
@@ -140,7 +140,7 @@ class _StepTimeout:
             raise InfrastructureError(f"limits.step_timeout_s: a step took longer than {self._timeout_s:g} s") from None
 
 
-async def _save_end_state(task: Task, desktop: StageableDesktop, outcome: Outcome, folder: Path, *, failed: bool) -> None:
+async def _save_end_state(task: Task, desktop: StageableDesktop, outcome: Outcome, folder: Path, *, declared_infeasible: bool) -> None:
     try:
         await end_state.save_end_state(task, desktop, outcome, folder, declared_infeasible=declared_infeasible)
     except Exception as error:  # the desktop may not support reading files
@@ -276,7 +276,7 @@ def _line(error: BaseException) -> str:
     return " ".join(f"{error}".split())[:500] or type(error).__name__
 
 
-Lease = Callable[[], AbstractAsyncContextManager[Desktop]]
+Lease = Callable[[], AbstractAsyncContextManager[StageableDesktop]]
 
 
 class ScoredWorkflow:

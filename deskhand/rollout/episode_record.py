@@ -1,7 +1,7 @@
 """Result of an episode and its stored form.
 
-`to_record` and `from_record` convert between `EpisodeResult` and JSON plus a safetensors blob with the arrays of the call
-graph (int64 ids, float64 log-probs, int64 versions). A call that extends another stores only its own tokens.
+`to_record` and `from_record` convert between `EpisodeResult` and JSON plus a safetensors blob with the arrays of the
+call graph (int64 ids, float64 log-probs, int64 versions). A call that extends another stores only its own tokens.
 
 Invariant: the round trip is exact, log-probs included.
 """

@@ -1,7 +1,7 @@
 """Evaluation of a policy on held-out tasks.
 
-Used by `recipes.evaluate`; start with `evaluate`. Results are stored as episodes of the run with the evaluation's name as
-phase, so an interrupted evaluation resumes where it stopped.
+Used by `recipes.evaluate`; start with `evaluate`. Results are stored as episodes of the run with the evaluation's name
+as phase, so an interrupted evaluation resumes where it stopped.
 
 Invariant: each (task, sample) has at most one score. Errored episodes are retried; those that stay errored are excluded
 from the success rate and reported, never counted as failures.

@@ -4,7 +4,8 @@ Used by `recipes.training_loop`; `GroupBuffer` opens groups, hands out episode r
 group is "queued" for the trainer, or "closed" immediately if its rewards are all equal (zero variance): it then has no
 signal and no longer counts against the limit.
 
-Invariant: a group completes once, when no member is in flight. An errored member is replaced by a new episode of the same
+Invariant: a group completes once, when no member is in flight. An errored member is replaced by a new episode of the
+    same
 task, at most `max_retries` times per group.
 """
 

@@ -1,7 +1,7 @@
 """Writer of training episodes: keeps `EpisodeCounts` and the stored run in step.
 
-Used by `recipes.training_loop` (`RunWriter`); `row_of` and `new_row` are also used by evaluations. Writes run in a thread,
-one at a time.
+Used by `recipes.training_loop` (`RunWriter`); `row_of` and `new_row` are also used by evaluations. Writes run in a
+thread, one at a time.
 
 Invariant: counts and episodes change in one transaction, in the order of the calls.
 """
@@ -150,7 +150,10 @@ class RunWriter:
             return self.counts.flat()
 
     def recover(self) -> list[tuple[str, int, str, int, list[EpisodeResult]]]:
-        """Mark episodes that a kill left in flight as errored; return the unfinished groups for `GroupBuffer.restore`."""
+        """Mark episodes that a kill left in flight as errored.
+
+        Return the unfinished groups for `GroupBuffer.restore`.
+        """
         self.counts.mark_errored("infrastructure", self.counts.in_flight)
         self.run.abandon_in_flight(self.counts.to_dict())
         self.counts.check(self.run.count_states())

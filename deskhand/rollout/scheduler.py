@@ -1,7 +1,7 @@
 """Scheduler of concurrent episodes.
 
-Used by the training loop and by evaluations; start with `Scheduler.run`. One coroutine per slot runs episode after episode
-from an `EpisodeSource`; `wake` wakes slots that found no work. Episodes never wait for each other.
+Used by the training loop and by evaluations; start with `Scheduler.run`. One coroutine per slot runs episode after
+episode from an `EpisodeSource`; `wake` wakes slots that found no work. Episodes never wait for each other.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Mapping from weight versions to training steps.
 
-Used by `recipes.training_loop`. A killed process may have published weights that are in no checkpoint, and stored episodes
-sampled with them. After a resume, new weights are numbered from above the highest version of any stored token. Episodes
-of rolled-back weights keep their versions; they are still trained, because their recorded log-probs are exact. Their age
-counts from the step that their weights had reached.
+Used by `recipes.training_loop`. A killed process may have published weights that are in no checkpoint, and stored
+episodes sampled with them. After a resume, new weights are numbered from above the highest version of any stored token.
+Episodes of rolled-back weights keep their versions; they are still trained, because their recorded log-probs are exact.
+Their age counts from the step that their weights had reached.
 
 Invariant: no two weights of a run share a version.
 """

@@ -1,7 +1,7 @@
 """Meter of the memory that torch tensors hold.
 
-Used by `trainer.meta_trace`. It works on real tensors and on the meta device, which has shapes but no memory, so the peak of
-a computation is known without running it. Allocations inside kernels are not counted.
+Used by `trainer.meta_trace`. It works on real tensors and on the meta device, which has shapes but no memory, so the
+peak of a computation is known without running it. Allocations inside kernels are not counted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from torch.utils._pytree import tree_leaves
 
 
 class AllocationMeter(TorchDispatchMode):
-    """Context that counts bytes of new storages: `live` now, and `peak`. Each storage counts once, until it is freed."""
+    """Context that counts bytes of new storages: `live` now, and `peak`.
+
+    Each storage counts once, until it is freed.
+    """
 
     def __init__(self) -> None:
         super().__init__()

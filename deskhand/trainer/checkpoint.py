@@ -3,14 +3,16 @@
 Used by the recipes; start with `CheckpointManager`.
 
     <folder>/step-000012/  model.safetensors, config.json, tokenizer...   a Hugging Face checkpoint, LoRA merged in
-                           model.safetensors.index.json                   keeps servers from reading the next file as weights
-                           trainer.safetensors                            optimizer moments; LoRA, master weights, critic
-                           manifest.json                                  counters, caller's state, size and SHA-256 of files
+                           model.safetensors.index.json                   keeps servers from reading the next file as
+                           weights trainer.safetensors                            optimizer moments; LoRA, master
+                           weights, critic manifest.json                                  counters, caller's state, size
+                           and SHA-256 of files
 
 No random state is stored: the trainer's follows from its seed and step, sampling from the episodes' seeds
 (`agents.seeding`).
 
-Invariant: a checkpoint is complete or absent (it is written next to its folder, flushed and renamed), and resuming from it
+Invariant: a checkpoint is complete or absent (it is written next to its folder, flushed and renamed), and resuming from
+    it
 is bit-exact.
 """
 

@@ -1,7 +1,7 @@
 """Critic of PPO: a float32 value head on the hidden states of the policy or of a separate copy of the model.
 
-Used by `trainer.trainer`. With the policy's backbone, the value loss may train the backbone as well. The head is not pushed
-to engines.
+Used by `trainer.trainer`. With the policy's backbone, the value loss may train the backbone as well. The head is not
+pushed to engines.
 
 Invariant: the value of a token is predicted from the state before the token.
 """
@@ -57,8 +57,8 @@ class Critic:
     @torch.no_grad()
     def set_initial_value(self, value: float) -> None:
         """Predict `value` everywhere. Call before the first update, with the mean return."""
-        # From a bias of 0 some tokens' values would reach the mean return earlier than others; until then the difference
-        # acts as an advantage. One policy unlearned its end-of-turn token this way.
+        # From a bias of 0 some tokens' values would reach the mean return earlier than others; until then the
+        # difference acts as an advantage. One policy unlearned its end-of-turn token this way.
         self.head.bias.fill_(value)
 
     def values(self, sequences: Sequence[graph.Sequence], images: Mapping[str, PreparedImage]) -> list[np.ndarray]:

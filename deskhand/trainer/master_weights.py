@@ -1,8 +1,8 @@
 """float32 master copies of bfloat16 and float16 weights.
 
-Used by `trainer.policy`. Gradients of micro-batches are moved to the master and accumulated there in float32, the optimizer
-updates the master, and `sync_to_model` casts it back. In bfloat16 an update below 1/256 of a weight would be lost. A float32
-parameter is its own master.
+Used by `trainer.policy`. Gradients of micro-batches are moved to the master and accumulated there in float32, the
+optimizer updates the master, and `sync_to_model` casts it back. In bfloat16 an update below 1/256 of a weight would be
+lost. A float32 parameter is its own master.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from torch import Tensor
 
 
 class MasterWeights:
-    """Master weights. `tensors` holds the tensors to optimize by name, in float32 or float64, with gradients in `.grad`."""
+    """Master weights. `tensors` holds the tensors to optimize by name, in float32 or float64, with gradients in
+    `.grad`."""
 
     def __init__(self, parameters: Mapping[str, Tensor]) -> None:
         self._parameters = dict(parameters)

@@ -1,9 +1,9 @@
 """Estimate of the memory of a run before it starts.
 
 Used by `recipes.plan`; start with `estimate_memory`. Terms are bytes that may be held at the same time: weights with
-gradients and moments, activations of a micro-batch (`trainer.meta_trace` runs the trainer's own code on the meta device),
-screenshot features, and the engine. Terms that depend on the episodes have a minimum and a maximum; the maximum counts.
-Tests compare the sum with measured peaks.
+gradients and moments, activations of a micro-batch (`trainer.meta_trace` runs the trainer's own code on the meta
+device), screenshot features, and the engine. Terms that depend on the episodes have a minimum and a maximum; the
+maximum counts. Tests compare the sum with measured peaks.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ class MemoryEstimate:
             for term in (term for term in self.terms if term.place == place):
                 least = f" (at least {term.min_bytes / unit:.2f})" if term.min_bytes < term.bytes else ""
                 yield f"{term.name:{width}}  {term.bytes / unit:8.2f} {name}  {term.how}{least}"
-            yield f"{f'sum, {place}':{width}}  {self.total(place) / unit:8.2f} {name}  at least {self.least(place) / unit:.2f}"
+            least = f"at least {self.least(place) / unit:.2f}"
+            yield f"{f'sum, {place}':{width}}  {self.total(place) / unit:8.2f} {name}  {least}"
         if self.available is not None:
             verdict = f"{100 * self.total() / self.available:.0f} %: {'fits' if self.fits else 'DOES NOT FIT'}"
             yield f"{'of the device':{width}}  {self.available / unit:8.2f} {name}  {verdict}"
@@ -191,7 +192,7 @@ def estimate_memory(
     shape = _micro_batch(policy, work)
     longest = min(engine.max_model_len, work.row_tokens) if engine else 1
     prefill = (min(longest, engine.max_num_batched_tokens), longest) if engine else (1, 1)
-    lm = meta_trace.trace_language_model(values, dtype, policy, shape, prefill, tower_learns=tower.trained > 0)
+    lm = meta_trace.trace_language_model(values, dtype, policy, shape, prefill, train_tower=tower.trained > 0)
     made = _Traced(values, lm, tower, BYTES[dtype])
     terms = [
         *_weight_terms(made, policy, trainer),

@@ -1,8 +1,8 @@
 """The trained model: scores sequences and computes gradients of functions of their log-probs.
 
-Used by `trainer.trainer` and `trainer.supervised`. The vision tower runs once per unique image and gradient (once per step
-if it is frozen): the features are leaves of the micro-batches' graphs, and one backward pass through the tower follows.
-The model stays in eval mode, since dropout would make log-probs differ from the engine's.
+Used by `trainer.trainer` and `trainer.supervised`. The vision tower runs once per unique image and gradient (once per
+step if it is frozen): the features are leaves of the micro-batches' graphs, and one backward pass through the tower
+follows. The model stays in eval mode, since dropout would make log-probs differ from the engine's.
 
 Invariant: log-probs follow the definition in `types.Sampling`.
 

@@ -1,7 +1,7 @@
 """4-bit quantization of frozen projections for QLoRA (arXiv:2305.14314), by bitsandbytes.
 
-Used by `trainer.lora`. The projections of the language model become NF4 with double quantization; embeddings, norms, the
-head and the vision tower are unchanged.
+Used by `trainer.lora`. The projections of the language model become NF4 with double quantization; embeddings, norms,
+the head and the vision tower are unchanged.
 """
 
 from __future__ import annotations

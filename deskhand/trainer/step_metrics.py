@@ -1,4 +1,4 @@
-"""Metrics of a training step. Means over tokens are plain means over the trained tokens, whatever their episode's weight.
+"""Metrics of a training step. Means over tokens are not weighted by episode.
 
 Used by `trainer.trainer`: `StepMetricsAccumulator` adds up micro-batches, `StepMetrics` is the result.
 """

@@ -1,7 +1,8 @@
 """Supervised training.
 
-`run_sft` is the loop for any learner: `recipes.tiny.pretrain` builds the bundled policy with it, `recipes.sft` fine-tunes
-checkpoints with `PolicySftLearner`, which uses the micro-batches, forward pass and image features of the RL trainer.
+`run_sft` is the loop for any learner: `recipes.tiny.pretrain` builds the bundled policy with it, `recipes.sft` fine-
+tunes checkpoints with `PolicySftLearner`, which uses the micro-batches, forward pass and image features of the RL
+trainer.
 
 Invariant: only target tokens are trained, with equal weights within a batch.
 """
@@ -44,7 +45,8 @@ class SupervisedLearner(Protocol[B]):
 
 @dataclass(frozen=True)
 class Schedule:
-    """Length and learning-rate schedule: linear warmup over `warmup` updates, constant, linear decay over the last fraction."""
+    """Length and learning-rate schedule: linear warmup over `warmup` updates, constant, linear decay over the last
+    fraction."""
 
     steps: int = 10**9
     seconds: float = math.inf

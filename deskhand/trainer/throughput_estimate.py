@@ -1,8 +1,8 @@
 """Estimate of the training and sampling throughput of a run.
 
-Used by `recipes.plan`; start with `estimate_throughput`. Training takes two floating-point operations per weight and token
-(Kaplan et al., arXiv:2001.08361, section 2.1) plus attention; sampling reads the weights and the cache once per token. Peaks
-are the dense ones of the data sheets. Assumptions are printed with the result.
+Used by `recipes.plan`; start with `estimate_throughput`. Training takes two floating-point operations per weight and
+token (Kaplan et al., arXiv:2001.08361, section 2.1) plus attention; sampling reads the weights and the cache once per
+token. Peaks are the dense ones of the data sheets. Assumptions are printed with the result.
 """
 
 from __future__ import annotations
@@ -155,9 +155,15 @@ def operations(values: dict[str, Any], memory: MemoryEstimate, work: Workload, *
 
 
 def estimate_throughput(
-    values: dict[str, Any], policy: PolicyConfig, trainer: TrainerConfig, dtype: str, requests: int, memory: MemoryEstimate,
-    work: Workload, device: Device,
-) -> ThroughputEstimate:  # fmt: skip
+    values: dict[str, Any],
+    policy: PolicyConfig,
+    trainer: TrainerConfig,
+    dtype: str,
+    requests: int,
+    memory: MemoryEstimate,
+    work: Workload,
+    device: Device,
+) -> ThroughputEstimate:
     """Return the expected speed on `device` with `requests` concurrent requests."""
     tokens = work.step_rows * work.row_tokens
     done = operations(values, memory, work, adapters=policy.lora is not None)
@@ -170,8 +176,9 @@ def estimate_throughput(
     launch = LAUNCH_S * values["text_config"]["num_hidden_layers"]
     token_s = max((weights + cache / 2) / (SAMPLE_BANDWIDTH_SHARE * device.bandwidth), launch)
     assumed = (
-        f"{100 * TRAIN_MFU:.0f} % of {device.flops(dtype) / 1e12:.3g} TFLOP/s in training, {100 * SAMPLE_BANDWIDTH_SHARE:.0f} % of "
-        f"{device.bandwidth / GIB:.0f} GiB/s and at least {1e3 * launch:.1f} ms per token in sampling, {requests} concurrent requests"
+        f"{100 * TRAIN_MFU:.0f} % of {device.flops(dtype) / 1e12:.3g} TFLOP/s in training, "
+        f"{100 * SAMPLE_BANDWIDTH_SHARE:.0f} % of {device.bandwidth / GIB:.0f} GiB/s and "
+        f"at least {1e3 * launch:.1f} ms per token in sampling, {requests} concurrent requests"
     )
     return ThroughputEstimate(
         done.total / tokens, tokens * trainer.ppo_epochs / step_s, step_s, requests / token_s, assumed

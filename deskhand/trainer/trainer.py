@@ -1,8 +1,8 @@
 """Policy-gradient trainer.
 
-Used by `recipes.training_loop`; call the blocking `Trainer.step` in a thread. An inconsistent sequence removes its episode
-from the step and is counted by cause. The order of minibatches depends only on the seed and the step, so resumed runs are
-bit-exact.
+Used by `recipes.training_loop`; call the blocking `Trainer.step` in a thread. An inconsistent sequence removes its
+episode from the step and is counted by cause. The order of minibatches depends only on the seed and the step, so
+resumed runs are bit-exact.
 
 Invariant: the gradient of a step is the mean over episodes of the mean over their sampled tokens (Dr.GRPO divides every
 episode by one constant), however episodes are split into sequences and micro-batches.

@@ -1,9 +1,9 @@
 """Image features of the vision tower, computed once per image and shared by micro-batches.
 
-Used by `trainer.policy`. The outputs are detached from the tower's graph and become leaves; micro-batches index into them
-and accumulate gradients there; `backward` then propagates the sums through the tower. Leaves with gradients are float32,
-since the gradients of many sequences add up. If the tower's activations do not fit, images are encoded in chunks without a
-graph, and each chunk again in `backward`.
+Used by `trainer.policy`. The outputs are detached from the tower's graph and become leaves; micro-batches index into
+them and accumulate gradients there; `backward` then propagates the sums through the tower. Leaves with gradients are
+float32, since the gradients of many sequences add up. If the tower's activations do not fit, images are encoded in
+chunks without a graph, and each chunk again in `backward`.
 
 Dimensions: S rows of features (image tokens of all images), N placeholders of a micro-batch, H hidden size.
 """

@@ -1,7 +1,7 @@
 """Vision probe: whether the policy uses its images.
 
-Used by `recipes.training_loop`. Sequences are scored again with the images of another episode and unchanged token ids. If
-the log-probs do not change, images are lost on the way or the policy ignores them.
+Used by `recipes.training_loop`. Sequences are scored again with the images of another episode and unchanged token ids.
+If the log-probs do not change, images are lost on the way or the policy ignores them.
 """
 
 from __future__ import annotations

@@ -37,7 +37,10 @@ def attach_engine(trainer: Trainer, engine: Engine) -> None:
 
 
 async def push_weights(policy: Policy, engine: Engine, version: int) -> None:
-    """Send the current weights to the engine as `version`: only the version if it shares them, LoRA if it supports it."""
+    """Send the current weights to the engine as `version`.
+
+    An engine that shares the weights gets only the version, one that supports LoRA gets the adapter.
+    """
     # The copy for a server is made in host memory: the device has no room for a second model.
     if isinstance(engine, SupportsSharedWeights) and engine.shares_weights_with(policy.model):
         await engine.set_version(version)

@@ -1,7 +1,4 @@
-"""What the agent makes of replies, in every dialect: bad ones are told and perform nothing, cut ones are cut ones, ends are ends.
-
-The screen is 64x48 pixels, and the model sees it in another size where its family resizes images.
-"""
+"""Handling of replies in every action format: errors, truncation and terminal actions."""
 
 import json
 
@@ -24,7 +21,7 @@ CLICK = Click(Point(12, 38, screen_px(fake_desktop.WIDTH, fake_desktop.HEIGHT)))
 
 
 async def solve(replies, config, **more):
-    """(transcript, what the model was told before each reply, the desktop); a reply is a text or (text, finish_reason)."""
+    """Return (transcript, messages before each reply, desktop); a reply is a text or (text, finish_reason)."""
     told, replies = [], list(replies)
 
     def endpoint(request):

@@ -1,5 +1,4 @@
-"""Every algorithm's advantages, loss and gradient against an independent float64 reference on random batches, and the bugs that
-this comparison notices."""
+"""Advantages, loss and gradient of every algorithm against an independent float64 reference."""
 
 from __future__ import annotations
 

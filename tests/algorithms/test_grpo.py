@@ -23,12 +23,12 @@ def test_advantages_are_centred_and_divided_by_the_population_deviation():
 
 
 def test_dr_grpo_only_centres():
-    result = group_advantages([1.0, 0.0, 0.0, 0.0], [True] * 4, normalise="none")
+    result = group_advantages([1.0, 0.0, 0.0, 0.0], [True] * 4, normalize="none")
     np.testing.assert_array_equal(result.values, [0.75, -0.25, -0.25, -0.25])
 
 
 def test_unscored_members_neither_shift_the_mean_nor_get_an_advantage():
-    result = group_advantages([1.0, float("nan"), 0.0], [True, False, True], normalise="none")
+    result = group_advantages([1.0, float("nan"), 0.0], [True, False, True], normalize="none")
     np.testing.assert_array_equal(result.values, [0.5, 0.0, -0.5])
 
 
@@ -49,8 +49,8 @@ def test_a_scored_reward_that_is_not_a_number_is_refused():
 @given(arrays.arrays(np.float64, st.integers(1, 9), elements=st.floats(-5, 5, width=32)), st.data())
 def test_advantages_sum_to_zero_and_keep_the_order_of_rewards(rewards, data):
     mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(rewards), max_size=len(rewards))))
-    for normalise in ("std", "none"):
-        values = group_advantages(rewards, mask, normalise).values
+    for normalize in ("std", "none"):
+        values = group_advantages(rewards, mask, normalize).values
         assert abs(values.sum()) < 1e-6
         assert (values[~mask] == 0).all()
         scored, gained = rewards[mask], values[mask]
@@ -83,7 +83,8 @@ def test_the_clip_cuts_only_what_runs_away(advantage, ratio, loss, cut):
 
 def test_decoupled_form_weighs_by_proximal_over_behaviour_and_clips_around_proximal():
     new, proximal, old = np.array([0.5, 0.5]), np.array([0.4, 0.4]), np.array([0.0, -2.0])
-    result = clipped_loss(new, old, np.array([1.0, 1.0]), np.array([True, True]), 0.2, 0.2, proximal, behaviour_cap=5.0)
+    ones, mask = np.array([1.0, 1.0]), np.array([True, True])
+    result = clipped_loss(new, old, ones, mask, 0.2, 0.2, proximal, importance_weight_cap=5.0)
     np.testing.assert_allclose(result.ratios, np.exp(0.1))
     np.testing.assert_allclose(result.importance_weights, [np.exp(0.4), 0.0])
     np.testing.assert_allclose(result.values, [-np.exp(0.1) * np.exp(0.4), 0.0])
@@ -110,7 +111,7 @@ def test_numpy_and_torch_agree(length, seed):
     by_numpy = clipped_loss(new, old, advantages, mask, 0.2, 0.28, proximal, 2.0)
     tensors = [torch.from_numpy(array) for array in (new, old, advantages, mask)]
     by_torch = clipped_loss(*tensors, 0.2, 0.28, torch.from_numpy(proximal), 2.0)
-    for name in ("values", "ratios", "clipped", "behaviour_weights"):
+    for name in ("values", "ratios", "clipped", "importance_weights"):
         np.testing.assert_allclose(getattr(by_numpy, name), getattr(by_torch, name).numpy(), rtol=1e-12)
 
 

@@ -306,9 +306,15 @@ async def test_a_running_server_gets_the_requested_checkpoint_instead_of_an_earl
         config = settings(None, ["engine.backend=sglang", f"engine.base_url={url}"]).engine
         for asked, version in ((source, 0), (other, 7), (source, 0), (source, 0)):
             made = await build_engine(
-                config, asked, version, device="cpu", dtype="float32", run_dir=tmp_path / "weights", read_png=lambda sha256: b"",
+                config,
+                asked,
+                version,
+                device="cpu",
+                dtype="float32",
+                run_dir=tmp_path / "weights",
+                read_png=lambda sha256: b"",
                 served_checkpoint=source,
-            )  # fmt: skip
+            )
             done = await made.engine.generate(prompt, Sampling(6, banned_ids=renderer.banned_ids, seed=1))
             await made.engine.close()
             assert done.versions == (version,) * 6

@@ -1,8 +1,10 @@
-"""Fault class 9: an engine that computes pictures otherwise than the trainer. A step says so, apart from what it says of text."""
+"""Fault class 9: an engine that computes pictures otherwise than the trainer.
+
+A step says so, apart from what it says of text.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from deskhand.config.loop import HealthConfig
 from deskhand.engines.hf import HfEngine
 from deskhand.engines.hf import decode_batch as engine_batch
 from deskhand.models import forward
-from deskhand.recipes.health import HealthMetrics, find_alerts
+from deskhand.recipes.health import find_alerts
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.trainer.batch import TrainingSample
 from deskhand.trainer.policy import Policy
@@ -24,7 +26,8 @@ torch.set_num_threads(1)
 
 
 async def signs() -> list[str]:
-    """Alarms on engine and trainer after a step on four replies to pictures and four to text, each kind of equal advantages."""
+    """Alarms on engine and trainer after a step on four replies to pictures and four to text, each kind of equal
+    advantages."""
     model, rows, images = wrap("qwen3_vl"), list[TrainingSample](), dict[str, PreparedImage]()
     engine = HfEngine(model)
     try:
@@ -37,10 +40,9 @@ async def signs() -> list[str]:
     finally:
         await engine.close()
     done = Trainer(Policy(model.model, banned_ids=(IMAGE,))).step(rows, images)
-    rates = ("parse_rate", "truncation_rate", "zero_variance_share", "unscored_share", "reward")
-    raised = find_alerts(HealthMetrics.of(asdict(done), **dict.fromkeys(rates)), [], HealthConfig())
-    assert done.mismatch_kl is not None
-    return [alarm.metric for alarm in raised if alarm.metric.startswith("mismatch")]
+    raised = find_alerts(done.metrics(), [], HealthConfig())
+    assert done.engine_kl is not None
+    return [alert.metric for alert in raised if alert.metric.startswith("train/engine_kl")]
 
 
 def coarse(model: Any, *given: Any) -> tuple[torch.Tensor, ...]:
@@ -54,10 +56,10 @@ async def test_an_engine_and_a_trainer_that_agree_raise_no_alarm() -> None:
 
 async def test_9_coarse_features_of_pictures_are_noticed_apart_from_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_batch, "encode_images", coarse)
-    assert await signs() == ["mismatch_kl_images"]
+    assert await signs() == ["train/engine_kl_images"]
 
 
 async def test_9_coarse_log_probs_are_noticed_in_both(monkeypatch: pytest.MonkeyPatch) -> None:
     decode = engine_batch.forward_decoder
-    monkeypatch.setattr(engine_batch, "decode", lambda *given, **named: decode(*given, **named).round())
-    assert await signs() == ["mismatch_kl_text", "mismatch_kl_images"]
+    monkeypatch.setattr(engine_batch, "forward_decoder", lambda *given, **named: decode(*given, **named).round())
+    assert await signs() == ["train/engine_kl_text", "train/engine_kl_images"]

@@ -30,12 +30,12 @@ from deskhand.store.run import TRAIN, EpisodeRow, Run
 from deskhand.tasks.suites import basics
 
 
-def keep(run: Run, result: EpisodeResult, purpose: str) -> None:
+def keep(run: Run, result: EpisodeResult, phase: str) -> None:
     task = basics.make_task("dialog_choice", result.seed)
-    run.start_episode(new_row(EpisodeRequest(result.episode_id, task), purpose))
+    run.start_episode(new_row(EpisodeRequest(result.episode_id, task), phase))
     scored = result.reward is not None
-    state = ("queued" if purpose == TRAIN else "scored") if scored else "errored"
-    run.finish_episode(row_of(result, purpose, state), *to_record(result))
+    state = ("queued" if phase == TRAIN else "scored") if scored else "errored"
+    run.finish_episode(row_of(result, phase, state), *to_record(result))
 
 
 def stored(tmp_path: Path) -> Run:
@@ -122,18 +122,18 @@ def test_an_episode_that_a_kill_cut_off_is_counted_and_not_shown(tmp_path: Path)
         assert "cut off" not in {episode.id for episode in build_report_view(run).episodes}
 
 
-def test_an_unscored_episode_says_why_and_has_no_value(tmp_path: Path) -> None:
+def test_an_errored_episode_has_a_cause_and_no_value(tmp_path: Path) -> None:
     with stored(tmp_path) as run:
         view = build_report_view(run)
     episode = next(episode for episode in view.episodes if episode.id == "t1")
-    assert (episode.outcome, episode.value, episode.reward) == ("unscored", None, None)
+    assert (episode.outcome, episode.value, episode.reward) == ("errored", None, None)
     assert episode.cause == "infrastructure: it broke"
 
 
 def test_a_run_without_a_step_is_rendered(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "run", {"config": {}})
     with run:
-        assert "No training step was taken." in render(build_report_view(run))
+        assert "No training steps yet." in render(build_report_view(run))
 
 
 async def test_a_run_that_waits_for_a_quota_says_so_in_its_report(tmp_path: Path) -> None:
@@ -147,14 +147,14 @@ async def test_a_run_that_waits_for_a_quota_says_so_in_its_report(tmp_path: Path
         while not lot.num_waiting:  # noqa: ASYNC110
             await asyncio.sleep(0)
         page = render(build_report_view(run))
-        assert "1 parked at https://desktops.example (desktops) (429, " in page
+        assert "1 waiting at https://desktops.example (desktops) (429, " in page
         assert "secret" not in page
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        assert "parked at" not in render(build_report_view(run))
+        assert "waiting at" not in render(build_report_view(run))
 
 
-def test_tasks_that_taught_nothing_are_named_with_what_they_were() -> None:
+def test_tasks_without_signal_are_named_with_the_reason() -> None:
     def row(family: str, state: str, value: float | None = None, cause: str | None = None) -> EpisodeRow:
         return EpisodeRow("e", TRAIN, "g", 0, f"x/{family}", family, 0, "train", state, cause=cause, value=value)
 
@@ -164,11 +164,11 @@ def test_tasks_that_taught_nothing_are_named_with_what_they_were() -> None:
         row("os/4", "zero_variance", 0.0), row("os/4", "zero_variance", 1.0), row("os/5", "errored", cause="evaluator"),
         row("os/6", "in_flight"), row("os/7", "errored", cause="cancelled"), row("os/8", "queued", 0.5),
     ]  # fmt: skip
-    said = "os/1 (always solved), os/2 (always missed), os/4 (equal in each group), os/5 (never scored)"
+    said = "os/1 (always solved), os/2 (always failed), os/4 (equal in each group), os/5 (never scored)"
     assert families_without_signal(rows) == said
     assert families_without_signal([]) == ""
     many = families_without_signal([row(f"f{number:02}", "zero_variance", 0.0) for number in range(23)])
-    assert many.endswith("f19 (always missed) and 3 more")
+    assert many.endswith("f19 (always failed) and 3 more")
 
 
 def test_reading_leaves_the_run_as_it_is(tmp_path: Path) -> None:
@@ -181,19 +181,19 @@ def test_reading_leaves_the_run_as_it_is(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_run_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="name the folder of a run"):
+    with pytest.raises(ConfigError, match="pass a run directory"):
         open_run(tmp_path / "absent")
 
 
 def test_time_goes_on_over_a_resume() -> None:
-    line = {"version": 1, "episodes_per_minute": 1.0, "reward": 0.0, "success": 0.0, "unscored_share": 0.0}
+    line = {"version": 1, "perf/episodes_per_minute": 1.0, "episodes/errored_frac_total": 0.0}
     entries = [
-        {**line, "step": step, "elapsed_s": elapsed} for step, elapsed in ((1, 10.0), (2, 20.0), (3, 5.0), (4, 9.0))
+        {**line, "step": step, "time/elapsed": elapsed} for step, elapsed in ((1, 10.0), (2, 20.0), (3, 5.0), (4, 9.0))
     ]
     assert [view.elapsed_s for view in step_views(entries)] == [10.0, 20.0, 25.0, 29.0]
 
 
-def test_a_choice_of_episodes_is_spread_and_has_the_unscored(tmp_path: Path) -> None:
+def test_selected_episodes_are_spread_and_include_errored_ones(tmp_path: Path) -> None:
     with stored(tmp_path) as run:
         rows = run.episodes()
     chosen = select_episodes(rows * 10, 13)

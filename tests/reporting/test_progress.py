@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import io
-from types import SimpleNamespace
 
 from rich.console import Console
 
+from deskhand.recipes.step_report import StepReport
 from deskhand.reporting.terminal import TerminalDisplay, comparison
 from deskhand.rollout.eval_loop import EvalReport
 from deskhand.rollout.success_rates import Proportion
 
-STEP = SimpleNamespace(
+STEP = StepReport(
     step=3,
-    steps=40,
+    total_steps=40,
     version=3,
-    episodes_per_minute=211.6,
-    reward=0.512,
-    success=0.48,
-    unscored_share=0.0125,
     eta_s=95.0,
+    metrics={
+        "perf/episodes_per_minute": 211.6,
+        "reward/mean": 0.512,
+        "reward/success_rate": 0.48,
+        "episodes/errored_frac_total": 0.0125,
+    },
 )
 
 
@@ -31,7 +33,7 @@ def shown(terminal: bool) -> str:
         display.evaluated("version 3", 20, 40, 11, 0)
         display.evaluated("version 3", 21, 40, 11, 0)
         display.demonstrations(6, 6, 5, 2)
-        display.log("all is said")
+        display.log("finished")
     return out.getvalue()
 
 
@@ -39,16 +41,16 @@ def test_without_a_terminal_there_are_plain_lines() -> None:
     text = shown(terminal=False)
     assert "\x1b" not in text
     assert text.splitlines() == [
-        "step 3/40  episodes/min 212  reward 0.51  success 48 %  unscored 1.2 %  version 3  ETA 1 min 35 s",
+        "step 3/40  episodes/min 212  reward 0.51  success 48 %  errored 1.2 %  version 3  ETA 1 min 35 s",
         "version 3: 20 of 40 held-out episodes, 11 successes",
-        "demonstrations: 6 of 6 episodes, 5 successes, 2 tries without a score",
-        "all is said",
+        "demonstrations: 6 of 6 episodes, 5 successes, 2 errored attempts",
+        "finished",
     ]
 
 
 def test_on_a_terminal_there_is_a_table() -> None:
     text = shown(terminal=True)
-    for cell in ("episodes/min", "3/40", "212", "0.51", "48 %", "1.2 %", "1 min 35 s", "all is said"):
+    for cell in ("episodes/min", "3/40", "212", "0.51", "48 %", "1.2 %", "1 min 35 s", "finished"):
         assert cell in text
 
 

@@ -1,4 +1,5 @@
-"""The one-file report: hostile text stays text, nothing is asked of the network, and every figure in it is one that was given."""
+"""The one-file report: hostile text stays text, nothing is asked of the network, and every figure in it is one that
+was given."""
 
 from __future__ import annotations
 
@@ -46,7 +47,7 @@ def sample(text: str = "Press Save") -> ReportView:
         family=text,
         seed=1_000_000_000,
         instruction=text,
-        outcome="unscored",
+        outcome="errored",
         value=None,
         cause=text,
         reward=None,
@@ -70,7 +71,7 @@ def sample(text: str = "Press Save") -> ReportView:
         episodes=(episode,),
         frames={"aa": png(), "bb": png(), "unused": png()},
         episode_counts={text: 3},
-        episodes_left_out=2,
+        num_hidden_episodes=2,
     )
 
 
@@ -176,7 +177,7 @@ def test_the_updates_of_a_warm_start_are_its_steps() -> None:
     page = html_report.render(
         dataclasses.replace(sample(), steps=(), updates=({"step": 2, "loss": 0.25}, {"step": 4, "loss": 0.125}))
     )
-    assert "No training step was taken" not in page
+    assert "No training steps yet" not in page
     assert "<tr><td>4</td><td>0.125</td></tr>" in page
 
 
@@ -190,7 +191,7 @@ def test_sides_of_different_sizes_are_both_named() -> None:
 
 def test_a_run_without_any_result_still_has_a_report() -> None:
     page = html_report.render(ReportView("empty", {}, (), (), (), {}))
-    assert "No training step was taken." in page
+    assert "No training steps yet." in page
     assert data_of(page) == {"episodes": [], "frames": {}}
 
 

@@ -81,7 +81,7 @@ async def test_an_oracle_episode_is_solved_recorded_and_rewarded(stage):
     assert result.transcript.stopped == "done"
     assert [call.text for call in result.graph.calls] == [step.text for step in result.transcript.steps]
     assert len(result.graph.sequences()) == 1, "the second call extends the first"
-    assert set(result.seconds) == {"reset", "setup", "solve", "judge", "total", "model", "parked"}
+    assert set(result.seconds) == {"reset", "setup", "solve", "judge", "total", "model", "quota_wait"}
     assert (result.group_id, result.member, result.version_min, result.version_max) == ("g", 2, 0, 0)
     assert {step.frame_sha256 for step in result.transcript.steps} | {result.transcript.last_frame_sha256} == set(
         runner.frames

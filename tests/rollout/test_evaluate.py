@@ -49,7 +49,7 @@ async def test_each_task_counts_once_and_outages_are_tried_again(tmp_path):
         assert (report.success.hits, report.success.total) == (10, 20)
         assert (report.first_click.hits, report.first_click.total) == (10, 20)
         assert report.by_family["square"] == report.success
-        assert report.unscored == {}
+        assert report.errored == {}
         assert report.reward == 0.5
         assert {row.split for row in run.episodes("before")} == {"held_out"}
         assert "50.0% [29.9%, 70.1%] of 20" in str(report.success)
@@ -60,7 +60,7 @@ async def test_what_has_no_score_after_all_is_reported_and_not_a_failure(tmp_pat
     with Run.create(tmp_path / "run", {}) as run:
         report = await evaluate(run, "before", held_out(20), player, 2)
         assert (report.success.hits, report.success.total) == (18, 18)
-        assert report.unscored == {"infrastructure": 2}
+        assert report.errored == {"infrastructure": 2}
         assert len(player.played) == 18 + 2 * 3
 
 
@@ -85,8 +85,8 @@ async def test_repeats_are_played_each_once_and_give_pass_at_k(tmp_path):
     tasks = held_out(6)
     player = Player(lambda seed, attempt: float(seed % 3 == 0 or (seed % 3 == 1 and attempt == 2)))
     with Run.create(tmp_path / "run", {}) as run:
-        await evaluate(run, "after", tasks, player, 2, repeats=2)
-        report = await evaluate(run, "after", tasks, player, 2, repeats=4)
+        await evaluate(run, "after", tasks, player, 2, samples_per_task=2)
+        report = await evaluate(run, "after", tasks, player, 2, samples_per_task=4)
         assert len(player.played) == 24
         assert {(row.task_id, row.member) for row in run.episodes("after")} == {
             (task.id, k) for task in tasks for k in range(4)
@@ -102,7 +102,7 @@ async def test_a_report_is_of_what_was_asked_for_and_not_of_what_else_was_played
     tasks = held_out(6)
     player = Player(lambda seed, attempt: float(seed % 6 < 2))
     with Run.create(tmp_path / "run", {}) as run:
-        await evaluate(run, "after", tasks, player, 2, repeats=2)
+        await evaluate(run, "after", tasks, player, 2, samples_per_task=2)
         fewer = await evaluate(run, "after", [task for task in tasks if task.seed % 6 < 2], player, 2)
         assert (fewer.success.hits, fewer.success.total, fewer.pass_at) == (2, 2, {})
         assert len(player.played) == 12

@@ -1,7 +1,4 @@
-"""End to end: whatever language a model speaks, the same tasks are solved on real desktops through agent, endpoint and recorder.
-
-The policy is each task's oracle; what it wants done is said in the dialect under test, and nothing but that text reaches the agent.
-"""
+"""End to end: in every action format the same tasks are solved on real desktops."""
 
 import asyncio
 

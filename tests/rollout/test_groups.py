@@ -16,28 +16,28 @@ def groups(size: int = 3, limit: int = 2, **more) -> GroupBuffer:
     return GroupBuffer(fake_desktop.square_task, size=size, limit=limit, **more)
 
 
-def finished(ticket, reward):
-    made = episode_results.result(reward, episode_id=ticket.episode_id)
-    return dataclasses.replace(made, group_id=ticket.group_id, member=ticket.member)
+def finished(request, reward):
+    made = episode_results.result(reward, episode_id=request.episode_id)
+    return dataclasses.replace(made, group_id=request.group_id, member=request.member)
 
 
 def take(it: GroupBuffer):
-    found = it.ticket()
+    found = it.next_request()
     assert found is not None
     return found[0]
 
 
 def test_a_group_closes_when_every_member_is_final_and_only_then():
     it = groups(size=3, limit=1)
-    tickets = [take(it) for _ in range(3)]
-    assert it.ticket() is None
-    assert len({ticket.group_id for ticket in tickets}) == 1
-    assert it.finish(finished(tickets[0], 1.0)) is None
-    assert it.finish(finished(tickets[2], 0.0)) is None
-    closed = it.finish(finished(tickets[1], 0.0))
+    requests = [take(it) for _ in range(3)]
+    assert it.next_request() is None
+    assert len({request.group_id for request in requests}) == 1
+    assert it.finish(finished(requests[0], 1.0)) is None
+    assert it.finish(finished(requests[2], 0.0)) is None
+    closed = it.finish(finished(requests[1], 0.0))
     assert closed is not None
     assert closed.state == "queued"
-    assert it.ticket() is None, "a waiting group counts against the bound"
+    assert it.next_request() is None, "a queued group counts against the bound"
     it.remove([closed])
     assert take(it).group_id != closed.id
 
@@ -52,8 +52,8 @@ def test_equal_rewards_teach_nothing_and_make_room_for_a_fresh_task():
     assert take(it).task.seed == first.task.seed + 1
 
 
-def test_an_unscored_member_is_masked_and_refilled_a_bounded_number_of_times():
-    it = groups(size=2, limit=1, max_refills=2)
+def test_an_errored_member_is_replaced_a_bounded_number_of_times():
+    it = groups(size=2, limit=1, max_retries=2)
     scored = take(it)
     it.finish(finished(scored, 1.0))
     for _ in range(3):
@@ -62,7 +62,7 @@ def test_an_unscored_member_is_masked_and_refilled_a_bounded_number_of_times():
         closed = it.finish(finished(lost, None))
     assert closed is not None
     assert closed.state == "closed", "one scored member has nothing to be compared with"
-    assert len(closed.unscored) == 3
+    assert len(closed.errored) == 3
 
 
 @given(st.integers(2, 4), st.integers(1, 3), st.lists(st.sampled_from([0.0, 1.0, None]), max_size=80), st.randoms())
@@ -70,18 +70,18 @@ def test_the_bound_holds_and_no_member_is_counted_twice(size, limit, rewards, ch
     it = groups(size=size, limit=limit)
     flying, ended = [], []
     for reward in rewards:
-        while (found := it.ticket()) is not None:
+        while (found := it.next_request()) is not None:
             flying.append(found[0])
         assert len(it.live) <= limit
         if not flying:
-            it.remove(it.waiting()[:1])
+            it.remove(it.queued()[:1])
             continue
-        ticket = flying.pop(chance.randrange(len(flying)))
-        closed = it.finish(finished(ticket, reward))
+        request = flying.pop(chance.randrange(len(flying)))
+        closed = it.finish(finished(request, reward))
         if closed is not None:
-            ended += [result.episode_id for result in closed.scored] + closed.unscored
+            ended += [result.episode_id for result in closed.scored] + closed.errored
             assert not any(other.group_id == closed.id for other in flying)
-            assert len(closed.scored) == size or len(closed.unscored) > size
+            assert len(closed.scored) == size or len(closed.errored) > size
     assert len(ended) == len(set(ended))
 
 
@@ -93,11 +93,11 @@ def test_restored_groups_go_on_where_they_were():
     it = groups(size=3, limit=2)
     it.restore([("w", 1, "queued", 0, []), ("g", 0, "open", 5, members)])
     assert [group.id for group in it.live.values()] == ["g", "w"]
-    ticket = take(it)
-    assert (ticket.group_id, ticket.member) == ("g", 5)
-    assert it.ticket() is None
+    request = take(it)
+    assert (request.group_id, request.member) == ("g", 5)
+    assert it.next_request() is None
     assert it.next_number == 2
-    closed = it.finish(finished(ticket, 1.0))
+    closed = it.finish(finished(request, 1.0))
     assert closed is not None
     assert closed.rewards == [1.0, 0.0, 1.0]
 
@@ -112,10 +112,10 @@ def test_a_restored_group_that_is_larger_than_groups_are_now_still_closes():
     for size in (2, 4):
         it = groups(size=size, limit=1)
         it.restore([("g", 0, "open", 4, members)])
-        ticket = take(it)
-        assert (ticket.group_id, ticket.member) == ("g", 4)
-        assert it.ticket() is None
-        closed = it.finish(finished(ticket, 1.0))
+        request = take(it)
+        assert (request.group_id, request.member) == ("g", 4)
+        assert it.next_request() is None
+        closed = it.finish(finished(request, 1.0))
         assert closed is not None
         assert closed.state == "queued"
         assert len(closed.scored) == 5

@@ -1,4 +1,4 @@
-"""Alarms say what was measured, why it is so and what to do; the canary ends a run that is blind and no other."""
+"""Health alerts state metric, cause and hint; the vision probe stops runs that ignore their images, and no others."""
 
 from __future__ import annotations
 
@@ -17,111 +17,112 @@ from deskhand.actions.ops import Done, Wait
 from deskhand.agents.episode_context import Transcript
 from deskhand.config.loop import HealthConfig
 from deskhand.errors import HealthError
-from deskhand.recipes.health import Alert, HealthMetrics, find_alerts, no_signal_alert
+from deskhand.recipes.health import Alert, find_alerts, no_signal_alert
 from deskhand.recipes.step_report import StepAccumulator
 from deskhand.rollout.groups import Group
 from deskhand.tasks.task import seed_for
 
-WELL = HealthMetrics(
-    parse_rate=0.95,
-    truncation_rate=0.01,
-    zero_variance_share=0.4,
-    unscored_share=0.0,
-    reward=0.4,
-    mismatch_kl_text=1e-6,
-    mismatch_kl_images=1e-6,
-    ratio_max=1.3,
-    clip_fraction=0.05,
-    dropped_fraction=0.0,
-    gradient_norm=0.8,
-    entropy=0.5,
-    rejected=0,
-    tokens=500,
-    explained_variance=0.3,
-    sight=0.8,
-)
-EARLIER = [WELL] * 6
-SICK = {
-    "parse_rate": (0.2, "agent.action_format"),
-    "truncation_rate": (0.5, "agent.max_new_tokens"),
-    "zero_variance_share": (0.95, "easier families"),
-    "unscored_share": (0.5, "episode.unscored"),
-    "mismatch_kl_text": (0.1, "benchmarks.exactness"),
-    "mismatch_kl_images": (0.1, "one preprocessing"),
-    "clip_fraction": (0.8, "trainer.learning_rate"),
-    "ratio_max": (300.0, "trainer.dual_clip"),
-    "dropped_fraction": (0.3, "loop.max_staleness"),
-    "gradient_norm": (float("inf"), "float16"),
-    "entropy": (1e-5, "clip_high"),
-    "rejected": (2, "the step's record"),
-    "explained_variance": (-0.5, "critic"),
-    "sight": (0.0, "the engine gets the pictures"),
+HEALTHY = {
+    "replies/parse_rate": 0.95,
+    "replies/truncation_rate": 0.01,
+    "groups/zero_variance_frac": 0.4,
+    "episodes/errored_frac": 0.0,
+    "reward/mean": 0.4,
+    "train/engine_kl_text": 1e-6,
+    "train/engine_kl_images": 1e-6,
+    "train/ratio_max": 1.3,
+    "train/clip_frac": 0.05,
+    "train/masked_frac": 0.0,
+    "train/grad_norm": 0.8,
+    "train/entropy": 0.5,
+    "train/num_rejected": 0,
+    "train/num_tokens": 500,
+    "train/explained_variance": 0.3,
+    "policy/image_sensitivity": 0.8,
+}
+EARLIER = [HEALTHY] * 6
+UNHEALTHY = {
+    "replies/parse_rate": (0.2, "agent.action_format"),
+    "replies/truncation_rate": (0.5, "agent.max_new_tokens"),
+    "groups/zero_variance_frac": (0.95, "easier families"),
+    "episodes/errored_frac": (0.5, "episode.errored"),
+    "train/engine_kl_text": (0.1, "benchmarks.exactness"),
+    "train/engine_kl_images": (0.1, "one image preprocessing"),
+    "train/clip_frac": (0.8, "trainer.learning_rate"),
+    "train/ratio_max": (300.0, "trainer.dual_clip"),
+    "train/masked_frac": (0.3, "loop.max_staleness"),
+    "train/grad_norm": (float("inf"), "float16"),
+    "train/entropy": (1e-5, "trainer.clip_ratio_high"),
+    "train/num_rejected": (2, "train/rejected/*"),
+    "train/explained_variance": (-0.5, "critic"),
+    "policy/image_sensitivity": (0.0, "the engine receives images"),
 }
 
 
-def test_a_run_that_is_well_raises_no_alarm():
-    assert find_alerts(WELL, EARLIER, HealthConfig()) == []
+def test_a_healthy_run_raises_no_alert():
+    assert find_alerts(HEALTHY, EARLIER, HealthConfig()) == []
 
 
-def test_signs_that_were_not_measured_raise_no_alarm():
-    names = ("parse_rate", "truncation_rate", "zero_variance_share", "unscored_share", "reward", "sight")
-    names += ("mismatch_kl_text", "mismatch_kl_images")
-    assert find_alerts(dataclasses.replace(WELL, **dict.fromkeys(names)), EARLIER, HealthConfig()) == []
+def test_metrics_that_were_not_measured_raise_no_alert():
+    unmeasured = ("replies/", "groups/", "episodes/", "reward/", "policy/", "train/engine_kl")
+    measured = {name: value for name, value in HEALTHY.items() if not name.startswith(unmeasured)}
+    assert find_alerts(measured, EARLIER, HealthConfig()) == []
 
 
-@pytest.mark.parametrize("sign", SICK)
-def test_each_sign_raises_its_own_alarm_and_says_the_mend(sign):
-    value, mend = SICK[sign]
-    (alarm,) = find_alerts(dataclasses.replace(WELL, **{sign: value}), EARLIER, HealthConfig())
-    assert alarm.metric == sign
-    assert alarm.value == value
-    assert mend in alarm.hint
-    assert "\n" not in alarm.line()
-    assert alarm.line().startswith(sign)
+@pytest.mark.parametrize("metric", UNHEALTHY)
+def test_each_metric_raises_its_own_alert_with_a_hint(metric):
+    value, hint = UNHEALTHY[metric]
+    (alert,) = find_alerts({**HEALTHY, metric: value}, EARLIER, HealthConfig())
+    assert alert.metric == metric
+    assert alert.value == value
+    assert hint in alert.hint
+    assert "\n" not in alert.line()
+    assert alert.line().startswith(metric)
 
 
-@pytest.mark.parametrize(("sign", "value"), [("gradient_norm", 100.0), ("entropy", 3.0)])
-def test_some_signs_are_judged_beside_earlier_steps_only(sign, value):
-    sick = dataclasses.replace(WELL, **{sign: value})
-    assert [alarm.metric for alarm in find_alerts(sick, EARLIER, HealthConfig())] == [sign]
-    assert find_alerts(sick, EARLIER[:3], HealthConfig()) == []
+@pytest.mark.parametrize(("metric", "value"), [("train/grad_norm", 100.0), ("train/entropy", 3.0)])
+def test_spikes_are_judged_against_earlier_steps_only(metric, value):
+    metrics = {**HEALTHY, metric: value}
+    assert [alert.metric for alert in find_alerts(metrics, EARLIER, HealthConfig())] == [metric]
+    assert find_alerts(metrics, EARLIER[:3], HealthConfig()) == []
 
 
-def test_steps_whose_gradients_all_overflowed_are_no_measure_and_no_crash():
-    overflowed = dataclasses.replace(WELL, grad_norm=float("nan"))
-    assert [alarm.metric for alarm in find_alerts(overflowed, [overflowed] * 6, HealthConfig())] == ["gradient_norm"]
-    assert find_alerts(WELL, [overflowed] * 6, HealthConfig()) == []
+def test_steps_with_overflowed_gradients_are_no_baseline():
+    overflowed = {**HEALTHY, "train/grad_norm": float("nan")}
+    alerts = find_alerts(overflowed, [overflowed] * 6, HealthConfig())
+    assert [alert.metric for alert in alerts] == ["train/grad_norm"]
+    assert find_alerts(HEALTHY, [overflowed] * 6, HealthConfig()) == []
 
 
-def test_a_run_in_which_no_group_teaches_is_told_so_without_a_step():
+def test_a_run_without_signal_is_reported_before_its_first_step():
     bounds = HealthConfig(no_signal_groups=4)
-    assert no_signal_alert(3, 3, 0.0, bounds) is None, "too few to judge by"
-    assert no_signal_alert(3, 4, 0.0, bounds) is None, "some of them teach"
+    assert no_signal_alert(3, 3, 0.0, bounds) is None, "too few groups to judge"
+    assert no_signal_alert(3, 4, 0.0, bounds) is None, "some groups have a signal"
     for count in (4, 8):
-        alarm = no_signal_alert(count, count, 0.0, bounds)
-        assert alarm is not None
-        assert (alarm.metric, alarm.value) == ("zero_variance_share", 1.0)
-        assert "easier families" in alarm.line()
-    assert no_signal_alert(5, 5, 0.0, bounds) is None, "it is said once for so many groups"
+        alert = no_signal_alert(count, count, 0.0, bounds)
+        assert alert is not None
+        assert (alert.metric, alert.value) == ("groups/zero_variance_frac", 1.0)
+        assert "easier families" in alert.line()
+    assert no_signal_alert(5, 5, 0.0, bounds) is None, "raised once per no_signal_groups groups"
 
 
-def test_a_group_that_outages_emptied_is_not_one_of_equal_rewards():
+def test_a_group_emptied_by_outages_is_not_counted_as_zero_variance():
     since = StepAccumulator()
     for rewards, group_state in (([0.0, 0.0], "closed"), ([1.0], "closed"), ([], "closed"), ([0.0, 1.0], "queued")):
         group = Group("g", 0, fake_desktop.square_task(seed_for("train", 0)), 2, 0, state=group_state)
         group.scored = [episode_results.result(reward) for reward in rewards]
         since.add(episode_results.result(0.0), group)
-    assert (since.groups, since.zero_variance_groups) == (4, 1)
+    assert (since.num_groups, since.num_zero_variance) == (4, 1)
 
 
-async def test_equal_rewards_without_end_raise_the_alarm_although_no_step_is_taken(tmp_path, monkeypatch):
+async def test_endless_zero_variance_raises_an_alert_without_a_step(tmp_path, monkeypatch):
     told: list[Alert] = []
     heard = asyncio.Event()
     monkeypatch.setattr(Group, "has_signal", property(lambda self: False))
     health = HealthConfig(no_signal_groups=2, max_zero_variance_fraction=0.0)
     config = training_fixture.small(total_steps=1, groups_per_step=1, group_size=2, health=health)
     async with training_fixture.assembled(tmp_path / "run", config) as parts:
-        parts.loop.alarmed = lambda alarm: (told.append(alarm), heard.set())
+        parts.loop.on_alert = lambda alert: (told.append(alert), heard.set())
         with structlog.testing.capture_logs() as lines:
             work, hearing = asyncio.create_task(parts.loop.run()), asyncio.create_task(heard.wait())
             await asyncio.wait({work, hearing}, return_when=asyncio.FIRST_COMPLETED, timeout=limit(60))
@@ -129,64 +130,73 @@ async def test_equal_rewards_without_end_raise_the_alarm_although_no_step_is_tak
                 task.cancel()
             await asyncio.gather(work, hearing, return_exceptions=True)
         assert parts.trainer.steps == 0
-    assert [alarm.metric for alarm in told][:1] == ["zero_variance_share"]
-    assert [line["step"] for line in lines if line["event"] == "alarm"][:1] == [0]
+    assert [alert.metric for alert in told][:1] == ["groups/zero_variance_frac"]
+    assert [line["step"] for line in lines if line["event"] == "health.alert"][:1] == [0]
 
 
-async def test_a_task_that_pays_for_nothing_and_one_that_never_has_a_score_are_named_once(tmp_path):
+async def test_tasks_solved_by_a_noop_or_never_scored_are_named_once(tmp_path):
     told: list[Alert] = []
     nothing = Transcript((episode_results.step(2, (Wait(1.0),)), episode_results.step(3, (Done(),))), "done")
     gave_up = dataclasses.replace(nothing, stop_reason="fail")
     async with training_fixture.assembled(tmp_path / "run", training_fixture.small(total_steps=1)) as parts:
-        parts.loop.alarmed = told.append
+        parts.loop.on_alert = told.append
         group = Group("g", 0, fake_desktop.square_task(seed_for("train", 0)), 2, 0)
         for transcript, reward in ((None, 1.0), (nothing, 0.5), (gave_up, 1.0)):
             changes = {"transcript": transcript} if transcript else {}
-            parts.loop._when_ended(episode_results.result(reward, **changes), None)
-        assert told == [], "something was done, or it was not solved, or the word counts that it cannot be done"
+            parts.loop._on_episode_end(episode_results.result(reward, **changes), None)
+        assert told == [], "acted, not solved, or declared infeasible"
         for _ in range(2):
-            parts.loop._when_ended(episode_results.result(1.0, transcript=nothing, family="os/1"), None)
+            parts.loop._on_episode_end(episode_results.result(1.0, transcript=nothing, family="os/1"), None)
         lost = Group("h", 1, group.task, 0, 0, state="closed")
-        lost.unscored = ["a", "b"]
+        lost.errored = ["a", "b"]
         for cause in ("cancelled", "evaluator", "evaluator"):
-            parts.loop._when_ended(episode_results.result(None, cause=cause, family="os/2"), lost)
-    assert [alarm.metric for alarm in told] == ["unearned", "unscored_share"]
-    assert "os/1 was solved by an episode in which nothing was done" in told[0].line()
+            parts.loop._on_episode_end(episode_results.result(None, cause=cause, family="os/2"), lost)
+    assert [alert.metric for alert in told] == ["tasks/solved_at_start", "episodes/errored_frac"]
+    assert "os/1: a no-op episode scored 1" in told[0].line()
     assert "suite.exclude: [os/1]" in told[0].line()
-    assert "all 2 episodes of a group of os/2 were left without a score; the last: it broke" in told[1].line()
+    assert "os/2: all 2 episodes of a group errored; last error: it broke" in told[1].line()
 
 
 def test_equal_rewards_mean_too_easy_or_too_hard():
-    easy = dataclasses.replace(WELL, zero_variance_share=0.95, reward=0.97)
+    easy = {**HEALTHY, "groups/zero_variance_frac": 0.95, "reward/mean": 0.97}
     assert "harder families" in find_alerts(easy, EARLIER, HealthConfig())[0].hint
 
 
-async def test_every_step_records_its_vital_signs(tmp_path):
+async def test_every_step_records_its_metrics_once(tmp_path):
     async with training_fixture.assembled(
-        tmp_path / "run", training_fixture.small(total_steps=2, groups_per_step=1, health=HealthConfig(vision_probe_every=1))
+        tmp_path / "run",
+        training_fixture.small(total_steps=2, groups_per_step=1, health=HealthConfig(vision_probe_every=1)),
     ) as parts:
         with structlog.testing.capture_logs() as lines:
             await parts.loop.run()
         records = parts.run.metrics()
     assert len(records) == 2
     for record in records:
-        vitals = record["vitals"]
-        assert vitals.keys() == {field.name for field in dataclasses.fields(HealthMetrics)}
-        assert vitals["parse_rate"] == 1.0, "this dialect understands every text"
-        assert 0 <= vitals["truncation_rate"] <= 1
-        assert vitals["unscored_share"] == 0
-        assert 0 <= vitals["zero_variance_share"] <= 1
-        assert vitals["mismatch_kl_text"] is None, "every episode begins with a picture"
-        assert vitals["mismatch_kl_images"] is None or vitals["mismatch_kl_images"] < 1e-4
-        assert vitals["entropy"] > 0
-        assert vitals["sight"] > 0.01, "even random weights answer otherwise to another picture"
-        raised = {alarm["sign"] for alarm in record["alarms"]}
-        assert raised == {line["sign"] for line in lines if line["event"] == "alarm" and line["step"] == record["step"]}
-    assert json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[0])["vitals"] == records[0]["vitals"]
+        assert record["schema_version"] == 2
+        assert not [name for name in record if "vitals" in name or isinstance(record[name], dict)]
+        assert record["replies/parse_rate"] == 1.0, "this format parses every text"
+        assert 0 <= record["replies/truncation_rate"] <= 1
+        assert record["episodes/errored_frac"] == record["episodes/errored_frac_total"] == 0
+        assert 0 <= record["groups/zero_variance_frac"] <= 1
+        assert "train/engine_kl_text" not in record, "every episode starts with an image"
+        assert record.get("train/engine_kl_images", 0.0) < 1e-4
+        assert record["train/entropy"] > 0
+        assert record["policy/image_sensitivity"] > 0.01, "even random weights react to another image"
+        raised = {alert["metric"] for alert in record["alerts"]}
+        alerts = [line for line in lines if line["event"] == "health.alert" and line["step"] == record["step"]]
+        assert raised == {line["metric"] for line in alerts}
+        finished = next(line for line in lines if line["event"] == "step.finished" and line["step"] == record["step"])
+        assert finished["loss"] == record["train/loss"]
+        assert finished["started"] >= finished["trained"] > 0
+    assert json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[0]) == records[0]
+    (counted,) = [line for line in lines if line["event"] == "episodes.counted"]
+    assert counted["started"] == counted["trained"] + counted["queued"] + counted["zero_variance"] + counted[
+        "stale"
+    ] + (counted["errored_infrastructure"] + counted["errored_evaluator"] + counted["errored_cancelled"])
 
 
-async def test_a_blind_run_is_stopped_and_keeps_what_it_has(tmp_path):
-    """The pictures are lost on the way into the model: its tower says the same of every one."""
+async def test_a_run_that_ignores_images_is_stopped_and_keeps_its_checkpoints(tmp_path):
+    """The vision tower returns equal features for every image."""
     config = training_fixture.small(
         steps=50, groups_per_step=1, health=HealthConfig(vision_probe_every=1, max_failed_vision_probes=2)
     )
@@ -198,16 +208,16 @@ async def test_a_blind_run_is_stopped_and_keeps_what_it_has(tmp_path):
                 if "merger" in name:
                     parameter.zero_()
         parts.trainer.policy.model.model.visual.requires_grad_(False)
-        with pytest.raises(HealthError, match="the model does not see: in the last 2 canaries"):
+        with pytest.raises(HealthError, match="the policy ignores its screenshots: in the last 2 vision probes"):
             await parts.loop.run()
         assert parts.run.checkpoint().step == 2
-        assert parts.run.metrics()[-1]["vitals"]["sight"] == 0
-        assert "sight" in {alarm["sign"] for alarm in parts.run.metrics()[-1]["alarms"]}
+        assert parts.run.metrics()[-1]["policy/image_sensitivity"] == 0
+        assert "policy/image_sensitivity" in {alert["metric"] for alert in parts.run.metrics()[-1]["alerts"]}
         assert not parts.pool.leased
 
 
-async def test_a_run_that_was_interrupted_remembers_its_canaries(tmp_path):
-    """One blind canary before the end of a process and one after it are two in a row."""
+async def test_a_resumed_run_remembers_its_vision_probes(tmp_path):
+    """A failed probe before a restart and one after it are two in a row."""
     import torch
 
     def blinded(parts):
@@ -226,6 +236,6 @@ async def test_a_run_that_was_interrupted_remembers_its_canaries(tmp_path):
     async with training_fixture.assembled(
         tmp_path / "run", training_fixture.small(total_steps=50, groups_per_step=1, health=health)
     ) as parts:
-        with pytest.raises(HealthError, match="in the last 2 canaries"):
+        with pytest.raises(HealthError, match="in the last 2 vision probes"):
             await blinded(parts)
         assert parts.run.checkpoint().step == 2

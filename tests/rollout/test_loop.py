@@ -40,28 +40,32 @@ async def test_it_trains_the_steps_it_was_asked_for_and_publishes_each(trained):
     assert version == 3
     assert run.checkpoint().step == 3
     assert [json.loads(line)["step"] for line in (run.folder / "metrics.jsonl").read_text().splitlines()] == [1, 2, 3]
-    assert list((run.folder / "events").iterdir())
+    assert list((run.folder / "tensorboard").iterdir())
 
 
-async def test_the_books_close_and_every_desktop_came_back(trained):
+async def test_episode_counts_match_and_every_desktop_is_released(trained):
     run, said, pool, _ = trained
-    books, counted = run.episode_counts(), run.count_states()
-    assert books["in_flight"] == 0
-    assert books["started"] == sum(counted.values()) == len(run.episodes(TRAIN))
-    assert counted["trained", None] == books["trained"] > 0
+    counts, counted = run.episode_counts(), run.count_states()
+    assert counts["in_flight"] == 0
+    assert counts["started"] == sum(counted.values()) == len(run.episodes(TRAIN))
+    assert counted["trained", None] == counts["trained"] > 0
     assert not pool.leased
-    assert all(report.trainer["episodes"] for report in said)
+    assert all(report.metrics["train/num_episodes"] for report in said)
 
 
 async def test_replies_that_were_not_performed_are_counted_by_kind(trained):
     run, said, _, _ = trained
     steps = [step for row in run.episodes(TRAIN, "trained") for step in load_result(run, row.id).transcript.steps]
-    assert {step.reply_error for step in steps} - {""} <= {
-        kind for report in said for kind, share in report.faults.items() if share
+    names = {
+        "format": "replies/unparsed_frac",
+        "action": "replies/rejected_frac",
+        "truncated": "replies/truncation_rate",
     }
-    assert all(set(report.faults) == {"format", "action", "truncated"} for report in said)
-    assert all(0 <= sum(report.faults.values()) <= 1 for report in said)
-    assert [line["faults"] for line in run.metrics()] == [report.faults for report in said]
+    assert {step.reply_error for step in steps} - {""} <= {
+        kind for report in said for kind, name in names.items() if report.metrics[name]
+    }
+    assert all(0 <= sum(report.metrics[name] for name in names.values()) <= 1 for report in said)
+    assert run.metrics() == [report.to_dict() for report in said]
 
 
 async def test_what_was_trained_is_recorded_whole(trained):
@@ -84,19 +88,21 @@ async def test_a_groups_mean_is_over_all_its_scored_members_and_stale_ones_give_
     group = Group(name, 0, fake_desktop.square_task(0), 4, 0, scored=members)
     samples = group_to_samples(group, get_algorithm("dr_grpo"), lambda result: result is not members[0])
     assert {sample.episode_id for sample in samples} == {result.episode_id for result in members[1:]}
-    worth = {sample.episode_id: sample.advantage for sample in samples}
+    advantages = {sample.episode_id: sample.advantage for sample in samples}
     mean = np.mean([result.reward for result in members])
-    assert all(worth[result.episode_id] == pytest.approx(result.reward - mean) for result in members[1:])
+    assert all(advantages[result.episode_id] == pytest.approx(result.reward - mean) for result in members[1:])
 
 
 async def test_nothing_but_outages_ends_the_run_with_one_line(tmp_path):
     pool = fake_desktop.PaintedPool(3, fail_at=0)
     async with training_fixture.assembled(tmp_path / "run", training_fixture.small(), pool=pool) as parts:
-        with pytest.raises(InfrastructureError, match="in a row had no score; the last: painted desktop: told to fail"):
+        with pytest.raises(
+            InfrastructureError, match="consecutive episodes failed; last error: painted desktop: told to fail"
+        ):
             await parts.loop.run()
-        books = parts.run.episode_counts()
-        assert books["trained"] == books["queued"] == 0
-        assert books["errored"]["infrastructure"] >= 9
+        counts = parts.run.episode_counts()
+        assert counts["trained"] == counts["queued"] == 0
+        assert counts["errored"]["infrastructure"] >= 9
         assert not pool.leased
 
 
@@ -117,15 +123,17 @@ async def test_ending_it_keeps_what_has_ended_and_a_new_process_goes_on(tmp_path
         with pytest.raises(asyncio.CancelledError):
             await work
         assert not parts.pool.leased
-        books = parts.run.episode_counts()
-        assert books["in_flight"] == 0
-        assert books["errored"]["cancelled"] > 0
+        counts = parts.run.episode_counts()
+        assert counts["in_flight"] == 0
+        assert counts["errored"]["cancelled"] > 0
         at = parts.run.checkpoint().step
         unfinished = {group.id for group in parts.run.groups() if group.state != "closed"}
         assert unfinished
-    async with training_fixture.assembled(folder, training_fixture.small(total_steps=at + 1), progress=progress) as parts:
+    async with training_fixture.assembled(
+        folder, training_fixture.small(total_steps=at + 1), progress=progress
+    ) as parts:
         await parts.loop.run()
-        assert parts.run.episode_counts()["started"] > books["started"]
+        assert parts.run.episode_counts()["started"] > counts["started"]
         assert said[-1] == at + 1
         left = {group.id for group in parts.run.groups() if group.state != "closed"}
         assert left == set(parts.loop.source.groups.live), "a group of the earlier process was forgotten"

@@ -27,7 +27,7 @@ from deskhand.server.active_leases import ActiveLeases
 from deskhand.tasks.outcome import Errored, Scored
 
 
-async def test_an_episode_that_is_parked_is_neither_late_nor_slow():
+async def test_waiting_for_quota_counts_against_no_timeout_or_rate():
     state, longest_s = {"until": 0.0}, limit(0.5)
     away_s = longest_s + 0.1
 
@@ -45,14 +45,14 @@ async def test_an_episode_that_is_parked_is_neither_late_nor_slow():
         await booked.run(1)
         (result,) = booked.results
         assert isinstance(result.outcome, Scored), result.outcome
-        assert result.seconds["parked"] >= away_s
+        assert result.seconds["quota_wait"] >= away_s
         assert result.seconds["total"] < longest_s
         assert result.seconds["solve"] < longest_s
         assert made[0].actions == ["step-0", "step-1", "step-2"]
         assert lot.total_s >= away_s
 
 
-async def test_a_lease_lives_while_its_episode_is_parked_for_longer_than_an_idle_one_may():
+async def test_a_lease_survives_a_quota_wait_longer_than_its_idle_limit():
     state, idle_s = {"until": 0.0}, limit(0.4)
     later = {"retry-after": f"{4 * idle_s:.1f}"}
 
@@ -89,15 +89,15 @@ async def test_an_episode_that_hangs_is_unscored_and_no_zero():
         assert result.reward is None
 
 
-async def test_a_rate_is_over_the_time_that_was_not_parked():
-    parked = [0.0]
-    scheduler = Scheduler(None, None, 2, parked_s=lambda: parked[0])  # type: ignore[arg-type]
-    scheduler._began = time.monotonic() - 30
-    scheduler._parked_before = (scheduler._began, 0.0)
+async def test_the_rate_excludes_quota_waits():
+    waited = [0.0]
+    scheduler = Scheduler(None, None, 2, quota_wait_s=lambda: waited[0])  # type: ignore[arg-type]
+    scheduler._started = time.monotonic() - 30
+    scheduler._before_window = (scheduler._started, 0.0)
     for _ in range(5):
-        scheduler._ended.append((time.monotonic(), parked[0]))
+        scheduler._ended.append((time.monotonic(), waited[0]))
     assert abs(scheduler.episodes_per_minute - 10) < 0.2
-    parked[0] = 2 * 20.0  # both places waited for 20 of the 30 seconds
+    waited[0] = 2 * 20.0  # both slots waited for 20 of the 30 seconds
     assert abs(scheduler.episodes_per_minute - 30) < 0.6
 
 
@@ -114,20 +114,20 @@ async def test_a_run_whose_bridge_is_full_shows_what_waits_and_writes_it_down(tm
             async with asyncio.timeout(limit(10)):
                 while not said or "429" not in said[-1]:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-            assert said[-1].startswith(f"1 parked at {address} (desktops) (429, ")
-            assert quota.saved_summary(tmp_path / quota.QUOTA_FILE).startswith("1 parked at ")
+            assert said[-1].startswith(f"1 waiting at {address} (desktops) (429, ")
+            assert quota.saved_summary(tmp_path / quota.QUOTA_FILE).startswith("1 waiting at ")
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
     assert said[-1] == quota.saved_summary(tmp_path / quota.QUOTA_FILE) == ""
 
 
-def test_what_is_parked_is_shown(capsys):
+def test_quota_waits_are_shown(capsys):
     display = TerminalDisplay(Console(force_terminal=False, width=200))
     display.quota_wait("")
-    display.quota_wait("3 parked at http://a (429, 5 s; next try in 20 s)")
-    display.quota_wait("2 parked at http://a (429, 6 s; next try in 19 s)")
+    display.quota_wait("3 waiting at http://a (429, 5 s; next try in 20 s)")
+    display.quota_wait("2 waiting at http://a (429, 6 s; next try in 19 s)")
     display.quota_wait("")
-    assert capsys.readouterr().out.splitlines() == ["3 parked at http://a (429, 5 s; next try in 20 s)"]
+    assert capsys.readouterr().out.splitlines() == ["3 waiting at http://a (429, 5 s; next try in 20 s)"]
 
 
 async def test_meters_of_episodes_at_the_same_time_are_their_own():

@@ -37,13 +37,13 @@ async def episodes_per_place(delays: list[float], seconds: float) -> list[int]:
     """How many episodes each desktop ran; an episode is four actions of `delays[place]`."""
     pool, source = fake_desktop.PaintedPool(len(delays), delays=delays), Endless()
 
-    async def run_one(ticket):
+    async def run_one(request):
         lease = await pool.lease()
         await lease.desktop.reset(fake_desktop.DesktopSpec("plain", 64, 48))
         for step in range(4):
-            await lease.desktop.perform([], action_id=f"{ticket.episode_id}-{step}")
+            await lease.desktop.perform([], action_id=f"{request.episode_id}-{step}")
         await pool.release(lease)
-        return episode_results.result(episode_id=ticket.episode_id)
+        return episode_results.result(episode_id=request.episode_id)
 
     scheduler = Scheduler(source, run_one, len(delays))
     running = asyncio.create_task(scheduler.run())
@@ -67,12 +67,12 @@ async def test_one_desktop_slowed_tenfold_costs_the_others_less_than_a_tenth():
 async def test_cancelling_accounts_for_every_episode_as_cancelled():
     source, cleaned = Endless(), []
 
-    async def run_one(ticket):
+    async def run_one(request):
         try:
             await asyncio.sleep(60)
         finally:
             await asyncio.sleep(0.01)
-            cleaned.append(ticket.episode_id)
+            cleaned.append(request.episode_id)
 
     running = asyncio.create_task(Scheduler(source, run_one, 3).run())
     await asyncio.sleep(0.05)
@@ -86,18 +86,18 @@ async def test_cancelling_accounts_for_every_episode_as_cancelled():
 async def test_outages_in_a_row_end_the_run_and_a_good_episode_forgives_them():
     source, ends = Endless(), iter([None] * 4 + [1.0] + [None] * 5)
 
-    async def run_one(ticket):
-        return episode_results.result(next(ends), episode_id=ticket.episode_id)
+    async def run_one(request):
+        return episode_results.result(next(ends), episode_id=request.episode_id)
 
     with pytest.raises(InfrastructureError, match="5 episodes in a row had no score; the last: it broke"):
-        await Scheduler(source, run_one, 1, failures=5).run()
+        await Scheduler(source, run_one, 1, max_failures=5).run()
     assert len(source.results) == 10
 
 
 async def test_an_error_of_our_own_ends_the_run_and_is_not_hidden():
     source = Endless()
 
-    async def run_one(ticket):
+    async def run_one(request):
         raise KeyError("a mistake")
 
     with pytest.raises(KeyError, match="a mistake"):
@@ -115,9 +115,9 @@ async def test_places_that_wait_are_woken_by_news():
 
     source = Gate()
 
-    async def run_one(ticket):
+    async def run_one(request):
         source.exhausted = True
-        return episode_results.result(episode_id=ticket.episode_id)
+        return episode_results.result(episode_id=request.episode_id)
 
     scheduler = Scheduler(source, run_one, 2)
     running = asyncio.create_task(scheduler.run())

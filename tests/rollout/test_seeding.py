@@ -1,4 +1,5 @@
-"""What a policy draws follows from its run, task and try alone: not from what else is played, nor from how often it was killed."""
+"""What a policy draws follows from its run, task and try alone: not from what else is played, nor from how often it
+was killed."""
 
 from __future__ import annotations
 
@@ -42,17 +43,17 @@ class Interrupted:
 
 async def test_an_interrupted_evaluation_goes_on_to_the_replies_of_one_that_was_not(tmp_path):
     async with training_fixture.assembled(tmp_path / "run", training_fixture.small()) as parts:
-        await evaluate(parts.run, "straight", TASKS, parts.runner, 3, repeats=2, seed=4)
+        await evaluate(parts.run, "straight", TASKS, parts.runner, 3, samples_per_task=2, seed=4)
         whole = drawn(parts.run, "straight")
         # the same name in another run, one at a time, and as two processes
         with Run.create(tmp_path / "other", {}) as other:
             parts.runner.frames = other.frames
             with pytest.raises(KeyError):
-                await evaluate(other, "straight", TASKS, Interrupted(parts.runner, 5), 1, repeats=2, seed=4)
+                await evaluate(other, "straight", TASKS, Interrupted(parts.runner, 5), 1, samples_per_task=2, seed=4)
             assert 0 < len(drawn(other, "straight")) < 16
-            await evaluate(other, "straight", TASKS, parts.runner, 1, repeats=2, seed=4)
+            await evaluate(other, "straight", TASKS, parts.runner, 1, samples_per_task=2, seed=4)
             assert drawn(other, "straight") == whole
-            await evaluate(other, "again", TASKS, parts.runner, 2, repeats=2, seed=4)
+            await evaluate(other, "again", TASKS, parts.runner, 2, samples_per_task=2, seed=4)
             assert drawn(other, "again") != whole, "another evaluation draws anew"
     assert len(whole) == 16
     calls = [call for replies in whole.values() for call in replies]
@@ -87,7 +88,7 @@ async def test_a_resumed_run_goes_on_with_the_draws_of_one_that_was_not_interrup
 def test_members_runs_and_tasks_draw_apart_and_a_restored_group_goes_on():
     def tickets(seed: int, count: int, it: GroupBuffer | None = None):
         it = it or GroupBuffer(fake_desktop.square_task, size=4, limit=8, seed=seed)
-        return [it.ticket()[0] for _ in range(count)]
+        return [it.next_request()[0] for _ in range(count)]
 
     seeds = [ticket.seed for seed in range(3) for ticket in tickets(seed, 12)]
     assert len(set(seeds)) == len(seeds)

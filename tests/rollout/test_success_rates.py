@@ -56,7 +56,10 @@ def test_repeats_that_always_agree_are_worth_one_try_a_task():
 
 
 def test_an_interval_over_repeated_tasks_covers_the_truth_as_often_as_it_says():
-    """2000 evaluations of 40 tasks, each tried 8 times, of very different difficulty; without the correction 6 in 10 cover."""
+    """2000 evaluations of 40 tasks, each tried 8 times, of very different difficulty.
+
+    Without the correction 6 in 10 cover.
+    """
     chance = np.random.default_rng(5)
     truth, covered, naive = 0.4, 0, 0
     for _ in range(2000):

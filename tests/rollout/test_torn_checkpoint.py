@@ -1,5 +1,4 @@
-"""The checkpoint that a run would go on from was damaged on disk: nothing is trained, and one line says from where a new run can
-start."""
+"""A damaged last checkpoint stops a resume with one line that names the last valid one."""
 
 from __future__ import annotations
 

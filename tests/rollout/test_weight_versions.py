@@ -1,4 +1,5 @@
-"""Versions over kills: what undone weights sampled is trained with its own log-probs and never passes for what others sampled."""
+"""Versions over kills: what undone weights sampled is trained with its own log-probs and never passes for what others
+sampled."""
 
 from __future__ import annotations
 
@@ -16,28 +17,28 @@ from deskhand.store.run import TRAIN, Run
 
 
 def test_a_run_that_was_never_killed_numbers_its_weights_by_their_steps():
-    lineage = WeightVersions()
-    assert lineage.resume(0, 0, -1) is None
-    assert lineage.resume(7, 7, 7) is None, "an orderly end leaves nothing undone"
-    assert lineage.offset == 0
-    assert [lineage.step_of(version) for version in (0, 1, 7, 8)] == [0, 1, 7, 8]
-    assert not any(lineage.is_rolled_back(version) for version in range(9))
+    versions = WeightVersions()
+    assert versions.resume(0, 0, -1) is None
+    assert versions.resume(7, 7, 7) is None, "an orderly end leaves nothing undone"
+    assert versions.offset == 0
+    assert [versions.step_of(version) for version in (0, 1, 7, 8)] == [0, 1, 7, 8]
+    assert not any(versions.is_rolled_back(version) for version in range(9))
 
 
 def test_versions_count_on_from_beyond_all_that_were_ever_kept():
     """Killed at 8 with a checkpoint of 5, again at 10 with the same one, and at 17 with one of step 10."""
-    lineage = WeightVersions()
-    assert lineage.resume(5, 5, 8) is not None
-    assert lineage.step_of(9) == 6
-    assert lineage.resume(5, 5, 8) is None, "killed again before anything was kept"
-    assert lineage.resume(5, 5, 10) is not None
-    assert [lineage.step_of(version) for version in (5, 6, 8, 9, 10, 11, 15)] == [5, 6, 8, 6, 7, 6, 10]
-    assert lineage.resume(10, 15, 17) is not None
-    assert lineage.offset == 18 - 11
-    undone = [version for version in range(20) if lineage.is_rolled_back(version)]
+    versions = WeightVersions()
+    assert versions.resume(5, 5, 8) is not None
+    assert versions.step_of(9) == 6
+    assert versions.resume(5, 5, 8) is None, "killed again before anything was kept"
+    assert versions.resume(5, 5, 10) is not None
+    assert [versions.step_of(version) for version in (5, 6, 8, 9, 10, 11, 15)] == [5, 6, 8, 6, 7, 6, 10]
+    assert versions.resume(10, 15, 17) is not None
+    assert versions.offset == 18 - 11
+    undone = [version for version in range(20) if versions.is_rolled_back(version)]
     assert undone == [6, 7, 8, 9, 10, 16, 17]
-    again = WeightVersions((life.step, life.first) for life in lineage.lives[1:])
-    assert [again.step_of(version) for version in range(20)] == [lineage.step_of(version) for version in range(20)]
+    again = WeightVersions((segment.step, segment.first) for segment in versions.segments[1:])
+    assert [again.step_of(version) for version in range(20)] == [versions.step_of(version) for version in range(20)]
 
 
 async def resumed(folder: Path, steps: int) -> tuple[int, int, int]:
@@ -48,7 +49,10 @@ async def resumed(folder: Path, steps: int) -> tuple[int, int, int]:
 
 
 def test_after_a_kill_between_checkpoints_no_version_is_used_for_other_weights(tmp_path: Path):
-    """Three steps are undone. Their episodes are trained again, counted, and none passes for what the new weights sampled."""
+    """Three steps are undone.
+
+    Their episodes are trained again, counted, and none passes for what the new weights sampled.
+    """
     folder, journal = tmp_path / "run", tmp_path / "calls.jsonl"
     process = start(folder, 10_000, journal, checkpoint_every=1000)
     while not any(event["kind"] == "step" and event["at"] == 3 for event in noted(journal)):

@@ -1,4 +1,4 @@
-"""The audit: cheats, near misses and an oracle on real desktops, and that it notices a task that pays a cheat."""
+"""Audit agents on real desktops, including a task whose check a cheat can fool."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def test_every_agent_scores_what_it_may(family: str) -> None:
     assert row.values["oracle"] == 1.0
 
 
-async def test_the_right_cells_in_a_file_that_the_application_did_not_write_are_worth_nothing() -> None:
+async def test_a_correct_file_from_another_program_scores_zero() -> None:
     task = family_registry.make_task("sheet_cell", 2)
     if lacking := missing(list(audit.packages_of(task))):
         pytest.skip(f"not installed: {' '.join(lacking)} (deskhand desktop install office)")
@@ -72,7 +72,7 @@ async def test_a_task_without_an_oracle_is_audited_by_the_others() -> None:
     assert (row.values, row.violations) == ({"done": 0.0, "near_miss": 0.0}, [])
 
 
-async def test_a_task_that_is_solved_when_it_begins_is_named_and_the_others_are_audited() -> None:
+async def test_a_task_solved_at_start_is_reported_and_the_others_are_audited() -> None:
     async def check(desktop) -> CheckResult:
         return CheckResult(1.0)
 

@@ -1,4 +1,4 @@
-"""Where a click counts as on target, against what the click really does; and what a number not quite right is worth."""
+"""Click targets compared with what a click does, and partial scores of numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of native tasks on files of a real home: what is right is 1, what is wrong or wrecked is 0 with words."""
+"""YAML checks on files of a real home: 1 if right, 0 with a reason if wrong or damaged."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ async def test_a_file_that_the_agent_wrecked_is_a_wrong_answer(kind: str, wreck:
     assert (await value_of({kind: {"path": "a", **ASKS[kind]}}, tmp_path)).value == 0.0
 
 
-async def test_a_file_that_is_to_be_gone_is_not_gone_when_something_else_is_there(tmp_path: Path) -> None:
+async def test_exists_false_fails_if_the_path_is_not_a_file_but_exists(tmp_path: Path) -> None:
     asked = {"file": {"path": "a", "exists": False}}
     assert (await value_of(asked, tmp_path)).value == 1.0
     (tmp_path / "a").mkdir()
@@ -158,7 +158,7 @@ async def test_a_file_that_is_to_be_gone_is_not_gone_when_something_else_is_ther
 
 
 @pytest.mark.parametrize("kind", ["sheet", "document"])
-async def test_documents_that_are_cut_short_or_unpack_without_end_are_wrong_answers(kind: str, tmp_path: Path) -> None:
+async def test_truncated_documents_and_zip_bombs_are_wrong_answers(kind: str, tmp_path: Path) -> None:
     whole = packed.xlsx(A=SHEET) if kind == "sheet" else DOCUMENT
     for length in range(0, len(whole), 97):
         with pytest.raises(document_readers.InvalidDocument):
@@ -174,7 +174,7 @@ async def test_documents_that_are_cut_short_or_unpack_without_end_are_wrong_answ
         assert (check.value, said in check.detail) == (0.0, True)
 
 
-async def test_rows_of_a_database_are_read_with_its_log_and_in_any_order_where_that_is_asked(tmp_path: Path) -> None:
+async def test_database_rows_include_the_write_ahead_log_and_may_be_unordered(tmp_path: Path) -> None:
     rows = ("create table t (n, x)", "insert into t values (1, 'a'), (2, 'b')")
     for wal in (False, True):
         for name, data in database_file(*rows, wal=wal).items():

@@ -1,4 +1,4 @@
-"""Checks of pictures, functions of the host, the browser's profile, windows and processes, and the limits of a task file."""
+"""Checks of images, Python functions, browser profiles, windows and processes, and task limits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ JUDGE = """
 def counts(files, arguments):
     text = files["a.txt"]
     if text is None:
-        return 0, "there is no file"
+        return 0, "file not found"
     return text.count(b"x") == arguments["times"], f"{len(text)} bytes"
 
 def half(files, arguments):
@@ -66,10 +66,10 @@ async def test_a_picture_is_as_similar_as_it_looks(tmp_path: Path) -> None:
         (tmp_path / "a.png").write_bytes(data)
         check = await value_of({"image": {"path": "a.png", "like": "like.png"}}, tmp_path)
         assert check.value == value, (name, check.detail)
-    assert "similar to like.png, not 0.95" in check.detail
+    assert "similarity to like.png is" in check.detail
 
 
-async def test_a_function_of_the_host_judges_bytes_and_what_it_does_wrong_is_the_evaluators_failure(
+async def test_a_python_check_judges_bytes_and_its_failures_are_evaluator_errors(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "judge.py").write_text(JUDGE)
@@ -85,12 +85,12 @@ async def test_a_function_of_the_host_judges_bytes_and_what_it_does_wrong_is_the
     assert {name: end.value for name, end in ends.items() if isinstance(end, Scored)} == {
         "counts None": 0.0, "counts xx": 1.0, "counts x": 0.0, "half xx": 0.5,
     }  # fmt: skip
-    assert "there is no file" in ends["counts None"].findings[0].read
+    assert "file not found" in ends["counts None"].findings[0].read
     assert all(end.cause == "evaluator" for end in ends.values() if isinstance(end, Errored))
     for function, said in {
         "broken": "what is this",
         "endless": "longer than 2 s",
-        "words": "give a number",
+        "words": "must return a number",
         "beyond": "2",
     }.items():
         assert said in ends[f"{function} xx"].message
@@ -159,7 +159,7 @@ async def test_windows_and_processes_are_the_guests_word() -> None:
         assert (check.value, check.untrusted_source) == (value, True), asked
     for code, running, value in ((0, True, 1.0), (1, True, 0.0), (1, False, 1.0)):
         assert (await ProcessCheck(name="a.b", running=running).measure(Guest(code))).value == value
-    with pytest.raises(EvaluatorError, match="pgrep ended with 127"):
+    with pytest.raises(EvaluatorError, match="pgrep exited with 127"):
         await ProcessCheck(name="a.b").measure(Guest(127))
 
 
@@ -175,15 +175,15 @@ async def test_a_text_that_is_made_for_a_regular_expression_stops_nothing(tmp_pa
 WRONG = {
     "a picture that is not there": (
         "check: {image: {path: a.png, like: no.png}}",
-        "t.yaml:4: check.image: there is no file",
+        "t.yaml:4: check.image: file not found",
     ),
     "a function that is not there": (
         "check: {all: [{python: {file: no.py, function: f, reads: [a]}}]}",
-        "check.all[0].python: there is no file",
+        "check.all[0].python: file not found",
     ),
     "a host": ("check: {file: {path: a}}\nnetwork: [example.org]", "desktops have no network"),
     "a file outside": ("check: {browser: {profile: ../x, bookmarks: []}}", "without .."),
-    "nothing asked": ("check: {window: {}}", "give title, class, or both"),
+    "nothing asked": ("check: {window: {}}", "set title, class, or both"),
     "a name that no kernel keeps": ("check: {process: {name: a-very-long-name-of-a-program}}", "15 characters"),
 }
 

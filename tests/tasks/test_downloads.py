@@ -1,4 +1,4 @@
-"""The cache of files that tasks download: content-addressed, filled beforehand, and never wrong without saying so."""
+"""The content-addressed cache of the files that tasks download."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""End states that are kept: judged again they give what they gave, new checks read the same files, what is missing is no zero."""
+"""Saved end states: rescoring gives the same result, and missing data is an error, never a score of 0."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_new_checks_of_a_task_file_read_the_kept_files(tmp_path: Path, cap
         assert f"1 end states judged, {int(value == 0.0)} of another value than then" in said
 
 
-async def test_what_was_not_kept_leaves_a_state_unscored(tmp_path: Path) -> None:
+async def test_data_that_was_not_saved_is_an_evaluator_error(tmp_path: Path) -> None:
     state = await played("terminal_run", 1, tmp_path, early=False)
     task = family_registry.make_task("terminal_run", 1)
 

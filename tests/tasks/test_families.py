@@ -112,7 +112,7 @@ def test_an_unknown_family_is_named_with_those_that_exist() -> None:
         make_task("solitaire", 0)
 
 
-def test_every_program_is_a_package_that_set_up_or_the_command_for_applications_installs() -> None:
+def test_every_program_can_be_installed_by_setup_or_desktop_install() -> None:
     listed = set(files("deskhand.desktop.local").joinpath("packages.txt").read_text().split())
     on_demand = {package for profile in PROFILES.values() for package in profile.packages}
     for family in FAMILIES.values():
@@ -128,7 +128,7 @@ def test_the_suite_is_as_wide_as_it_should_be() -> None:
     assert sum(family.applications == ("zenity",) for family in FAMILIES.values()) <= 2
 
 
-def test_the_families_that_are_trained_by_default_are_those_of_the_small_screens() -> None:
+def test_the_default_families_are_those_with_small_screens() -> None:
     """The policy in the box knows them: what they ask, and the order in which they take turns, must not change."""
     assert [name for name in FAMILIES if name in SMALL and FAMILIES[name].difficulty == "easy"] == list(
         family_registry.DEFAULT

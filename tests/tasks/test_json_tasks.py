@@ -1,4 +1,4 @@
-"""Task files of OSWorld and Windows Agent Arena: every one loads, is dumped as the same value, and says what is unknown in it."""
+"""Task files of OSWorld and Windows Agent Arena: load, dump unchanged, report unknown parts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_every_public_task_file_loads_and_is_dumped_as_it_was(source: str) -> No
         assert task_files.lint_file(loaded.path) == list(loaded.problems)
 
 
-def test_nothing_is_wrong_with_the_public_files_and_one_key_of_them_is_read_by_nobody() -> None:
+def test_public_files_have_no_problems_except_one_unknown_key() -> None:
     if not SHARED.is_dir():
         pytest.skip(f"the public task files are not beside the checkout ({SHARED})")
     found = [
@@ -157,7 +157,7 @@ def test_a_value_of_the_wrong_kind_is_refused_with_its_key(
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1,]", '{"a": NaN}', "[" * 100_000])
-def test_what_is_no_json_is_refused_with_the_file(text: str, tmp_path: Path) -> None:
+def test_invalid_json_is_rejected_with_the_file(text: str, tmp_path: Path) -> None:
     path = tmp_path / "a.json"
     path.write_text(text)
     with pytest.raises(TaskFileError, match=r"a\.json.*invalid JSON"):
@@ -225,7 +225,7 @@ def changed(value: Any, keys: tuple[str | int, ...], odd: Any) -> Any:
     return copy
 
 
-def test_a_file_with_any_value_in_any_place_is_refused_or_kept_whole_and_classified(tmp_path: Path) -> None:
+def test_any_json_value_is_rejected_or_kept_unchanged(tmp_path: Path) -> None:
     path, refused, kept = tmp_path / "a.json", 0, 0
     for number, keys in enumerate(places(SMALL["waa"])[:: 1 if FULL else 3]):
         value = changed(SMALL["waa"], keys, ODD[number % len(ODD)])

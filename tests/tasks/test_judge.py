@@ -1,4 +1,4 @@
-"""The judge, over small tasks whose checks are written here: a broken judge or desktop must never become a score."""
+"""The judge: a failing check or desktop never becomes a score."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ async def test_a_program_that_is_still_writing_is_waited_for_but_not_for_long() 
     assert await judge(make(value_of("end")), desktop, grace_s=0.2) == Scored(0.5, {"end_state": 0.5})
 
 
-async def test_an_outage_is_unscored_infrastructure_and_never_a_zero() -> None:
+async def test_an_outage_is_an_infrastructure_error_and_never_zero() -> None:
     outcome = await judge(make(raising(InfrastructureError("desktop 3 is gone"))), {})
     assert outcome == Errored("infrastructure", "desktop 3 is gone")
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), AgentError("off the screen"), OSError("disk"), TimeoutError("slow")])
-async def test_a_check_that_raises_is_an_evaluator_error_that_names_task_and_error(error: Exception) -> None:
+async def test_a_raising_check_is_an_evaluator_error_with_task_and_cause(error: Exception) -> None:
     outcome = await judge(make(raising(error)), {})
     assert isinstance(outcome, Errored)
     assert outcome.cause == "evaluator"

@@ -1,4 +1,4 @@
-"""MiniWoB++ on a real Chromium: every task loads, solutions earn the page's own reward, and nobody is paid for anything else."""
+"""MiniWoB++ in a real Chromium: every task loads, solutions score, cheats do not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Native task files: what is wrong is said with file, key and line."""
+"""YAML task files: problems name file, key and line."""
 
 from __future__ import annotations
 
@@ -68,15 +68,13 @@ def test_the_example_loads_without_a_problem(tmp_path: Path) -> None:
         ("[wait: 0.5]", "[wait: null]", "[wait: 0.5]", "oracle[3][0]", "exactly one of click"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said_with_file_key_and_line(
-    old: str, new: str, at: str, key: str, word: str, tmp_path: Path
-) -> None:
+def test_problems_name_file_key_and_line(old: str, new: str, at: str, key: str, word: str, tmp_path: Path) -> None:
     found = problems_with(old, new, tmp_path)
     assert [(each[0], each[1]) for each in found] == [(key, line_of(at))], found
     assert word in found[0][2]
 
 
-def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+def test_all_problems_are_reported_at_once(tmp_path: Path) -> None:
     assert len(problems_with("difficulty: easy", "difficulty: harder\ncolour: red\nformat_penalty: 3", tmp_path)) == 3
     with pytest.raises(ConfigError, match=r"and 2 more; deskhand tasks lint"):
         yaml_schema.load(tmp_path / "changed.yaml")
@@ -94,7 +92,7 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
         ("deskhand: 2\n<<: {a: 1}", "a key must be a scalar"),
     ],
 )
-def test_what_is_no_plain_yaml_is_refused(text: str, word: str, tmp_path: Path) -> None:
+def test_invalid_yaml_is_rejected(text: str, word: str, tmp_path: Path) -> None:
     path = tmp_path / "changed.yaml"
     path.write_text(text)
     with pytest.raises(TaskFileError) as caught:

@@ -1,4 +1,4 @@
-"""Native task files played on real embedded desktops: the oracle solves them, and nobody else does."""
+"""YAML task files on real desktops: only the oracle solves them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def test_a_guest_that_damages_the_other_file_does_not_pass() -> None:
         assert MilestoneTracker(task).reached.keys() == {"something was added", "pears were added"}
 
 
-async def test_set_up_that_fails_is_an_outage_and_commands_copies_and_waiting_work(tmp_path: Path) -> None:
+async def test_setup_steps_work_and_their_failure_is_an_infrastructure_error(tmp_path: Path) -> None:
     path = tmp_path / "task.yaml"
     (tmp_path / "seed.bin").write_bytes(bytes(range(256)))
     path.write_text(
@@ -76,5 +76,5 @@ async def test_set_up_that_fails_is_an_outage_and_commands_copies_and_waiting_wo
         assert await desktop.pull("a/n.txt") == b"256\n"
     path.write_text(path.read_text().replace("wc -c < b.bin", "wc -c < absent"))
     async with desktop_for(task) as desktop:
-        with pytest.raises(InfrastructureError, match=r"set-up: sh ended with \d: .*absent"):
+        with pytest.raises(InfrastructureError, match=r"setup: sh exited with \d: .*absent"):
             await load_task(path).setup(desktop)

@@ -1,4 +1,4 @@
-"""End states that are nearly right, or forged: judged by the families' checks from files alone, without a desktop."""
+"""Example end states, nearly right or forged, judged from files without a desktop."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def judged(task: Task, folder: Path, files: FileContents, folders: set[str
 @pytest.mark.parametrize(
     "family", sorted(name for name in FAMILIES if FAMILIES[name].generate(SEED).example_end_states is not None)
 )
-async def test_what_is_nearly_right_is_worth_nothing_and_what_is_right_everything(family: str, tmp_path: Path) -> None:
+async def test_near_misses_score_zero_and_correct_states_score_one(family: str, tmp_path: Path) -> None:
     task = FAMILIES[family].generate(SEED)
     assert task.example_end_states is not None
     states = task.example_end_states()

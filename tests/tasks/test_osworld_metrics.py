@@ -1,4 +1,4 @@
-"""Our own versions of OSWorld's metrics: right, near miss, nothing; and what they cannot judge is never a zero."""
+"""Reimplemented OSWorld metrics: right, nearly right, missing; unknown rules are errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a foreign task needs: every need is found by its sign, and a task that needs nothing is runnable here."""
+"""Requirements of foreign tasks, and the corpus check built on them."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_a_windows_task_needs_windows_and_not_our_applications(tmp_path: Path) -
     assert need.kind == "windows"
 
 
-def test_an_import_writes_the_files_that_can_run_byte_for_byte_and_an_index_of_all(tmp_path: Path) -> None:
+def test_copy_supported_copies_files_unchanged_and_writes_an_index(tmp_path: Path) -> None:
     source = tmp_path / "source"
     here = written(source, task(related_apps=[]), "os/here.json")
     files = written(
@@ -124,7 +124,7 @@ def test_an_import_writes_the_files_that_can_run_byte_for_byte_and_an_index_of_a
         compatibility.check_compatibility("osworld", tmp_path / "absent")
 
 
-def test_the_task_that_areal_trained_on_is_runnable_here_where_there_is_a_browser() -> None:
+def test_the_areal_task_is_runnable_with_a_browser() -> None:
     path = SHARED / "osworld" / "chrome" / "bb5e4c0d-f964-439c-97b6-bdb9747de3f4.json"
     if not path.is_file():
         pytest.skip(f"the public task files are not beside the checkout ({path})")

@@ -1,4 +1,4 @@
-"""Readers of hostile files in a process of their own: what raises, hangs, dies or says too much is a failure of the evaluator."""
+"""Readers of hostile files in a subprocess: exceptions, hangs, crashes and large output are evaluator errors."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_the_same_bytes_are_read_once() -> None:
     )
 
 
-async def test_office_files_and_archives_are_read_there_and_broken_ones_are_wrong_answers() -> None:
+async def test_office_files_and_archives_are_parsed_in_a_subprocess() -> None:
     values = {"One": [["a", 2], [None, 2.5]], "Two": [["x"]]}
     book = await office_files.read_workbook(office_files.workbook(values))
     assert book == office_files.Workbook(values, {"One": {}, "Two": {}}, {"One": [], "Two": []}, "Microsoft")
@@ -75,7 +75,7 @@ async def test_office_files_and_archives_are_read_there_and_broken_ones_are_wron
             subprocess_call.call_in_subprocess(f"{document_readers.__name__}:read_archive", data)
 
 
-async def test_a_check_that_reads_so_leaves_the_episode_unscored_and_its_siblings_alone() -> None:
+async def test_a_failing_reader_errors_one_episode_and_not_its_siblings() -> None:
     import asyncio
 
     def task(data: bytes) -> Task:

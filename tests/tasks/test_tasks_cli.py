@@ -1,4 +1,4 @@
-"""`deskhand tasks ...` on files: what is printed, and the exit codes."""
+"""Output and exit codes of `deskhand tasks ...` on files."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_lint_names_the_file_the_line_and_the_key(
     assert (code, out) == (2, f"{good}:5: colour: unknown key\n1 files, 1 with something wrong\n")
 
 
-def test_lint_and_show_of_what_is_no_task_file_are_one_line_and_exit_code_two(
+def test_lint_and_show_reject_other_files_with_one_line_and_exit_code_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a.txt").touch()

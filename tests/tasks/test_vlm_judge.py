@@ -1,4 +1,4 @@
-"""A model that judges a screen, behind the project's own endpoint: votes, thresholds, and what is no vote."""
+"""The `vlm_judge` check against Deskhand's own endpoint: votes, thresholds, unclear replies."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_the_majority_of_the_votes_is_the_judgement(
         ("maybe", "the lamp", "", "yesterday"),
     ],
 )
-async def test_judges_that_do_not_agree_leave_the_episode_unscored(replies: tuple[str, ...]) -> None:
+async def test_votes_without_agreement_are_an_evaluator_error(replies: tuple[str, ...]) -> None:
     async with judges(*replies) as (judging, _):
         with pytest.raises(EvaluatorError, match=r"no agreement .*neither.*lamp"):
             await VlmJudgeCheck(question=QUESTION, votes=4, threshold=0.75).measure_with(OneScreen(), judging)

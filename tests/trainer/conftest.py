@@ -133,7 +133,10 @@ def play(
     temperature: float = 1.0,
     first_image: int | None = None,
 ):
-    """An episode: each turn shows a screenshot; beyond `window` screenshots the history is dropped, which forks the graph."""
+    """An episode: each turn shows a screenshot.
+
+    Beyond `window` screenshots the history is dropped, which forks the graph.
+    """
     random = np.random.default_rng(seed)
     graph = CallGraph()
     ids: tuple[int, ...] = ()

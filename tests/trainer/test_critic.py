@@ -1,4 +1,5 @@
-"""The critic: blind to how rows are cut, read before the token, apart from the policy where it should be, kept in checkpoints."""
+"""The critic: blind to how rows are cut, read before the token, apart from the policy where it should be, kept in
+checkpoints."""
 
 from __future__ import annotations
 
@@ -83,7 +84,8 @@ def test_values_and_advantages_do_not_depend_on_the_cut_into_rows(make_policy, w
 
 
 def test_the_tokens_of_a_forked_episode_are_put_in_the_order_of_time(make_policy, world):
-    """By hand for the longest episode: its rows, turned round, still give the advantages of its calls one after the other."""
+    """By hand for the longest episode: its rows, turned round, still give the advantages of its calls one after the
+    other."""
     graph = max(world.graphs, key=lambda graph: len(graph.calls))
     number = world.graphs.index(graph)
     rows = [sample for sample in samples(world) if sample.episode_id == f"episode-{number}"][::-1]
@@ -124,8 +126,7 @@ def test_a_value_is_read_before_its_token_is_seen(make_policy, world):
     ("settings", "moves"), [({"backbone": "separate"}, False), ({"train_backbone": False}, False), ({}, True)]
 )
 def test_the_value_loss_reaches_the_policy_only_through_a_shared_trunk(make_policy, world, settings, moves):
-    """Equal rewards, values of 0 and no discount: no token is better than another, and the policy's own loss has no gradient.
-    In the second pass the head is no longer 0, so that its loss has one in the trunk."""
+    """With equal rewards, zero values and no discount, the policy loss has no gradient, but the critic still learns."""
     config = TrainerConfig(
         algorithm="ppo", learning_rate=1e-3, ppo_epochs=2, critic=CriticConfig(turn_gae_lambda=1, **settings)
     )

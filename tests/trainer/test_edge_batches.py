@@ -1,5 +1,4 @@
-"""Batches at the edge: nothing at all, one token, equal rewards, rows that are all refused, numbers that are none. Whatever comes,
-the weights and every figure stay finite."""
+"""Edge batches: empty, one token, equal rewards, all rejected, non-finite numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ KINDS = [*available_algorithms(), "ppo, own trunk"]
 
 def made(make_policy, kind, **settings):
     critic = CriticConfig(backbone="separate" if "own" in kind else "shared")
-    settings = {"learning_rate": 1e-3, "passes": 2, "minibatches": 2, "kl_coefficient": 0.1, **settings}
+    settings = {"learning_rate": 1e-3, "ppo_epochs": 2, "num_minibatches": 2, "kl_loss_coef": 0.1, **settings}
     return Trainer(make_policy(), TrainerConfig(algorithm=kind.split(",")[0], critic=critic, **settings))
 
 

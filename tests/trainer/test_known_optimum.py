@@ -1,5 +1,4 @@
-"""Every algorithm, through the real trainer and a tiny network, comes within 2 % of the known optimum of a bandit and of a task
-of two steps whose reward comes at the end."""
+"""Every algorithm reaches the known optimum of two small problems within 2 %."""
 
 from __future__ import annotations
 

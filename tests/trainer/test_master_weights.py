@@ -1,5 +1,4 @@
-"""Half precision with float32 masters: no update is rounded away, gradients add up in float32, and a resumed run goes on bit for
-bit."""
+"""Half precision with float32 master weights: no rounded updates or gradient sums, bit-exact resume."""
 
 from __future__ import annotations
 
@@ -100,7 +99,7 @@ def test_a_resumed_half_precision_run_goes_on_bit_for_bit(world, tmp_path, optim
 
 
 RESUMED = {
-    "adapters": ({"adapter": LoraConfig(rank=4, alpha=8)}, {}),
+    "adapters": ({"lora": LoraConfig(rank=4, alpha=8)}, {}),
     "a critic of its own": (
         {},
         {"algorithm": "ppo", "critic": CriticConfig(backbone="separate", backbone_learning_rate=1e-2)},

@@ -83,19 +83,19 @@ def step_of(model: Any, seed: int = 0) -> tuple[list[TrainingSample], dict[str, 
 MODES: dict[str, dict[str, Any]] = {
     "full": {},
     "tower frozen": {"train_vision": False},
-    "one row at a time": {"batch_tokens": 400, "train_vision": False},
-    "tower in chunks": {"image_patches": 600},
-    "adapters": {"adapter": LoraConfig(rank=8)},
-    "adapters, tower too": {"adapter": LoraConfig(rank=8, vision=True)},
-    "adapters, 4 bits": {"adapter": LoraConfig(rank=8, load_in_4bit=True)},
-    "full, layers run again": {"recompute_activations": True, "train_vision": False},
-    "adapters, layers run again": {"adapter": LoraConfig(rank=8), "recompute_activations": True},
+    "one row at a time": {"max_tokens_per_mb": 400, "train_vision": False},
+    "tower in chunks": {"max_vision_patches_per_mb": 600},
+    "adapters": {"lora": LoraConfig(rank=8)},
+    "adapters, tower too": {"lora": LoraConfig(rank=8, vision=True)},
+    "adapters, 4 bits": {"lora": LoraConfig(rank=8, load_in_4bit=True)},
+    "full, layers run again": {"gradient_checkpointing": True, "train_vision": False},
+    "adapters, layers run again": {"lora": LoraConfig(rank=8), "gradient_checkpointing": True},
 }
 TRAINERS: dict[str, dict[str, Any]] = {
     "critic on the policy": {"algorithm": "ppo"},
     "critic of its own": {"algorithm": "ppo", "critic": CriticConfig(backbone="separate")},
-    "reference": {"kl_coefficient": 0.1},
-    "two updates": {"minibatches": 2, "decoupled_loss": False},
+    "reference": {"kl_loss_coef": 0.1},
+    "two updates": {"num_minibatches": 2, "decoupled_loss": False},
     "operations one by one": {"optimizer": "adamw"},
 }
 
@@ -107,7 +107,7 @@ def measured_and_planned(
     values = values_of(family)
     torch.manual_seed(0)
     model = architectures.build(values).to(getattr(torch, dtype))
-    policy_config = PolicyConfig(**{"batch_tokens": 1200, **policy_settings})
+    policy_config = PolicyConfig(**{"max_tokens_per_mb": 1200, **policy_settings})
     trainer_config = TrainerConfig(learning_rate=1e-4, **trainer_settings)
     trainer = Trainer(Policy(model, policy_config), trainer_config)
     samples, images = step_of(model)
@@ -167,13 +167,13 @@ def test_an_update_by_whole_lists_of_tensors_needs_room_for_the_roots_of_the_mom
     made = estimate_memory(
         values, "float32", PolicyConfig(), TrainerConfig(optimizer="adamw"), None, small_work(), cuda=True
     )
-    room = sum(term.bytes for term in made.terms if term.name in ("update", "activations", "logits", "passing"))
+    room = sum(term.bytes for term in made.terms if term.name in ("update", "activations", "logits", "backward peak"))
     assert room == pytest.approx(measured, rel=TOLERANCE)
 
 
 def test_rows_that_leave_room_in_a_micro_batch_give_a_least_and_a_most() -> None:
     """Rows of 400 tokens in micro-batches of 1500: at least 3 rows; shorter rows would fill it."""
-    measured, made = measured_and_planned("qwen3_vl", "float32", {"batch_tokens": 1500}, {})
+    measured, made = measured_and_planned("qwen3_vl", "float32", {"max_tokens_per_mb": 1500}, {})
     shown = next(term.bytes for term in made.terms if term.name == "screenshots")
     assert made.least() - shown == pytest.approx(measured, rel=TOLERANCE), "\n".join(made.lines())
     assert made.total() > made.least()
@@ -225,11 +225,11 @@ def test_an_engine_takes_between_the_least_and_the_most_of_its_terms(family: str
     values = values_of(family)
     model = architectures.build(values).to(getattr(torch, dtype))
     sizes = {
-        "max_batch": 4,
-        "max_tokens": 600,
-        "prefill_tokens": 800,
-        "parked_tokens": 1600,
-        "image_tokens": 20 * IMAGE_TOKENS,
+        "max_num_seqs": 4,
+        "max_model_len": 600,
+        "max_num_batched_tokens": 800,
+        "prefix_cache_tokens": 1600,
+        "image_cache_tokens": 20 * IMAGE_TOKENS,
     }
     engine = EngineConfig(**sizes, share_weights=True)  # type: ignore[arg-type]
     made = estimate_memory(
@@ -246,17 +246,17 @@ def test_an_engine_takes_between_the_least_and_the_most_of_its_terms(family: str
                     if batch.requests:
                         batch.step(0)
 
-    names = ("keys and values", "growing", "parked", "engine's features", "prefill", "drawing")
+    names = ("KV cache", "KV-cache growth", "prefix cache", "engine features", "prefill", "sampling")
     terms = [term for term in made.terms if term.name in names]
     measured = peak_bytes(play)
-    least, most = sum(term.certain for term in terms), sum(term.bytes for term in terms)
+    least, most = sum(term.min_bytes for term in terms), sum(term.bytes for term in terms)
     assert least <= measured <= most * (1 + TOLERANCE), (least, measured, most, "\n".join(made.lines()))
     assert batch.stats.reused_tokens == 0
 
 
 def test_the_operations_are_those_that_torch_counts() -> None:
     """Attention apart: torch's counter does not know the processor's kernel."""
-    modes: list[dict[str, Any]] = [{"train_vision": False}, {"adapter": LoraConfig(rank=8)}]
+    modes: list[dict[str, Any]] = [{"train_vision": False}, {"lora": LoraConfig(rank=8)}]
     for settings in modes:
         values = values_of("qwen3_vl")
         model, config = architectures.build(values), PolicyConfig(max_tokens_per_mb=400, **settings)
@@ -265,5 +265,5 @@ def test_the_operations_are_those_that_torch_counts() -> None:
         with FlopCounterMode(display=False) as counter:
             trainer.step(samples, images)
         made = estimate_memory(values, "float32", config, TrainerConfig(), None, work(), cuda=False)
-        planned = operations(values, made, work(), adapters="adapter" in settings)
+        planned = operations(values, made, work(), adapters="lora" in settings)
         assert planned.total - planned.attention == pytest.approx(counter.get_total_flops(), rel=0.1)

@@ -1,4 +1,5 @@
-"""The policy's log-probs and gradients: equal to a plain Hugging Face forward pass, and blind to how rows are cut and packed."""
+"""The policy's log-probs and gradients: equal to a plain Hugging Face forward pass, and blind to how rows are cut and
+packed."""
 
 from __future__ import annotations
 
@@ -75,7 +76,12 @@ def test_merged_and_unmerged_rows_have_the_same_gradient(policy, world):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"batch_tokens": 1}, {"batch_tokens": 60, "image_patches": 24}, {"image_patches": 1}]
+    "settings",
+    [
+        {"max_tokens_per_mb": 1},
+        {"max_tokens_per_mb": 60, "max_vision_patches_per_mb": 24},
+        {"max_vision_patches_per_mb": 1},
+    ],
 )
 def test_the_gradient_does_not_depend_on_how_much_is_computed_at_a_time(make_policy, world, settings):
     whole = gradient(make_policy(), rows(world), world.images)

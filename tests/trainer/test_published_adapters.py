@@ -1,4 +1,5 @@
-"""Adapters alone go to an engine that has a copy of the model: a few tensors, and it then samples what the trainer scores."""
+"""Adapters alone go to an engine that has a copy of the model: a few tensors, and it then samples what the trainer
+scores."""
 
 from __future__ import annotations
 

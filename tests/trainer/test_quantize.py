@@ -64,8 +64,7 @@ def test_projections_without_adapters_are_published_each_as_itself():
 
 
 def test_what_half_precision_rounds_off_merged_adapters_is_measured(world):
-    """Adapters beside packed weights say more than bfloat16 holds of both together: a server computes with the rounded sum, and
-    the step's `mismatch_kl` is the divergence of just these two."""
+    """bfloat16 rounds the sum of quantized weights and LoRA; a server computes with the rounded sum."""
 
     def policy() -> Policy:
         config = PolicyConfig(lora=LoraConfig(rank=4, alpha=8, load_in_4bit=True))

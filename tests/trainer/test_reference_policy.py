@@ -1,4 +1,5 @@
-"""The divergence from the untrained model: 0 at the start, measured against the model as it began, and held down by its penalty."""
+"""The divergence from the untrained model: 0 at the start, measured against the model as it began, and held down by
+its penalty."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ from deskhand.config.trainer import LoraConfig, TrainerConfig
 from deskhand.trainer.trainer import Trainer
 
 MODES = {
-    "adapters": {"adapter": LoraConfig(rank=4, alpha=8)},
-    "adapters, of the tower too": {"adapter": LoraConfig(rank=4, alpha=8, vision=True)},
+    "adapters": {"lora": LoraConfig(rank=4, alpha=8)},
+    "adapters, of the tower too": {"lora": LoraConfig(rank=4, alpha=8, vision=True)},
     "full": {},
 }
 

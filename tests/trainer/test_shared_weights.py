@@ -48,7 +48,10 @@ async def test_publishing_shared_weights_copies_nothing(world, adapter):
 
 @pytest.mark.parametrize("adapter", [None, LoraConfig(rank=4)])
 async def test_every_token_was_sampled_by_the_weights_of_its_version(world, adapter):
-    """Requests without end while the trainer takes steps of two updates; log-probs are computed anew from each version."""
+    """Requests without end while the trainer takes steps of two updates.
+
+    Log-probs are computed anew from each version.
+    """
     penalty = 0.1 if adapter else 0.0  # with adapters the reference is the model without them
     settings = TrainerConfig(learning_rate=3e-2, num_minibatches=2, torch_threads=1, kl_loss_coef=penalty)
     engine, trainer = joined(PolicyConfig(lora=adapter), settings)

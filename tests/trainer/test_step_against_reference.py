@@ -1,5 +1,4 @@
-"""A whole step of the trainer on rows with pictures and forks, its loss against the float64 reference for every algorithm: what
-lies between the formulas and the model (advantages to tokens, replies, values, weights of episodes) is held to it, too."""
+"""A training step with images and forks against the float64 reference, for every algorithm."""
 
 from __future__ import annotations
 
@@ -22,8 +21,7 @@ DISCOUNTS = {"token_discount": 0.99, "token_lambda": 0.9, "turn_discount": 0.95,
 
 
 def disturbed(world):
-    """Rows whose recorded log-probs are off by up to half a nat, so that ratios and weights are not 1; and their episodes'
-    replies as (row, first, last) in the order of time."""
+    """Return sequences whose recorded log-probs are off by up to half a nat, and the values of their episodes."""
     random = np.random.default_rng(0)
     samples, replies = [], []
     for number, graph in enumerate(world.graphs):

@@ -1,4 +1,5 @@
-"""A step: invariant to rows and micro-batches, exactly zero where there is nothing to learn, books of rejected episodes kept."""
+"""A step: invariant to rows and micro-batches, exactly zero where there is nothing to learn, books of rejected
+episodes kept."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def weights(policy):
 
 
 def after(make_policy, rows, images, config=None, **settings):
-    """Change of the weights by one step of plain gradient descent (so that it is proportional to the gradient), and metrics."""
+    """Change of the weights by one step of plain gradient descent (so that it is proportional to the gradient), and
+    metrics."""
     policy = make_policy(**settings)
     trainer = Trainer(policy, config or TrainerConfig(max_grad_norm=1e9))
     trainer.optimizer = torch.optim.SGD(policy.parameters().values(), lr=1.0)
@@ -96,7 +98,8 @@ def test_episodes_without_advantage_weigh_in_the_mean(make_policy, world):
 
 
 def test_the_clip_stops_the_tokens_that_ran_away(make_policy, world):
-    """Behaviour log-probs 1 nat lower make every ratio e: with positive advantage all is clipped, with negative nothing is."""
+    """Behaviour log-probs 1 nat lower make every ratio e: with positive advantage all is clipped, with negative
+    nothing is."""
     rows = [
         dataclasses.replace(
             sample,
@@ -238,9 +241,9 @@ def test_a_gradient_that_is_not_finite_leaves_the_weights_alone(make_policy, wor
 
 
 STEPS = {
-    "a penalty": ({"kl_coefficient": 0.1}, {"adapter": LoraConfig(rank=2)}),
+    "a penalty": ({"kl_loss_coef": 0.1}, {"lora": LoraConfig(rank=2)}),
     "a critic": ({"algorithm": "ppo"}, {"train_vision": False}),
-    "several updates": ({"minibatches": 2, "passes": 2}, {"train_vision": False}),
+    "several updates": ({"num_minibatches": 2, "ppo_epochs": 2}, {"train_vision": False}),
 }
 
 

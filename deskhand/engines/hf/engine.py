@@ -41,9 +41,8 @@ class HfEngine:
     """`types.Engine` over a model in this process, which it owns.
 
     Args:
-        config: Limits of concurrent requests, tokens and caches (`engine.*`).
-        threads: CPU threads of the engine (default: one for models below 5e7 parameters, else torch's setting). Other
-            threads are unaffected.
+        config: Section `engine` of the config, with the sizes of batch, context and caches. `threads` None means one
+            CPU thread for models below 5e7 parameters, else torch's setting. Other threads are unaffected.
     """
 
     def __init__(

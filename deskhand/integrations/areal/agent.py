@@ -41,9 +41,11 @@ class OSWorldAgent:
         """Return the reward of one episode. Raises `InfrastructureError` or `EvaluatorError` if it has no score, and
         `ConfigError`."""
         task = task_for(self.settings, data)
-        async with use_worker_resources(self.settings, keep=installed_areal.is_supported_version()) as resources:
+        async with use_worker_resources(self.settings, keep=installed_areal.is_running_episode()) as resources:
             extra["http_client"] = extra.get("http_client") or await httpx_client()
-            workflow = ScoredWorkflow(lambda: _lease(resources, task), lambda family, seed: task, self.make_agent(resources))
+            workflow = ScoredWorkflow(
+                lambda: _lease(resources, task), lambda family, seed: task, self.make_agent(resources)
+            )
             episode = {"family": task.family, "seed": task.seed, "episode_id": str(data.get("episode_id", task.id))}
             return await workflow.run(episode, **extra)
 

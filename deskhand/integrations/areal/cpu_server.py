@@ -129,13 +129,13 @@ class CpuInferenceServer:
         if unknown := sorted(set(params) - SUPPORTED_PARAMS):
             raise ValueError(f"unsupported sampling parameters: {unknown}")
         if params.get("frequency_penalty") or (params.get("top_k") or _WHOLE_VOCABULARY) < _WHOLE_VOCABULARY:
-            raise ValueError("frequency_penalty and top_k are unsupported: log-probs would differ from the trained ones")
+            raise ValueError(
+                "frequency_penalty and top_k are unsupported: log-probs would differ from the trained ones"
+            )
         images = [self._image(item) for item in body.get("image_data") or ()]
         prompt = expand_prompt(body["input_ids"], images, self.model.image_token_id)
         if len(prompt.token_ids) + params["max_new_tokens"] > self.max_model_len:
-            raise ValueError(
-                f"{len(prompt.token_ids)} + {params['max_new_tokens']} tokens exceed {self.max_model_len}"
-            )
+            raise ValueError(f"{len(prompt.token_ids)} + {params['max_new_tokens']} tokens exceed {self.max_model_len}")
         stops = () if params.get("ignore_eos") else tuple(params.get("stop_token_ids") or ())
         temperature, top_p = float(params["temperature"]), float(params.get("top_p", 1.0))
         return prompt, Sampling(params["max_new_tokens"], temperature, top_p, stops)

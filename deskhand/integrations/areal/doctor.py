@@ -86,7 +86,11 @@ def _pydrive(probe: dict) -> ProbeResult:
         return ProbeResult("pydrive", True, "importable", needed=False)
     if probe["pydrive2"] is None:
         return ProbeResult(
-            "pydrive", False, "neither pydrive nor pydrive2 is installed", "pip install pydrive2 there, then --fix", False
+            "pydrive",
+            False,
+            "neither pydrive nor pydrive2 is installed",
+            "pip install pydrive2 there, then --fix",
+            False,
         )
     return ProbeResult("pydrive", False, "missing; pydrive2 is installed", "deskhand areal doctor --fix", False)
 
@@ -111,9 +115,7 @@ def _gpu(probe: dict, python: Path, environment: Mapping[str, str]) -> Iterator[
     hint = "deskhand areal doctor --fix, or install g++-12, for SGLang's kernels"
     yield ProbeResult("c++20", compiler is not None, compiler or "the compiler on PATH does not support it", hint)
     if named:
-        yield ProbeResult(
-            "CXX", _compiles_cpp20(named), named, "no C++20 support, and SGLang prefers it: unset CXX"
-        )
+        yield ProbeResult("CXX", _compiles_cpp20(named), named, "no C++20 support, and SGLang prefers it: unset CXX")
 
 
 def _compiler(python: Path, environment: Mapping[str, str]) -> str | None:
@@ -144,9 +146,7 @@ def install_fixes(root: Path, environment: Mapping[str, str] | None = None) -> l
     except ConfigError:
         script = root / "scripts" / "environment"
         if not script.is_file():
-            raise ConfigError(
-                f"{script}: not found; run scripts/environment areal in a checkout of Deskhand"
-            ) from None
+            raise ConfigError(f"{script}: not found; run scripts/environment areal in a checkout of Deskhand") from None
         subprocess.run(["bash", str(script), "areal"], check=True, env=dict(environment), stdin=subprocess.DEVNULL)
         done.append("created AReaL's environment")
         python = areal_python(environment)
@@ -183,9 +183,7 @@ def _fix_compiler(python: Path, environment: Mapping[str, str]) -> Iterator[str]
         python.parent / name: target for names in COMPILERS for name, target in zip(names, (plus, plain), strict=True)
     }
     if taken := [str(link) for link in links if link.exists() and not link.is_symlink()]:
-        raise ConfigError(
-            f"{taken[0]}: compiler without C++20 support; remove or update it"
-        )
+        raise ConfigError(f"{taken[0]}: compiler without C++20 support; remove or update it")
     for link, target in links.items():
         link.unlink(missing_ok=True)
         link.symlink_to(target)

@@ -41,8 +41,7 @@ from deskhand.integrations.areal.validate_budget import (
 )
 from deskhand.integrations.areal.worker_resources import key_of, use_worker_resources
 from deskhand.integrations.areal.worker_runs import add_statistics
-from deskhand.models.load import check_checkpoint
-from deskhand.models.load import load_processors
+from deskhand.models.load import check_checkpoint, load_processors
 
 _DEFAULT_ADMIN_KEY = "areal-admin-key"
 SERVER_TIMEOUT_S = 10.0

@@ -19,14 +19,14 @@ _clients: dict[tuple[str, int], tuple[asyncio.AbstractEventLoop, Any]] = {}
 
 async def httpx_client() -> Any:
     """Return an `AsyncClient` for `openai.AsyncOpenAI(http_client=...)` and other requests."""
-    if installed_areal.is_supported_version():
+    if installed_areal.is_running_episode():
         return await installed_areal.require_areal("infra.workflow_context", "its shared clients").get_httpx_client()
     return _shared("httpx", lambda: import_module("openai").DefaultAsyncHttpxClient(timeout=TIMEOUT_S))
 
 
 async def aiohttp_session() -> Any:
     """Return a `ClientSession`. Raises `ConfigError` outside of AReaL if aiohttp is not installed."""
-    if installed_areal.is_supported_version():
+    if installed_areal.is_running_episode():
         return await installed_areal.require_areal("infra.workflow_context", "its shared clients").get_aiohttp_session()
     try:
         library = import_module("aiohttp")

@@ -42,7 +42,9 @@ def version() -> str:
     except metadata.PackageNotFoundError:
         raise ConfigError(f"AReaL is not installed in {sys.executable}; {INSTALL_HINT}") from None
     if found not in SUPPORTED:
-        raise ConfigError(f"AReaL {found} is not supported; Deskhand is tested with {', '.join(SUPPORTED)}; {INSTALL_HINT}")
+        raise ConfigError(
+            f"AReaL {found} is not supported; Deskhand is tested with {', '.join(SUPPORTED)}; {INSTALL_HINT}"
+        )
     return found
 
 
@@ -51,7 +53,7 @@ def is_running() -> bool:
     return "areal.infra.workflow_context" in sys.modules
 
 
-def is_supported_version() -> bool:
+def is_running_episode() -> bool:
     """Return whether AReaL runs the current episode, and so owns and closes the clients of this event loop.
 
     Agents in AReaL's subproc mode run in a process in which AReaL is only imported.

@@ -1,8 +1,9 @@
-"""Starts an experiment under AReaL from Deskhand's own environment. Invariant: what is started here is ended here, and AReaL's
-processes see the environment that they need and no secret on a command line.
+"""Starts AReaL experiments from Deskhand's environment: `deskhand train --trainer areal` and `deskhand areal
+run-online`.
 
-AReaL lives in an environment of its own (`scripts/environment areal`); its workers look up `python3` on PATH, so that environment
-comes first there. Where it has no Deskhand, this one is shown to it by path.
+AReaL has an environment of its own (`scripts/environment areal`). Its workers find `python3` on PATH, so that
+environment comes first there, and Deskhand is added to PYTHONPATH. Everything started here is stopped here; no secret
+is passed on a command line.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from deskhand.models.load import checkpoint_folder
 from deskhand.venvs import newest_venv
 
 LAUNCH = "deskhand.integrations.areal.entrypoint"
-SERVER_START_S = 120.0
-END_S = 60.0
+SERVER_START_TIMEOUT_S = 120.0
+STOP_TIMEOUT_S = 60.0
 
 
 def train(
@@ -41,19 +42,19 @@ def train(
     overrides: Sequence[str] = (),
     environment: Mapping[str, str] | None = None,
 ) -> int:
-    """Run an experiment to its end; returns AReaL's exit code. Raises `ConfigError`."""
+    """Run an experiment to its end and return AReaL's exit code. Raises `ConfigError`."""
     environment = dict(os.environ if environment is None else environment)
     python = areal_python(environment)
     content = _content(config)
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    told, model = _told(config, content, folder, overrides)
-    surroundings = worker_environment(python, environment)
-    with _processor_server(content, overrides, model, folder) as servers:
+    args, model = _areal_args(config, content, folder, overrides)
+    worker_env = worker_environment(python, environment)
+    with _cpu_server(content, overrides, model, folder) as servers:
         if servers:
-            told.append(f"++deskhand.servers=[{','.join(servers)}]")
-        told += ["--profile", profile] if profile else []
-        code = _run([str(python), "-m", LAUNCH, *told], surroundings, folder)
+            args.append(f"++deskhand.servers=[{','.join(servers)}]")
+        args += ["--profile", profile] if profile else []
+        code = _run([str(python), "-m", LAUNCH, *args], worker_env, folder)
     merge_worker_runs(
         folder,
         {"title": content.get("experiment_name", "AReaL"), "facts": {"trainer": "AReaL", "experiment": config.name}},
@@ -61,19 +62,19 @@ def train(
     return code
 
 
-def play(
+def run_online(
     config: Path, folder: Path, overrides: Sequence[str] = (), environment: Mapping[str, str] | None = None
 ) -> int:
-    """Play an experiment's rows for a run in AReaL's online mode; returns the exit code. Raises `ConfigError`."""
+    """Run an experiment's rows for a run in AReaL's online mode and return the exit code. Raises `ConfigError`."""
     environment = dict(os.environ if environment is None else environment)
     ProxyGateway.of_run(folder)
     python = areal_python(environment)
-    told = _told(config, _content(config), folder.resolve(), overrides)[0]
-    return _run([str(python), "-m", LAUNCH, *told, "--play"], worker_environment(python, environment), folder)
+    args = _areal_args(config, _content(config), folder.resolve(), overrides)[0]
+    return _run([str(python), "-m", LAUNCH, *args, "--run-online"], worker_environment(python, environment), folder)
 
 
-def _told(config: Path, content: dict[str, Any], folder: Path, overrides: Sequence[str]) -> tuple[list[str], Any]:
-    """What AReaL's parser is told of a run: file, folder, checkpoint, overrides; and that checkpoint."""
+def _areal_args(config: Path, content: dict[str, Any], folder: Path, overrides: Sequence[str]) -> tuple[list[str], Any]:
+    """Return the arguments of AReaL's parser (file, directory, checkpoint, overrides), and the checkpoint."""
     words = [
         "--config",
         str(config.resolve()),
@@ -81,7 +82,7 @@ def _told(config: Path, content: dict[str, Any], folder: Path, overrides: Sequen
         f"++deskhand.workflow.episode_dir={folder}",
         *overrides,
     ]
-    model = _said("actor.path", content, overrides)
+    model = _setting("actor.path", content, overrides)
     if isinstance(model, str):
         model = str(checkpoint_folder(model))
         words.append(f"actor.path={model}")
@@ -89,17 +90,15 @@ def _told(config: Path, content: dict[str, Any], folder: Path, overrides: Sequen
 
 
 def areal_python(environment: Mapping[str, str]) -> Path:
-    """Python of AReaL's environment: DESKHAND_AREAL_PYTHON, or the environment that was made last."""
+    """Return the Python of AReaL's environment: DESKHAND_AREAL_PYTHON, or the newest environment."""
     named = environment.get("DESKHAND_AREAL_PYTHON")
     if named and not Path(named).is_file():
-        raise ConfigError(
-            f"DESKHAND_AREAL_PYTHON is {named}, which is no file; name the Python that has AReaL, or unset it"
-        )
+        raise ConfigError(f"DESKHAND_AREAL_PYTHON: {named} is not a file; set it to the Python with AReaL, or unset it")
     return Path(named) if named else newest_venv("areal", environment) / "bin" / "python"
 
 
 def worker_environment(python: Path, environment: Mapping[str, str]) -> dict[str, str]:
-    """What AReaL's processes are told: where its programs are, where Deskhand is, and to reach this machine without a proxy."""
+    """Return the environment of AReaL's processes: PATH and PYTHONPATH, and no proxy for this machine."""
     root = str(Path(__file__).parents[2])
     own = {name: value for name, value in environment.items() if name != "PYTHONHOME"}
     own["PATH"] = os.pathsep.join([str(python.parent), environment.get("PATH", os.defpath)])
@@ -115,13 +114,13 @@ def _content(config: Path) -> dict[str, Any]:
     content = read_experiment(config)
     if "actor" not in content:
         raise ConfigError(
-            f"{config}: no experiment of AReaL (it has no actor); for instance configs/areal/embedded_tiny_cpu.yaml"
+            f"{config}: not an AReaL experiment (no actor section); example: configs/areal/embedded_tiny_cpu.yaml"
         )
     return content
 
 
-def _said(key: str, content: Any, overrides: Sequence[str]) -> Any:
-    """The value of a key on the command line or in the file; None where it is not said."""
+def _setting(key: str, content: Any, overrides: Sequence[str]) -> Any:
+    """Return the value of a key from the overrides, else from the file, else None."""
     for word in reversed(overrides):
         name, equals, value = word.partition("=")
         if equals and name.lstrip("+") == key:
@@ -132,19 +131,24 @@ def _said(key: str, content: Any, overrides: Sequence[str]) -> Any:
 
 
 @contextmanager
-def _processor_server(
-    content: dict[str, Any], overrides: Sequence[str], model: Any, folder: Path
-) -> Iterator[list[str]]:
-    """host:port of an inference server that needs no GPU, while the run lasts; nothing when the experiment asks for none."""
-    if not _said("deskhand.cpu_inference_server", content, overrides) or _said("deskhand.servers", content, overrides):
+def _cpu_server(content: dict[str, Any], overrides: Sequence[str], model: Any, folder: Path) -> Iterator[list[str]]:
+    """Yield host:port of a CPU inference server for the duration of the run, or nothing if the experiment needs none."""
+    if not _setting("deskhand.cpu_inference_server", content, overrides) or _setting(
+        "deskhand.servers", content, overrides
+    ):
         yield []
         return
-    room = _said("deskhand.workflow.engine.max_model_len", content, overrides) or 8192
-    words = [sys.executable, "-m", "deskhand.integrations.areal.cpu_server", str(model), "--context-tokens", str(room)]
+    max_model_len = _setting("deskhand.workflow.engine.max_model_len", content, overrides) or 8192
+    words = [
+        sys.executable,
+        "-m",
+        "deskhand.integrations.areal.cpu_server",
+        str(model),
+        "--max-model-len",
+        str(max_model_len),
+    ]
     with socket.socket() as bound, (folder / "server.log").open("a") as log:
-        bound.bind(
-            ("127.0.0.1", 0)
-        )  # the server is given it as it is: a port that is only named could be another's by then
+        bound.bind(("127.0.0.1", 0))  # the server inherits the socket: a mere port number could be taken by then
         port, handle = bound.getsockname()[1], bound.fileno()
         words += ["--fd", str(handle)]
         server = subprocess.Popen(words, stdout=log, stderr=log, stdin=subprocess.DEVNULL, pass_fds=(handle,))
@@ -152,11 +156,11 @@ def _processor_server(
         _wait(server, port, folder / "server.log")
         yield [f"127.0.0.1:{port}"]
     finally:
-        _end(server)
+        _stop(server)
 
 
 def _wait(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    deadline = time.monotonic() + SERVER_START_S
+    deadline = time.monotonic() + SERVER_START_TIMEOUT_S
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     while time.monotonic() < deadline and server.poll() is None:
         try:
@@ -164,27 +168,25 @@ def _wait(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
                 return
         except OSError:
             time.sleep(0.2)
-    raise InfrastructureError(f"the inference server did not come up within {SERVER_START_S:g} s; {log} says why")
+    raise InfrastructureError(f"the inference server did not start within {SERVER_START_TIMEOUT_S:g} s; see {log}")
 
 
 def _run(words: list[str], environment: dict[str, str], folder: Path) -> int:
-    """The exit code of a program that is ended with this one, and whose workers are."""
+    """Return the exit code of a program; stops it and its workers on the way out."""
     child = subprocess.Popen(words, env=environment, stdin=subprocess.DEVNULL, cwd=folder, start_new_session=True)
     try:
         return child.wait()
     finally:
-        _end(child)
-        with suppress(
-            ProcessLookupError
-        ):  # AReaL's workers are in its group; one that it could not end would keep its desktops
+        _stop(child)
+        with suppress(ProcessLookupError):  # AReaL's workers share its group; a leftover one would hold its desktops
             os.killpg(child.pid, signal.SIGKILL)
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def _stop(child: subprocess.Popen[bytes]) -> None:
     if child.poll() is None:
         child.send_signal(signal.SIGTERM)
         try:
-            child.wait(END_S)
+            child.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()

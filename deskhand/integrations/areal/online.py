@@ -1,10 +1,11 @@
-"""Episodes for AReaL's online mode, in which AReaL runs no agent: its gateway waits for sessions that others begin, play and end.
-Invariant: a session without a score is rejected by AReaL, never trained with a reward of zero; and every session that was begun is
-ended, but for one whose reward the gateway did not take, which is left to AReaL's own time limit.
+"""Client of AReaL's online mode, in which external programs start, run and end sessions at AReaL's gateway.
 
-A session that ends without a reward counts as 0 there. So one whose episode has no score is given a reward that is no number, which
-AReaL 1.0.4 stumbles over when it fetches the session, and rejects it. `is_scored` rejects it where it would not stumble;
-`areal.launch` hands it to AReaL as its filter.
+Started by `entrypoint --run-online`. Every started session is ended, except one whose reward the gateway rejects,
+which AReaL times out.
+
+Invariant: a session without a score is rejected by AReaL, never trained with reward 0. AReaL counts a session without
+a reward as 0, so an errored episode gets NaN, on which AReaL 1.0.4 rejects the session; `is_scored`, AReaL's filter,
+catches the rest.
 """
 
 from __future__ import annotations
@@ -25,50 +26,50 @@ import structlog
 from deskhand.errors import ConfigError, DeskhandError, EvaluatorError, InfrastructureError
 
 log = structlog.get_logger()
-GATEWAY = "proxy_gateway.json"
+GATEWAY_FILE = "proxy_gateway.json"
 FULL = 429
-NO_SESSION_WAIT_S = 1.0
-TRIES = 30
-"""While the gateway answers that its workers do not: a run that ends, ends them first."""
+RETRY_S = 1.0
+MAX_ATTEMPTS = 30
+"""Attempts while the gateway's workers do not respond: a finishing run stops them first."""
 NEVER_REQUESTED = 400
-"""What a reward is answered with where the model was never asked."""
-CALL_S = 150.0
-"""Of a request about a session; the gateway itself gives its workers 120 s."""
+"""Reply to a reward if the model was never called."""
+REQUEST_TIMEOUT_S = 150.0
+"""Timeout of a session request; the gateway gives its workers 120 s."""
 
 
 class ProxyGatewayClosed(InfrastructureError):
-    """Nobody answers there: the run has ended, or its machine is lost."""
+    """The gateway does not respond: the run has ended."""
 
 
 @dataclass
 class OnlineResult:
-    """What came of the rows."""
+    """Outcome of the rows."""
 
     rewards: list[float] = field(default_factory=list)
-    unscored: list[str] = field(default_factory=list)
-    """Why, one line for each episode without a score."""
+    errors: list[str] = field(default_factory=list)
+    """One line per episode without a score."""
 
 
 @dataclass(frozen=True)
 class ProxyGateway:
-    """AReaL's gateway: `http://host:port` and the key of its administrator."""
+    """AReaL's gateway: `http://host:port` and its admin key."""
 
     address: str
     key: str
 
     @classmethod
     def of_run(cls, folder: Path) -> ProxyGateway:
-        """That of the run which writes to `folder`. Raises `ConfigError` when there is none."""
+        """Return the gateway of the run in `folder`. Raises `ConfigError` if there is none."""
         try:
-            found = json.loads((folder / GATEWAY).read_text(encoding="utf-8"))
+            found = json.loads((folder / GATEWAY_FILE).read_text(encoding="utf-8"))
             return cls(found["address"], found["key"])
         except (OSError, ValueError, KeyError) as error:
-            mend = "start one with rollout.agent.mode: online, and wait until it says its gateway"
-            raise ConfigError(f"{folder / GATEWAY} names no gateway ({error}); {mend}") from None
+            hint = "start a run with rollout.agent.mode: online and wait until it prints its gateway"
+            raise ConfigError(f"{folder / GATEWAY_FILE}: no gateway ({error}); {hint}") from None
 
-    def keep(self, folder: Path) -> Path:
-        """Write it where only its owner can read it."""
-        path = folder / GATEWAY
+    def save(self, folder: Path) -> Path:
+        """Write it to a file that only its owner can read."""
+        path = folder / GATEWAY_FILE
         path.unlink(missing_ok=True)
         with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
             json.dump({"address": self.address, "key": self.key}, file)
@@ -76,7 +77,7 @@ class ProxyGateway:
 
 
 class _Sessions:
-    """The gateway's requests."""
+    """Requests to the gateway."""
 
     def __init__(self, gateway: ProxyGateway, client: httpx2.AsyncClient) -> None:
         self._gateway, self._client = gateway, client
@@ -92,79 +93,80 @@ class _Sessions:
                 f"AReaL's gateway {self._gateway.address}: {type(error).__name__} {error}"
             ) from error
 
-    async def begin(self, name: str) -> str:
-        """The key of a new session; waits while AReaL wants none."""
-        tries = 0
+    async def start(self, name: str) -> str:
+        """Return the key of a new session; waits while AReaL wants none."""
+        attempts = 0
         while True:
             reply = await self.post("start_session", self._gateway.key, {"task_id": name})
             if reply.status_code == 200:
                 return str(reply.json()["api_key"])
-            if reply.is_server_error and tries < TRIES:
-                tries += 1
+            if reply.is_server_error and attempts < MAX_ATTEMPTS:
+                attempts += 1
             elif reply.status_code != FULL:
                 kind = ProxyGatewayClosed if reply.is_server_error else InfrastructureError
-                raise kind(f"AReaL's gateway {self._gateway.address} begins no session: HTTP {reply.status_code}")
-            await asyncio.sleep(NO_SESSION_WAIT_S)
+                raise kind(f"AReaL's gateway {self._gateway.address} started no session: HTTP {reply.status_code}")
+            await asyncio.sleep(RETRY_S)
 
     async def end(self, key: str, reward: float) -> None:
-        """Where the model was never asked there is nothing to reward, and AReaL rejects the session for that."""
-        reply, tries = await self._reward(key, reward), 1
-        while reply.is_server_error and tries < TRIES:
-            await asyncio.sleep(NO_SESSION_WAIT_S)
-            reply, tries = await self._reward(key, reward), tries + 1
+        """AReaL rejects a session itself if the model was never called."""
+        reply, attempts = await self._reward(key, reward), 1
+        while reply.is_server_error and attempts < MAX_ATTEMPTS:
+            await asyncio.sleep(RETRY_S)
+            reply, attempts = await self._reward(key, reward), attempts + 1
         if reply.is_success or reply.status_code == NEVER_REQUESTED:
             reply = await self.post("end_session", key, {})
         if reply.is_error:
-            log.warning("areal.online.not_ended", status=reply.status_code)
+            log.warning("areal.online.session_not_closed", status=reply.status_code)
 
     async def _reward(self, key: str, reward: float) -> httpx2.Response:
         return await self.post("set_reward", key, {"interaction_id": None, "reward": reward})
 
 
 async def run_online(
-    agent: Any, rows: Iterable[Mapping[str, Any]], gateway: ProxyGateway, *, at_once: int = 1
+    agent: Any, rows: Iterable[Mapping[str, Any]], gateway: ProxyGateway, *, max_concurrent: int = 1
 ) -> OnlineResult:
-    """Play `rows` in turn, `at_once` at a time, each in a session of its own: `agent.run(row, base_url=..., api_key=...)`. Ends
-    early when the gateway is gone, with what was played.
+    """Run `rows` in order, `max_concurrent` at once, each in its own session: `agent.run(row, base_url=...,
+    api_key=...)`.
 
-    Raises `GatewayGone` when it never answered, `ConfigError` when the agent does.
+    Ends early with the results so far if the gateway closes. Raises `ProxyGatewayClosed` if it never responded, and
+    `ConfigError`.
     """
-    played, left = OnlineResult(), iter(enumerate(rows))
+    result, remaining = OnlineResult(), iter(enumerate(rows))
 
-    async def one_after_another(sessions: _Sessions) -> None:
-        for number, row in left:
+    async def run_rows(sessions: _Sessions) -> None:
+        for number, row in remaining:
             try:
-                key = await sessions.begin(f"deskhand-{number}")
+                key = await sessions.start(f"deskhand-{number}")
             except ProxyGatewayClosed:
-                if played.rewards or played.unscored:
+                if result.rewards or result.errors:
                     return
                 raise
             reward = math.nan
             try:
                 reward = float(await agent.run(dict(row), base_url=gateway.address, api_key=key))
-                played.rewards.append(reward)
+                result.rewards.append(reward)
             except ConfigError:
                 raise
             except (DeskhandError, TimeoutError) as error:
                 kind = "evaluator" if isinstance(error, EvaluatorError) else "infrastructure"
-                played.unscored.append(f"{kind}: {error}")
-                log.warning("areal.online.unscored", row=number, cause=kind, message=str(error))
+                result.errors.append(f"{kind}: {error}")
+                log.warning("areal.online.episode_errored", row=number, cause=kind, message=str(error))
             finally:
                 with suppress(ProxyGatewayClosed):
                     await asyncio.shield(sessions.end(key, reward))
 
-    async with httpx2.AsyncClient(timeout=CALL_S) as client:
-        players = [asyncio.ensure_future(one_after_another(_Sessions(gateway, client))) for _ in range(max(1, at_once))]
+    async with httpx2.AsyncClient(timeout=REQUEST_TIMEOUT_S) as client:
+        tasks = [asyncio.ensure_future(run_rows(_Sessions(gateway, client))) for _ in range(max(1, max_concurrent))]
         try:
-            await asyncio.gather(*players)
+            await asyncio.gather(*tasks)
         finally:
-            for player in players:
-                if not player.cancelling():  # a second time would cut off the end of its session
-                    player.cancel()
-            await asyncio.gather(*players, return_exceptions=True)
-    return played
+            for task in tasks:
+                if not task.cancelling():  # a second cancellation would interrupt closing its session
+                    task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+    return result
 
 
 def is_scored(trajectory: Mapping[str, Any]) -> bool:
-    """For AReaL's `dynamic_filter_fn`: whether every row's reward is a number."""
+    """Return whether every reward is finite; for AReaL's `dynamic_filter_fn`."""
     return bool(trajectory["rewards"].isfinite().all())

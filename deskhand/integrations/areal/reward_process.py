@@ -1,16 +1,11 @@
-"""Judges outside of the event loop. Invariant: what comes back is what the judge said; a judge that is late, dies or raises gives
-no number, and one that changes what it judges is asked once.
+"""Reward functions in processes of their own.
 
-`OutsideJudge` runs an ordinary function in a process of its own, so a judge may block, may be ended in the middle, and may leak.
-Within a task, a check awaits it: `return Check(await OutsideJudge(read_ledger, timeout_s=60)(path))`; the episode of a judge that
-failed is then unscored.
+`ProcessReward` runs any function, which may block, leak or be killed; a task's check awaits it: `return
+CheckResult(await ProcessReward(read_state, timeout_s=60)(path))`. `PureReward` is for pure functions: they may be
+retried, and inside AReaL its `AsyncRewardWrapper` runs them. That wrapper returns 0 on timeouts; here a timeout is an
+error. Functions and arguments must be picklable and importable.
 
-`PureReward` is for functions that only compute: they may be repeated, and inside of AReaL its own `AsyncRewardWrapper` runs them.
-That one returns the integer 0 for a function that was late each time, like any other reward; here this is an error. A `PureReward`
-can be made of an `AsyncRewardWrapper` that is there already.
-
-Outside of the event loop also means outside of this process: functions and arguments must be picklable, and functions are found
-again by the name of their module.
+Invariant: a reward that times out, crashes or raises is an `EvaluatorError`, never a number.
 """
 
 from __future__ import annotations
@@ -32,45 +27,46 @@ from deskhand.errors import ConfigError, EvaluatorError
 from deskhand.integrations.areal import installed_areal, reward_worker
 
 
-def name_of(function: Any) -> str:
-    """Module and name, for people."""
+def qualified_name(function: Any) -> str:
+    """Return module and name, for messages."""
     return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', type(function).__name__)}"
 
 
-def _pickled(what: Any, name: str) -> bytes:
+def _pickled(value: Any, name: str) -> bytes:
     try:
-        return pickle.dumps(what)
+        return pickle.dumps(value)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise ConfigError(
-            f"{name} cannot be sent to another process ({error}); make it a function of a module"
-        ) from None
+        raise ConfigError(f"{name}: cannot be pickled ({error}); use a module-level function") from None
 
 
 class ProcessReward:
-    """`await judge(*arguments, **named)` is what `function(*arguments, **named)` returns, as a float.
+    """`await reward(*arguments, **named)` returns `function(*arguments, **named)` as a float.
 
-    `timeout_s`: after it the judge's process and those that it started are ended. `repeats`: how often a judge that failed is asked
-    again; leave it 0 for one that changes what it looks at. Raises `ConfigError` for a function that no other process can find.
+    After `timeout_s` the process and its children are killed. Leave `max_retries` 0 if the function changes what it
+    inspects. Raises `ConfigError` if no other process can import the function.
     """
 
-    def __init__(self, function: Callable[..., Any], *, timeout_s: float, repeats: int = 0) -> None:
-        if not (math.isfinite(timeout_s) and timeout_s > 0 and repeats >= 0):
+    def __init__(self, function: Callable[..., Any], *, timeout_s: float, max_retries: int = 0) -> None:
+        if not (math.isfinite(timeout_s) and timeout_s > 0 and max_retries >= 0):
             raise ConfigError(
-                f"a judge with timeout_s {timeout_s} and repeats {repeats}; both are numbers, the first above 0"
+                f"reward: timeout_s must be positive and max_retries at least 0, got {timeout_s} and {max_retries}"
             )
-        self.function, self.timeout_s, self.repeats, self.name = function, timeout_s, repeats, name_of(function)
+        self.function, self.timeout_s, self.max_retries, self.name = (
+            function,
+            timeout_s,
+            max_retries,
+            qualified_name(function),
+        )
         if not callable(function):
-            raise ConfigError(f"a judge that is {function!r}, which is no function")
+            raise ConfigError(f"reward: not callable: {function!r}")
         if getattr(function, "__module__", None) == "__main__":
-            raise ConfigError(
-                f"{self.name} is of the program itself, where no other process finds it; move it to a module"
-            )
+            raise ConfigError(f"{self.name}: other processes cannot import it from __main__; move it to a module")
         _pickled(function, self.name)
 
     async def __call__(self, *arguments: Any, **named: Any) -> float:
-        """Raises `EvaluatorError` when there is no finite number; a cancelled judge is ended first."""
+        """Raises `EvaluatorError` without a finite number; kills the process on cancellation."""
         payload = pickle.dumps(sys.path) + _pickled((self.function, arguments, named), self.name)
-        for _ in range(self.repeats):
+        for _ in range(self.max_retries):
             with suppress(EvaluatorError):
                 return await self._once(payload)
         return await self._once(payload)
@@ -88,7 +84,7 @@ class ProcessReward:
             async with asyncio.timeout(self.timeout_s):
                 out, _ = await process.communicate(payload)
         except TimeoutError:
-            raise EvaluatorError(f"the judge {self.name} took longer than {self.timeout_s:g} s") from None
+            raise EvaluatorError(f"reward {self.name}: timed out after {self.timeout_s:g} s") from None
         finally:
             if process.returncode is None:
                 with suppress(ProcessLookupError):
@@ -97,53 +93,52 @@ class ProcessReward:
         try:
             found = json.loads(out)
         except ValueError:
-            raise EvaluatorError(
-                f"the judge {self.name} ended with code {process.returncode} and said nothing"
-            ) from None
+            raise EvaluatorError(f"reward {self.name}: exited with {process.returncode} without a result") from None
         if "error" in found:
-            raise EvaluatorError(f"the judge {self.name}: {found['error']}")
+            raise EvaluatorError(f"reward {self.name}: {found['error']}")
         return _finite(found["value"], self.name)
 
 
 def _boxed(function: Callable[..., Any], *arguments: Any, **named: Any) -> tuple[float]:
-    """A reward in a tuple, which nothing but the function itself makes."""
+    """A tuple tells the function's own result from the wrapper's 0 on timeout."""
     return (float(function(*arguments, **named)),)
 
 
 class PureReward(ProcessReward):
-    """`await reward(*arguments, **named)`: a function that computes a reward from its arguments and changes nothing.
+    """`ProcessReward` for functions without side effects, retried on failure.
 
-    Inside of AReaL by its `AsyncRewardWrapper`, otherwise by `OutsideJudge`, with the same time for each attempt and as many
-    repeats. `reward` may be such a wrapper already, whose settings then hold.
+    `reward` may be an `AsyncRewardWrapper`, whose settings then apply.
     """
 
-    def __init__(self, reward: Any, *, timeout_s: float = 15.0, repeats: int = 3, workers: int | None = None) -> None:
+    def __init__(
+        self, reward: Any, *, timeout_s: float = 15.0, max_retries: int = 3, workers: int | None = None
+    ) -> None:
         if hasattr(reward, "reward_fn"):
-            timeout_s, repeats, workers = reward.timeout_seconds, reward.max_retries, reward.max_workers
+            timeout_s, max_retries, workers = reward.timeout_seconds, reward.max_retries, reward.max_workers
             reward = reward.reward_fn
-        super().__init__(reward, timeout_s=timeout_s, repeats=repeats)
+        super().__init__(reward, timeout_s=timeout_s, max_retries=max_retries)
         self._wrapper: Any = None
         if installed_areal.is_running():
             kind = installed_areal.require_areal("api.reward_api", "a reward").AsyncRewardWrapper
             self._wrapper = kind(
-                partial(_boxed, reward), timeout_seconds=timeout_s, max_workers=workers, max_retries=repeats
+                partial(_boxed, reward), timeout_seconds=timeout_s, max_workers=workers, max_retries=max_retries
             )
 
     async def __call__(self, *arguments: Any, **named: Any) -> float:
-        """Raises `EvaluatorError` when there is no finite number after all attempts."""
+        """Raises `EvaluatorError` without a finite number after all attempts."""
         if self._wrapper is None:
             return await super().__call__(*arguments, **named)
         try:
             found = await self._wrapper(*arguments, **named)
         except Exception as error:
-            raise EvaluatorError(f"the reward {self.name} raised {type(error).__name__}: {error}") from error
+            raise EvaluatorError(f"reward {self.name}: raised {type(error).__name__}: {error}") from error
         if not isinstance(found, tuple):
-            attempts = self.repeats + 1
-            raise EvaluatorError(f"the reward {self.name} took longer than {self.timeout_s:g} s, {attempts} times")
+            attempts = self.max_retries + 1
+            raise EvaluatorError(f"reward {self.name}: timed out after {self.timeout_s:g} s, {attempts} times")
         return _finite(found[0], self.name)
 
 
 def _finite(value: float, name: str) -> float:
     if not math.isfinite(value):
-        raise EvaluatorError(f"the judge {name} gave {value}, which is no number to train on")
+        raise EvaluatorError(f"reward {name}: returned {value}, expected a finite number")
     return float(value)

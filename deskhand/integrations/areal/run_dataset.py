@@ -1,5 +1,4 @@
-"""Episodes of a run folder as AReaL's rows. Invariant: what is read is what a worker would have handed over when the episodes were
-played: the same rows, the same advantages, checked by the same rules."""
+"""Episodes of a run directory as AReaL trajectories: the same rows, advantages and checks as in a worker."""
 
 from __future__ import annotations
 
@@ -19,9 +18,9 @@ from deskhand.store.run import TRAIN, Run
 def load_trajectories(
     run: Run, model: str, *, algorithm: Literal["grpo", "dr_grpo", "gspo"] = "grpo", max_tokens: int | None = None
 ) -> Iterator[dict[str, Any]]:
-    """The trajectory of each group of `run` that teaches something, in order. `model`: the checkpoint that sampled.
+    """Yield the trajectory of each group of `run` with a signal, in order. `model`: the checkpoint that sampled.
 
-    Raises `RecordError` for a group that AReaL would not train as it was sampled, `InfrastructureError` when a screen is missing.
+    Raises `RecordError` if AReaL would train a group incorrectly, `InfrastructureError` if a screenshot is missing.
     """
     from deskhand.integrations.areal.tensors import samples_to_tensors
     from deskhand.recipes.samples import group_to_samples

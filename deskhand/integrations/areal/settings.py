@@ -1,5 +1,8 @@
-"""What a workflow is told, and the files that say it. Invariant: settings are JSON types, because AReaL sends a workflow to its
-workers as an import path and keywords and makes it anew for every task; a wrong value is one line that names its key."""
+"""Settings of Deskhand's AReaL workflows and agents, and reading of experiment files.
+
+AReaL sends a workflow to its workers as an import path with keyword arguments and recreates it for every task, so
+settings contain JSON types only.
+"""
 
 from __future__ import annotations
 
@@ -18,94 +21,94 @@ from deskhand.config.schema import AgentConfig, ContextConfig, DesktopConfig
 from deskhand.errors import ConfigError
 
 
-class _Part(BaseModel):
+class _StrictModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Desktops(_Part):
-    """Where desktops come from: a bridge (`deskhand serve`) that all workers lease from, or this process."""
+class Desktops(_StrictModel):
+    """Source of desktops: a desktop server shared by all workers, or the worker process itself."""
 
     server_url: str | None = None
-    """Address of a bridge, `http://host:port`: the way for more than one worker."""
+    """URL of a desktop server (`deskhand serve desktops`); required for more than one worker."""
     api_key_env: str | None = None
-    """Name of the environment variable that holds the bridge's key."""
+    """Environment variable with the server's key."""
     local: int = Field(default=0, ge=0)
-    """Without a bridge: so many embedded desktops in each worker process."""
+    """Number of local desktops in each worker process."""
     factory: str | None = None
-    """Without either: `package.module.function`, called without arguments, gives a pool of desktops."""
+    """Function `package.module.function` without arguments that returns a pool."""
     settings: DesktopConfig = DesktopConfig()
-    """Of embedded desktops."""
+    """Settings of local desktops."""
 
     @model_validator(mode="after")
-    def _one(self) -> Desktops:
+    def _exactly_one(self) -> Desktops:
         if sum((self.server_url is not None, self.local > 0, self.factory is not None)) != 1:
-            raise ValueError("give one of bridge (an address), embedded (how many) and make (a function's path)")
+            raise ValueError("set exactly one of server_url, local and factory")
         return self
 
 
-class WorkflowSettings(_Part):
-    """Everything that `OSWorldWorkflow` and the plain agents are made from."""
+class WorkflowSettings(_StrictModel):
+    """Settings of `OSWorldWorkflow` and the plain agents."""
 
     model: str = "tiny"
-    """The checkpoint that is trained, for its tokenizer and its image processor; weights are not read."""
+    """Checkpoint being trained, for its tokenizer and image processor; weights are not loaded."""
     desktops: Desktops
     agent: AgentConfig = AgentConfig()
     tasks: str = "deskhand.integrations.areal.dataset.task_from_row"
-    """`package.module.function` that makes a `Task` of a row of data."""
+    """Function `package.module.function` that returns the `Task` of a data row."""
     loop: GroupConfig = GroupConfig()
-    """Each episode of a group is on a desktop of its own. AReaL's own `gconfig.n_samples` stays 1."""
+    """Group settings. AReaL's own `gconfig.n_samples` stays 1."""
     engine: ContextConfig = ContextConfig()
-    """`max_tokens`: at most AReaL's `mb_spec.max_tokens_per_mb`."""
+    """Context settings; `max_model_len` must not exceed AReaL's `mb_spec.max_tokens_per_mb`."""
     group_timeout_s: float = Field(default=1800.0, gt=0)
-    """What is still running then is cut off and unscored; keep it below AReaL's `rollout.request_timeout`."""
+    """Time limit of a group; later episodes are errored. Keep it below AReaL's `rollout.request_timeout`."""
     algorithm: Literal["grpo", "dr_grpo", "gspo"] = "grpo"
-    """How rewards of a group become advantages: divided by the group's deviation or not (`dr_grpo`)."""
+    """How group rewards become advantages: with or without (`dr_grpo`) division by the standard deviation."""
     zero_variance_groups: Literal["drop", "keep"] = "drop"
-    """Groups of equal rewards teach nothing: another task is taken in their place, or their rows are trained on in vain."""
+    """Whether groups with equal rewards, which carry no signal, are replaced ("drop") or trained on anyway."""
     normalize_by_episode: bool = True
-    """Every episode of a group counts the same, however long it is; otherwise every token does."""
+    """Weight episodes equally instead of tokens."""
     frame_cache_mib: int = Field(default=256, ge=1)
-    """Memory of a worker for screenshots as they were taken."""
+    """Memory of a worker for encoded screenshots."""
     evaluation_temperature: float = Field(default=0.0, ge=0)
-    """Of episodes that AReaL asks for to evaluate."""
+    """Temperature of evaluation episodes."""
     episode_dir: str | None = None
-    """Folder in which each worker keeps its episodes, for `deskhand report`; None keeps none."""
+    """Directory in which workers store episodes, for `deskhand report`; None stores none."""
 
     @classmethod
     def of(cls, settings: WorkflowSettings | Mapping[str, Any] | None, more: Mapping[str, Any]) -> WorkflowSettings:
-        """From a mapping and further keywords. Raises `ConfigError` for the first thing that is wrong."""
+        """Return settings from a mapping and further keywords. Raises `ConfigError` for the first error."""
         if isinstance(settings, WorkflowSettings):
             return settings.model_copy(update=dict(more))
         try:
             return cls.model_validate({**(settings or {}), **more})
         except ValidationError as error:
             first = error.errors()[0]
-            place = ".".join(map(str, first["loc"])) or "the settings"
-            raise ConfigError(f"workflow settings: {place}: {first['msg']}") from None
+            key = ".".join(["deskhand.workflow", *map(str, first["loc"])])
+            raise ConfigError(f"{key}: {first['msg']}") from None
 
     @property
-    def sees(self) -> bool:
-        """Whether the model is shown pictures."""
+    def uses_images(self) -> bool:
+        """Whether the model observes screenshots."""
         return self.agent.observation == "screenshot"
 
 
 def import_by_path(path: str) -> Callable[..., Any]:
-    """The function of a dotted path. Raises `ConfigError` when there is none."""
+    """Return the function at a dotted path. Raises `ConfigError`."""
     module, _, name = path.rpartition(".")
     try:
         return getattr(import_module(module), name)
     except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{path}: no such function ({error}); write package.module.function") from None
+        raise ConfigError(f"{path}: cannot be imported ({error}); expected package.module.function") from None
 
 
 def read_experiment(path: Path) -> dict[str, Any]:
-    """The content of a file as it stands, references unresolved. Raises `ConfigError`."""
+    """Return the content of a file with references unresolved. Raises `ConfigError`."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"{path}: cannot be read as YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{path}: invalid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
-        raise ConfigError(f"{path}: a config file is a mapping of keys to values")
+        raise ConfigError(f"{path}: must contain a mapping")
     return content
 
 

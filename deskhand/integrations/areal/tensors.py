@@ -1,22 +1,21 @@
-"""Training samples as the tensors that AReaL trains on. Invariant: ids, log-probs, versions and pixels are the recorded ones, each
-row with its own images, and nothing is rendered, tokenised or preprocessed here.
+"""Training samples as AReaL's tensors. Nothing is rendered, tokenized or preprocessed here.
 
-One trajectory is a dictionary of B rows of T tokens, padded on the right:
+Used by `workflow` and `run_dataset`. A trajectory has B rows of T tokens, right-padded:
 
 | key                 | form                                                                                 |
 |---------------------|--------------------------------------------------------------------------------------|
 | `input_ids`         | int64[B, T], placeholders expanded                                                   |
 | `attention_mask`    | bool[B, T], False on padding only                                                    |
 | `loss_mask`         | int32[B, T], 1 on sampled tokens; the last token of a row is one                     |
-| `logprobs`          | float32[B, T], of the sampled token at its own place, 0 elsewhere                    |
+| `logprobs`          | float32[B, T], of the sampled token at its own position, 0 elsewhere                 |
 | `versions`          | int32[B, T], of the weights that sampled it, -1 elsewhere                            |
 | `mm_token_type_ids` | int64[B, T], 1 on image placeholders                                                 |
 | `rewards`           | float32[B], the advantage of the row's episode                                       |
 | `multi_modal_input` | list of B dictionaries: `pixel_values` float32[patches, values], `image_grid_thw`    |
 |                     | int64[images, 3]; `{}` without images                                                |
 
-`rewards` holds advantages because groups are compared where they are whole: here. With `reward_norm` and `adv_norm` off,
-`discount` and `gae_lambda` 1 and `kl_ctl` 0, AReaL gives every sampled token of a row exactly this number.
+`rewards` holds advantages, because groups are compared here. With `reward_norm` and `adv_norm` off, `discount` and
+`gae_lambda` 1 and `kl_ctl` 0, AReaL assigns exactly this number to every sampled token of a row.
 """
 
 from __future__ import annotations
@@ -38,30 +37,30 @@ def samples_to_tensors(
     images: Mapping[str, PreparedImage],
     image_id: int,
     *,
-    weigh_episodes: bool = False,
-    sees: bool = True,
+    normalize_by_episode: bool = False,
+    has_vision: bool = True,
 ) -> dict[str, Any]:
-    """The tensors of the rows of one group; of a model without vision (`sees` False) without those that have to do with pictures.
+    """Return the tensors of a group's rows; without image keys if the model has no vision.
 
-    AReaL's loss is the mean over all tokens of a batch, so a long episode weighs more than a short one. With `weigh_episodes` the
-    advantage of each row is scaled by (tokens of the group / episodes of the group) / tokens of its episode, which gives every
-    episode of a group the same weight, as the local trainer does.
+    AReaL's loss is the mean over all tokens of a batch, which favors long episodes. With `normalize_by_episode`, a
+    row's advantage is scaled by (tokens of the group / episodes of the group) / tokens of its episode, so that all
+    episodes of a group have equal weight, as in the local trainer.
     """
-    scales = _scales(samples) if weigh_episodes else [1.0] * len(samples)
+    scales = _scales(samples) if normalize_by_episode else [1.0] * len(samples)
     rows = [
         TrainingRow(sample.sequence, sample.advantage * scale) for sample, scale in zip(samples, scales, strict=True)
     ]
     arrays = to_arrays(rows, image_id)
     del arrays["weights"]
-    if not sees:
+    if not has_vision:
         del arrays["mm_token_type_ids"]
     found: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    if sees:
-        found["multi_modal_input"] = [_pictures(sample, images) for sample in samples]
+    if has_vision:
+        found["multi_modal_input"] = [_image_tensors(sample, images) for sample in samples]
     return found
 
 
-def _pictures(sample: TrainingSample, images: Mapping[str, PreparedImage]) -> dict[str, torch.Tensor]:
+def _image_tensors(sample: TrainingSample, images: Mapping[str, PreparedImage]) -> dict[str, torch.Tensor]:
     shown = [images[span.sha256] for span in sample.sequence.spans]
     if not shown:
         return {}

@@ -1,8 +1,8 @@
-"""AReaL's worker with three mends: attention that keeps packed rows apart on a processor, pictures of Qwen2.5-VL placed as servers
-place them, and a port that nobody takes while the worker is imported. Invariant: nothing else differs; what it is told goes to
-AReaL's own program.
+"""AReaL's worker with three patches: attention between packed rows on CPU, image positions of Qwen2.5-VL, and a
+reserved port.
 
-In an experiment: `scheduling_spec: [{cmd: python3 -m deskhand.integrations.areal.worker}]` in place of AReaL's `areal.infra.rpc.rpc_server`.
+In an experiment: `scheduling_spec: [{cmd: python3 -m deskhand.integrations.areal.worker}]` instead of AReaL's
+`areal.infra.rpc.rpc_server`, which it then runs with the same arguments.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ SERVER = "areal.infra.rpc.rpc_server"
 
 
 def main() -> None:
-    """The program."""
     held = ports.hold_port(sys.argv)
 
     from deskhand.integrations.areal.patches.rope import patch_rope_positions

@@ -1,8 +1,7 @@
-"""What a worker process holds for all its episodes. Invariant: a workflow object is cheap; what costs time (a tokenizer, the
-check of a chat template, connections, desktops) is made once per process and event loop and is shared by every workflow with
-equal settings.
+"""Expensive objects shared by all workflows of a worker process: tokenizer, chat template, connections, desktops.
 
-AReaL makes a workflow anew for each task and runs it in the event loop of a thread, so nothing expensive can live in the object.
+AReaL recreates a workflow for each task and runs it in the event loop of a thread, so these are stored per process,
+event loop and settings. Entry points: `worker_resources` and `use_worker_resources`.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ from deskhand.recorder.renderer import ChatRenderer
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """How a checkpoint's conversations are written and its pictures prepared; safe to share between threads."""
+    """Rendering and image preparation of a checkpoint; thread-safe."""
 
     renderer: ChatRenderer
     image_processor: Any
     images: ImageCache
-    pictures: ImageEncoder
+    encoder: ImageEncoder
 
 
 @lru_cache(maxsize=4)
-def reading(model: str, history: Any, screens_mib: int, sees: bool = True) -> Preprocessing:
-    """Of the checkpoint `model`; its weights are not read. `sees`: whether it is shown pictures."""
-    tokenizer, processor = load_processors(model, needs_images=sees)
-    images = ImageCache(processor, encoded_bytes=screens_mib << 20)
+def load_preprocessing(model: str, history: Any, frame_cache_mib: int, uses_images: bool = True) -> Preprocessing:
+    """Load the preprocessing of `model` without its weights."""
+    tokenizer, processor = load_processors(model, needs_images=uses_images)
+    images = ImageCache(processor, encoded_bytes=frame_cache_mib << 20)
     return Preprocessing(
         ChatRenderer(tokenizer, source=model, history=history), processor, images, ImageEncoder(processor)
     )
@@ -53,41 +52,41 @@ def reading(model: str, history: Any, screens_mib: int, sees: bool = True) -> Pr
 
 @dataclass
 class WorkerResources:
-    """The shared parts of one process and event loop."""
+    """Shared objects of one process and event loop."""
 
     settings: WorkflowSettings
-    reading: Preprocessing
+    preprocessing: Preprocessing
     pool: Any
     limits: TrajectoryLimits
     loop: asyncio.AbstractEventLoop
     groups: int = 0
-    """Groups begun here; part of episodes' names."""
+    """Groups started here."""
     outages: int = 0
-    """Groups in a row that were lost to outages."""
+    """Consecutive groups lost to outages."""
     users: int = 0
-    """Who is inside of `visiting`."""
+    """Users inside `use_worker_resources`."""
 
     def agent(self, temperature: float) -> DesktopAgent:
-        """An agent that asks as the settings say."""
+        """Return an agent with the configured settings."""
         agent = self.settings.agent.model_copy(update={"temperature": temperature})
-        return DesktopAgent(agent, model_image_size=model_image_size(self.reading.image_processor))
+        return DesktopAgent(agent, model_image_size=model_image_size(self.preprocessing.image_processor))
 
 
-_places: dict[tuple[str, int], WorkerResources] = {}
-_making: dict[int, asyncio.Lock] = {}
+_resources: dict[tuple[str, int], WorkerResources] = {}
+_locks: dict[int, asyncio.Lock] = {}
 
 
 async def worker_resources(settings: WorkflowSettings) -> WorkerResources:
-    """The place of these settings in this process and event loop. Raises `ConfigError` when it cannot be made."""
+    """Return the resources for these settings in this process and event loop. Raises `ConfigError`."""
     loop = asyncio.get_running_loop()
     key = (settings.model_dump_json(), id(loop))
-    async with _making.setdefault(id(loop), asyncio.Lock()):
-        found = _places.get(key)
+    async with _locks.setdefault(id(loop), asyncio.Lock()):
+        found = _resources.get(key)
         if found is None or found.loop is not loop:
-            found = _places[key] = await _make(settings, loop)
+            found = _resources[key] = await _make(settings, loop)
 
             async def close() -> None:
-                await close_place(settings)
+                await close_worker_resources(settings)
 
             when_loop_ends(close)
         return found
@@ -95,45 +94,49 @@ async def worker_resources(settings: WorkflowSettings) -> WorkerResources:
 
 @asynccontextmanager
 async def use_worker_resources(settings: WorkflowSettings, *, keep: bool) -> AsyncIterator[WorkerResources]:
-    """The place of these settings. Unless it is to be kept (until AReaL ends the loop) the last visitor closes it: an event loop
-    may end with its only episode."""
-    place = await worker_resources(settings)
-    place.users += 1
+    """Use the resources for these settings. Unless `keep`, the last user closes them: an event loop may end with its
+    only episode."""
+    resources = await worker_resources(settings)
+    resources.users += 1
     try:
-        yield place
+        yield resources
     finally:
-        place.users -= 1
-        if not keep and not place.users:
-            await close_place(settings)
+        resources.users -= 1
+        if not keep and not resources.users:
+            await close_worker_resources(settings)
 
 
-async def close_place(settings: WorkflowSettings) -> None:
-    """Give back what the place of these settings in this event loop holds, if there is one."""
+async def close_worker_resources(settings: WorkflowSettings) -> None:
+    """Close the resources for these settings in this event loop, if there are any."""
     loop = asyncio.get_running_loop()
-    found = _places.pop((settings.model_dump_json(), id(loop)), None)
+    found = _resources.pop((settings.model_dump_json(), id(loop)), None)
     if found is not None and found.loop is loop:
         await found.pool.close()
-    if not any(key[1] == id(loop) for key in _places):
+    if not any(key[1] == id(loop) for key in _resources):
         await close_clients()
 
 
 async def _make(settings: WorkflowSettings, loop: asyncio.AbstractEventLoop) -> WorkerResources:
-    read = await asyncio.to_thread(
-        reading, settings.model, settings.engine.rewritten_history, settings.frame_cache_mib, settings.sees
+    preprocessing = await asyncio.to_thread(
+        load_preprocessing,
+        settings.model,
+        settings.engine.rewritten_history,
+        settings.frame_cache_mib,
+        settings.uses_images,
     )
     limits = TrajectoryLimits(
-        image_id=read.renderer.image_id,
-        merge_size=read.images.merge_size,
-        banned_ids=read.renderer.banned_ids,
+        image_id=preprocessing.renderer.image_id,
+        merge_size=preprocessing.images.merge_size,
+        banned_ids=preprocessing.renderer.banned_ids,
         max_tokens=settings.engine.max_model_len,
-        needs_picture=settings.sees,
+        needs_picture=settings.uses_images,
     )
-    return WorkerResources(settings, read, await _pool(settings.desktops), limits, loop)
+    return WorkerResources(settings, preprocessing, await _pool(settings.desktops), limits, loop)
 
 
 async def _pool(desktops: Desktops) -> Any:
     if desktops.server_url is not None:
-        return ServerPool(desktops.server_url, key_of(desktops))
+        return ServerPool(desktops.server_url, server_api_key(desktops))
     if desktops.factory is not None:
         return import_by_path(desktops.factory)()
     section = desktops.settings
@@ -145,8 +148,8 @@ async def _pool(desktops: Desktops) -> Any:
     return pool
 
 
-def key_of(desktops: Desktops) -> str | None:
-    """The bridge's key, from the environment. Raises `ConfigError` when the variable that is named is not set."""
+def server_api_key(desktops: Desktops) -> str | None:
+    """Return the server's key from the environment. Raises `ConfigError` if the variable is not set."""
     variable = desktops.api_key_env
     if variable is not None and not os.environ.get(variable):
         raise ConfigError(f"desktops.api_key_env: the environment variable {variable} is not set in this process")

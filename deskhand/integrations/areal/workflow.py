@@ -1,10 +1,12 @@
-"""Desktop episodes as AReaL rollouts. Invariant: one `arun_episode` is one whole group on desktops of its own; what AReaL gets is a
-trajectory that it trains as it was sampled, or None, never an exception for an outage and never a reward of zero for one.
+"""Desktop episodes as AReaL rollouts.
 
-The group is compared here, where all of it is known: `rewards` of the trajectory are advantages. In the configuration of the run
-`gconfig.n_samples` is 1 and AReaL's own normalisation of rewards and advantages is off (`areal.plan` checks it).
+AReaL imports `OSWorldWorkflow` by path and creates one per task, so construction is cheap; expensive objects are in
+`worker_resources`. One `arun_episode` runs a whole group, each episode on its own desktop, and compares it here:
+`rewards` of the trajectory are advantages. AReaL's own normalization must be off and `gconfig.n_samples` 1 (checked
+by `validate_budget`).
 
-Constructing a workflow is cheap: AReaL does it for every task. What is expensive is in `areal.place`.
+Invariant: the result is a trajectory that AReaL trains as it was sampled, or None; an outage is neither an exception
+nor a reward of 0.
 """
 
 from __future__ import annotations
@@ -53,8 +55,9 @@ except ModuleNotFoundError:
 class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssues]
     """Any Deskhand desktop and task under AReaL: `workflow="deskhand.integrations.areal.workflow.OSWorldWorkflow"`.
 
-    `settings`: a mapping as `WorkflowSettings` has it; further keywords go over it. `gconfig`: AReaL's
-    `GenerationHyperparameters`, whose temperature, `top_p` and `max_new_tokens` are the agent's.
+    Args:
+        settings: `WorkflowSettings` as a mapping; overridden by further keywords.
+        gconfig: AReaL's `GenerationHyperparameters`; its temperature, `top_p` and `max_new_tokens` are the agent's.
     """
 
     def __init__(
@@ -62,63 +65,65 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
     ) -> None:
         self.settings = WorkflowSettings.of(settings, more)
         if gconfig is not None:
-            asked = {"temperature": gconfig.temperature, "top_p": gconfig.top_p, "max_tokens": gconfig.max_new_tokens}
-            agent = self.settings.agent.model_copy(update=asked)
+            sampling = {
+                "temperature": gconfig.temperature,
+                "top_p": gconfig.top_p,
+                "max_new_tokens": gconfig.max_new_tokens,
+            }
+            agent = self.settings.agent.model_copy(update=sampling)
             self.settings = self.settings.model_copy(update={"agent": agent})
 
     async def arun_episode(self, engine: Any, data: dict[str, Any]) -> dict[str, Any] | None:
-        """A group of episodes of the task of `data`; its tensors (`areal.tensors`), or None when nothing is left to train on.
+        """Run a group on the task of `data`; returns its tensors (`tensors`), or None if there is nothing to train
+        on.
 
-        Raises `ConfigError` when the settings or the row of data are wrong, and cancellation.
+        Raises `ConfigError` for invalid settings or data, and cancellation.
         """
-        place = await worker_resources(self.settings)
+        resources = await worker_resources(self.settings)
         task = task_for(self.settings, data)
-        evaluating = (
+        is_eval = (
             installed_areal.is_running()
             and installed_areal.require_areal("infra.workflow_context", "an episode").get().is_eval
         )
-        size = 1 if evaluating else self.settings.loop.group_size
-        temperature = self.settings.evaluation_temperature if evaluating else self.settings.agent.temperature
-        began = time.time()
-        group, results = await self._play(place, engine, task, size, temperature)
-        self._count(place, group, results)
-        if self.settings.episode_dir is not None and not evaluating:
-            await asyncio.to_thread(save_group, self.settings.episode_dir, group, results, began)
-        if evaluating:
-            return await asyncio.to_thread(self._tensors, place, group, raw=True)
+        size = 1 if is_eval else self.settings.loop.group_size
+        temperature = self.settings.evaluation_temperature if is_eval else self.settings.agent.temperature
+        started_at = time.time()
+        group, results = await self._run_group(resources, engine, task, size, temperature)
+        self._record_statistics(resources, group, results)
+        if self.settings.episode_dir is not None and not is_eval:
+            await asyncio.to_thread(save_group, self.settings.episode_dir, group, results, started_at)
+        if is_eval:
+            return await asyncio.to_thread(self._tensors, resources, group, raw=True)
         if not group.has_signal and (self.settings.zero_variance_groups == "drop" or len(group.scored) < min(2, size)):
             return None
-        return await asyncio.to_thread(self._tensors, place, group)
+        return await asyncio.to_thread(self._tensors, resources, group)
 
-    def make_agent(self, place: WorkerResources, temperature: float) -> DesktopAgent:
-        """What plays an episode."""
-        return place.agent(temperature)
+    def make_agent(self, resources: WorkerResources, temperature: float) -> DesktopAgent:
+        """Return the agent of an episode. Override for your own."""
+        return resources.agent(temperature)
 
-    async def _play(
-        self, place: WorkerResources, engine: Any, task: Task, size: int, temperature: float
+    async def _run_group(
+        self, resources: WorkerResources, engine: Any, task: Task, size: int, temperature: float
     ) -> tuple[Group, list[EpisodeResult]]:
-        settings, room, refills = (
-            self.settings,
-            self.settings.engine.max_model_len,
-            self.settings.loop.max_group_retries,
+        settings, max_model_len = self.settings, self.settings.engine.max_model_len
+        max_retries = size if settings.loop.max_group_retries is None else settings.loop.max_group_retries
+        inference = ArealEngine(engine, resources.preprocessing.encoder, max_model_len)
+        recorder = Recorder(
+            resources.preprocessing.renderer, inference, resources.preprocessing.images, context_tokens=max_model_len
         )
-        inference = ArealEngine(engine, place.reading.pictures, room)
-        recorder = Recorder(place.reading.renderer, inference, place.reading.images, context_tokens=room)
         frames = open_worker_run(settings.episode_dir).frames if settings.episode_dir is not None else None
-        runner = RecordedRunner(place.pool, recorder, self.make_agent(place, temperature), frames)
-        place.groups += 1
+        runner = RecordedRunner(resources.pool, recorder, self.make_agent(resources, temperature), frames)
+        resources.groups += 1
         try:
-            refills = size if refills is None else refills
             return await run_group(
-                uuid.uuid4().hex, task, size, runner.run, timeout_s=settings.group_timeout_s, refills=refills
+                uuid.uuid4().hex, task, size, runner.run, timeout_s=settings.group_timeout_s, max_retries=max_retries
             )
         finally:
             await runner.close()
             recorder.close()
 
-    def _tensors(self, place: WorkerResources, group: Group, *, raw: bool = False) -> dict[str, Any] | None:
-        """The trajectory of a group's scored members without those whose rows are unsound; in a thread. `raw`: with their rewards
-        in place of advantages."""
+    def _tensors(self, resources: WorkerResources, group: Group, *, raw: bool = False) -> dict[str, Any] | None:
+        """Return the trajectory of the valid scored members. Blocking. `raw`: with rewards instead of advantages."""
         from deskhand.recipes.samples import group_to_samples
 
         samples = [
@@ -128,72 +133,77 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
         ]
         if raw:
             samples = [replace(sample, advantage=sample.reward) for sample in samples]
-        made, causes = valid_trajectory(samples, place, weigh_episodes=self.settings.normalize_by_episode and not raw)
+        tensors, causes = valid_trajectory(
+            samples, resources, normalize_by_episode=self.settings.normalize_by_episode and not raw
+        )
         for cause, count in causes.items():
-            log.error("areal.unsound", group=group.id, cause=cause, episodes=count)
-            installed_areal.record(**{f"unsound_{cause}": float(count)})
-        return made
+            log.error("areal.invalid_trajectory", group=group.id, cause=cause, episodes=count)
+            installed_areal.record(**{f"invalid_{cause}": float(count)})
+        return tensors
 
-    def _count(self, place: WorkerResources, group: Group, results: Sequence[EpisodeResult]) -> None:
+    def _record_statistics(self, resources: WorkerResources, group: Group, results: Sequence[EpisodeResult]) -> None:
         for result in results:
             values = {
                 "num_steps": float(len(result.transcript.steps)),
-                "unscored": float(isinstance(result.outcome, Errored)),
+                "errored": float(isinstance(result.outcome, Errored)),
             }
             if isinstance(result.outcome, Scored):
                 values |= {"reward": float(result.reward or 0.0), "success": float(result.success)}
             installed_areal.record(**values)
-        lost = Counter(result.outcome.cause for result in results if isinstance(result.outcome, Errored))
-        place.outages = 0 if group.scored else place.outages + 1
+        causes = Counter(result.outcome.cause for result in results if isinstance(result.outcome, Errored))
+        resources.outages = 0 if group.scored else resources.outages + 1
         installed_areal.record(
             group_scored=float(len(group.scored)),
-            group_lost=float(not group.scored),
-            group_teaches=float(group.has_signal),
+            group_errored=float(not group.scored),
+            group_has_signal=float(group.has_signal),
         )
-        if lost:
+        if causes:
             message = next(result.outcome.message for result in results if isinstance(result.outcome, Errored))
-            log.warning("areal.unscored", group=group.id, causes=dict(lost), in_a_row=place.outages, first=message)
+            log.warning(
+                "areal.group_errored", group=group.id, causes=dict(causes), consecutive=resources.outages, first=message
+            )
 
 
 def valid_trajectory(
-    samples: Sequence[TrainingSample], place: WorkerResources, *, weigh_episodes: bool
+    samples: Sequence[TrainingSample], resources: WorkerResources, *, normalize_by_episode: bool
 ) -> tuple[dict[str, Any] | None, Counter[str]]:
-    """The trajectory of some episodes, and how many were left out by cause. An episode with an unsound row is left out whole.
+    """Return the trajectory of the valid episodes (None if there are none) and the number of dropped episodes by
+    cause.
 
-    None when nothing is left.
+    An episode with an invalid row is dropped as a whole.
     """
-    made, cause = _checked(samples, place, weigh_episodes)
+    tensors, cause = _build_checked(samples, resources, normalize_by_episode)
     causes: Counter[str] = Counter()
     if cause is None:
-        return made, causes
-    sound: list[TrainingSample] = []
+        return tensors, causes
+    valid: list[TrainingSample] = []
     for name in dict.fromkeys(sample.episode_id for sample in samples):
         own = [sample for sample in samples if sample.episode_id == name]
-        cause = _checked(own, place, weigh_episodes)[1]
+        cause = _build_checked(own, resources, normalize_by_episode)[1]
         if cause is None:
-            sound += own
+            valid += own
         else:
             causes[cause] += 1
-    made, cause = _checked(sound, place, weigh_episodes)
-    if cause is not None:  # each is sound alone, and all of them are not
-        causes[cause] += len({sample.episode_id for sample in sound})
-    return made, causes
+    tensors, cause = _build_checked(valid, resources, normalize_by_episode)
+    if cause is not None:  # each is valid alone, but not together
+        causes[cause] += len({sample.episode_id for sample in valid})
+    return tensors, causes
 
 
-def _checked(
-    samples: Sequence[TrainingSample], place: WorkerResources, weigh_episodes: bool
+def _build_checked(
+    samples: Sequence[TrainingSample], resources: WorkerResources, normalize_by_episode: bool
 ) -> tuple[dict[str, Any] | None, str | None]:
-    """The trajectory of these rows, None of no rows; or why AReaL would not train it as it was sampled."""
+    """Return the trajectory of these rows, or why AReaL would not train it as it was sampled."""
     from deskhand.integrations.areal.tensors import samples_to_tensors
 
     if not samples:
         return None, None
-    limits, images = place.limits, place.reading.images
+    limits, images = resources.limits, resources.preprocessing.images
     try:
-        made = samples_to_tensors(
-            samples, images, limits.image_id, weigh_episodes=weigh_episodes, sees=limits.needs_picture
+        tensors = samples_to_tensors(
+            samples, images, limits.image_id, normalize_by_episode=normalize_by_episode, has_vision=limits.needs_picture
         )
-        check_trajectory(made, limits)
+        check_trajectory(tensors, limits)
     except (RecordError, InfrastructureError) as error:
         return None, error.cause if isinstance(error, RecordError) else "infrastructure"
-    return made, None
+    return tensors, None

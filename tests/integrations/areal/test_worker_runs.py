@@ -58,8 +58,8 @@ async def test_workers_and_statistics_become_one_run(folder):
             assert (books["started"], books["queued"], books["zero_variance"]) == (5, 2, 2)
             assert books["errored"]["infrastructure"] == 1
             first, second = run.metrics()
-            assert (first["reward"], first["trainer"]["loss"], first["trainer"]["gradient_norm"]) == (0.5, 0.25, 2.0)
-            assert first["unscored_share"] == pytest.approx(1 / 3)
+            assert (first["reward/mean"], first["train/loss"], first["train/grad_norm"]) == (0.5, 0.25, 2.0)
+            assert first["episodes/errored_frac_total"] == pytest.approx(1 / 3)
             assert (second["reward"], second["success"]) == (0.5, 0.0)
             view = build_report_view(run)
             assert view.title == "both"

@@ -70,15 +70,16 @@ STEPS: dict[str, str] = {
     "grid-coordinate": "[() => click(document.getElementById(asked.match(/\\([^)]*\\)/)[0]))]",
     "enter-text": _TYPED,
     "enter-text-dynamic": _TYPED,
-    "enter-text-2": """[...filled('#tt', () => asked.includes('lower') ? quoted[0].toLowerCase() : quoted[0].toUpperCase()),
-        submit]""",
+    "enter-text-2": """[...filled('#tt',
+        () => asked.includes('lower') ? quoted[0].toLowerCase() : quoted[0].toUpperCase()), submit]""",
     "enter-password": "[...filled('#password', () => quoted[0]), ...filled('#verify', () => quoted[0]), submit]",
     "login-user": "[...filled('#username', () => quoted[0]), ...filled('#password', () => quoted[1]), submit]",
     "focus-text": "[() => click(one('#tt'))]",
     "focus-text-2": "[() => click(all('#area input')[parseInt(asked.match(/\\d/)[0]) - 1])]",
     "text-transform": "[...filled('#tt', () => words(one('#captcha'))), submit]",
     "find-word": """[...filled('#answer-input',
-        () => words(one('#area p')).split(' ')[parseInt(asked.match(/\\d+/)[0]) - 1].replace(/[^A-Za-z]/g, '')), submit]""",
+        () => words(one('#area p')).split(' ')[parseInt(asked.match(/\\d+/)[0]) - 1].replace(/[^A-Za-z]/g, '')),
+        submit]""",
     "simple-arithmetic": """[...filled('#math-answer', () => {
         const [, left, sign, right] = words(one('#math-problem')).match(/(\\d+) (.) (\\d+)/);
         return {'+': +left + +right, '-': left - right, 'x': left * right}[sign]; }), submit]""",
@@ -89,7 +90,8 @@ STEPS: dict[str, str] = {
     "visual-addition": """[...filled('#math-answer',
         () => all('#visual-1 > *').length + all('#visual-2 > *').length), submit]""",
     "odd-or-even": """[...all('.row').map(row => () => click(row.querySelector(
-        parseInt(words(row.querySelector('.display-number'))) % 2 ? '.odd' : '.even'))), () => click(one('#submit'))]""",
+        parseInt(words(row.querySelector('.display-number'))) % 2 ? '.odd' : '.even'))),
+        () => click(one('#submit'))]""",
     "use-spinner": """(() => { const wanted = parseInt(asked.match(/Select (-?\\d+)/)[1]);
         const button = wanted > 0 ? '.ui-spinner-up' : '.ui-spinner-down';
         return [...Array(Math.abs(wanted)).fill(() => click(one(button))), submit]; })()""",
