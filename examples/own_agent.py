@@ -19,9 +19,7 @@ class PlainAgent(dh.Agent):
             url = "data:image/png;base64," + base64.b64encode(frame.png()).decode()
             text = {"type": "text", "text": self.prompt.format(episode.instruction)}
             messages = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}, text]}]
-            create = episode.client.chat.completions.create
-            reply = await create(model=episode.model, messages=messages, **episode.sampling)
-            answer = reply.choices[0].message.content or ""
+            answer = await episode.complete(messages)
             try:
                 frame = await episode.act(self.format.parse(answer, episode.view), reply=answer)
             except dh.AgentError as error:

@@ -19,5 +19,5 @@ if __name__ == "__main__":
         config,
         run_dir=run_dir,
         reward=shorter,
-        on_step=lambda step: print(f"step {step.step}: reward {step.reward:.3f}, score {step.score:.3f}"),
+        on_step=lambda step: print(f"step {step.step}: {step.metrics}"),
     )

@@ -10,7 +10,7 @@ result = dh.train(
     config,
     run_dir=run_dir,
     tasks=dh.load_tasks("basics", families=["terminal_run", "calculator_number"]),
-    on_step=lambda step: print(f"step {step.step}: {step.episodes_per_minute:.0f} episodes per minute"),
+    on_step=lambda step: print(f"step {step.step} of {step.total_steps}"),
 )
 if result.before and result.after:
     print(f"{result.before.success.value:.1%} -> {result.after.success.value:.1%}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
@@ -163,6 +163,12 @@ class EpisodeContext:
         stopped = self._stop or ("max_steps" if self.done else "done")
         seconds = self._agent_s if self.model_seconds is None else self.model_seconds
         return Transcript(tuple(self.steps), stopped, self._sha256, seconds, self._answer)
+
+    async def complete(self, messages: Sequence[Mapping[str, Any]]) -> str:
+        """Ask the model with the config's sampling arguments, and return the text of its reply."""
+        sent: Any = list(messages)
+        reply = await self.client.chat.completions.create(model=self.model, messages=sent, **self.sampling)
+        return reply.choices[0].message.content or "" if reply.choices else ""
 
     async def observe(self) -> Frame:
         """The screen now; the first call returns the start screen."""
