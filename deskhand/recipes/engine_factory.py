@@ -1,5 +1,4 @@
-"""The engine that settings ask for. Invariant: what is wrong with the settings is one `ConfigError` before anything is
-sampled."""
+"""Build the engine of a config. Entry point: `build_engine`, used by `recipes.assemble` and benchmarks."""
 
 from __future__ import annotations
 
@@ -23,15 +22,15 @@ from deskhand.venvs import newest_venv
 
 @dataclass(frozen=True)
 class EngineBundle:
-    """An engine that serves, with what the recorder reads and shows its model's conversations by."""
+    """A running engine with the renderer and image processor of its model."""
 
     engine: Engine
     renderer: ChatRenderer
     image_processor: Any
     context_tokens: int
-    """What a prompt and its reply may have together."""
+    """Maximum tokens of prompt and reply."""
     model: LoadedModel | None = None
-    """The model itself, of an engine in this process."""
+    """The model, if the engine runs in this process."""
 
 
 async def build_engine(
@@ -48,12 +47,19 @@ async def build_engine(
     served_checkpoint: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> EngineBundle:
-    """An engine for a checkpoint, whose weights have that version.
+    """Start or connect the engine for a checkpoint.
 
-    `run_dir` takes a server's log and the weights that are published to it; `read_png(sha256)` gives a screen as it was taken (for
-    remote endpoints); `lora` are the adapters that it is sent, `max_images` those of one prompt. A server at an address is taken to
-    have `served_checkpoint` (None: `checkpoint`) as long as nobody published anything to it; otherwise it is told to load
-    `checkpoint`.
+    Args:
+        engine: Settings. checkpoint: Checkpoint to serve. version: Version of its weights. device: Torch device. dtype:
+        Precision of the weights. run_dir: Folder for a server's log and weight files. read_png: Returns a screenshot by
+        its SHA-256 (for OpenAI-compatible endpoints). lora: LoRA settings of the trainer. max_images: Maximum images
+        per prompt. served_checkpoint: Checkpoint that a running server has loaded (default: `checkpoint`), unless
+        weights were pushed
+            to it; it loads `checkpoint` if they differ.
+        environment: Environment variables (default: those of the process).
+
+    Raises:
+        ConfigError: The settings do not match the server or the environment.
     """
     environment = os.environ if environment is None else environment
     if engine.backend == "hf":
@@ -72,10 +78,10 @@ async def build_engine(
         remote = OpenAIEndpointEngine(engine.base_url, engine.served_model_name, tokenizer, read_png, api_key=key)
         return EngineBundle(remote, renderer, processor, engine.max_model_len)
     patience = replace(ServerTimeouts(), outage_s=engine.server_timeout_s)
-    if engine.base_url is not None:  # it runs already: nobody has to wait until it has read its weights
+    if engine.base_url is not None:  # already running: no wait until it has loaded its weights
         patience = replace(patience, start_s=engine.server_timeout_s)
-        given = vllm.connect_vllm if engine.backend == "vllm" else sglang_protocol.connect_sglang
-        served = given(engine.base_url, processor, run_dir, api_key=key, version=version, patience=patience)
+        connect = vllm.connect_vllm if engine.backend == "vllm" else sglang_protocol.connect_sglang
+        served = connect(engine.base_url, processor, run_dir, api_key=key, version=version, patience=patience)
     else:
         served = vllm.launch_vllm(
             checkpoint_folder(checkpoint),
@@ -103,17 +109,16 @@ async def build_engine(
 
 
 def sends_lora_only(lora: LoraConfig, family: str) -> bool:
-    """Whether a vLLM that we start gets adapters alone: over weights as they are, and on the vision tower of the family for which a
-    test holds vLLM to what the trainer computes."""
+    """Whether a vLLM launched here receives LoRA alone: not with 4-bit weights, and with LoRA on the vision tower only
+    for the family in which vLLM's results are tested against the trainer's."""
     return not lora.load_in_4bit and (family == "qwen3_vl" or not lora.vision)
 
 
 def _key(variable: str | None, environment: Mapping[str, str]) -> str | None:
-    """The key in a variable; its value stands in no setting and no error."""
     if variable is None:
         return None
     if not environment.get(variable):
         raise ConfigError(
-            f"engine.api_key_env: the environment variable {variable} is not set; set it to the server's key"
+            f"engine.api_key_env: environment variable {variable} is not set; set it to the server's API key"
         )
     return environment[variable]

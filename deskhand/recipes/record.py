@@ -1,9 +1,9 @@
-"""`deskhand record`: any agent in front of any engine. Invariant: the agent is not changed; all it is told is an address and a
-key, in the environment variables that its client reads anyway.
+"""Record an unmodified agent's model calls (`deskhand record`). Entry points: `record` and `write_datasets`.
 
-While it runs, exchanges are journaled under the folder (`recorder.relay`). At the end they are written as data sets: `sft.jsonl`
-(conversations with targets and rewards) and, with a checkpoint whose processor counts the image tokens, call graphs with token ids
-and log-probs in the recorder's own files (`recorder.files`). Keys are in `keys.json`, which only its owner can read.
+The agent receives the proxy's URL and key in the environment variables that its client reads.
+`recorder.recording_proxy` stores exchanges while it runs. At the end they are written as `sft.jsonl` (conversations
+with targets and rewards) and, with a checkpoint, as call graphs with token ids and log-probs
+(`recorder.session_store`). Only the owner can read `keys.json`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from deskhand.recorder.sft_export import graph_of, read_session, to_sft_rows
 
 @dataclass(frozen=True)
 class ExportSummary:
-    """What the data sets hold. `left_out` counts replies that they lack, by reason."""
+    """Contents of the datasets. `left_out` counts skipped replies by reason."""
 
     sessions: int
     exchanges: int
@@ -48,14 +48,11 @@ class ExportSummary:
     left_out: Counter[str]
 
     def lines(self) -> list[str]:
-        """For people."""
-        counted = (
-            f"{self.exchanges} replies of {self.sessions} sessions: {self.conversations} conversations in sft.jsonl"
-        )
+        total = f"{self.exchanges} replies of {self.sessions} sessions: {self.conversations} conversations in sft.jsonl"
         more = [f"{self.calls} calls with token ids"] if self.calls else []
         return [
-            ", ".join([counted, *more]),
-            *(f"left out: {count} ({reason})" for reason, count in self.left_out.most_common()),
+            ", ".join([total, *more]),
+            *(f"skipped: {count} ({reason})" for reason, count in self.left_out.most_common()),
         ]
 
 
@@ -66,21 +63,27 @@ async def record(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
-    key_env: str = "UPSTREAM_API_KEY",
-    ask_token_ids: bool = False,
+    api_key_env: str = "UPSTREAM_API_KEY",
+    request_token_ids: bool = False,
 ) -> int:
-    """Relay until the command ends (or, without one, until cancelled); returns the command's exit code, 128 and the number of the
-    signal that ended it.
+    """Record until the command ends, or without a command until canceled.
 
-    The upstream's key is in the environment variable `key_env`, which the command does not see. Raises `ConfigError` when an
-    address is none or cannot be bound, or the command cannot be started.
+    The upstream's key is in the environment variable `api_key_env`, which the command does not receive.
+
+    Returns:
+        The command's exit code, or 128 plus the signal that terminated it.
+
+    Raises:
+        ConfigError: A URL is invalid, the address cannot be bound, or the command cannot be started.
     """
     check_upstream(upstream)
     files = SessionStore(folder)
-    relay = RecordingProxy(upstream, files, upstream_key=os.environ.get(key_env, ""), ask_token_ids=ask_token_ids)
+    relay = RecordingProxy(
+        upstream, files, upstream_key=os.environ.get(api_key_env, ""), ask_token_ids=request_token_ids
+    )
     admin_key, session_id = secrets.token_urlsafe(32), time.strftime("session-%Y%m%d-%H%M%S-") + secrets.token_hex(2)
     key = relay.sessions.open(session_id)
-    with _listening(host, port) as listener:
+    with _listen(host, port) as listener:
         address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         _write_keys(
             folder / "keys.json", {"address": address, "session": session_id, "api_key": key, "admin_key": admin_key}
@@ -90,9 +93,9 @@ async def record(
         serving = asyncio.create_task(server.serve([listener]))
         try:
             if command:
-                return await _run(command, agent_environment(os.environ, address, key, key_env))
+                return await _run(command, agent_environment(os.environ, address, key, api_key_env))
             print(
-                f"recording {address}/v1 in front of {relay.upstream}; its keys are in {folder / 'keys.json'}",
+                f"recording at {address}/v1, forwarding to {relay.upstream}; keys in {folder / 'keys.json'}",
                 flush=True,
             )
             await serving
@@ -104,11 +107,11 @@ async def record(
             await relay.close()
 
 
-def agent_environment(given: Mapping[str, str], address: str, key: str, key_env: str) -> dict[str, str]:
-    """The environment of an agent whose OpenAI or Anthropic client shall ask the relay, past any proxy and without its key."""
-    local = ",".join(filter(None, [given.get("NO_PROXY") or given.get("no_proxy"), "127.0.0.1,localhost"]))
+def agent_environment(environment: Mapping[str, str], address: str, key: str, api_key_env: str) -> dict[str, str]:
+    """Return the environment of an agent whose clients call the recording proxy, without the upstream's key."""
+    local = ",".join(filter(None, [environment.get("NO_PROXY") or environment.get("no_proxy"), "127.0.0.1,localhost"]))
     return {
-        **{name: value for name, value in given.items() if name != key_env},
+        **{name: value for name, value in environment.items() if name != api_key_env},
         "OPENAI_BASE_URL": f"{address}/v1",
         "OPENAI_API_KEY": key,
         "ANTHROPIC_BASE_URL": address,
@@ -119,16 +122,16 @@ def agent_environment(given: Mapping[str, str], address: str, key: str, key_env:
 
 
 def write_datasets(folder: Path, checkpoint: str | None = None) -> ExportSummary:
-    """Write the data sets of all sessions under a record folder. `checkpoint`: folder, hub id or "tiny", for call graphs."""
+    """Write the datasets of all sessions in `folder`; `checkpoint` (folder, hub name or "tiny") adds call graphs."""
     files = SessionStore(folder)
-    log, kept = ExchangeLog(files), StoredImages(files)
-    images, image_id = (None, -1) if checkpoint is None else _processing(checkpoint, files)
+    log, stored_images = ExchangeLog(files), StoredImages(files)
+    images, image_id = (None, -1) if checkpoint is None else _load_images(checkpoint, files)
     sessions = exchanges = rows = calls = 0
     left_out: Counter[str] = Counter()
     partial = folder / "sft.jsonl.partial"
     with partial.open("w", encoding="utf-8") as out:
         for session_id in log.sessions():
-            recorded = read_session(log, kept, session_id)
+            recorded = read_session(log, stored_images, session_id)
             sessions, exchanges = sessions + 1, exchanges + len(recorded.exchanges)
             for row in to_sft_rows(recorded):
                 out.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -143,32 +146,32 @@ def write_datasets(folder: Path, checkpoint: str | None = None) -> ExportSummary
     return ExportSummary(sessions, exchanges, rows, calls, left_out)
 
 
-def _processing(checkpoint: str, files: SessionStore) -> tuple[ImageCache, int]:
+def _load_images(checkpoint: str, files: SessionStore) -> tuple[ImageCache, int]:
     from deskhand.models.load import load_processors
 
     tokenizer, image_processor = load_processors(checkpoint)
     image_id = tokenizer.convert_tokens_to_ids(IMAGE_PAD)
     if not isinstance(image_id, int):
-        raise ConfigError(f"{checkpoint}: its tokenizer has no {IMAGE_PAD}; give a Qwen2.5-VL or Qwen3-VL checkpoint")
+        raise ConfigError(f"{checkpoint}: the tokenizer has no {IMAGE_PAD}; use a Qwen2.5-VL or Qwen3-VL checkpoint")
     return ImageCache(image_processor, fetch=files.image), image_id
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the command line."""
+    """Uvicorn without signal handlers; the command line handles signals."""
 
     @contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
         yield
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=128
         )
     except (OSError, OverflowError) as error:
         why = error.strerror if isinstance(error, OSError) else "ports are 0 to 65535"
-        raise ConfigError(f"{host}:{port} cannot be listened on ({why}); give another --host or --port") from None
+        raise ConfigError(f"{host}:{port}: cannot listen: {why}; use another --host or --port") from None
 
 
 def _write_keys(path: Path, keys: Mapping[str, str]) -> None:
@@ -181,7 +184,7 @@ async def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:
     try:
         process = await asyncio.create_subprocess_exec(*command, env=dict(environment))
     except OSError as error:
-        raise ConfigError(f"{command[0]}: cannot be started ({error.strerror})") from None
+        raise ConfigError(f"{command[0]}: cannot be started: {error.strerror}") from None
     try:
         code = await process.wait()
         return code if code >= 0 else 128 - code

@@ -1,6 +1,6 @@
 """Policies that are programs. Invariant: a script speaks the agent's dialect, so what it says is parsed like any model's reply.
 
-`oracle` shows what a suite allows at best and makes demonstrations; `idle` shows what doing nothing is worth.
+`oracle` shows what a suite allows at best and makes demonstrations; `noop` shows what doing nothing is worth.
 """
 
 from __future__ import annotations
@@ -41,5 +41,5 @@ def noop(agent: DesktopAgent) -> Script:
     return replies
 
 
-ORACLE, NOOP = "oracle", "idle"
+ORACLE, NOOP = "oracle", "noop"
 SCRIPTED_POLICIES: dict[str, Callable[[DesktopAgent], Script]] = {ORACLE: oracle, NOOP: noop}
