@@ -60,8 +60,8 @@ class ObservedBridgePool(ServerPool):
 @asynccontextmanager
 async def bridge(port: int, desktops: int, book: Path) -> AsyncIterator[subprocess.Popen[str]]:
     """`deskhand serve` on `port`, ready; killed at the end. Raises `InfrastructureError` when it does not start."""
-    command = [sys.executable, "-m", "deskhand", "serve", "--port", str(port), "--desktops", str(desktops)]
-    command += ["--screen", "320x240", "--no-accessibility", "--book", str(book)]
+    command = [sys.executable, "-m", "deskhand", "serve", "desktops", "--port", str(port), "--desktops", str(desktops)]
+    command += ["--screen", "320x240", "--no-accessibility", "--lease-db", str(book)]
     log = book.with_name("bridge.log")
     with log.open("a") as errors:
         process = subprocess.Popen(  # noqa: ASYNC220 it takes milliseconds

@@ -66,7 +66,7 @@ def test_what_does_not_fit_is_refused_with_numbers_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    command = ["train", str(ROOT / "configs" / "tiny_cpu.yaml"), "--folder", str(folder), "--set", "memory_gib=0.1"]
+    command = ["train", str(ROOT / "configs" / "tiny_cpu.yaml"), str(folder), "--set", "device_memory_gib=0.1"]
     code, _, err = called(monkeypatch, capsys, *command)
     assert (code, err.count("\n")) == (2, 1)
     assert re.search(r"this run needs \d\.\d GiB, cpu has 0\.1 GiB \(largest: ", err)
@@ -80,7 +80,7 @@ def test_a_warm_start_that_does_not_fit_is_refused_before_the_oracle_plays(
     folder, config = tmp_path / "run", ROOT / "configs" / "tiny_cpu.yaml"
     settings = ("memory_gib=0.02", "suite.families=[dialog_choice]", "sft.num_demonstrations=2", "sft.total_steps=1")
     options = [word for setting in settings for word in ("--set", setting)]
-    code, _, err = called(monkeypatch, capsys, "sft", str(config), "--folder", str(folder), *options)
+    code, _, err = called(monkeypatch, capsys, "sft", str(config), str(folder), *options)
     assert (code, err.count("\n")) == (2, 1)
     assert re.search(r"this run needs \d\.\d GiB, cpu has 0\.0 GiB \(largest: .*sft\.batch_episodes", err)
     assert not folder.exists()
@@ -103,7 +103,7 @@ def test_the_command_prints_the_sum_and_exits_with_2_when_it_does_not_fit(
 ) -> None:
     config = str(ROOT / "configs" / "qwen25vl_3b_lora_24gb.yaml")
     code, out, err = called(
-        monkeypatch, capsys, "plan", config, "--gpu", "4090", "--screen", "1280x720", "--turns", "15"
+        monkeypatch, capsys, "estimate", config, "--gpu", "4090", "--screen-size", "1280x720", "--turns", "15"
     )
     assert code == 0, err
     assert "1280x720: " in out
@@ -111,7 +111,7 @@ def test_the_command_prints_the_sum_and_exits_with_2_when_it_does_not_fit(
     for name in ("sum, device", "sum, host", "fits", "training: ", "sampling: ", "assumed: "):
         assert name in out
     assert "agent.on_overflow" not in out
-    code, out, _ = called(monkeypatch, capsys, "plan", config, "--memory", "8")
+    code, out, _ = called(monkeypatch, capsys, "estimate", config, "--memory", "8")
     assert code == 2
     assert "DOES NOT FIT" in out
     for wrong in (
@@ -125,7 +125,7 @@ def test_the_command_prints_the_sum_and_exits_with_2_when_it_does_not_fit(
         ["--set", "policy.batch_token=1"],
         ["--set", "memory_gib=-1"],
     ):
-        code, _, err = called(monkeypatch, capsys, "plan", config, *wrong)
+        code, _, err = called(monkeypatch, capsys, "estimate", config, *wrong)
         assert (code, err.count("\n")) == (2, 1), (wrong, err)
 
 
@@ -174,7 +174,7 @@ def test_what_is_published_is_counted_and_a_copy_for_a_server_lies_beside_the_de
         ("adapters", SERVED[:1], "device"),
         ("whole weights", [*SERVED, "policy.lora.load_in_4bit=true"], "host"),
     ):
-        made = plan.plan(load_config(path, [shallow, *settings, "memory_gib=200"]))
+        made = plan.plan(load_config(path, [shallow, *settings, "device_memory_gib=200"]))
         line = list(made.lines())[-1]
         assert line.startswith(f"published at every step: {what}, ")
         assert ("written and read as a file" in line) == (place == "host")

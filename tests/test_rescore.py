@@ -1,4 +1,4 @@
-"""`deskhand rejudge` on states of tasks in files: each is judged by its task of the suite that its run names, or that is given."""
+"""`deskhand rescore` on states of tasks in files: each is judged by its task of the suite that its run names, or that is given."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 import task_files
 import yaml
 from test_cli import called
-from test_suite import FAMILIES, NATIVE, OPENADAPT
+from test_suite_config import FAMILIES, NATIVE, OPENADAPT
 
 from deskhand.config.load import load_config
 from deskhand.recipes import suite

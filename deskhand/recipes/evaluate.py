@@ -74,9 +74,7 @@ def resolve_policy(
     else:
         found = _named(policy, step, served_model_name, config.model)
         if found.kind == "weights" and config.engine.backend == "openai":
-            raise ConfigError(
-                f"--policy {policy}: engine.backend openai evaluates its endpoint; remove --policy or change the backend"
-            )
+            raise ConfigError(f"--policy {policy}: engine.backend openai evaluates its endpoint; remove --policy")
     before, changes = run.metadata.get("config", {}), list[str]()
     if policy is None and found.source == config.model != before.get("model", config.model):
         changes.append(f"model={Path(config.model).name}{_mark(config.model)}")
@@ -248,6 +246,6 @@ def tasks_solved_by_noop(run: Run, name: str, tasks: Iterable[Task]) -> str:
         return ""
     names = ", ".join(sorted({row.family for row in rows}))
     return (
-        f"solved by a no-op: {names}; every episode of these tasks gets the full reward, so change their start state or "
-        f"exclude them with --set suite.exclude=[{names}]"
+        f"solved by a no-op: {names}; every episode gets the full reward, so change their start states or exclude them "
+        f"with --set suite.exclude=[{names}]"
     )

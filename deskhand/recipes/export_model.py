@@ -106,8 +106,9 @@ def model_card(
     parts = [
         f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
         f"# {about.get('title') or name}",
-        f"{'Adapter for' if adapter else 'Weights of'} `{model}` after {manifest['updates']} updates in {checkpoint.step} "
-        f"steps. Trained with Deskhand; all numbers below were read from the run.{_rounding(manifest['adapter'], adapter=adapter)}",
+        f"{'Adapter for' if adapter else 'Weights of'} `{model}` after {manifest['updates']} updates in "
+        f"{checkpoint.step} steps. Trained with Deskhand; all numbers below were read from the run."
+        f"{_quantization_note(manifest['adapter'], adapter=adapter)}",
         "## Data\n\n" + "\n".join([*_data(run, checkpoint, manifest), *_before(model)]),
         "## Held-out success\n\n" + "\n".join(_figures(run, checkpoint)),
         "## How it was made\n\n" + "\n".join(f"- {key}: {value}" for key, value in about.get("facts", {}).items()),
@@ -116,7 +117,7 @@ def model_card(
     return "\n\n".join(parts) + "\n"
 
 
-def _rounding(settings: Mapping[str, Any] | None, *, adapter: bool) -> str:
+def _quantization_note(settings: Mapping[str, Any] | None, *, adapter: bool) -> str:
     """A note on weights that were stored in 4 bits."""
     if not settings or not settings["load_in_4bit"]:
         return ""
@@ -151,8 +152,8 @@ def _line(source: str, episodes: int, tasks: int, families: Sequence[str], seeds
     if not tasks:
         return f"- {episodes} conversations from {source}; their tasks are unknown"
     return (
-        f"- {episodes} episodes of {source} on {tasks} tasks of {', '.join(families)}; seeds {seeds[0]} to {seeds[1]} of the "
-        "training split"
+        f"- {episodes} episodes of {source} on {tasks} tasks of {', '.join(families)}; seeds {seeds[0]} to {seeds[1]} of "
+        "the training split"
     )
 
 
@@ -167,7 +168,7 @@ def _before(model: str) -> Iterator[str]:
             try:
                 manifest = verify(path)
             except ConfigError:
-                yield f"- before this run, in {folder.name}: unknown, because the checkpoint {path.name} no longer exists"
+                yield f"- before this run, in {folder.name}: unknown, the checkpoint {path.name} is gone"
                 return
             found = run.checkpoint(manifest["steps"])
             if found is not None:
@@ -176,7 +177,8 @@ def _before(model: str) -> Iterator[str]:
             yield from _before(run.metadata.get("config", {}).get("model", ""))
     elif path.is_dir():
         known = (path / "README.md").is_file()
-        yield f"- before this run: {f'see the card of `{path.name}`' if known else f'unknown, `{path.name}` has no card'}"
+        source = f"see the card of `{path.name}`" if known else f"unknown, `{path.name}` has no card"
+        yield f"- before this run: {source}"
 
 
 def _figures(run: Run, checkpoint: Checkpoint) -> Iterator[str]:
@@ -186,7 +188,8 @@ def _figures(run: Run, checkpoint: Checkpoint) -> Iterator[str]:
     both = played[0] & played[1] or None
     before, after = (build_eval_report(run, name, both) for name in names)
     if not after.success.total:
-        yield f"Version {checkpoint.version} has not been evaluated; Run `deskhand eval {run.folder} --step {checkpoint.step}`."
+        command = f"deskhand eval {run.folder} --step {checkpoint.step}"
+        yield f"Version {checkpoint.version} has not been evaluated; run `{command}`."
         return
     held = [row for row in run.episodes(after.name, "scored") if both is None or (row.task_id, row.member) in both]
     yield "| family | before | after |\n|---|---|---|"
@@ -194,7 +197,8 @@ def _figures(run: Run, checkpoint: Checkpoint) -> Iterator[str]:
     rows += [(name, before.by_family.get(name, Proportion(0, 0)), rate) for name, rate in after.by_family.items()]
     for name, first, second in rows:
         yield f"| {name} | {_cell(first)} | {_cell(second)} |"
-    yield f"\nTasks of the held-out split, {_seeds(held)}; 95 % Wilson intervals. {_unscored(build_eval_report(run, names[1]))}"
+    errored = _errored(build_eval_report(run, names[1]))
+    yield f"\nTasks of the held-out split, {_seeds(held)}; 95 % Wilson intervals. {errored}"
 
 
 def _cell(rate: Proportion) -> str:
@@ -205,7 +209,7 @@ def _seeds(rows: list[EpisodeRow]) -> str:
     return f"seeds {min(row.seed for row in rows)} to {max(row.seed for row in rows)}" if rows else "none"
 
 
-def _unscored(report: EvalReport) -> str:
+def _errored(report: EvalReport) -> str:
     lost = sum(report.unscored.values())
     return f"{lost} errored and do not count." if lost else "None errored."
 

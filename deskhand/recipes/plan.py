@@ -68,9 +68,15 @@ class RunPlan:
     def lines(self) -> Iterator[str]:
         work = self.work
         yield f"screenshots of {work.width}x{work.height}: {work.patches} patches, {work.image_tokens} tokens each"
-        yield f"episodes of {work.turns} turns, at most {work.turns_in_row} in a prompt: sequences of at most {work.row_tokens} tokens"
+        yield (
+            f"episodes of {work.turns} turns, at most {work.turns_in_row} in a prompt: sequences of at most "
+            f"{work.row_tokens} tokens"
+        )
         if work.wanted_tokens:
-            yield f"{work.turns_in_row} turns need {work.wanted_tokens} tokens, more than engine.max_model_len (see agent.on_overflow)"
+            yield (
+                f"{work.turns_in_row} turns need {work.wanted_tokens} tokens, more than engine.max_model_len "
+                "(see agent.on_overflow)"
+            )
         yield f"step: {work.step_episodes} episodes, {work.step_rows} sequences, {work.step_images} screenshots"
         yield ""
         yield from self.memory.lines()
@@ -89,7 +95,8 @@ class RunPlan:
         text = f"{memory.published}, {memory.sent / 1e9:.3g} GB"
         if not self.through_files:
             return f"{text}, copied in the process"
-        return f"{text}, written to a file and read: {2 * memory.sent / FILE_BYTES_PER_S:.2g} s at {FILE_BYTES_PER_S / 1e9:g} GB/s"
+        seconds = 2 * memory.sent / FILE_BYTES_PER_S
+        return f"{text}, written to a file and read: {seconds:.2g} s at {FILE_BYTES_PER_S / 1e9:g} GB/s"
 
 
 def plan(
@@ -126,13 +133,15 @@ def plan(
     with _buildable(config.model):
         memory = estimate_memory(
             values, config.dtype, config.policy, config.trainer, local, work,
-            requests=max(config.loop.max_concurrent_episodes, config.evaluation.max_concurrent_episodes or 0), cuda=cuda, available=available, server=server,
+            requests=max(config.loop.max_concurrent_episodes, config.evaluation.max_concurrent_episodes or 0),
+            cuda=cuda, available=available, server=server,
             published=weight_sync_mode(engine, config.policy.lora, values["model_type"]),
         )  # fmt: skip
     if server and server < (least := server_bytes(values, memory, config.dtype, engine.max_model_len)):
         raise ConfigError(
-            f"engine.gpu_memory_utilization: {engine.gpu_memory_utilization:g} gives the server {server / GIB:.1f} GiB, but "
-            f"weights and one request of engine.max_model_len {engine.max_model_len} need {least / GIB:.1f} GiB; increase it"
+            f"engine.gpu_memory_utilization: {engine.gpu_memory_utilization:g} gives the server {server / GIB:.1f} GiB, "
+            f"but weights and one request of engine.max_model_len {engine.max_model_len} need {least / GIB:.1f} GiB; "
+            "increase it"
         )
     requests = min(engine.max_num_seqs, config.loop.max_concurrent_episodes)
     speed = (
@@ -231,8 +240,8 @@ def check_memory(config: Config, *, is_sft: bool = False) -> None:
     if is_sft:
         hint = " or sft.episodes_per_batch, set policy.gradient_checkpointing, or use LoRA"
     raise ConfigError(
-        f"this run needs {memory.total() / GIB:.1f} GiB, but {config.device} has {memory.available / GIB:.1f} GiB (largest: "
-        f"{parts}); reduce policy.max_tokens_per_mb{hint}"
+        f"this run needs {memory.total() / GIB:.1f} GiB, but {config.device} has {memory.available / GIB:.1f} GiB "
+        f"(largest: {parts}); reduce policy.max_tokens_per_mb{hint}"
     )
 
 

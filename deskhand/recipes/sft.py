@@ -135,7 +135,7 @@ def demonstrations_from_runs(
             first = other.folder / "checkpoints" / "step-000000"
             if _tokenizer_sha256(first if first.is_dir() else checkpoint_folder(theirs)) != own:
                 raise ConfigError(
-                    f"{folder}: its episodes use the tokenizer of {theirs}, not that of {model}; record them again with {model}"
+                    f"{folder}: recorded with the tokenizer of {theirs}, not that of {model}; record it again"
                 )
             part = load_demonstrations(other)
             if not part:

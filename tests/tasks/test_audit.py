@@ -19,7 +19,7 @@ CHEATS = ("nearly", "gold", "path", "windows", "tree", "clock", "overwrite", "di
 
 
 async def audited(task: Task, *agents: str) -> AuditResult:
-    (row,), skipped = await audit.run([task], list(agents), None, lambda _: None)
+    (row,), skipped = await audit.audit_tasks([task], list(agents), None, lambda _: None)
     assert skipped == []
     return row
 
@@ -80,7 +80,7 @@ async def test_a_task_that_is_solved_when_it_begins_is_named_and_the_others_are_
         family_registry.make_task("terminal_run", 3), id="solved/at/start", check=check, no_oracle="there is none"
     )
     other = replace(family_registry.make_task("terminal_run", 3), no_oracle="there is none")
-    (row, fine), _ = await audit.run([solved, other], ["done"], None, lambda _: None)
+    (row, fine), _ = await audit.audit_tasks([solved, other], ["done"], None, lambda _: None)
     assert row.values == {"nothing": 1.0}
     (why,) = row.wrong
     assert why.startswith(

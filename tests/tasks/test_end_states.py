@@ -77,7 +77,7 @@ async def test_new_checks_of_a_task_file_read_the_kept_files(tmp_path: Path, cap
     for word, value in (("", 1.0), ("no such word", 0.0)):
         file = tmp_path / f"new{len(word)}.yaml"
         file.write_text(NEW_CHECK.replace("NAME", f"Lists/{target}").replace("WORD", word or "e"))
-        command = ["rejudge", str(state.path), "--task", str(file)]
+        command = ["rescore", str(state.path), "--task", str(file)]
         await asyncio.to_thread(lambda words: app(words, result_action="return_value"), command)
         said = capsys.readouterr().out
         assert f"1 then, {value:g} now" in said

@@ -54,8 +54,8 @@ def test_lint_and_show_of_what_is_no_task_file_are_one_line_and_exit_code_two(
         (("lint", tmp_path / "a.txt"), "no task file"),
         (("show", tmp_path / "absent.json"), "cannot be read"),
         (("show", tmp_path / "a.yaml"), "a.yaml:1: "),
-        (("import", "osworld", tmp_path / "absent"), "no folder"),
-        (("import", "osworld", tmp_path), "no task file"),
+        (("check-corpus", "osworld", tmp_path / "absent"), "no folder"),
+        (("check-corpus", "osworld", tmp_path), "no task file"),
     ]:
         code, out, err = called(monkeypatch, capsys, *arguments)
         assert (code, out, len(err.splitlines())) == (2, "", 1), arguments
@@ -101,7 +101,7 @@ def test_import_prints_every_task_with_its_reasons_and_the_counts(
     written(tmp_path, task(related_apps=[]), "os/here.json")
     written(tmp_path, task(related_apps=[], **REMOTE), "chrome/web.json")
     out_folder = tmp_path.with_name("out")
-    code, out, _ = called(monkeypatch, capsys, "import", "osworld", tmp_path, "--out", out_folder)
+    code, out, _ = called(monkeypatch, capsys, "check-corpus", "osworld", tmp_path, "--copy-to", out_folder)
     assert code == 0
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert lines[:2] == ["chrome/web not here needs the live web (https://www.example)", "os/here runnable here"]
@@ -116,7 +116,7 @@ def test_import_prints_every_task_with_its_reasons_and_the_counts(
     assert (out_folder / "os" / "here.json").is_file()
     assert called(monkeypatch, capsys, "lint", out_folder)[0] == 0
     written(tmp_path, "broken", "os/broken.json")
-    code, out, _ = called(monkeypatch, capsys, "import", "osworld", tmp_path)
+    code, out, _ = called(monkeypatch, capsys, "check-corpus", "osworld", tmp_path)
     assert code == 2
     assert "not loaded: " in out
 
