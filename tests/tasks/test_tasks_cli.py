@@ -37,11 +37,11 @@ def test_lint_names_the_file_the_line_and_the_key(
     good.write_text(SHOPPING.read_text())
     written(tmp_path, task(_note="n"), "os/noted.json")
     code, out, _ = called(monkeypatch, capsys, "lint", tmp_path)
-    assert (code, out.splitlines()[-1]) == (0, "2 files, 0 with something wrong")
+    assert (code, out.splitlines()[-1]) == (0, "2 files, 0 invalid")
     assert any(line.startswith(f"note: {tmp_path}/os/noted.json:") and "_note" in line for line in out.splitlines())
     good.write_text(SHOPPING.read_text().replace("tier: easy", "tier: easy\ncolour: red"))
     code, out, _ = called(monkeypatch, capsys, "lint", good)
-    assert (code, out) == (2, f"{good}:5: colour: this key is not known\n1 files, 1 with something wrong\n")
+    assert (code, out) == (2, f"{good}:5: colour: this key is not known\n1 files, 1 invalid\n")
 
 
 def test_lint_and_show_of_what_is_no_task_file_are_one_line_and_exit_code_two(
@@ -106,7 +106,7 @@ def test_import_prints_every_task_with_its_reasons_and_the_counts(
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert lines[:2] == ["chrome/web not here needs the live web (https://www.example)", "os/here runnable here"]
     for line in (
-        "2 tasks loaded, 0 files not",
+        "2 tasks loaded, 0 invalid files",
         "1 runnable here",
         "0 needs files",
         "1 not here",
@@ -118,7 +118,7 @@ def test_import_prints_every_task_with_its_reasons_and_the_counts(
     written(tmp_path, "broken", "os/broken.json")
     code, out, _ = called(monkeypatch, capsys, "check-corpus", "osworld", tmp_path)
     assert code == 2
-    assert "not loaded: " in out
+    assert "invalid: " in out
 
 
 def test_the_list_has_every_family_with_its_tier_and_screen(
