@@ -87,7 +87,7 @@ def test_a_state_of_osworlds_is_judged_by_the_files_that_were_kept_and_by_nothin
     for why in ("/execute says is not kept", "/etc/hosts is not in the home", "was not saved with the end state"):
         assert why in out
     assert "errored (infrastructure)" not in out
-    assert "7 end states judged, 4 of another value than then" in out
+    assert "7 end states rescored, 4 changed" in out
     (tmp_path / "tasks" / "os" / "0.json").rename(tmp_path / "tasks" / "os" / "7.json")
     suite._loaded.cache_clear()  # another process
     code, _, err = called(monkeypatch, capsys, "rescore", str(states))
