@@ -201,11 +201,11 @@ async def evaluate_async(
 ) -> EvalReport:
     """Evaluate like `deskhand eval`; for code that runs in an event loop. The arguments are those of `evaluate`."""
     from deskhand.recipes.assemble import open_run_pool
-    from deskhand.recipes.evaluate import ADDRESS, evaluate_policy, resolve_policy
+    from deskhand.recipes.evaluate import URL_SCHEMES, evaluate_policy, resolve_policy
     from deskhand.recipes.train import create_run
 
     folder, defaults = Path(run_dir), {}
-    if config is None and model.startswith(ADDRESS):
+    if config is None and model.startswith(URL_SCHEMES):
         defaults = {"agent": ENDPOINT_DEFAULTS}
     number = {"num_episodes": tasks.count} if tasks.count is not None else {}
     section = {"max_concurrent_episodes": max_concurrent_episodes, **number}
