@@ -199,11 +199,11 @@ KILLED = """
 import sys, pathlib
 sys.path.insert(0, sys.argv[2])
 import conftest
-from deskhand.training.checkpoint import Checkpoints
-from deskhand.training.policy import Policy
-from deskhand.training.trainer import Trainer
+from deskhand.trainer.checkpoint import CheckpointManager
+from deskhand.trainer.policy import Policy
+from deskhand.trainer.trainer import Trainer
 trainer = Trainer(Policy(conftest.build(), banned_ids=conftest.BANNED))
-checkpoints = Checkpoints(pathlib.Path(sys.argv[1]), keep=2)
+checkpoints = CheckpointManager(pathlib.Path(sys.argv[1]), keep=2)
 print("ready", flush=True)
 while True:
     checkpoints.save(trainer, pathlib.Path(sys.argv[1]) / "none")
