@@ -54,7 +54,7 @@ def play(
     overrides
         Settings of the experiment, KEY=VALUE.
     """
-    from deskhand.integrations.areal.launcher import play as started
+    from deskhand.integrations.areal.launcher import run_online as started
 
     if code := started(config, folder, overrides or ()):
         raise SystemExit(code)
@@ -66,4 +66,4 @@ def train_by_areal(config: Path | None, folder: Path, stage: str | None, overrid
 
     if config is None:
         raise ConfigError("no experiment was given; for instance configs/areal/embedded_tiny_cpu.yaml")
-    return train(config, folder, stage=stage, overrides=overrides or ())
+    return train(config, folder, profile=stage, overrides=overrides or ())

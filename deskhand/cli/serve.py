@@ -72,7 +72,7 @@ def serve(
     from deskhand.desktop.pool import DesktopPool
     from deskhand.errors import ConfigError
     from deskhand.server.api_keys import check_binding, load_admin_key
-    from deskhand.server.process import ServerConfig, serve_pool, run_until_signaled
+    from deskhand.server.process import ServerConfig, run_until_signaled, serve_pool
 
     width, times, height = screen.partition("x")
     if not (times and width.isdecimal() and height.isdecimal()):
@@ -95,7 +95,13 @@ def serve(
             back = shlex.split(revert)
             kept = LeaseStore(book)
             return build_machine_pool(
-                machine, machine_kind, template, kept, skip_reset=keep_state, monitor_port=monitor_port, revert=back
+                machine,
+                machine_kind,
+                template,
+                kept,
+                skip_reset=keep_state,
+                qemu_monitor_port=monitor_port,
+                reset_command=back,
             )
         return DesktopPool(desktops, template, spares=spares, make=make, book=LeaseStore(book))
 
@@ -105,6 +111,6 @@ def serve(
             guarded = "its key is needed" if key else "open to this machine; set DESKHAND_SERVER_API_KEY to guard it"
             kind = ("machine" if machine else "desktop") + ("" if pool.size == 1 else "s")
             print(f"bridge on {scheme}://{host}:{running.port}, {pool.size} {kind}; {guarded}", flush=True)
-            await running.ended
+            await running.task
 
     run_until_signaled(main, "the desktops are closed")

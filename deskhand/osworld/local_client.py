@@ -27,8 +27,8 @@ class _Alone:
     """The book of one lease that nobody takes back."""
 
     @contextlib.contextmanager
-    def using(self, held: ActiveLease) -> Iterator[ActiveLease]:
-        yield held
+    def using(self, lease: ActiveLease) -> Iterator[ActiveLease]:
+        yield lease
 
 
 class LocalOsworldClient:

@@ -147,11 +147,11 @@ async def test_a_run_that_waits_for_a_quota_says_so_in_its_report(tmp_path: Path
         while not lot.num_waiting:  # noqa: ASYNC110
             await asyncio.sleep(0)
         page = render(build_report_view(run))
-        assert "1 parked at https://desktops.example (desktops) (429, " in page
+        assert "1 waiting at https://desktops.example (desktops) (429, " in page
         assert "secret" not in page
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        assert "parked at" not in render(build_report_view(run))
+        assert "waiting at" not in render(build_report_view(run))
 
 
 def test_tasks_that_taught_nothing_are_named_with_what_they_were() -> None:

@@ -114,8 +114,8 @@ async def test_a_run_whose_bridge_is_full_shows_what_waits_and_writes_it_down(tm
             async with asyncio.timeout(limit(10)):
                 while not said or "429" not in said[-1]:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-            assert said[-1].startswith(f"1 parked at {address} (desktops) (429, ")
-            assert quota.saved_summary(tmp_path / quota.QUOTA_FILE).startswith("1 parked at ")
+            assert said[-1].startswith(f"1 waiting at {address} (desktops) (429, ")
+            assert quota.saved_summary(tmp_path / quota.QUOTA_FILE).startswith("1 waiting at ")
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
     assert said[-1] == quota.saved_summary(tmp_path / quota.QUOTA_FILE) == ""
@@ -124,10 +124,10 @@ async def test_a_run_whose_bridge_is_full_shows_what_waits_and_writes_it_down(tm
 def test_what_is_parked_is_shown(capsys):
     display = TerminalDisplay(Console(force_terminal=False, width=200))
     display.quota_wait("")
-    display.quota_wait("3 parked at http://a (429, 5 s; next try in 20 s)")
-    display.quota_wait("2 parked at http://a (429, 6 s; next try in 19 s)")
+    display.quota_wait("3 waiting at http://a (429, 5 s; next try in 20 s)")
+    display.quota_wait("2 waiting at http://a (429, 6 s; next try in 19 s)")
     display.quota_wait("")
-    assert capsys.readouterr().out.splitlines() == ["3 parked at http://a (429, 5 s; next try in 20 s)"]
+    assert capsys.readouterr().out.splitlines() == ["3 waiting at http://a (429, 5 s; next try in 20 s)"]
 
 
 async def test_meters_of_episodes_at_the_same_time_are_their_own():

@@ -62,15 +62,15 @@ class SandboxDesktop(OsworldDesktop):
         self._template = template
         return await super().reset(template)
 
-    async def _marked(self, body: str, longest_s: float) -> str:
+    async def _run_marked(self, body: str, timeout_s: float) -> str:
         self._used = True
-        return await super()._marked(body, longest_s)
+        return await super()._run_marked(body, timeout_s)
 
     async def run(
         self, argv: list[str], *, timeout_s: float = 30.0, env: dict[str, str] | None = None, cwd: str | None = None
     ) -> CommandResult:
         self._check_open()
-        self._used, self._untouched = True, None
+        self._used, self._pristine = True, None
         return await self._pool.api.exec(self.sandbox, argv, timeout_s=timeout_s, env=env, cwd=cwd)
 
     async def pull(self, path: str) -> bytes:
@@ -79,7 +79,7 @@ class SandboxDesktop(OsworldDesktop):
 
     async def push(self, path: str, data: bytes) -> None:
         self._check_open()
-        self._used, self._untouched = True, None
+        self._used, self._pristine = True, None
         await self._pool.api.write(self.sandbox, path, data)
 
     async def close(self) -> None:

@@ -58,6 +58,6 @@ async def run_group(
         await asyncio.gather(*members, return_exceptions=True)
     results.sort(key=lambda result: result.member)
     group.scored = [result for result in results if isinstance(result.outcome, Scored)]
-    group.unscored = [result.episode_id for result in results if not isinstance(result.outcome, Scored)]
+    group.errored = [result.episode_id for result in results if not isinstance(result.outcome, Scored)]
     group.state = "queued" if group.has_signal else "closed"
     return group, results
