@@ -42,7 +42,7 @@ from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer
 TOKEN = "the-token-of-the-tests"
 KEY_OF_BRIDGE = OWNER_KEY
 QUICK = RemoteTimeouts(connect_s=2, read_s=5, attempts=3, pause_s=0.02)
-TEXT = resources.files(sandbox_api.__package__ or "").joinpath("gateway.openapi.yaml").read_text(encoding="utf-8")
+TEXT = resources.files(sandbox_api.__package__ or "").joinpath("sandbox_api.openapi.yaml").read_text(encoding="utf-8")
 OPENAPI: dict[str, Any] = yaml.safe_load(TEXT)
 
 
