@@ -117,6 +117,6 @@ def serve_desktops(
             access = "requires the admin key" if key else f"open to this machine (set {API_KEY_ENV} to require a key)"
             count = f"{pool.size} {'machine' if machine else 'desktop'}{'' if pool.size == 1 else 's'}"
             print(f"desktop server at {scheme}://{host}:{running.port}, {count}; {access}", flush=True)
-            await running.ended
+            await running.task
 
     run_until_signaled(main, "the desktops are closed")

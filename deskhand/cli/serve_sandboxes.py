@@ -36,7 +36,7 @@ def sandboxes(
     """
     from deskhand.desktop.remote.retrying_client import check_base_url
     from deskhand.server.api_keys import API_KEY_ENV, load_admin_key, read_private_file
-    from deskhand.server.process import serve_app, run_until_signaled
+    from deskhand.server.process import run_until_signaled, serve_app
     from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer
 
     if not servers:
