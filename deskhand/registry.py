@@ -80,7 +80,7 @@ _PARTS: dict[Kind, _Part] = {
     "reward": _Part("reward", {}),
     "suite": _Part(
         "suite.name",
-        {"basics": "deskhand.tasks.suites.family_registry:DEFAULT", "miniwob": "deskhand.tasks.suites.miniwob:names"},
+        {"basics": "deskhand.tasks.suites.family_registry:DEFAULT", "miniwob": "deskhand.tasks.suites.miniwob:task_names"},
     ),
     "task_family": _Part("suite.families", {}),
 }
