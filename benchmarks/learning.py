@@ -81,7 +81,7 @@ class Gain:
 def run_demo(name: str, folder: Path, settings: Sequence[str]) -> Outcome:
     """Run the demo in a process, with output to `<folder>.log`. Raises `SystemExit` if it fails."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "deskhand", "demo", "--folder", str(folder), "--fresh"]
+    command = [sys.executable, "-m", "deskhand", "demo", str(folder), "--restart"]
     for setting in settings:
         command += ["--set", setting]
     log = folder.with_name(folder.name + ".log")

@@ -59,8 +59,8 @@ class ObservedBridgePool(ServerPool):
 @asynccontextmanager
 async def bridge(port: int, desktops: int, book: Path) -> AsyncIterator[subprocess.Popen[str]]:
     """Run `deskhand serve` on `port` and kill it at the end. Raises `InfrastructureError` if it does not start."""
-    command = [sys.executable, "-m", "deskhand", "serve", "--port", str(port), "--desktops", str(desktops)]
-    command += ["--screen", "320x240", "--no-accessibility", "--book", str(book)]
+    command = [sys.executable, "-m", "deskhand", "serve", "desktops", "--port", str(port), "--desktops", str(desktops)]
+    command += ["--screen", "320x240", "--no-accessibility", "--lease-db", str(book)]
     log = book.with_name("bridge.log")
     with log.open("a") as errors:
         process = subprocess.Popen(  # noqa: ASYNC220 it takes milliseconds

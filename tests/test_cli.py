@@ -1,4 +1,4 @@
-"""The command line: what a user can mend is one line and exit code 2, with nothing half-written; Ctrl-C leaves nothing behind."""
+"""Command line: user errors are one line and exit code 2, and write nothing; Ctrl-C leaves no process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 import training_fixture
 from patience import limit
 
-from deskhand.cli import main
+from deskhand.cli import common, demo, main
 from deskhand.store.run import EpisodeRow, Run
 
 ROOT = Path(__file__).parent.parent
@@ -60,33 +60,34 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 WRONG = {
     "an unknown command": (["bogus"], 'Unknown command "bogus"'),
     "an unknown option": (["doctor", "--fix"], "--fix"),
-    "a config file that is not there": (["train", "absent.yaml", "--folder", "{new}"], "absent.yaml cannot be read"),
-    "no config file": (["train", "--folder", "{new}"], "deskhand train configs/tiny_cpu.yaml"),
+    "a config file that is not there": (["train", "absent.yaml", "{new}"], "absent.yaml: cannot read the config file"),
+    "no config file": (["train"], "deskhand train configs/tiny_cpu.yaml"),
+    "no run directory": (["train", CONFIG], "CONFIG and RUN_DIR are required"),
     "an unknown key": (
-        ["train", CONFIG, "--folder", "{new}", "--set", "loop.stps=1"],
+        ["train", CONFIG, "{new}", "--set", "loop.stps=1"],
         "did you mean 'loop.total_steps'?",
     ),
     "a wrong type": (
-        ["train", CONFIG, "--folder", "{new}", "--set", "loop.total_steps=many"],
-        "--set loop.total_steps=many: 'loop.total_steps' is 'many'",
+        ["train", CONFIG, "{new}", "--set", "loop.total_steps=many"],
+        "--set loop.total_steps=many: loop.total_steps: should be a valid integer",
     ),
     "a wrong field of a task": (
-        ["train", CONFIG, "--folder", "{new}", "--set", "suite.families=[nope]"],
+        ["train", CONFIG, "{new}", "--set", "suite.families=[nope]"],
         "unknown family 'nope' in suite",
     ),
     "an unknown task": (["tasks", "show", "nope"], "unknown family 'nope' in suite 'basics'; families: "),
     "a seed outside its split": (["tasks", "show", "dialog_choice", "-5"], "-5"),
     "a model that is not there": (
-        ["train", CONFIG, "--folder", "{new}", "--set", "model=/no/such"],
+        ["train", CONFIG, "{new}", "--set", "model=/no/such"],
         "/no/such: no such folder",
     ),
     "settings that cannot be trained": (
-        ["train", CONFIG, "--folder", "{new}", "--set", "agent.temperature=0"],
-        "agent.temperature 0 plays all members of a group alike",
+        ["train", CONFIG, "{new}", "--set", "agent.temperature=0"],
+        "agent.temperature 0 makes all episodes of a group identical",
     ),
     "a folder without a run": (["report", "{new}"], "name the folder of a run"),
-    "resuming nothing": (["demo", "--folder", "{new}", "--resume"], "holds no run to resume"),
-    "evaluating nothing": (["eval", "{new}"], "not a run directory"),
+    "resuming nothing": (["demo", "{new}", "--resume"], "no run to resume in "),
+    "evaluating nothing": (["eval", "{new}"], "contains no run"),
     "recording what is no address": (
         ["record", "--upstream", "localhost", "--out", "{new}"],
         "http://127.0.0.1:8000/v1",
@@ -103,17 +104,18 @@ WRONG = {
         ["record", "--upstream", "http://127.0.0.1:9", "--out", "{run}", "--", "/no/such/program"],
         "/no/such/program: cannot be started",
     ),
-    "a stage of a run": (["train", "--folder", "{run}", "--resume", "--stage", "smoke"], "stages are of a config file"),
+    "a profile of a run": (["train", "--resume", "{run}", "--profile", "smoke"], "profiles belong to a config file"),
+    "a config for a resumed run": (["train", CONFIG, "--resume", "{run}"], "a resumed run keeps its settings"),
     "a folder with other files": (
-        ["train", CONFIG, "--folder", "{full}"],
-        "holds no run, but other files (metrics.jsonl)",
+        ["train", CONFIG, "{full}"],
+        "contains other files (metrics.jsonl)",
     ),
-    "options that exclude each other": (["demo", "--resume", "--fresh"], "exclude each other"),
+    "options that exclude each other": (["demo", "--resume", "--restart"], "mutually exclusive"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_a_user_can_mend_is_one_line_and_exit_code_2(
+def test_user_errors_are_one_line_and_exit_code_2(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     arguments, expected = WRONG[name]
@@ -138,13 +140,13 @@ def test_what_a_user_can_mend_is_one_line_and_exit_code_2(
     [
         ["record", "--upstream", "http://127.0.0.1:9", "--out", "{file}/out", "--", "true"],
         ["record", "--upstream", "http://127.0.0.1:9", "--out", "{long}", "--", "true"],
-        ["tiny", "build", "--work", "{file}/work", "--out", "{file}/out"],
-        ["train", CONFIG, "--folder", "{long}"],
+        ["dev", "build-tiny", "--work", "{file}/work", "--out", "{file}/out"],
+        ["train", CONFIG, "{long}"],
         ["export", "{run}", "--episodes", "--out", "{file}/out"],
     ],
     ids=" ".join,
 )
-def test_a_place_that_cannot_be_written_to_is_named_in_one_line(
+def test_unwritable_paths_are_one_line_errors(
     arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("kept")
@@ -160,7 +162,7 @@ def test_a_place_that_cannot_be_written_to_is_named_in_one_line(
     assert (tmp_path / "file").read_text() == "kept"
 
 
-def test_who_records_an_agent_ends_as_the_agent_does(
+def test_record_exits_with_the_agents_exit_code(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     command = ["record", "--upstream", "http://127.0.0.1:9", "--out", str(tmp_path / "out"), "--", "sh", "-c"]
@@ -170,10 +172,10 @@ def test_who_records_an_agent_ends_as_the_agent_does(
     assert called(monkeypatch, capfd, *command, "kill -9 $$")[0] == 128 + 9
 
 
-def test_no_answer_to_the_demos_question_is_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_of_input_at_the_demos_question_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     with pytest.raises(KeyboardInterrupt):
-        main._ask("go on? ")
+        demo.ask("resume? ")
 
 
 def test_an_unreadable_checkpoint_is_one_line_and_leaves_no_run(
@@ -185,7 +187,7 @@ def test_an_unreadable_checkpoint_is_one_line_and_leaves_no_run(
         (broken / path.name).write_bytes(path.read_bytes())
     (broken / "model.safetensors").write_bytes(b"not weights")
     code, _, err = called(
-        monkeypatch, capsys, "train", CONFIG, "--folder", str(tmp_path / "new"), "--set", f"model={broken}"
+        monkeypatch, capsys, "train", CONFIG, str(tmp_path / "new"), "--set", f"model={broken}"
     )
     assert (code, err.count("\n")) == (2, 1)
     assert f"{broken / 'model.safetensors'}: unreadable" in err
@@ -197,24 +199,24 @@ def test_a_desktop_that_will_not_start_is_one_line_and_leaves_no_run(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     code, _, err = called(
-        monkeypatch, capsys, "train", CONFIG, "--folder", str(tmp_path / "new"), "--set", f"model={checkpoint}"
+        monkeypatch, capsys, "train", CONFIG, str(tmp_path / "new"), "--set", f"model={checkpoint}"
     )
     assert (code, err.count("\n")) == (2, 1)
     assert "apt-get install xvfb" in err
     assert not (tmp_path / "new").exists()
 
 
-def test_a_missing_package_is_named_with_its_mend(tmp_path: Path) -> None:
+def test_missing_package_is_named_with_a_fix(tmp_path: Path) -> None:
     program = (
         "import sys; sys.modules['torch'] = None\n"
-        f"sys.argv = ['deskhand', 'train', {CONFIG!r}, '--folder', {str(tmp_path / 'new')!r}]\n"
+        f"sys.argv = ['deskhand', 'train', {CONFIG!r}, {str(tmp_path / 'new')!r}]\n"
         "from deskhand.cli.main import main; main()"
     )
     done = run_python(program)
     assert done.returncode == 2
     assert (
         done.stderr
-        == "error: the Python package torch is not installed; run make setup, or: pip install 'deskhand[train]'\n"
+        == "error: the Python package torch is not installed; run make setup, or pip install 'deskhand[train]'\n"
     )
     assert not (tmp_path / "new").exists()
 
@@ -229,11 +231,11 @@ def test_help_and_task_lists_need_no_torch() -> None:
     done = run_python(program, COLUMNS="200")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().endswith("False")
-    for word in ("demo", "train", "eval", "doctor", "report", "tasks", "tiny", "calculator_number", "galculator"):
+    for word in ("demo", "train", "eval", "doctor", "report", "tasks", "dev", "calculator_number", "galculator"):
         assert word in done.stdout
 
 
-def test_a_task_is_shown_with_what_is_asked_of_the_model(
+def test_tasks_show_prints_the_instruction(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out, _ = called(monkeypatch, capsys, "tasks", "show", "dialog_choice", "7", "--held-out")
@@ -274,28 +276,28 @@ def test_an_untrained_model_is_evaluated_and_reported(
     assert all(episode["steps"][0]["frame"] in data["frames"] for episode in data["episodes"])
     code, out, _ = called(monkeypatch, capsys, "report", str(folder), "--out", str(tmp_path / "other.html"))
     assert (code, out.strip()) == (0, str(tmp_path / "other.html"))
-    code, _, err = called(monkeypatch, capsys, "train", str(tmp_path / "small.yaml"), "--folder", str(folder))
+    code, _, err = called(monkeypatch, capsys, "train", str(tmp_path / "small.yaml"), str(folder))
     assert code == 2
     assert "already contains a run; resume it or choose another folder" in err
 
 
 @pytest.mark.parametrize("played", [False, True])
-def test_who_interrupts_is_told_how_to_go_on_where_there_is_something_to_go_on_with(
+def test_interrupt_prints_the_command_that_resumes(
     played: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["deskhand", "eval", "my runs", "--policy", "noop"])
     run = Run.create(tmp_path / "run", {"config": {}})
     if played:
         run.start_episode(EpisodeRow("e", "noop", None, 0, "t", "f", 0, "held_out", "in_flight"))
-    with pytest.raises(KeyboardInterrupt), main.run_context(run, main.current_command()):
+    with pytest.raises(KeyboardInterrupt), common.run_context(run, common.current_command()):
         raise KeyboardInterrupt
-    hint = "to go on: deskhand eval 'my runs' --policy idle" if played else "nothing was played yet"
+    hint = "resume with: deskhand eval 'my runs' --policy noop" if played else "nothing to resume"
     assert capsys.readouterr().err == f"\ninterrupted; {hint}\n"
     assert (tmp_path / "run").exists() == played
 
 
 def test_an_interrupted_run_ends_with_130_and_leaves_no_process(tmp_path: Path, checkpoint: Path) -> None:
-    command = [sys.executable, "-m", "deskhand", "train", CONFIG, "--folder", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "deskhand", "train", CONFIG, str(tmp_path / "run")]
     command += [
         "--set",
         f"model={checkpoint}",
@@ -323,6 +325,6 @@ def test_an_interrupted_run_ends_with_130_and_leaves_no_process(tmp_path: Path, 
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=limit(60))
     assert process.returncode == 130, err
-    assert err.strip() == f"interrupted; to go on: deskhand train --folder {tmp_path / 'run'} --resume"
+    assert err.strip() == f"interrupted; resume with: deskhand train --resume {tmp_path / 'run'}"
     _, alive = psutil.wait_procs(family, timeout=limit(10))
     assert not alive, [child.cmdline() for child in alive]

@@ -39,11 +39,11 @@ SMALL = [
 def test_oracle_and_idle_show_what_the_suite_allows(monkeypatch, capsys, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     few = [*SMALL, "--set", "evaluation.num_episodes=2", "--set", "evaluation.save_end_states=true"]
-    code, out, err = called(monkeypatch, capsys, "eval", str(folder), "--policy", "oracle", "--repeats", "2", *few)
+    code, out, err = called(monkeypatch, capsys, "eval", str(folder), "--policy", "oracle", "--samples-per-task", "2", *few)
     assert code == 0, err
     assert "100.0 % [34.2, 100.0] 4/4" in out, "repeats of two tasks are worth two tries"
     assert "pass@2" in out
-    code, out, err = called(monkeypatch, capsys, "rejudge", str(folder / "end_states"))
+    code, out, err = called(monkeypatch, capsys, "rescore", str(folder / "end_states"))
     assert code == 0, err
     assert out.count("1 then, 1 now") == 4
     assert "4 end states judged, 0 of another value than then" in out
@@ -127,7 +127,7 @@ def test_an_endpoint_is_asked_by_the_same_agent_and_its_key_is_kept_nowhere(
     address, key = endpoint
     folder = tmp_path / "run"
     monkeypatch.setenv("OPENAI_API_KEY", key)
-    arguments = ["--policy", address, "--served-name", "box", *SMALL, "--set", "evaluation.num_episodes=2"]
+    arguments = ["--policy", address, "--served-model-name", "box", *SMALL, "--set", "evaluation.num_episodes=2"]
     code, out, err = called(monkeypatch, capsys, "eval", str(folder), *arguments)
     assert code == 0, err
     assert "/2" in out
@@ -148,7 +148,7 @@ def test_an_endpoint_that_does_not_answer_is_no_rate_of_zero(monkeypatch, capsys
     arguments = [
         "--policy",
         "http://127.0.0.1:1/v1",
-        "--served-name",
+        "--served-model-name",
         "nobody",
         *SMALL,
         "--set",
@@ -167,13 +167,13 @@ WRONG = {
         ["--policy", "http://me:secret@127.0.0.1:1/v1"],
         "put it into the environment as OPENAI_API_KEY",
     ),
-    "an endpoint whose model has no name": (["--policy", "http://127.0.0.1:1/v1"], "--served-name"),
-    "no repeats": (["--policy", "oracle", "--repeats", "0"], "play each task at least once"),
+    "an endpoint whose model has no name": (["--policy", "http://127.0.0.1:1/v1"], "--served-model-name"),
+    "no repeats": (["--policy", "oracle", "--samples-per-task", "0"], "must be at least 1"),
     "a step of a script": (["--policy", "oracle", "--step", "3"], "oracle is no run, so it has no steps"),
     "a step and a key": (["--policy", "http://me:secret@127.0.0.1:1/v1", "--step", "3"], "an address holds no key"),
-    "an address that is none": (["--policy", "http://[::1", "--served-name", "m"], "write it as https://host/v1"),
-    "a name for no endpoint": (["--policy", "oracle", "--served-name", "m"], "give --policy its address"),
-    "a stage of no file": (["--policy", "oracle", "--stage", "smoke"], "stages are of a config file"),
+    "an address that is none": (["--policy", "http://[::1", "--served-model-name", "m"], "invalid URL"),
+    "a name for no endpoint": (["--policy", "oracle", "--served-model-name", "m"], "requires --policy with the URL"),
+    "a profile without a file": (["--policy", "oracle", "--profile", "smoke"], "profiles belong to a config file"),
     "weights behind an endpoint": (
         [
             "--policy",
@@ -187,7 +187,7 @@ WRONG = {
         ],
         "the endpoint plays; leave --policy out",
     ),
-    "a step of a model": (["--policy", "tiny", "--step", "3"], "leave --step out"),
+    "a step of a model": (["--policy", "tiny", "--step", "3"], "remove --step"),
     "nothing to play": (["--policy", "oracle", "--set", "evaluation.num_episodes=0"], "evaluation.num_episodes is 0"),
 }
 
@@ -249,9 +249,9 @@ def test_the_command_that_began_an_evaluation_goes_on_with_it_and_another_file_i
     code, _, err = called(monkeypatch, capsys, *command)
     assert (code, err.count("\n")) == (2, 1)
     assert "evaluation.num_episodes was 1, is 2" in err
-    code, _, err = called(monkeypatch, capsys, "eval", str(folder), "--policy", "noop", "--stage", "smoke")
+    code, _, err = called(monkeypatch, capsys, "eval", str(folder), "--policy", "noop", "--profile", "smoke")
     assert (code, err.count("\n")) == (2, 1)
-    assert "stages are of a config file" in err
+    assert "profiles belong to a config file" in err
 
 
 def test_weights_whose_folders_have_one_name_are_told_apart(tmp_path: Path) -> None:

@@ -66,10 +66,10 @@ def test_what_does_not_fit_is_refused_with_numbers_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
-    command = ["train", str(ROOT / "configs" / "tiny_cpu.yaml"), "--folder", str(folder), "--set", "memory_gib=0.1"]
+    command = ["train", str(ROOT / "configs" / "tiny_cpu.yaml"), str(folder), "--set", "device_memory_gib=0.1"]
     code, _, err = called(monkeypatch, capsys, *command)
     assert (code, err.count("\n")) == (2, 1)
-    assert re.search(r"this run needs \d\.\d GiB, cpu has 0\.1 GiB \(largest: ", err)
+    assert re.search(r"this run needs \d\.\d GiB, but cpu has 0\.1 GiB \(largest: ", err)
     assert "policy.max_tokens_per_mb" in err
     assert not folder.exists()
 
@@ -78,11 +78,11 @@ def test_a_warm_start_that_does_not_fit_is_refused_before_the_oracle_plays(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     folder, config = tmp_path / "run", ROOT / "configs" / "tiny_cpu.yaml"
-    settings = ("memory_gib=0.02", "suite.families=[dialog_choice]", "sft.num_demonstrations=2", "sft.total_steps=1")
+    settings = ("device_memory_gib=0.02", "suite.families=[dialog_choice]", "sft.num_demonstrations=2", "sft.total_steps=1")
     options = [word for setting in settings for word in ("--set", setting)]
-    code, _, err = called(monkeypatch, capsys, "sft", str(config), "--folder", str(folder), *options)
+    code, _, err = called(monkeypatch, capsys, "sft", str(config), str(folder), *options)
     assert (code, err.count("\n")) == (2, 1)
-    assert re.search(r"this run needs \d\.\d GiB, cpu has 0\.0 GiB \(largest: .*sft\.batch_episodes", err)
+    assert re.search(r"this run needs \d\.\d GiB, but cpu has 0\.0 GiB \(largest: .*sft\.episodes_per_batch", err)
     assert not folder.exists()
 
 
@@ -103,7 +103,7 @@ def test_the_command_prints_the_sum_and_exits_with_2_when_it_does_not_fit(
 ) -> None:
     config = str(ROOT / "configs" / "qwen25vl_3b_lora_24gb.yaml")
     code, out, err = called(
-        monkeypatch, capsys, "plan", config, "--gpu", "4090", "--screen", "1280x720", "--turns", "15"
+        monkeypatch, capsys, "estimate", config, "--gpu", "4090", "--screen-size", "1280x720", "--turns", "15"
     )
     assert code == 0, err
     assert "1280x720: " in out
@@ -111,21 +111,21 @@ def test_the_command_prints_the_sum_and_exits_with_2_when_it_does_not_fit(
     for name in ("sum, device", "sum, host", "fits", "training: ", "sampling: ", "assumed: "):
         assert name in out
     assert "agent.on_overflow" not in out
-    code, out, _ = called(monkeypatch, capsys, "plan", config, "--memory", "8")
+    code, out, _ = called(monkeypatch, capsys, "estimate", config, "--memory", "8")
     assert code == 2
     assert "DOES NOT FIT" in out
     for wrong in (
         ["--gpu", "none"],
-        ["--screen", "big"],
-        ["--screen", "9999999x8"],
+        ["--screen-size", "big"],
+        ["--screen-size", "9999999x8"],
         ["--turns", "0"],
         ["--turns", "-3"],
         ["--memory", "0"],
         ["--memory", "nan"],
         ["--set", "policy.batch_token=1"],
-        ["--set", "memory_gib=-1"],
+        ["--set", "device_memory_gib=-1"],
     ):
-        code, _, err = called(monkeypatch, capsys, "plan", config, *wrong)
+        code, _, err = called(monkeypatch, capsys, "estimate", config, *wrong)
         assert (code, err.count("\n")) == (2, 1), (wrong, err)
 
 
@@ -140,11 +140,11 @@ def test_a_server_beside_the_trainer_is_counted_by_its_share_and_needs_room_for_
     assert not plan.plan(load_config(path, [*settings, "engine.gpu_memory_utilization=0.8"])).memory.fits
     with pytest.raises(
         ConfigError,
-        match=r"engine.gpu_memory_utilization 0.1: the server gets 7\.\d GiB, its weights .* take 9\.\d GiB",
+        match=r"engine.gpu_memory_utilization: 0.1 gives the server 7\.\d GiB, but weights .* need 9\.\d GiB",
     ):
         plan.plan(load_config(path, [*settings, "engine.gpu_memory_utilization=0.1"]))
     elsewhere = plan.plan(load_config(path, [*settings, "engine.base_url=http://10.0.0.1:8000"]))
-    assert any(line.startswith("not in the sum: the server") for line in elsewhere.lines())
+    assert any(line.startswith("not included: the server") for line in elsewhere.lines())
 
 
 SERVED = ["engine.share_weights=false", "engine.backend=vllm"]
@@ -170,18 +170,18 @@ def test_what_is_published_is_counted_and_a_copy_for_a_server_lies_beside_the_de
     path, shallow = ROOT / "configs" / "qwen25vl_3b_lora_24gb.yaml", described(tmp_path / "model", SHALLOW)
     sizes = {}
     for what, settings, place in (
-        ("nothing", [], None),
+        ("none", [], None),
         ("adapters", SERVED[:1], "device"),
         ("whole weights", [*SERVED, "policy.lora.load_in_4bit=true"], "host"),
     ):
-        made = plan.plan(load_config(path, [shallow, *settings, "memory_gib=200"]))
+        made = plan.plan(load_config(path, [shallow, *settings, "device_memory_gib=200"]))
         line = list(made.lines())[-1]
-        assert line.startswith(f"published at every step: {what}, ")
-        assert ("written and read as a file" in line) == (place == "host")
+        assert line.startswith(f"weight sync per step: {what}, ")
+        assert ("written to a file and read" in line) == (place == "host")
         on_their_way = {term.place: term.bytes for term in made.memory.terms if term.name == "weight transfer"}
         assert on_their_way == ({place: made.memory.sent} if place else {})
         sizes[what] = made.memory.sent
-    assert sizes["nothing"] == 0 < 20 * sizes["adapters"] < sizes["whole weights"]
+    assert sizes["none"] == 0 < 20 * sizes["adapters"] < sizes["whole weights"]
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -196,7 +196,7 @@ def test_a_config_and_its_stages_are_for_embedded_desktops(name: str) -> None:
     path = ROOT / "configs" / f"{name}.yaml"
     for profile in (None, "smoke", "smoke-text", "full"):
         config = load_config(path, profile=profile)
-        assert (config.desktop.backend, config.suite.name) == ("embedded", "basics")
+        assert (config.desktop.backend, config.suite.name) == ("local", "basics")
         assert config.suite.families, "the lines that change for other desktops: tests/test_suite_config.py"
 
 
@@ -298,6 +298,6 @@ def test_absurd_settings_are_planned(tmp_path: Path, settings: list[str]) -> Non
 
 def test_what_no_tensor_can_hold_is_refused_in_one_line() -> None:
     settings = ["agent.max_new_tokens=1000000000000000", "engine.max_model_len=1000000000000000"]
-    with pytest.raises(ConfigError, match="no such model can be built or held") as caught:
+    with pytest.raises(ConfigError, match="cannot build this model") as caught:
         plan.plan(load_config(ROOT / "configs" / "qwen25vl_3b_lora_24gb.yaml", settings))
     assert "\n" not in str(caught.value)

@@ -33,7 +33,7 @@ def test_the_replies_of_sessions_are_targets_and_their_pictures_are_kept(tiny, t
     recorded_folder.talk(folder, "poor", reward=0.5)
     assert recorded_data.is_recording(folder)
     found = read(tiny, folder, frames)
-    assert (found.sessions, found.num_low_reward, found.left_out) == (3, 1, {})
+    assert (found.sessions, found.num_low_reward, found.skipped) == (3, 1, {})
     assert sorted(found.graphs) == ["good.0", "plain.0"]
     graph = found.graphs["plain.0"]
     (row,) = graph.sequences()
@@ -65,8 +65,8 @@ def test_what_the_model_has_no_words_for_is_left_out_and_counted(tiny, tmp_path:
     recorded_folder.talk(tmp_path / "recorded", "tools", tools=[{"type": "computer_use", "display_width": 1}])
     found = read(tiny, tmp_path / "recorded", Frames(tmp_path / "frames"))
     assert sorted(found.graphs) == ["plain.0"]
-    assert sum(found.left_out.values()) == 2
-    assert "a tool's name must be" in next(iter(found.left_out))
+    assert sum(found.skipped.values()) == 2
+    assert "a tool's name must be" in next(iter(found.skipped))
 
 
 def test_a_picture_that_is_gone_costs_its_conversation_and_nothing_else(tiny, tmp_path: Path) -> None:
@@ -77,11 +77,11 @@ def test_a_picture_that_is_gone_costs_its_conversation_and_nothing_else(tiny, tm
     min(set((folder / "images").glob("*/*")) - before).unlink()
     found = read(tiny, folder, Frames(tmp_path / "frames"))
     assert sorted(found.graphs) == ["whole.0"]
-    assert found.left_out == {"a picture is missing or damaged": 2}
+    assert found.skipped == {"a picture is missing or damaged": 2}
 
 
 def test_recordings_of_which_nothing_can_be_learned_are_one_line(tiny, tmp_path: Path) -> None:
     recorded_folder.talk(tmp_path / "recorded", "poor", reward=0.0)
-    with pytest.raises(ConfigError, match="holds nothing to learn from: 1 sessions, 1 with a reward below 1"):
+    with pytest.raises(ConfigError, match=r"no usable replies in 1 sessions \(1 with a reward below 1\)"):
         read(tiny, tmp_path / "recorded", Frames(tmp_path / "frames"))
     assert not recorded_data.is_recording(tmp_path)

@@ -32,6 +32,7 @@ def bridge(screen: str) -> Iterator[str]:
             "-m",
             "deskhand",
             "serve",
+            "desktops",
             "--port",
             "0",
             "--desktops",

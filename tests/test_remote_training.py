@@ -128,7 +128,7 @@ def test_windows_agent_arenas_machines_are_trained_on_though_they_fail_and_the_r
     with served(*(machine.door.app for machine in machines)) as ports:
         file = written(tmp_path, 1, tmp_path / "tasks", [f"http://127.0.0.1:{port}" for port in ports])
         settings = words(f"suite.openadapt={tmp_path}/tasks", "suite.screen_size=[320, 240]", "loop.total_steps=1000")
-        command = [sys.executable, "-m", "deskhand", "train", file, "--folder", str(folder), *settings]
+        command = [sys.executable, "-m", "deskhand", "train", file, str(folder), *settings]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         with (tmp_path / "said").open("w") as said:
             process = subprocess.Popen(command, env=environment, stdout=said, stderr=said, cwd=ROOT)
@@ -146,7 +146,7 @@ def test_windows_agent_arenas_machines_are_trained_on_though_they_fail_and_the_r
             assert point is not None
             before = {row.id: row.reward for row in run.episodes(TRAIN) if row.finished_at is not None}
         steps = point.step + 1
-        arguments = ["--folder", str(folder), "--resume", "--set", f"loop.total_steps={steps}"]
+        arguments = ["--resume", str(folder), "--set", f"loop.total_steps={steps}"]
         code, _, err = called(monkeypatch, capsys, "train", *arguments)
         assert code == 0, err
         code, _, err = called(monkeypatch, capsys, "report", str(folder), "--out", str(tmp_path / "report.html"))
@@ -236,7 +236,7 @@ def test_osworlds_machines_are_trained_on_and_brought_back_before_each_episode(m
                 "--set",
                 "trainer.algorithm=ppo",
             ]  # this task is nearly always solved, which GRPO learns nothing from
-            code, _, err = called(monkeypatch, capsys, "train", file, "--folder", str(folder), *settings)
+            code, _, err = called(monkeypatch, capsys, "train", file, str(folder), *settings)
             assert code == 0, err
     rows = checked(folder, 2, len(machines))
     scored = [row for row in rows if row.value is not None]

@@ -1,4 +1,4 @@
-"""`deskhand rescore` on states of tasks in files: each is judged by its task of the suite that its run names, or that is given."""
+"""`deskhand rescore` on end states of task files: each is judged by its task of the run's suite, or a given one."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_state_of_osworlds_is_judged_by_the_files_that_were_kept_and_by_nothin
     for why in ("/execute says is not kept", "/etc/hosts is not in the home", "was not saved with the end state"):
         assert why in out
     assert "errored (infrastructure)" not in out
-    assert "7 end states judged, 4 of another value than then" in out
+    assert "7 end states rescored, 4 changed" in out
     (tmp_path / "tasks" / "os" / "0.json").rename(tmp_path / "tasks" / "os" / "7.json")
     suite._loaded.cache_clear()  # another process
     code, _, err = called(monkeypatch, capsys, "rescore", str(states))
@@ -129,7 +129,5 @@ def test_states_of_the_other_suites_of_files_are_judged_too(given, monkeypatch, 
             arguments = ["--config", str(tmp_path / "native.settings")]
         code, out, err = called(monkeypatch, capsys, "rescore", str(folder), *arguments)
         assert code == 0, err
-        assert [line.partition(" -> ")[2].split(",")[0] for line in out.splitlines() if " -> " in line] == values, (
-            out
-        )
+        assert [line.partition(" -> ")[2].split(",")[0] for line in out.splitlines() if " -> " in line] == values, out
         assert "AttributeError" not in out

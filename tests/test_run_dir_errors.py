@@ -87,11 +87,11 @@ COMMANDS = {
     "eval of a script": ["eval", "{folder}", "--policy", "oracle"],
     "eval of another run": ["eval", "{other}", "--policy", "{folder}"],
     "export": ["export", "{folder}", "--out", "{other}"],
-    "demo": ["demo", "--folder", "{folder}"],
-    "resumed training": ["train", "--folder", "{folder}", "--resume"],
-    "new training": ["train", CONFIG, "--folder", "{folder}", "--set", "model={absent}"],
-    "resumed warm start": ["sft", "--folder", "{folder}"],
-    "episodes of a run": ["sft", CONFIG, "--folder", "{other}", "--episodes", "{folder}"],
+    "demo": ["demo", "{folder}"],
+    "resumed training": ["train", "--resume", "{folder}"],
+    "new training": ["train", CONFIG, "{folder}", "--set", "model={absent}"],
+    "resumed warm start": ["sft", "--resume", "{folder}"],
+    "episodes of a run": ["sft", CONFIG, "{other}", "--episodes", "{folder}"],
     "report": ["report", "{folder}"],
 }
 

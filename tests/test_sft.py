@@ -15,7 +15,7 @@ from test_cli import called
 
 from deskhand.models.load import load
 from deskhand.models.tiny.architecture import PREPROCESSOR
-from deskhand.recipes.sft import DEMONSTRATIONS, START, load_demonstrations, split
+from deskhand.recipes.sft import DEMONSTRATIONS, FIRST_SEED, load_demonstrations, split
 from deskhand.store.export import exported_episodes
 from deskhand.store.run import Run
 from deskhand.trainer.checkpoint import CheckpointManager
@@ -56,7 +56,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
 
     folder = tmp_path_factory.mktemp("warm") / "run"
     (folder.parent / "empty.yaml").write_text(f"model: {checkpoint}\npolicy: {{adapter: {{rank: 4}}}}\n")
-    command = ["sft", str(folder.parent / "empty.yaml"), "--folder", str(folder), *options()]
+    command = ["sft", str(folder.parent / "empty.yaml"), str(folder), *options()]
     with pytest.MonkeyPatch.context() as patch:
         real = supervised.PolicySftLearner.update
         count = 0
@@ -71,7 +71,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
         patch.setattr(supervised.PolicySftLearner, "update", interrupted)
         assert run_command(patch, command) == 130
     with pytest.MonkeyPatch.context() as patch:
-        assert run_command(patch, ["sft", "--folder", str(folder)]) == 0
+        assert run_command(patch, ["sft", "--resume", str(folder)]) == 0
     return folder
 
 
@@ -89,7 +89,7 @@ def test_demonstrations_are_the_oracles_on_training_tasks_that_nothing_else_meet
         rows = run.episodes(DEMONSTRATIONS, "scored")
         assert [row.value for row in rows] == [1.0] * 4
         assert {row.split for row in rows} == {"train"}
-        assert all(START <= row.seed < START + 1000 for row in rows)
+        assert all(FIRST_SEED <= row.seed < FIRST_SEED + 1000 for row in rows)
         found = load_demonstrations(run, DEMONSTRATIONS)
         assert len(found) == 4
         assert all(
@@ -106,7 +106,7 @@ def test_what_was_interrupted_ends_with_the_weights_of_one_that_was_not(
     with pytest.MonkeyPatch.context() as patch:
         config = warm.parent / "empty.yaml"
         assert (
-            run_command(patch, ["sft", str(config), "--folder", str(other), "--episodes", str(warm), *options()]) == 0
+            run_command(patch, ["sft", str(config), str(other), "--episodes", str(warm), *options()]) == 0
         )
     first, second = (
         CheckpointManager(folder / "checkpoints").path(6) / "model.safetensors" for folder in (warm, other)
@@ -121,7 +121,7 @@ def test_what_was_interrupted_ends_with_the_weights_of_one_that_was_not(
 
 def test_other_settings_or_episodes_for_a_warm_start_that_is_there_are_refused(warm: Path, monkeypatch, capsys) -> None:
     """They would be passed over without a word."""
-    command = ["sft", str(warm.parent / "empty.yaml"), "--folder", str(warm)]
+    command = ["sft", str(warm.parent / "empty.yaml"), str(warm)]
     code, _, err = called(monkeypatch, capsys, *command, *options(**{"sft.total_steps": "9"}))
     assert (code, err.count("\n")) == (2, 1)
     assert "sft.total_steps was 6, is 9" in err
@@ -290,7 +290,7 @@ def test_what_deskhand_record_kept_is_learned_and_the_card_says_so(
         recorded_folder.talk(recorded, session)
     recorded_folder.talk(recorded, "poor", reward=0.0)
     (tmp_path / "empty.yaml").write_text(f"model: {checkpoint}\n")
-    command = ["sft", str(tmp_path / "empty.yaml"), "--folder", str(folder), "--episodes", str(recorded)]
+    command = ["sft", str(tmp_path / "empty.yaml"), str(folder), "--episodes", str(recorded)]
     code, out, err = called(
         monkeypatch, capsys, *command, *options(**{"sft.val_fraction": "0", "sft.total_steps": "2"})
     )
@@ -311,9 +311,9 @@ WRONG = {
         ["{warm}", "--out", "{new}", "--episodes", "--step", "3"],
         "leave --adapter and --step out",
     ),
-    "no config": ("sft", ["--folder", "{new}"], "deskhand sft configs/tiny_cpu.yaml"),
-    "episodes of nothing": ("sft", ["{config}", "--folder", "{new}", "--episodes", "{new}x"], "not a run directory"),
-    "resuming a warm start as training": ("train", ["--folder", "{warm}", "--resume"], "deskhand sft --folder"),
+    "no config": ("sft", ["{config}"], "deskhand sft configs/tiny_cpu.yaml"),
+    "episodes of nothing": ("sft", ["{config}", "{new}", "--episodes", "{new}x"], "holds no run"),
+    "resuming a warm start as training": ("train", ["--resume", "{warm}"], "deskhand sft --resume"),
 }
 
 

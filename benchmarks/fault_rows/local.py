@@ -144,11 +144,12 @@ async def _kill_servers(row: Row, folder: Path, number: int) -> None:
     serve = [
         *command,
         "serve",
+        "desktops",
         "--port",
         "0",
         "--desktops",
         "3",
-        "--spares",
+        "--prewarm",
         "0",
         "--screen",
         "320x240",
@@ -160,9 +161,9 @@ async def _kill_servers(row: Row, folder: Path, number: int) -> None:
     running: dict[str, subprocess.Popen[str]] = {}
     log = folder / f"complaints-{number}.txt"
     try:
-        bridge, address = _started([*serve, "--book", book, "--no-accessibility"], environment, log)
+        bridge, address = _started([*serve, "--lease-db", book, "--no-accessibility"], environment, log)
         running["bridge"] = bridge
-        front = [*command, "gateway", address, "--port", "0", "--tokens-file", str(tokens)]
+        front = [*command, "serve", "sandboxes", address, "--port", "0", "--tokens-file", str(tokens)]
         running["gateway"], gateway_address = _started(front, environment, log)
         trainer = subprocess.Popen(  # noqa: ASYNC220
             [sys.executable, "-c", _TRAINER, address, gateway_address, key, token],
@@ -184,7 +185,7 @@ async def _kill_servers(row: Row, folder: Path, number: int) -> None:
             if name == "trainer" and running["bridge"].poll() is None:
                 await _until_free(row, address, key, began)
         await _gone(row, desktops, "a killed bridge")
-        again, second = _started([*serve, "--book", book, "--no-accessibility"], environment, log)
+        again, second = _started([*serve, "--lease-db", book, "--no-accessibility"], environment, log)
         running["bridge"] = again
         began = time.monotonic()
         async with ServerPool(second, key, template=SMALL) as pool:
@@ -210,9 +211,9 @@ def _started(command: list[str], environment: dict[str, str], log: Path) -> tupl
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=complaints, text=True, env=environment)
     assert process.stdout is not None
     line = process.stdout.readline()
-    if " on " not in line:
+    if " at " not in line:
         raise RuntimeError(f"{' '.join(command[1:4])} did not start: {log.read_text()[-500:]}")
-    return process, line.split(" on ")[1].split(",")[0]
+    return process, line.split(" at ")[1].split(",")[0]
 
 
 async def _until_free(row: Row, address: str, key: str, began: float) -> None:

@@ -1,105 +1,100 @@
-"""The commands `deskhand actions ...`. Invariant: a reply that is not understood, and a case that is read otherwise than it should
-be, are exit code 2."""
+"""`deskhand actions`: action formats and their conformance corpus."""
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from deskhand.cli.common import USER_ERROR, parse_size
 from deskhand.errors import AgentError, ConfigError, ParseError
 
-WRONG = 2
-
-actions_app = App(name="actions", help="The languages of actions that models speak.")
+actions_app = App(name="actions", help="Action formats of computer-use models.")
 
 
 @actions_app.command
-def check(names: list[str] | None = None, /, *, folder: Path | None = None) -> None:
-    """Read the conformance corpus; exits with 2 when a case is read otherwise than it should be.
+def conformance(names: list[str] | None = None, /, *, folder: Path | None = None) -> None:
+    """Parse the conformance corpus. Exits with 2 if a case differs.
 
     Parameters
     ----------
     names
-        Dialects; all if none is named.
+        Action formats (default: all).
     folder
-        Where the corpus is, a file DIALECT.jsonl for each; that of the package if it is left out.
+        Corpus folder with one file FORMAT.jsonl each (default: the bundled corpus).
     """
-    from deskhand.actions import conformance, formats
+    from deskhand.actions import conformance as corpus
+    from deskhand.actions import formats
 
-    wrong: list[str] = []
+    mismatches: list[str] = []
     total = emitted = 0
-    print(f"{'dialect':20} {'cases':>6} {'emitted':>8} {'wrong':>6}")
+    print(f"{'format':20} {'cases':>6} {'emitted':>8} {'wrong':>6}")
     for name in names or formats.available_formats():
         formats.get(name)
-        cases = conformance.load_cases(name, folder)
-        found = [text for text in map(conformance.mismatch, cases) if text is not None]
-        ours = sum(case.emitted for case in cases)
-        print(f"{name:20} {len(cases):6} {ours:8} {len(found):6}")
-        wrong += found
-        total, emitted = total + len(cases), emitted + ours
-    print(f"{'all':20} {total:6} {emitted:8} {len(wrong):6}")
+        cases = corpus.load_cases(name, folder)
+        found = [text for text in map(corpus.mismatch, cases) if text is not None]
+        count = sum(case.emitted for case in cases)
+        print(f"{name:20} {len(cases):6} {count:8} {len(found):6}")
+        mismatches += found
+        total, emitted = total + len(cases), emitted + count
+    print(f"{'all':20} {total:6} {emitted:8} {len(mismatches):6}")
     if not total:
-        raise ConfigError(f"{folder or 'the corpus'}: there are no cases; a file <dialect>.jsonl holds one a line")
-    if wrong:
-        print("\n".join(wrong), file=sys.stderr)
-        raise SystemExit(WRONG)
+        raise ConfigError(
+            f"{folder or 'the corpus'}: contains no cases; add a file FORMAT.jsonl with one case per line"
+        )
+    if mismatches:
+        print("\n".join(mismatches), file=sys.stderr)
+        raise SystemExit(USER_ERROR)
 
 
 @actions_app.command
 def explain(
     *,
-    dialect: str,
-    screen: Annotated[str, Parameter(help="Size of the screen in pixels, WxH.")] = "1920x1080",
-    image: Annotated[
-        str | None, Parameter(help="Size of the image that the model sees, WxH; the screen's if left out.")
-    ] = None,
+    action_format: Annotated[str, Parameter(name="--format")],
+    screen: str = "1920x1080",
+    image: str | None = None,
 ) -> None:
-    """Read a reply from standard input; print its ops and a sketch of where they land.
+    """Parse a reply from standard input; print its ops and where they land on the screen.
 
     Parameters
     ----------
-    dialect
-        The language of the reply.
+    action_format
+        Action format of the reply.
+    screen
+        Screen size, WIDTHxHEIGHT.
+    image
+        Image size that the model receives (default: the screen size).
     """
     from deskhand.actions import formats
     from deskhand.actions.ascii_preview import ascii_preview
     from deskhand.actions.formats.base import ScreenView
 
-    width, height = _size("--screen", screen)
-    view = ScreenView(width, height, *_size("--image", image or screen))
-    known = formats.get(dialect)
+    width, height = parse_size("--screen", screen)
+    view = ScreenView(width, height, *parse_size("--image", image or screen))
+    parser = formats.get(action_format)
     text = sys.stdin.read()
     try:
-        print(ascii_preview(known.parse(text, view), width, height))
+        print(ascii_preview(parser.parse(text, view), width, height))
     except ParseError as error:
         start, end = error.span
-        print(f"not understood: {error.reason}\n\n{_pointed(text, start, end)}", file=sys.stderr)
-        raise SystemExit(WRONG) from None
+        print(f"cannot parse the reply: {error.reason}\n\n{_marked_line(text, start, end)}", file=sys.stderr)
+        raise SystemExit(USER_ERROR) from None
     except AgentError as error:
         raise ConfigError(f"standard input: {error}") from None
 
 
 @actions_app.command
-def table() -> None:
-    """Print which dialect carries which op, as Markdown."""
-    from deskhand.actions.support_table import support_table as made
+def support() -> None:
+    """Print which format supports which op, as a Markdown table."""
+    from deskhand.actions.support_table import support_table
 
-    print(made())
-
-
-def _size(option: str, text: str) -> tuple[int, int]:
-    found = re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,4})", text)
-    if found is None:
-        raise ConfigError(f"{option} {text}: write a size as WIDTHxHEIGHT, for instance {option} 1920x1080")
-    return int(found[1]), int(found[2])
+    print(support_table())
 
 
-def _pointed(text: str, start: int, end: int) -> str:
-    """The line in which the span begins, with marks under it."""
+def _marked_line(text: str, start: int, end: int) -> str:
+    """The line with the start of the span, and marks under the span."""
     begin = text.rfind("\n", 0, start) + 1
     stop = text.find("\n", start)
     stop = len(text) if stop < 0 else stop

@@ -1,69 +1,47 @@
-"""The commands that have to do with AReaL. They import what they need when they are called."""
+"""`deskhand areal`: AReaL as the trainer. `deskhand train --trainer areal` starts a run."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
-from cyclopts import App, Parameter
+from cyclopts import App
 
-from deskhand.errors import ConfigError
+from deskhand.cli.common import Flag, Overrides
+from deskhand.cli.doctor import print_results
 
-WRONG = 2
-Trainer = Literal["local", "areal"]
-areal_app = App(name="areal", help="AReaL as the trainer, on one machine or on many.")
+areal_app = App(name="areal", help="AReaL as the trainer, on one machine or a cluster.")
 
 
 @areal_app.command
-def doctor(*, fix: Annotated[bool, Parameter(negative="")] = False) -> None:
-    """Check AReaL's environment; exits with 2 when something needed is missing.
+def doctor(*, fix: Annotated[bool, Flag] = False) -> None:
+    """Check AReaL's environment. Exits with 2 if a required check fails.
 
     Parameters
     ----------
     fix
-        Mend what can be mended: make the environment, let pydrive2 answer for pydrive.
+        Apply the available fixes: create the environment, install a pydrive stand-in based on pydrive2.
     """
-    from deskhand.doctor.check_machine import format_results
     from deskhand.integrations.areal import doctor as areal
 
     if fix:
         for line in areal.install_fixes(Path(__file__).parents[2]):
             print(f"done  {line}")
-    findings = areal.check_areal()
-    print("\n".join(format_results(findings)))
-    if any(finding.needed and not finding.ok for finding in findings):
-        raise SystemExit(WRONG)
+    print_results(areal.check_areal())
 
 
 @areal_app.command
-def play(
-    config: Path,
-    *,
-    folder: Path,
-    overrides: Annotated[list[str] | None, Parameter(name="--set", negative="")] = None,
-) -> None:
-    """Play an experiment's tasks for a run of AReaL in its online mode, until all rows are played.
+def run_online(experiment: Path, run_dir: Path, /, *, overrides: Overrides = None) -> None:
+    """Run an experiment's tasks for an AReaL run in online mode, until all are finished.
 
     Parameters
     ----------
-    config
-        The experiment that `deskhand train --trainer areal` runs, with `rollout.agent.mode: online`.
-    folder
-        That run's folder.
-    overrides
-        Settings of the experiment, KEY=VALUE.
+    experiment
+        Experiment file of `deskhand train --trainer areal`, with `rollout.agent.mode: online`.
+    run_dir
+        Run directory of that run.
     """
-    from deskhand.integrations.areal.launcher import play as started
+    from deskhand.integrations.areal.launcher import play
 
-    if code := started(config, folder, overrides or ()):
+    if code := play(experiment, run_dir, overrides or ()):
         raise SystemExit(code)
-
-
-def train_by_areal(config: Path | None, folder: Path, stage: str | None, overrides: Sequence[str] | None) -> int:
-    """`deskhand train --trainer areal`; returns the exit code."""
-    from deskhand.integrations.areal.launcher import train
-
-    if config is None:
-        raise ConfigError("no experiment was given; for instance configs/areal/embedded_tiny_cpu.yaml")
-    return train(config, folder, stage=stage, overrides=overrides or ())

@@ -1,6 +1,4 @@
-"""The command `deskhand tasks audit`. Invariant: every agent plays on a desktop that was reset for its session, and what fails is
-named after the table.
-"""
+"""`deskhand tasks audit`: play audit agents against tasks on real desktops."""
 
 from __future__ import annotations
 
@@ -9,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from deskhand.cli.common import USER_ERROR
 from deskhand.desktop.applications.install import missing
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local.desktop import LocalDesktop
@@ -19,41 +18,34 @@ from deskhand.tasks.formats.yaml_task import load_task
 from deskhand.tasks.suites import basics, family_registry, miniwob
 from deskhand.tasks.task import Family, Task, seed_for
 
-WRONG = 2
-
 
 def audit(
-    families: list[str] | None = None, /, *, variants: int = 1, agents: str = "", keep: Path | None = None
+    families: list[str] | None = None, /, *, variants: int = 1, agents: str = "", save_end_states: Path | None = None
 ) -> None:
-    """Let agents try to be paid without doing the task, on real desktops, and print what each scores.
+    """Try to score without doing the task, on real desktops.
 
-    The oracle must score 1; agents that do nothing, click at random or cheat must score 0, those that do nearly the whole task
-    less than 1. Exits with 2 when one does not.
+    The oracle must score 1; agents that do nothing, click at random or cheat must score 0; near misses must score less
+    than 1. Exits with 2 otherwise.
 
     Parameters
     ----------
     families
-        Which families, or task files in Deskhand's YAML; all of the suite `basics` whose applications are installed when none
-        is named.
+        Families, or task files in Deskhand's YAML (default: all basics families whose applications are installed).
     variants
-        How many training seeds of each.
+        Training seeds per family.
     agents
-        Names of agents with commas between them; all when empty. The oracle always plays.
-    keep
-        A folder for the end states, for `deskhand rejudge`.
+        Comma-separated audit agents (default: all). The oracle always plays.
+    save_end_states
+        Folder for the end states, for `deskhand rescore`.
     """
     names = families or list(basics.FAMILIES)
     tasks = [task for name in names for task in _tasks(name, variants)]
     chosen = [name for name in agents.split(",") if name]
-    rows, skipped = asyncio.run(run(tasks, chosen, keep, print))
-    for line in skipped:
-        print(line)
-    wrong = [line for row in rows for line in row.violations]
-    print(f"{len(rows)} tasks, {len(skipped)} left out, {len(wrong)} scores that must not be")
-    for line in wrong:
-        print(line)
+    results, skipped = asyncio.run(audit_tasks(tasks, chosen, save_end_states, print))
+    wrong = [line for result in results for line in result.wrong]
+    print("\n".join([*skipped, f"{len(results)} tasks, {len(skipped)} skipped, {len(wrong)} wrong scores", *wrong]))
     if wrong:
-        raise SystemExit(WRONG)
+        raise SystemExit(USER_ERROR)
 
 
 def _tasks(name: str, variants: int) -> list[Task]:
@@ -64,36 +56,36 @@ def _tasks(name: str, variants: int) -> list[Task]:
 
 
 def packages_of(task: Task) -> tuple[str, ...]:
-    """Debian packages that a task's family needs."""
-    found: Family | None = basics.FAMILIES.get(task.family)
-    return found.applications if found is not None else ("chromium",) if task.suite == miniwob.SUITE else ()
+    """Debian packages required by a task's family."""
+    family: Family | None = basics.FAMILIES.get(task.family)
+    return family.applications if family is not None else ("chromium",) if task.suite == miniwob.SUITE else ()
 
 
-async def run(
-    tasks: list[Task], agents: list[str], keep: Path | None, say: Callable[[str], None]
+async def audit_tasks(
+    tasks: list[Task], agents: list[str], save_end_states: Path | None, log: Callable[[str], None]
 ) -> tuple[list[AuditResult], list[str]]:
-    """The rows of the tasks that could be played, said as they come, and why others could not."""
-    rows: list[AuditResult] = []
+    """Audit the tasks whose applications are installed; returns their results and why others were skipped."""
+    results: list[AuditResult] = []
     skipped: list[str] = []
     desktop = LocalDesktop()
 
     @asynccontextmanager
     async def lease(task: Task) -> AsyncIterator[LocalDesktop]:
         nonlocal desktop
-        await desktop.close()  # what one session did to its desktop is no other's
+        await desktop.close()  # every session gets a new desktop
         desktop = LocalDesktop()
         await desktop.reset(DesktopSpec(task.theme, task.width, task.height, accessibility=task.accessibility))
         yield desktop
 
     width = max(len(task.id) for task in tasks) if tasks else 0
-    say(agents_of.table_header(width))
+    log(agents_of.header(width))
     try:
         for task in tasks:
-            if lacking := missing(list(packages_of(task))):
-                skipped.append(f"{task.id}: left out, {' '.join(lacking)} not installed")
+            if not_installed := missing(list(packages_of(task))):
+                skipped.append(f"{task.id}: skipped, {' '.join(not_installed)} not installed")
                 continue
-            rows.append(await agents_of.audit(task, lease, agents, keep))
-            say(rows[-1].table_row(width))
+            results.append(await agents_of.audit(task, lease, agents, save_end_states))
+            log(results[-1].line(width))
     finally:
         await desktop.close()
-    return rows, skipped
+    return results, skipped

@@ -1,10 +1,9 @@
-"""What commands on runs have in common. Invariant: a run that a command opened is closed at its end, and has a report of what it
-then holds.
-"""
+"""Options, exit codes and run handling shared by the commands."""
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
@@ -23,56 +22,67 @@ if TYPE_CHECKING:
     from deskhand.store.run import Run
 
 USER_ERROR = 2
-"""Exit code for what the user can mend."""
+"""Exit code for errors that the user can fix."""
 Overrides = Annotated[
     list[str] | None,
-    Parameter(name="--set", negative="", help="One setting, key.key=value; beats the file and the environment."),
+    Parameter(name="--set", negative="", help="Setting as key.key=value; overrides the file and the environment."),
 ]
-Stage = Annotated[
-    str | None, Parameter(help="One of the config file's stages, for instance smoke; full is the file as it is.")
+Profile = Annotated[
+    str | None, Parameter(help="Profile from the config file, e.g. smoke. Default: full, the file as written.")
 ]
 Flag = Parameter(negative="")
 
 
-def open_resumed_run(
-    folder: Path, overrides: list[str] | None, config: Path | None = None, stage: str | None = None
-) -> tuple[Config, Run]:
-    """A run that goes on with the settings that it was started with, changed by `--set`.
+def parse_size(option: str, text: str) -> tuple[int, int]:
+    """Return width and height of `WIDTHxHEIGHT`. Raises `ConfigError`."""
+    found = re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,4})", text)
+    if found is None:
+        raise ConfigError(f"{option}: expected WIDTHxHEIGHT such as 1920x1080, got {text}")
+    return int(found[1]), int(found[2])
 
-    Where the command that began it is given again, with its `config`, what that says must be what it said then: raises
-    `ConfigError` with the first key that differs.
+
+def check_tls(certificate: Path | None, key: Path | None) -> None:
+    """Raise `ConfigError` if only one of the two files is given."""
+    if (certificate is None) != (key is None):
+        raise ConfigError("--tls-certificate and --tls-key: both are required for HTTPS")
+
+
+def open_resumed_run(
+    run_dir: Path, overrides: list[str] | None, config: Path | None = None, profile: str | None = None
+) -> tuple[Config, Run]:
+    """Open a run with its original settings, changed by `--set`.
+
+    Raises:
+        ConfigError: `config` is given and differs from the original settings; names the first key that differs.
     """
     from deskhand.config.load import config_of_run, load_config
     from deskhand.store.run import Run
 
-    if stage is not None and config is None:
-        load_config(None, stage=stage)
-    run = Run.open(folder)
+    if profile is not None and config is None:
+        load_config(None, profile=profile)
+    run = Run.open(run_dir)
     try:
         if config is not None:
-            given, began = (
-                load_config(config, overrides or (), os.environ, stage=stage),
-                config_of_run(run.metadata, folder),
-            )
-            if differs := next(_differences(began.model_dump(mode="json"), given.model_dump(mode="json")), None):
+            settings = load_config(config, overrides or (), os.environ, profile=profile)
+            original = config_of_run(run.metadata, run_dir)
+            if differs := next(_differences(original.model_dump(mode="json"), settings.model_dump(mode="json")), None):
                 raise ConfigError(
-                    f"{folder} was begun with other settings than {config} gives now ({differs}); leave the file out and change "
-                    "single ones by --set, or name a new folder"
+                    f"{run_dir}: the run has other settings than {config} ({differs}); remove the file "
+                    "and change single settings with --set, or use a new directory"
                 )
-        return config_of_run(run.metadata, folder, overrides or ()), run
+        return config_of_run(run.metadata, run_dir, overrides or ()), run
     except BaseException:
         run.close()
         raise
 
 
-def _differences(began: Mapping[str, Any], given: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """`key.key: before, now` of the settings that differ."""
-    for key, value in given.items():
-        before = began.get(key)
+def _differences(original: Mapping[str, Any], settings: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    for key, value in settings.items():
+        before = original.get(key)
         if isinstance(value, dict) and isinstance(before, dict):
             yield from _differences(before, value, f"{path}{key}.")
         elif value != before:
-            yield f"{path}{key} was {before!r}, is {value!r}"
+            yield f"{path}{key} was {before!r}, now {value!r}"
 
 
 def print_table(table: Table) -> None:
@@ -82,32 +92,32 @@ def print_table(table: Table) -> None:
 
 
 def current_command() -> str:
-    """The command that is running, as it was typed: that of an evaluation, a warm start or a resumed run goes on with it."""
+    """The command line of this process, which resumes an evaluation, a warm start or a resumed run."""
     return shlex.join(["deskhand", *sys.argv[1:]])
 
 
 @contextmanager
-def run_context(run: Run, again: str | None = None) -> Iterator[None]:
-    """The run is closed at the end, with a report of what it then holds; one in which nothing happened is removed again."""
-    from deskhand.store.run_log import log_to_run
-
-    log_to_run(run.folder)
+def run_context(run: Run, resume_command: str | None = None) -> Iterator[None]:
+    """Close the run at the end and write its report, or remove it if nothing happened."""
+    _log_to(run.folder)
     with run:
         try:
             yield
         except BaseException as error:
             is_kept = True
-            with suppress(Exception):  # what ended the command is what has to be said
-                is_kept = _leave(run)
+            with suppress(Exception):  # the first error is the one to report
+                is_kept = _finish(run)
             if isinstance(error, KeyboardInterrupt):
-                way = again or f"deskhand train --folder {run.folder} --resume"
-                print(f"\ninterrupted; {f'to go on: {way}' if is_kept else 'nothing was played yet'}", file=sys.stderr)
+                command = resume_command or shlex.join(["deskhand", "train", "--resume", str(run.folder)])
+                print(
+                    f"\ninterrupted; {f'resume with: {command}' if is_kept else 'nothing to resume'}", file=sys.stderr
+                )
             raise
-        _leave(run)
+        _finish(run)
 
 
-def _leave(run: Run) -> bool:
-    """Write the report, or remove a run in which nothing happened; returns whether it is there still."""
+def _finish(run: Run) -> bool:
+    """Write the report, or remove a run in which nothing happened; returns whether the run still exists."""
     from deskhand.recipes.train import discard_if_empty
 
     if discard_if_empty(run):
@@ -121,3 +131,21 @@ def write_report(run: Run, out: Path | None = None) -> Path:
     from deskhand.reporting.html_report import write
 
     return write(build_report_view(run), out or run.folder / "report.html")
+
+
+def _log_to(folder: Path) -> None:
+    """Send log events to `log.jsonl` of the run, so that the terminal shows only progress."""
+    import structlog
+
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.WriteLoggerFactory(
+            file=(folder / "log.jsonl").open("a", encoding="utf-8", buffering=1)
+        ),
+    )

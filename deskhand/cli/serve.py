@@ -1,68 +1,79 @@
-"""The command `deskhand serve`. Invariant: it is refused before a desktop starts when others could use it without a key."""
+"""`deskhand serve`: desktops for other programs and machines. `serve desktops` is here."""
 
 from __future__ import annotations
 
 import os
 import shlex
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from cyclopts import App
+
+from deskhand.cli.common import Flag, check_tls, parse_size
+from deskhand.cli.serve_sandboxes import sandboxes
+from deskhand.errors import ConfigError
+
+serve_app = App(name="serve", help="Serve desktops over HTTP.")
+serve_app.command(sandboxes)
 
 
-def serve(
+@serve_app.command(name="desktops")
+def serve_desktops(
     *,
     host: str = "127.0.0.1",
     port: int = 8700,
     desktops: int = 1,
-    spares: int = 1,
+    prewarm: int = 1,
     screen: str = "1920x1080",
     accessibility: bool = True,
     idle_s: float = 600.0,
-    book: Path | None = None,
+    lease_db: Path | None = None,
     key_file: Path | None = None,
     tls_certificate: Path | None = None,
     tls_key: Path | None = None,
     machine: list[str] | None = None,
-    machine_kind: Literal["osworld", "waa"] = "osworld",
-    keep_state: bool = False,
-    monitor_port: int | None = None,
-    revert: str = "",
+    machine_backend: Literal["osworld", "waa"] = "osworld",
+    skip_reset: Annotated[bool, Flag] = False,
+    qemu_monitor_port: int | None = None,
+    reset_command: str = "",
 ) -> None:
-    """Serve desktops over HTTP, in OSWorld's protocol and Deskhand's own; the key is read from DESKHAND_SERVER_API_KEY or --key-file.
+    """Lease desktops over HTTP, with OSWorld's API and Deskhand's own. The admin key is read from
+    DESKHAND_SERVER_API_KEY or --key-file.
 
     Parameters
     ----------
     host
-        The address to listen on; anything but loopback needs a key.
+        Address to listen on; other addresses than loopback require a key.
     port
-        The bridge's own port; the ports after it are the desktops', one for each, and the next one is that of the tunnels.
+        Port of the server. The ports after it belong to the desktops, one each, and the next one to the tunnels.
     desktops
-        How many desktops are leased at a time at most.
-    spares
-        How many desktops are kept ready.
+        Maximum concurrent leases.
+    prewarm
+        Desktops started in advance.
     screen
-        Size of a desktop's screen in pixels, WxH, when a client asks for none.
+        Default screen size, WIDTHxHEIGHT.
     accessibility
-        Whether desktops have an accessibility tree when a client asks for neither; OSWorld's environment reads it at every step.
+        Provide an accessibility tree by default; OSWorld's environment reads it at every step.
     idle_s
-        A lease that is not used for so many seconds is given back.
-    book
-        Where leases are written down, so that epochs go on rising when the bridge starts again; in memory if it is left out.
+        Release leases that have been idle for this many seconds.
+    lease_db
+        File for the leases, so that epochs keep rising after a restart (default: in memory).
     key_file
-        A file with the owner's key that others cannot read.
+        File with the admin key that others cannot read.
     tls_certificate
-        A file with the certificate chain, for HTTPS.
+        File with the certificate chain, for HTTPS.
     tls_key
-        A file with the certificate's private key.
+        File with the certificate's private key.
     machine
-        Address of a machine with OSWorld's or WAA's server, to be lent instead of embedded desktops; may be given several times.
-    machine_kind
-        Whose server the machines run.
-    keep_state
-        Take OSWorld's machines as they are: nothing brings them back to their start state.
-    monitor_port
+        URL of a machine with OSWorld's or WAA's server, to lease instead of local desktops; repeatable.
+    machine_backend
+        Server of the machines.
+    skip_reset
+        Use OSWorld machines without resetting them.
+    qemu_monitor_port
         Port of the QEMU monitor that resets a WAA machine.
-    revert
-        Command that brings a machine back, in one text, without a shell; {address}, {host} and {port} stand for the machine's.
+    reset_command
+        Command that resets a machine, as one string, run without a shell; {address}, {host} and {port} are replaced.
     """
     from deskhand.desktop.base import DesktopSpec
     from deskhand.desktop.factory import build_machine_pool
@@ -70,41 +81,42 @@ def serve(
     from deskhand.desktop.local.desktop import LocalDesktop
     from deskhand.desktop.machine_pool import MachinePool
     from deskhand.desktop.pool import DesktopPool
-    from deskhand.errors import ConfigError
-    from deskhand.server.api_keys import check_binding, load_admin_key
-    from deskhand.server.process import ServerConfig, run_until_signaled, serve_pool
+    from deskhand.server.api_keys import VARIABLE, check_binding, load_admin_key
+    from deskhand.server.process import ServerConfig, serve_pool, until_told
 
-    width, times, height = screen.partition("x")
-    if not (times and width.isdecimal() and height.isdecimal()):
-        raise ConfigError(f"--screen {screen}: write a size as WIDTHxHEIGHT, for instance --screen 1920x1080")
-    if (tls_certificate is None) != (tls_key is None):
-        raise ConfigError("--tls-certificate and --tls-key belong together; give both")
+    width, height = parse_size("--screen", screen)
+    check_tls(tls_certificate, tls_key)
     if idle_s <= 0:
-        raise ConfigError(f"--idle-s {idle_s:g}: give a number of seconds above 0")
+        raise ConfigError(f"--idle-s: must be above 0, got {idle_s:g}")
     key = load_admin_key(key_file, os.environ)
-    os.environ.pop("DESKHAND_SERVER_API_KEY", None)
+    os.environ.pop(VARIABLE, None)  # desktops must not inherit it
     check_binding(host, key)
-    template = DesktopSpec(width=int(width), height=int(height), accessibility=accessibility)
+    spec = DesktopSpec(width=width, height=height, accessibility=accessibility)
     settings = ServerConfig(host, port, key, idle_s, certificate=tls_certificate, certificate_key=tls_key)
 
     def make() -> LocalDesktop:
         return LocalDesktop(crashes_fail=False)  # OSWorld's tasks start programs and kill them
 
-    def pool_of() -> DesktopPool | MachinePool:
-        if machine:
-            back = shlex.split(revert)
-            kept = LeaseStore(book)
-            return build_machine_pool(
-                machine, machine_kind, template, kept, skip_reset=keep_state, monitor_port=monitor_port, revert=back
-            )
-        return DesktopPool(desktops, template, prewarm=spares, make=make, lease_store=LeaseStore(book))
+    def build_pool() -> DesktopPool | MachinePool:
+        leases = LeaseStore(lease_db)
+        if not machine:
+            return DesktopPool(desktops, spec, spares=prewarm, make=make, book=leases)
+        return build_machine_pool(
+            machine,
+            machine_backend,
+            spec,
+            leases,
+            keep_state=skip_reset,
+            monitor_port=qemu_monitor_port,
+            revert=shlex.split(reset_command),
+        )
 
     async def main() -> None:
-        async with pool_of() as pool, serve_pool(pool, settings) as running:
+        async with build_pool() as pool, serve_pool(pool, settings) as running:
             scheme = "https" if tls_certificate else "http"
-            guarded = "its key is needed" if key else "open to this machine; set DESKHAND_SERVER_API_KEY to guard it"
-            kind = ("machine" if machine else "desktop") + ("" if pool.size == 1 else "s")
-            print(f"bridge on {scheme}://{host}:{running.port}, {pool.size} {kind}; {guarded}", flush=True)
+            access = "requires the admin key" if key else f"open to this machine (set {VARIABLE} to require a key)"
+            count = f"{pool.size} {'machine' if machine else 'desktop'}{'' if pool.size == 1 else 's'}"
+            print(f"desktop server at {scheme}://{host}:{running.port}, {count}; {access}", flush=True)
             await running.ended
 
-    run_until_signaled(main, "the desktops are closed")
+    until_told(main, "the desktops are closed")

@@ -1,85 +1,85 @@
-"""The command `deskhand gateway`. Invariant: it does not listen without tokens, and keys come from variables and files alone."""
+"""`deskhand serve sandboxes`: one sandbox endpoint in front of several desktop servers."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+from deskhand.cli.common import check_tls
+from deskhand.errors import ConfigError
 
-def gateway(
-    *bridges: str,
+
+def sandboxes(
+    *servers: str,
     host: str = "127.0.0.1",
     port: int = 8750,
     tokens_file: Path,
     tls_certificate: Path | None = None,
     tls_key: Path | None = None,
 ) -> None:
-    """Serve the sandbox gateway's protocol in front of bridges; their owners' key is read from DESKHAND_SERVER_API_KEY.
+    """Serve sandboxes of one or more desktop servers. Their admin key is read from DESKHAND_SERVER_API_KEY.
 
     Parameters
     ----------
-    bridges
-        Addresses of bridges (deskhand serve), with ports.
+    servers
+        URLs of desktop servers (deskhand serve desktops), with ports.
     host
-        The address to listen on.
+        Address to listen on.
     port
-        The port to listen on; 0 takes a free one.
+        Port to listen on; 0 selects a free one.
     tokens_file
-        A file that others cannot read: a token a line, and after it, if it has a quota, how many sandboxes it may have at a time.
+        File that others cannot read, with one token per line, optionally followed by its maximum number of sandboxes.
     tls_certificate
-        A file with the certificate chain, for HTTPS.
+        File with the certificate chain, for HTTPS.
     tls_key
-        A file with the certificate's private key.
+        File with the certificate's private key.
     """
     from deskhand.desktop.remote.retrying_client import check_base_url
-    from deskhand.errors import ConfigError
-    from deskhand.server.api_keys import API_KEY_ENV, load_admin_key, read_private_file
-    from deskhand.server.process import run_until_signaled, serve_app
+    from deskhand.server.api_keys import VARIABLE, load_admin_key, read_private
+    from deskhand.server.process import serve_app, until_told
     from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer
 
-    if not bridges:
+    if not servers:
         raise ConfigError(
-            "no bridge was named; for instance: deskhand gateway http://127.0.0.1:8700 --tokens-file tokens.txt"
+            "serve sandboxes: a desktop server is required, for example deskhand serve sandboxes http://127.0.0.1:8700 "
+            "--tokens-file tokens.txt"
         )
-    if (tls_certificate is None) != (tls_key is None):
-        raise ConfigError("--tls-certificate and --tls-key belong together; give both")
-    tokens = tokens_of(read_private_file(tokens_file), str(tokens_file))
+    check_tls(tls_certificate, tls_key)
+    tokens = parse_tokens(read_private(tokens_file), str(tokens_file))
     key = load_admin_key(None, os.environ)
-    os.environ.pop(API_KEY_ENV, None)
-    server = SandboxGatewayServer(
-        [UpstreamServer(check_base_url(each, "a bridge's address"), key) for each in bridges], tokens
+    os.environ.pop(VARIABLE, None)
+    gateway = SandboxGatewayServer(
+        [UpstreamServer(check_base_url(url, "URL of a desktop server"), key) for url in servers], tokens
     )
 
     async def main() -> None:
-        async with serve_app(server.app(), host, port, certificate=tls_certificate, certificate_key=tls_key) as (
-            taken,
-            ended,
-        ):
+        running = serve_app(gateway.app(), host, port, certificate=tls_certificate, certificate_key=tls_key)
+        async with running as (bound_port, ended):
             scheme = "https" if tls_certificate else "http"
-            print(f"gateway on {scheme}://{host}:{taken}, {len(bridges)} bridges, {len(tokens)} tokens", flush=True)
+            counts = f"{len(servers)} desktop servers, {len(tokens)} tokens"
+            print(f"sandbox gateway at {scheme}://{host}:{bound_port}, {counts}", flush=True)
             try:
                 await ended
             finally:
-                await server.close()
+                await gateway.close()
 
-    run_until_signaled(main, "its sandboxes are ended")
+    until_told(main, "its sandboxes are deleted")
 
 
-def tokens_of(text: str, file: str) -> dict[str, int | None]:
-    """Tokens with their quotas. Raises `ConfigError`, which names the line and no token."""
-    from deskhand.errors import ConfigError
-    from deskhand.server.api_keys import MIN_KEY_LENGTH
+def parse_tokens(text: str, file: str) -> dict[str, int | None]:
+    """Return tokens with their quotas. Raises `ConfigError`, which names the line but no token."""
+    from deskhand.server.api_keys import SHORTEST
 
-    found: dict[str, int | None] = {}
+    tokens: dict[str, int | None] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split("#")[0].split()
         if not words:
             continue
-        if len(words) > 2 or len(words[0]) < MIN_KEY_LENGTH or (len(words) == 2 and not words[1].isdecimal()):
+        if len(words) > 2 or len(words[0]) < SHORTEST or (len(words) == 2 and not words[1].isdecimal()):
             raise ConfigError(
-                f"{file}:{number}: write a token of {MIN_KEY_LENGTH} or more characters, and after it perhaps a number"
+                f"{file}:{number}: expected a token of at least {SHORTEST} characters, optionally followed by a quota"
             )
-        found[words[0]] = int(words[1]) if len(words) == 2 else None
-    if not found:
-        raise ConfigError(f"{file}: no token is in it")
-    return found
+        tokens[words[0]] = int(words[1]) if len(words) == 2 else None
+    if not tokens:
+        raise ConfigError(f"{file}: contains no token")
+    return tokens

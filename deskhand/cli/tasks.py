@@ -1,26 +1,26 @@
-"""The commands `deskhand tasks ...`. Invariant: a file with something wrong in it is named with line and key, and exit code 2."""
+"""`deskhand tasks`: families, task files and benchmark corpora."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-WRONG = 2
-Flag = Parameter(negative="")
+from deskhand.cli.common import USER_ERROR, Flag, Overrides, Profile
 
-tasks_app = App(name="tasks", help="The tasks that can be trained and evaluated on.")
+tasks_app = App(name="tasks", help="Tasks for training and evaluation.")
 
 
 @tasks_app.command(name="list")
 def list_tasks(*, suite: Literal["basics", "miniwob"] = "basics") -> None:
-    """The task families with their screens and applications.
+    """List the task families of a bundled suite.
 
     Parameters
     ----------
     suite
-        Deskhand's own families, or those of MiniWoB++ where PyPI's `miniwob` is installed.
+        Deskhand's own families, or MiniWoB++ (requires the package miniwob).
     """
     from typing import get_args
 
@@ -31,38 +31,38 @@ def list_tasks(*, suite: Literal["basics", "miniwob"] = "basics") -> None:
     from deskhand.tasks.task import Difficulty
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("family", "tier", "screen", "applications", "what is to be done"):
+    for name in ("family", "difficulty", "screen", "applications", "description"):
         table.add_column(name)
     families = family_registry.families(suite).values()
-    for family in sorted(families, key=lambda family: (get_args(Difficulty).index(family.difficulty), family.name)):
+    for family in sorted(families, key=lambda family: (get_args(Difficulty).index(family.tier), family.name)):
         first = family.generate(0)
         screen = f"{first.width}x{first.height}"
-        table.add_row(family.name, family.difficulty, screen, ", ".join(family.applications), family.summary)
+        table.add_row(family.name, family.tier, screen, ", ".join(family.applications), family.summary)
     Console().print(table)
     print(f"{len(families)} families")
 
 
 @tasks_app.command
 def show(task: str, seed: int = 0, /, *, held_out: Annotated[bool, Flag] = False) -> None:
-    """One variant of a family, or the task of a file.
+    """Show one variant of a family, or a task file.
 
     Parameters
     ----------
     task
-        A family's name, as `deskhand tasks list` gives it, or a task file.
+        Family from `deskhand tasks list`, or task file.
     seed
-        Which variant of the family.
+        Variant of the family.
     held_out
-        Count the variants of the held-out split instead of the training split.
+        Show a variant of the held-out split.
     """
     from deskhand.tasks.formats import task_files
     from deskhand.tasks.suites import family_registry
     from deskhand.tasks.task import seed_for
 
     if Path(task).suffix in task_files.SUFFIXES:
-        lines = task_files.describe_file(Path(task))
+        lines = task_files.shown(Path(task))
     else:
-        lines = task_files.describe_task(
+        lines = task_files.described(
             family_registry.make_task(task, seed_for("held_out" if held_out else "train", seed))
         )
     for name, text in lines:
@@ -71,41 +71,41 @@ def show(task: str, seed: int = 0, /, *, held_out: Annotated[bool, Flag] = False
 
 @tasks_app.command
 def lint(paths: list[Path], /) -> None:
-    """Check task files: their own YAML, OpenAdapt's YAML, and the JSON of OSWorld and Windows Agent Arena.
+    """Check task files: Deskhand's and OpenAdapt's YAML, OSWorld's and Windows Agent Arena's JSON.
 
-    Exits with 2 when something is wrong; a line that begins with "note:" has no consequence.
+    Exits with 2 if a file is invalid; notes do not count.
 
     Parameters
     ----------
     paths
-        Files, or folders of them.
+        Files or folders.
     """
     from deskhand.tasks.formats import task_files
 
     count = wrong = 0
-    for path in task_files.find_task_files(paths):
-        problems = task_files.lint_file(path)
+    for path in task_files.below(paths):
+        problems = task_files.problems_of(path)
         count += 1
         wrong += any(not problem.note for problem in problems)
         for problem in problems:
             print(f"note: {problem}" if problem.note else problem)
-    print(f"{count} files, {wrong} with something wrong")
+    print(f"{count} files, {wrong} invalid")
     if wrong:
-        raise SystemExit(WRONG)
+        raise SystemExit(USER_ERROR)
 
 
-@tasks_app.command(name="import")
-def import_tasks(source: Literal["osworld", "waa"], folder: Path, /, *, out: Path | None = None) -> None:
-    """What of a benchmark's tasks can run on this machine, task by task with the reasons, and how many.
+@tasks_app.command
+def check_corpus(source: Literal["osworld", "waa"], folder: Path, /, *, copy_to: Path | None = None) -> None:
+    """Report which of a benchmark's tasks can run on this machine, and why the others cannot.
 
     Parameters
     ----------
     source
-        Whose tasks they are.
+        Benchmark.
     folder
-        A checkout, its folder of task files, or any folder with task files in it.
-    out
-        A new folder for the task files that can run here, at once or with the files that they download, and an index of all.
+        Checkout, or folder with task files.
+    copy_to
+        New folder for the task files that can run here (some after a prefetch), and an index of all.
     """
     from deskhand.tasks.formats import compatibility
     from deskhand.tasks.formats.requirements import REQUIREMENT_TEXT
@@ -115,19 +115,18 @@ def import_tasks(source: Literal["osworld", "waa"], folder: Path, /, *, out: Pat
     for task in report.tasks:
         print(f"{task.name:{width}}  {task.verdict:13}  {task.reasons}".rstrip())
     for _, problems in report.corpus.unreadable:
-        print("\n".join(f"not loaded: {problem}" for problem in problems))
-    print(f"\n{len(report.tasks)} tasks loaded, {len(report.corpus.unreadable)} files not")
+        print("\n".join(f"invalid: {problem}" for problem in problems))
+    print(f"\n{len(report.tasks)} tasks loaded, {len(report.corpus.unreadable)} invalid files")
     for name, count in report.verdicts().items():
         print(f"{count:5}  {name}")
-    print("tasks by what they need (one may need several things)")
+    print("tasks by requirement (a task may have several)")
     for kind, count in report.kinds().items():
         print(f"{count:5}  {REQUIREMENT_TEXT[kind]}")
-    if out is not None:
-        print(
-            f"{compatibility.copy_supported(report, out)} files written to {out}, {compatibility.INDEX} lists their requirements"
-        )
+    if copy_to is not None:
+        count = compatibility.write(report, copy_to)
+        print(f"{count} files written to {copy_to}; {compatibility.INDEX} lists their requirements")
     if report.corpus.unreadable:
-        raise SystemExit(WRONG)
+        raise SystemExit(USER_ERROR)
 
 
 @tasks_app.command
@@ -137,36 +136,57 @@ def prefetch(
     /,
     *,
     mirror: Annotated[Path | None, Parameter(name="--from")] = None,
-    files: Path | None = None,
+    cache_dir: Path | None = None,
 ) -> None:
-    """Fill the cache with the files that tasks download or are compared with, so that guests and judges need no network.
+    """Download the files that tasks and their checks use into the cache.
 
-    Exits with 2 when some could not be had; what is there already is not fetched again.
+    Exits with 2 if some are missing; cached files are not fetched again.
 
     Parameters
     ----------
     source
-        Whose tasks they are.
+        Benchmark.
     folder
-        A checkout, its folder of task files, or any folder with task files in it.
+        Checkout, or folder with task files.
     mirror
-        Take files from this folder and not from the network: a copy of the repository of files, or the cache folder of OSWorld's
-        client.
-    files
-        The cache; by default $DESKHAND_CACHE_DIR/files or a folder in the user's cache folder.
+        Copy files from this folder instead of the network: a copy of the file repository, or OSWorld's cache folder.
+    cache_dir
+        Cache folder (default: $DESKHAND_CACHE_DIR/files, or the user's cache folder).
     """
     from deskhand.tasks.formats import compatibility, file_cache
 
     report = compatibility.check_compatibility(source, folder)
-    cache = file_cache.FileCache(files)
-    fetch = file_cache.fetch_from_web if mirror is None else file_cache.fetch_from_folder(mirror)
-    counts = {"stored": 0, "cached": 0, "missing": 0}
-    for address, became in file_cache.prefetch(cache, (task.loaded.task for task in report.tasks), fetch):
+    cache = file_cache.FileCache(cache_dir)
+    fetch = file_cache.from_web if mirror is None else file_cache.from_folder(mirror)
+    counts = {"stored": 0, "there": 0, "missing": 0}
+    for address, became in file_cache.fill(cache, (task.loaded.task for task in report.tasks), fetch):
         counts[became] += 1
-        if became != "cached":
+        if became != "there":
             print(f"{became:8} {address}")
-    print(
-        f"{cache.folder}: {counts['stored']} files stored, {counts['cached']} already cached, {counts['missing']} missing"
-    )
+    summary = f"{counts['stored']} files stored, {counts['there']} already cached, {counts['missing']} missing"
+    print(f"{cache.folder}: {summary}")
     if counts["missing"]:
-        raise SystemExit(WRONG)
+        raise SystemExit(USER_ERROR)
+
+
+@tasks_app.command
+def resolve(config: Path | None = None, /, *, profile: Profile = None, overrides: Overrides = None) -> None:
+    """List the tasks that a config trains and evaluates on, and the skipped files with reasons.
+
+    Parameters
+    ----------
+    config
+        Config file (default: settings from --set alone).
+    """
+    from deskhand.config.load import load_config
+    from deskhand.recipes.suite import load_suite
+
+    settings = load_config(config, overrides or (), os.environ, profile=profile)
+    suite = load_suite(settings.suite, settings.desktop.backend)
+    for name in dict.fromkeys([*suite.train_tasks, *suite.eval_tasks]):
+        task = suite.make(name, 0)
+        in_train, in_eval = name in suite.train_tasks, name in suite.eval_tasks
+        split = "train and eval" if in_train and in_eval else "train" if in_train else "eval"
+        more = f"; no oracle: {task.oracle_unavailable}" if task.oracle_unavailable else ""
+        print(f"{name}  {task.width}x{task.height}  max {task.max_steps} steps  {split}{more}")
+    print("\n".join([*(f"skipped: {line}" for line in suite.skipped), suite.summary]))

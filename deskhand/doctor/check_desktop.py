@@ -1,9 +1,7 @@
-"""Whether desktops elsewhere work, layer by layer: `deskhand doctor --desktop URL`. Invariant: each layer is tried for real, the
-first that fails names its mend, and what was leased is given back.
+"""Check a remote desktop for `deskhand doctor --desktop URL`. Entry point: `check_desktop`.
 
-Layers: the address answers; a desktop can be had; its screen is a picture; the pointer goes where it is sent, by the machine's own
-word; a file comes back as it went; a command's output and code come back (what a judge reads), and the evaluate server, if one is
-named.
+Layers, up to the first failure: the URL responds, a desktop can be leased, screenshots, pointer input, file transfer,
+command output and exit codes (which checks read), and optionally WAA's evaluate server. Each layer is used for real.
 """
 
 from __future__ import annotations
@@ -30,23 +28,28 @@ from deskhand.desktop.remote.waa_server import WaaEvaluatorClient
 from deskhand.doctor.check_machine import ProbeResult
 from deskhand.errors import DeskhandError, InfrastructureError
 
-TIMES = RemoteTimeouts(connect_s=5.0, read_s=20.0, step_s=60.0, attempts=2, pause_s=0.5)
+TIMEOUTS = RemoteTimeouts(connect_s=5.0, read_s=20.0, step_s=60.0, attempts=2, pause_s=0.5)
 WAIT_S = 60.0
-_SIGNS = (("gateway", "/v1/health"), ("bridge", "/health"), ("waa", "/probe"), ("osworld", "/platform"))
-"""What is there by the first address that answers with 200."""
-_MENDS = {
-    "reach": "start the server, or check the address, the port, the tunnel and the firewall",
-    "desktop": "check the key (DESKHAND_SERVER_API_KEY, OSWORLD_SANDBOX_TOKEN), and whether a desktop is free",
-    "frame": "look at the machine's own display: it may be asleep, locked, at a dialog, or of another size",
-    "input": "log in on the machine; its server must run in the session of the user whose screen it shows",
-    "file": "check the disk's space and the rights of the user that the server runs as",
-    "judge": "check that python is in the path of the server; on WAA that the evaluate server (port 5050) is passed on",
+_HEALTH_PATHS = (
+    ("sandbox gateway", "/v1/health"),
+    ("desktop server", "/health"),
+    ("waa", "/probe"),
+    ("osworld", "/platform"),
+)
+"""Kinds of endpoints, by the first path that responds with 200."""
+_FIXES = {
+    "reach": "start the server, or check URL, port, tunnel and firewall",
+    "desktop": "check the API key (DESKHAND_SERVER_API_KEY, OSWORLD_SANDBOX_TOKEN), and whether a desktop is free",
+    "frame": "check the machine's display: it may be asleep, locked, at a dialog, or of another size",
+    "input": "log in on the machine; its server must run in that user's session",
+    "file": "check disk space and the permissions of the server's user",
+    "judge": "check that python is on the server's PATH, and for WAA that the evaluate server (port 5050) is forwarded",
 }
 
 
 @dataclass
 class _Probe:
-    """The desktop, and how its pointer is asked for besides frames."""
+    """A desktop, and a query of its pointer position."""
 
     desktop: Any
     size: tuple[int, int]
@@ -54,7 +57,7 @@ class _Probe:
 
 
 async def check_desktop(url: str, key: str | None = None, *, evaluate_url: str | None = None) -> list[ProbeResult]:
-    """One finding a layer, up to the first that fails. Raises `ConfigError` for an address that is none."""
+    """Return one result per layer, up to the first failure. Raises `ConfigError` if a URL is invalid."""
     address = check_base_url(url, "--desktop")
     findings: list[ProbeResult] = []
     kind = await _kind(address, key, findings)
@@ -74,34 +77,34 @@ async def check_desktop(url: str, key: str | None = None, *, evaluate_url: str |
 
 
 async def _kind(address: str, key: str | None, findings: list[ProbeResult]) -> str | None:
-    said: list[str] = []
+    replies: list[str] = []
     headers = {"authorization": f"Bearer {key}"} if key else {}
     async with httpx2.AsyncClient(
-        base_url=address, timeout=httpx2.Timeout(TIMES.read_s, connect=TIMES.connect_s)
+        base_url=address, timeout=httpx2.Timeout(TIMEOUTS.read_s, connect=TIMEOUTS.connect_s)
     ) as http:
-        for kind, path in _SIGNS:
+        for kind, path in _HEALTH_PATHS:
             began = time.monotonic()
             try:
                 reply = await http.get(path, headers=headers)
             except httpx2.TransportError as error:
-                said.append(f"{type(error).__name__} {error}".strip())
+                replies.append(f"{type(error).__name__} {error}".strip())
                 break
             if reply.status_code == 200:
                 findings.append(ProbeResult("reach", True, f"{kind} in {1000 * (time.monotonic() - began):.0f} ms"))
                 return kind
-            said.append(f"{path}: {reply.status_code}")
-    findings.append(ProbeResult("reach", False, "; ".join(said), _MENDS["reach"]))
+            replies.append(f"{path}: {reply.status_code}")
+    findings.append(ProbeResult("reach", False, "; ".join(replies), _FIXES["reach"]))
     return None
 
 
 @asynccontextmanager
 async def _opened(kind: str, address: str, key: str | None, findings: list[ProbeResult]) -> AsyncIterator[_Probe]:
     began = time.monotonic()
-    if kind in ("bridge", "gateway"):
+    if kind in ("desktop server", "sandbox gateway"):
         pool = (
-            ServerPool(address, key, timeouts=TIMES, wait_s=5.0)
-            if kind == "bridge"
-            else SandboxPool(address, key, timeouts=TIMES)
+            ServerPool(address, key, timeouts=TIMEOUTS, wait_s=5.0)
+            if kind == "desktop server"
+            else SandboxPool(address, key, timeouts=TIMEOUTS)
         )
         async with pool:
             async with asyncio.timeout(WAIT_S):
@@ -110,26 +113,28 @@ async def _opened(kind: str, address: str, key: str | None, findings: list[Probe
             desktop: Any = lease.desktop
 
             async def seen() -> tuple[int, int]:
-                return (await desktop.observe()).cursor if kind == "bridge" else await desktop.server.cursor_position()
+                return (
+                    (await desktop.observe()).cursor
+                    if kind == "desktop server"
+                    else await desktop.server.cursor_position()
+                )
 
             yield _Probe(desktop, (1280, 720), seen)
         return
-    link = RetryingClient(address, key, timeouts=TIMES)
+    link = RetryingClient(address, key, timeouts=TIMEOUTS)
     settings: dict[str, Any] = {"looking": ScreenPolling(0.1, 1.0, 1), "ready_s": WAIT_S / 4}
     machine = WaaDesktop(link, **settings) if kind == "waa" else OsworldDesktop(link, skip_reset=True, **settings)
     try:
         size = await machine.server.screen_size()
-        await OsworldDesktop.reset(
-            machine, DesktopSpec(width=size[0], height=size[1])
-        )  # the machine's state stays as it is
-        findings.append(ProbeResult("desktop", True, f"{kind} machine with {size[0]}x{size[1]} pixels"))
+        await OsworldDesktop.reset(machine, DesktopSpec(width=size[0], height=size[1]))  # without resetting the machine
+        findings.append(ProbeResult("desktop", True, f"{kind} machine, {size[0]}x{size[1]} pixels"))
 
-        async def told() -> tuple[int, int]:
+        async def pointer_position() -> tuple[int, int]:
             done = await machine.run(["python", "-c", "import pyautogui; print(*pyautogui.position())"])
             x, y = done.stdout.split()
             return int(x), int(y)
 
-        yield _Probe(machine, size, machine.server.cursor_position if kind == "osworld" else told)
+        yield _Probe(machine, size, machine.server.cursor_position if kind == "osworld" else pointer_position)
     finally:
         await machine.close()
 
@@ -147,15 +152,15 @@ async def _try(name: str, layer: Callable[[Any], Awaitable[str]], probe: Any, fi
 
 
 def _failed(name: str, error: BaseException) -> ProbeResult:
-    said = " ".join(f"{error}".split())[:300] or f"no answer within {WAIT_S:g} s"
-    return ProbeResult(name, False, said, _MENDS[name])
+    detail = " ".join(f"{error}".split())[:300] or f"no response within {WAIT_S:g} s"
+    return ProbeResult(name, False, detail, _FIXES[name])
 
 
 async def _frame(probe: _Probe) -> str:
     frame: Frame = await probe.desktop.observe()
     if frame.size != probe.size:
         raise InfrastructureError(
-            f"the picture has {frame.size[0]}x{frame.size[1]} pixels, not {probe.size[0]}x{probe.size[1]}"
+            f"screenshot of {frame.size[0]}x{frame.size[1]} pixels, expected {probe.size[0]}x{probe.size[1]}"
         )
     return f"{frame.size[0]}x{frame.size[1]} pixels"
 
@@ -166,8 +171,8 @@ async def _input(probe: _Probe) -> str:
         await probe.desktop.perform([Move(Point(x, y, screen_px(width, height)))], action_id=secrets.token_hex(8))
         at = await probe.pointer()
         if max(abs(at[0] - x), abs(at[1] - y)) > 1:
-            raise InfrastructureError(f"the pointer was sent to {x},{y} and is at {at[0]},{at[1]}")
-    return "the pointer goes where it is sent"
+            raise InfrastructureError(f"the pointer was moved to {x},{y} but is at {at[0]},{at[1]}")
+    return "pointer moves to its target"
 
 
 async def _file(probe: _Probe) -> str:
@@ -175,8 +180,8 @@ async def _file(probe: _Probe) -> str:
     await probe.desktop.push(name, data)
     back = await probe.desktop.pull(name)
     if back != data:
-        raise InfrastructureError(f"{len(data)} bytes were written, and {len(back)} other ones came back")
-    return "a file comes back as it went"
+        raise InfrastructureError(f"wrote {len(data)} bytes, but read back {len(back)} different ones")
+    return "file read back unchanged"
 
 
 async def _judge(probe: _Probe) -> str:
@@ -185,18 +190,18 @@ async def _judge(probe: _Probe) -> str:
     )
     if done.returncode != 0 or done.stdout.strip() != b"42":
         raise InfrastructureError(
-            f"a command ended with {done.returncode} and said {done.stdout[:80]!r} {done.stderr[:200]!r}"
+            f"a command exited with {done.returncode} and printed {done.stdout[:80]!r} {done.stderr[:200]!r}"
         )
-    return "a command's output and code come back"
+    return "command output and exit code received"
 
 
 def _evaluator(url: str) -> Callable[[Any], Awaitable[str]]:
-    async def look(_: Any) -> str:
-        evaluator = WaaEvaluatorClient(RetryingClient(check_base_url(url, "--evaluate"), timeouts=TIMES))
+    async def probe_evaluator(_: Any) -> str:
+        evaluator = WaaEvaluatorClient(RetryingClient(check_base_url(url, "--evaluate"), timeouts=TIMEOUTS))
         try:
             await evaluator.probe()
         finally:
             await evaluator.client.close()
-        return "the evaluate server answers"
+        return "evaluate server responds"
 
-    return look
+    return probe_evaluator

@@ -1,6 +1,6 @@
-"""What this machine has of what Deskhand needs. Invariant: every finding that is not fine names its mend; nothing is changed.
+"""Check this machine for `deskhand doctor`. Entry points: `check_machine` and `format_results`.
 
-`needed` findings are those without which the demo cannot run; the others only make it slower or less isolated.
+The demo cannot run if a `needed` check fails; the others affect speed or isolation. Nothing is changed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from importlib import metadata, resources
 from pathlib import Path
 
 SHARED_MEMORY_MIB = 64
-"""Of /dev/shm, for the screens of several desktops."""
+"""Required free space in /dev/shm, for the screens of several desktops."""
 MEMORY_GIB = 4
 TRAINING_PACKAGES = ("torch", "transformers", "peft", "tokenizers", "jinja2")
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """One line: what was looked at, whether it is fine, what was found, and what to do when it is not."""
+    """Result of one check, and a fix if it failed."""
 
     name: str
     ok: bool
@@ -33,27 +33,23 @@ class ProbeResult:
 
 
 def check_machine() -> list[ProbeResult]:
-    """All findings, in the order in which they are mended best."""
+    """Run all checks, in the order in which failures are best fixed."""
     return [*_python(), *_debian(), *_machine(), *_isolation(), *_homes(), *_training()]
 
 
 def format_results(findings: list[ProbeResult]) -> Iterator[str]:
-    """One line each, with the mend where it is needed, and a summary at the end."""
+    """Return one line per result, with its fix if it failed, and a summary."""
     width = max(len(finding.name) for finding in findings)
     for finding in findings:
         state = "ok  " if finding.ok else "FAIL" if finding.needed else "note"
-        mend = f"  ->  {finding.fix}" if not finding.ok and finding.fix else ""
-        yield f"{state}  {finding.name:{width}}  {finding.detail}{mend}"
+        fix = f"  ->  {finding.fix}" if not finding.ok and finding.fix else ""
+        yield f"{state}  {finding.name:{width}}  {finding.detail}{fix}"
     wrong = sum(finding.needed and not finding.ok for finding in findings)
-    yield (
-        "everything needed is there"
-        if not wrong
-        else f"{wrong} needed {'thing is' if wrong == 1 else 'things are'} missing"
-    )
+    yield f"{wrong} required check{'' if wrong == 1 else 's'} failed" if wrong else "all required checks passed"
 
 
 def debian_packages() -> list[str]:
-    """The Debian packages of the embedded desktop, from the list that set-up installs."""
+    """Debian packages of the local desktop, from the list that setup installs."""
     text = resources.files("deskhand.desktop.local").joinpath("packages.txt").read_text(encoding="utf-8")
     return [line for line in (line.split("#")[0].strip() for line in text.splitlines()) if line]
 
@@ -64,11 +60,11 @@ def _python() -> Iterator[ProbeResult]:
         "python", sys.version_info >= (3, 11), f"{version} in {sys.prefix}", "install Python 3.11 or newer"
     )
     try:
-        asked = metadata.requires("deskhand") or []
+        requirements = metadata.requires("deskhand") or []
     except metadata.PackageNotFoundError:
-        yield ProbeResult("packages", True, "run from its folder, not installed", needed=False)
+        yield ProbeResult("packages", True, "running from a checkout, not installed", needed=False)
     else:
-        names = [_name(requirement) for requirement in asked if "extra ==" not in requirement]
+        names = [_name(requirement) for requirement in requirements if "extra ==" not in requirement]
         missing = [name for name in names if not _installed(name)]
         found = f"missing: {', '.join(missing)}" if missing else f"all {len(names)} core packages"
         yield ProbeResult("packages", not missing, found, "make setup, or: pip install deskhand")
@@ -105,9 +101,11 @@ def _debian() -> Iterator[ProbeResult]:
         programs = ("Xvfb", "openbox", "bwrap", "dbus-daemon")
         missing = [program for program in programs if shutil.which(program) is None]
         found = "not a Debian system" + (
-            f"; programs missing: {', '.join(missing)}" if missing else "; the programs are there"
+            f"; missing programs: {', '.join(missing)}" if missing else "; all programs are installed"
         )
-        yield ProbeResult("desktop packages", not missing, found, f"install what your system calls: {' '.join(wanted)}")
+        yield ProbeResult(
+            "desktop packages", not missing, found, f"install your system's equivalents of: {' '.join(wanted)}"
+        )
         return
     missing = install.missing(wanted)
     found = f"missing: {', '.join(missing)}" if missing else f"all {len(wanted)} Debian packages"
@@ -117,13 +115,15 @@ def _debian() -> Iterator[ProbeResult]:
     absent = [profile.name for profile in catalog.PROFILES.values() if not profile.installed]
     found = f"not installed: {', '.join(absent)}" if absent else f"all {len(catalog.PROFILES)}"
     yield ProbeResult(
-        "applications", not absent, found, f"as root: deskhand desktop install {' '.join(absent)}", needed=False
+        "applications", not absent, found, f"run as root: deskhand desktop install {' '.join(absent)}", needed=False
     )
 
 
 def _machine() -> Iterator[ProbeResult]:
     cores = len(os.sched_getaffinity(0))
-    yield ProbeResult("cores", cores >= 2, f"{cores}", "two or more cores make the demo finish in time", needed=False)
+    yield ProbeResult(
+        "cores", cores >= 2, f"{cores}", "the demo needs two or more cores to finish in time", needed=False
+    )
     from deskhand.desktop import host_capacity
 
     memory_gib = host_capacity.available_memory_mib() / 1024
@@ -131,20 +131,20 @@ def _machine() -> Iterator[ProbeResult]:
         "memory",
         memory_gib >= MEMORY_GIB,
         f"{memory_gib:.1f} GiB available",
-        f"free memory: {MEMORY_GIB} GiB are wanted",
+        f"free memory: {MEMORY_GIB} GiB are required",
     )
     try:
         free_mib = shutil.disk_usage("/dev/shm").free / 2**20
     except OSError:
         free_mib = 0.0
-    mend = "mount a larger tmpfs on /dev/shm (in a container: --shm-size=1g)"
-    yield ProbeResult("/dev/shm", free_mib >= SHARED_MEMORY_MIB, f"{free_mib:.0f} MiB free", mend, needed=False)
+    fix = "mount a larger tmpfs on /dev/shm (in a container: --shm-size=1g)"
+    yield ProbeResult("/dev/shm", free_mib >= SHARED_MEMORY_MIB, f"{free_mib:.0f} MiB free", fix, needed=False)
     count, why = host_capacity.max_desktops()
     yield ProbeResult(
         "desktops",
         count >= 4,
-        f"room for {count} small ones at a time ({why})",
-        "4 make the demo finish in time",
+        f"memory for {count} small desktops ({why})",
+        "the demo needs 4 to finish in time",
         needed=False,
     )
     free_gib = shutil.disk_usage(Path.cwd()).free / 2**30
@@ -157,23 +157,19 @@ def _isolation() -> Iterator[ProbeResult]:
     from deskhand.desktop.local.isolation import available_isolation, guest_uids, missing_protections
 
     level, reason = available_isolation()
-    users = "users of their own" if guest_uids() else "this user"
+    users = "separate users" if guest_uids() else "this user"
     if level == "namespaces":
         yield ProbeResult(
             "isolation",
             True,
-            f"namespaces: guests see neither the host nor a network, and run as {users}",
+            f"namespaces: guests have no access to the host or a network, and run as {users}",
             needed=False,
         )
         return
     missing = missing_protections(level)
-    found = f"plain ({reason}): guests run as {users} behind Landlock and seccomp" + "".join(
-        f"; {lack}" for lack in missing
-    )
-    mend = "allow user namespaces" + (
-        "; until then run only tasks you trust" if missing else " for a network and places of their own"
-    )
-    yield ProbeResult("isolation", False, found, mend, needed=False)
+    found = "; ".join([f"plain ({reason}): guests run as {users} with Landlock and seccomp", *missing])
+    fix = "allow user namespaces" + ("; until then run only tasks you trust" if missing else " for network isolation")
+    yield ProbeResult("isolation", False, found, fix, needed=False)
 
 
 def _homes() -> Iterator[ProbeResult]:
@@ -188,21 +184,21 @@ def _homes() -> Iterator[ProbeResult]:
     except ConfigError as error:
         method, reason = "none", str(error)
     how = {
-        "overlay": "laid over a template (overlay)",
-        "reflink": "cloned from a template (reflink)",
-        "copy": "copied from a template",
+        "overlay": "overlay of a template",
+        "reflink": "reflink clone of a template",
+        "copy": "copy of a template",
     }
-    found = how.get(method, "cannot be made") + ("" if method == "overlay" else f": {reason}")
-    yield ProbeResult("homes", method != "none", found, "give /dev/shm room", needed=False)
+    found = how.get(method, "unavailable") + ("" if method == "overlay" else f": {reason}")
+    yield ProbeResult("homes", method != "none", found, "free space in /dev/shm", needed=False)
 
 
 def _training() -> Iterator[ProbeResult]:
     weights = Path(str(resources.files("deskhand.models.tiny"))) / "weights"
     size_mb = sum(path.stat().st_size for path in weights.glob("*.safetensors")) / 1e6
-    found = f"{size_mb:.1f} MB in the package" if size_mb else f"{weights} has no weights"
-    yield ProbeResult("policy in the box", size_mb > 0, found, "install the package again, its weights are part of it")
+    found = f"{size_mb:.1f} MB in the package" if size_mb else f"no weights in {weights}"
+    yield ProbeResult("bundled policy", size_mb > 0, found, "reinstall the package, which contains the weights")
     if _installed("torch"):
         program = "import torch; print(torch.get_num_threads(), 'threads,', 'a GPU' if torch.cuda.is_available() else 'no GPU')"
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        yield ProbeResult("torch", done.returncode == 0, done.stdout.strip() or last, "install torch again")
+        yield ProbeResult("torch", done.returncode == 0, done.stdout.strip() or last, "reinstall torch")

@@ -29,8 +29,8 @@ class _SingleLease:
     """`LeaseTouch` for one lease that does not expire."""
 
     @contextlib.contextmanager
-    def using(self, held: ActiveLease) -> Iterator[ActiveLease]:
-        yield held
+    def using(self, lease: ActiveLease) -> Iterator[ActiveLease]:
+        yield lease
 
 
 class LocalOsworldClient:

@@ -1,7 +1,6 @@
-"""A run's parts, joined. Invariant: what is opened here is closed here, whatever happens in between.
+"""Assemble the parts of a run in one process: desktops, engine, recorder, agent and trainer. Imports torch.
 
-One process holds everything: desktops, the engine, the recorder that agents talk to, and the trainer, with a copy of the
-weights or (`engine.share_weights`) the very ones that the engine samples from. Importing this imports torch.
+Used by `recipes.train`, `recipes.evaluate` and `recipes.sft`; `run_training_loop` trains a run.
 """
 
 from __future__ import annotations
@@ -49,14 +48,14 @@ from deskhand.trainer.trainer import Trainer
 from deskhand.trainer.weight_sync import attach_engine
 
 SEEDS_PER_RUN = 1_000_000
-"""Training seeds of one `config.seed`; another `config.seed` meets other tasks."""
+"""Training seeds per `config.seed`."""
 SCRIPT_TOKENS = 1000
-"""Of a script's reply: a script is not cut."""
+"""Token limit of a scripted reply, which is never truncated."""
 
 
 @dataclass(frozen=True)
 class PolicyRuntime:
-    """What plays episodes with one model."""
+    """Runner of a model, with its recorder and images."""
 
     runner: RecordedRunner
     recorder: Recorder
@@ -64,7 +63,7 @@ class PolicyRuntime:
 
 
 def train_task_factory(suite: Suite, seed: int) -> Callable[[int], Task]:
-    """The task of the group of a number: families in turn, each with seeds of its own."""
+    """Return a function from group number to task: families in turn, each with its own seeds."""
     names = suite.train_tasks
 
     def make(number: int) -> Task:
@@ -76,14 +75,14 @@ def train_task_factory(suite: Suite, seed: int) -> Callable[[int], Task]:
 def open_run_pool(
     config: Config, run: Run, size: int, listener: ProgressListener
 ) -> AbstractAsyncContextManager[DesktopPoolProtocol]:
-    """`size` desktops at a time, in the start state of the first training task; their leases and quotas are kept with the run."""
+    """Open `size` desktops with the screen of the first training task; leases and quotas are stored with the run."""
     check_plugins(config)
     first = train_task_factory(load_suite(config.suite, config.desktop.backend), config.seed)(0)
     return open_pool(config.desktop, desktop_spec(first), size, run_dir=run.folder, on_wait=listener.quota_wait)
 
 
 async def engine_of(config: Config, run: Run, checkpoint: str, version: int) -> EngineBundle:
-    """The engine of the settings for a checkpoint, whose weights have that version."""
+    """Build the engine for a checkpoint with this version."""
     return await build_engine(
         config.engine,
         checkpoint,
@@ -102,7 +101,7 @@ async def engine_of(config: Config, run: Run, checkpoint: str, version: int) -> 
 async def open_policy(
     engine: EngineBundle, agent: AgentConfig, pool: DesktopPoolProtocol, frames: Frames
 ) -> AsyncIterator[PolicyRuntime]:
-    """An engine, which is closed at the end, behind a recorder, with an agent that asks it."""
+    """Open agent and recorder for an engine; all are closed at the end."""
     async with AsyncExitStack() as stack:
         stack.push_async_callback(engine.engine.close)
         images = ImageCache(engine.image_processor, fetch=frames.png)
@@ -124,13 +123,13 @@ async def open_scripted_policy(
     model: str,
     history: RewrittenHistory,
 ) -> AsyncIterator[RecordedRunner]:
-    """A script behind the recorder of a model, whose weights are not loaded: renderer and images are the model's."""
+    """Open a scripted policy behind the recorder of a model, without loading its weights."""
     tokenizer, image_processor = load_processors(model)
     renderer = ChatRenderer(tokenizer, source=model, history=history)
     engine = ScriptedEngine(lambda text: tokenizer.encode(text, add_special_tokens=False), renderer.stop_ids[0])
     recorder = Recorder(renderer, engine, ImageCache(image_processor, fetch=frames.png))
-    asked = agent.model_copy(update={"temperature": 1.0, "max_new_tokens": SCRIPT_TOKENS})
-    speaker = DesktopAgent(asked, model_image_size=model_image_size(image_processor))
+    scripted = agent.model_copy(update={"temperature": 1.0, "max_new_tokens": SCRIPT_TOKENS})
+    speaker = DesktopAgent(scripted, model_image_size=model_image_size(image_processor))
     runner = RecordedRunner(pool, recorder, speaker, frames, script=script(speaker), playing=engine.playing)
     try:
         yield runner
@@ -146,8 +145,15 @@ async def run_training_loop(
     on_step: Callable[[StepReport], None],
     on_alert: Callable[[Alert], None] | None = None,
 ) -> None:
-    """Train `run` up to its last step, from its last checkpoint if it has one. `on_step` is called after every step, `on_alert` for what
-    is wrong between two. The settings must be trainable (`Config.untrainable`)."""
+    """Train `run` from its last checkpoint to its last step.
+
+    Args:
+        config: Settings, without a `training_error`.
+        run: Run.
+        pool: Desktops.
+        on_step: Called with each step.
+        on_alert: Called with alerts between steps.
+    """
     if config.tracking.wandb:
         run.track(
             await asyncio.to_thread(WandbRun, run.folder, config.tracking.wandb_project, config.model_dump(mode="json"))
@@ -161,19 +167,19 @@ async def run_training_loop(
             Policy(model.model, config.policy, engine.renderer.banned_ids, config.trainer.seed), config.trainer
         )
         attach_engine(trainer, engine.engine)
-        examined, settings = build_agent(config.eval_agent, image_size=model_image_size(engine.image_processor))
-        examiner = RecordedRunner(pool, parts.recorder, examined, run.frames, settings=settings)
-        parts.runner.reward = examiner.reward = load_reward(config.reward)
+        eval_agent, settings = build_agent(config.eval_agent, image_size=model_image_size(engine.image_processor))
+        eval_runner = RecordedRunner(pool, parts.recorder, eval_agent, run.frames, settings=settings)
+        parts.runner.reward = eval_runner.reward = load_reward(config.reward)
 
-        async def held_out(version: int) -> float:
+        async def eval_version(version: int) -> float:
             name = result_label(version_label(version), run.metadata.get("config", {}), config.model_dump(mode="json"))
-            places = eval_concurrency(evaluation, config.loop, config.desktop)
+            concurrency = eval_concurrency(evaluation, config.loop, config.desktop)
             report = await evaluate(
-                run, name, suite.held_out_tasks(evaluation.num_episodes), examiner, places, seed=config.seed
+                run, name, suite.held_out_tasks(evaluation.num_episodes), eval_runner, concurrency, seed=config.seed
             )
             return report.success.value
 
-        # A run that is blind on purpose is not watched for it.
+        # With noise images the vision probe always fails.
         health = (
             config.loop.health.model_copy(update={"vision_probe_every": 0})
             if config.agent.noise_images
@@ -192,17 +198,17 @@ async def run_training_loop(
             seed=config.seed,
             on_step=on_step,
             on_alert=on_alert,
-            evaluate=held_out if evaluation.num_episodes else None,
+            evaluate=eval_version if evaluation.num_episodes else None,
         )
         try:
             with frozen_gc():
                 await loop.run()
         finally:
-            await examiner.close()
+            await eval_runner.close()
 
 
 def version_label(version: int) -> str:
-    """Under which the store keeps the evaluation of a version of the run itself, with the settings that the run began with."""
+    """Name of the evaluation of one of the run's own versions, with its original settings."""
     return f"version-{version}"
 
 
@@ -213,21 +219,29 @@ RESULT_RELEVANT_SETTINGS = {
     "evaluation": ("temperature",),
     "suite": ("screen_size", "max_episode_steps"),
 }
-"""Settings that bear on what an evaluation finds, by section; None is all of the section."""
+"""Settings that affect evaluation results, by section; None is the whole section."""
 
 
 def result_label(name: str, before: Mapping[str, Any], now: Mapping[str, Any], more: Sequence[str] = ()) -> str:
-    """`name` with the settings that bear on what is found and are not those that the run began with (`before`), as key=value,
-    after what else is different: results that were made in another way never stand under one name."""
+    """Return `name` with `more` and the changed settings that affect results, as key=value.
+
+    Results of different settings must never share a name: the store would mix their episodes.
+
+    Args:
+        name: Name of the policy.
+        before: Original settings of the run.
+        now: Current settings.
+        more: Further differences.
+    """
     changes = list(more)
     engines = now["engine"], before.get("engine", {})
-    remote = (
+    endpoint = (
         ("backend", "base_url", "served_model_name") if "openai" in (each.get("backend") for each in engines) else ()
     )
     for section, keys in RESULT_RELEVANT_SETTINGS.items():
         for key, value in now[section].items():
-            named = keys is None or key in keys or (section == "engine" and key in remote)
-            if named and before.get(section, {}).get(key, value) != value:
+            is_relevant = keys is None or key in keys or (section == "engine" and key in endpoint)
+            if is_relevant and before.get(section, {}).get(key, value) != value:
                 changes.append(f"{section}.{key}={value}")
     if before.get("dtype", now["dtype"]) != now["dtype"]:
         changes.append(f"dtype={now['dtype']}")
@@ -235,18 +249,17 @@ def result_label(name: str, before: Mapping[str, Any], now: Mapping[str, Any], m
 
 
 def checkpoint_source(run: Run, model: str, step: int | None = None) -> tuple[str, int]:
-    """Source and version of a run's checkpoint (None: the last); the untrained `model` where the run has trained nothing.
+    """Return path and version of a run's checkpoint (None: the last), or the untrained `model` if the run has none.
 
-    Raises `ConfigError` when it is not there or damaged.
+    Raises:
+        ConfigError: The checkpoint is missing or damaged.
     """
     found = run.checkpoint(step)
     if found is None and not step and run.checkpoint() is None:
         return model, 0
     if found is None or not found.path.is_dir():
         which = "no checkpoint" if step is None else f"no checkpoint of step {step}"
-        kept = ", ".join(
-            str(int(path.name.removeprefix("step-"))) for path in sorted(run.folder.glob("checkpoints/step-*"))
-        )
-        raise ConfigError(f"{run.folder} has {which}; steps that are kept: {kept or 'none'}")
+        steps = [str(int(path.name.removeprefix("step-"))) for path in sorted(run.folder.glob("checkpoints/step-*"))]
+        raise ConfigError(f"{run.folder}: {which}; available steps: {', '.join(steps) or 'none'}")
     verify(found.path)
     return str(found.path), found.version

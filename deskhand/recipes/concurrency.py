@@ -1,6 +1,4 @@
-"""How many episodes are played at a time. Invariant: on machines that are asked directly no more than there are machines, so that
-no episode is counted as begun that waits for one.
-"""
+"""Concurrency limits: `max_concurrent_episodes`, capped at one episode per machine."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from deskhand.config.schema import MACHINE_BACKENDS, DesktopConfig, EvaluationCo
 
 
 def train_concurrency(loop: LoopConfig, desktop: DesktopConfig) -> int:
-    """Training episodes at a time: `loop.max_concurrent_episodes`, but at most one a machine."""
+    """Return the number of concurrent training episodes."""
     return (
         min(loop.max_concurrent_episodes, max(1, len(desktop.urls)))
         if desktop.backend in MACHINE_BACKENDS
@@ -20,7 +18,7 @@ def train_concurrency(loop: LoopConfig, desktop: DesktopConfig) -> int:
 
 
 def eval_concurrency(evaluation: EvaluationConfig, loop: LoopConfig, desktop: DesktopConfig) -> int:
-    """The same of held-out episodes."""
+    """Return the number of concurrent held-out episodes."""
     return train_concurrency(
         loop.model_copy(
             update={"max_concurrent_episodes": evaluation.max_concurrent_episodes or loop.max_concurrent_episodes}
@@ -30,15 +28,14 @@ def eval_concurrency(evaluation: EvaluationConfig, loop: LoopConfig, desktop: De
 
 
 def machine_notices(evaluation: EvaluationConfig, loop: LoopConfig, desktop: DesktopConfig) -> Iterator[str]:
-    """What is to be known before an episode is played on machines that are asked directly: how many play at a time, and whether
-    anything brings them back."""
+    """Lines to print before episodes run on machines: concurrency, and whether the machines are reset."""
     if desktop.backend not in MACHINE_BACKENDS:
         return
-    count, asked = len(desktop.urls), max(loop.max_concurrent_episodes, evaluation.max_concurrent_episodes or 0)
-    few = f"; loop.max_concurrent_episodes and evaluation.max_concurrent_episodes ask for {asked}, so {count} at a time play and others wait"
-    yield f"machines: {count}{few if asked > count else ''}"
+    count, requested = len(desktop.urls), max(loop.max_concurrent_episodes, evaluation.max_concurrent_episodes or 0)
+    capped = f"; episodes are limited to {count} at a time, max_concurrent_episodes is {requested}"
+    yield f"machines: {count}{capped if requested > count else ''}"
     if desktop.skip_reset and desktop.backend == "osworld":
         yield (
-            "machines: nothing brings them back (desktop.skip_reset), so what an episode leaves is there for the next; "
-            "desktop.reset_command names a command that does"
+            "machines: they are not reset (desktop.skip_reset), so changes of an episode remain; set "
+            "desktop.reset_command to reset them"
         )

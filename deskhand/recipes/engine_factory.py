@@ -1,5 +1,4 @@
-"""The engine that settings ask for. Invariant: what is wrong with the settings is one `ConfigError` before anything is
-sampled."""
+"""Build the engine of a config. Entry point: `build_engine`, used by `recipes.assemble` and benchmarks."""
 
 from __future__ import annotations
 
@@ -24,15 +23,15 @@ from deskhand.venvs import newest_venv
 
 @dataclass(frozen=True)
 class EngineBundle:
-    """An engine that serves, with what the recorder reads and shows its model's conversations by."""
+    """A running engine with the renderer and image processor of its model."""
 
     engine: Engine
     renderer: ChatRenderer
     image_processor: Any
     context_tokens: int
-    """What a prompt and its reply may have together."""
+    """Maximum tokens of prompt and reply."""
     model: LoadedModel | None = None
-    """The model itself, of an engine in this process."""
+    """The model, if the engine runs in this process."""
 
 
 @dataclass(frozen=True)
@@ -177,17 +176,16 @@ async def _connect(request: EngineRequest, connect: Callable[..., Any]) -> Engin
 
 
 def sends_lora_only(lora: LoraConfig, family: str) -> bool:
-    """Whether a vLLM that we start gets adapters alone: over weights as they are, and on the vision tower of the family for which a
-    test holds vLLM to what the trainer computes."""
+    """Whether a vLLM launched here receives LoRA alone: not with 4-bit weights, and with LoRA on the vision tower only
+    for the family in which vLLM's results are tested against the trainer's."""
     return not lora.load_in_4bit and (family == "qwen3_vl" or not lora.vision)
 
 
 def _key(variable: str | None, environment: Mapping[str, str]) -> str | None:
-    """The key in a variable; its value stands in no setting and no error."""
     if variable is None:
         return None
     if not environment.get(variable):
         raise ConfigError(
-            f"engine.api_key_env: the environment variable {variable} is not set; set it to the server's key"
+            f"engine.api_key_env: environment variable {variable} is not set; set it to the server's API key"
         )
     return environment[variable]

@@ -1,8 +1,8 @@
-"""Evaluation of any policy. Invariant: every policy plays the same tasks through the same agent, and results that were made in
-another way never stand under one name.
+"""Evaluate a policy on held-out tasks. Entry points: `resolve_policy`, `evaluate_policy`.
 
-A policy is a checkpoint of the run itself, one of another run (`runs/other`, `runs/other@12`), a model (a folder, a hub name,
-"tiny"), a script ("oracle", "noop"), or an OpenAI-compatible endpoint (`https://host/v1`, with its key in OPENAI_API_KEY).
+A policy is a checkpoint of the run itself, one of another run (`runs/other`, `runs/other@12`), a model (a folder, a hub
+name, "tiny"), a script ("oracle", "noop"), or an OpenAI-compatible endpoint (`https://host/v1`, with its key in
+OPENAI_API_KEY). All play the same tasks through the same agent.
 """
 
 from __future__ import annotations
@@ -43,112 +43,113 @@ from deskhand.rollout.scripted_policies import ORACLE, SCRIPTED_POLICIES
 from deskhand.store.run import Run
 from deskhand.tasks.task import Task
 
-ADDRESS = ("http://", "https://")
+URL_SCHEMES = ("http://", "https://")
 END_STATES = "end_states"
 
 
 @dataclass(frozen=True)
 class PolicySpec:
-    """A policy. `name` is that of its results in the run; `source` a checkpoint, a script's name, or an endpoint's address."""
+    """A policy: `name` identifies its results; `source` is a checkpoint, a script or an endpoint's URL."""
 
     kind: Literal["weights", "script", "endpoint"]
     name: str
     source: str
     version: int = 0
-    served_name: str = ""
-    """What the endpoint calls its model."""
+    served_model_name: str = ""
+    """Model name at the endpoint."""
     api_key_env: str = "OPENAI_API_KEY"
     """Environment variable with the endpoint's key."""
 
 
 def resolve_policy(
-    config: Config, run: Run, policy: str | None, step: int | None = None, served_name: str = ""
+    config: Config, run: Run, policy: str | None, step: int | None = None, served_model_name: str = ""
 ) -> PolicySpec:
-    """What `policy` names; None is the run's own checkpoint of `step` (None: the last).
+    """Resolve `--policy`; None is the run's own checkpoint of `step` (None: the last).
 
-    Raises `ConfigError` when it is not there, or `step` is given for something else than a run's checkpoint.
+    Raises:
+        ConfigError: The policy does not exist, or `step` is given for a policy without steps.
     """
-    if served_name and not (policy or "").startswith(ADDRESS):
-        raise ConfigError(
-            f"--served-name {served_name}: it is what an endpoint calls its model; give --policy its address"
-        )
+    if served_model_name and not (policy or "").startswith(URL_SCHEMES):
+        raise ConfigError(f"--served-model-name {served_model_name}: requires --policy with the URL of an endpoint")
     if policy is None:
         source, version = checkpoint_source(run, config.model, step)
         found = PolicySpec("weights", version_label(version), source, version)
     else:
-        found = _named(policy, step, served_name, config.model)
+        found = _named(policy, step, served_model_name, config.model)
         if found.kind == "weights" and config.engine.backend == "openai":
-            raise ConfigError(
-                f"--policy {policy}: with engine.backend remote the endpoint plays; leave --policy out, or set another kind"
-            )
+            raise ConfigError(f"--policy {policy}: engine.backend openai evaluates its endpoint; remove --policy")
     before, changes = run.metadata.get("config", {}), list[str]()
     if policy is None and found.source == config.model != before.get("model", config.model):
         changes.append(f"model={Path(config.model).name}{_mark(config.model)}")
     return replace(found, name=result_label(found.name, before, config.model_dump(mode="json"), changes))
 
 
-def _named(policy: str, step: int | None, served_name: str, model: str) -> PolicySpec:
-    """`model`: what a run begins with that has trained nothing."""
+def _named(policy: str, step: int | None, served_model_name: str, model: str) -> PolicySpec:
+    """`model`: the weights of a run that has no checkpoint."""
     folder, _, at = policy.rpartition("@") if policy.rpartition("@")[2].isdigit() else (policy, "", "")
     is_run = (
-        policy not in SCRIPTED_POLICIES and not policy.startswith(ADDRESS) and (Path(folder) / "run.sqlite").exists()
+        policy not in SCRIPTED_POLICIES
+        and not policy.startswith(URL_SCHEMES)
+        and (Path(folder) / "run.sqlite").exists()
     )
     if step is not None and not is_run:
-        raise ConfigError(f"--step {step}: {policy} is no run, so it has no steps; leave --step out")
-    if policy.startswith(ADDRESS):
-        return _endpoint(policy, served_name)
+        raise ConfigError(f"--step: {policy} is not a run directory; remove --step")
+    if policy.startswith(URL_SCHEMES):
+        return _endpoint(policy, served_model_name)
     if policy in SCRIPTED_POLICIES:
         return PolicySpec("script", policy, policy)
     if not is_run:
         return PolicySpec("weights", f"model {Path(policy).name}{_mark(policy)}", policy)
     if at and step is not None:
-        raise ConfigError(f"--step {step}: {policy} names a step already; give one of the two")
+        raise ConfigError(f"--step {step}: {policy} already contains a step; remove one of them")
     with Run.open(Path(folder), read_only=True) as other:
         source, version = checkpoint_source(other, model, int(at) if at else step)
     return PolicySpec("weights", f"{Path(folder).name} version {version}{_mark(source)}", source, version)
 
 
-def _endpoint(policy: str, served_name: str) -> PolicySpec:
-    """Raises `ConfigError` for what is no address, or holds a key, and where nobody says what the model is called."""
+def _endpoint(policy: str, served_model_name: str) -> PolicySpec:
     try:
         address = urlsplit(policy)
         _ = address.port
     except ValueError:
-        raise ConfigError("--policy: what begins with http is an address; write it as https://host/v1") from None
+        raise ConfigError("--policy: invalid URL; expected https://host/v1") from None
     if address.username or address.password or address.query:
-        raise ConfigError("--policy: an address holds no key; put it into the environment as OPENAI_API_KEY")
-    if not served_name:
-        raise ConfigError(f"--policy {policy}: say with --served-name what the endpoint calls its model")
+        raise ConfigError("--policy: URLs must not contain credentials; set OPENAI_API_KEY instead")
+    if not served_model_name:
+        raise ConfigError(f"--policy {policy}: requires --served-model-name")
     return PolicySpec(
-        "endpoint", f"{served_name} at {address.netloc}{address.path.rstrip('/')}", policy, served_name=served_name
+        "endpoint",
+        f"{served_model_name} at {address.netloc}{address.path.rstrip('/')}",
+        policy,
+        served_model_name=served_model_name,
     )
 
 
 def _mark(source: str) -> str:
-    """Tells weights apart whose folders have one name, or that were written anew; nothing for a name that means one thing.
+    """A short hash that distinguishes weights whose folders share a name; empty for hub names and the bundled policy.
 
-    A checkpoint of a run is known by its manifest, which has the hash of its weights, another folder by its path and the sizes and
-    times of its weights.
+    It covers a checkpoint's manifest, which contains the hash of its weights, or the path, sizes and times of other
+    folders.
     """
     folder = Path(source).expanduser()
     if source == "tiny" or not folder.is_dir():
         return ""
     manifest = folder / "manifest.json"
     if manifest.is_file():
-        said = manifest.read_bytes()
+        identity = manifest.read_bytes()
     else:
         files = [
             (file.name, file.stat().st_size, file.stat().st_mtime_ns) for file in sorted(folder.glob("*.safetensors"))
         ]
-        said = repr((str(folder.resolve()), files)).encode()
-    return f" #{hashlib.sha256(said).hexdigest()[:6]}"
+        identity = repr((str(folder.resolve()), files)).encode()
+    return f" #{hashlib.sha256(identity).hexdigest()[:6]}"
 
 
 @asynccontextmanager
 async def open_runner(
     config: Config, run: Run, pool: DesktopPoolProtocol, policy: PolicySpec
 ) -> AsyncIterator[EpisodeRunner]:
-    """What plays episodes with a policy."""
+    """Open the runner of a policy."""
     async with AsyncExitStack() as stack:
         if policy.kind == "weights":
             engine = await engine_of(config, run, policy.source, policy.version)
@@ -163,7 +164,7 @@ async def open_runner(
             key = os.environ.get(policy.api_key_env) or "none"
             client = openai.AsyncOpenAI(base_url=policy.source, api_key=key, max_retries=0)
             seen = None if config.model == "tiny" else model_image_size(load_processors(config.model)[1])
-            agent, settings = build_agent(config.eval_agent, model=policy.served_name, image_size=seen)
+            agent, settings = build_agent(config.eval_agent, model=policy.served_model_name, image_size=seen)
             runner = ApiRunner(pool, client, agent, run.frames, settings=settings)
             stack.push_async_callback(runner.close)
         runner.reward = load_reward(config.reward)
@@ -182,8 +183,10 @@ async def run_evaluation(
     samples_per_task: int = 1,
     seed: int = 0,
 ) -> EvalReport:
-    """Play tasks, or go on where that was left. `on_progress` is told (episodes with a score, episodes in all, successes, tries
-    without a score). Raises `InfrastructureError` when nothing but outages happened."""
+    """Play tasks, or resume. `on_progress` receives (scored episodes, total episodes, successes, errored attempts).
+
+    Raises `InfrastructureError` if every episode errored.
+    """
     total, known = len(tasks) * samples_per_task, {task.id for task in tasks}
     earlier = [row for row in run.episodes(name, "scored") if row.task_id in known and row.member < samples_per_task]
     done, successes, lost = len(earlier), sum((row.value or 0.0) >= 1.0 for row in earlier), 0
@@ -205,44 +208,52 @@ async def evaluate_policy(
     run: Run,
     pool: DesktopPoolProtocol,
     policy: PolicySpec,
-    repeats: int,
+    samples_per_task: int,
     listener: ProgressListener,
     tasks: Sequence[Task] | None = None,
 ) -> EvalReport:
-    """Held-out success of a policy, shown as it goes; goes on where an evaluation of it was left.
+    """Evaluate a policy on the held-out tasks, or resume its evaluation.
 
-    Raises `ConfigError` when the settings leave nothing to play, `InfrastructureError` when nothing but outages happened."""
+    Raises:
+        ConfigError: There are no tasks to play.
+        InfrastructureError: Every episode errored.
+    """
     if tasks is None:
         tasks = load_suite(config.suite, config.desktop.backend).held_out_tasks(config.evaluation.num_episodes)
     if not tasks:
-        raise ConfigError(
-            "evaluation.num_episodes is 0, so there is nothing to play; set it to the number of held-out episodes"
-        )
+        raise ConfigError("evaluation.num_episodes: must be above 0 to evaluate, got 0")
     if policy.kind == "script" and policy.source == ORACLE:
         require_oracles(tasks)
     listener.status(f"{policy.name}: held-out episodes")
     concurrency = eval_concurrency(config.evaluation, config.loop, config.desktop)
-    shown = partial(listener.evaluated, policy.name)
+    on_progress = partial(listener.evaluated, policy.name)
     async with open_runner(config, run, pool, policy) as runner:
-        found = await run_evaluation(
-            run, policy.name, tasks, runner, concurrency, shown, samples_per_task=repeats, seed=config.seed
+        report = await run_evaluation(
+            run,
+            policy.name,
+            tasks,
+            runner,
+            concurrency,
+            on_progress,
+            samples_per_task=samples_per_task,
+            seed=config.seed,
         )
-    if not found.success.total:
-        total = len(tasks) * repeats
+    if not report.success.total:
+        total = len(tasks) * samples_per_task
         raise InfrastructureError(
-            f"{policy.name}: none of {total} held-out episodes has a score; the last: {found.last_error}"
+            f"{policy.name}: all {total} held-out episodes errored; last error: {report.last_error}"
         )
-    return found
+    return report
 
 
 def tasks_solved_by_noop(run: Run, name: str, tasks: Iterable[Task]) -> str:
-    """Which held-out tasks an evaluation of the policy that does nothing found solved, with the mend; empty for none."""
+    """A line with the held-out tasks that the no-op policy solved, and a fix; empty if there are none."""
     played = {task.id for task in tasks}
     rows = [row for row in run.episodes(name, "scored") if row.task_id in played and (row.value or 0.0) >= 1.0]
     if not rows:
         return ""
     names = ", ".join(sorted({row.family for row in rows}))
     return (
-        f"solved by doing nothing, so nothing can be learnt from them: {names}; stage them so that they are not, or leave them out "
-        f"by --set suite.exclude=[{names}]"
+        f"solved by a no-op: {names}; every episode gets the full reward, so change their start states or exclude them "
+        f"with --set suite.exclude=[{names}]"
     )

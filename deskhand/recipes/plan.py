@@ -1,7 +1,6 @@
-"""A config's plan: memory term by term and speed, before anything starts. Invariant: what does not fit is refused with numbers, and
-nothing is loaded to know it.
+"""Estimate memory and throughput of a config without loading weights. Entry points: `plan` and `check_memory`.
 
-The config says what is trained on what; the suite says how large screens are and how long episodes; `training.planner` adds it up.
+The suite provides screen sizes and episode lengths; `trainer.memory_estimate` adds up the terms.
 """
 
 from __future__ import annotations
@@ -38,77 +37,86 @@ from deskhand.trainer.memory_estimate import (
 from deskhand.trainer.throughput_estimate import ThroughputEstimate, device_of, estimate_throughput
 
 TEXT_PER_TURN = 48
-"""Tokens of a turn beside screenshot and reply: the instruction or a remark, and what marks the roles."""
+"""Tokens of a turn in addition to screenshot and reply: instruction or feedback, and role markers."""
 CHARACTERS_PER_TOKEN = 3
-"""Of English and JSON, on the safe side."""
+"""Conservative ratio for English and JSON."""
 SAMPLED_TASKS = 8
-"""Of each family, looked at for screen size and length."""
-MOST_SAMPLED = 1200
-"""Tasks that are looked at together."""
-FILES = 1e9
-"""Bytes a second at which a server's weights are assumed to be written and read."""
-MOST = 1e6
-"""GiB, turns or pixels of a side that a plan is made for."""
-CHECKED_FROM = 200_000_000
-"""Bytes of weights from which a run on a processor is planned before it starts; smaller ones fit anywhere."""
+"""Tasks per family that are inspected for screen size and length."""
+MAX_SAMPLED_TASKS = 1200
+"""Maximum tasks inspected."""
+FILE_BYTES_PER_S = 1e9
+"""Assumed rate at which weight files are written and read."""
+MAX_OPTION = 1e6
+"""Maximum value of numeric options."""
+MIN_CHECKED_BYTES = 200_000_000
+"""Weights from which a run on a CPU is checked; smaller ones fit anywhere."""
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What `deskhand plan` says."""
+    """Output of `deskhand estimate`."""
 
     memory: MemoryEstimate
     work: Workload
     speed: ThroughputEstimate | None
     device: str
     excluded: str
-    """What of the run is not in the sum; empty when everything is."""
+    """Parts of the run that are not in the sum, or empty."""
     through_files: bool = False
-    """Whether weights are published to a server."""
+    """Whether weights are pushed to a server through files."""
 
     def lines(self) -> Iterator[str]:
         work = self.work
-        yield f"screens of {work.width}x{work.height}: {work.patches} patches, {work.image_tokens} tokens each"
-        yield f"episodes of {work.turns} turns, at most {work.turns_in_row} shown: rows of at most {work.row_tokens} tokens"
+        yield f"screenshots of {work.width}x{work.height}: {work.patches} patches, {work.image_tokens} tokens each"
+        yield (
+            f"episodes of {work.turns} turns, at most {work.turns_in_row} in a prompt: sequences of at most "
+            f"{work.row_tokens} tokens"
+        )
         if work.wanted_tokens:
-            yield f"{work.turns_in_row} turns take {work.wanted_tokens} tokens, more than engine.max_model_len: see agent.on_overflow"
-        yield f"a step: {work.step_episodes} episodes, {work.step_rows} rows, {work.step_images} screenshots"
+            yield (
+                f"{work.turns_in_row} turns need {work.wanted_tokens} tokens, more than engine.max_model_len "
+                "(see agent.on_overflow)"
+            )
+        yield f"step: {work.step_episodes} episodes, {work.step_rows} sequences, {work.step_images} screenshots"
         yield ""
         yield from self.memory.lines()
         if self.excluded:
-            yield f"not in the sum: {self.excluded}"
+            yield f"not included: {self.excluded}"
         yield ""
-        yield from self.speed.lines() if self.speed else [f"speed: not known for {self.device}; name a GPU with --gpu"]
-        yield f"published at every step: {self._publication()}"
+        yield from (
+            self.speed.lines() if self.speed else [f"throughput: unknown for {self.device}; select a GPU with --gpu"]
+        )
+        yield f"weight sync per step: {self._weight_sync()}"
 
-    def _publication(self) -> str:
+    def _weight_sync(self) -> str:
         memory = self.memory
         if memory.published is None:
-            return "nothing, engine and trainer share their weights"
+            return "none, engine and trainer share the weights"
         text = f"{memory.published}, {memory.sent / 1e9:.3g} GB"
         if not self.through_files:
-            return f"{text}, copied within the process"
-        return (
-            f"{text}, written and read as a file: {2 * memory.sent / FILES:.2g} s if files move at {FILES / 1e9:g} GB/s"
-        )
+            return f"{text}, copied in the process"
+        seconds = 2 * memory.sent / FILE_BYTES_PER_S
+        return f"{text}, written to a file and read: {seconds:.2g} s at {FILE_BYTES_PER_S / 1e9:g} GB/s"
 
 
 def plan(
     config: Config, *, memory_gib: float | None = None, gpu: str | None = None, screen: tuple[int, int] | None = None,
     turns: int | None = None,
 ) -> RunPlan:  # fmt: skip
-    """Plan a config, on the device of this machine or on one with `memory_gib` that is called `gpu`.
+    """Estimate a config on this machine's device, or on `gpu` with `memory_gib`.
 
-    `screen` and `turns` replace what the suite's tasks have. Raises `ConfigError` for an unknown GPU or model, and for numbers that
-    no machine could mean.
+    `screen` and `turns` replace the values of the suite's tasks.
+
+    Raises:
+        ConfigError: The GPU or model is unknown, or a number is out of range.
     """
     for name, value in (
         ("--memory", memory_gib),
         ("--turns", turns),
-        *zip(("--screen", "--screen"), screen or (), strict=False),
+        *(("--screen-size", side) for side in screen or ()),
     ):
-        if value is not None and not 0 < value < MOST:
-            raise ConfigError(f"{name} {value:g}: give a number above 0 and below {MOST:g}")
+        if value is not None and not 0 < value < MAX_OPTION:
+            raise ConfigError(f"{name}: must be above 0 and below {MAX_OPTION:g}, got {value:g}")
     values, engine = values_of(config.model), config.engine
     gib = memory_gib or config.device_memory_gib
     device = device_of(config.device, gpu)
@@ -125,27 +133,28 @@ def plan(
     with _buildable(config.model):
         memory = estimate_memory(
             values, config.dtype, config.policy, config.trainer, local, work,
-            requests=max(config.loop.max_concurrent_episodes, config.evaluation.max_concurrent_episodes or 0), cuda=cuda, available=available, server=server,
+            requests=max(config.loop.max_concurrent_episodes, config.evaluation.max_concurrent_episodes or 0),
+            cuda=cuda, available=available, server=server,
             published=weight_sync_mode(engine, config.policy.lora, values["model_type"]),
         )  # fmt: skip
     if server and server < (least := server_bytes(values, memory, config.dtype, engine.max_model_len)):
         raise ConfigError(
-            f"engine.gpu_memory_utilization {engine.gpu_memory_utilization:g}: the server gets {server / GIB:.1f} GiB, its weights and one request of "
-            f"engine.max_model_len {engine.max_model_len} take {least / GIB:.1f} GiB; raise it, or lower engine.max_model_len"
+            f"engine.gpu_memory_utilization: {engine.gpu_memory_utilization:g} gives the server {server / GIB:.1f} GiB, "
+            f"but weights and one request of engine.max_model_len {engine.max_model_len} need {least / GIB:.1f} GiB; "
+            "increase it"
         )
     requests = min(engine.max_num_seqs, config.loop.max_concurrent_episodes)
-    known = device.flops(config.dtype)
     speed = (
         estimate_throughput(values, config.policy, config.trainer, config.dtype, requests, memory, work, device)
-        if known
+        if device.flops(config.dtype)
         else None
     )
     return RunPlan(memory, work, speed, device.name, excluded, engine.backend != "hf")
 
 
 def weight_sync_mode(engine: EngineConfig, lora: LoraConfig | None, family: str) -> WeightSyncMode | None:
-    """What a server is sent; None for an engine that needs nothing. One at an address is taken for one that was not started for
-    adapters."""
+    """Return what is pushed to a server, or None for an engine without one. A running server is assumed to lack LoRA
+    support."""
     if engine.backend in ("hf", "openai"):
         return None
     if lora is None or engine.backend != "vllm" or engine.base_url is not None:
@@ -154,13 +163,13 @@ def weight_sync_mode(engine: EngineConfig, lora: LoraConfig | None, family: str)
 
 
 def estimate_sft_memory(config: Config) -> MemoryEstimate:
-    """The memory of `deskhand sft`: no engine beside the trainer, and updates on `sft.episodes_per_batch`. Raises as `plan` does."""
+    """Estimate the memory of `deskhand sft`: no engine, and updates on `sft.episodes_per_batch`. Raises like `plan`."""
     values = values_of(config.model)
     available = config.device_memory_gib * GIB if config.device_memory_gib else device_of(config.device).memory
     work = workload(config, values)
     count, each = config.sft.episodes_per_batch, work.step_rows // work.step_episodes
-    pictures = work.step_images // work.step_episodes
-    work = replace(work, step_episodes=count, step_rows=count * each, step_images=count * pictures)
+    images = work.step_images // work.step_episodes
+    work = replace(work, step_episodes=count, step_rows=count * each, step_images=count * images)
     cuda = config.device.startswith("cuda")
     with _buildable(config.model):
         trainer = config.trainer.supervised
@@ -169,77 +178,75 @@ def estimate_sft_memory(config: Config) -> MemoryEstimate:
 
 @contextmanager
 def _buildable(model: str) -> Iterator[None]:
-    """Raises `ConfigError` for a model that cannot be."""
+    """Raise `ConfigError` for a model that cannot be built."""
     try:
         yield
     except (RuntimeError, ArithmeticError, ValueError, TypeError, KeyError) as error:
         why = f"{type(error).__name__}: {(str(error) or 'no message').splitlines()[0][:200]}"
-        raise ConfigError(f"{model}: no such model can be built or held with these settings ({why})") from error
+        raise ConfigError(f"{model}: cannot build this model with these settings ({why})") from error
 
 
 def workload(
     config: Config, values: dict[str, Any], screen: tuple[int, int] | None = None, turns: int | None = None
 ) -> Workload:
-    """What episodes of the config's families look like: the largest screen, the longest episode."""
+    """Return the workload of the config's families: largest screen and longest episode."""
     suite, agent = load_suite(config.suite, config.desktop.backend), config.agent
     make = train_task_factory(suite, config.seed)
-    tasks = [make(number) for number in range(min(MOST_SAMPLED, SAMPLED_TASKS * len(suite.train_tasks)))]
+    tasks = [make(number) for number in range(min(MAX_SAMPLED_TASKS, SAMPLED_TASKS * len(suite.train_tasks)))]
     width, height = screen or (max(task.width for task in tasks), max(task.height for task in tasks))
     turns = turns or max(task.max_steps for task in tasks)
     patch, merge = values["vision_config"]["patch_size"], values["vision_config"]["spatial_merge_size"]
     wide, high = smart_resize(width, height, patch * merge, *preprocessing_of(config.model))
-    patches, pictures = wide * high // patch**2, agent.observation == "screenshot"
-    image_tokens = patches // merge**2 if pictures else 0
-    shown, rows = _rows(window_of(agent), turns)
+    patches, has_images = wide * high // patch**2, agent.observation == "screenshot"
+    image_tokens = patches // merge**2 if has_images else 0
+    shown, rows = _sequences(window_of(agent), turns)
     prompt = (
         formats.get(agent.action_format).prompt(ScreenView.of_screen(width, height))
         if agent.prompt_style == "full"
         else ""
     )
-    words = 0 if pictures else MAX_CHARS // CHARACTERS_PER_TOKEN
-    turn_tokens = image_tokens + words + TEXT_PER_TURN + agent.max_new_tokens
+    text_tokens = 0 if has_images else MAX_CHARS // CHARACTERS_PER_TOKEN
+    turn_tokens = image_tokens + text_tokens + TEXT_PER_TURN + agent.max_new_tokens
     wanted = len(prompt) // CHARACTERS_PER_TOKEN + shown * turn_tokens
     row_tokens = min(config.engine.max_model_len, wanted)
     episodes = config.loop.groups_per_step * config.loop.group_size
     return Workload(
         width, height, patches, image_tokens, turns, shown, row_tokens, agent.max_new_tokens,
-        episodes, episodes * rows, episodes * turns * pictures, PREPARED_BYTES, wanted if wanted > row_tokens else 0,
+        episodes, episodes * rows, episodes * turns * has_images, PREPARED_BYTES, wanted if wanted > row_tokens else 0,
     )  # fmt: skip
 
 
-def _rows(window: HistoryPolicy, turns: int) -> tuple[int, int]:
-    """(most turns in a row, rows of an episode)."""
-    firsts = [window.start_index(count) for count in range(1, turns + 1)]
+def _sequences(history: HistoryPolicy, turns: int) -> tuple[int, int]:
+    """(maximum turns of a sequence, sequences of an episode)."""
+    firsts = [history.start_index(count) for count in range(1, turns + 1)]
     chains: dict[int, int] = {}
     for count, first in enumerate(firsts, 1):
         chains[first] = count - first
     return max(chains.values()), len(chains)
 
 
-def check_memory(config: Config, *, imitating: bool = False) -> None:
-    """Raise `ConfigError` with numbers when the device cannot hold the run, or the warm start; nothing is loaded to know it."""
-    if not (config.device_memory_gib or config.device.startswith("cuda") or _weight_bytes(config.model) > CHECKED_FROM):
+def check_memory(config: Config, *, is_sft: bool = False) -> None:
+    """Raise `ConfigError` with numbers if the run, or the warm start, does not fit the device."""
+    if not (
+        config.device_memory_gib or config.device.startswith("cuda") or _weight_bytes(config.model) > MIN_CHECKED_BYTES
+    ):
         return
-    memory = estimate_sft_memory(config) if imitating else plan(config).memory
+    memory = estimate_sft_memory(config) if is_sft else plan(config).memory
     if memory.fits or memory.available is None:
         return
     largest = sorted(memory.terms, key=lambda term: -term.bytes)[:3]
     parts = ", ".join(f"{term.name} {term.bytes / GIB:.1f}" for term in largest)
-    mend = ", engine.max_num_seqs or loop.group_size, or take adapters; deskhand plan shows the whole sum"
-    if imitating:
-        mend = " or sft.episodes_per_batch, set policy.gradient_checkpointing, or take adapters"
+    hint = ", engine.max_num_seqs or loop.group_size, or use LoRA (see deskhand estimate)"
+    if is_sft:
+        hint = " or sft.episodes_per_batch, set policy.gradient_checkpointing, or use LoRA"
     raise ConfigError(
-        f"this run needs {memory.total() / GIB:.1f} GiB, {config.device} has {memory.available / GIB:.1f} GiB (largest: {parts}); "
-        f"lower policy.max_tokens_per_mb{mend}"
+        f"this run needs {memory.total() / GIB:.1f} GiB, but {config.device} has {memory.available / GIB:.1f} GiB "
+        f"(largest: {parts}); reduce policy.max_tokens_per_mb{hint}"
     )
 
 
 def _weight_bytes(source: str) -> int:
     folder = Path(source).expanduser()
-    return (
-        sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-        if folder.is_dir()
-        else 0
-        if source == "tiny"
-        else CHECKED_FROM + 1
-    )
+    if folder.is_dir():
+        return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    return 0 if source == "tiny" else MIN_CHECKED_BYTES + 1

@@ -64,8 +64,8 @@ async def record(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
-    key_env: str = "UPSTREAM_API_KEY",
-    ask_token_ids: bool = False,
+    api_key_env: str = "UPSTREAM_API_KEY",
+    request_token_ids: bool = False,
 ) -> int:
     """Run the proxy until the command exits (without one, until canceled).
 
@@ -90,7 +90,7 @@ async def record(
         serving = asyncio.create_task(server.serve([listener]))
         try:
             if command:
-                return await _run(command, agent_environment(os.environ, address, key, key_env))
+                return await _run(command, agent_environment(os.environ, address, key, api_key_env))
             print(
                 f"recording {address}/v1 in front of {proxy.upstream}; keys in {folder / 'keys.json'}",
                 flush=True,
@@ -121,14 +121,14 @@ def agent_environment(base: Mapping[str, str], address: str, key: str, key_env: 
 def write_datasets(folder: Path, checkpoint: str | None = None) -> ExportSummary:
     """Write the data sets of a recording. `checkpoint`: folder, hub id or "tiny"; enables call graphs."""
     files = SessionStore(folder)
-    log, kept = ExchangeLog(files), StoredImages(files)
-    images, image_id = (None, -1) if checkpoint is None else _processing(checkpoint, files)
+    log, stored_images = ExchangeLog(files), StoredImages(files)
+    images, image_id = (None, -1) if checkpoint is None else _load_images(checkpoint, files)
     sessions = exchanges = rows = calls = 0
     skipped: Counter[str] = Counter()
     partial = folder / "sft.jsonl.partial"
     with partial.open("w", encoding="utf-8") as out:
         for session_id in log.sessions():
-            recorded = read_session(log, kept, session_id)
+            recorded = read_session(log, stored_images, session_id)
             sessions, exchanges = sessions + 1, exchanges + len(recorded.exchanges)
             for row in to_sft_rows(recorded):
                 out.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -143,7 +143,7 @@ def write_datasets(folder: Path, checkpoint: str | None = None) -> ExportSummary
     return ExportSummary(sessions, exchanges, rows, calls, skipped)
 
 
-def _processing(checkpoint: str, files: SessionStore) -> tuple[ImageCache, int]:
+def _load_images(checkpoint: str, files: SessionStore) -> tuple[ImageCache, int]:
     from deskhand.models.load import load_processors
 
     tokenizer, image_processor = load_processors(checkpoint)
@@ -161,7 +161,7 @@ class _Server(uvicorn.Server):
         yield
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server(
             (host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=128

@@ -1,9 +1,11 @@
 """Recordings of `deskhand record` as call graphs for supervised training.
 
-Used by `recipes.sft`; start with `read`. Replies of any model are tokenized for the model to train, in conversations as its
-own recorder renders them, including tools. Sessions with a reward below 1 are skipped; sessions without a reward are used.
+Used by `recipes.sft`; start with `read`. Replies of any model are tokenized for the model to train, in conversations as
+its own recorder renders them, including tools. Sessions with a reward below 1 are skipped; sessions without a reward
+are used.
 
-Invariant: each reply is trained once or counted by the reason for skipping it; no other part of a conversation is trained.
+Invariant: each reply is trained once or counted by the reason for skipping it; no other part of a conversation is
+    trained.
 """
 
 from __future__ import annotations

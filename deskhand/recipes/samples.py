@@ -18,8 +18,8 @@ from deskhand.trainer.batch import TrainingSample
 def group_to_samples(
     group: Group, algorithm: Algorithm, fresh: Callable[[EpisodeResult], bool] = lambda result: True
 ) -> list[TrainingSample]:
-    """The rows of a group's episodes with their advantages. The group's mean is over all its scored members; only fresh ones
-    give rows. With a critic there are no advantages yet."""
+    """The rows of a group's episodes with their advantages. The group's mean is over all its scored members; only fresh
+    ones give rows. With a critic there are no advantages yet."""
     scored = [result for result in group.scored if isinstance(result.outcome, Scored)]
     rewards = [result.reward if result.reward is not None else float("nan") for result in scored]
     advantages = np.zeros(len(rewards)) if algorithm.uses_critic else _advantages(algorithm, np.array(rewards))

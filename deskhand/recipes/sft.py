@@ -1,9 +1,8 @@
-"""`deskhand sft`: demonstrations in, a checkpoint out. Invariant: what is learned was recorded, and none of what was played on
-tasks of ours comes from a held-out one; what was interrupted goes on from its last checkpoint with the same batches.
+"""Supervised warm start (`deskhand sft`): from demonstrations to a checkpoint. Entry point: `run_sft_recipe`.
 
-Demonstrations are successful episodes: the oracle's, played here on training tasks that no training run meets, those of other
-runs, or conversations of any agent that `deskhand record` kept. The result is a run whose checkpoints are ordinary Hugging Face
-folders, from which `deskhand train --set model=<folder>` starts.
+Demonstrations are successful episodes: the oracle's on training tasks that no training run uses, those of other runs,
+or conversations from `deskhand record`. None comes from a held-out task. `deskhand train --set model=FOLDER` starts
+from a checkpoint. An interrupted warm start resumes from its last checkpoint with the same batches.
 """
 
 from __future__ import annotations
@@ -51,29 +50,29 @@ from deskhand.types import PreparedImage
 
 DEMONSTRATIONS = "demonstrations"
 ORACLE = "the tasks' oracle"
-START = 300_000_000
-"""Where in the training split the seeds of demonstrations begin; RL takes its seeds from 0 on, the policy in the box from 1e8."""
+FIRST_SEED = 300_000_000
+"""First seed of demonstrations in the training split; RL uses seeds from 0, the bundled policy from 1e8."""
 
 
 @dataclass(frozen=True)
 class Demonstration:
-    """One episode's rows. `source`: who played it."""
+    """Training rows of one episode. `source` describes who played it."""
 
     episode_id: str
     rows: tuple[SupervisedRow, ...]
     source: str
     episode: EpisodeRow | None = None
-    """None where it was not played on a task of ours."""
+    """Stored episode; None for recordings of other agents."""
 
 
 def demonstration_tasks(suite: Suite, count: int, seed: int) -> list[Task]:
-    """Families in turn, each with seeds of its own."""
-    names, first = suite.train_tasks, START + seed * SEEDS_PER_RUN
+    """Return tasks of the training families in turn, each with its own seeds."""
+    names, first = suite.train_tasks, FIRST_SEED + seed * SEEDS_PER_RUN
     return [suite.make(names[k % len(names)], seed_for("train", first + k // len(names))) for k in range(count)]
 
 
 async def demonstrate(config: Config, run: Run, listener: ProgressListener) -> None:
-    """Let the oracle play what it has not played yet, through agent and recorder."""
+    """Play the remaining oracle demonstrations, through agent and recorder."""
     tasks = demonstration_tasks(
         load_suite(config.suite, config.desktop.backend), config.sft.num_demonstrations, config.seed
     )
@@ -89,9 +88,9 @@ async def demonstrate(config: Config, run: Run, listener: ProgressListener) -> N
         await run_evaluation(run, DEMONSTRATIONS, tasks, runner, size, listener.demonstrations)
 
 
-def load_demonstrations(run: Run, purpose: str | None = None) -> list[Demonstration]:
-    """The successful episodes of a run (of one purpose, or all) on training tasks, in the order of their tasks."""
-    rows = sorted(run.episodes(purpose), key=lambda row: (row.seed, row.family, row.member, row.id))
+def load_demonstrations(run: Run, phase: str | None = None) -> list[Demonstration]:
+    """Load the successful episodes of a run (of one phase, or all) on training tasks, ordered by task."""
+    rows = sorted(run.episodes(phase), key=lambda row: (row.seed, row.family, row.member, row.id))
     rows = [row for row in rows if row.split == "train" and (row.value or 0.0) >= 1.0 and run.has_record(row.id)]
     found = (
         Demonstration(
@@ -102,15 +101,15 @@ def load_demonstrations(run: Run, purpose: str | None = None) -> list[Demonstrat
         )
         for row in rows
     )
-    return [lesson for lesson in found if any(any(row.target) for row in lesson.rows)]
+    return [demo for demo in found if any(any(row.target) for row in demo.rows)]
 
 
-def describe_sources(taught: Sequence[Demonstration]) -> list[dict[str, Any]]:
-    """What lessons are made of, by who played them; JSON types, kept with every checkpoint for the card of an export."""
+def describe_sources(demonstrations: Sequence[Demonstration]) -> list[dict[str, Any]]:
+    """Summarize demonstrations by source, as JSON that checkpoints store for the model card."""
     found: list[dict[str, Any]] = []
-    for source in sorted({lesson.source for lesson in taught}):
-        part = [lesson for lesson in taught if lesson.source == source]
-        rows = [lesson.episode for lesson in part if lesson.episode is not None]
+    for source in sorted({demo.source for demo in demonstrations}):
+        part = [demo for demo in demonstrations if demo.source == source]
+        rows = [demo.episode for demo in part if demo.episode is not None]
         seeds = [row.seed for row in rows]
         tasks = {"tasks": len({row.task_id for row in rows}), "families": sorted({row.family for row in rows})}
         found.append(
@@ -122,9 +121,10 @@ def describe_sources(taught: Sequence[Demonstration]) -> list[dict[str, Any]]:
 def demonstrations_from_runs(
     folders: Sequence[Path], model: str, history: RewrittenHistory, frames: Frames, listener: ProgressListener
 ) -> list[Demonstration]:
-    """Lessons of other runs and of what `deskhand record` kept, for a model; their screens are copied to `frames`.
+    """Load demonstrations from other runs and recordings, and copy their screenshots to `frames`.
 
-    Raises `ConfigError` for a folder without a run or without a success, and when another tokenizer wrote its ids.
+    Raises:
+        ConfigError: A folder contains no run or no success, or its tokenizer is not the model's.
     """
     own, found = _tokenizer_sha256(checkpoint_folder(model)), list[Demonstration]()
     for folder in folders:
@@ -136,12 +136,12 @@ def demonstrations_from_runs(
             first = other.folder / "checkpoints" / "step-000000"
             if _tokenizer_sha256(first if first.is_dir() else checkpoint_folder(theirs)) != own:
                 raise ConfigError(
-                    f"{folder} was recorded with the tokenizer of {theirs}, not that of {model}; record it anew"
+                    f"{folder}: recorded with the tokenizer of {theirs}, not that of {model}; record it again"
                 )
             part = load_demonstrations(other)
             if not part:
-                raise ConfigError(f"{folder} holds no successful episode on a training task; give other runs")
-            for name in {span.sha256 for lesson in part for row in lesson.rows for span in row.spans}:
+                raise ConfigError(f"{folder}: contains no successful episode on a training task; use other runs")
+            for name in {span.sha256 for demo in part for row in demo.rows for span in row.spans}:
                 frames.put(name, other.frames.rgb(name))
             found += part
     return found
@@ -150,63 +150,62 @@ def demonstrations_from_runs(
 def demonstrations_from_recordings(
     folder: Path, model: str, history: RewrittenHistory, frames: Frames, listener: ProgressListener
 ) -> list[Demonstration]:
-    """Lessons of the conversations that `deskhand record` kept, whatever model said them."""
+    """Load demonstrations from the output of `deskhand record`."""
     tokenizer, processor = load_processors(model)
     renderer = ChatRenderer(tokenizer, source=model, history=history)
-    kept = recorded_data.read(folder, renderer, ImageCache(processor, fetch=frames.png), frames)
-    left = "".join(f"; {count} replies left out: {reason}" for reason, count in kept.left_out.most_common())
-    poor = f", {kept.num_low_reward} of them with too low a reward" if kept.num_low_reward else ""
-    listener.log(f"{folder.name}: {len(kept.graphs)} conversations of {kept.sessions} sessions{poor}{left}")
-    source = f"what deskhand record kept in {folder.name}"
+    data = recorded_data.read(folder, renderer, ImageCache(processor, fetch=frames.png), frames)
+    skipped = "".join(f"; {count} replies skipped: {reason}" for reason, count in data.skipped.most_common())
+    low = f", {data.num_low_reward} of them with a low reward" if data.num_low_reward else ""
+    listener.log(f"{folder.name}: {len(data.graphs)} conversations of {data.sessions} sessions{low}{skipped}")
+    source = f"recordings in {folder.name}"
     return [
         Demonstration(name, tuple(map(SupervisedRow.of, graph.sequences())), source)
-        for name, graph in kept.graphs.items()
+        for name, graph in data.graphs.items()
     ]
 
 
 def _tokenizer_sha256(folder: Path) -> str:
     file = folder / "tokenizer.json"
     if not file.is_file():
-        raise ConfigError(f"{file}: not there; name a complete checkpoint folder")
+        raise ConfigError(f"{file}: does not exist; use a complete checkpoint folder")
     return hashlib.sha256(file.read_bytes()).hexdigest()
 
 
 def batches(
-    taught: Sequence[Demonstration], images: ImageCache, size: int, seed: int, start: int
+    demonstrations: Sequence[Demonstration], images: ImageCache, size: int, seed: int, start: int
 ) -> Iterator[SupervisedBatch]:
-    """Endless batches of `size` episodes from update `start` on: each pass over the lessons is in an order of its own."""
-    size = min(size, len(taught))
-    per_pass, step = len(taught) // size, start
+    """Iterate over batches of `size` episodes without end, from update `start`; each epoch has its own order."""
+    size = min(size, len(demonstrations))
+    per_epoch, step = len(demonstrations) // size, start
     while True:
-        number, place = divmod(step, per_pass)
-        order = np.random.default_rng([seed, number]).permutation(len(taught))
-        rows = [row for index in order[place * size : (place + 1) * size] for row in taught[index].rows]
+        epoch, batch = divmod(step, per_epoch)
+        order = np.random.default_rng([seed, epoch]).permutation(len(demonstrations))
+        rows = [row for index in order[batch * size : (batch + 1) * size] for row in demonstrations[index].rows]
         yield rows, images_in_rows(rows, images)
         step += 1
 
 
 def images_in_rows(rows: Sequence[SupervisedRow], images: ImageCache) -> dict[str, PreparedImage]:
-    """The screenshots of some rows, prepared."""
+    """Return the prepared screenshots of rows."""
     return {sha256: images[sha256] for sha256 in dict.fromkeys(span.sha256 for row in rows for span in row.spans)}
 
 
-def split(found: Sequence[Demonstration], share: float) -> tuple[list[Demonstration], list[Demonstration]]:
-    """(taught, held out), chosen by the hash of the episode's id, so that it is the same after a resume."""
-    held = [
-        lesson
-        for lesson in found
-        if int(hashlib.sha256(lesson.episode_id.encode()).hexdigest()[:8], 16) < share * 2**32
+def split(found: Sequence[Demonstration], fraction: float) -> tuple[list[Demonstration], list[Demonstration]]:
+    """Return (training, validation), chosen by the hash of the episode ids, so that a resumed run has the same
+    split."""
+    validation = [
+        demo for demo in found if int(hashlib.sha256(demo.episode_id.encode()).hexdigest()[:8], 16) < fraction * 2**32
     ]
-    return [lesson for lesson in found if lesson not in held], held
+    return [demo for demo in found if demo not in validation], validation
 
 
 def finetune(config: Config, run: Run, found: Sequence[Demonstration], listener: ProgressListener) -> Path:
-    """Fit the config's model to lessons, from the run's last checkpoint if it has one; the folder of the last checkpoint."""
+    """Fine-tune the config's model, from the run's last checkpoint if there is one; returns the last checkpoint."""
     settings = config.sft
-    taught, held = split(found, settings.val_fraction)
-    if not taught:
+    training, validation = split(found, settings.val_fraction)
+    if not training:
         raise ConfigError(
-            f"sft: {len(found)} successful episodes leave none to learn from; raise sft.num_demonstrations"
+            f"sft.num_demonstrations: no training episodes among {len(found)} successful ones; increase it"
         )
     loaded = load(config.model, dtype=config.dtype, device=config.device)
     images = ImageCache(loaded.image_processor, fetch=run.frames.png)
@@ -216,7 +215,7 @@ def finetune(config: Config, run: Run, found: Sequence[Demonstration], listener:
     assets, pending = checkpoint_folder(config.model), list[dict[str, object]]()
 
     def save() -> None:
-        path = checkpoints.save(trainer, assets, {"taught": describe_sources(taught)})
+        path = checkpoints.save(trainer, assets, {"demonstrations": describe_sources(training)})
         run.commit(
             counts=run.episode_counts(),
             checkpoint=Checkpoint(trainer.steps, trainer.steps, path, time.time()),
@@ -228,9 +227,9 @@ def finetune(config: Config, run: Run, found: Sequence[Demonstration], listener:
         entry: dict[str, object] = {"schema_version": SCHEMA_VERSION, "step": step, "train/loss": loss}
         entry |= {"train/grad_norm": learner.norm, "time/elapsed": seconds}
         text = f"update {step}/{settings.total_steps}  loss {loss:.4f}"
-        if held:
-            entry["eval/loss"] = validation_loss(policy, held, images, settings.episodes_per_batch)
-            text += f"  on held-out episodes {entry['eval/loss']:.4f}"
+        if validation:
+            entry["eval/loss"] = validation_loss(policy, validation, images, settings.episodes_per_batch)
+            text += f"  validation {entry['eval/loss']:.4f}"
         pending.append(entry)
         listener.log(text)
 
@@ -245,19 +244,19 @@ def finetune(config: Config, run: Run, found: Sequence[Demonstration], listener:
         save()
     else:
         checkpoints.load(trainer, last.step)
-    listener.log(f"{len(taught)} episodes to learn from, {len(held)} held out")
+    listener.log(f"{len(training)} training episodes, {len(validation)} validation episodes")
     schedule = Schedule(settings.total_steps, warmup=settings.warmup_steps, decay=settings.decay_fraction)
-    source = batches(taught, images, settings.episodes_per_batch, config.trainer.seed, trainer.steps)
+    source = batches(training, images, settings.episodes_per_batch, config.trainer.seed, trainer.steps)
     with torch_threads(config.trainer.torch_threads):
         run_sft(learner, source, schedule, start=trainer.steps, report=report, every=settings.log_every, keep=keep)
     return checkpoints.path(trainer.steps)
 
 
-def validation_loss(policy: Policy, held: Sequence[Demonstration], images: ImageCache, size: int) -> float:
-    """Mean nats per target token of some lessons, `size` episodes at a time: no more is held than when they are learned."""
+def validation_loss(policy: Policy, demonstrations: Sequence[Demonstration], images: ImageCache, size: int) -> float:
+    """Return the mean loss per target token in nats, in batches of `size` episodes as in training."""
     total, count = 0.0, 0
-    for start in range(0, len(held), size):
-        rows = [row for lesson in held[start : start + size] for row in lesson.rows]
+    for start in range(0, len(demonstrations), size):
+        rows = [row for demo in demonstrations[start : start + size] for row in demo.rows]
         targets = sum(sum(row.target) for row in rows)
         total += targets * cross_entropy(policy, rows, images_in_rows(rows, images))
         count += targets
@@ -265,7 +264,7 @@ def validation_loss(policy: Policy, held: Sequence[Demonstration], images: Image
 
 
 def run_sft_recipe(config: Config, run: Run, folders: Sequence[Path], listener: ProgressListener) -> Path:
-    """The whole command; returns the folder of the last checkpoint."""
+    """Collect demonstrations and fine-tune; returns the last checkpoint."""
     if folders:
         found = demonstrations_from_runs(folders, config.model, config.engine.rewritten_history, run.frames, listener)
     else:

@@ -1,7 +1,7 @@
-"""The demo and `deskhand train`: train, then compare held-out success before and after. Invariant: a run is never overwritten, and
-what was interrupted goes on from its last step.
+"""Create runs, train them, and compare held-out success before and after. Used by `deskhand train` and `deskhand demo`.
 
-Training comes first, so that the first update is early; the version before training is evaluated from its stored weights.
+Start with `create_run` and `run_training`. Training comes first, so that the first update is early; the initial version
+is evaluated afterwards from its stored weights.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import platform
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from importlib import metadata
+from importlib.metadata import version as package_version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from deskhand.config.load import Config, config_of_run
 from deskhand.desktop.base import DesktopPoolProtocol
@@ -33,16 +33,16 @@ from deskhand.rollout.eval_loop import EvalReport
 from deskhand.store.run import Run
 from deskhand.trainer.checkpoint import CheckpointManager
 
-WATCH_S = 2.0
-NAMED = 12
-"""Families that a run's title names one by one."""
+WATCH_INTERVAL_S = 2.0
+MAX_TITLE_FAMILIES = 12
+"""Maximum number of families listed in a run's title."""
 CRASH_LEFTOVERS = ("checkpoints", "lock", "run.sqlite.partial", "run.sqlite.partial-journal")
 LEASE_FILES = tuple(f"{LEASE_DB}{end}" for end in ("", "-wal", "-shm", ".lock"))
 
 
 @dataclass(frozen=True)
 class TrainingSummary:
-    """What a run came to; `before` and `after` are None where evaluation is switched off."""
+    """Result of a run; `before` and `after` are None if evaluation is disabled."""
 
     steps: int
     before: EvalReport | None
@@ -52,15 +52,27 @@ class TrainingSummary:
 def create_run(
     config: Config, folder: Path, command: str, more: Mapping[str, Any] | None = None, *, needs_model: bool = True
 ) -> Run:
-    """A new run; `more` is kept with what it is about. `needs_model`: it is of the config's model, and not of other policies alone.
+    """Create a run.
 
-    Raises `ConfigError` when the folder holds one or anything else, or the model is not there.
+    Args:
+        config: Settings.
+        folder: Run directory, new or empty.
+        command: Command that created it, for the report.
+        more: Further metadata.
+        needs_model: Whether the run uses the config's model, and not only other policies.
+
+    Raises:
+        ConfigError: The directory is not empty, or the model does not exist.
     """
-    if foreign := _foreign(folder):
-        raise ConfigError(f"{folder} holds no run, but other files ({foreign}); name a new or empty folder")
+    if foreign := _foreign_file(folder):
+        raise ConfigError(f"{folder}: contains other files ({foreign}); use a new or empty directory")
     check_plugins(config)
     suite = load_suite(config.suite, config.desktop.backend)
-    named = ", ".join(suite.train_tasks) if len(suite.train_tasks) <= NAMED else f"{len(suite.train_tasks)} families"
+    families = (
+        ", ".join(suite.train_tasks)
+        if len(suite.train_tasks) <= MAX_TITLE_FAMILIES
+        else f"{len(suite.train_tasks)} families"
+    )
     if needs_model:
         check_checkpoint(config.model)
     if not suite.is_parametric:
@@ -69,32 +81,32 @@ def create_run(
         print(line)
     model = Path(config.model)
     name = f"{model.parent.parent.name} {model.name}" if model.parent.name == "checkpoints" else model.name
-    policy = ("The policy in the box" if config.model == "tiny" else name) if needs_model else "Policies"
-    about = {
-        "title": f"{'Warm start: ' if 'sft' in (more or {}) else ''}{policy} on {named}",
+    policy = ("The bundled policy" if config.model == "tiny" else name) if needs_model else "Policies"
+    metadata = {
+        "title": f"{'Warm start: ' if 'sft' in (more or {}) else ''}{policy} on {families}",
         "config": config.model_dump(mode="json"),
         "facts": {
             "command": command,
             **({"model": config.model} if needs_model else {}),
             "machine": f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}",
-            "versions": ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "transformers")),
+            "versions": ", ".join(f"{name} {package_version(name)}" for name in ("torch", "transformers")),
             "seed": config.seed,
             "started": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         },
         **(more or {}),
     }
-    return Run.create(folder, about)
+    return Run.create(folder, metadata)
 
 
-def _foreign(folder: Path) -> str:
-    """What a folder without a run holds that no start which was killed can have left there; a name, or nothing."""
+def _foreign_file(folder: Path) -> str:
+    """Name of a file in a directory without a run that no crashed start can have left there; or empty."""
     if not folder.is_dir() or (folder / "run.sqlite").exists():
         return ""
     return next((path.name for path in sorted(folder.iterdir()) if path.name not in CRASH_LEFTOVERS), "")
 
 
 def discard_if_empty(run: Run) -> bool:
-    """Close and remove a run in which nothing was played and nothing was saved; returns whether it was."""
+    """Close and remove a run without episodes and checkpoints; returns whether it was removed."""
     if run.episodes() or run.checkpoint() is not None:
         return False
     run.close()
@@ -117,44 +129,44 @@ def discard_if_empty(run: Run) -> bool:
 
 
 def archive_run(folder: Path) -> Path | None:
-    """Move a run out of the way, to the first free `<folder>-N`; None when there is none there."""
+    """Rename an existing run to the first free `<folder>-N`; returns its new path, or None if there is no run."""
     if not (folder / "run.sqlite").exists():
         return None
     number = 1
     while (target := folder.with_name(f"{folder.name}-{number}")).exists():
         number += 1
-    Run.open(folder).close()  # fails when another process uses it
+    Run.open(folder).close()  # raises if another process uses it
     folder.rename(target)
     return target
 
 
-def progress_of(folder: Path) -> tuple[int, int] | Literal["none"]:
-    """(steps taken, steps in all) of the run in `folder`, or "none"."""
+def progress_of(folder: Path) -> tuple[int, int] | None:
+    """Return (finished steps, total steps) of the run in `folder`; None if there is none."""
     if not (folder / "run.sqlite").exists():
-        return "none"
+        return None
     with Run.open(folder, read_only=True) as run:
         last = run.checkpoint()
         return (last.step if last else 0), config_of_run(run.metadata, folder).loop.total_steps
 
 
-async def run_training(config: Config, run: Run, listener: ProgressListener, began: float) -> TrainingSummary:
-    """Train what is left, then evaluate what is left.
+async def run_training(config: Config, run: Run, listener: ProgressListener, started_at: float) -> TrainingSummary:
+    """Train the remaining steps, then evaluate the first and the last version.
 
-    `began`: `time.monotonic()` at the start of the command, for the time of the first update.
+    `started_at` is `time.monotonic()` at the start of the command, for the time until the first update.
     """
     first_update = True
-    raised: set[str] = set()
+    active_alerts: set[str] = set()
 
     def progress(step: StepReport) -> None:
         nonlocal first_update
         listener.step(step)
         for alert in step.alerts:
-            if alert.metric not in raised:
+            if alert.metric not in active_alerts:
                 listener.log(f"alert at step {step.step}: {alert.line()}")
-        raised.clear()
-        raised.update(alert.metric for alert in step.alerts)
+        active_alerts.clear()
+        active_alerts.update(alert.metric for alert in step.alerts)
         if first_update:
-            listener.log(f"first update {time.monotonic() - began:.0f} s after the start")
+            listener.log(f"first update {time.monotonic() - started_at:.0f} s after the start")
             first_update = False
 
     last = run.checkpoint()
@@ -162,8 +174,10 @@ async def run_training(config: Config, run: Run, listener: ProgressListener, beg
     if config.training_error and unfinished:
         raise ConfigError(config.training_error)
     listener.status("starting desktops and loading the policy")
-    evaluating = eval_concurrency(config.evaluation, config.loop, config.desktop)
-    size = max(train_concurrency(config.loop, config.desktop), evaluating)
+    size = max(
+        train_concurrency(config.loop, config.desktop),
+        eval_concurrency(config.evaluation, config.loop, config.desktop),
+    )
     async with open_run_pool(config, run, size, listener) as pool:
         before, after = None, None
         if unfinished:
@@ -173,23 +187,22 @@ async def run_training(config: Config, run: Run, listener: ProgressListener, beg
             if last.step:
                 after = await evaluate_step(config, run, pool, last.step, listener)
             else:
-                listener.log("no step was taken; only the version before training is evaluated")
+                listener.log("no step finished; only the initial version is evaluated")
             before = await evaluate_step(config, run, pool, 0, listener)
-    _say_best(CheckpointManager(run.folder / "checkpoints"), ((0, before), (last.step if last else 0, after)), listener)
+    _log_best(CheckpointManager(run.folder / "checkpoints"), ((0, before), (last.step if last else 0, after)), listener)
     return TrainingSummary(last.step if last else 0, before, after)
 
 
-def _say_best(
-    checkpoints: CheckpointManager, found: Iterable[tuple[int, EvalReport | None]], listener: ProgressListener
+def _log_best(
+    checkpoints: CheckpointManager, evaluations: Iterable[tuple[int, EvalReport | None]], listener: ProgressListener
 ) -> None:
-    """Rate what was evaluated before and after training, (step, report) each, like what was evaluated in between, and say which
-    checkpoint is the best."""
-    for step, report in found:
+    """Record the evaluations (step, report) and log the best checkpoint."""
+    for step, report in evaluations:
         if report is not None:
             checkpoints.record_eval(step, report.success.value)
     best = checkpoints.best()
     if best is not None:
-        listener.log(f"best held-out success {100 * best.success:.1f} % at step {best.step}, which is kept")
+        listener.log(f"best held-out success {100 * best.success:.1f} % at step {best.step} (checkpoint kept)")
 
 
 async def _train(
@@ -199,7 +212,7 @@ async def _train(
     progress: Callable[[StepReport], None],
     listener: ProgressListener,
 ) -> None:
-    """Train up to the last step or to the end of the time."""
+    """Train until the last step or `max_minutes`."""
     limit = asyncio.timeout(60 * config.max_minutes if config.max_minutes else None)
     watching = asyncio.create_task(_watch(run, listener))
     try:
@@ -208,15 +221,15 @@ async def _train(
     except TimeoutError:
         if not limit.expired():
             raise
-        listener.log(f"training ended after {config.max_minutes:g} minutes, as the settings say")
+        listener.log(f"training stopped after {config.max_minutes:g} minutes (max_minutes)")
     finally:
         watching.cancel()
 
 
 async def _watch(run: Run, listener: ProgressListener) -> None:
-    """Say from time to time how far the episodes are: before the first step there is nothing else to see."""
+    """Report the episode counts periodically; before the first step there is no other progress."""
     while True:
-        await asyncio.sleep(WATCH_S)
+        await asyncio.sleep(WATCH_INTERVAL_S)
         counts = await asyncio.to_thread(run.episode_counts)
         if counts:
             ended = counts["started"] - counts["in_flight"]
@@ -227,5 +240,5 @@ async def _watch(run: Run, listener: ProgressListener) -> None:
 async def evaluate_step(
     config: Config, run: Run, pool: DesktopPoolProtocol, step: int | None, listener: ProgressListener
 ) -> EvalReport:
-    """Held-out success of a step (None: the last), shown as it goes."""
+    """Evaluate the checkpoint of a step (None: the last)."""
     return await evaluate_policy(config, run, pool, resolve_policy(config, run, None, step), 1, listener)

@@ -72,12 +72,12 @@ def test_what_is_wrong_is_noticed():
 
 
 def test_check_counts_and_ends_with_2_on_a_mismatch(called, tmp_path):
-    code, out, err = called("actions", "check")
+    code, out, err = called("actions", "conformance")
     assert (code, err) == (0, "")
-    assert {line.split()[0] for line in out.splitlines()} == {"dialect", "all", *formats.available_formats()}
+    assert {line.split()[0] for line in out.splitlines()} == {"format", "all", *formats.available_formats()}
     case = {"dialect": "deskhand_json", "text": '{"op":"done"}', "view": [9, 9, 9, 9], "source": "x", "emitted": False}
     (tmp_path / "deskhand_json.jsonl").write_text(json.dumps(case | {"ops": [{"op": "fail"}]}) + "\n")
-    code, out, err = called("actions", "check", "deskhand_json", "--folder", str(tmp_path))
+    code, out, err = called("actions", "conformance", "deskhand_json", "--folder", str(tmp_path))
     assert code == 2
     assert err == 'deskhand_json.jsonl line 1: expected [{"op": "fail"}], found [{"op": "done"}]\n'
     bad = [
@@ -86,22 +86,22 @@ def test_check_counts_and_ends_with_2_on_a_mismatch(called, tmp_path):
     ]  # fmt: skip
     for line in ("no JSON", "[1]", "null", b"\xff", *(json.dumps(case | change) for change in bad)):
         (tmp_path / "deskhand_json.jsonl").write_bytes(line if isinstance(line, bytes) else line.encode())
-        code, _, err = called("actions", "check", "deskhand_json", "--folder", str(tmp_path))
+        code, _, err = called("actions", "conformance", "deskhand_json", "--folder", str(tmp_path))
         assert (code, err[:33], err.count("\n")) == (2, "error: deskhand_json.jsonl line 1", 1)
 
 
 def test_a_corpus_without_cases_is_not_a_corpus_that_is_read_well(called, tmp_path):
-    code, _, err = called("actions", "check", "--folder", str(tmp_path / "typo"))
+    code, _, err = called("actions", "conformance", "--folder", str(tmp_path / "typo"))
     assert code == 2
     assert "is no folder" in err
-    code, _, err = called("actions", "check", "--folder", str(tmp_path))
+    code, _, err = called("actions", "conformance", "--folder", str(tmp_path))
     assert code == 2
-    assert "there are no cases" in err
+    assert "contains no cases" in err
 
 
 def test_explain_shows_ops_and_where_they_land(called):
     reply = '[{"op":"click","x":0,"y":0},{"op":"type","text":"hé"},{"op":"drag","path":[[500,500],[1000,1000]]}]'
-    code, out, err = called("actions", "explain", "--dialect", "deskhand_json", "--screen", "1280x720", given=reply)
+    code, out, err = called("actions", "explain", "--format", "deskhand_json", "--screen", "1280x720", given=reply)
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[:3] == [
@@ -116,10 +116,10 @@ def test_explain_shows_ops_and_where_they_land(called):
 
 def test_explain_points_at_what_was_not_understood(called):
     reply = 'I think.\n{"action": "left_click", "coordinate": [5, 5]} ok?'
-    code, out, err = called("actions", "explain", "--dialect", "anthropic_20250124", given=reply)
+    code, out, err = called("actions", "explain", "--format", "anthropic_20250124", given=reply)
     assert (code, out) == (2, "")
     said, _, line, marks = err.splitlines()
-    assert said == "not understood: unexpected text after the action"
+    assert said == "cannot parse the reply: unexpected text after the action"
     assert line[marks.index("^") :] == "ok?"
     assert marks.strip() == "^^^"
 
@@ -127,13 +127,13 @@ def test_explain_points_at_what_was_not_understood(called):
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["actions", "check", "nope"], "unknown dialect 'nope'"),
-        (["actions", "explain", "--dialect", "qwen"], "did you mean"),
+        (["actions", "conformance", "nope"], "unknown dialect 'nope'"),
+        (["actions", "explain", "--format", "qwen"], "did you mean"),
         (
-            ["actions", "explain", "--dialect", "gemini", "--screen", "1920"],
-            "--screen 1920: write a size as WIDTHxHEIGHT",
+            ["actions", "explain", "--format", "gemini", "--screen", "1920"],
+            "--screen: expected WIDTHxHEIGHT such as 1920x1080, got 1920",
         ),
-        (["actions", "explain", "--dialect", "gemini", "--image", "0x5"], "--image 0x5"),
+        (["actions", "explain", "--format", "gemini", "--image", "0x5"], "--image: expected"),
     ],
 )
 def test_what_a_user_can_mend_is_one_line_and_exit_code_2(called, arguments, part):
@@ -144,7 +144,7 @@ def test_what_a_user_can_mend_is_one_line_and_exit_code_2(called, arguments, par
 
 
 def test_the_page_holds_the_table_that_the_command_prints(called):
-    code, out, _ = called("actions", "table")
+    code, out, _ = called("actions", "support")
     assert code == 0
     between = PAGE.read_text().split("<!-- table -->")[1].split("<!-- end of table -->")[0]
     assert between.strip() == out.strip() == support_table()

@@ -198,7 +198,7 @@ async def test_every_step_records_its_metrics_once(tmp_path):
 async def test_a_run_that_ignores_images_is_stopped_and_keeps_its_checkpoints(tmp_path):
     """The vision tower returns equal features for every image."""
     config = training_fixture.small(
-        steps=50, groups_per_step=1, health=HealthConfig(vision_probe_every=1, max_failed_vision_probes=2)
+        total_steps=50, groups_per_step=1, health=HealthConfig(vision_probe_every=1, max_failed_vision_probes=2)
     )
     async with training_fixture.assembled(tmp_path / "run", config) as parts:
         import torch

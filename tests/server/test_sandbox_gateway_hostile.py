@@ -14,7 +14,7 @@ from server_client import bearer
 from test_sandbox_gateway import KEY_OF_BRIDGE, TOKEN, gateway
 from test_server_hostile import raw
 
-from deskhand.cli.serve_sandboxes import tokens_of
+from deskhand.cli.serve_sandboxes import parse_tokens
 from deskhand.desktop.remote.sandbox_api import HttpSandboxApi
 from deskhand.errors import ConfigError
 from deskhand.server.api_keys import MAX_FILE_BYTES, read_private_file
@@ -93,10 +93,10 @@ def test_a_file_of_tokens_is_private_and_its_errors_name_no_token(tmp_path):
     with pytest.raises(ConfigError, match="chmod"):
         read_private_file(file)
     file.chmod(0o600)
-    assert tokens_of(read_private_file(file), "f") == {"a-token-of-sixteen-letters": 4, "another-token-of-sixteen": None}
+    assert parse_tokens(read_private_file(file), "f") == {"a-token-of-sixteen-letters": 4, "another-token-of-sixteen": None}
     for text in ("", "short", "a-token-of-sixteen-letters many", "a-token-of-sixteen-letters 4 5"):
         with pytest.raises(ConfigError) as refused:
-            tokens_of(text, "f")
+            parse_tokens(text, "f")
         assert "sixteen" not in str(refused.value)
 
 
@@ -116,7 +116,7 @@ def test_a_file_of_tokens_is_read_whole_or_not_at_all(tmp_path):
     tokens = [f"a-token-of-the-tests-{number:040}" for number in range(2000)]
     file.write_text("\n".join(tokens))
     file.chmod(0o600)
-    assert list(tokens_of(read_private_file(file), "f")) == tokens
+    assert list(parse_tokens(read_private_file(file), "f")) == tokens
     file.write_text("x" * (MAX_FILE_BYTES + 1))
     with pytest.raises(ConfigError, match="more than"):
         read_private_file(file)

@@ -128,14 +128,14 @@ async def test_a_gateway_that_is_told_to_end_ends_its_sandboxes(tmp_path):
     async with painted_pool(1, []) as pool, serve_pool(pool, ServerConfig(port=0, admin_key=OWNER_KEY)) as running:
         words = [f"http://127.0.0.1:{running.port}", "--tokens-file", str(tokens), "--port", "0"]
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "deskhand", "gateway", *words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            sys.executable, "-m", "deskhand", "serve", "sandboxes", *words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": str(ROOT), "DESKHAND_SERVER_API_KEY": OWNER_KEY},
         )  # fmt: skip
         try:
             assert process.stdout is not None
             async with asyncio.timeout(limit(60)):
                 line = (await process.stdout.readline()).decode()
-            assert line.startswith("gateway on http://127.0.0.1:"), line
+            assert line.startswith("sandbox gateway at http://127.0.0.1:"), line
             async with httpx2.AsyncClient(base_url=line.split()[2].rstrip(",")) as http:
                 assert (await http.post("/v1/sandboxes", json={}, headers=bearer(TOKEN))).status_code == 201
             assert len(list(running.leases)) == 1

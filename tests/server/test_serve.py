@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 def started(*arguments: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "deskhand", "serve", *arguments],
+        [sys.executable, "-m", "deskhand", "serve", "desktops", *arguments],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
         stdin=subprocess.DEVNULL,
@@ -48,11 +48,11 @@ def keep_asking(port: int) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_bridge_serves_until_it_is_told_to_end_and_leaves_nothing(number):
-    process = started("--port", "0", "--screen", "320x240", "--spares", "0", DESKHAND_SERVER_API_KEY=OWNER_KEY)
+    process = started("--port", "0", "--screen", "320x240", "--prewarm", "0", DESKHAND_SERVER_API_KEY=OWNER_KEY)
     try:
         assert process.stdout is not None
         line = process.stdout.readline()
-        said = re.fullmatch(r"bridge on http://127\.0\.0\.1:(\d+), 1 desktop; its key is needed\n", line)
+        said = re.fullmatch(r"desktop server at http://127\.0\.0\.1:(\d+), 1 desktop; requires the admin key\n", line)
         assert said is not None, (line, process.communicate())
         port = int(said[1])
         request = urllib.request.Request(f"http://127.0.0.1:{port}/leases", b"{}", bearer(OWNER_KEY), method="POST")
@@ -87,7 +87,7 @@ def test_a_bridge_serves_until_it_is_told_to_end_and_leaves_nothing(number):
         (["--screen", "wide"], "--screen wide"),
         (["--tls-key", "x.pem"], "--tls-certificate and --tls-key belong together"),
         (["--idle-s", "0"], "--idle-s 0"),
-        (["--port", "65535", "--spares", "0", "--screen", "320x240"], "--port 65535"),
+        (["--port", "65535", "--prewarm", "0", "--screen", "320x240"], "--port 65535"),
     ],
 )
 def test_what_cannot_be_served_is_one_line(arguments, part):

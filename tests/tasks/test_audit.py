@@ -19,7 +19,7 @@ CHEATS = ("near_miss", "gold_files", "path_hijack", "windows", "a11y_spoof", "cl
 
 
 async def audited(task: Task, *agents: str) -> AuditResult:
-    (row,), skipped = await audit.run([task], list(agents), None, lambda _: None)
+    (row,), skipped = await audit.audit_tasks([task], list(agents), None, lambda _: None)
     assert skipped == []
     return row
 
@@ -80,7 +80,7 @@ async def test_a_task_solved_at_start_is_reported_and_the_others_are_audited() -
         family_registry.make_task("terminal_run", 3), id="solved/at/start", check=check, oracle_unavailable="there is none"
     )
     other = replace(family_registry.make_task("terminal_run", 3), oracle_unavailable="there is none")
-    (row, fine), _ = await audit.run([solved, other], ["done"], None, lambda _: None)
+    (row, fine), _ = await audit.audit_tasks([solved, other], ["done"], None, lambda _: None)
     assert row.values == {"noop": 1.0}
     (why,) = row.violations
     assert why.startswith(

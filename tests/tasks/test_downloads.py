@@ -126,7 +126,7 @@ def test_the_command_fills_the_cache_and_says_what_is_missing(
         str(tmp_path),
         "--from",
         str(tmp_path / "mirror"),
-        "--files",
+        "--cache-dir",
         str(tmp_path / "files"),
     ]
     with pytest.raises(SystemExit) as ended:

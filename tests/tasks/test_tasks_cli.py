@@ -37,11 +37,11 @@ def test_lint_names_the_file_the_line_and_the_key(
     good.write_text(SHOPPING.read_text())
     written(tmp_path, task(_note="n"), "os/noted.json")
     code, out, _ = called(monkeypatch, capsys, "lint", tmp_path)
-    assert (code, out.splitlines()[-1]) == (0, "2 files, 0 with something wrong")
+    assert (code, out.splitlines()[-1]) == (0, "2 files, 0 invalid")
     assert any(line.startswith(f"note: {tmp_path}/os/noted.json:") and "_note" in line for line in out.splitlines())
     good.write_text(SHOPPING.read_text().replace("difficulty: easy", "difficulty: easy\ncolour: red"))
     code, out, _ = called(monkeypatch, capsys, "lint", good)
-    assert (code, out) == (2, f"{good}:5: colour: unknown key\n1 files, 1 with something wrong\n")
+    assert (code, out) == (2, f"{good}:5: colour: unknown key\n1 files, 1 invalid\n")
 
 
 def test_lint_and_show_reject_other_files_with_one_line_and_exit_code_two(
@@ -54,8 +54,8 @@ def test_lint_and_show_reject_other_files_with_one_line_and_exit_code_two(
         (("lint", tmp_path / "a.txt"), "not a task file"),
         (("show", tmp_path / "absent.json"), "cannot be read"),
         (("show", tmp_path / "a.yaml"), "a.yaml:1: "),
-        (("import", "osworld", tmp_path / "absent"), "folder not found"),
-        (("import", "osworld", tmp_path), "no task file"),
+        (("check-corpus", "osworld", tmp_path / "absent"), "folder not found"),
+        (("check-corpus", "osworld", tmp_path), "no task file"),
     ]:
         code, out, err = called(monkeypatch, capsys, *arguments)
         assert (code, out, len(err.splitlines())) == (2, "", 1), arguments
@@ -101,12 +101,12 @@ def test_import_prints_every_task_with_its_reasons_and_the_counts(
     written(tmp_path, task(related_apps=[]), "os/here.json")
     written(tmp_path, task(related_apps=[], **REMOTE), "chrome/web.json")
     out_folder = tmp_path.with_name("out")
-    code, out, _ = called(monkeypatch, capsys, "import", "osworld", tmp_path, "--out", out_folder)
+    code, out, _ = called(monkeypatch, capsys, "check-corpus", "osworld", tmp_path, "--copy-to", out_folder)
     assert code == 0
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert lines[:2] == ["chrome/web unsupported needs the live web (https://www.example)", "os/here runnable"]
     for line in (
-        "2 tasks loaded, 0 files not",
+        "2 tasks loaded, 0 invalid files",
         "1 runnable",
         "0 missing files",
         "1 unsupported",
@@ -116,9 +116,9 @@ def test_import_prints_every_task_with_its_reasons_and_the_counts(
     assert (out_folder / "os" / "here.json").is_file()
     assert called(monkeypatch, capsys, "lint", out_folder)[0] == 0
     written(tmp_path, "broken", "os/broken.json")
-    code, out, _ = called(monkeypatch, capsys, "import", "osworld", tmp_path)
+    code, out, _ = called(monkeypatch, capsys, "check-corpus", "osworld", tmp_path)
     assert code == 2
-    assert "not loaded: " in out
+    assert "invalid: " in out
 
 
 def test_the_list_has_every_family_with_its_tier_and_screen(

@@ -40,16 +40,16 @@ def same(a, b):
 @pytest.mark.parametrize("adapter", [None, LoraConfig(rank=2, alpha=4)])
 def test_two_steps_resume_two_steps_equal_four(make_policy, world, tmp_path, assets, adapter):
     torch.manual_seed(0)
-    straight = Trainer(make_policy(adapter=adapter), CONFIG)
+    straight = Trainer(make_policy(lora=adapter), CONFIG)
     for _ in range(4):
         straight.step(samples(world), world.images)
     torch.manual_seed(0)
-    first = Trainer(make_policy(adapter=adapter), CONFIG)
+    first = Trainer(make_policy(lora=adapter), CONFIG)
     for _ in range(2):
         first.step(samples(world), world.images)
     CheckpointManager(tmp_path / "run").save(first, assets, {"version": 2})
     torch.manual_seed(1)
-    second = Trainer(make_policy(adapter=adapter), CONFIG)
+    second = Trainer(make_policy(lora=adapter), CONFIG)
     restored = CheckpointManager(tmp_path / "run").load(second)
     assert restored is not None
     assert (restored.step, restored.state, restored.skipped) == (2, {"version": 2}, [])
@@ -152,7 +152,7 @@ def test_a_checkpoint_of_another_model_or_adapter_changes_nothing(make_policy, w
     trainer.step(samples(world), world.images)
     checkpoints = CheckpointManager(tmp_path / "run")
     checkpoints.save(trainer, assets)
-    other = Trainer(make_policy(adapter=LoraConfig(rank=2)), CONFIG)
+    other = Trainer(make_policy(lora=LoraConfig(rank=2)), CONFIG)
     before = other.policy.snapshot()
     with pytest.raises(ConfigError, match=r"policy\.lora"):
         checkpoints.load(other)

@@ -84,7 +84,7 @@ def test_episodes_of_one_token_are_trained(make_policy, kind):
 
 @pytest.mark.parametrize("reward", [0.0, 1.0])
 def test_equal_rewards_teach_the_critic_and_not_the_policy(make_policy, world, reward):
-    trainer = made(make_policy, "ppo, own trunk", kl_coefficient=0.0)
+    trainer = made(make_policy, "ppo, own trunk", kl_loss_coef=0.0)
     before, head = weights(trainer.policy), trainer.critic.head.bias.clone()
     metrics = sound(trainer.step(samples(world, rewards=(reward,) * 4), world.images))
     assert torch.equal(before, weights(trainer.policy))
@@ -107,7 +107,7 @@ def test_a_worth_that_is_no_number_is_refused_before_anything_changes(make_polic
 
 
 def test_a_value_loss_that_is_not_finite_leaves_policy_and_critic_alone(make_policy, world):
-    trainer = made(make_policy, "ppo", passes=1, minibatches=1, kl_coefficient=0.0)
+    trainer = made(make_policy, "ppo", ppo_epochs=1, num_minibatches=1, kl_loss_coef=0.0)
     trainer.steps = 1  # the first sets the values to the mean return
     before = everything(trainer)
     trainer.critic.loss = lambda hidden_WH, targets: (trainer.critic.head(hidden_WH) * math.nan).sum()

@@ -155,7 +155,7 @@ def test_recomputed_activations_change_nothing_but_memory(make_policy, world):
         policy.accumulate(policy.plan(rows, world.images), lambda batch, scores: scores.logprobs_W.sum())
         return torch.cat([parameter.grad.flatten() for parameter in policy.parameters().values()])
 
-    torch.testing.assert_close(gradient(recompute_activations=True), gradient(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(gradient(gradient_checkpointing=True), gradient(), rtol=1e-5, atol=1e-6)
 
 
 def test_recomputed_activations_keep_less(make_policy, world):
@@ -173,7 +173,7 @@ def test_recomputed_activations_keep_less(make_policy, world):
             policy.accumulate(policy.plan(rows, {**world.images}), lambda batch, scores: scores.logprobs_W.sum())
         return sum(kept.values())
 
-    assert saved(recompute_activations=True) < saved()
+    assert saved(gradient_checkpointing=True) < saved()
 
 
 def test_eight_bit_moments_say_what_they_need():

@@ -69,7 +69,7 @@ class Handed:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 async def test_the_engine_computes_what_the_trainer_computes_after_every_publication(world, dtype):
-    engine, trainer = apart(dtype, adapter=LoraConfig(rank=4, alpha=8))
+    engine, trainer = apart(dtype, lora=LoraConfig(rank=4, alpha=8))
     handed, near = Handed(engine), 2e-5 if dtype == torch.float32 else 0.05
     try:
         first, _, _ = await sampled(engine, trainer.policy)
@@ -87,7 +87,7 @@ async def test_the_engine_computes_what_the_trainer_computes_after_every_publica
 
 async def test_an_adapter_for_the_vision_tower_is_seen_through(world):
     """The engine's features of a picture that it has seen before are those of the new adapter."""
-    engine, trainer = apart(adapter=LoraConfig(rank=4, alpha=8, vision=True))
+    engine, trainer = apart(lora=LoraConfig(rank=4, alpha=8, vision=True))
     handed, call = Handed(engine), world.graphs[0].calls[0]
     prompt = Prompt(call.prompt_ids, call.spans, world.images)
     try:
@@ -107,7 +107,7 @@ async def test_an_adapter_for_the_vision_tower_is_seen_through(world):
 
 
 async def test_an_engine_that_takes_none_for_the_tower_gets_whole_weights(world):
-    engine, trainer = apart(adapter=LoraConfig(rank=4, vision=True))
+    engine, trainer = apart(lora=LoraConfig(rank=4, vision=True))
     handed = Handed(engine)
     handed.supports_vision_lora = False
     try:
@@ -119,7 +119,7 @@ async def test_an_engine_that_takes_none_for_the_tower_gets_whole_weights(world)
 
 async def test_whole_weights_replace_the_adapter(world):
     """Merged weights after an adapter: it is not applied twice."""
-    engine, trainer = apart(adapter=LoraConfig(rank=4, alpha=8))
+    engine, trainer = apart(lora=LoraConfig(rank=4, alpha=8))
     try:
         trainer.step(samples(world), world.images)
         await push_weights(trainer.policy, engine, 1)
@@ -132,7 +132,7 @@ async def test_whole_weights_replace_the_adapter(world):
 
 
 async def test_an_adapter_for_another_model_is_refused_and_the_engine_goes_on(world):
-    engine, trainer = apart(adapter=LoraConfig(rank=4))
+    engine, trainer = apart(lora=LoraConfig(rank=4))
     adapter = trainer.policy.adapter()
     assert adapter is not None
     name = next(iter(adapter.weights))

@@ -75,7 +75,7 @@ def test_the_step_is_the_mean_over_episodes_of_the_mean_over_tokens(make_policy,
 
 def test_micro_batches_change_nothing(make_policy, world):
     whole, _ = after(make_policy, samples(world), world.images)
-    parts, _ = after(make_policy, samples(world), world.images, batch_tokens=1, image_patches=1)
+    parts, _ = after(make_policy, samples(world), world.images, max_tokens_per_mb=1, max_vision_patches_per_mb=1)
     assert (whole - parts).norm() / whole.norm() < 1e-4
 
 
@@ -153,7 +153,7 @@ def test_several_passes_clip_around_the_weights_at_the_start(make_policy, world)
 
 
 def test_only_tokens_of_the_weights_of_now_say_how_far_engine_and_trainer_disagree(make_policy, world):
-    """After a kill the weights of a step have another version than those that it has undone (`rollout.lineage`)."""
+    """After a kill the weights of a step have another version than those that it has undone (`rollout.weight_versions`)."""
     trainer = Trainer(make_policy())
     assert trainer.step(samples(world), world.images).engine_kl == pytest.approx(0.0, abs=1e-6), "all of version 0"
     undone = Trainer(make_policy())
@@ -296,7 +296,7 @@ def test_any_cut_of_episodes_into_rows_gives_the_same_step(make_policy, world, d
         for sequence in graph.sequences(data.draw(st.booleans()))
     ]
     change, _ = after(
-        make_policy, data.draw(st.permutations(rows)), world.images, batch_tokens=data.draw(st.integers(1, 200))
+        make_policy, data.draw(st.permutations(rows)), world.images, max_tokens_per_mb=data.draw(st.integers(1, 200))
     )
     expected, _ = after(make_policy, samples(world), world.images)
     assert (change - expected).norm() / expected.norm() < 1e-4

@@ -65,7 +65,7 @@ async def test_weights_are_never_torn_while_updates_run(make_policy):
 
 
 def test_adapters_are_merged_into_the_snapshot(make_policy, world):
-    policy = make_policy(adapter=LoraConfig(rank=4, alpha=8))
+    policy = make_policy(lora=LoraConfig(rank=4, alpha=8))
     names = set(policy.parameters())
     assert names
     assert all("lora_" in name and "language_model" in name for name in names)
@@ -87,6 +87,6 @@ def test_adapters_are_merged_into_the_snapshot(make_policy, world):
 def test_an_adapter_for_projections_that_are_not_there_is_refused(make_policy):
     for targets in (("query_key_value",), ("q_proj", "query_key_value"), ("q_proj", "query_key_value", "mlp")):
         with pytest.raises(ConfigError, match=r"no projection named query_key_value.*; it has down_proj, gate_proj"):
-            make_policy(adapter=LoraConfig(target_modules=targets))
+            make_policy(lora=LoraConfig(target_modules=targets))
     with pytest.raises(ConfigError, match="no projection named nothing"):
-        make_policy(adapter=LoraConfig(target_modules=()))
+        make_policy(lora=LoraConfig(target_modules=()))

@@ -205,8 +205,8 @@ class OsworldDesktop:
             await asyncio.to_thread(self._performed.finish, action_id, frame)
             return frame
 
-    async def _act(self, body: str, timeout_s: float) -> None:
-        await self._run_marked(body, timeout_s)
+    async def _act(self, body: str, max_duration_s: float) -> None:
+        await self._run_marked(body, max_duration_s)
 
     async def _run_marked(self, body: str, timeout_s: float) -> str:
         """Run a program once and return its output. Raises `DeliveryUnknown` and `InfrastructureError`."""

@@ -62,9 +62,9 @@ class SandboxDesktop(OsworldDesktop):
         self._template = template
         return await super().reset(template)
 
-    async def _marked(self, body: str, longest_s: float) -> str:
+    async def _run_marked(self, body: str, timeout_s: float) -> str:
         self._used = True
-        return await super()._marked(body, longest_s)
+        return await super()._run_marked(body, timeout_s)
 
     async def run(
         self, argv: list[str], *, timeout_s: float = 30.0, env: dict[str, str] | None = None, cwd: str | None = None

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from typing import Any, ClassVar
 
 from deskhand.agents.desktop_agent import DesktopAgent
-from deskhand.desktop.base import Desktop
+from deskhand.desktop.base import StageableDesktop
 from deskhand.integrations.areal import installed_areal
 from deskhand.integrations.areal.dataset import task_for
 from deskhand.integrations.areal.http_clients import httpx_client
@@ -61,7 +61,7 @@ class WAADesktopWorkflow(OSWorldAgent):
 
 
 @asynccontextmanager
-async def _lease(resources: WorkerResources, task: Task) -> AsyncIterator[Desktop]:
+async def _lease(resources: WorkerResources, task: Task) -> AsyncIterator[StageableDesktop]:
     lease = await resources.pool.lease(desktop_spec(task))
     try:
         yield lease.desktop

@@ -129,7 +129,7 @@ class ProviderPool(MachinePool):
 
         def make(name: str) -> OsworldDesktop:
             client = RetryingClient(name, timeouts=timeouts, quota=quota)
-            return OsworldDesktop(client, revert=self._machines[name].fresh, polling=polling)
+            return OsworldDesktop(client, reset_hook=self._machines[name].fresh, polling=polling)
 
         super().__init__(list(self._machines), make, template=template, quota=quota, timeouts=timeouts)
 

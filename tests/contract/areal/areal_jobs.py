@@ -130,7 +130,7 @@ def environment_of(python: Path) -> dict[str, str]:
 
 
 def online(python: Path, folder: Path) -> dict[str, Any]:
-    """`deskhand train` with AReaL in its online mode and `deskhand areal play` beside it, until the run has made its updates."""
+    """`deskhand train` with AReaL in its online mode and `deskhand areal run-online` beside it, until the run has made its updates."""
     made, log = folder / "run", folder / "log.txt"
     with text_model(folder) as (checkpoint, server, address):
         settings = (
@@ -153,9 +153,9 @@ def online(python: Path, folder: Path) -> dict[str, Any]:
             "train_dataset.batch_size=2",
             f"total_train_steps={ONLINE_STEPS}",
         )
-        words = [EXPERIMENT, "--folder", str(made), *told(*settings)]
+        words = [EXPERIMENT, str(made), *told(*settings)]
         train = [sys.executable, "-m", "deskhand", "train", *words, "--trainer", "areal"]
-        play = [sys.executable, "-m", "deskhand", "areal", "play", *words]
+        play = [sys.executable, "-m", "deskhand", "areal", "run-online", *words]
         environment = environment_of(python)
         with (
             log.open("w") as file,
@@ -187,7 +187,7 @@ def online(python: Path, folder: Path) -> dict[str, Any]:
 def trainer(python: Path, folder: Path) -> dict[str, Any]:
     """A run that is ended from outside after `STEPS` steps and started again for one more, and what was left in between."""
     made, log = folder / "run", folder / "log.txt"
-    words = [sys.executable, "-m", "deskhand", "train", EXPERIMENT, "--trainer", "areal", "--folder", str(made)]
+    words = [sys.executable, "-m", "deskhand", "train", EXPERIMENT, str(made), "--trainer", "areal"]
     words += told(
         f"total_train_steps={STEPS + 1}",
         "~deskhand.workflow.desktops.local",

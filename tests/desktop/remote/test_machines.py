@@ -260,9 +260,9 @@ async def test_a_command_brings_a_machine_back_and_may_say_where_it_is_from_then
 
 def test_ways_back_that_exclude_each_other_are_refused():
     for settings, message in (
-        ({"backend": "osworld", "reset_command": ("a",), "skip_reset": True}, "exclude each other"),
-        ({"backend": "waa", "reset_command": ("a",), "qemu_monitor_port": 7100}, "exclude each other"),
-        ({"backend": "server", "reset_command": ("a",)}, "for machines of kind osworld or waa"),
+        ({"backend": "osworld", "reset_command": ("a",), "skip_reset": True}, "mutually exclusive"),
+        ({"backend": "waa", "reset_command": ("a",), "qemu_monitor_port": 7100}, "mutually exclusive"),
+        ({"backend": "server", "reset_command": ("a",)}, "is not used by backend server"),
     ):
         with pytest.raises(ValidationError, match=message):
             DesktopConfig(**settings)

@@ -1,0 +1,82 @@
+"""`deskhand demo`: train the bundled policy and compare it before and after."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+from deskhand.cli.common import Flag, Overrides, open_resumed_run
+from deskhand.cli.train import run_and_compare
+from deskhand.errors import ConfigError
+
+CONFIG = "tiny_cpu.yaml"
+
+
+def demo(
+    run_dir: Path = Path("runs/demo"),
+    /,
+    *,
+    resume: Annotated[bool, Flag] = False,
+    restart: Annotated[bool, Flag] = False,
+    overrides: Overrides = None,
+) -> None:
+    """Train the bundled policy on local desktops, and show held-out success before and after.
+
+    Parameters
+    ----------
+    run_dir
+        Run directory.
+    resume
+        Resume the existing run.
+    restart
+        Start over. The existing run is renamed to RUN_DIR-1, RUN_DIR-2, ...
+    """
+    from deskhand.config.load import load_config
+    from deskhand.recipes import train as recipe
+    from deskhand.recipes.suite import load_suite
+
+    if resume and restart:
+        raise ConfigError("--resume and --restart are mutually exclusive")
+    progress = recipe.progress_of(run_dir)
+    if progress is None and resume:
+        raise ConfigError(f"--resume: no run to resume in {run_dir}")
+    if progress is not None and not restart:
+        step, total = progress
+        found = f"{run_dir} contains a run at step {step} of {total}"
+        if not resume and sys.stdin.isatty() and sys.stdout.isatty():
+            restart = ask(f"{found}. Resume it or start over? [resume/restart] ") == "restart"
+        elif not resume:
+            print(f"{found}; resuming it (--restart starts over)")
+    if progress is not None and not restart:
+        config, run = open_resumed_run(run_dir, overrides)
+    else:
+        config = load_config(_bundled_config(CONFIG), overrides or (), os.environ)
+        load_suite(config.suite, config.desktop.backend)
+        archived = recipe.archive_run(run_dir)
+        if archived is not None:
+            print(f"the previous run is now in {archived}")
+        run = recipe.create_run(config, run_dir, "deskhand demo")
+    run_and_compare(config, run)
+
+
+def ask(question: str) -> str:
+    """Return "resume" or "restart"; a unique prefix suffices."""
+    words = ("resume", "restart")
+    while True:
+        try:
+            answer = input(question).strip().lower()
+        except EOFError:
+            raise KeyboardInterrupt from None
+        matching = [word for word in words if answer and word.startswith(answer)]
+        if len(matching) == 1:
+            return matching[0]
+
+
+def _bundled_config(name: str) -> Path:
+    """A config of the installed package, or of the checkout that contains it."""
+    package = Path(__file__).parents[1]
+    return next(
+        (path for path in (package / "configs" / name, package.parent / "configs" / name) if path.is_file()), Path(name)
+    )

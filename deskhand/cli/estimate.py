@@ -1,0 +1,45 @@
+"""`deskhand estimate`: memory and throughput of a config, without loading weights."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from deskhand.cli.common import USER_ERROR, Overrides, Profile, parse_size
+
+
+def estimate(
+    config: Path,
+    /,
+    *,
+    memory: float | None = None,
+    gpu: str | None = None,
+    screen_size: str | None = None,
+    turns: int | None = None,
+    profile: Profile = None,
+    overrides: Overrides = None,
+) -> None:
+    """Estimate memory and throughput of a config. Exits with 2 if it does not fit.
+
+    Parameters
+    ----------
+    config
+        Config file (YAML).
+    memory
+        Device memory in GiB (default: from the config or this machine).
+    gpu
+        GPU to estimate for: H200, H100, A100, L40S, L4, 4090 or 3090.
+    screen_size
+        Screenshot size, e.g. 1280x720 (default: the suite's).
+    turns
+        Turns per episode (default: the suite's).
+    """
+    from deskhand.config.load import load_config
+    from deskhand.recipes import plan
+
+    size = None if screen_size is None else parse_size("--screen-size", screen_size)
+    settings = load_config(config, overrides or (), os.environ, profile=profile)
+    result = plan.plan(settings, memory_gib=memory, gpu=gpu, screen=size, turns=turns)
+    print("\n".join(result.lines()))
+    if not result.memory.fits:
+        raise SystemExit(USER_ERROR)

@@ -1,0 +1,84 @@
+"""`deskhand eval`: success of a policy on held-out tasks."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from deskhand.cli.common import Overrides, Profile, current_command, open_resumed_run, print_table, run_context
+from deskhand.errors import ConfigError
+
+
+def evaluate(
+    run_dir: Path,
+    /,
+    *,
+    policy: str | None = None,
+    served_model_name: str | None = None,
+    step: int | None = None,
+    samples_per_task: int | None = None,
+    config: Path | None = None,
+    profile: Profile = None,
+    overrides: Overrides = None,
+) -> None:
+    """Evaluate a policy on held-out tasks. Rerun the same command to resume.
+
+    Parameters
+    ----------
+    run_dir
+        Directory for the results: an existing run, or a new directory.
+    policy
+        A run (runs/other or runs/other@12), a checkpoint folder or hub name, "oracle", "noop", or the URL of an
+        OpenAI-compatible endpoint with its key in OPENAI_API_KEY (default: the run's own checkpoint, or the config's
+        model).
+    served_model_name
+        Model name at the endpoint.
+    step
+        Checkpoint step (default: the last).
+    samples_per_task
+        Episodes per task (default: 1); with more than one, pass@k is shown.
+    config
+        Config file for a new run directory. Optional when resuming; must match the original.
+    """
+    import asyncio
+
+    from deskhand.config.load import load_config
+    from deskhand.recipes import evaluate as recipe
+    from deskhand.recipes.assemble import open_run_pool
+    from deskhand.recipes.concurrency import eval_concurrency
+    from deskhand.recipes.suite import load_suite
+    from deskhand.recipes.train import create_run
+    from deskhand.reporting.terminal import TerminalDisplay, evaluation_table
+    from deskhand.rollout.eval_loop import EvalReport
+    from deskhand.rollout.scripted_policies import NOOP
+
+    if samples_per_task is not None and samples_per_task < 1:
+        raise ConfigError(f"--samples-per-task: must be at least 1, got {samples_per_task}")
+    options = {"policy": policy, "served_model_name": served_model_name, "samples_per_task": samples_per_task}
+    if (run_dir / "run.sqlite").exists():
+        settings, run = open_resumed_run(run_dir, overrides, config, profile)
+        stored = run.metadata.get("evaluation", {}) if policy is None and step is None else {}
+        options = {key: stored.get(key) if value is None else value for key, value in options.items()}
+    elif config is None and policy is None:
+        raise ConfigError(f"{run_dir}: contains no run; use the directory of a run, or add --policy or --config")
+    else:
+        settings = load_config(config, overrides or (), os.environ, profile=profile)
+        run = create_run(
+            settings, run_dir, f"deskhand eval {run_dir}", {"evaluation": options}, needs_model=policy is None
+        )
+
+    async def main() -> EvalReport:
+        spec = recipe.resolve_policy(settings, run, options["policy"], step, options["served_model_name"] or "")
+        size = eval_concurrency(settings.evaluation, settings.loop, settings.desktop)
+        async with open_run_pool(settings, run, size, display) as pool:
+            return await recipe.evaluate_policy(settings, run, pool, spec, options["samples_per_task"] or 1, display)
+
+    with run_context(run, current_command()), TerminalDisplay() as display:
+        result = asyncio.run(main())
+        tasks = load_suite(settings.suite, settings.desktop.backend).held_out_tasks(settings.evaluation.num_episodes)
+        solved = recipe.tasks_solved_by_noop(run, result.name, tasks) if options["policy"] == NOOP else ""
+    print_table(evaluation_table(result))
+    if result.last_error:
+        print(f"last error: {result.last_error}")
+    if solved:
+        print(solved)

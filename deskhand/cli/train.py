@@ -1,0 +1,101 @@
+"""`deskhand train`: train with a config file, here or with AReaL."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from deskhand.cli.common import (
+    Overrides,
+    Profile,
+    current_command,
+    open_resumed_run,
+    print_table,
+    run_context,
+)
+from deskhand.errors import ConfigError
+
+if TYPE_CHECKING:
+    from deskhand.config.load import Config
+    from deskhand.store.run import Run
+
+STARTED = time.monotonic()
+"""Start of the process, for the time until the first update."""
+
+
+def train(
+    config: Path | None = None,
+    run_dir: Path | None = None,
+    /,
+    *,
+    resume: Annotated[Path | None, Parameter(negative="")] = None,
+    trainer: Literal["local", "areal"] = "local",
+    profile: Profile = None,
+    overrides: Overrides = None,
+) -> None:
+    """Train with a config file; evaluate before and after.
+
+    Parameters
+    ----------
+    config
+        Config file (YAML).
+    run_dir
+        Run directory, new or empty.
+    resume
+        Resume the run in this directory, with its own settings; replaces CONFIG and RUN_DIR.
+    trainer
+        Deskhand's trainer, or AReaL (experiments in configs/areal), which resumes by itself.
+    """
+    if resume is not None:
+        if config is not None or trainer == "areal":
+            raise ConfigError(
+                f"--resume {resume}: a resumed run keeps its settings; remove "
+                + (f"{config}, or change single settings with --set" if config is not None else "--trainer areal")
+            )
+        _resume(resume, profile, overrides)
+        return
+    if config is None or run_dir is None:
+        example = "configs/areal/embedded_tiny_cpu.yaml" if trainer == "areal" else "configs/tiny_cpu.yaml"
+        raise ConfigError(
+            "train: CONFIG and RUN_DIR are required, for example deskhand train "
+            + (f"{example} runs/mine" if trainer == "local" else f"{example} runs/areal --trainer areal")
+        )
+    if trainer == "areal":
+        from deskhand.integrations.areal import launcher
+
+        raise SystemExit(launcher.train(config, run_dir, profile=profile, overrides=overrides or ()))
+    from deskhand.config.load import load_config
+    from deskhand.recipes.train import create_run
+
+    settings = load_config(config, overrides or (), os.environ, profile=profile)
+    run_and_compare(settings, create_run(settings, run_dir, f"deskhand train {config}"))
+
+
+def _resume(run_dir: Path, profile: str | None, overrides: list[str] | None) -> None:
+    settings, run = open_resumed_run(run_dir, overrides, profile=profile)
+    if "sft" in run.metadata:
+        run.close()
+        raise ConfigError(
+            f"{run_dir}: contains a supervised warm start; resume it with deskhand sft --resume {run_dir}"
+        )
+    run_and_compare(settings, run, current_command())
+
+
+def run_and_compare(config: Config, run: Run, resume_command: str | None = None) -> None:
+    """Train a run, then print held-out success before and after."""
+    import asyncio
+
+    from deskhand.recipes.plan import check_memory
+    from deskhand.recipes.train import run_training
+    from deskhand.reporting.terminal import TerminalDisplay, comparison
+
+    with run_context(run, resume_command), TerminalDisplay() as display:
+        check_memory(config)
+        summary = asyncio.run(run_training(config, run, display, STARTED))
+    if summary.before and summary.after:
+        print_table(comparison(summary.before, summary.after))
+    print(f"report: {(run.folder / 'report.html').resolve()}")
