@@ -1,7 +1,7 @@
 """Train, evaluate and read runs from Python. `import deskhand` exports everything here.
 
-Each function does what the command of the same name does, with the same run directories. Paths are `str | Path`; a config is a
-file, or a `Config`.
+Each function does what the command of the same name does, with the same run directories. Paths are `str | Path`; a
+config is a file, or a `Config`.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ async def evaluate_async(
     section = {"max_concurrent_episodes": max_concurrent_episodes, **number}
     changes = {**defaults, **_agent_section(agent), "suite": dict(tasks.suite), "evaluation": section}
     settings = _changed(config or Config(), changes, "deskhand.evaluate")
-    about = {"policy": model, "served_name": served_model_name, "repeats": samples_per_task}
+    about = {"policy": model, "served_model_name": served_model_name, "samples_per_task": samples_per_task}
     if (folder / "run.sqlite").exists():
         run = Run.open(folder)
     else:
@@ -239,7 +239,7 @@ def evaluate(
     """Success of a policy on tasks, like `deskhand eval`. Called again with the same run, it continues.
 
     Args:
-        model: "tiny", a checkpoint folder, a hub name, a run ("runs/other@12"), a scripted policy, or an endpoint's URL.
+        model: "tiny", a checkpoint folder, a hub name, a run ("runs/other@12"), a script ("oracle"), or a URL.
         tasks: The tasks, from `load_tasks`.
         run_dir: A new folder, or that of a run.
         agent: An agent, its class, or its import path.
@@ -250,7 +250,8 @@ def evaluate(
         config: Everything else.
 
     Example:
-        >>> report = deskhand.evaluate("tiny", tasks=deskhand.load_tasks("basics", split="held_out"), run_dir="runs/eval")
+        >>> tasks = deskhand.load_tasks("basics", split="held_out")
+        >>> report = deskhand.evaluate("tiny", tasks=tasks, run_dir="runs/eval")
     """
     return _run(
         "evaluate",
@@ -312,7 +313,11 @@ def open_run(run_dir: str | Path) -> Run:
 
 
 def load_episode(run: Run, episode_id: str) -> EpisodeResult:
-    """A finished episode of a run, with its steps and its call graph."""
+    """A finished episode of a run, with its steps and its call graph.
+
+    Example:
+        >>> deskhand.load_episode(run, run.episodes("train", "trained")[0].id).score
+    """
     from deskhand.rollout.run_writer import load_result
 
     return load_result(run, episode_id)

@@ -1,8 +1,8 @@
 """Names and import paths of everything that can be plugged in.
 
-A reference is the name of a built-in or registered part, the name of an entry point (group `deskhand.<kind>s`), `module:attr`,
-or `file.py:attr`. The same string works in a config, on the command line, and in Python. Built-in parts are import paths, so
-that `check` needs no import.
+A reference is the name of a built-in or registered part, the name of an entry point (group `deskhand.<kind>s`),
+`module:attr`, or `file.py:attr`. The same string works in a config, on the command line, and in Python. Built-in parts
+are import paths, so that `check` needs no import.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _PARTS: dict[Kind, _Part] = {
     "desktop": _Part(
         "desktop.backend",
         {"local": "deskhand.desktop.factory:open_local_pool"}
-        | {name: "deskhand.desktop.factory:open_remote_pool" for name in ("server", "sandbox", "osworld", "waa")},
+        | dict.fromkeys(("server", "sandbox", "osworld", "waa"), "deskhand.desktop.factory:open_remote_pool"),
     ),
     "engine": _Part(
         "engine.backend",
@@ -80,7 +80,10 @@ _PARTS: dict[Kind, _Part] = {
     "reward": _Part("reward", {}),
     "suite": _Part(
         "suite.name",
-        {"basics": "deskhand.tasks.suites.family_registry:DEFAULT", "miniwob": "deskhand.tasks.suites.miniwob:names"},
+        {
+            "basics": "deskhand.tasks.suites.family_registry:DEFAULT",
+            "miniwob": "deskhand.tasks.suites.miniwob:task_names",
+        },
     ),
     "task_family": _Part("suite.families", {}),
 }
@@ -90,7 +93,9 @@ _objects: dict[tuple[Kind, str], Any] = {}
 
 
 def register(kind: Kind, name: str, value: Any = None) -> Any:
-    """Give a part a name in this process; without `value`, return a decorator. Raises `ConfigError` if the name is taken.
+    """Give a part a name in this process; without `value`, return a decorator.
+
+    Raises `ConfigError` if the name is taken.
 
     Example:
         >>> @register("engine", "mine")

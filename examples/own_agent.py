@@ -1,5 +1,5 @@
 """An agent with a prompt of its own. Run: python examples/own_agent.py runs/own-agent
-In a config: agent: {class: "examples/own_agent.py:PlainAgent", options: {style: terse}}"""
+In a config: agent: {class: "examples/own_agent.py:PlainAgent", options: {style: polite}}"""
 
 import base64
 import sys
@@ -10,7 +10,7 @@ PROMPTS = {"polite": "Please: {0}", "terse": "{0}"}
 
 
 class PlainAgent(dh.Agent):
-    def __init__(self, style: str = "polite") -> None:
+    def __init__(self, style: str = "terse") -> None:
         self.prompt, self.format = PROMPTS[style], dh.action_format("deskhand_json")
 
     async def run(self, episode: dh.EpisodeContext) -> None:

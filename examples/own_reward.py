@@ -19,5 +19,7 @@ if __name__ == "__main__":
         config,
         run_dir=run_dir,
         reward=shorter,
-        on_step=lambda step: print(f"step {step.step}: {step.metrics}"),
+        on_step=lambda step: print(
+            f"step {step.step}: {step.metrics['reward/mean']:.3f}, score {step.metrics['reward/score']:.3f}"
+        ),
     )

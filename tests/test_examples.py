@@ -127,7 +127,10 @@ MISSPELLED = {
         "agent.class: cannot import examples/own_agent.py:PlainAgnt: module examples/own_agent.py has no attribute "
         "PlainAgnt; did you mean PlainAgent?",
     ),
-    "own_reward.py": (["reward=examples/own_rewrd.py:shorter"], "reward: cannot import examples/own_rewrd.py:shorter: no file"),
+    "own_reward.py": (
+        ["reward=examples/own_rewrd.py:shorter"],
+        "reward: cannot import examples/own_rewrd.py:shorter: no file",
+    ),
     "own_algorithm.py": (["trainer.algorithm=examples/own_algorithm.py:rlo"], "did you mean rloo?"),
     "train_from_python.py": (["agent.class=my_packge.agents:MyAgent"], "no module named my_packge"),
     "evaluate_served_model.py": (["engine.backend=vlm"], "did you mean 'vllm'?"),
@@ -137,7 +140,7 @@ MISSPELLED = {
 @pytest.mark.parametrize("name", MISSPELLED)
 def test_a_misspelled_import_path_is_one_line_before_anything_starts(tmp_path, name):
     overrides, message = MISSPELLED[name]
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError) as caught:  # noqa: PT012
         config = deskhand.load_config(ROOT / "configs" / "tiny_cpu.yaml", overrides=overrides)
         deskhand.train(config, run_dir=tmp_path / "run")
     assert message in str(caught.value)

@@ -55,11 +55,17 @@ def algorithm(
     clip_ratio_low: float = 0.2,
     clip_ratio_high: float = 0.2,
 ) -> Callable[[GroupAdvantages], Algorithm]:
-    """Make an algorithm of a function from rewards to advantages; `trainer.algorithm` takes its name or import path."""
+    """Make an algorithm of a function from rewards to advantages; `trainer.algorithm` takes its name or import path.
+
+    Example:
+        >>> @algorithm("rloo")
+        ... def rloo(rewards):
+        ...     return rewards - (rewards.sum() - rewards) / max(1, len(rewards) - 1)
+    """
 
     def make(advantages: GroupAdvantages) -> Algorithm:
         made = Algorithm(name, advantages, ratio_level, loss_norm, clip_ratio_low, clip_ratio_high)
-        if not registry.is_builtin("algorithm", name):
+        if not advantages.__module__.startswith("deskhand.algorithms."):
             registry.register("algorithm", name, made)
         return made
 

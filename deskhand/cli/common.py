@@ -99,7 +99,9 @@ def current_command() -> str:
 @contextmanager
 def run_context(run: Run, resume_command: str | None = None) -> Iterator[None]:
     """Close the run at the end and write its report, or remove it if nothing happened."""
-    _log_to(run.folder)
+    from deskhand.store.run_log import log_to_run
+
+    log_to_run(run.folder)
     with run:
         try:
             yield
@@ -131,21 +133,3 @@ def write_report(run: Run, out: Path | None = None) -> Path:
     from deskhand.reporting.html_report import write
 
     return write(build_report_view(run), out or run.folder / "report.html")
-
-
-def _log_to(folder: Path) -> None:
-    """Send log events to `log.jsonl` of the run, so that the terminal shows only progress."""
-    import structlog
-
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        logger_factory=structlog.WriteLoggerFactory(
-            file=(folder / "log.jsonl").open("a", encoding="utf-8", buffering=1)
-        ),
-    )

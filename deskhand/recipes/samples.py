@@ -37,7 +37,7 @@ def _advantages(algorithm: Algorithm, rewards: np.ndarray) -> np.ndarray:
     found = np.asarray(algorithm(rewards), dtype=np.float64)
     if found.shape != rewards.shape or not np.isfinite(found).all():
         raise ConfigError(
-            f"trainer.algorithm: {algorithm.name} must return {len(rewards)} finite advantages for {len(rewards)} rewards, "
+            f"trainer.algorithm: {algorithm.name} must return {len(rewards)} finite advantages, one per reward, "
             f"got {found.tolist()}"
         )
     return found

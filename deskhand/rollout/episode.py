@@ -139,7 +139,9 @@ class _StepTimeout:
             raise InfrastructureError(f"limits.step_timeout_s: a step took longer than {self._timeout_s:g} s") from None
 
 
-async def _save_end_state(task: Task, desktop: StageableDesktop, outcome: Outcome, folder: Path, *, declared_infeasible: bool) -> None:
+async def _save_end_state(
+    task: Task, desktop: StageableDesktop, outcome: Outcome, folder: Path, *, declared_infeasible: bool
+) -> None:
     try:
         await end_state.save_end_state(task, desktop, outcome, folder, declared_infeasible=declared_infeasible)
     except Exception as error:  # the desktop may not support reading files
