@@ -205,7 +205,7 @@ async def many(folder: Path, count: int, families: Sequence[str], desktops: int)
         with frozen_gc(), watched() as watch:
             results, _ = await stage.play(count)
         try:
-            books, close = await stage.journal.check(), stage.journal.ledger.in_flight == 0
+            books, close = await stage.journal.check(), stage.journal.counts.in_flight == 0
         except RecordError as error:
             books, close = str(error), False
     left = {*processes.descendants(os.getpid()), *processes.find_labeled(processes.OWNER_LABEL, owner.token)} - before
@@ -216,7 +216,7 @@ async def many(folder: Path, count: int, families: Sequence[str], desktops: int)
         minutes=(time.monotonic() - began) / 60,
         leaked=sorted(left),
         books=books,
-        books_close=close and stage.journal.ledger.started == len(results) == count,
+        books_close=close and stage.journal.counts.started == len(results) == count,
         watch=watch,
     )
 

@@ -104,9 +104,9 @@ def gradient(source: str, recording: Recording, merge: bool) -> torch.Tensor:
         for row in result.graph.sequences(merge)
     ]
     done = trainer.step(samples, recording.images)
-    if done.rejected or not done.updates:
+    if done.rejected or not done.num_updates:
         raise SystemExit(
-            f"the trainer rejected {done.rejected} and made {done.updates} updates; nothing can be compared"
+            f"the trainer rejected {done.rejected} and made {done.num_updates} updates; nothing can be compared"
         )
     moments = [trainer.optimizer.state[parameter]["exp_avg"] for parameter in trainer.policy.parameters().values()]
     return torch.cat([moment.reshape(-1).double() for moment in moments])

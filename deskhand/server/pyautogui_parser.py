@@ -12,7 +12,7 @@ from dataclasses import replace
 from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.formats.call_format import CallActionFormat
 from deskhand.actions.formats.call_parser import parse_calls
-from deskhand.actions.formats.pyautogui import GRAMMAR, KEY_ROWS, KEYS_IN_TURN, POINTER_ROWS, typing_rows
+from deskhand.actions.formats.pyautogui import GRAMMAR, KEY_CALLS, KEYS_IN_TURN, POINTER_CALLS, typing_calls
 from deskhand.actions.ops import Op
 from deskhand.errors import AgentError
 
@@ -20,10 +20,10 @@ PYTHON_PROGRAMS = ("python", "python3", "/usr/bin/python3", "/usr/bin/python")
 _GRAMMAR = replace(GRAMMAR, words=frozenset())
 _CODE = CallActionFormat(
     name="pyautogui code",
-    rows=(*POINTER_ROWS, *typing_rows(named=False, keys=KEYS_IN_TURN), *KEY_ROWS),
+    specs=(*POINTER_CALLS, *typing_calls(named=False, keys=KEYS_IN_TURN), *KEY_CALLS),
     space=lambda view: view.screen,
     find=lambda text: parse_calls(text, 0, len(text), _GRAMMAR),
-    lay_out=lambda lines, ops: "\n".join(lines),
+    layout=lambda lines, ops: "\n".join(lines),
     introduction=lambda view, space: "",
 )
 
