@@ -105,9 +105,7 @@ def test_what_was_interrupted_ends_with_the_weights_of_one_that_was_not(
     other = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
         config = warm.parent / "empty.yaml"
-        assert (
-            run_command(patch, ["sft", str(config), str(other), "--episodes", str(warm), *options()]) == 0
-        )
+        assert run_command(patch, ["sft", str(config), str(other), "--episodes", str(warm), *options()]) == 0
     first, second = (
         CheckpointManager(folder / "checkpoints").path(6) / "model.safetensors" for folder in (warm, other)
     )

@@ -140,8 +140,8 @@ def plan(
     if server and server < (least := server_bytes(values, memory, config.dtype, engine.max_model_len)):
         raise ConfigError(
             f"engine.gpu_memory_utilization: {engine.gpu_memory_utilization:g} gives the server "
-            f"{server / GIB:.1f} GiB, but weights and one request of engine.max_model_len {engine.max_model_len} need {least / GIB:.1f} GiB; "
-            "increase it"
+            f"{server / GIB:.1f} GiB, but weights and one request of engine.max_model_len {engine.max_model_len} "
+            f"need {least / GIB:.1f} GiB; increase it"
         )
     requests = min(engine.max_num_seqs, config.loop.max_concurrent_episodes)
     speed = (
