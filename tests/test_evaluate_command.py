@@ -1,4 +1,5 @@
-"""`deskhand eval` with every kind of policy, on real desktops: the same tasks, resumable after SIGKILL, keys nowhere on disk."""
+"""`deskhand eval` with every kind of policy, on real desktops: the same tasks, resumable after SIGKILL, keys nowhere on
+disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The import rule between rooms, read from the source: which room may use which, no circles, and a core without torch."""
+"""The import rule between rooms, read from the source: which room may use which, no circles, and a core without
+torch."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def modules() -> dict[str, Path]:
 
 
 def imported(source: str, known: set[str]) -> Iterator[str]:
-    """Full names of what `source` imports, wherever in the file; `from deskhand.a import b` is the module `a.b` if there is one."""
+    """Full names of what `source` imports, wherever in the file; `from deskhand.a import b` is the module `a.b` if
+    there is one."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)

@@ -1,4 +1,5 @@
-"""`deskhand plan`: the shipped configs fit where their names say; what does not fit is refused with numbers and nothing starts."""
+"""`deskhand plan`: the shipped configs fit where their names say; what does not fit is refused with numbers and nothing
+starts."""
 
 from __future__ import annotations
 

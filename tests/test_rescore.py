@@ -1,4 +1,5 @@
-"""`deskhand rescore` on states of tasks in files: each is judged by its task of the suite that its run names, or that is given."""
+"""`deskhand rescore` on states of tasks in files: each is judged by its task of the suite that its run names, or that
+is given."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`deskhand sft` and `deskhand export` end to end on real desktops: demonstrations, a warm start that is killed, a checkpoint that
-loads back."""
+"""`deskhand sft` and `deskhand export` end to end on real desktops: demonstrations, a warm start that is killed, a
+checkpoint that loads back."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
-    """A run in which the oracle played and a model with adapters was warmed up; interrupted after four updates and gone on with."""
+    """A run in which the oracle played and a model with adapters was warmed up; interrupted after four updates and gone
+    on with."""
     from deskhand.trainer import supervised
 
     folder = tmp_path_factory.mktemp("warm") / "run"

@@ -1,4 +1,5 @@
-"""`scripts/environment` installs exactly what a file pins, once, and says what is wrong with a file that pins too little."""
+"""`scripts/environment` installs exactly what a file pins, once, and says what is wrong with a file that pins too
+little."""
 
 from __future__ import annotations
 
