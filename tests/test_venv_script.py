@@ -77,7 +77,7 @@ def test_a_line_that_pins_nothing_is_refused(checkout: Path, line: str) -> None:
     done = environment(checkout, "loose")
     assert done.returncode == 2
     assert f"2:{line}" in done.stderr
-    assert "write name==version" in done.stderr
+    assert "use name==version" in done.stderr
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones(checkout: Path) -> None:
