@@ -42,8 +42,8 @@ def install(names: list[str], /, *, dry_run: Annotated[bool, Flag] = False) -> N
         Only print what would be installed.
     """
     from deskhand.desktop.applications import catalog
-    from deskhand.desktop.applications.install import install_command, missing, packages_of
     from deskhand.desktop.applications.install import install as install_packages
+    from deskhand.desktop.applications.install import install_command, missing, packages_of
 
     packages = packages_of(catalog.resolve_profiles(names))
     wanted = missing(packages)

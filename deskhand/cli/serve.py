@@ -82,7 +82,7 @@ def serve_desktops(
     from deskhand.desktop.machine_pool import MachinePool
     from deskhand.desktop.pool import DesktopPool
     from deskhand.server.api_keys import API_KEY_ENV, check_binding, load_admin_key
-    from deskhand.server.process import ServerConfig, serve_pool, run_until_signaled
+    from deskhand.server.process import ServerConfig, run_until_signaled, serve_pool
 
     width, height = parse_size("--screen", screen)
     check_tls(tls_certificate, tls_key)

@@ -157,15 +157,15 @@ class WaaDesktop(OsworldDesktop):
     async def _state(self) -> dict[str, list[str]]:
         return json.loads(await self._run_marked(_STATE, 15.0))
 
-    async def _act(self, body: str, timeout_s: float) -> None:
+    async def _act(self, body: str, max_duration_s: float) -> None:
         try:
-            await self._execute_windows(body, timeout_s)
+            await self._execute_windows(body, max_duration_s)
         except ProgramFailed as error:
             if _FAIL_SAFE not in str(error):
                 raise
             log.warning("waa.fail_safe_triggered", machine=self.client.base_url)
             await self._run_marked(_CENTER_POINTER, 10.0)  # not performed: the pointer was in a corner
-            await self._execute_windows(body, timeout_s)
+            await self._execute_windows(body, max_duration_s)
 
     async def _execute_windows(self, body: str, timeout_s: float) -> None:
         self._pristine = None

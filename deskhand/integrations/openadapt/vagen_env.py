@@ -18,7 +18,7 @@ from PIL import Image
 from deskhand.actions import formats
 from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.ops import TERMINAL_OPS
-from deskhand.desktop.base import Desktop, Frame
+from deskhand.desktop.base import Frame, StageableDesktop
 from deskhand.errors import AgentError, ConfigError, EvaluatorError, InfrastructureError
 from deskhand.rollout.episode import desktop_spec
 from deskhand.tasks.judge import MilestoneTracker, initial_score, judge
@@ -35,7 +35,7 @@ class VagenDesktopEnv:
     dense milestones. Raises `ConfigError` for no tasks.
     """
 
-    def __init__(self, desktop: Desktop, tasks: Sequence[Task], *, dialect: str = "openadapt_text") -> None:
+    def __init__(self, desktop: StageableDesktop, tasks: Sequence[Task], *, dialect: str = "openadapt_text") -> None:
         if not tasks:
             raise ConfigError("WAADesktopEnv needs a task")
         self.desktop, self.tasks = desktop, list(tasks)

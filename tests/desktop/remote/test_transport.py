@@ -11,7 +11,7 @@ import pytest
 from deskhand.desktop.frame_codec import RemoteLeaseExpired
 from deskhand.desktop.remote.retrying_client import RemoteTimeouts, RetryingClient
 from deskhand.desktop.remote.sandbox_api import HttpSandboxApi
-from deskhand.desktop.remote.server_desktop import ServerTransport, ServerPool
+from deskhand.desktop.remote.server_desktop import ServerPool, ServerTransport
 from deskhand.desktop.remote.transport import HttpTransport, Sandbox
 from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, InfrastructureError
 
