@@ -16,7 +16,7 @@ import pytest
 from cyclopts import App
 from rich.console import Console
 
-from deskhand.cli import app
+from deskhand.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 LIST = Path(__file__).parent / "language" / "avoid.txt"

@@ -62,7 +62,13 @@ class RemoteOsworldClient(LocalOsworldClient):
         is_repeatable = method == "GET" or path in _REPEATABLE_PATHS
         link = self._machine.server.client
         return await link.send(
-            method, path, repeatable=is_repeatable, acts=not is_repeatable, wait_for_quota=False, may_take_s=timeout_s, **body
+            method,
+            path,
+            repeatable=is_repeatable,
+            acts=not is_repeatable,
+            wait_for_quota=False,
+            may_take_s=timeout_s,
+            **body,
         )
 
     async def close(self) -> None:

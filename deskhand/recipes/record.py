@@ -77,7 +77,9 @@ async def record(
     """
     check_upstream(upstream)
     files = SessionStore(folder)
-    proxy = RecordingProxy(upstream, files, upstream_key=os.environ.get(api_key_env, ""), ask_token_ids=request_token_ids)
+    proxy = RecordingProxy(
+        upstream, files, upstream_key=os.environ.get(api_key_env, ""), ask_token_ids=request_token_ids
+    )
     admin_key, session_id = secrets.token_urlsafe(32), time.strftime("session-%Y%m%d-%H%M%S-") + secrets.token_hex(2)
     key = proxy.sessions.open(session_id)
     with _listen(host, port) as listener:

@@ -93,7 +93,10 @@ def test_a_file_of_tokens_is_private_and_its_errors_name_no_token(tmp_path):
     with pytest.raises(ConfigError, match="chmod"):
         read_private_file(file)
     file.chmod(0o600)
-    assert parse_tokens(read_private_file(file), "f") == {"a-token-of-sixteen-letters": 4, "another-token-of-sixteen": None}
+    assert parse_tokens(read_private_file(file), "f") == {
+        "a-token-of-sixteen-letters": 4,
+        "another-token-of-sixteen": None,
+    }
     for text in ("", "short", "a-token-of-sixteen-letters many", "a-token-of-sixteen-letters 4 5"):
         with pytest.raises(ConfigError) as refused:
             parse_tokens(text, "f")

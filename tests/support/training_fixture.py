@@ -152,7 +152,9 @@ async def assembled(
 
 
 def small(**changes: Any) -> LoopConfig:
-    return LoopConfig(**{"total_steps": 3, "groups_per_step": 2, "group_size": 4, "max_concurrent_episodes": 3, **changes})
+    return LoopConfig(
+        **{"total_steps": 3, "groups_per_step": 2, "group_size": 4, "max_concurrent_episodes": 3, **changes}
+    )
 
 
 async def _main(folder: Path, steps: int, journal: Path, checkpoint_every: int) -> None:

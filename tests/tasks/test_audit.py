@@ -77,7 +77,10 @@ async def test_a_task_solved_at_start_is_reported_and_the_others_are_audited() -
         return CheckResult(1.0)
 
     solved = replace(
-        family_registry.make_task("terminal_run", 3), id="solved/at/start", check=check, oracle_unavailable="there is none"
+        family_registry.make_task("terminal_run", 3),
+        id="solved/at/start",
+        check=check,
+        oracle_unavailable="there is none",
     )
     other = replace(family_registry.make_task("terminal_run", 3), oracle_unavailable="there is none")
     (row, fine), _ = await audit.audit_tasks([solved, other], ["done"], None, lambda _: None)

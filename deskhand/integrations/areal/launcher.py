@@ -99,7 +99,7 @@ def areal_python(environment: Mapping[str, str]) -> Path:
 
 def worker_environment(python: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of AReaL's processes: PATH and PYTHONPATH, and no proxy for this machine."""
-    root = str(Path(__file__).parents[2])
+    root = str(Path(__file__).parents[3])
     own = {name: value for name, value in environment.items() if name != "PYTHONHOME"}
     own["PATH"] = os.pathsep.join([str(python.parent), environment.get("PATH", os.defpath)])
     own["PYTHONPATH"] = os.pathsep.join(word for word in (root, environment.get("PYTHONPATH", "")) if word)

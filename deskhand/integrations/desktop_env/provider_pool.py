@@ -26,7 +26,7 @@ from deskhand.errors import ConfigError, InfrastructureError
 
 START_S = 600.0
 LONGEST_LINE = 1 << 20
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 class ProviderMachine:

@@ -69,7 +69,7 @@ class RLEnvironment:
         default_task_id: str | None = None,
         *,
         desktop: MakeDesktop | None = None,
-        dialect: ActionFormat = openadapt_json.FORMAT,
+        dialect: ActionFormat = openadapt_json.FORMAT,  # pyright: ignore[reportArgumentType]  a cached property implements the protocol
         evaluate_every_step: bool = False,
     ) -> None:
         self._make_task, self._default, self._dialect = make_task, default_task_id, dialect
@@ -182,7 +182,9 @@ class RLEnvironment:
 
     def outcome(self) -> Outcome:
         """What the judge says of the end state as it is now: `Scored`, or `Unscored` with its cause."""
-        judged = judge(self.task, self._desktop, milestones=self._milestones, declared_infeasible=self._stopped == "fail")
+        judged = judge(
+            self.task, self._desktop, milestones=self._milestones, declared_infeasible=self._stopped == "fail"
+        )
         return self._loop.run(judged)
 
     def evaluate(self) -> float:

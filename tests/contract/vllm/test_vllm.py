@@ -133,7 +133,9 @@ def endless(served: Served, tokens: int, temperature: float = 1.0) -> Sampling:
 async def test_ids_that_are_expanded_already_are_noticed(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = prompt_of(served, 77)
     with monkeypatch.context() as patch:
-        patch.setattr("deskhand.engines.vllm.vllm_protocol.collapse_placeholders", lambda prompt: list(prompt.token_ids))
+        patch.setattr(
+            "deskhand.engines.vllm.vllm_protocol.collapse_placeholders", lambda prompt: list(prompt.token_ids)
+        )
         done = await served.generate(prompt, endless(served, 2))
     assert done.served_ids != prompt.token_ids
     assert (await served.generate(prompt, endless(served, 2))).served_ids == prompt.token_ids

@@ -25,7 +25,7 @@ from deskhand.integrations.areal.validate_budget import (
     trajectory_mib,
 )
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "areal").glob("*.yaml"))
+CONFIGS = sorted((Path(__file__).parents[3] / "configs" / "areal").glob("*.yaml"))
 SMALL = ImageCost(300, 1 << 20)
 
 
