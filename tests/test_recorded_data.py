@@ -53,9 +53,9 @@ def test_the_tools_of_every_api_are_offered_alike() -> None:
     responses = {"type": "function", "name": "click", "description": "d", "parameters": schema}
     messages = {"name": "click", "description": "d", "input_schema": schema}
     assert (
-        recorded_data._offered([chat])
-        == recorded_data._offered([responses])
-        == recorded_data._offered([messages])
+        recorded_data._chat_tools([chat])
+        == recorded_data._chat_tools([responses])
+        == recorded_data._chat_tools([messages])
         == (chat,)
     )
 
@@ -77,7 +77,7 @@ def test_a_picture_that_is_gone_costs_its_conversation_and_nothing_else(tiny, tm
     min(set((folder / "images").glob("*/*")) - before).unlink()
     found = read(tiny, folder, Frames(tmp_path / "frames"))
     assert sorted(found.graphs) == ["whole.0"]
-    assert found.skipped == {"a picture is missing or damaged": 2}
+    assert found.skipped == {"missing or damaged image": 2}
 
 
 def test_recordings_of_which_nothing_can_be_learned_are_one_line(tiny, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import httpx2
 
 from deskhand.actions.ops import Move, Point, screen_px
-from deskhand.agents.episode_context import Transcript
+from deskhand.agents.episode_context import EpisodeContext
 from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.pool import DesktopPool
@@ -160,13 +160,12 @@ class Pointing:
         self.steps, self.pause_s = steps, pause_s
         self.performed = 0
 
-    async def solve(self, desktop: Any, *arguments: Any, **named: Any) -> Transcript:
+    async def run(self, episode: EpisodeContext) -> None:
         for number in range(self.steps):
-            await desktop.perform([Move(point(number % 60, number % 40))], action_id=f"step-{number}")
+            await episode.desktop.perform([Move(point(number % 60, number % 40))], action_id=f"step-{number}")
             self.performed += 1
             if self.pause_s:
                 await asyncio.sleep(self.pause_s)
-        return Transcript((), "done")
 
 
 def pointing_task(number: int, steps: int, check: Any = None) -> Task:

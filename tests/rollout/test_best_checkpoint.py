@@ -87,7 +87,7 @@ async def test_ppo_trains_groups_of_equal_reward_too_and_resumes_with_its_critic
         books = parts.run.episode_counts()
         assert books["zero_variance"] == 0
         assert books["trained"] >= 2 * 3
-        assert any(entry["trainer"]["value_loss"] > 0 for entry in parts.run.metrics()), "it is 0 while all rewards are"
+        assert any(entry["train/value_loss"] > 0 for entry in parts.run.metrics()), "it is 0 while all rewards are"
         head = parts.trainer.critic.head.weight.detach().clone()
         assert head.any()
     async with training_fixture.assembled(

@@ -33,7 +33,7 @@ def test_counts_add_up_whatever_happens(draws):
 def test_counts_that_do_not_add_up_are_an_error(spoil):
     counts = EpisodeCounts()
     spoil(counts)
-    with pytest.raises(RecordError, match="do not close"):
+    with pytest.raises(RecordError, match="do not add up"):
         counts.check()
 
 

@@ -124,7 +124,7 @@ async def test_tasks_of_files_are_reported_by_domain_and_families_by_name(tmp_pa
 
 async def test_reserved_names_and_double_tasks_are_refused(tmp_path):
     with Run.create(tmp_path / "run", {}) as run:
-        with pytest.raises(ConfigError, match="cannot be named 'train'"):
+        with pytest.raises(ConfigError, match="evaluation name 'train' is reserved"):
             await evaluate(run, "train", held_out(1), Player(lambda *_: 1.0), 1)
-        with pytest.raises(ConfigError, match="twice"):
+        with pytest.raises(ConfigError, match="duplicate task"):
             await evaluate(run, "x", held_out(1) * 2, Player(lambda *_: 1.0), 1)

@@ -127,7 +127,7 @@ def test_a_group_of_another_task_than_the_settings_now_make_is_refused():
     ]
     with pytest.raises(
         ConfigError,
-        match=r"group 3 was begun on painted/square/9, and these settings make it painted/square/3; go on with",
+        match=r"group 3 was started with task painted/square/9, now it is painted/square/3; resume with",
     ):
         groups(size=2).restore([("g", 3, "open", 1, members)])
     groups(size=2).restore([("g", 3, "queued", 2, members)])

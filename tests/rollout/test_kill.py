@@ -34,7 +34,7 @@ def start(folder: Path, steps: int, journal: Path, checkpoint_every: int = 1) ->
     environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1"}
     command = [
         sys.executable,
-        str(SUPPORT / "assembly.py"),
+        str(SUPPORT / "training_fixture.py"),
         str(folder),
         str(steps),
         str(journal),
@@ -44,7 +44,7 @@ def start(folder: Path, steps: int, journal: Path, checkpoint_every: int = 1) ->
 
 
 def trained_in_the_end(events: list[dict]) -> list[str]:
-    """Episodes that the surviving weights were trained on: a process that starts at step s undoes the steps from s on."""
+    """Return the episodes behind the surviving weights; a process that starts at step s rolls back the later steps."""
     line: list[dict] = []
     for event in events:
         if event["kind"] == "start":

@@ -62,5 +62,5 @@ def test_the_clauses_of_a_check_are_kept_with_the_episode():
 
 def test_another_format_is_refused():
     record, tensors = to_record(episode_results.result())
-    with pytest.raises(RecordError, match="format 2"):
-        from_record({**record, "format": 2}, tensors)
+    with pytest.raises(RecordError, match="format 1"):
+        from_record({**record, "format": 1}, tensors)

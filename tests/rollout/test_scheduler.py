@@ -89,7 +89,7 @@ async def test_outages_in_a_row_end_the_run_and_a_good_episode_forgives_them():
     async def run_one(request):
         return episode_results.result(next(ends), episode_id=request.episode_id)
 
-    with pytest.raises(InfrastructureError, match="5 episodes in a row had no score; the last: it broke"):
+    with pytest.raises(InfrastructureError, match="5 consecutive episodes failed; last error: it broke"):
         await Scheduler(source, run_one, 1, max_failures=5).run()
     assert len(source.results) == 10
 

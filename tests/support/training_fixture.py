@@ -1,6 +1,6 @@
 """The whole circle at its smallest: painted desktops, the agent, the recorder, the hf engine with random weights, the trainer.
 
-As a program (`python assembly.py FOLDER STEPS JOURNAL CHECKPOINT_EVERY`) it trains in a run folder, new or resumed; tests kill it.
+As a program (`python training_fixture.py FOLDER STEPS JOURNAL CHECKPOINT_EVERY`) it trains in a run folder, new or resumed; tests kill it.
 """
 
 from __future__ import annotations

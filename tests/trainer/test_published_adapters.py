@@ -58,11 +58,11 @@ class Handed:
     def __init__(self, engine: HfEngine) -> None:
         self.engine, self.supports_lora, self.supports_vision_lora, self.bytes = engine, True, True, 0
 
-    async def publish(self, version, weights):
+    async def update_weights(self, version, weights):
         self.bytes += sum(value.nbytes for value in weights.values())
         await self.engine.update_weights(version, weights)
 
-    async def publish_adapter(self, version, adapter):
+    async def update_lora(self, version, adapter):
         self.bytes += sum(value.nbytes for value in adapter.weights.values())
         await self.engine.update_lora(version, adapter)
 
@@ -149,7 +149,7 @@ async def test_an_adapter_for_another_model_is_refused_and_the_engine_goes_on(wo
                 await engine.update_lora(1, each)
         assert engine.version == 0
         await engine.update_lora(1, adapter)
-        with pytest.raises(ConfigError, match="other projections"):
+        with pytest.raises(ConfigError, match="projections differ"):
             await engine.update_lora(2, LoraWeights(dict(list(adapter.weights.items())[:2]), adapter.config))
         assert set((await sampled(engine, trainer.policy))[2]) == {1}
     finally:

@@ -111,8 +111,6 @@ def test_a_resumed_run_goes_on_bit_for_bit(world, tmp_path):
 
 def test_without_the_library_it_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    with pytest.raises(
-        ConfigError, match=r"policy\.adapter\.quantise: the package bitsandbytes does not load"
-    ) as refused:
+    with pytest.raises(ConfigError, match=r"policy\.lora\.load_in_4bit: bitsandbytes cannot be loaded") as refused:
         packed()
     assert "\n" not in str(refused.value)

@@ -60,5 +60,5 @@ def test_rows_without_advantage_are_still_held(make_policy, world):
 def test_without_a_penalty_nothing_is_copied_and_nothing_measured(make_policy, world):
     trainer = Trainer(make_policy())
     assert trainer.step(samples(world), world.images).ref_kl is None
-    with pytest.raises(ValueError, match="keep_reference"):
+    with pytest.raises(ValueError, match="freeze_reference"):
         trainer.policy.reference_logprobs(rows(world), world.images)

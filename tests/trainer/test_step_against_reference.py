@@ -18,6 +18,7 @@ from deskhand.trainer.trainer import Trainer
 REWARDS = (1.0, 0.0, 0.25, 0.75)
 WEIGHTS = (1.0, 0.5, 1.0, 0.25)
 DISCOUNTS = {"token_discount": 0.99, "token_lambda": 0.9, "turn_discount": 0.95, "turn_lambda": 0.7}
+CRITIC = {"token_gamma": 0.99, "token_gae_lambda": 0.9, "turn_gamma": 0.95, "turn_gae_lambda": 0.7}
 
 
 def disturbed(world):
@@ -63,7 +64,7 @@ def test_the_loss_of_a_step_is_the_references(make_policy, world, name, decouple
         importance_weight_cap=1.3,
         loss_divisor=50,
         kl_loss_coef=0.05,
-        critic=CriticConfig(**DISCOUNTS, train_backbone=False),
+        critic=CriticConfig(**CRITIC, train_backbone=False),
     )
     trainer = Trainer(make_policy(), config)
     rows = [sample.sequence for sample in samples]

@@ -224,7 +224,7 @@ def test_an_image_of_another_size_is_refused(make_policy, world):
 
 def test_rows_of_an_episode_that_disagree_on_its_worth_are_an_error(make_policy, world):
     rows = samples(world)
-    with pytest.raises(ValueError, match="different advantages"):
+    with pytest.raises(ValueError, match="sequences differ in advantage"):
         Trainer(make_policy()).step([rows[0], dataclasses.replace(rows[0], advantage=9.0)], world.images)
 
 

@@ -21,7 +21,7 @@ class Shelf:
     def __init__(self):
         self.taken = []
 
-    async def publish(self, version, weights):
+    async def update_weights(self, version, weights):
         self.taken.append((version, weights))
 
 
@@ -86,7 +86,7 @@ def test_adapters_are_merged_into_the_snapshot(make_policy, world):
 
 def test_an_adapter_for_projections_that_are_not_there_is_refused(make_policy):
     for targets in (("query_key_value",), ("q_proj", "query_key_value"), ("q_proj", "query_key_value", "mlp")):
-        with pytest.raises(ConfigError, match=r"no projection named query_key_value.*; it has down_proj, gate_proj"):
+        with pytest.raises(ConfigError, match=r"unknown projection query_key_value.*; available: down_proj, gate_proj"):
             make_policy(lora=LoraConfig(target_modules=targets))
     with pytest.raises(ConfigError, match="no projection named nothing"):
         make_policy(lora=LoraConfig(target_modules=()))

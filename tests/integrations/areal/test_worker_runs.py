@@ -60,7 +60,7 @@ async def test_workers_and_statistics_become_one_run(folder):
             first, second = run.metrics()
             assert (first["reward/mean"], first["train/loss"], first["train/grad_norm"]) == (0.5, 0.25, 2.0)
             assert first["episodes/errored_frac_total"] == pytest.approx(1 / 3)
-            assert (second["reward"], second["success"]) == (0.5, 0.0)
+            assert (second["reward/mean"], second["reward/success_rate"]) == (0.5, 0.0)
             view = build_report_view(run)
             assert view.title == "both"
             assert len(view.steps) == 2
