@@ -1,7 +1,9 @@
-"""The agent: look, ask the model, do. Invariant: model text reaches the desktop only through a dialect's `parse`, and what could
+"""The agent: look, ask the model, do. Invariant: model text reaches the desktop only through a dialect's `parse`, and
+what could
 not be parsed or performed is told to the model, counted, and never becomes a silent wait or a "done".
 
-It is ordinary client code: an `openai.AsyncOpenAI` client (make it with `max_retries=0`) and a `Desktop`. It neither leases
+It is ordinary client code: an `openai.AsyncOpenAI` client (make it with `max_retries=0`) and a `Desktop`. It neither
+leases
 desktops nor judges; whoever calls it does.
 """
 
@@ -46,8 +48,10 @@ MAX_DROPPED_TURNS = 30
 class DesktopAgent:
     """Plain asynchronous loop over `Desktop` and an OpenAI-compatible client.
 
-    `action_format` replaces the one that the config names; `model_image_size` is the size that the model's own preprocessing
-    makes of an image of (width, height) (None: what its family publishes); `model` is what the endpoint calls the model. A model
+    `action_format` replaces the one that the config names; `model_image_size` is the size that the model's own
+    preprocessing
+    makes of an image of (width, height) (None: what its family publishes); `model` is what the endpoint calls the
+    model. A model
     that has not answered within `reply_timeout_s` is an outage.
     """
 
@@ -211,7 +215,8 @@ class DesktopAgent:
 
 
 def noise_frame(frame: Frame, seed: str) -> Frame:
-    """A frame of the same size whose pixels are uniform noise: a function of `seed` alone, so it tells nothing of the screen."""
+    """A frame of the same size whose pixels are uniform noise: a function of `seed` alone, so it tells nothing of the
+    screen."""
     pixels = np.random.default_rng(list(seed.encode())).integers(0, 256, frame.bgrx.shape, dtype=np.uint8)
     pixels.flags.writeable = False
     return replace(frame, bgrx=pixels, content_hash=hashlib.sha256(pixels.tobytes()).hexdigest(), under_cursor=None)
@@ -223,7 +228,8 @@ async def _data_uri(frame: Frame) -> str:
 
 
 def _unicode(text: str) -> str:
-    """Half of a surrogate pair, which JSON lets through and nothing else does, is U+FFFD, as bytes are that are no text."""
+    """Half of a surrogate pair, which JSON lets through and nothing else does, is U+FFFD, as bytes are that are no
+    text."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
