@@ -1,8 +1,7 @@
 """What an agent works with during one episode: the task, the model, the desktop, and the record of its steps.
 
 `EpisodeContext` performs each step at most once, records it, keeps the frames, checks milestones and enforces the
-limits, so that
-an agent cannot forget to. `Agent` is the protocol of everything that `agent.class` can name. Used by `DesktopAgent` and
+limits, so that an agent cannot forget to. `Agent` is the protocol of everything that `agent.class` can name. Used by `DesktopAgent` and
 `rollout.episode`.
 """
 
@@ -119,8 +118,7 @@ class EpisodeContext:
         keep_frame: OnFrame | None = None,
     ) -> None:
         """`frame` is the start screen (None: it is observed). `after_step` is awaited after each performed step with
-        the screen
-        that followed; `keep_frame` gets every screen that the model is shown."""
+        the screen that followed; `keep_frame` gets every screen that the model is shown."""
         self.settings = settings or EpisodeSettings()
         self.desktop, self.instruction, self.client, self.model = desktop, instruction, client, self.settings.model
         self.max_steps, self.seed = max_steps, seed
