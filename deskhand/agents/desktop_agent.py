@@ -39,7 +39,7 @@ from deskhand.desktop.base import Desktop, Frame
 from deskhand.errors import AgentError, InfrastructureError
 
 MAX_DROPPED_TURNS = 30
-"""Of the turns that the window dropped the model is told the latest."""
+"""Maximum number of dropped turns in the summary."""
 
 
 class DesktopAgent:

@@ -1,7 +1,8 @@
 """What an agent works with during one episode: the task, the model, the desktop, and the record of its steps.
 
 `EpisodeContext` performs each step at most once, records it, keeps the frames, checks milestones and enforces the
-limits, so that an agent cannot forget to. `Agent` is the protocol of everything that `agent.class` can name. Used by `DesktopAgent` and
+limits, so that an agent cannot forget to.
+`Agent` is the protocol of everything that `agent.class` can name. Used by `DesktopAgent` and
 `rollout.episode`.
 """
 
