@@ -33,7 +33,7 @@ def test_grow_and_drop_is_what_playing_it_turn_by_turn_gives(turns, grow_to, dat
 
 def test_grow_and_drop_forks_seldom_and_sliding_always():
     def forks(window):
-        return sum(window.first(turns) != window.first(turns - 1) for turns in range(2, 41))
+        return sum(window.start_index(turns) != window.start_index(turns - 1) for turns in range(2, 41))
 
     assert forks(FullHistory()) == 0
     assert forks(ChunkedHistory(8, 4)) == 7
