@@ -18,11 +18,11 @@ from benchmarks import desktop_parts as parts
 from benchmarks.osworld.vm_client_recipe import PAUSE_S, Recipe, set_up
 from benchmarks.thresholds import Thresholds, parser_of, print_head
 from deskhand.desktop.applications import install
-from deskhand.desktop.applications.catalog import profile
+from deskhand.desktop.applications.catalog import get_profile
 from deskhand.desktop.local.desktop import LocalDesktop
 
 median = statistics.median
-CALC = parts.Program(profile("calc").argv, profile("calc").window)
+CALC = parts.Program(get_profile("calc").argv, get_profile("calc").window)
 
 
 def show(found: dict[str, list[float]]) -> None:
@@ -137,7 +137,7 @@ async def crowds(thresholds: Thresholds, size: str) -> None:
 
 async def main() -> None:
     size = parser_of(__doc__, "more repetitions").parse_args().size
-    if missing := install.missing(list(profile("calc").packages)):
+    if missing := install.missing(list(get_profile("calc").packages)):
         install.install(missing)
     print_head()
     thresholds = Thresholds()

@@ -124,8 +124,8 @@ class AnyClick:
 class Babbler(DesktopAgent):
     """Agent that accepts truncated replies."""
 
-    async def _act(self, desktop: Any, view: Any, text: str, truncated: bool, action_id: str) -> Any:
-        return await super()._act(desktop, view, text, False, action_id)
+    async def _act(self, episode: Any, view: Any, text: str, call_id: str, truncated: bool) -> Any:
+        return await super()._act(episode, view, text, call_id, truncated=False)
 
 
 def loaded(size: Size) -> LoadedModel:

@@ -186,9 +186,7 @@ def test_an_unreadable_checkpoint_is_one_line_and_leaves_no_run(
     for path in checkpoint.iterdir():
         (broken / path.name).write_bytes(path.read_bytes())
     (broken / "model.safetensors").write_bytes(b"not weights")
-    code, _, err = called(
-        monkeypatch, capsys, "train", CONFIG, str(tmp_path / "new"), "--set", f"model={broken}"
-    )
+    code, _, err = called(monkeypatch, capsys, "train", CONFIG, str(tmp_path / "new"), "--set", f"model={broken}")
     assert (code, err.count("\n")) == (2, 1)
     assert f"{broken / 'model.safetensors'}: unreadable" in err
     assert not (tmp_path / "new").exists()
@@ -198,9 +196,7 @@ def test_a_desktop_that_will_not_start_is_one_line_and_leaves_no_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, checkpoint: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    code, _, err = called(
-        monkeypatch, capsys, "train", CONFIG, str(tmp_path / "new"), "--set", f"model={checkpoint}"
-    )
+    code, _, err = called(monkeypatch, capsys, "train", CONFIG, str(tmp_path / "new"), "--set", f"model={checkpoint}")
     assert (code, err.count("\n")) == (2, 1)
     assert "apt-get install xvfb" in err
     assert not (tmp_path / "new").exists()
@@ -235,9 +231,7 @@ def test_help_and_task_lists_need_no_torch() -> None:
         assert word in done.stdout
 
 
-def test_tasks_show_prints_the_instruction(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tasks_show_prints_the_instruction(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = called(monkeypatch, capsys, "tasks", "show", "dialog_choice", "7", "--held-out")
     assert code == 0
     assert "basics/dialog_choice/1000000007" in out

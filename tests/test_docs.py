@@ -59,7 +59,7 @@ def test_the_help_of_commands_has_no_word_that_is_taken_for_markup() -> None:
     functions = [
         node for page in pages for node in ast.walk(ast.parse(page.read_text())) if isinstance(node, ast.FunctionDef)
     ]
-    assert {"demo", "evaluate", "explain", "audit"} <= {node.name for node in functions}
+    assert {"demo", "evaluate", "explain", "audit", "sandboxes"} <= {node.name for node in functions}
     assert not [node.name for node in functions if "<" in (ast.get_docstring(node) or "")]
 
 

@@ -1,4 +1,5 @@
-"""`deskhand eval` with every kind of policy, on real desktops: the same tasks, resumable after SIGKILL, keys nowhere on disk."""
+"""`deskhand eval` with every kind of policy, on real desktops: the same tasks, resumable after SIGKILL, keys nowhere on
+disk."""
 
 from __future__ import annotations
 
@@ -39,7 +40,9 @@ SMALL = [
 def test_oracle_and_idle_show_what_the_suite_allows(monkeypatch, capsys, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     few = [*SMALL, "--set", "evaluation.num_episodes=2", "--set", "evaluation.save_end_states=true"]
-    code, out, err = called(monkeypatch, capsys, "eval", str(folder), "--policy", "oracle", "--samples-per-task", "2", *few)
+    code, out, err = called(
+        monkeypatch, capsys, "eval", str(folder), "--policy", "oracle", "--samples-per-task", "2", *few
+    )
     assert code == 0, err
     assert "100.0 % [34.2, 100.0] 4/4" in out, "repeats of two tasks are worth two tries"
     assert "pass@2" in out

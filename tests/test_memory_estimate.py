@@ -1,4 +1,5 @@
-"""`deskhand plan`: the shipped configs fit where their names say; what does not fit is refused with numbers and nothing starts."""
+"""`deskhand plan`: the shipped configs fit where their names say; what does not fit is refused with numbers and nothing
+starts."""
 
 from __future__ import annotations
 
@@ -78,7 +79,12 @@ def test_a_warm_start_that_does_not_fit_is_refused_before_the_oracle_plays(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     folder, config = tmp_path / "run", ROOT / "configs" / "tiny_cpu.yaml"
-    settings = ("device_memory_gib=0.02", "suite.families=[dialog_choice]", "sft.num_demonstrations=2", "sft.total_steps=1")
+    settings = (
+        "device_memory_gib=0.02",
+        "suite.families=[dialog_choice]",
+        "sft.num_demonstrations=2",
+        "sft.total_steps=1",
+    )
     options = [word for setting in settings for word in ("--set", setting)]
     code, _, err = called(monkeypatch, capsys, "sft", str(config), str(folder), *options)
     assert (code, err.count("\n")) == (2, 1)

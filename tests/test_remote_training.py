@@ -1,8 +1,9 @@
-"""Training by a shipped config with its two lines for machines: OSWorld's, for which a bridge with embedded desktops stands, and
-Windows Agent Arena's. The way there is bad: refusals, proxies' errors, lost replies, and a second in which nothing answers.
+"""Training by a shipped config with its two lines for machines: OSWorld's, for which a bridge with embedded desktops
+stands, and Windows Agent Arena's. The way there is bad: refusals, proxies' errors, lost replies, and a second in which
+nothing answers.
 
-What they are for: an outage is no zero, a lease has a machine for itself, no episode begins on what the one before it left, a
-killed run goes on, its report can be written.
+What they are for: an outage is no zero, a lease has a machine for itself, no episode begins on what the one before it
+left, a killed run goes on, its report can be written.
 """
 
 from __future__ import annotations
@@ -94,7 +95,8 @@ MILESTONES = ("on the left", "near the left", "above")
 
 
 class Windows:
-    """A machine of Windows Agent Arena behind its door. `begun` is what stood open or lay about when a task was set up."""
+    """A machine of Windows Agent Arena behind its door. `begun` is what stood open or lay about when a task was set
+    up."""
 
     def __init__(self, folder: Path, outage_at: int) -> None:
         self.fake = FakeWaa(folder)
@@ -188,7 +190,8 @@ sys.exit(line.getresponse().status != 200)
 
 
 class Linux:
-    """A machine with OSWorld's server behind its door: the lease that it has of a bridge, a new one after each revert."""
+    """A machine with OSWorld's server behind its door: the lease that it has of a bridge, a new one after each
+    revert."""
 
     def __init__(self, bridge: str, outage_at: int) -> None:
         self.http = httpx2.AsyncClient(base_url=bridge, headers={"authorization": f"Bearer {KEY}"}, timeout=limit(120))

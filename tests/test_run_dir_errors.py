@@ -1,4 +1,5 @@
-"""Folders that are not what they should be: every command on runs says so in one line, names the file, and harms nothing."""
+"""Folders that are not what they should be: every command on runs says so in one line, names the file, and harms
+nothing."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`deskhand sft` and `deskhand export` end to end on real desktops: demonstrations, a warm start that is killed, a checkpoint that
-loads back."""
+"""`deskhand sft` and `deskhand export` end to end on real desktops: demonstrations, a warm start that is killed, a
+checkpoint that loads back."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
-    """A run in which the oracle played and a model with adapters was warmed up; interrupted after four updates and gone on with."""
+    """A run in which the oracle played and a model with adapters was warmed up; interrupted after four updates and gone
+    on with."""
     from deskhand.trainer import supervised
 
     folder = tmp_path_factory.mktemp("warm") / "run"
@@ -105,9 +106,7 @@ def test_what_was_interrupted_ends_with_the_weights_of_one_that_was_not(
     other = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
         config = warm.parent / "empty.yaml"
-        assert (
-            run_command(patch, ["sft", str(config), str(other), "--episodes", str(warm), *options()]) == 0
-        )
+        assert run_command(patch, ["sft", str(config), str(other), "--episodes", str(warm), *options()]) == 0
     first, second = (
         CheckpointManager(folder / "checkpoints").path(6) / "model.safetensors" for folder in (warm, other)
     )

@@ -1,4 +1,5 @@
-"""Suites of a run: those of the box and task files of every kind, on embedded desktops and on machines at an address."""
+"""Suites of a run: those of the box and task files of every kind, on embedded desktops and on machines at an
+address."""
 
 from __future__ import annotations
 
@@ -311,7 +312,8 @@ def served(*apps: Any) -> Iterator[list[int]]:
 
 
 def with_its_two_lines(config: Path, which: int, folder: Path, **ports: int) -> str:
-    """A shipped config with the two lines that its comment gives for machines (0: OSWorld's, 1: WAA's), their places filled in."""
+    """A shipped config with the two lines that its comment gives for machines (0: OSWorld's, 1: WAA's), their places
+    filled in."""
     text = config.read_text()
     wanted = [line.removeprefix("#   ") for line in text.splitlines() if line.startswith("#   ")][
         2 * which : 2 * which + 2

@@ -36,7 +36,7 @@ from deskhand.desktop.remote.waa_desktop import WaaDesktop
 from deskhand.errors import InfrastructureError
 from deskhand.server.process import ServerConfig, serve_pool
 
-LOOKING = ScreenPolling(pause_s=0.0, looks=1)
+LOOKING = ScreenPolling(pause_s=0.0, max_screenshots=1)
 
 
 async def row_3(size: float, folder: Path) -> Row:

@@ -254,12 +254,12 @@ async def row_14(size: float, folder: Path) -> Row:
         told = {lease.epoch: lease.desktop for lease in leases}
         secrets = [desktop.sandbox.key for desktop in told.values()]
         ended = leases.pop()
-        ended_name = pool.bridge.path_of(ended.desktop.sandbox)
+        ended_name = pool.transport.path_of(ended.desktop.sandbox)
         await pool.release(ended)
         await asyncio.sleep(0)
         chance = random.Random(3)
         keys = [*secrets, "", "x" * 43, KEY[:-1], secrets[0][:-1], secrets[0] + "x", "Basic", "\x7f"]
-        roots = [pool.bridge.path_of(lease.desktop.sandbox) for lease in leases]
+        roots = [pool.transport.path_of(lease.desktop.sandbox) for lease in leases]
         roots += [ended_name, "/leases/ffffffffffffffff", "/leases/.."]
         async with httpx2.AsyncClient(transport=network, base_url="http://bridge.test") as http:
             for number in range(scaled(size, 400, 20_000)):
@@ -314,7 +314,7 @@ async def row_18(size: float, folder: Path) -> Row:
         )
 
     now = [0.0]
-    pool = MachinePool(names, make, template=SCREEN, clock=lambda: now[0], aside_s=600.0)
+    pool = MachinePool(names, make, template=SCREEN, clock=lambda: now[0], quarantine_s=600.0)
     booked = Booked(pool, scaled(size, 12, 200), 4)
     await booked.run(2)
     booked.into(row)

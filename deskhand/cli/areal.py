@@ -41,7 +41,7 @@ def run_online(experiment: Path, run_dir: Path, /, *, overrides: Overrides = Non
     run_dir
         Run directory of that run.
     """
-    from deskhand.integrations.areal.launcher import play
+    from deskhand.integrations.areal.launcher import run_online as run_tasks
 
-    if code := play(experiment, run_dir, overrides or ()):
+    if code := run_tasks(experiment, run_dir, overrides or ()):
         raise SystemExit(code)

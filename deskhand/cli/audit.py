@@ -42,7 +42,7 @@ def audit(
     tasks = [task for name in names for task in _tasks(name, variants)]
     chosen = [name for name in agents.split(",") if name]
     results, skipped = asyncio.run(audit_tasks(tasks, chosen, save_end_states, print))
-    wrong = [line for result in results for line in result.wrong]
+    wrong = [line for result in results for line in result.violations]
     print("\n".join([*skipped, f"{len(results)} tasks, {len(skipped)} skipped, {len(wrong)} wrong scores", *wrong]))
     if wrong:
         raise SystemExit(USER_ERROR)
@@ -78,14 +78,14 @@ async def audit_tasks(
         yield desktop
 
     width = max(len(task.id) for task in tasks) if tasks else 0
-    log(agents_of.header(width))
+    log(agents_of.table_header(width))
     try:
         for task in tasks:
             if not_installed := missing(list(packages_of(task))):
                 skipped.append(f"{task.id}: skipped, {' '.join(not_installed)} not installed")
                 continue
             results.append(await agents_of.audit(task, lease, agents, save_end_states))
-            log(results[-1].line(width))
+            log(results[-1].table_row(width))
     finally:
         await desktop.close()
     return results, skipped

@@ -42,7 +42,7 @@ def install(names: list[str], /, *, dry_run: Annotated[bool, Flag] = False) -> N
         Only print what would be installed.
     """
     from deskhand.desktop.applications import catalog
-    from deskhand.desktop.applications.install import command, missing, packages_of
+    from deskhand.desktop.applications.install import install_command, missing, packages_of
     from deskhand.desktop.applications.install import install as install_packages
 
     packages = packages_of(catalog.resolve_profiles(names))
@@ -50,7 +50,7 @@ def install(names: list[str], /, *, dry_run: Annotated[bool, Flag] = False) -> N
     print(f"installed: {' '.join(name for name in packages if name not in wanted) or 'none'}")
     print(f"missing:   {' '.join(wanted) or 'none'}", flush=True)
     if wanted and dry_run:
-        print(f"as root:   {' '.join(command(wanted))}")
+        print(f"as root:   {' '.join(install_command(wanted))}")
     elif wanted:
         install_packages(wanted)
         if failed := missing(wanted):

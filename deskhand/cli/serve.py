@@ -81,15 +81,15 @@ def serve_desktops(
     from deskhand.desktop.local.desktop import LocalDesktop
     from deskhand.desktop.machine_pool import MachinePool
     from deskhand.desktop.pool import DesktopPool
-    from deskhand.server.api_keys import VARIABLE, check_binding, load_admin_key
-    from deskhand.server.process import ServerConfig, serve_pool, until_told
+    from deskhand.server.api_keys import API_KEY_ENV, check_binding, load_admin_key
+    from deskhand.server.process import ServerConfig, serve_pool, run_until_signaled
 
     width, height = parse_size("--screen", screen)
     check_tls(tls_certificate, tls_key)
     if idle_s <= 0:
         raise ConfigError(f"--idle-s: must be above 0, got {idle_s:g}")
     key = load_admin_key(key_file, os.environ)
-    os.environ.pop(VARIABLE, None)  # desktops must not inherit it
+    os.environ.pop(API_KEY_ENV, None)  # desktops must not inherit it
     check_binding(host, key)
     spec = DesktopSpec(width=width, height=height, accessibility=accessibility)
     settings = ServerConfig(host, port, key, idle_s, certificate=tls_certificate, certificate_key=tls_key)
@@ -100,23 +100,23 @@ def serve_desktops(
     def build_pool() -> DesktopPool | MachinePool:
         leases = LeaseStore(lease_db)
         if not machine:
-            return DesktopPool(desktops, spec, spares=prewarm, make=make, book=leases)
+            return DesktopPool(desktops, spec, prewarm=prewarm, make=make, lease_store=leases)
         return build_machine_pool(
             machine,
             machine_backend,
             spec,
             leases,
-            keep_state=skip_reset,
-            monitor_port=qemu_monitor_port,
-            revert=shlex.split(reset_command),
+            skip_reset=skip_reset,
+            qemu_monitor_port=qemu_monitor_port,
+            reset_command=shlex.split(reset_command),
         )
 
     async def main() -> None:
         async with build_pool() as pool, serve_pool(pool, settings) as running:
             scheme = "https" if tls_certificate else "http"
-            access = "requires the admin key" if key else f"open to this machine (set {VARIABLE} to require a key)"
+            access = "requires the admin key" if key else f"open to this machine (set {API_KEY_ENV} to require a key)"
             count = f"{pool.size} {'machine' if machine else 'desktop'}{'' if pool.size == 1 else 's'}"
             print(f"desktop server at {scheme}://{host}:{running.port}, {count}; {access}", flush=True)
-            await running.ended
+            await running.task
 
-    until_told(main, "the desktops are closed")
+    run_until_signaled(main, "the desktops are closed")

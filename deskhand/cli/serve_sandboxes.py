@@ -35,8 +35,8 @@ def sandboxes(
         File with the certificate's private key.
     """
     from deskhand.desktop.remote.retrying_client import check_base_url
-    from deskhand.server.api_keys import VARIABLE, load_admin_key, read_private
-    from deskhand.server.process import serve_app, until_told
+    from deskhand.server.api_keys import API_KEY_ENV, load_admin_key, read_private_file
+    from deskhand.server.process import run_until_signaled, serve_app
     from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer
 
     if not servers:
@@ -45,9 +45,9 @@ def sandboxes(
             "--tokens-file tokens.txt"
         )
     check_tls(tls_certificate, tls_key)
-    tokens = parse_tokens(read_private(tokens_file), str(tokens_file))
+    tokens = parse_tokens(read_private_file(tokens_file), str(tokens_file))
     key = load_admin_key(None, os.environ)
-    os.environ.pop(VARIABLE, None)
+    os.environ.pop(API_KEY_ENV, None)
     gateway = SandboxGatewayServer(
         [UpstreamServer(check_base_url(url, "URL of a desktop server"), key) for url in servers], tokens
     )
@@ -63,21 +63,21 @@ def sandboxes(
             finally:
                 await gateway.close()
 
-    until_told(main, "its sandboxes are deleted")
+    run_until_signaled(main, "its sandboxes are deleted")
 
 
 def parse_tokens(text: str, file: str) -> dict[str, int | None]:
     """Return tokens with their quotas. Raises `ConfigError`, which names the line but no token."""
-    from deskhand.server.api_keys import SHORTEST
+    from deskhand.server.api_keys import MIN_KEY_LENGTH
 
     tokens: dict[str, int | None] = {}
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split("#")[0].split()
         if not words:
             continue
-        if len(words) > 2 or len(words[0]) < SHORTEST or (len(words) == 2 and not words[1].isdecimal()):
+        if len(words) > 2 or len(words[0]) < MIN_KEY_LENGTH or (len(words) == 2 and not words[1].isdecimal()):
             raise ConfigError(
-                f"{file}:{number}: expected a token of at least {SHORTEST} characters, optionally followed by a quota"
+                f"{file}:{number}: expected a token of at least {MIN_KEY_LENGTH} characters, optionally followed by a quota"
             )
         tokens[words[0]] = int(words[1]) if len(words) == 2 else None
     if not tokens:

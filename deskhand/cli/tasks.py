@@ -34,10 +34,10 @@ def list_tasks(*, suite: Literal["basics", "miniwob"] = "basics") -> None:
     for name in ("family", "difficulty", "screen", "applications", "description"):
         table.add_column(name)
     families = family_registry.families(suite).values()
-    for family in sorted(families, key=lambda family: (get_args(Difficulty).index(family.tier), family.name)):
+    for family in sorted(families, key=lambda family: (get_args(Difficulty).index(family.difficulty), family.name)):
         first = family.generate(0)
         screen = f"{first.width}x{first.height}"
-        table.add_row(family.name, family.tier, screen, ", ".join(family.applications), family.summary)
+        table.add_row(family.name, family.difficulty, screen, ", ".join(family.applications), family.summary)
     Console().print(table)
     print(f"{len(families)} families")
 
@@ -60,9 +60,9 @@ def show(task: str, seed: int = 0, /, *, held_out: Annotated[bool, Flag] = False
     from deskhand.tasks.task import seed_for
 
     if Path(task).suffix in task_files.SUFFIXES:
-        lines = task_files.shown(Path(task))
+        lines = task_files.describe_file(Path(task))
     else:
-        lines = task_files.described(
+        lines = task_files.describe_task(
             family_registry.make_task(task, seed_for("held_out" if held_out else "train", seed))
         )
     for name, text in lines:
@@ -83,8 +83,8 @@ def lint(paths: list[Path], /) -> None:
     from deskhand.tasks.formats import task_files
 
     count = wrong = 0
-    for path in task_files.below(paths):
-        problems = task_files.problems_of(path)
+    for path in task_files.find_task_files(paths):
+        problems = task_files.lint_file(path)
         count += 1
         wrong += any(not problem.note for problem in problems)
         for problem in problems:
@@ -123,7 +123,7 @@ def check_corpus(source: Literal["osworld", "waa"], folder: Path, /, *, copy_to:
     for kind, count in report.kinds().items():
         print(f"{count:5}  {REQUIREMENT_TEXT[kind]}")
     if copy_to is not None:
-        count = compatibility.write(report, copy_to)
+        count = compatibility.copy_supported(report, copy_to)
         print(f"{count} files written to {copy_to}; {compatibility.INDEX} lists their requirements")
     if report.corpus.unreadable:
         raise SystemExit(USER_ERROR)
@@ -157,13 +157,13 @@ def prefetch(
 
     report = compatibility.check_compatibility(source, folder)
     cache = file_cache.FileCache(cache_dir)
-    fetch = file_cache.from_web if mirror is None else file_cache.from_folder(mirror)
-    counts = {"stored": 0, "there": 0, "missing": 0}
-    for address, became in file_cache.fill(cache, (task.loaded.task for task in report.tasks), fetch):
+    fetch = file_cache.fetch_from_web if mirror is None else file_cache.fetch_from_folder(mirror)
+    counts = {"stored": 0, "cached": 0, "missing": 0}
+    for address, became in file_cache.prefetch(cache, (task.loaded.task for task in report.tasks), fetch):
         counts[became] += 1
         if became != "there":
             print(f"{became:8} {address}")
-    summary = f"{counts['stored']} files stored, {counts['there']} already cached, {counts['missing']} missing"
+    summary = f"{counts['stored']} files stored, {counts['cached']} already cached, {counts['missing']} missing"
     print(f"{cache.folder}: {summary}")
     if counts["missing"]:
         raise SystemExit(USER_ERROR)

@@ -122,7 +122,7 @@ async def _opened(kind: str, address: str, key: str | None, findings: list[Probe
             yield _Probe(desktop, (1280, 720), seen)
         return
     link = RetryingClient(address, key, timeouts=TIMEOUTS)
-    settings: dict[str, Any] = {"looking": ScreenPolling(0.1, 1.0, 1), "ready_s": WAIT_S / 4}
+    settings: dict[str, Any] = {"polling": ScreenPolling(0.1, 1.0, 1), "ready_s": WAIT_S / 4}
     machine = WaaDesktop(link, **settings) if kind == "waa" else OsworldDesktop(link, skip_reset=True, **settings)
     try:
         size = await machine.server.screen_size()

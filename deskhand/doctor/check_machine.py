@@ -198,7 +198,9 @@ def _training() -> Iterator[ProbeResult]:
     found = f"{size_mb:.1f} MB in the package" if size_mb else f"no weights in {weights}"
     yield ProbeResult("bundled policy", size_mb > 0, found, "reinstall the package, which contains the weights")
     if _installed("torch"):
-        program = "import torch; print(torch.get_num_threads(), 'threads,', 'a GPU' if torch.cuda.is_available() else 'no GPU')"
+        program = (
+            "import torch; print(torch.get_num_threads(), 'threads,', ['no', 'a'][torch.cuda.is_available()], 'GPU')"
+        )
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         yield ProbeResult("torch", done.returncode == 0, done.stdout.strip() or last, "reinstall torch")

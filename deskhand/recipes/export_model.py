@@ -152,8 +152,8 @@ def _line(source: str, episodes: int, tasks: int, families: Sequence[str], seeds
     if not tasks:
         return f"- {episodes} conversations from {source}; their tasks are unknown"
     return (
-        f"- {episodes} episodes of {source} on {tasks} tasks of {', '.join(families)}; seeds {seeds[0]} to {seeds[1]} of "
-        "the training split"
+        f"- {episodes} episodes of {source} on {tasks} tasks of {', '.join(families)}; seeds "
+        f"{seeds[0]} to {seeds[1]} of the training split"
     )
 
 

@@ -139,9 +139,9 @@ def plan(
         )  # fmt: skip
     if server and server < (least := server_bytes(values, memory, config.dtype, engine.max_model_len)):
         raise ConfigError(
-            f"engine.gpu_memory_utilization: {engine.gpu_memory_utilization:g} gives the server {server / GIB:.1f} GiB, "
-            f"but weights and one request of engine.max_model_len {engine.max_model_len} need {least / GIB:.1f} GiB; "
-            "increase it"
+            f"engine.gpu_memory_utilization: {engine.gpu_memory_utilization:g} gives the server "
+            f"{server / GIB:.1f} GiB, but weights and one request of engine.max_model_len {engine.max_model_len} "
+            f"need {least / GIB:.1f} GiB; increase it"
         )
     requests = min(engine.max_num_seqs, config.loop.max_concurrent_episodes)
     speed = (

@@ -70,17 +70,17 @@ async def record(
     """Run the proxy until the command exits (without one, until canceled).
 
     Return the exit code of the command, or 128 plus the number of the signal that ended it. The key of the upstream
-    is read from `key_env`, which is removed from the command's environment.
+    is read from `api_key_env`, which is removed from the command's environment.
 
     Raises:
         ConfigError: The upstream URL is invalid, the port cannot be bound, or the command cannot be started.
     """
     check_upstream(upstream)
     files = SessionStore(folder)
-    proxy = RecordingProxy(upstream, files, upstream_key=os.environ.get(key_env, ""), ask_token_ids=ask_token_ids)
+    proxy = RecordingProxy(upstream, files, upstream_key=os.environ.get(api_key_env, ""), ask_token_ids=request_token_ids)
     admin_key, session_id = secrets.token_urlsafe(32), time.strftime("session-%Y%m%d-%H%M%S-") + secrets.token_hex(2)
     key = proxy.sessions.open(session_id)
-    with _listening(host, port) as listener:
+    with _listen(host, port) as listener:
         address = f"http://{f'[{host}]' if ':' in host else host}:{listener.getsockname()[1]}"
         _write_keys(
             folder / "keys.json", {"address": address, "session": session_id, "api_key": key, "admin_key": admin_key}

@@ -275,9 +275,8 @@ class TrainingLoop:
     async def _step(self, groups: list[Group], waited_s: float) -> None:
         fresh = [result for group in groups for result in group.scored if self._is_fresh(result)]
         stale = [result for group in groups for result in group.scored if not self._is_fresh(result)]
-        samples = [
-            sample for group in groups for sample in group_to_samples(group, self.trainer.algorithm, self._is_fresh)
-        ]
+        algorithm = self.trainer.algorithm
+        samples = [sample for group in groups for sample in group_to_samples(group, algorithm, self._is_fresh)]
         ages = [abs(self._age(result)) for result in fresh]
         num_rolled_back = sum(self.versions.is_rolled_back(result.version_max) for result in fresh)
         done, sensitivity = await asyncio.to_thread(self._train_on, samples)
@@ -364,9 +363,8 @@ class TrainingLoop:
         path = await asyncio.to_thread(self.checkpoints.save, self.trainer, self.assets, {"trained": trained})
         states, groups, metrics = self._pending_states, self._pending_groups, self._pending_metrics
         self._pending_states, self._pending_groups, self._pending_metrics = {}, [], []
-        await self.writer.commit(
-            states=states, closed_groups=groups, checkpoint=self._checkpoint(path), metrics=metrics
-        )
+        point = self._checkpoint(path)
+        await self.writer.commit(states=states, closed_groups=groups, checkpoint=point, metrics=metrics)
 
     def _checkpoint(self, path: Path) -> Checkpoint:
         return Checkpoint(self.trainer.steps, self.trainer.version, path, time.time())
@@ -375,7 +373,6 @@ class TrainingLoop:
         return self.runner.quota.total_s if self.runner.quota else 0.0
 
     def _report(self, metrics: dict[str, Any]) -> StepReport:
-        """Complete the metrics of a step and check them."""
         since, self.source.since_step = self.source.since_step, StepAccumulator()
         counts, step = self.writer.counts, self.trainer.steps
         elapsed_s = time.monotonic() - self._started

@@ -104,10 +104,10 @@ def before_and_after(before: EvaluationView | None, after: EvaluationView | None
         ("All families", before.overall if before else None, after.overall if after else None, "strong")
     ]
     names = sorted({*(before.families if before else ()), *(after.families if after else ())})
-    for name in names:
-        rows.append(
-            (name, before.families.get(name) if before else None, after.families.get(name) if after else None, "")
-        )
+    rows += [
+        (name, before.families.get(name) if before else None, after.families.get(name) if after else None, "")
+        for name in names
+    ]
     clicks = (before.first_click if before else None), (after.first_click if after else None)
     if any(clicks):
         rows.append(("First click on target", *clicks, "other"))

@@ -106,13 +106,8 @@ async def run_episode(
             )
         closed, graph = True, close_session()
         if end_state_dir is not None:
-            await _save_end_state(
-                request.task,
-                desktop,
-                outcome,
-                end_state_dir,
-                declared_infeasible=progress.transcript.stop_reason == "fail",
-            )
+            infeasible = progress.transcript.stop_reason == "fail"
+            await _save_end_state(request.task, desktop, outcome, end_state_dir, declared_infeasible=infeasible)
     except EvaluatorError as error:
         outcome = Errored("evaluator", _line(error))
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The corpus, the commands that run it, and the page that says what dialects carry."""
+"""The conformance corpus, its commands, and the table of supported ops."""
 
 import io
 import json
@@ -75,13 +75,13 @@ def test_check_counts_and_ends_with_2_on_a_mismatch(called, tmp_path):
     code, out, err = called("actions", "conformance")
     assert (code, err) == (0, "")
     assert {line.split()[0] for line in out.splitlines()} == {"format", "all", *formats.available_formats()}
-    case = {"dialect": "deskhand_json", "text": '{"op":"done"}', "view": [9, 9, 9, 9], "source": "x", "emitted": False}
+    case = {"action_format": "deskhand_json", "text": '{"op":"done"}', "view": [9, 9, 9, 9], "source": "x", "emitted": False}
     (tmp_path / "deskhand_json.jsonl").write_text(json.dumps(case | {"ops": [{"op": "fail"}]}) + "\n")
     code, out, err = called("actions", "conformance", "deskhand_json", "--folder", str(tmp_path))
     assert code == 2
     assert err == 'deskhand_json.jsonl line 1: expected [{"op": "fail"}], found [{"op": "done"}]\n'
     bad = [
-        {"dialect": "gemini", "ops": []}, {"ops": [], "view": [9, 9]}, {"ops": [], "view": [9, 9, 0, 9]},
+        {"action_format": "gemini", "ops": []}, {"ops": [], "view": [9, 9]}, {"ops": [], "view": [9, 9, 0, 9]},
         {"ops": [], "view": "9999"}, {"ops": [], "text": 5}, {"ops": [{"op": "nod"}]}, {"ops": [5]}, {"ops": {}}, {},
     ]  # fmt: skip
     for line in ("no JSON", "[1]", "null", b"\xff", *(json.dumps(case | change) for change in bad)):
@@ -93,7 +93,7 @@ def test_check_counts_and_ends_with_2_on_a_mismatch(called, tmp_path):
 def test_a_corpus_without_cases_is_not_a_corpus_that_is_read_well(called, tmp_path):
     code, _, err = called("actions", "conformance", "--folder", str(tmp_path / "typo"))
     assert code == 2
-    assert "is no folder" in err
+    assert "not a directory" in err
     code, _, err = called("actions", "conformance", "--folder", str(tmp_path))
     assert code == 2
     assert "contains no cases" in err
@@ -127,7 +127,7 @@ def test_explain_points_at_what_was_not_understood(called):
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["actions", "conformance", "nope"], "unknown dialect 'nope'"),
+        (["actions", "conformance", "nope"], "unknown action format 'nope'"),
         (["actions", "explain", "--format", "qwen"], "did you mean"),
         (
             ["actions", "explain", "--format", "gemini", "--screen", "1920"],

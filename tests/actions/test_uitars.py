@@ -68,7 +68,7 @@ def test_a_text_is_read_whole(content, text):
         "(30.0,40)",
     ],
 )
-@pytest.mark.parametrize("dialect", [V1_0, V1_5, POINT], ids=lambda action_format: action_format.name)
+@pytest.mark.parametrize("action_format", [V1_0, V1_5, POINT], ids=lambda action_format: action_format.name)
 def test_a_place_is_read_in_every_form(action_format, place):
     for name in ("start_box", "point"):
         assert read(f"click({name}='{place}')", action_format) == [Click(Point(30, 40, action_format.space(VIEW)))]

@@ -26,7 +26,7 @@ from deskhand.tasks.formats.waa_task import task_of
 from deskhand.tasks.outcome import Errored, Scored
 
 TIMES = RemoteTimeouts(connect_s=2, read_s=5, attempts=3, pause_s=0.01)
-LOOKING = ScreenPolling(pause_s=0.0, looks=1)
+LOOKING = ScreenPolling(pause_s=0.0, max_screenshots=1)
 NOTES = """\
 name: Write hello in the editor
 id: notes

@@ -21,7 +21,7 @@ async def test_a_bridge_lends_machines_as_it_lends_embedded_desktops(tmp_path):
     fake = FakeOsworld(tmp_path / "vm")
     book = LeaseStore(tmp_path / "book.sqlite")
     async with on_a_port(fake.app) as address:
-        machines = build_machine_pool([address], "osworld", SCREEN, book, skip_reset=True, monitor_port=None)
+        machines = build_machine_pool([address], "osworld", SCREEN, book, skip_reset=True)
         async with machines as own, serve_pool(own, ServerConfig(port=0, admin_key=OWNER_KEY)) as running:
             at = f"http://127.0.0.1:{running.port}"
             async with ServerPool(at, OWNER_KEY, template=SCREEN) as pool, ServerPool(at, OWNER_KEY) as other:
@@ -36,8 +36,8 @@ async def test_a_bridge_lends_machines_as_it_lends_embedded_desktops(tmp_path):
                 await first.desktop.push("a.txt", b"x")
                 assert await first.desktop.pull("a.txt") == b"x"
                 (held,) = running.leases
-                server = OsworldServer(other.bridge.client)
-                await other.bridge.client.move(f"{at}/leases/{held.id}/osworld")
+                server = OsworldServer(other.transport.client)
+                await other.transport.client.move(f"{at}/leases/{held.id}/osworld")
                 assert await server.platform() == "Linux"
                 assert await server.screen_size() == (320, 240)
                 await pool.release(first)

@@ -42,7 +42,7 @@ from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer
 TOKEN = "the-token-of-the-tests"
 KEY_OF_BRIDGE = OWNER_KEY
 QUICK = RemoteTimeouts(connect_s=2, read_s=5, attempts=3, pause_s=0.02)
-TEXT = resources.files(sandbox_api.__package__ or "").joinpath("gateway.openapi.yaml").read_text(encoding="utf-8")
+TEXT = resources.files(sandbox_api.__package__ or "").joinpath("sandbox_api.openapi.yaml").read_text(encoding="utf-8")
 OPENAPI: dict[str, Any] = yaml.safe_load(TEXT)
 
 
@@ -161,8 +161,8 @@ async def test_a_full_gateway_parks_and_goes_on():
         first = await pool.create(SCREEN)
         waiting = asyncio.create_task(pool.create(SCREEN))
         await settle(lambda: lot.num_waiting == 1)
-        assert "parked at" in lot.line()
-        assert TOKEN not in lot.line()
+        assert "waiting at" in lot.summary()
+        assert TOKEN not in lot.summary()
         await pool.delete(first)
         second = await asyncio.wait({waiting}, timeout=limit(8))
         assert second[0], "it goes on within Retry-After"
@@ -376,7 +376,7 @@ async def test_a_sandbox_whose_machine_is_away_does_not_cost_the_others_their_ti
     guest = httpx2.ASGITransport(app=FakeOsworld(tmp_path, (64, 48)).app)
     screen = DesktopSpec("plain", 64, 48)
     async with SandboxPool(
-        "http://a", template=screen, ttl_s=0.4, gateway=stuck, transport=guest, polling=ScreenPolling(0, 0, 1)
+        "http://a", template=screen, ttl_s=0.4, api=stuck, transport=guest, polling=ScreenPolling(0, 0, 1)
     ) as pool:
         for _ in range(2):
             await pool.lease()
@@ -388,7 +388,7 @@ async def test_a_sandbox_whose_server_was_used_directly_is_not_taken_for_a_fresh
     guest = httpx2.ASGITransport(app=FakeOsworld(tmp_path, (64, 48)).app)
     screen = DesktopSpec("plain", 64, 48)
     async with SandboxPool(
-        "http://a", template=screen, gateway=provider, transport=guest, polling=ScreenPolling(0, 0, 1)
+        "http://a", template=screen, api=provider, transport=guest, polling=ScreenPolling(0, 0, 1)
     ) as pool:
         desktop: Any = (await pool.lease()).desktop
         first = desktop.sandbox.id

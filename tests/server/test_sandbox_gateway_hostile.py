@@ -31,9 +31,9 @@ async def test_slow_large_and_malformed_requests_are_refused_and_reach_no_deskto
         serve_pool(pool, ServerConfig(port=0, admin_key=KEY_OF_BRIDGE)) as running,
     ):
         server = SandboxGatewayServer(
-            [UpstreamServer(f"http://127.0.0.1:{running.port}", KEY_OF_BRIDGE)], {TOKEN: None}, bounds=bounds
+            [UpstreamServer(f"http://127.0.0.1:{running.port}", KEY_OF_BRIDGE)], {TOKEN: None}, limits=bounds
         )
-        async with serve_app(server.app(), "127.0.0.1", 0, bounds=bounds) as (port, _):
+        async with serve_app(server.app(), "127.0.0.1", 0, limits=bounds) as (port, _):
             address = f"http://127.0.0.1:{port}"
             async with httpx2.AsyncClient(base_url=address, headers=bearer(TOKEN), timeout=limit(10)) as http:
                 sandbox = (await http.post("/v1/sandboxes", json={})).json()

@@ -224,7 +224,7 @@ async def test_a_lease_lives_while_its_client_thinks_and_ends_when_the_client_ha
 async def test_a_lease_has_a_client_of_its_own_which_is_closed_with_it():
     async with bridge(2) as running, pool_of(running) as pool:
         leases = [await pool.lease(), await pool.lease()]
-        links = [pool.bridge.client_for(lease.desktop.sandbox) for lease in leases]
+        links = [pool.transport.client_for(lease.desktop.sandbox) for lease in leases]
         assert len({id(link.http) for link in links}) == 2
         for lease in leases:
             assert (await lease.desktop.observe()).size == (320, 240)

@@ -74,10 +74,10 @@ def checkpoint(folder: Path, seed: int = 0) -> Path:
 
 
 class BabblingAgent(DesktopAgent):
-    """Takes replies that were cut, too: an untrained model seldom ends one."""
+    """Agent that accepts truncated replies, since an untrained model rarely ends one."""
 
-    async def _act(self, desktop, view, text, truncated, action_id):
-        return await super()._act(desktop, view, text, False, action_id)
+    async def _act(self, episode, view, text, call_id, truncated):
+        return await super()._act(episode, view, text, call_id, truncated=False)
 
 
 @dataclass

@@ -143,7 +143,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(make_policy, w
     with pytest.raises(ConfigError, match="step-000002"):
         checkpoints.load(other, step=2)
     shutil.rmtree(checkpoints.path(1))
-    with pytest.raises(ConfigError, match="no older checkpoint is sound"):
+    with pytest.raises(ConfigError, match="all older checkpoints are damaged"):
         checkpoints.load(other)
 
 
@@ -185,7 +185,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_former_checkpoint(make_policy, w
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (bound, before[1]))
         try:
-            with pytest.raises(ConfigError, match=r"step-000001: cannot be written \(.*\); free the disk") as caught:
+            with pytest.raises(ConfigError, match=r"step-000001: cannot be written \(.*\); free disk space") as caught:
                 checkpoints.save(trainer, assets)
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -199,11 +199,11 @@ KILLED = """
 import sys, pathlib
 sys.path.insert(0, sys.argv[2])
 import conftest
-from deskhand.training.checkpoint import Checkpoints
-from deskhand.training.policy import Policy
-from deskhand.training.trainer import Trainer
+from deskhand.trainer.checkpoint import CheckpointManager
+from deskhand.trainer.policy import Policy
+from deskhand.trainer.trainer import Trainer
 trainer = Trainer(Policy(conftest.build(), banned_ids=conftest.BANNED))
-checkpoints = Checkpoints(pathlib.Path(sys.argv[1]), keep=2)
+checkpoints = CheckpointManager(pathlib.Path(sys.argv[1]), keep=2)
 print("ready", flush=True)
 while True:
     checkpoints.save(trainer, pathlib.Path(sys.argv[1]) / "none")

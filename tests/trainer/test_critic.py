@@ -45,7 +45,7 @@ def by_place(samples, arrays):
     found = {}
     for sample, array in zip(samples, arrays, strict=True):
         start = 0
-        for (place, length), _ in zip(sample.replies, sample.reply_lengths(), strict=True):
+        for (place, length), _ in zip(sample.turns, sample.reply_lengths(), strict=True):
             found |= {(sample.episode_id, place, t): array[start + t] for t in range(length)}
             start += length
     return found
@@ -145,7 +145,7 @@ def test_the_value_loss_reaches_the_policy_only_through_a_shared_trunk(make_poli
 
 
 def test_the_value_loss_falls_and_its_variance_is_explained(make_policy, world):
-    made = trainer(make_policy, learning_rate=1e-2, clip=None)
+    made = trainer(make_policy, learning_rate=1e-2, cliprange_value=None)
     losses = [made.step(samples(world), world.images) for _ in range(30)]
     assert losses[-1].value_loss < losses[0].value_loss / 2
     assert losses[-1].explained_variance > max(0.0, losses[0].explained_variance)

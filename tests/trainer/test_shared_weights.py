@@ -1,4 +1,4 @@
-"""One process, two roles: engine and trainer hold the same tensors, and no token is ever sampled by half of an update."""
+"""An engine that samples from the trainer's own weights pauses during updates and follows their version."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def test_several_passes_clip_around_the_weights_at_the_start(make_policy, world)
 
 
 def test_only_tokens_of_the_weights_of_now_say_how_far_engine_and_trainer_disagree(make_policy, world):
-    """After a kill the weights of a step have another version than those that it has undone (`rollout.weight_versions`)."""
+    """After a rollback new weights have versions of their own (`rollout.weight_versions`)."""
     trainer = Trainer(make_policy())
     assert trainer.step(samples(world), world.images).engine_kl == pytest.approx(0.0, abs=1e-6), "all of version 0"
     undone = Trainer(make_policy())

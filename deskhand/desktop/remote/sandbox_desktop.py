@@ -70,7 +70,7 @@ class SandboxDesktop(OsworldDesktop):
         self, argv: list[str], *, timeout_s: float = 30.0, env: dict[str, str] | None = None, cwd: str | None = None
     ) -> CommandResult:
         self._check_open()
-        self._used, self._untouched = True, None
+        self._used, self._pristine = True, None
         return await self._pool.api.exec(self.sandbox, argv, timeout_s=timeout_s, env=env, cwd=cwd)
 
     async def pull(self, path: str) -> bytes:
@@ -79,7 +79,7 @@ class SandboxDesktop(OsworldDesktop):
 
     async def push(self, path: str, data: bytes) -> None:
         self._check_open()
-        self._used, self._untouched = True, None
+        self._used, self._pristine = True, None
         await self._pool.api.write(self.sandbox, path, data)
 
     async def close(self) -> None:

@@ -157,22 +157,22 @@ class WaaDesktop(OsworldDesktop):
     async def _state(self) -> dict[str, list[str]]:
         return json.loads(await self._run_marked(_STATE, 15.0))
 
-    async def _act(self, body: str, max_duration_s: float) -> None:
+    async def _act(self, body: str, timeout_s: float) -> None:
         try:
-            await self._execute_windows(body, max_duration_s)
+            await self._execute_windows(body, timeout_s)
         except ProgramFailed as error:
             if _FAIL_SAFE not in str(error):
                 raise
             log.warning("waa.fail_safe_triggered", machine=self.client.base_url)
             await self._run_marked(_CENTER_POINTER, 10.0)  # not performed: the pointer was in a corner
-            await self._execute_windows(body, max_duration_s)
+            await self._execute_windows(body, timeout_s)
 
-    async def _execute_windows(self, body: str, max_duration_s: float) -> None:
+    async def _execute_windows(self, body: str, timeout_s: float) -> None:
         self._pristine = None
         name, old = secrets.token_hex(12), list(self._old_markers)
-        code = guest_scripts.with_marker(body, name, wait_s=max_duration_s, old=old, raises=True)
+        code = guest_scripts.with_marker(body, name, wait_s=timeout_s, old=old, raises=True)
         try:
-            await self._server.execute_windows(code, may_take_s=2 * max_duration_s + 5.0, repeatable=True)
+            await self._server.execute_windows(code, may_take_s=2 * timeout_s + 5.0, repeatable=True)
         except ServerError as error:
             result = error.server_message.rpartition("deskhand ")[2] if "deskhand " in error.server_message else ""
             if not result:

@@ -39,7 +39,7 @@ from deskhand.integrations.areal.validate_budget import (
     image_cost,
     is_agent,
 )
-from deskhand.integrations.areal.worker_resources import key_of, use_worker_resources
+from deskhand.integrations.areal.worker_resources import server_api_key, use_worker_resources
 from deskhand.integrations.areal.worker_runs import add_statistics
 from deskhand.models.load import check_checkpoint, load_processors
 
@@ -173,7 +173,7 @@ def check_server(desktops: Desktops, needed: int) -> None:
     """Raise `ConfigError` unless the desktop server responds and has `needed` desktops."""
     import httpx2
 
-    address, key = str(desktops.server_url), key_of(desktops)
+    address, key = str(desktops.server_url), server_api_key(desktops)
     headers = {"authorization": f"Bearer {key}"} if key else {}
     try:
         reply = httpx2.get(f"{address.rstrip('/')}/leases", headers=headers, timeout=SERVER_TIMEOUT_S)

@@ -39,7 +39,7 @@ def load_trajectories(
         if group.has_signal:
             samples = [one for one in group_to_samples(group, get_algorithm(algorithm)) if any(one.sequence.sampled)]
             made = samples_to_tensors(
-                samples, images, limits.image_id, weigh_episodes=get_algorithm(algorithm).loss_norm == "episode"
+                samples, images, limits.image_id, normalize_by_episode=get_algorithm(algorithm).loss_norm == "episode"
             )
             check_trajectory(made, limits)
             yield made

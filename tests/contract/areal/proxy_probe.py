@@ -185,7 +185,7 @@ def online(checkpoint: str, address: str, agent: Any, rows: list[dict[str, Any]]
         engine.destroy()
         module._engine.destroy()
     finite = [reward for one in taken for reward in one["rewards"].tolist()]
-    return {"scored": played.rewards, "unscored": played.unscored, "taken": len(taken), "rewards": finite}
+    return {"scored": played.rewards, "unscored": played.errors, "taken": len(taken), "rewards": finite}
 
 
 if __name__ == "__main__":

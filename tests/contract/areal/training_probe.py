@@ -164,9 +164,9 @@ def main(checkpoint: str, address: str, out: Path) -> None:
     found["updates"] = [update(actor, trajectories) for _ in range(3)]
     found["train_s"] = time.monotonic() - played
     images = areal_workflows.PaintedWorkflow.samples
-    from deskhand.integrations.areal.worker_resources import reading
+    from deskhand.integrations.areal.worker_resources import load_preprocessing
 
-    known = reading(checkpoint, "error", 256, True).images
+    known = load_preprocessing(checkpoint, "error", 256, True).images
     names = {span.sha256 for sample in images for span in sample.sequence.spans}
     with (out / "samples.pickle").open("wb") as file:
         pickle.dump((images, {name: known[name] for name in names}), file)

@@ -42,7 +42,7 @@ def pool_of(fails: set[str], now: list[float], names: str = "abc") -> MachinePoo
     def make(address: str):
         return Machine(address, fails)
 
-    return MachinePool(list(names), make, clock=lambda: now[0], aside_s=30.0)  # type: ignore[arg-type]
+    return MachinePool(list(names), make, clock=lambda: now[0], quarantine_s=30.0)  # type: ignore[arg-type]
 
 
 async def test_a_machine_is_used_by_one_lease_and_one_that_fails_is_set_aside():
@@ -89,8 +89,8 @@ async def test_pools_are_made_from_settings_and_keys_from_variables_alone():
         timeouts=RemoteTimeouts(step_s=7.0),
     )
     assert isinstance(bridge, ServerPool)
-    assert bridge.bridge.client.headers == {"authorization": "Bearer " + "k" * 20}
-    assert bridge.bridge.client.timeouts.step_s == 7.0
+    assert bridge.transport.client.headers == {"authorization": "Bearer " + "k" * 20}
+    assert bridge.transport.client.timeouts.step_s == 7.0
     variables = {"OSWORLD_SANDBOX_ENDPOINT": "https://g.example", "OSWORLD_SANDBOX_TOKEN": "t"}
     gateway = made(variables, backend="sandbox")
     assert isinstance(gateway, SandboxPool)
@@ -145,9 +145,7 @@ async def test_what_an_episode_left_is_not_taken_for_what_was_there_by_the_next_
 
     def pool_on(address: str) -> MachinePool:
         screen = DesktopSpec("plain", 320, 240)
-        return build_machine_pool(
-            [address], "waa", screen, None, skip_reset=False, monitor_port=None, timeouts=times, folder=tmp_path
-        )
+        return build_machine_pool([address], "waa", screen, None, skip_reset=False, timeouts=times, run_dir=tmp_path)
 
     async with on_a_port(fake.app) as address:
         pool = pool_on(address)
@@ -176,9 +174,7 @@ async def test_what_an_episode_holds_down_is_let_go_before_the_next_one(make, tm
     fake = make(tmp_path / "vm")
     kind = "waa" if make is FakeWaa else "osworld"
     async with on_a_port(fake.app) as address:
-        pool = build_machine_pool(
-            [address], kind, DesktopSpec("plain", 320, 240), None, skip_reset=True, monitor_port=None
-        )
+        pool = build_machine_pool([address], kind, DesktopSpec("plain", 320, 240), None, skip_reset=True)
         lease = await pool.lease()
         await lease.desktop.perform(
             [KeyDown("ctrl"), MouseDown(Point(5, 6, screen_px(320, 240)), "right")], action_id="1"
@@ -208,12 +204,12 @@ async def test_a_machine_that_is_started_anew_is_clean_and_one_whose_disk_did_no
 
     async with on_a_port(fake.app) as address, await asyncio.start_server(monitor, "127.0.0.1", 0) as server:
         port, screen = server.sockets[0].getsockname()[1], DesktopSpec("plain", 320, 240)
-        for settings in ({"monitor_port": port}, {"monitor_port": None, "revert": ["true"]}):
+        for settings in ({"qemu_monitor_port": port}, {"qemu_monitor_port": None, "reset_command": ["true"]}):
             pool = build_machine_pool([address], "waa", screen, None, skip_reset=False, timeouts=times, **settings)
             lease = await pool.lease()
             await lease.desktop.push("Desktop/left.txt", b"by an episode")
             await pool.release(lease)
-            if settings["monitor_port"]:
+            if settings["qemu_monitor_port"]:
                 lease = await pool.lease()
                 assert await lease.desktop.listdir("Desktop") == [], "the disk outlives the reset button"
                 await pool.release(lease)
@@ -229,11 +225,11 @@ async def test_a_command_brings_a_machine_back_and_may_say_where_it_is_from_then
     async with on_a_port(fake.app) as address:
         script = f"echo {{address}} {{host}} {{port}} >> {told}; echo starting; echo {address}"
         restoring = f"rm -rf {tmp_path}/vm/home/.cache; {script}"
-        settings = {"keep_state": False, "monitor_port": None, "timeouts": RemoteTimeouts(attempts=1)}
+        settings = {"skip_reset": False, "timeouts": RemoteTimeouts(attempts=1)}
         screen = DesktopSpec("plain", 320, 240)
 
         def pool_by(words: list[str]) -> MachinePool:
-            return build_machine_pool(["http://vm.test:5000"], "osworld", screen, None, revert=words, **settings)
+            return build_machine_pool(["http://vm.test:5000"], "osworld", screen, None, reset_command=words, **settings)
 
         pool = pool_by(["sh", "-c", restoring])
         for count in (1, 2):
@@ -253,7 +249,7 @@ async def test_a_command_brings_a_machine_back_and_may_say_where_it_is_from_then
         await failing.close()
         with pytest.raises(ConfigError, match="no-such-command is no program"):
             pool_by(["no-such-command"])
-    slow = ResetCommand(["sleep", "60"], "http://vm.test:5000", longest_s=0.1)
+    slow = ResetCommand(["sleep", "60"], "http://vm.test:5000", timeout_s=0.1)
     with pytest.raises(InfrastructureError, match=r"longer than 0.1 s"):
         await slow.reset()
 

@@ -30,7 +30,7 @@ from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError
 
 SCREEN = DesktopSpec("plain", 320, 240)
 QUICK = RemoteTimeouts(connect_s=2, read_s=5, attempts=8, pause_s=0.005)
-LOOKING = ScreenPolling(pause_s=0.0, looks=1)
+LOOKING = ScreenPolling(pause_s=0.0, max_screenshots=1)
 TEXT = "plain <b> 'q\"\\n' ünï — 中文 🙂 \t2\nlast"
 
 
@@ -69,7 +69,7 @@ async def machine(
     fake = FakeOsworld(folder)
     async with on_a_port(fake.app) as address:
         link = RetryingClient(address, timeouts=QUICK, transport=network)
-        desktop = OsworldDesktop(link, **{"keep_state": True, "looking": LOOKING, "ready_s": 1.0, **settings})
+        desktop = OsworldDesktop(link, **{"skip_reset": True, "polling": LOOKING, "ready_s": 1.0, **settings})
         try:
             yield fake, desktop
         finally:
@@ -267,9 +267,7 @@ async def test_a_guest_that_answers_for_its_server_neither_parks_us_for_ever_nor
         return StreamingResponse(parts(), status_code=state["status"])
 
     async with on_a_port(Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])) as address:
-        pool = build_machine_pool(
-            [address], "osworld", SCREEN, None, skip_reset=True, monitor_port=None, timeouts=QUICK
-        )
+        pool = build_machine_pool([address], "osworld", SCREEN, None, skip_reset=True, timeouts=QUICK)
         desktop = pool._make(address)
         with pytest.raises(InfrastructureError, match="want of room"):
             await desktop.observe()
@@ -305,7 +303,7 @@ async def test_a_machine_that_nothing_brings_back_is_not_called_reset(tmp_path):
     async def revert() -> None:
         reverted.append(1)
 
-    async with machine(tmp_path, skip_reset=False, revert=revert) as (_, desktop):
+    async with machine(tmp_path, skip_reset=False, reset_hook=revert) as (_, desktop):
         await desktop.reset(SCREEN)
         await desktop.reset(SCREEN)
         assert reverted == [1], "a machine that nobody has touched stays as it is"

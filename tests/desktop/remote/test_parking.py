@@ -150,7 +150,7 @@ async def test_a_day_of_refusals_costs_nobody_his_place_and_one_asks_at_a_time(r
         await time.pass_(10)
     assert sorted(task.result() for task in tasks) == list(range(1, 101)), "and all of them in the end"
     assert lot.num_waiting == 0
-    assert lot.parked_s["429"] > 100 * 24 * 3600
+    assert lot.wait_s["429"] > 100 * 24 * 3600
     assert time.time > last
 
 
@@ -241,12 +241,12 @@ async def test_two_tokens_have_two_queues_and_no_token_is_shown():
     await time.pass_(1)
     assert going.done()
     assert lot.gate("http://a", "secret-one") is lot.gate("http://a", "secret-one")
-    assert "2 parked at http://a" in lot.line()
-    assert "secret" not in json.dumps(lot.snapshot()) + lot.line()
+    assert "2 waiting at http://a" in lot.summary()
+    assert "secret" not in json.dumps(lot.snapshot()) + lot.summary()
     for task in waiting:
         task.cancel()
     await time.pass_(1)
-    assert lot.line() == ""
+    assert lot.summary() == ""
 
 
 async def test_what_is_known_survives_the_process(tmp_path):
@@ -256,7 +256,7 @@ async def test_what_is_known_survives_the_process(tmp_path):
     provider = Provider(time, 0, 600.0)
     (task,) = taking(lot.gate("http://a", "secret"), provider, 1)
     await time.pass_(100)
-    assert saved_summary(file).startswith("1 parked at http://a (desktops) (429, ")
+    assert saved_summary(file).startswith("1 waiting at http://a (desktops) (429, ")
     task.cancel()
     await time.pass_(1)
     assert "secret" not in file.read_text()
@@ -270,7 +270,7 @@ async def test_what_is_known_survives_the_process(tmp_path):
     await time.pass_(200)
     assert task.done()
     assert again.total_s == pytest.approx(615, abs=20)
-    for text in ("{broken", '{"parked_s": {"429": "x"}, "now": 3}'):
+    for text in ("{broken", '{"wait_s": {"429": "x"}, "now": 3}'):
         file.write_text(text)
         assert QuotaManager(file, clock=time.clock).gate("http://a", "secret").closed_until is None
         assert saved_summary(file) == ""

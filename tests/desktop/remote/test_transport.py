@@ -11,7 +11,7 @@ import pytest
 from deskhand.desktop.frame_codec import RemoteLeaseExpired
 from deskhand.desktop.remote.retrying_client import RemoteTimeouts, RetryingClient
 from deskhand.desktop.remote.sandbox_api import HttpSandboxApi
-from deskhand.desktop.remote.server_desktop import BridgeTransport, ServerPool
+from deskhand.desktop.remote.server_desktop import ServerTransport, ServerPool
 from deskhand.desktop.remote.transport import HttpTransport, Sandbox
 from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, InfrastructureError
 
@@ -23,7 +23,7 @@ Answer = Callable[[httpx2.Request], httpx2.Response]
 def bridge(answer: Answer) -> HttpTransport:
     network = httpx2.MockTransport(answer)
     link = RetryingClient("http://host.test", "the-key", timeouts=QUICK, transport=network)
-    return BridgeTransport(
+    return ServerTransport(
         link, lambda key: RetryingClient("http://host.test", key, timeouts=QUICK, gate=link.gate, transport=network)
     )
 

@@ -30,7 +30,7 @@ async def windows(
     fake = FakeWaa(folder)
     async with on_a_port(fake.app) as address:
         link = RetryingClient(address, timeouts=settings.pop("timeouts", QUICK), transport=network)
-        desktop = WaaDesktop(link, **{"looking": LOOKING, "ready_s": 2.0, **settings})
+        desktop = WaaDesktop(link, **{"polling": LOOKING, "ready_s": 2.0, **settings})
         try:
             yield fake, desktop
         finally:
@@ -155,7 +155,7 @@ async def test_a_reset_that_did_not_work_is_no_reset(tmp_path):
 async def test_what_one_lease_leaves_behind_is_not_what_was_always_there(tmp_path):
     fake = FakeWaa(tmp_path)
     async with on_a_port(fake.app) as address:
-        pool = build_machine_pool([address], "waa", SCREEN, None, skip_reset=False, monitor_port=None, timeouts=QUICK)
+        pool = build_machine_pool([address], "waa", SCREEN, None, skip_reset=False, timeouts=QUICK)
         lease = await pool.lease()
         fake.dirty = ["Do you want to save?"]
         fake.guest.windows += fake.dirty  # an episode has left it behind, and nothing closes it

@@ -16,7 +16,7 @@ import torch
 from patience import limit
 from safetensors.torch import load_file, save_file
 
-from deskhand.integrations.areal.cpu_server import CpuInferenceServer, expanded
+from deskhand.integrations.areal.cpu_server import CpuInferenceServer, expand_prompt
 from deskhand.models.load import load
 from deskhand.types import PreparedImage
 
@@ -30,7 +30,7 @@ def picture(tokens: int) -> PreparedImage:
 
 @pytest.mark.parametrize("ids", [[1, 7, 2, 7, 3], [1, 7, 7, 7, 2, 7, 7, 3], [1, 7, 2, 7, 7, 3]])
 def test_a_run_of_placeholders_is_one_picture_whether_expanded_or_not(ids):
-    prompt = expanded(ids, [picture(3), picture(2)], IMAGE)
+    prompt = expand_prompt(ids, [picture(3), picture(2)], IMAGE)
     assert prompt.token_ids == (1, 7, 7, 7, 2, 7, 7, 3)
     assert [(span.start, span.count) for span in prompt.spans] == [(1, 3), (5, 2)]
 
@@ -40,7 +40,7 @@ def test_a_run_of_placeholders_is_one_picture_whether_expanded_or_not(ids):
 )
 def test_placeholders_that_do_not_fit_their_pictures_are_refused(ids, shown):
     with pytest.raises(ValueError, match="picture"):
-        expanded(ids, shown, IMAGE)
+        expand_prompt(ids, shown, IMAGE)
 
 
 @pytest.fixture(scope="module")

@@ -34,4 +34,4 @@ def test_workers_that_outlive_their_master_are_ended(tmp_path):
 
 def test_playing_for_a_run_that_has_no_gateway_says_so(tmp_path):
     with pytest.raises(ConfigError, match="online"):
-        launcher.play(EXPERIMENT, tmp_path)
+        launcher.run_online(EXPERIMENT, tmp_path)

@@ -82,10 +82,13 @@ async def test_every_session_is_rewarded_and_ended_and_an_outage_gives_no_number
     then = [0.0, InfrastructureError("the desktop is lost"), 1.0, EvaluatorError("the judge is late"), 0.5]
     with listening(desk.app()) as address:
         played = await run_online(
-            Agent(lambda: desk.refused), [{"then": each} for each in then], ProxyGateway(address, "admin"), at_once=3
+            Agent(lambda: desk.refused),
+            [{"then": each} for each in then],
+            ProxyGateway(address, "admin"),
+            max_concurrent=3,
         )
     assert sorted(played.rewards) == [0.0, 0.5, 1.0]
-    assert sorted(played.unscored) == ["evaluator: the judge is late", "infrastructure: the desktop is lost"]
+    assert sorted(played.errors) == ["evaluator: the judge is late", "infrastructure: the desktop is lost"]
     assert desk.refused
     assert len(desk.sessions) == 5
     assert all(len(session) == 2 and session[1] == "ended" for session in desk.sessions.values())
@@ -157,9 +160,9 @@ async def test_a_session_whose_reward_did_not_arrive_is_not_ended(monkeypatch, a
 
 
 def test_a_run_s_gateway_is_kept_for_its_owner_alone(tmp_path):
-    path = ProxyGateway("http://h:1", "secret").keep(tmp_path)
+    path = ProxyGateway("http://h:1", "secret").save(tmp_path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    ProxyGateway("http://h:2", "secret").keep(tmp_path)
+    ProxyGateway("http://h:2", "secret").save(tmp_path)
     assert ProxyGateway.of_run(tmp_path).address == "http://h:2"
     with pytest.raises(ConfigError, match="names no gateway"):
         ProxyGateway.of_run(tmp_path / "none")

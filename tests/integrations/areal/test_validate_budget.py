@@ -218,4 +218,6 @@ def test_no_advantage_is_larger_than_what_the_planner_counts_with():
     ]
     weighed = [abs(a * scale) for a, scale in zip(advantages, _scales(samples), strict=True)]  # pyright: ignore[reportArgumentType]
     assert 20 < max(weighed) <= largest_advantage(settings, 15 * 32)
-    assert largest_advantage(settings.model_copy(update={"normalize_by_episode": False}), 15 * 32) == pytest.approx(7**0.5)
+    assert largest_advantage(settings.model_copy(update={"normalize_by_episode": False}), 15 * 32) == pytest.approx(
+        7**0.5
+    )
