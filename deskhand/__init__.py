@@ -1,6 +1,7 @@
 """Train vision-language models to use a computer. Everything that users build with, imported when it is first used.
 
-Only the names in `__all__` are covered by semantic versioning. `deskhand.api` has the functions, docs/extending.md the examples.
+Only the names in `__all__` are covered by semantic versioning. `deskhand.api` has the functions, docs/extending.md
+the examples.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The agent: look, ask the model, do. Invariant: model text reaches the desktop only through a dialect's `parse`, and what could
-not be parsed or performed is told to the model, counted, and never becomes a silent wait or a "done".
+"""Deskhand's agent: observe, ask the model, act.
 
-It is ordinary client code: an `openai.AsyncOpenAI` client (make it with `max_retries=0`) and a `Desktop`. It neither leases
-desktops nor judges; whoever calls it does.
+It turns screenshots and replies into a conversation and parses replies with an action format. Replies that cannot be
+parsed or performed are reported to the model and counted. `EpisodeContext` does the rest; runners and `solve` start it.
 """
 
 from __future__ import annotations
@@ -40,15 +39,17 @@ from deskhand.desktop.base import Desktop, Frame
 from deskhand.errors import AgentError, InfrastructureError
 
 MAX_DROPPED_TURNS = 30
-"""Of the turns that the window dropped the model is told the latest."""
+"""Maximum number of dropped turns in the summary."""
 
 
 class DesktopAgent:
-    """Plain asynchronous loop over `Desktop` and an OpenAI-compatible client.
+    """Plays episodes with one model; the first user of `EpisodeContext`.
 
-    `action_format` replaces the one that the config names; `model_image_size` is the size that the model's own preprocessing
-    makes of an image of (width, height) (None: what its family publishes); `model` is what the endpoint calls the model. A model
-    that has not answered within `reply_timeout_s` is an outage.
+    `action_format` replaces the config's; further options are fields of `AgentConfig`. A model that does not answer
+    within `reply_timeout_s` is an outage.
+
+    Example:
+        >>> agent = DesktopAgent(action_format="qwen3_vl", prompt_style="full", max_new_tokens=256)
     """
 
     def __init__(
@@ -211,7 +212,7 @@ class DesktopAgent:
 
 
 def noise_frame(frame: Frame, seed: str) -> Frame:
-    """A frame of the same size whose pixels are uniform noise: a function of `seed` alone, so it tells nothing of the screen."""
+    """Return a frame of the same size with uniform noise that depends on `seed` alone."""
     pixels = np.random.default_rng(list(seed.encode())).integers(0, 256, frame.bgrx.shape, dtype=np.uint8)
     pixels.flags.writeable = False
     return replace(frame, bgrx=pixels, content_hash=hashlib.sha256(pixels.tobytes()).hexdigest(), under_cursor=None)
@@ -223,7 +224,7 @@ async def _data_uri(frame: Frame) -> str:
 
 
 def _unicode(text: str) -> str:
-    """Half of a surrogate pair, which JSON lets through and nothing else does, is U+FFFD, as bytes are that are no text."""
+    """Replace lone surrogates, which JSON allows, by U+FFFD."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 

@@ -1,7 +1,8 @@
 """What an agent works with during one episode: the task, the model, the desktop, and the record of its steps.
 
-`EpisodeContext` performs each step at most once, records it, keeps the frames, checks milestones and enforces the limits, so that
-an agent cannot forget to. `Agent` is the protocol of everything that `agent.class` can name. Used by `DesktopAgent` and
+`EpisodeContext` performs each step at most once, records it, keeps the frames, checks milestones and enforces the
+limits, so that an agent cannot forget to.
+`Agent` is the protocol of everything that `agent.class` can name. Used by `DesktopAgent` and
 `rollout.episode`.
 """
 
@@ -117,8 +118,8 @@ class EpisodeContext:
         after_step: AfterStep | None = None,
         keep_frame: OnFrame | None = None,
     ) -> None:
-        """`frame` is the start screen (None: it is observed). `after_step` is awaited after each performed step with the screen
-        that followed; `keep_frame` gets every screen that the model is shown."""
+        """`frame` is the start screen (None: it is observed). `after_step` is awaited after each performed step with
+        the screen that followed; `keep_frame` gets every screen that the model is shown."""
         self.settings = settings or EpisodeSettings()
         self.desktop, self.instruction, self.client, self.model = desktop, instruction, client, self.settings.model
         self.max_steps, self.seed = max_steps, seed
@@ -154,7 +155,8 @@ class EpisodeContext:
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """Arguments for `client.chat.completions.create`: temperature, top_p, max_tokens, and the seed of the next call."""
+        """Arguments for `client.chat.completions.create`: temperature, top_p, max_tokens, and the seed of the next
+        call."""
         return sampling_arguments(self.settings.config, self)
 
     @property
@@ -274,5 +276,6 @@ class Agent(Protocol):
     """
 
     async def run(self, episode: EpisodeContext) -> None:
-        """Play until `episode.done`. Let `InfrastructureError` and the client's errors pass: they are no fault of the agent."""
+        """Play until `episode.done`. Let `InfrastructureError` and the client's errors pass: they are no fault of the
+        agent."""
         ...

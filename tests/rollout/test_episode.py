@@ -78,7 +78,7 @@ async def test_an_oracle_episode_is_solved_recorded_and_rewarded(stage):
     result = await runner.run(ticket())
     assert result.outcome == Scored(1.0, {"end_state": 1.0, "milestone: touched": 1.0}, False)
     assert (result.reward, result.success, result.first_click_on_target) == (1.0, True, True)
-    assert result.transcript.stopped == "done"
+    assert result.transcript.stop_reason == "done"
     assert [call.text for call in result.graph.calls] == [step.text for step in result.transcript.steps]
     assert len(result.graph.sequences()) == 1, "the second call extends the first"
     assert set(result.seconds) == {"reset", "setup", "solve", "judge", "total", "model", "quota_wait"}
@@ -116,7 +116,7 @@ async def test_a_milestone_reached_on_the_way_still_counts_at_the_end(stage):
 async def test_saying_nothing_useful_is_the_agents_doing_and_is_scored(stage):
     result = await stage(saying("a", "b", "c", "d")).run(ticket())
     assert isinstance(result.outcome, Scored)
-    assert result.transcript.stopped == "too_many_errors"
+    assert result.transcript.stop_reason == "too_many_errors"
     assert (result.reward, result.first_click_on_target) == (0.0, False)
 
 
@@ -207,12 +207,12 @@ async def test_cancelling_gives_back_desktop_and_session(stage):
     with pytest.raises(asyncio.CancelledError):
         await running
     assert not runner.pool.leased
-    assert runner.recorder.start("e1")
+    assert runner.recorder.open_session("e1")
 
 
 async def test_as_an_agent_workflow_it_takes_what_areal_gives_and_returns_a_float(stage, monkeypatch):
     runner = stage()
-    key = runner.recorder.start("outside")
+    key = runner.recorder.open_session("outside")
     http = in_process_client(create_app(runner.recorder, "k" * 32))
 
     @asynccontextmanager
