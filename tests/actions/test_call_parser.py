@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from deskhand.actions.formats.call_parser import (
     MAX_CODE,
     MAX_STATEMENTS,
-    MAX_TURNS,
+    MAX_ITERATIONS,
     CallGrammar,
     ParsedCall,
     parse_calls,
@@ -232,13 +232,13 @@ def test_a_keyword_behind_a_number_is_refused_without_a_warning(code):
 def test_a_loop_stands_for_its_calls_as_often_as_it_turns():
     calls = read("for _ in range(2):\n    gui.press('tab')\n    for i in range(3): gui.click(1, 2)\nDONE")
     assert [call.name for call in calls] == ["gui.press", *["gui.click"] * 3] * 2 + ["DONE"]
-    assert len(read(f"for i in range({MAX_TURNS}): gui.a()")) == MAX_TURNS
+    assert len(read(f"for i in range({MAX_ITERATIONS}): gui.a()")) == MAX_ITERATIONS
 
 
 @pytest.mark.parametrize(
     ("head", "part"),
     [
-        (f"for i in range({MAX_TURNS + 1})", "1 to 20 times"),
+        (f"for i in range({MAX_ITERATIONS + 1})", "1 to 20 times"),
         ("for i in range(0)", "1 to 20 times"),
         ("for i in range(10**9)", "a loop"),
         ("for i in range(1, 3)", "a loop"),

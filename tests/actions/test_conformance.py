@@ -75,7 +75,13 @@ def test_check_counts_and_ends_with_2_on_a_mismatch(called, tmp_path):
     code, out, err = called("actions", "conformance")
     assert (code, err) == (0, "")
     assert {line.split()[0] for line in out.splitlines()} == {"format", "all", *formats.available_formats()}
-    case = {"action_format": "deskhand_json", "text": '{"op":"done"}', "view": [9, 9, 9, 9], "source": "x", "emitted": False}
+    case = {
+        "action_format": "deskhand_json",
+        "text": '{"op":"done"}',
+        "view": [9, 9, 9, 9],
+        "source": "x",
+        "emitted": False,
+    }
     (tmp_path / "deskhand_json.jsonl").write_text(json.dumps(case | {"ops": [{"op": "fail"}]}) + "\n")
     code, out, err = called("actions", "conformance", "deskhand_json", "--folder", str(tmp_path))
     assert code == 2
