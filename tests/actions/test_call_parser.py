@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from deskhand.actions.formats.call_parser import (
     MAX_CODE,
-    MAX_ITERATIONS,
     MAX_STATEMENTS,
+    MAX_ITERATIONS,
     CallGrammar,
     ParsedCall,
     parse_calls,
@@ -232,7 +232,7 @@ def test_a_keyword_behind_a_number_is_refused_without_a_warning(code):
 def test_a_loop_stands_for_its_calls_as_often_as_it_turns():
     calls = read("for _ in range(2):\n    gui.press('tab')\n    for i in range(3): gui.click(1, 2)\nDONE")
     assert [call.name for call in calls] == ["gui.press", *["gui.click"] * 3] * 2 + ["DONE"]
-    assert len(read(f"for i in range({MAX_ITERATIONS}): gui.a()")) == MAX_TURNS
+    assert len(read(f"for i in range({MAX_ITERATIONS}): gui.a()")) == MAX_ITERATIONS
 
 
 @pytest.mark.parametrize(

@@ -211,7 +211,7 @@ def test_the_edge_of_the_space_is_accepted_and_beyond_is_rejected(name):
 @call_formats
 def test_screen_points_are_converted_to_the_space_of_the_format(name):
     action_format = formats.get(name)
-    view = cases.VIEWS[0]
+    view = cases.VIEWS[1]
     (op,) = action_format.parse(action_format.emit([Click(Point(1919, 0, view.screen))], view), view)
     assert op.point.space == action_format.space(view)
 
@@ -228,7 +228,7 @@ def test_reasoning_is_skipped_and_an_oversized_reply_is_rejected(name):
 def test_an_unknown_format_gets_suggestions():
     with pytest.raises(ConfigError, match="'qwen25_vl'"):
         formats.get("qwen2_vl")
-    with pytest.raises(ConfigError, match="available: deskhand_json"):
+    with pytest.raises(ConfigError, match="known: deskhand_json"):
         formats.get("zzz")
 
 
