@@ -1,13 +1,14 @@
-"""Episodes and statistics of a run under AReaL. Invariant: each worker writes a run of its own, which nobody else touches;
-joined, they are a run like a local one, and joining again changes nothing.
+"""Episodes and statistics of a run under AReaL.
 
-```
-<folder>/workers/<host>-<process>/   the episodes that a worker played, with their screens (a run folder)
-<folder>/areal_metrics.jsonl                 what AReaL said at the end of each step
-<folder>/run.sqlite ...              both joined, for `deskhand report`
-```
+Each worker writes its own run (`workflow`), AReaL's statistics go to one file (`entrypoint`), and `launcher` merges
+them for `deskhand report`. Merging is idempotent.
 
-AReaL does not say which trajectory it trained when. A scored episode is "queued" here unless its group had equal rewards.
+    <folder>/workers/<host>-<process>/   episodes of a worker with their screenshots (a run directory)
+    <folder>/areal_metrics.jsonl         AReaL's statistics of each step
+    <folder>/run.sqlite ...              the merged run
+
+AReaL does not report when it trained which trajectory: a scored episode is "queued" here unless its group had equal
+rewards.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def merge_worker_runs(folder: Path, about: Mapping[str, Any]) -> Path | None:
         (folder / name).unlink(missing_ok=True)
     for name in ("frames", "tensorboard"):
         shutil.rmtree(folder / name, ignore_errors=True)
-    ledger, rows, numbers = EpisodeCounts(), list[EpisodeRow](), count()
+    counts, rows, numbers = EpisodeCounts(), list[EpisodeRow](), count()
     with Run.create(folder, about) as whole:
         for path in workers:
             with Run.open(path.parent, read_only=True) as part:
@@ -98,19 +99,19 @@ def merge_worker_runs(folder: Path, about: Mapping[str, Any]) -> Path | None:
                     if row.finished_at is not None:
                         _put(whole, row, *part.episode(row.id)[1:])
                         rows.append(row)
-                        _book(ledger, row)
+                        _count(counts, row)
                 _link_frames(part.folder / "frames", folder / "frames")
-        whole.commit(counts=ledger.to_dict(), metrics=list(_metrics(folder / STATISTICS, rows)))
+        whole.commit(counts=counts.to_dict(), metrics=list(_metrics(folder / STATISTICS, rows)))
     return folder
 
 
-def _book(ledger: EpisodeCounts, row: EpisodeRow) -> None:
-    ledger.start()
+def _count(counts: EpisodeCounts, row: EpisodeRow) -> None:
+    counts.start()
     if row.state == "errored":
-        ledger.mark_errored(row.cause or "infrastructure")
+        counts.mark_errored(row.cause or "infrastructure")
     else:
-        ledger.mark_scored()
-        ledger.mark_done(zero_variance=int(row.state == "zero_variance"))
+        counts.mark_scored()
+        counts.mark_done(zero_variance=int(row.state == "zero_variance"))
 
 
 def _link_frames(source: Path, target: Path) -> None:
