@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from deskhand.actions.formats.call_parser import (
     MAX_CODE,
-    MAX_STATEMENTS,
     MAX_ITERATIONS,
+    MAX_STATEMENTS,
     CallGrammar,
     ParsedCall,
     parse_calls,

@@ -209,7 +209,9 @@ def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 
 def test_a_report_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match=r"file/report\.html: the report cannot be written .*choose another path") as caught:
+    with pytest.raises(
+        ConfigError, match=r"file/report\.html: the report cannot be written .*choose another path"
+    ) as caught:
         html_report.write(sample(), tmp_path / "file" / "report.html")
     assert "\n" not in str(caught.value)
 

@@ -12,7 +12,7 @@ from deskhand.server.idempotency import ReplyCache
 
 
 async def test_a_request_is_carried_out_once_also_when_its_long_answer_was_forgotten(monkeypatch):
-    monkeypatch.setattr(idempotency, "MOST_BYTES", 2500)
+    monkeypatch.setattr(idempotency, "MAX_BYTES", 2500)
     kept, acted = ReplyCache(), []
 
     async def ask(name: str) -> Response:
@@ -32,7 +32,7 @@ async def test_a_request_is_carried_out_once_also_when_its_long_answer_was_forgo
 
 
 async def test_an_answer_that_is_too_long_alone_is_still_given_and_a_refusal_is_not_remembered(monkeypatch):
-    monkeypatch.setattr(idempotency, "MOST_BYTES", 10)
+    monkeypatch.setattr(idempotency, "MAX_BYTES", 10)
     kept, answers = ReplyCache(), [Response(status_code=503), Response(b"x" * 100)]
 
     async def act() -> Response:

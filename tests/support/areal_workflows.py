@@ -89,7 +89,7 @@ class PaintedWorkflow(OSWorldWorkflow):
     results: ClassVar[list[Any]] = []
 
     def make_agent(self, place, temperature):
-        return TimidAgent(replace(place.agent(temperature).config, dialect=TimidDialect()))
+        return TimidAgent(place.agent(temperature).config, action_format=TimidDialect())
 
     async def _play(self, place, engine, task, size, temperature):
         group, results = await super()._play(place, engine, task, size, temperature)

@@ -10,7 +10,6 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from deskhand.actions.formats import json_schema
@@ -125,7 +124,7 @@ class JsonActionFormat(ABC):
 
     # Derived from the table.
 
-    @cached_property
+    @property
     def supported_ops(self) -> Mapping[type[Op], OpSupport]:
         """Support of every op."""
         written = {

@@ -1,26 +1,26 @@
-"""What a trajectory must be before AReaL may train on it. Invariant: a trajectory that passes is trained as it was sampled; every
-rule stands for a mistake that AReaL 1.0.4 itself does not notice, or notices by losing a whole step.
+"""Checks of trajectories before AReaL trains on them.
 
-| cause            | what AReaL does with it |
+Used by `workflow` and `run_dataset`. Each rule covers a mistake that AReaL 1.0.4 does not notice, or notices by
+losing a whole step; `tests/contract/areal` demonstrates each on AReaL's own code.
+
+| cause            | effect in AReaL |
 |---|---|
-| `keys`           | cannot be joined with the trajectories of the batch: the step fails |
-| `shape`          | an array that is shorter than its row is padded at its end: values of other tokens, no error |
-| `dtype`          | float64 beside float32 fails the step |
+| `keys`           | cannot be concatenated with the batch: the step fails |
+| `shape`          | a short array is padded at its end: values of other tokens, no error |
+| `dtype`          | float64 next to float32 fails the step |
 | `padding`        | rows are cut to their length from the left: placeholders are lost and the step fails |
-| `last_token`     | the reward stands where nothing is trained: advantages of 0, no error |
-| `first_token`    | marks are rolled by one: the row's last position is trained in its place |
-| `nothing_sampled`| a batch of such rows weighs nothing: the step fails |
-| `pictures`       | an empty list, or one that is shorter than the rows, fails the step |
-| `placeholders`   | only totals are compared: pictures of other sizes are placed wrongly, no error |
-| `types`          | placeholders get the positions of text: other log-probs, no error |
-| `banned_id`      | a sampled picture id is taken for a picture: the step fails |
-| `logprobs`       | a missing one counts as probability 1: its weight is wrong, no error |
+| `last_token`     | the reward is placed where nothing is trained: advantages of 0, no error |
+| `first_token`    | masks are rolled by one: the row's last position is trained instead |
+| `nothing_sampled`| a batch of such rows has weight 0: the step fails |
+| `pictures`       | an empty list, or one shorter than the rows, fails the step |
+| `placeholders`   | only totals are compared: images of other sizes are misplaced, no error |
+| `types`          | placeholders get text positions: other log-probs, no error |
+| `banned_id`      | a sampled image id is taken for an image: the step fails |
+| `logprobs`       | a missing one counts as probability 1: wrong importance weight, no error |
 | `versions`       | a token without a version has no staleness and no interpolated proximal policy, no error |
-| `reward`         | one that is not finite makes every gradient of the batch so |
-| `no_picture`     | a rank whose batch holds no picture at all fails |
+| `reward`         | a non-finite one makes every gradient of the batch non-finite |
+| `no_picture`     | a rank whose batch has no image fails |
 | `too_long`       | a row above `max_tokens_per_mb` fails the step |
-
-`tests/contract/areal` shows each on AReaL's own code.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _HIGHEST = 1e-6
 
 @dataclass(frozen=True)
 class TrajectoryLimits:
-    """What the model and the run allow."""
+    """Limits of the model and the run."""
 
     image_id: int
     merge_size: int
@@ -69,7 +69,7 @@ def check_trajectory(tensors: Mapping[str, Any], limits: TrajectoryLimits) -> No
         _check_row(b, {name: array[b] for name, array in arrays.items()}, limits)
     if not limits.needs_picture:
         if PICTURES in tensors or TYPES in tensors:
-            raise RecordError("keys", f"the model has no vision; leave {PICTURES} and {TYPES} out")
+            raise RecordError("keys", f"the model has no vision; remove {PICTURES} and {TYPES}")
         return
     pictures = tensors.get(PICTURES)
     if not isinstance(pictures, list) or len(pictures) != len(arrays["input_ids"]):

@@ -1,13 +1,14 @@
-"""Episodes and statistics of a run under AReaL. Invariant: each worker writes a run of its own, which nobody else touches;
-joined, they are a run like a local one, and joining again changes nothing.
+"""Episodes and statistics of a run under AReaL.
 
-```
-<folder>/workers/<host>-<process>/   the episodes that a worker played, with their screens (a run folder)
-<folder>/areal_metrics.jsonl                 what AReaL said at the end of each step
-<folder>/run.sqlite ...              both joined, for `deskhand report`
-```
+Each worker writes its own run (`workflow`), AReaL's statistics go to one file (`entrypoint`), and `launcher` merges
+them for `deskhand report`. Merging is idempotent.
 
-AReaL does not say which trajectory it trained when. A scored episode is "queued" here unless its group had equal rewards.
+    <folder>/workers/<host>-<process>/   episodes of a worker with their screenshots (a run directory)
+    <folder>/areal_metrics.jsonl         AReaL's statistics of each step
+    <folder>/run.sqlite ...              the merged run
+
+AReaL does not report when it trained which trajectory: a scored episode is "queued" here unless its group had equal
+rewards.
 """
 
 from __future__ import annotations

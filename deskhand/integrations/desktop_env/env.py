@@ -1,5 +1,4 @@
-"""OSWorld's `DesktopEnv` over any desktop of ours. Invariant: constructor, `reset`, `step`, `evaluate`, observations and action
-spaces are OSWorld's, so that agents written for it run unmodified; what cannot be judged raises and is never a 0.
+"""OSWorld's `DesktopEnv` API on any Deskhand desktop; `desktop-env` is not needed.
 
     env = DesktopEnv(action_space="pyautogui", screen_size=(1280, 720))
     observation = env.reset(task_config=json.loads(path.read_text()))
@@ -7,9 +6,9 @@ spaces are OSWorld's, so that agents written for it run unmodified; what cannot 
     observation, reward, done, info = env.step(actions[0], pause=0)
     score = env.evaluate()
 
-`desktop-env` itself is not needed. Differences: a step waits until the screen has settled, so `pause` may be 0; the embedded
-desktop starts in a fraction of a second instead of a virtual machine (`provider_name` and what else names a machine is taken and
-has no effect).
+Constructor, methods, observations and action spaces are OSWorld's, so its agents run unmodified. Differences: a step
+waits until the screen has settled, so `pause` may be 0; arguments that select a machine (`provider_name` etc.) have
+no effect; an evaluation that fails raises instead of returning 0.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ Observation = dict[str, Any]
 
 
 class DesktopEnv:
-    """One environment with one desktop, which `desktop` makes or leases (by default an embedded one). `evaluators` None: OSWorld's
-    own where their environment is installed, else our versions. To be used by one thread; `close` ends the desktop.
+    """An environment with one desktop that `desktop` creates or leases (default: a local one). Not thread-safe.
 
-    Raises `ConfigError` for an action space, an `os_type` or a proxy that there is not.
+    `evaluators` None: OSWorld's own if their environment is installed, else Deskhand's versions. Raises `ConfigError`
+    for an unsupported action space, `os_type` or proxy.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class DesktopEnv:
         evaluators: OfficialEvaluators | None = None,
     ) -> None:
         if action_space not in ACTION_SPACES:
-            raise ConfigError(f"action_space {action_space!r} is not known; there are {', '.join(ACTION_SPACES)}")
+            raise ConfigError(f"action_space: must be one of {', '.join(ACTION_SPACES)}, got {action_space!r}")
         if os_type != "Ubuntu" or enable_proxy:
             raise ConfigError("desktops here are Linux without a proxy; use os_type='Ubuntu' and enable_proxy=False")
         self.provider_name, self.snapshot_name, self.cache_dir_base = provider_name, snapshot_name, cache_dir
@@ -87,7 +86,7 @@ class DesktopEnv:
 
     def _staged(self) -> SetupRunner:
         if self._stage is None:
-            raise InfrastructureError("the environment has no episode; call reset first")
+            raise InfrastructureError("no episode; call reset first")
         return self._stage
 
     def reset(
@@ -107,14 +106,16 @@ class DesktopEnv:
     async def _begin(self) -> None:
         if self._stage is not None:
             await self._stage.client.close()
-        template = DesktopSpec("plain", self.screen_width, self.screen_height, accessibility=self._tells())
+        template = DesktopSpec(
+            "plain", self.screen_width, self.screen_height, accessibility=self._needs_accessibility()
+        )
         await self._desktop.reset(template)
         self._stage = SetupRunner(
             LocalOsworldClient(self._desktop, template), self._files, password=self.client_password
         )
         await self._stage.set_up(self.task.config if self.task is not None else [])
 
-    def _tells(self) -> bool:
+    def _needs_accessibility(self) -> bool:
         """Whether the desktop needs an accessibility tree."""
         return (
             self.require_a11y_tree
@@ -157,7 +158,7 @@ class DesktopEnv:
     def verdict(self) -> Verdict:
         """As `evaluate`, with the score of each metric and what was read."""
         if self.task is None:
-            raise ConfigError("there is no task to judge; give reset a task_config")
+            raise ConfigError("no task to evaluate; pass task_config to reset")
         failed = bool(self.action_history) and _says(self.action_history[-1], "FAIL")
         evaluators = self._evaluators or default_official_evaluators()
         return self._loop.run(score_task(self.task, self._staged(), failed=failed, evaluators=evaluators))

@@ -1,8 +1,9 @@
-"""Runs where `desktop-env` is installed and does what it is told, a JSON line each: a machine of OSWorld's own providers.
+"""Runs in an environment with `desktop-env` and controls one machine of OSWorld's providers, by JSON lines. Standard
+library only.
 
-`{"do": "start", "provider", "settings", "bridge"?}` makes a `DesktopEnv`, which starts the machine (with `bridge`, an object with
-`address` and `key`, a desktop of that bridge goes by the provider's name); `{"do": "revert"}` brings it back to its snapshot;
-`{"do": "close"}` ends it. The answer is `{"address"}` or `{"error", "message"}`. It needs Python's standard library alone.
+Requests: `{"do": "start", "provider", "settings", "server"?}` creates a `DesktopEnv`, which starts the machine (with
+`server`, an object with `address` and `key`, the provider's name stands for that desktop server); `{"do": "revert"}`
+restores its snapshot; `{"do": "close"}` stops it. The reply is `{"address"}` or `{"error", "message"}`.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ def address_of(environment: Any) -> str:
     return f"http://{environment.vm_ip}:{environment.server_port}"
 
 
-def start(told: dict[str, Any]) -> Any:
-    if told.get("bridge"):
+def start(request: dict[str, Any]) -> Any:
+    if request.get("server"):
         from deskhand.integrations.desktop_env.server_provider import register_server_provider
 
-        register_server_provider(told["bridge"]["address"], told["bridge"]["key"], name=told["provider"])
+        register_server_provider(request["server"]["address"], request["server"]["key"], name=request["provider"])
     return importlib.import_module("desktop_env.desktop_env").DesktopEnv(
-        provider_name=told["provider"], **told["settings"]
+        provider_name=request["provider"], **request["settings"]
     )
 
 
@@ -38,17 +39,17 @@ def main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr
     environment: Any = None
     for line in sys.stdin:
-        told = json.loads(line)
+        request = json.loads(line)
         try:
-            if told["do"] == "start":
-                environment = start(told)
-            elif told["do"] == "revert":
+            if request["do"] == "start":
+                environment = start(request)
+            elif request["do"] == "revert":
                 environment._revert_to_snapshot()
                 environment._start_emulator()
                 environment.is_environment_used = False
             else:
                 environment.close()
-            answer = {"address": address_of(environment) if told["do"] != "close" else ""}
+            answer = {"address": address_of(environment) if request["do"] != "close" else ""}
         except Exception as error:
             answer = {"error": type(error).__name__, "message": str(error)}
         print(json.dumps(answer), file=answers, flush=True)

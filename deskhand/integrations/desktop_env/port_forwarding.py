@@ -1,8 +1,8 @@
-"""Ports of this machine that lead into a bridge's desktop. Invariant: they listen on the loopback alone, and it is this process
-that shows the key to the bridge, never who connects.
+"""Forwards loopback ports to a leased desktop. Used by `server_provider`; standard library only, in a thread of its
+own.
 
-It runs on Python's standard library alone, where `desktop-env` does, in a thread of its own. Who may connect to a port of this
-machine's loopback may use what is behind it while the lease lasts, as with any port of a virtual machine that runs here.
+This process sends the key, not the connecting program: any local program may use the ports while the lease lasts, as
+with a local virtual machine.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from deskhand.errors import InfrastructureError
 from deskhand.osworld.sync_loop import SyncLoop
 from deskhand.server.stream_copy import copy_stream
 
-CONNECT_S = 30.0
+CONNECT_TIMEOUT_S = 30.0
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Connect = Callable[[], Awaitable[Streams]]
 
 
 def direct_connection(host: str, port: int, secure: bool) -> Connect:
-    """Connects to a port of the bridge, with TLS where `secure`."""
+    """Return a function that connects to a port of the server, with TLS if `secure`."""
 
     async def connect() -> Streams:
         return await asyncio.open_connection(host, port, ssl=ssl.create_default_context() if secure else None)
@@ -31,7 +31,8 @@ def direct_connection(host: str, port: int, secure: bool) -> Connect:
 
 
 def tunnel_connection(host: str, port: int, secure: bool, target: str, key: str | None) -> Connect:
-    """Connects to `target` (`<lease>:<port>`) by the bridge's port for tunnels. Raises `ConnectionRefusedError`."""
+    """Return a function that connects to `target` (`<lease>:<port>`) through the server's tunnel port. It raises
+    `ConnectionRefusedError`."""
     lines = [
         f"CONNECT {target} HTTP/1.1",
         f"Host: 127.0.0.1:{port}",
@@ -39,10 +40,10 @@ def tunnel_connection(host: str, port: int, secure: bool, target: str, key: str 
         "",
         "",
     ]
-    straight_there = direct_connection(host, port, secure)
+    connect_directly = direct_connection(host, port, secure)
 
     async def connect() -> Streams:
-        reader, writer = await straight_there()
+        reader, writer = await connect_directly()
         try:
             writer.write("\r\n".join(lines).encode())
             head = await reader.readuntil(b"\r\n\r\n")
@@ -57,7 +58,7 @@ def tunnel_connection(host: str, port: int, secure: bool, target: str, key: str 
 
 
 class PortForwards:
-    """Listens on a free port of 127.0.0.1 for each way to connect, `ports` in their order, until `close`."""
+    """Listens on a free port of 127.0.0.1 for each connection function, in order (`ports`), until `close`."""
 
     def __init__(self, ways: list[Connect]) -> None:
         self.ports: list[int] = []
@@ -81,7 +82,7 @@ class PortForwards:
         self._tasks.add(task)
         try:
             with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-                async with asyncio.timeout(CONNECT_S):
+                async with asyncio.timeout(CONNECT_TIMEOUT_S):
                     far_reader, far_writer = await way()
                 try:
                     await asyncio.gather(copy_stream(reader, far_writer), copy_stream(far_reader, writer))
@@ -100,7 +101,7 @@ class PortForwards:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def close(self) -> None:
-        """End every connection. Idempotent."""
+        """Close every connection. Idempotent."""
         with contextlib.suppress(InfrastructureError):
             self._loop.run(self._end())
         self._loop.close()

@@ -1,8 +1,7 @@
-"""Machines of OSWorld's own providers, started by its `DesktopEnv` in an environment of its own. Invariant: each lease begins at
-the machine's snapshot, and a process that started a machine ends it.
+"""Pool of machines that OSWorld's own providers start, through its `DesktopEnv` in a separate environment.
 
-`desktop-env` and its seventy packages stay behind a process boundary: one process for each machine, which is told to start it, to
-bring it back and to end it (`compat/desktop_env_machine.py`). What is done on the machine goes to its server from here.
+`desktop-env` and its dependencies stay behind a process boundary: one `machine_process` per machine starts, reverts
+and stops it. Everything else goes to the machine's server directly. Each lease begins at the machine's snapshot.
 """
 
 from __future__ import annotations
@@ -24,16 +23,17 @@ from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.errors import ConfigError, InfrastructureError
 
-START_S = 600.0
-LONGEST_LINE = 1 << 20
+START_TIMEOUT_S = 600.0
+MAX_LINE_BYTES = 1 << 20
 ROOT = Path(__file__).resolve().parents[3]
 
 
 class ProviderMachine:
-    """A machine that `python`, of an environment with `desktop-env`, starts by `provider`. `settings` are those of `DesktopEnv`.
+    """A machine that `python`, of an environment with `desktop-env`, starts with `provider`; `settings` are those of
+    `DesktopEnv`.
 
-    `command` takes the place of what `python` runs; `bridge` is (address, key) of a bridge whose desktops go by the provider's
-    name.
+    `command` replaces the script that `python` runs; `server` is (URL, key) of a desktop server that stands in for
+    the provider.
     """
 
     def __init__(
@@ -43,20 +43,20 @@ class ProviderMachine:
         settings: dict[str, Any],
         *,
         command: Sequence[str] | None = None,
-        bridge: tuple[str, str] | None = None,
+        server: tuple[str, str] | None = None,
     ) -> None:
         self._command = [python, *(command or [str(_script())])]
-        self._told = {"do": "start", "provider": provider, "settings": settings}
-        if bridge is not None:
-            self._told["bridge"] = {"address": bridge[0], "key": bridge[1]}
+        self._start_request = {"do": "start", "provider": provider, "settings": settings}
+        if server is not None:
+            self._start_request["server"] = {"address": server[0], "key": server[1]}
         self._process: asyncio.subprocess.Process | None = None
-        self._owed = 0
-        """Answers of the process that nobody has read yet; more than one when a caller was cancelled while it waited."""
+        self._num_pending = 0
+        """Unread replies; more than one if a caller was canceled while waiting."""
 
     async def fresh(self) -> str:
-        """Start the machine, or bring it back to its snapshot; its server's address. Raises `InfrastructureError`."""
+        """Start the machine or restore its snapshot; returns its server's URL. Raises `InfrastructureError`."""
         if self._process is not None and self._process.returncode is None:
-            return await self._tell({"do": "revert"})
+            return await self._send({"do": "revert"})
         # Safe path is `-P`, which a Python before 3.11 would refuse; such a Python passes over the variable.
         environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
         try:
@@ -65,37 +65,37 @@ class ProviderMachine:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 env=environment,
-                limit=LONGEST_LINE,
+                limit=MAX_LINE_BYTES,
             )
         except OSError as error:
             raise ConfigError(
-                f"{self._command[0]} cannot be run: {error.strerror}; give the Python where desktop-env is"
+                f"{self._command[0]}: cannot be run: {error.strerror}; pass the Python that has desktop-env"
             ) from None
-        self._owed = 0
-        return await self._tell(self._told)
+        self._num_pending = 0
+        return await self._send(self._start_request)
 
-    async def _tell(self, told: dict[str, Any]) -> str:
+    async def _send(self, request: dict[str, Any]) -> str:
         process = self._process
         assert process is not None
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            process.stdin.write(json.dumps(told).encode() + b"\n")
-            self._owed += 1
+            process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._num_pending += 1
             line = b""
-            async with asyncio.timeout(START_S):
-                while self._owed:  # the last of them is the answer to this
+            async with asyncio.timeout(START_TIMEOUT_S):
+                while self._num_pending:  # the last reply belongs to this request
                     line = await process.stdout.readline()
-                    self._owed -= 1
+                    self._num_pending -= 1
             answer = json.loads(line)
         except (OSError, ValueError, TimeoutError) as error:
             await self._kill()
             raise InfrastructureError(
-                f"desktop-env did not {told['do']} its machine: {type(error).__name__} {error}"
+                f"desktop-env did not {request['do']} its machine: {type(error).__name__} {error}"
             ) from error
         if "error" in answer:
             raise InfrastructureError(
-                f"desktop-env did not {told['do']} its machine: {answer['error']} {answer['message'][:300]}"
+                f"desktop-env did not {request['do']} its machine: {answer['error']} {answer['message'][:300]}"
             )
         return str(answer["address"])
 
@@ -105,15 +105,15 @@ class ProviderMachine:
             await self._process.wait()
 
     async def close(self) -> None:
-        """End the machine. Idempotent."""
+        """Stop the machine. Idempotent."""
         if self._process is not None and self._process.returncode is None:
             with contextlib.suppress(InfrastructureError):
-                await self._tell({"do": "close"})
+                await self._send({"do": "close"})
             await self._kill()
 
 
 class ProviderPool(MachinePool):
-    """Leases of `machines`, which are ended with it."""
+    """Leases `machines` and stops them when it is closed."""
 
     def __init__(
         self,
@@ -141,14 +141,12 @@ class ProviderPool(MachinePool):
 def desktop_env_pool(
     count: int, python: str, provider: str, settings: dict[str, Any], *, template: DesktopSpec | None = None
 ) -> ProviderPool:
-    """A pool of `count` machines that `DesktopEnv(provider_name=provider, **settings)` starts under `python`."""
+    """Return a pool of `count` machines that `DesktopEnv(provider_name=provider, **settings)` starts under `python`."""
     return ProviderPool([ProviderMachine(python, provider, settings) for _ in range(count)], template=template)
 
 
 def _script() -> Path:
     spec = util.find_spec("deskhand.integrations.desktop_env.machine_process")
     if spec is None or spec.origin is None:
-        raise ConfigError(
-            "deskhand.integrations.desktop_env.machine_process is not installed; install the package again"
-        )
+        raise ConfigError("deskhand.integrations.desktop_env.machine_process is missing; reinstall the package")
     return Path(spec.origin)

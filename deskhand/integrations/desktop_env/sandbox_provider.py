@@ -1,11 +1,11 @@
-"""OSWorld's own `desktop_env.DesktopEnv` on the sandboxes of a gateway. Invariant: as of `desktop_env_provider`.
+"""Provider that gives OSWorld's own `desktop_env.DesktopEnv` sandboxes of a gateway.
 
-    register_gateway()   # OSWORLD_SANDBOX_ENDPOINT and OSWORLD_SANDBOX_TOKEN
+    register_sandbox_provider()   # OSWORLD_SANDBOX_ENDPOINT and OSWORLD_SANDBOX_TOKEN
     env = DesktopEnv(provider_name="docker", screen_size=(1280, 720))
 
-`desktop-env` knows a host and a port only, so a small server on this machine's loopback passes its requests on to the sandbox's
-port 5000, with the sandbox's key; while it runs, every program of this machine reaches that sandbox. Every revert is a new sandbox.
-It runs on Python's standard library alone; a full gateway is asked again when it says so, for as long as it takes.
+`desktop-env` knows host and port only, so a loopback server forwards its requests to the sandbox's port 5000 with the
+sandbox's key; while it runs, every local program can reach that sandbox. Every revert is a new sandbox. Standard
+library only; waits as long as the quota is exceeded.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from deskhand.integrations.desktop_env.server_provider import (
 
 ENDPOINT, TOKEN = "OSWORLD_SANDBOX_ENDPOINT", "OSWORLD_SANDBOX_TOKEN"
 TTL_S = 120.0
-BEATS = 4
-BOOT_S = 600.0
+RENEWALS_PER_TTL = 4
+BOOT_TIMEOUT_S = 600.0
 WARN_S = 15 * 60.0
-FULL = (429, 503)
+QUOTA_STATUS = (429, 503)
 
 
 class SandboxProvider(LeaseProvider):
-    """Sandboxes of a gateway; only their in-VM server is there."""
+    """Sandboxes of a gateway; only their in-VM server is available."""
 
     def __init__(self, endpoint: str, token: str | None) -> None:
         super().__init__(LeaseServer(endpoint, token, "the sandbox gateway"))
@@ -45,7 +45,7 @@ class SandboxProvider(LeaseProvider):
     def _take(self, width: int, height: int, held: contextlib.ExitStack) -> list[int]:
         """Create a sandbox and wait until it is ready; it is renewed until it is given back."""
         sandbox = self._create({"width": width, "height": height, "ttl_s": TTL_S})
-        path, deadline = f"/v1/sandboxes/{sandbox['id']}", time.monotonic() + BOOT_S
+        path, deadline = f"/v1/sandboxes/{sandbox['id']}", time.monotonic() + BOOT_TIMEOUT_S
         held.callback(self._server.end, path)
         while sandbox["state"] == "creating" and time.monotonic() < deadline:
             time.sleep(1.0)
@@ -64,17 +64,17 @@ class SandboxProvider(LeaseProvider):
         warn_at, request_id = time.monotonic() + WARN_S, uuid.uuid4().hex
         while True:
             status, told, said = self._server.ask("POST", "/v1/sandboxes", body, request_id)
-            if status not in FULL:
+            if status not in QUOTA_STATUS:
                 self._server.check("POST /v1/sandboxes", status, said)
                 return said
             if time.monotonic() > warn_at:
                 warn_at = time.monotonic() + WARN_S
-                logging.getLogger(__name__).warning("the sandbox gateway has no room: %s; still waiting", status)
+                logging.getLogger(__name__).warning("sandbox quota exceeded (%s); still waiting", status)
             wait = told.get("retry-after", "")
             time.sleep(min(60.0, float(wait)) if wait.replace(".", "", 1).isdecimal() else 5.0)
 
     def _renew(self, path: str, over: threading.Event) -> None:
-        while not over.wait(TTL_S / BEATS):
+        while not over.wait(TTL_S / RENEWALS_PER_TTL):
             with contextlib.suppress(InfrastructureError):
                 self._server.ask("POST", f"{path}/renew", {"ttl_s": TTL_S})
 
@@ -112,11 +112,12 @@ def _forwarder(gateway: LeaseServer, sandbox: dict[str, Any]) -> http.server.Thr
 def register_sandbox_provider(
     endpoint: str | None = None, token: str | None = None, *, name: str = STARTED_CLEAN
 ) -> None:
-    """Let `DesktopEnv(provider_name=name)` use the gateway at `endpoint` (left out: the environment's). Raises `ConfigError`."""
+    """Let `DesktopEnv(provider_name=name)` use the gateway at `endpoint` (default: from the environment). Raises
+    `ConfigError`."""
     if endpoint is None:
         endpoint, token = os.environ.get(ENDPOINT, ""), os.environ.get(TOKEN)
     if not endpoint:
-        raise ConfigError(f"{ENDPOINT} is not set; give the address of the sandbox gateway")
+        raise ConfigError(f"{ENDPOINT} is not set; set it to the URL of the sandbox gateway")
     place, key = endpoint, token
     SandboxProvider(place, key)
     replace_provider(name, lambda: SandboxProvider(place, key))

@@ -1,15 +1,12 @@
-"""OSWorld's own `desktop_env.DesktopEnv` on leased desktops: those of a bridge here, sandboxes of a gateway in
-`desktop_env_gateway`. Invariant: one function of `desktop-env` is replaced, the one that finds a provider by its name; controllers,
-set-up and evaluation are its own, unchanged; and no key stands in an address.
+"""Provider that gives OSWorld's own `desktop_env.DesktopEnv` desktops of a desktop server.
 
-It runs where `desktop-env` is installed, on Python's standard library alone:
-
-    register("http://127.0.0.1:8700", key)
+    register_server_provider("http://127.0.0.1:8700", key)
     env = DesktopEnv(provider_name="docker", screen_size=(1280, 720))
 
-`DesktopEnv` takes only the names of its own providers, so this one goes by one of them. Every revert is a new lease, a desktop that
-nobody has used. The key goes into a private netrc file, where `requests` finds it for the bridge's host. The ports of the browser's
-debugger, VNC and VLC, which are called without a key, are ports of this machine (`forwarding.py`).
+Runs where `desktop-env` is installed, with the standard library only. It replaces one function of `desktop-env`, the
+lookup of providers by name, and takes the name of an existing provider, because `DesktopEnv` accepts no others. Every
+revert is a new lease. The key is stored in a private netrc file, where `requests` finds it; ports called without a
+key (Chromium's debugger, VNC, VLC) are forwarded from this machine (`port_forwarding`).
 """
 
 from __future__ import annotations
@@ -31,21 +28,21 @@ from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.integrations.desktop_env.port_forwarding import PortForwards, direct_connection, tunnel_connection
 
 INNER_PORTS = (9222, 8006, 8080)
-"""Of Chromium's debugger, VNC and VLC in the guest, in the order in which `DesktopEnv` is told of them."""
+"""Guest ports of Chromium's debugger, VNC and VLC, in `DesktopEnv`'s order."""
 NEAR = ("127.0.0.1", "localhost")
 STARTED_CLEAN = "docker"
-"""The name whose machines `DesktopEnv` takes for unused when they start."""
+"""Provider name whose machines `DesktopEnv` considers unused after a start."""
 TAKE_S = 300.0
 
 
 class ServerVMManager:
-    """What `DesktopEnv` asks of a `VMManager`; a machine's path is the size of its screen."""
+    """Implements `VMManager`; a machine's path encodes its screen size."""
 
     def get_vm_path(
         self, os_type: str = "Ubuntu", region: str | None = None, screen_size: tuple[int, int] = (1920, 1080)
     ) -> str:
         if os_type != "Ubuntu":
-            raise ConfigError(f"os_type {os_type!r}: the bridge's desktops are Linux; use os_type='Ubuntu'")
+            raise ConfigError(f"os_type {os_type!r}: the server's desktops are Linux; use os_type='Ubuntu'")
         return f"deskhand:{screen_size[0]}x{screen_size[1]}"
 
     def add_vm(self, *arguments: Any, **named: Any) -> None:
@@ -58,13 +55,13 @@ class ServerVMManager:
 
 
 class LeaseServer:
-    """Requests to a server that lends desktops, at `address`, which messages call `what`. Raises `ConfigError` for an address that
-    is none."""
+    """HTTP client of a server that lends desktops, called `what` in messages. Raises `ConfigError` for an invalid
+    URL."""
 
     def __init__(self, address: str, key: str | None, what: str) -> None:
         parts = urlsplit(address)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
-            raise ConfigError(f"{what}: its address must be http://host:port or https://host:port, without a key in it")
+            raise ConfigError(f"{what}: expected http://host:port or https://host:port without credentials")
         self.host, self.secure, self.what = parts.hostname, parts.scheme == "https", what
         self._port, self._root, self._key = parts.port, parts.path.rstrip("/"), key
 
@@ -82,7 +79,7 @@ class LeaseServer:
     def ask(
         self, method: str, path: str, body: dict[str, Any] | None, request_id: str = ""
     ) -> tuple[int, dict[str, str], Any]:
-        """The same with JSON. Raises `InfrastructureError` when nobody answers."""
+        """Send JSON. Raises `InfrastructureError` without a reply."""
         headers = {"content-type": "application/json"} | ({"x-request-id": request_id} if request_id else {})
         try:
             status, told, data = self.send(
@@ -91,7 +88,7 @@ class LeaseServer:
             return status, told, json.loads(data or b"{}")
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise InfrastructureError(
-                f"{method} {path} of {self.what}: {type(error).__name__}; does it run?"
+                f"{method} {path} of {self.what}: {type(error).__name__}; check that it is running"
             ) from error
 
     def check(self, request: str, status: int, said: Any) -> None:
@@ -100,13 +97,13 @@ class LeaseServer:
             raise InfrastructureError(f"{request} of {self.what}: {status} {str(said)[:4096]}")
 
     def end(self, path: str) -> None:
-        """Give a desktop back; one that cannot be given back now ends by itself."""
+        """Release a desktop; if that fails, it expires."""
         with contextlib.suppress(InfrastructureError):
             self.ask("DELETE", path, None)
 
 
 class LeaseProvider:
-    """What `DesktopEnv` asks of a `Provider`: each start takes a desktop, each stop and each revert gives it back."""
+    """Implements `Provider`: each start leases a desktop, each stop and revert releases it."""
 
     def __init__(self, server: LeaseServer) -> None:
         self._server = server
@@ -119,7 +116,7 @@ class LeaseProvider:
         raise NotImplementedError
 
     def start_emulator(self, path_to_vm: str, headless: bool = True, os_type: str = "Ubuntu") -> None:
-        """Take a desktop, unless there is one. Raises `InfrastructureError`."""
+        """Lease a desktop, unless there is one. Raises `InfrastructureError`."""
         if self._ports:
             return
         width, height = map(int, path_to_vm.removeprefix("deskhand:").split("x"))
@@ -131,29 +128,29 @@ class LeaseProvider:
     def get_ip_address(self, path_to_vm: str) -> str:
         """`host:server:chromium:vnc:vlc`."""
         if not self._ports:
-            raise InfrastructureError("there is no desktop; start_emulator comes first")
+            raise InfrastructureError("no desktop; call start_emulator first")
         return ":".join(["127.0.0.1", *map(str, self._ports)])
 
     def save_state(self, path_to_vm: str, snapshot_name: str) -> None:
-        raise NotImplementedError("no snapshots are kept; every desktop begins in its start state")
+        raise NotImplementedError("snapshots are not supported; every desktop starts in its initial state")
 
     def revert_to_snapshot(self, path_to_vm: str, snapshot_name: str) -> str:
-        """Give the desktop back; the next start takes a new one."""
+        """Release the desktop; the next start leases a new one."""
         self.stop_emulator(path_to_vm)
         return path_to_vm
 
     def stop_emulator(self, path_to_vm: str = "", *arguments: Any) -> None:
-        """Give the desktop back. Idempotent."""
+        """Release the desktop. Idempotent."""
         self._ports = []
         atexit.unregister(self.stop_emulator)
         self._held.close()
 
 
 class ServerProvider(LeaseProvider):
-    """Desktops of a bridge."""
+    """Desktops of a desktop server."""
 
     def __init__(self, address: str, key: str | None) -> None:
-        super().__init__(LeaseServer(address, key, "the bridge"))
+        super().__init__(LeaseServer(address, key, "the desktop server"))
 
     def _take(self, width: int, height: int, held: contextlib.ExitStack) -> list[int]:
         """Forwarded are the guest's ports, and the server where it is elsewhere or speaks TLS."""
@@ -174,7 +171,7 @@ class ServerProvider(LeaseProvider):
 
 
 def register_server_provider(address: str, key: str | None = None, *, name: str = STARTED_CLEAN) -> None:
-    """Let `DesktopEnv(provider_name=name)` use the bridge at `address`. Raises `ConfigError` for an address that is none."""
+    """Let `DesktopEnv(provider_name=name)` use the server at `address`. Raises `ConfigError` for an invalid URL."""
     ServerProvider(address, key)
     if key:
         _let_requests_know("127.0.0.1", key)
@@ -182,7 +179,7 @@ def register_server_provider(address: str, key: str | None = None, *, name: str 
 
 
 def replace_provider(name: str, make: Callable[[], LeaseProvider]) -> None:
-    """Let `DesktopEnv(provider_name=name)` use the provider that `make` gives."""
+    """Let `DesktopEnv(provider_name=name)` use the provider that `make` returns."""
     environment: Any = importlib.import_module("desktop_env.desktop_env")
     original = environment.create_vm_manager_and_provider
 

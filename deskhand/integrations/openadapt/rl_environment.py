@@ -1,14 +1,13 @@
-"""A desktop task as an environment for a loop of one's own: reset, step, observe, evaluate. Invariant: a score is read from the end
-state as every other part of this project reads it; what has no score raises, and no outage is ever a 0.
+"""A desktop task as an environment with reset, step, observe and evaluate, with OpenAdapt's method names.
 
     with RLEnvironment(lambda task_id: make_task("file_rename", int(task_id))) as env:
         observation = env.reset(ResetConfig(task_id="7"))
         steps = env.collect_rollout(lambda observation: policy(observation.png()), max_steps=15)
         print(steps[-1].reward, env.outcome())
 
-An action is an op, a list of ops, or a reply in the environment's dialect: its text, or for a JSON dialect the object. The names
-are those of OpenAdapt's environment; unlike there a task is set up by `reset` alone, a reply that is not understood is an
-`AgentError` and never the end of an episode, and `done` says that the agent ended or has no step left.
+An action is an op, a list of ops, or a reply in the environment's action format (text, or the object of a JSON
+format). Unlike OpenAdapt, `reset` alone sets the task up, an invalid reply raises `AgentError` without ending the
+episode, and `done` means that the agent ended or has no step left. An outage is never scored 0.
 """
 
 from __future__ import annotations
@@ -36,31 +35,28 @@ Action = Op | Sequence[Op] | str | dict[str, Any]
 
 @dataclass(frozen=True)
 class ResetConfig:
-    """Which task to begin; None is the environment's default."""
+    """Task to start; None is the environment's default."""
 
     task_id: str | None = None
 
 
 @dataclass(frozen=True)
 class RolloutStep:
-    """What one action came to. `reward` is 0 but for the last step of `collect_rollout`."""
+    """Result of one action. `reward` is 0 except for the last step of `collect_rollout`."""
 
     observation: Frame
     action: Action
     reward: float
     done: bool
     info: dict[str, Any] = field(default_factory=dict)
-    """`step` (from 1), `milestones` (their share so far), and at the end `stopped`: "done", "fail", "answer", "max_steps" or
-    "stuck".
-    """
+    """`step` (from 1), `milestones` (fraction reached), and at the end `stopped`: "done", "fail", "answer",
+    "max_steps" or "stuck"."""
 
 
 class RLEnvironment:
-    """One task at a time on one desktop. `make_task(task_id)` gives the task; `desktop` makes the desktop (default: an embedded
-    one).
+    """One task at a time on one desktop (default: a local one). Not thread-safe; `close` stops the desktop.
 
-    With `evaluate_every_step` each step's info has "milestones" as they are after it. To be used by one thread; `close` ends the
-    desktop.
+    `make_task(task_id)` returns the task. With `evaluate_every_step`, each step's info has "milestones".
     """
 
     def __init__(
@@ -69,10 +65,11 @@ class RLEnvironment:
         default_task_id: str | None = None,
         *,
         desktop: MakeDesktop | None = None,
-        dialect: ActionFormat = openadapt_json.FORMAT,  # pyright: ignore[reportArgumentType]  a cached property implements the protocol
+        # pyright reads a cached property as a type of its own
+        action_format: ActionFormat = openadapt_json.FORMAT,  # pyright: ignore[reportArgumentType]
         evaluate_every_step: bool = False,
     ) -> None:
-        self._make_task, self._default, self._dialect = make_task, default_task_id, dialect
+        self._make_task, self._default, self._format = make_task, default_task_id, action_format
         self._every_step = evaluate_every_step
         self._loop = SyncLoop()
         self._desktop = self._loop.desktop(desktop or LocalDesktop)
@@ -83,13 +80,11 @@ class RLEnvironment:
         self._baseline = 0.0
         self._stopped: str | None = None
         self.trajectory: list[RolloutStep] = []
-        """The steps since `reset`."""
+        """Steps since `reset`."""
 
     def reset(self, config: ResetConfig | None = None) -> Frame:
-        """A fresh desktop with the task set up; its first screen.
-
-        Raises `ConfigError` without a task, and what setting it up raises: then there is no episode.
-        """
+        """Reset the desktop, set the task up and return the first frame. Raises `ConfigError` without a task, and
+        set-up errors."""
         wanted = config.task_id if config is not None and config.task_id is not None else self._default
         if wanted is None:
             raise ConfigError("no task was named; give ResetConfig(task_id=...) or a default_task_id")
@@ -109,19 +104,22 @@ class RLEnvironment:
 
     @property
     def task(self) -> Task:
-        """The task of the episode. Raises `InfrastructureError` when there is none."""
+        """Task of the episode. Raises `InfrastructureError` without one."""
         if self._task is None:
             raise InfrastructureError("there is no episode; call reset first")
         return self._task
 
     @property
     def stopped(self) -> str | None:
-        """Why the episode is over, or None while it goes on."""
+        """Why the episode ended, None while it runs."""
         return self._stopped
 
     def step(self, action: Action) -> RolloutStep:
-        """Perform one action. Raises `AgentError` (nothing was performed, and no step is counted) for one that is not understood or
-        not possible on this screen, `InfrastructureError` before `reset`, after the end, or when the desktop fails."""
+        """Perform one action.
+
+        Raises `AgentError` (nothing performed, no step counted) for an invalid or impossible action,
+        `InfrastructureError` before `reset`, after the end, or if the desktop fails.
+        """
         task = self.task
         if self._stopped is not None:
             raise InfrastructureError(f"the episode is over ({self._stopped}); call reset first")
@@ -149,7 +147,7 @@ class RLEnvironment:
         if isinstance(action, dict):
             action = json.dumps(action)
         if isinstance(action, str):
-            return self._dialect.parse(action, ScreenView.of_screen(self.task.width, self.task.height))
+            return self._format.parse(action, ScreenView.of_screen(self.task.width, self.task.height))
         return list(action) if isinstance(action, Sequence) else [action]
 
     def pixel_action(
@@ -164,8 +162,8 @@ class RLEnvironment:
         key: str | None = None,
         **more: Any,
     ) -> RolloutStep:
-        """A step at a place in pixels of the screen or in fractions of it, by OpenAdapt's names: "click", "double_click",
-        "right_click", "type", "key", "scroll" (`scroll_direction`), "wait", "done". Raises what `step` raises."""
+        """Perform a step at a point in pixels or fractions, with OpenAdapt's names: "click", "double_click",
+        "right_click", "type", "key", "scroll" (`scroll_direction`), "wait", "done". Raises like `step`."""
         given: dict[str, Any] = {"type": action_type, "text": text, "key": key} | more
         if x_frac is not None or y_frac is not None:
             given |= {"x": x_frac, "y": y_frac}
@@ -176,26 +174,27 @@ class RLEnvironment:
         return self.step(openadapt_json.FORMAT.parse(json.dumps(given), view))
 
     def observe(self) -> Frame:
-        """The settled screen now."""
+        """Return the settled screen."""
         self._frame = self._loop.run(self._desktop.observe())
         return self._frame
 
     def outcome(self) -> Outcome:
-        """What the judge says of the end state as it is now: `Scored`, or `Unscored` with its cause."""
+        """Evaluate the current end state: `Scored`, or `Errored` with its cause."""
         judged = judge(
             self.task, self._desktop, milestones=self._milestones, declared_infeasible=self._stopped == "fail"
         )
         return self._loop.run(judged)
 
     def evaluate(self) -> float:
-        """The score of the end state, in [0, 1]. Raises `InfrastructureError` or `EvaluatorError` when there is none."""
+        """Return the score of the end state in [0, 1]. Raises `InfrastructureError` or `EvaluatorError` without one."""
         outcome = self.outcome()
         if isinstance(outcome, Scored):
             return outcome.value
         raise (EvaluatorError if outcome.cause == "evaluator" else InfrastructureError)(outcome.message)
 
     def evaluate_dense(self) -> float:
-        """The reward with milestones (`tasks.outcome.dense_reward`), which count as reached at any time. Raises as `evaluate`."""
+        """Return the reward including milestones reached at any time (`tasks.outcome.dense_reward`). Raises like
+        `evaluate`."""
         value = self.evaluate()
         assert self._milestones is not None
         return dense_reward(value, self._milestones.reached_share, self._baseline)
@@ -208,10 +207,10 @@ class RLEnvironment:
         stuck_window: int = 0,
         config: ResetConfig | None = None,
     ) -> list[RolloutStep]:
-        """Play one episode from a fresh start and judge it; the last step's reward is `evaluate_dense`, that of the others 0.
+        """Run and score one episode; the last step's reward is `evaluate_dense`, the others 0.
 
-        It ends when the agent says so, after `max_steps` (and the task's own limit), or with `stuck_window` > 0 after so many steps
-        in a row that changed nothing on the screen. Raises what `reset`, `step` and `evaluate_dense` raise.
+        It ends when the agent stops, after `max_steps` (or the task's own limit), or, with `stuck_window` > 0, after
+        as many consecutive steps without a change on screen. Raises like `reset`, `step` and `evaluate_dense`.
         """
         frame = self.reset(config)
         unchanged = 0
@@ -231,7 +230,7 @@ class RLEnvironment:
         return list(self.trajectory)
 
     def close(self) -> None:
-        """End the desktop. Idempotent."""
+        """Stop the desktop. Idempotent."""
         if not self._closed:
             self._closed = True
             self._loop.run(self._desktop.close())

@@ -1,10 +1,10 @@
-"""A Windows machine as an asynchronous gym environment of texts and pictures, in the form that VAGEN-like trainers take
-(`WAADesktopEnv` of openadapt-evals). Invariant: a reply that cannot be read is an invalid action and never the end of an episode;
-an outage raises, it is no reward.
+"""Asynchronous gym environment of text and images for VAGEN-like trainers (`WAADesktopEnv` of openadapt-evals).
 
-    env = WAADesktopEnv(desktop, tasks)
+    env = VagenDesktopEnv(desktop, tasks)
     observation, info = await env.reset(seed=0)
     observation, reward, done, info = await env.step("click(x=0.5, y=0.5)")
+
+An invalid reply is an invalid action and does not end the episode; an outage raises.
 """
 
 from __future__ import annotations
@@ -25,21 +25,23 @@ from deskhand.tasks.judge import MilestoneTracker, initial_score, judge
 from deskhand.tasks.outcome import Scored, dense_reward
 from deskhand.tasks.task import Task
 
-PICTURE = "<image>"
+IMAGE_PLACEHOLDER = "<image>"
 
 
 class VagenDesktopEnv:
-    """Episodes of `tasks` on `desktop`, in the language of `dialect`. One call at a time.
+    """Episodes of `tasks` on `desktop`; one call at a time. Raises `ConfigError` without tasks.
 
-    `reset(seed)` takes the task of that number, modulo how many there are. The reward is 0 but at the end: there it is that of
-    dense milestones. Raises `ConfigError` for no tasks.
+    `reset(seed)` selects a task by number, modulo their count. The reward is 0 except at the end, where it includes
+    milestones.
     """
 
-    def __init__(self, desktop: StageableDesktop, tasks: Sequence[Task], *, dialect: str = "openadapt_text") -> None:
+    def __init__(
+        self, desktop: StageableDesktop, tasks: Sequence[Task], *, action_format: str = "openadapt_text"
+    ) -> None:
         if not tasks:
-            raise ConfigError("WAADesktopEnv needs a task")
+            raise ConfigError("VagenDesktopEnv: tasks must not be empty")
         self.desktop, self.tasks = desktop, list(tasks)
-        self._dialect = formats.get(dialect)
+        self._format = formats.get(action_format)
         self._task: Task | None = None
         self._milestones: MilestoneTracker | None = None
         self._baseline = 0.0
@@ -50,12 +52,12 @@ class VagenDesktopEnv:
         self._busy = asyncio.Lock()
 
     async def system_prompt(self) -> str:
-        """How the model is told to write, for the screen of the task."""
-        return self._dialect.prompt(self._view(self._task or self.tasks[0]))
+        """Return the action format's prompt for the task's screen."""
+        return self._format.prompt(self._view(self._task or self.tasks[0]))
 
     async def reset(self, seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Observation and info of a fresh episode. Raises `InfrastructureError`, and `ConfigError` for a task that its start state
-        solves."""
+        """Return observation and info of a new episode. Raises `InfrastructureError`, and `ConfigError` if the start
+        state solves the task."""
         async with self._busy:
             task = self.tasks[seed % len(self.tasks)]
             self._over, self._failed = True, True
@@ -69,16 +71,17 @@ class VagenDesktopEnv:
             return await self._seen(task.instruction), await self._info(True, False)
 
     async def step(self, action: str) -> tuple[dict[str, Any], float, bool, dict[str, Any]]:
-        """Read a reply, perform it, look. Raises `InfrastructureError` and `EvaluatorError`; the episode is over then."""
+        """Parse a reply, perform it, observe. Raises `InfrastructureError` and `EvaluatorError`, which end the
+        episode."""
         async with self._busy:
             task = self._task
             if task is None or self._over or self._milestones is None:
-                raise ConfigError("reset the environment first")
+                raise ConfigError("call reset first")
             self._steps += 1
             valid, ended, said = True, False, ""
-            self._over = self._failed = True  # until the step is known to have gone well
+            self._over = self._failed = True  # until the step has succeeded
             try:
-                ops = self._dialect.parse(action, self._view(task))
+                ops = self._format.parse(action, self._view(task))
                 ended = any(isinstance(op, TERMINAL_OPS) for op in ops)
                 self._frame = await self.desktop.perform(
                     ops, action_id=f"{task.id}-{self._steps}-{id(self._milestones)}"
@@ -125,7 +128,10 @@ class VagenDesktopEnv:
     async def _seen(self, text: str) -> dict[str, Any]:
         assert self._frame is not None
         picture = Image.fromarray(await asyncio.to_thread(self._frame.rgb))
-        return {"obs_str": f"{text}\n{PICTURE}".lstrip("\n"), "multi_modal_input": {PICTURE: [picture]}}
+        return {
+            "obs_str": f"{text}\n{IMAGE_PLACEHOLDER}".lstrip("\n"),
+            "multi_modal_input": {IMAGE_PLACEHOLDER: [picture]},
+        }
 
     async def _info(self, valid: bool, success: bool) -> dict[str, Any]:
         assert self._frame is not None

@@ -98,8 +98,8 @@ async def test_pools_are_made_from_settings_and_keys_from_variables_alone():
     machines = made(backend="waa", urls=("http://a:5000", "http://b:5000"), qemu_monitor_port=7100)
     assert isinstance(machines, MachinePool)
     for wrong, message in (
-        ({"backend": "server"}, "one address"),
-        ({"backend": "server", "urls": ("http://a", "http://b")}, "one address"),
+        ({"backend": "server"}, "needs one URL"),
+        ({"backend": "server", "urls": ("http://a", "http://b")}, "needs one URL"),
         ({"backend": "sandbox"}, "OSWORLD_SANDBOX_ENDPOINT"),
         ({"backend": "osworld"}, "an address each"),
         ({"backend": "osworld", "urls": ("ftp://a",)}, "http://host"),
@@ -241,7 +241,7 @@ async def test_a_command_brings_a_machine_back_and_may_say_where_it_is_from_then
         await pool.close()
         idle = pool_by(["sh", "-c", script])
         await idle.release(await idle.lease())
-        with pytest.raises(InfrastructureError, match="was not brought back, though"):
+        with pytest.raises(InfrastructureError, match="not reset, although"):
             await idle.lease()
         await idle.close()
         failing = pool_by(["sh", "-c", "echo no such snapshot >&2; exit 3"])

@@ -256,7 +256,7 @@ async def test_a_screen_that_is_not_whole_never_becomes_a_frame(tmp_path):
 async def test_a_guest_that_answers_for_its_server_neither_parks_us_for_ever_nor_fills_our_memory(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(retrying_client, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(retrying_client, "MAX_REPLY_BYTES", 1 << 20)
     state = {"status": 429, "parts": 1}
 
     async def answer(request):

@@ -182,13 +182,13 @@ async def test_the_bound_on_desktops_falls_when_refused_and_rises_one_by_one():
     gate, provider = lot.gate("http://a", "t").desktops, Provider(time, 8, 10.0)
     tasks = taking(gate.desktops, provider, 12)
     await time.pass_(1)
-    assert (gate.held, gate.bound, gate.num_waiting) == (8, 6.0, 4)
+    assert (gate.held, gate.max_held, gate.num_waiting) == (8, 6.0, 4)
     for _ in range(4):
         gate.released()
         provider.given -= 1
     await time.pass_(11)
     assert gate.held == 8
-    assert gate.bound == 10
+    assert gate.max_held == 10
     assert all(task.done() for task in tasks)
 
 
@@ -321,9 +321,9 @@ async def test_a_warning_comes_after_a_quarter_of_an_hour_and_nothing_is_killed(
     lot = QuotaManager(clock=time.clock, seed=1)
     tasks = taking(lot.gate("http://a"), Provider(time, 0, 60.0), 3)
     await time.pass_(890)
-    assert "parking.long" not in capsys.readouterr().out
+    assert "quota.waiting_long" not in capsys.readouterr().out
     await time.pass_(70)
-    assert "parking.long" in capsys.readouterr().out
+    assert "quota.waiting_long" in capsys.readouterr().out
     assert not any(task.done() for task in tasks)
     for task in tasks:
         task.cancel()

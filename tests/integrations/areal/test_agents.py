@@ -28,10 +28,8 @@ from deskhand.recorder.server import create_app
 
 class TimidPlainAgent(OSWorldAgent):
     def make_agent(self, place):
-        from dataclasses import replace
-
         config = place.agent(self.settings.agent.temperature).config
-        return areal_workflows.TimidAgent(replace(config, dialect=areal_workflows.TimidDialect()))
+        return areal_workflows.TimidAgent(config, action_format=areal_workflows.TimidDialect())
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +61,7 @@ def test_an_agent_returns_a_float_from_an_endpoint_that_it_is_told_of(endpoint, 
     monkeypatch.setenv("OPENAI_API_KEY", key)
     asyncio.run(agent.run({"seed": 2}))
     assert len(recorder.session(key).graph.calls) == 2 * calls
-    assert not places._places
+    assert not places._resources
 
 
 def test_an_outage_raises_and_is_no_reward(endpoint, monkeypatch):
@@ -71,7 +69,7 @@ def test_an_outage_raises_and_is_no_reward(endpoint, monkeypatch):
     monkeypatch.setattr(areal_workflows, "pool", lambda: painted_pool(fail_at=2))
     with pytest.raises(InfrastructureError, match="told to fail"):
         asyncio.run(TimidPlainAgent(settings(endpoint)).run({"seed": 1}, base_url=address, api_key=key))
-    assert not places._places
+    assert not places._resources
 
 
 def painted_pool(fail_at):
@@ -92,12 +90,12 @@ def test_episodes_in_one_loop_share_a_place_which_the_last_one_closes(endpoint):
             for n, agent in enumerate(agents)
         ]
         await asyncio.sleep(0.2)
-        shared = len(places._places)
+        shared = len(places._resources)
         await asyncio.gather(*work)
         return shared
 
     assert asyncio.run(several()) == 1
-    assert not places._places
+    assert not places._resources
 
 
 def test_agents_of_windows_agent_arena_answer_in_its_form_unless_told_otherwise():

@@ -58,11 +58,11 @@ def test_rows_of_openadapt_are_read_from_json_and_json_lines(tmp_path):
 @pytest.mark.parametrize(
     ("text", "word"),
     [
-        ('{"instruction": "x"}', "row 1 has no task_id"),
-        ('{"task_id": "a"}\n{"task_id": "b", "steps": 3}', "row 2 has unknown keys: steps"),
-        ('{"task_id": "a", "max_steps": 0}', "max_steps is 0"),
-        ("[1]", "row 1 is a int"),
-        ("{", "cannot be read"),
+        ('{"instruction": "x"}', "row 1: missing task_id"),
+        ('{"task_id": "a"}\n{"task_id": "b", "steps": 3}', "row 2: unknown keys: steps"),
+        ('{"task_id": "a", "max_steps": 0}', "max_steps must be a positive integer, got 0"),
+        ("[1]", "row 1: expected an object, got int"),
+        ("{", "not valid JSON"),
     ],
 )
 def test_a_wrong_row_is_named(tmp_path, text, word):
@@ -70,7 +70,7 @@ def test_a_wrong_row_is_named(tmp_path, text, word):
     with pytest.raises(ConfigError, match=word) as caught:
         read_openadapt_rows(tmp_path / "rows.jsonl")
     assert "rows.jsonl" in str(caught.value)
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(ConfigError, match="not valid JSON"):
         read_rows(tmp_path / "nothing.json")
 
 

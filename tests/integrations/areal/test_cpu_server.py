@@ -39,7 +39,7 @@ def test_a_run_of_placeholders_is_one_picture_whether_expanded_or_not(ids):
     ("ids", "shown"), [([1, 7, 7, 2], [picture(3)]), ([1, 7, 2, 7], [picture(3)]), ([1, 2], [picture(3)])]
 )
 def test_placeholders_that_do_not_fit_their_pictures_are_refused(ids, shown):
-    with pytest.raises(ValueError, match="picture"):
+    with pytest.raises(ValueError, match="image"):
         expand_prompt(ids, shown, IMAGE)
 
 
@@ -76,7 +76,7 @@ async def test_log_probs_are_of_the_whole_vocabulary(serving):
     scored = reply["meta_info"]["output_token_logprobs"]
     assert [entry[1] for entry in scored] == reply["output_ids"]
     assert reply["meta_info"]["finish_reason"]["type"] == "length"
-    prompt, _ = made._read(request(made))
+    prompt, _ = made._parse(request(made))
     image = prompt.images[prompt.spans[0].sha256]
     row = torch.tensor([[*prompt.token_ids, *reply["output_ids"]]])
     with torch.no_grad():

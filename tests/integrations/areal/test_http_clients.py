@@ -21,7 +21,7 @@ async def test_whoever_asks_in_a_loop_gets_the_same_client_until_the_last_visito
         assert await http_clients.httpx_client() is first
         openai.AsyncOpenAI(base_url="http://h/v1", api_key="k", http_client=first)
     assert first.is_closed
-    assert not http_clients._own
+    assert not http_clients._clients
     again = await http_clients.httpx_client()
     assert again is not first
     await http_clients.close_clients()

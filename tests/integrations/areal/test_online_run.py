@@ -77,7 +77,7 @@ class Agent:
 
 
 async def test_every_session_is_rewarded_and_ended_and_an_outage_gives_no_number(monkeypatch):
-    monkeypatch.setattr("deskhand.integrations.areal.online.NO_SESSION_WAIT_S", 0.02)
+    monkeypatch.setattr("deskhand.integrations.areal.online.RETRY_S", 0.02)
     desk = Desk()
     then = [0.0, InfrastructureError("the desktop is lost"), 1.0, EvaluatorError("the judge is late"), 0.5]
     with listening(desk.app()) as address:
@@ -128,7 +128,7 @@ async def test_a_gateway_that_is_gone_or_refuses_the_key_is_named():
 
 
 async def test_a_run_that_ends_its_workers_first_ends_the_player_with_what_was_played(monkeypatch):
-    monkeypatch.setattr("deskhand.integrations.areal.online.NO_SESSION_WAIT_S", 0.0)
+    monkeypatch.setattr("deskhand.integrations.areal.online.RETRY_S", 0.0)
     desk = Desk()
 
     class Last(Agent):
@@ -151,7 +151,7 @@ async def test_a_run_that_ends_its_workers_first_ends_the_player_with_what_was_p
 )
 async def test_a_session_whose_reward_did_not_arrive_is_not_ended(monkeypatch, answers, session):
     """AReaL would train it with a reward of zero."""
-    monkeypatch.setattr("deskhand.integrations.areal.online.NO_SESSION_WAIT_S", 0.0)
+    monkeypatch.setattr("deskhand.integrations.areal.online.RETRY_S", 0.0)
     desk = Desk()
     desk.sick["reward"] = list(answers)
     with listening(desk.app()) as address:
@@ -164,7 +164,7 @@ def test_a_run_s_gateway_is_kept_for_its_owner_alone(tmp_path):
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     ProxyGateway("http://h:2", "secret").save(tmp_path)
     assert ProxyGateway.of_run(tmp_path).address == "http://h:2"
-    with pytest.raises(ConfigError, match="names no gateway"):
+    with pytest.raises(ConfigError, match="no gateway"):
         ProxyGateway.of_run(tmp_path / "none")
 
 

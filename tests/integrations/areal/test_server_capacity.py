@@ -28,7 +28,7 @@ async def test_a_bridge_with_too_few_desktops_is_refused_before_the_start(monkey
             await asyncio.to_thread(check_server, desktops, 3)
         monkeypatch.setenv("BRIDGE_KEY", KEY)
         await asyncio.to_thread(check_server, desktops, 3)
-        with pytest.raises(ConfigError, match="lends 3 desktops"):
+        with pytest.raises(ConfigError, match="has 3 desktops"):
             await asyncio.to_thread(check_server, desktops, 4)
         monkeypatch.setenv("BRIDGE_KEY", "another key, of nobody")
         with pytest.raises(ConfigError, match="cannot be asked") as caught:

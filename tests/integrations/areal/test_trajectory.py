@@ -135,7 +135,7 @@ def test_pictures_of_other_sizes_with_the_same_total_are_refused():
 
 
 def test_text_alone_passes_where_the_model_has_no_eyes():
-    made = samples_to_tensors([sample("g", [], 3)], IMAGES, IMAGE, sees=False)
+    made = samples_to_tensors([sample("g", [], 3)], IMAGES, IMAGE, has_vision=False)
     assert "multi_modal_input" not in made
     check_trajectory(made, TrajectoryLimits(IMAGE, 2, needs_picture=False))
     with pytest.raises(RecordError, match="keys"):

@@ -35,7 +35,7 @@ def experiment(path: Path = CONFIGS[0]) -> tuple[dict[str, Any], WorkflowSetting
     new = content["gconfig"]["max_new_tokens"]
     workflow = content["deskhand"]["workflow"]
     workflow["model"] = "tiny"
-    workflow["agent"] |= {"max_tokens": new} | ({"temperature": 1.0} if "temperature" in workflow["agent"] else {})
+    workflow["agent"] |= {"max_new_tokens": new} | ({"temperature": 1.0} if "temperature" in workflow["agent"] else {})
     content["actor"]["temperature"] = content["gconfig"]["temperature"]
     content["rollout"]["consumer_batch_size"] = content["train_dataset"]["batch_size"]
     return content, WorkflowSettings.of(workflow, {})
@@ -192,7 +192,7 @@ def test_an_algorithm_is_what_it_is_called():
 def test_a_workflow_is_known_by_what_it_is_and_not_by_its_name():
     assert not is_agent({"deskhand": {"workflow_class": "areal_workflows.PaintedWorkflow"}})
     assert is_agent({"deskhand": {"workflow_class": "deskhand.integrations.areal.agent.WAADesktopWorkflow"}})
-    with pytest.raises(ConfigError, match="no such function"):
+    with pytest.raises(ConfigError, match="cannot be imported"):
         is_agent({"deskhand": {"workflow_class": "deskhand.integrations.areal.agent.NothingWorkflow"}})
 
 

@@ -1,8 +1,7 @@
-"""The ports of AReaL's workers. Invariant: two runs on one machine do not draw the same ports because they have the same seed, and
-a worker's port is its own from the worker's first moment.
+"""Random, reserved ports for AReaL's workers.
 
-AReaL 1.0.4 draws ports from `random`, which its trainer seeded a moment before: every run of an experiment draws the same ones. It
-looks whether they are free, starts the worker, and the worker listens only after its imports, many seconds later.
+AReaL 1.0.4 draws ports from `random`, which its trainer seeds: every run of an experiment draws the same ones. It
+checks that they are free and starts the worker, which listens only after its imports, many seconds later.
 """
 
 from __future__ import annotations

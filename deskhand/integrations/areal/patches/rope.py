@@ -1,8 +1,8 @@
-"""Rotary positions of still pictures. Invariant: AReaL's trainer places a picture where every inference server places it.
+"""Correct rotary positions of still images for Qwen2.5-VL.
 
-transformers 5.3, which AReaL 1.0.4 asks for, multiplies the position at which a still picture of Qwen2.5-VL starts by the number
-of tokens that a second of film takes (its issue 45325, mended later). Servers do not, so what AReaL recomputes are log-probs of
-another input, without an error. `mend` replaces the one method, where it is wrong.
+transformers 5.3, which AReaL 1.0.4 requires, multiplies the position of a still image by the number of tokens per
+second of video (its issue 45325, fixed later). Inference servers do not, so AReaL's recomputed log-probs silently
+belong to another input. `patch_rope_positions` replaces the method if it is wrong.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Attention of packed rows without a GPU. Invariant: rows that are packed into one sequence do not see each other: packed is alone.
+"""Attention of packed rows without a GPU.
 
-AReaL packs rows, hands their bounds on as `cu_seq_lens_q`, and relies on FlashAttention to keep them apart. transformers' "sdpa"
-knows nothing of these bounds, so with `attn_impl: sdpa` and more than one row in a micro-batch every row attends to those before
-it, silently. `install` puts a function under the same name, by transformers' public registry, that reads the bounds; without bounds
-it is transformers' own. `deskhand.integrations.areal.worker` does so in AReaL's workers.
+AReaL packs rows, passes their bounds as `cu_seq_lens_q` and relies on FlashAttention to separate them. transformers'
+"sdpa" ignores the bounds, so every row silently attends to those before it. `install` registers a function that
+respects them; without bounds it is transformers' own. Installed by `integrations.areal.worker`.
 """
 
 from __future__ import annotations

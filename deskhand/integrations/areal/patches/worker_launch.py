@@ -1,11 +1,9 @@
-"""What is mended in AReaL 1.0.4, in the launcher's process alone. Invariant: a function is replaced only after its name and
-parameters were compared with those of the version that is known.
+"""Patches of AReaL 1.0.4 in the launcher process. A function is replaced only if its signature is the known one.
 
-- A forked worker may take `FORK_READY_S` instead of a fixed minute to import torch.
-- What is forked from a worker of ours for another role is one of ours (AReaL names its own there), but for proxies.
-- A worker that ends before it is ready ends the run; AReaL asks its port for ever, and takes whoever answers there for the worker.
-- Checkpoints are saved without triton. AReaL asks whether an engine is Archon's by importing Archon, whose kernels need it: on a
-  processor every run would end at its first checkpoint.
+- A forked worker may take `FORK_READY_S` instead of a minute to import torch.
+- Workers forked from Deskhand's worker are Deskhand's, too (AReaL starts its own), except proxies.
+- A worker that exits before it is ready stops the run; AReaL would poll its port forever, and accept any program there.
+- Checkpoints are saved without triton: AReaL imports Archon, whose kernels need it, so every CPU run would fail at its first checkpoint.
 """
 
 from __future__ import annotations
