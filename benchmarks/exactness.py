@@ -93,7 +93,8 @@ def logprob_differences(policy: Policy, rows: list[Sequence], recording: Recordi
 
 
 def gradient(source: str, recording: Recording, merge: bool) -> torch.Tensor:
-    """The gradient of one step of the trainer on all episodes, half of them praised and half blamed, float64[parameters].
+    """The gradient of one step of the trainer on all episodes, half of them praised and half blamed,
+    float64[parameters].
 
     It is read from the optimizer: its first moment after one step from zero is the gradient times a constant.
     """

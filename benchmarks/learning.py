@@ -98,8 +98,8 @@ def run_demo(name: str, folder: Path, settings: Sequence[str]) -> Outcome:
 
 
 def outcome_of(name: str, run: Run, began_at: float, total_s: float) -> Outcome:
-    """Read a finished run; one that made no update (every group's rewards were equal) has gained nothing, and its version 0 stands
-    for both sides. `began_at`: seconds since the epoch."""
+    """Read a finished run; one that made no update (every group's rewards were equal) has gained nothing, and its
+    version 0 stands for both sides. `began_at`: seconds since the epoch."""
     first, last = run.checkpoint(1), run.checkpoint()
     if last is None:
         raise SystemExit(f"{run.folder} holds no checkpoint")

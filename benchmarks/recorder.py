@@ -69,8 +69,8 @@ def screen_of(session: int, number: int, width: int, height: int) -> dict[str, A
 async def overheads_ms(
     proxy: Proxy, screen: tuple[int, int], sessions: int, calls: int, shown: int, part: str
 ) -> tuple[list[float], float]:
-    """(milliseconds of each call but the first, calls a second), all sessions at once. Every call has `shown` screenshots, one of
-    them new to the process unless another `part` with the same numbers was measured before."""
+    """(milliseconds of each call but the first, calls a second), all sessions at once. Every call has `shown`
+    screenshots, one of them new to the process unless another `part` with the same numbers was measured before."""
     requests = []
     for session in range(sessions):
         screens = [screen_of(session, number + 1000 * shown, *screen) for number in range(calls + shown)]

@@ -28,8 +28,8 @@ WIDTH, HEIGHT = 1280, 720
 STEPS_PER_S = 32
 KEY = "the-key-of-the-benchmark"
 TIMER_S = 0.0015
-"""The event loop's timers are rounded up to a millisecond, which is the load's and not the bridge's: the end of each pause is
-waited for without them."""
+"""The event loop's timers are rounded up to a millisecond, which is the load's and not the bridge's: the end of each
+pause is waited for without them."""
 P50_MS, P99_MS, GROWTH_MIB = 5.0, 50.0, 16.0
 
 

@@ -106,7 +106,8 @@ def held_in(book: Path) -> list[int]:
 
 
 async def bridge_round(folder: Path, number: int, at_a_time: int, delay_s: float, tally: Tally) -> None:
-    """Play over a bridge, kill it `delay_s` after the first lease or later, start the next at once, and look at what is left.
+    """Play over a bridge, kill it `delay_s` after the first lease or later, start the next at once, and look at what is
+    left.
 
     Nothing is counted when the episodes ended before the kill.
     """

@@ -1,4 +1,5 @@
-"""Prints, at the end of every run, the minutes that each folder of tests took; and Ctrl-C means Ctrl-C, also in the background.
+"""Prints, at the end of every run, the minutes that each folder of tests took; and Ctrl-C means Ctrl-C, also in the
+background.
 
 Where processes share the tests (`make test`), one file's stay together, and so do all that are run against one peer.
 """
@@ -27,7 +28,8 @@ def folder_of(nodeid: str) -> str:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """For `--dist loadgroup`: pytest-xdist 3.8 writes groups to where pytest 9.2 does not read them, and shares test by test."""
+    """For `--dist loadgroup`: pytest-xdist 3.8 writes groups to where pytest 9.2 does not read them, and shares test by
+    test."""
     if config.getvalue("dist") != "loadgroup":
         return None
     from xdist.scheduler import LoadScopeScheduling

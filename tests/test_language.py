@@ -37,7 +37,7 @@ def rules() -> list[tuple[re.Pattern[str], str]]:
     lines = [line for line in LIST.read_text().splitlines() if line and not line.startswith("#")]
     pairs = [line.split(" => ") for line in lines]
     return [
-        (re.compile(pattern if pattern.startswith(r"\A") else rf"\b(?:{pattern})\b", re.I), better)
+        (re.compile(pattern if pattern.startswith(r"\A") else rf"\b(?:{pattern})\b", re.IGNORECASE), better)
         for pattern, better in pairs
     ]
 
@@ -54,9 +54,9 @@ def found_in(text: str) -> list[str]:
 
 def prose_of(page: str) -> str:
     """Markdown without code blocks, link targets and generated tables, which come from the code."""
-    page = re.sub(r"<!-- table -->.*?<!-- end of table -->", "", page, flags=re.S)
-    page = re.sub(r"^```.*?^```", "", page, flags=re.S | re.M)
-    page = re.sub(r"^    .*$", "", page, flags=re.M)
+    page = re.sub(r"<!-- table -->.*?<!-- end of table -->", "", page, flags=re.DOTALL)
+    page = re.sub(r"^```.*?^```", "", page, flags=re.DOTALL | re.MULTILINE)
+    page = re.sub(r"^    .*$", "", page, flags=re.MULTILINE)
     return re.sub(r"\]\([^)]*\)", "]", page)
 
 

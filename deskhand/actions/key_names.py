@@ -17,7 +17,8 @@ from deskhand.errors import AgentError
 
 @dataclass(frozen=True)
 class KeyNaming:
-    """Key names of one family. `names` maps canonical names to those that differ ("" if the family has no name for a key).
+    """Key names of one family. `names` maps canonical names to those that differ ("" if the family has no name for a
+    key).
 
     With `case_insensitive`, "C" is the key c, not the character C; `uppercase` writes keys in capitals.
     """

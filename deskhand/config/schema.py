@@ -105,7 +105,8 @@ class AgentConfig(_Section):
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
     class_: str = Field(default="desktop", alias="class")
-    """"desktop" is Deskhand's agent; or the import path of your own (`my_agent.py:MyAgent`, `my_package.agents:MyAgent`)."""
+    """"desktop" is Deskhand's agent; or the import path of your own (`my_agent.py:MyAgent`,
+    `my_package.agents:MyAgent`)."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of an agent of your own."""
     action_format: str = "deskhand_json"
@@ -323,7 +324,8 @@ class Config(_Section):
     desktop: DesktopConfig = DesktopConfig()
     agent: AgentConfig = AgentConfig()
     reward: str | None = None
-    """Import path of a function from a judged episode to its reward (`my_rewards.py:shorter`); None is the judge's reward."""
+    """Import path of a function from a judged episode to its reward (`my_rewards.py:shorter`); None is the judge's
+    reward."""
     engine: EngineConfig = EngineConfig()
     loop: LoopConfig = LoopConfig()
     policy: PolicyConfig = Field(default_factory=PolicyConfig)

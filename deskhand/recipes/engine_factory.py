@@ -36,7 +36,8 @@ class EngineBundle:
 
 @dataclass(frozen=True)
 class EngineRequest:
-    """What an engine is built for: the argument of a function that `engine.backend` names, which returns an `EngineBundle`."""
+    """What an engine is built for: the argument of a function that `engine.backend` names, which returns an
+    `EngineBundle`."""
 
     config: EngineConfig
     checkpoint: str
@@ -83,7 +84,8 @@ async def build_engine(
     served_checkpoint: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> EngineBundle:
-    """The engine of `engine.backend` for a checkpoint; the arguments are those of `EngineRequest`. Raises `ConfigError`."""
+    """The engine of `engine.backend` for a checkpoint; the arguments are those of `EngineRequest`. Raises
+    `ConfigError`."""
     request = EngineRequest(
         engine,
         checkpoint,
@@ -158,7 +160,8 @@ async def build_vllm(request: EngineRequest) -> EngineBundle:
 
 
 async def _connect(request: EngineRequest, connect: Callable[..., Any]) -> EngineBundle:
-    """A running server, which holds the checkpoint afterwards. Its weights are loaded already, so it has less time to answer."""
+    """A running server, which holds the checkpoint afterwards. Its weights are loaded already, so it has less time to
+    answer."""
     config, (tokenizer, processor) = request.config, load_processors(request.checkpoint)
     patience = replace(request.timeouts, start_s=config.server_timeout_s)
     served = connect(

@@ -1,7 +1,7 @@
 """Leases that the desktop server has granted: keys, ports, idle expiry.
 
-Created by `server.process.serve_pool`; every HTTP route looks its lease up here. A lease may have a port of its own, because OSWorld's
-clients address a desktop by host and port only.
+Created by `server.process.serve_pool`; every HTTP route looks its lease up here. A lease may have a port of its own,
+because OSWorld's clients address a desktop by host and port only.
 
 Invariant: a lease that is idle for `idle_s` is released, and a released lease grants no access.
 """

@@ -126,7 +126,8 @@ class Guest:
         )
 
     async def _with_launcher(self, argv: list[str]) -> tuple[list[str], str]:
-        """Wrap `argv` in a shell script that locates the program. Returns the marker that reports a missing one, too."""
+        """Wrap `argv` in a shell script that locates the program. Returns the marker that reports a missing one,
+        too."""
         if any("\0" in word for word in argv):
             raise ValueError("embedded null byte")
         if not argv:
@@ -138,7 +139,8 @@ class Guest:
         return ["/bin/sh", "-c", _START, "sh", mark, await self.tools(), *words], mark
 
     async def run(self, argv: list[str], *, timeout_s: float, cwd: str | None = None) -> GuestCommandResult:
-        """Run a program to completion. Raises the exceptions of `subprocess.run`, except `GuestTimeout` for timeouts."""
+        """Run a program to completion. Raises the exceptions of `subprocess.run`, except `GuestTimeout` for
+        timeouts."""
         words, mark = await self._with_launcher(argv)
         started = time.monotonic()
         with self._rpc.fast_polling() if self._rpc else contextlib.nullcontext():

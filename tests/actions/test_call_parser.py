@@ -1,4 +1,5 @@
-"""Python-like text is read as a tree of literal calls: anything else is a `ParseError` with its characters, and nothing is run."""
+"""Python-like text is read as a tree of literal calls: anything else is a `ParseError` with its characters, and nothing
+is run."""
 
 import time
 import warnings

@@ -105,8 +105,8 @@ def test_only_json_formats_have_a_schema(name):
 
 @json_only
 def test_the_parser_accepts_what_the_schema_admits(name):
-    """Test schema instances and mutations of them. A valid value is parsed and executable; an invalid one is rejected, or expresses
-    ops that also have a valid form."""
+    """Test schema instances and mutations of them. A valid value is parsed and executable; an invalid one is rejected,
+    or expresses ops that also have a valid form."""
     action_format, schema = formats.get(name), formats.get(name).schema(VIEW)
     validator = Draft202012Validator(schema)
     outcomes = set()

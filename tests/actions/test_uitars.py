@@ -1,4 +1,5 @@
-"""UI-TARS and OpenAdapt's DSL: texts with unescaped quotes, places in every published form, and one "Action:" a reply."""
+"""UI-TARS and OpenAdapt's DSL: texts with unescaped quotes, places in every published form, and one "Action:" a
+reply."""
 
 import pytest
 

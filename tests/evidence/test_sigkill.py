@@ -1,5 +1,5 @@
-"""SIGKILL of a desktop's parts, of a pool's owner and of a bridge leaves nothing behind and scores nobody; what looks for that can
-fail."""
+"""SIGKILL of a desktop's parts, of a pool's owner and of a bridge leaves nothing behind and scores nobody; what looks
+for that can fail."""
 
 import subprocess
 from types import SimpleNamespace

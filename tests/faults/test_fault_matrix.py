@@ -1,4 +1,5 @@
-"""The fault matrix at a small size: each row of it as it has to be. `python -m benchmarks.faults --full` has the full sizes."""
+"""The fault matrix at a small size: each row of it as it has to be. `python -m benchmarks.faults --full` has the full
+sizes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A disk that takes no more. The command ends with one line that names the file and the mend, nothing that was there is harmed, and
-when there is room again the same command goes on.
+"""A disk that takes no more. The command ends with one line that names the file and the mend, nothing that was there is
+harmed, and when there is room again the same command goes on.
 
-The processes of these tests may not let a file grow beyond a bound (RLIMIT_FSIZE), which they meet as they would meet a full disk:
-a write fails.
+The processes of these tests may not let a file grow beyond a bound (RLIMIT_FSIZE), which they meet as they would meet a
+full disk: a write fails.
 """
 
 from __future__ import annotations

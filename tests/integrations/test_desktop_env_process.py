@@ -1,4 +1,5 @@
-"""The process that starts machines for us finds `desktop-env`, and answers in order, whoever still waits for its answers."""
+"""The process that starts machines for us finds `desktop-env`, and answers in order, whoever still waits for its
+answers."""
 
 from __future__ import annotations
 
@@ -38,7 +39,8 @@ API_SERVER = "import server, sys\nprint(server.MARK, sys.argv[1:])"
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory) -> Path:
-    """The Python of an environment whose packages have names that modules of ours have, too: `desktop_env`, `server`."""
+    """The Python of an environment whose packages have names that modules of ours have, too: `desktop_env`,
+    `server`."""
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=False, symlinks=True)
     (packages,) = folder.glob("lib/python*/site-packages")
@@ -74,7 +76,8 @@ async def test_a_pool_starts_and_reverts_machines_by_the_environments_own_deskto
 
 
 def said(python: Path, script: str | None, *arguments: str, told: str = "") -> str:
-    """The first line that a script prints, run by its path as Python 3.10 runs it: its folder is the first on the path."""
+    """The first line that a script prints, run by its path as Python 3.10 runs it: its folder is the first on the
+    path."""
     assert script is not None
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     command, pipe = [str(python), script, *arguments], subprocess.PIPE

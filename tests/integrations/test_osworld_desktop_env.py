@@ -1,4 +1,5 @@
-"""`DesktopEnv` over an embedded desktop: tasks in OSWorld's form are set up, acted on and judged, and what has no score raises.
+"""`DesktopEnv` over an embedded desktop: tasks in OSWorld's form are set up, acted on and judged, and what has no score
+raises.
 
 The tasks are written for these tests; the metrics are our own versions, so that nothing has to be installed.
 """

@@ -1,4 +1,5 @@
-"""A loop of one's own over tasks of any kind: the oracle's rollout scores 1, doing nothing 0, and a broken judge is no 0."""
+"""A loop of one's own over tasks of any kind: the oracle's rollout scores 1, doing nothing 0, and a broken judge is no
+0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Clients that know the protocol and mean harm, or are lost on the way: it costs nobody else anything, and is done once."""
+"""Clients that know the protocol and mean harm, or are lost on the way: it costs nobody else anything, and is done
+once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Clients and guests that mean harm: what they send is bounded, stays in the guest, and gets an answer that tells nothing."""
+"""Clients and guests that mean harm: what they send is bounded, stays in the guest, and gets an answer that tells
+nothing."""
 
 from __future__ import annotations
 

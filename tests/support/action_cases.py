@@ -1,7 +1,7 @@
 """Generated ops and corrupted replies for every registered format, derived from its `supported_ops`.
 
-Ops have points on the screen, which a format converts to its own space. A round trip therefore checks that the first parse equals the
-ops up to one unit of that space, and that a second round trip is exact.
+Ops have points on the screen, which a format converts to its own space. A round trip therefore checks that the first
+parse equals the ops up to one unit of that space, and that a second round trip is exact.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The algorithms once more, one number at a time in plain Python floats (float64), written from the papers and sharing no code.
+"""The algorithms once more, one number at a time in plain Python floats (float64), written from the papers and sharing
+no code.
 
-A *batch* is random: groups of episodes of replies of tokens, each token with log-probs under the new, the proximal, the behaviour
-and the reference weights and, for PPO, a value.
+A *batch* is random: groups of episodes of replies of tokens, each token with log-probs under the new, the proximal, the
+behaviour and the reference weights and, for PPO, a value.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""A workflow that asks for clients and judges in an event loop of AReaL's and keeps what it got. Imported there alone."""
+"""A workflow that asks for clients and judges in an event loop of AReaL's and keeps what it got. Imported there
+alone."""
 
 from __future__ import annotations
 

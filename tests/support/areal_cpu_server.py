@@ -1,5 +1,5 @@
-"""What tests against a real AReaL share: where things are, what its processes are told, and what answers for its GPU server:
-SGLang's protocol around our `hf` engine."""
+"""What tests against a real AReaL share: where things are, what its processes are told, and what answers for its GPU
+server: SGLang's protocol around our `hf` engine."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ SPECIAL = ("<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>
 
 
 def save_checkpoint(folder: Path, family: str, seed: int = 0) -> Path:
-    """An ordinary Hugging Face folder. Output weights are not tied: the first dimension is constant on the way, and the ids that
-    stand for pictures weigh it far down, so their share of a distribution is below 1e-12."""
+    """An ordinary Hugging Face folder. Output weights are not tied: the first dimension is constant on the way, and the
+    ids that stand for pictures weigh it far down, so their share of a distribution is below 1e-12."""
     tokenizer = build_tokenizer(CORPUS, merges=60)
     ids = {
         "image_token_id": tokenizer.convert_tokens_to_ids("<|image_pad|>"),

@@ -1,4 +1,5 @@
-"""A group on a task of OSWorld in which one member plays the scripted solution while the model talks, and the others do nothing."""
+"""A group on a task of OSWorld in which one member plays the scripted solution while the model talks, and the others do
+nothing."""
 
 from __future__ import annotations
 

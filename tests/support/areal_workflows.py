@@ -1,5 +1,5 @@
-"""Workflows for AReaL on painted desktops, importable by path in its processes: an untrained model's babble becomes clicks,
-episodes have six turns, a window that drops turns makes forks, and some desktops fail."""
+"""Workflows for AReaL on painted desktops, importable by path in its processes: an untrained model's babble becomes
+clicks, episodes have six turns, a window that drops turns makes forks, and some desktops fail."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ def same_content(path: str, other: str) -> float:
 
 
 def fraction(path: str) -> float:
-    """A number in [0, 1] that depends on every bit of the file, made in ways that depend on the process's random state and
-    hashes.
+    """A number in [0, 1] that depends on every bit of the file, made in ways that depend on the process's random state
+    and hashes.
     """
     data = Path(path).read_bytes()
     digest = int.from_bytes(

@@ -103,7 +103,8 @@ QWEN3_THINKING = _LAST_QUESTION + _each(
     _by_role("tool", _WRAPPED_TOOL.replace("PARTS", _PARTS), _by_role("assistant", _FORGETFUL_REPLY, _PLAIN)),
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n<think>\\n' }}{%- endif %}",
 )
-"""Removes thinking from replies before the last user message, keeps it in the tool calls since, and opens it in the prompt."""
+"""Removes thinking from replies before the last user message, keeps it in the tool calls since, and opens it in the
+prompt."""
 _TRIMMED = (
     "{%- set ns = namespace(t='') %}"
     + _PARTS.replace("{{- m['content'] }}", "{%- set ns.t = m['content'] %}")

@@ -1,4 +1,5 @@
-"""A clock for tests: time passes only when a test says so, and whoever sleeps is woken at the right moment, in order."""
+"""A clock for tests: time passes only when a test says so, and whoever sleeps is woken at the right moment, in
+order."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """A desktop in memory for tests of what is built on desktops: a grey screen with coloured squares that notice clicks.
 
-It fulfils the `StagedDesktop` calls that episodes make, keeps at-most-once by action id, and can be told to fail or to be slow.
+It fulfils the `StagedDesktop` calls that episodes make, keeps at-most-once by action id, and can be told to fail or to
+be slow.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ WIDTH, HEIGHT = 64, 48
 
 
 class PaintedDesktop:
-    """`delay_s` is taken by every action; `fail_at` is the number of the action that raises `InfrastructureError` (0: the
-    reset)."""
+    """`delay_s` is taken by every action; `fail_at` is the number of the action that raises `InfrastructureError` (0:
+    the reset)."""
 
     def __init__(self, *, delay_s: float = 0.0, fail_at: int | None = None) -> None:
         self.delay_s, self.fail_at = delay_s, fail_at

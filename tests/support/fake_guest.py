@@ -1,9 +1,11 @@
-"""A machine that is not there: a screen, a pointer, a keyboard, windows and a folder of files, and a Python that sees nothing else.
+"""A machine that is not there: a screen, a pointer, a keyboard, windows and a folder of files, and a Python that sees
+nothing else.
 
-The fake servers of OSWorld and WAA stand on it. Programs are run in this process with modules of their own for what touches the
-machine: `pyautogui` does what PyAutoGUI 0.9.54 does on that system (on Windows its wheel counts in units of 120 to a notch, its
-`hscroll` turns the upright wheel, `write` passes over characters without a key), `ctypes.windll.user32` has SendInput and
-mouse_event, `Xlib` a keyboard that can be changed. `journal` is what reached the machine, in order.
+The fake servers of OSWorld and WAA stand on it. Programs are run in this process with modules of their own for what
+touches the
+machine: `pyautogui` does what PyAutoGUI 0.9.54 does on that system (on Windows its wheel counts in units of 120 to a
+notch, its `hscroll` turns the upright wheel, `write` passes over characters without a key), `ctypes.windll.user32` has
+SendInput and mouse_event, `Xlib` a keyboard that can be changed. `journal` is what reached the machine, in order.
 """
 
 from __future__ import annotations
@@ -73,7 +75,8 @@ class FakeGuest:
         """A character arrives in whatever has the keyboard."""
         self.text = (self.text + sign)[-100_000:]
 
-    # -- the screen ------------------------------------------------------------------------------------------------------------
+    # -- the screen
+    # ------------------------------------------------------------------------------------------------------------
 
     def picture(self) -> bytes:
         """PNG: a box for the pointer and one for how much was typed."""
@@ -94,7 +97,8 @@ class FakeGuest:
             self._pictures[state] = data.getvalue()
         return self._pictures[state]
 
-    # -- the Python of the guest ----------------------------------------------------------------------------------------------
+    # -- the Python of the guest
+    # ----------------------------------------------------------------------------------------------
 
     def python(self, code: str, names: dict[str, Any] | None = None) -> tuple[int, str, str]:
         """Run a program: its code, output and complaints. What it raises is in the complaints, as Python prints it."""
@@ -169,7 +173,8 @@ class FakeGuest:
         if kind == 2 and code:
             self.put(chr(code if code < 0x1000000 else code - 0x1000000))
 
-    # -- programs -------------------------------------------------------------------------------------------------------------
+    # -- programs
+    # -------------------------------------------------------------------------------------------------------------
 
     def run(
         self, command: Any, shell: bool = False, timeout: float | None = None, cwd: str | None = None, **named: Any

@@ -1,7 +1,8 @@
 # ruff: noqa: ASYNC240 - files of a fake machine are small and on this disk
 """OSWorld's in-VM server without a machine: its routes, statuses, words and warts, over a `FakeGuest`.
 
-Written from the contract; it shares no code with clients. What the original does not handle is Flask's page for status 500.
+Written from the contract; it shares no code with clients. What the original does not handle is Flask's page for status
+500.
 """
 
 from __future__ import annotations
@@ -64,7 +65,8 @@ class FakeOsworld:
 
         return handle
 
-    # -- programs -------------------------------------------------------------------------------------------------------------
+    # -- programs
+    # -------------------------------------------------------------------------------------------------------------
 
     async def finished(self, command: Any, shell: bool, timeout_s: float = 120.0) -> dict[str, Any]:
         with self.guest.counted():
@@ -139,7 +141,8 @@ class FakeOsworld:
             {"status": status, "output": done.stdout.decode(), "error": "", "returncode": done.returncode}
         )
 
-    # -- the screen ------------------------------------------------------------------------------------------------------------
+    # -- the screen
+    # ------------------------------------------------------------------------------------------------------------
 
     async def screenshot(self, request: Request) -> Response:
         return Response(self.guest.picture(), media_type="image/png")

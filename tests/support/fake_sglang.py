@@ -1,12 +1,12 @@
-"""A stand-in for SGLang's server, written from its published protocol and sharing no code with the client: a real model behind it,
-run by transformers alone, one plain forward pass for every token.
+"""A stand-in for SGLang's server, written from its published protocol and sharing no code with the client: a real model
+behind it, run by transformers alone, one plain forward pass for every token.
 
-What it keeps to: `input_ids` hold one placeholder per image, which the server expands by its own image processor; the ids that were
-served come back as `prompt_token_ids`, sampled ids as `output_ids`, log-probs as `[logprob, id, null]`, weight versions as
-half-open spans of output tokens; log-probs are of the biased logits over the temperature, before top_p; control routes answer
-`{"success", "message"}`; a paused server holds its requests (mode "retract") or ends them (mode "abort"). With `adapters` it is one
-that was started with `--enable-lora`: adapters in peft's form are loaded under names, requests name theirs (`lora_path`), and the
-weights' version is that of the weights below.
+What it keeps to: `input_ids` hold one placeholder per image, which the server expands by its own image processor; the
+ids that were served come back as `prompt_token_ids`, sampled ids as `output_ids`, log-probs as `[logprob, id, null]`,
+weight versions as half-open spans of output tokens; log-probs are of the biased logits over the temperature, before
+top_p; control routes answer `{"success", "message"}`; a paused server holds its requests (mode "retract") or ends them
+(mode "abort"). With `adapters` it is one that was started with `--enable-lora`: adapters in peft's form are loaded
+under names, requests name theirs (`lora_path`), and the weights' version is that of the weights below.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ class Refusal(Exception):
 
 
 class FakeSglang:
-    """`model`: a Qwen-VL of transformers; `processor`: its image processor. `context`: what it says that it can hold."""
+    """`model`: a Qwen-VL of transformers; `processor`: its image processor. `context`: what it says that it can
+    hold."""
 
     def __init__(self, model: Any, processor: Any, context: int = 1024, adapters: bool = False) -> None:
         self.model, self.processor, self.context, self.supports_lora = model, processor, context, adapters

@@ -1,11 +1,12 @@
 """A stand-in for vLLM's server that starts at once: `python fake_vllm.py --model FOLDER --uds SOCKET`, of the standard
-library alone and sharing no code with the client. It has no model: a token is a digest of the weights and of all that came before
-it, pictures included, so other weights, ids or pixels give other tokens. What it does know is the protocol: placeholders are
-expanded by the pictures' sizes, pictures are kept by their names, a paused server freezes its requests, every token carries
-the name of its weights, and unexpanded or wrong requests are answered as vLLM answers them.
+library alone and sharing no code with the client. It has no model: a token is a digest of the weights and of all that
+came before it, pictures included, so other weights, ids or pixels give other tokens. What it does know is the protocol:
+placeholders are expanded by the pictures' sizes, pictures are kept by their names, a paused server freezes its
+requests, every token carries the name of its weights, and unexpanded or wrong requests are answered as vLLM answers
+them.
 
-Environment: FAKE_TOKEN_S (seconds a token takes), FAKE_START_S (seconds until it listens), FAKE_DIE (exit code instead of a start),
-FAKE_IMAGES (pictures that are kept), FAKE_LOGPROBS and FAKE_DEVICE (what it says of its settings).
+Environment: FAKE_TOKEN_S (seconds a token takes), FAKE_START_S (seconds until it listens), FAKE_DIE (exit code instead
+of a start), FAKE_IMAGES (pictures that are kept), FAKE_LOGPROBS and FAKE_DEVICE (what it says of its settings).
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ def picture(state: State, part: dict[str, Any]) -> tuple[int, int, bytes]:
 
 
 def expand(state: State, ids: list[int], parts: list[dict[str, Any]]) -> tuple[list[int], list[dict[str, int]], bytes]:
-    """Each placeholder becomes as many as its picture takes; also those of ids that were expanded already, as vLLM does."""
+    """Each placeholder becomes as many as its picture takes; also those of ids that were expanded already, as vLLM
+    does."""
     shown = [picture(state, part) for part in parts]
     if shown and ids.count(IMAGE) < len(shown):
         raise Bad(f"Expected there to be {len(shown)} prompt placeholders")

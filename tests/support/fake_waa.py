@@ -1,9 +1,10 @@
 # ruff: noqa: ASYNC240 - files of a fake machine are small and on this disk
 """Windows Agent Arena's in-VM server and its evaluate server without a machine, over a `FakeGuest`.
 
-`/execute_windows` runs the code in the server's own process and answers with a status alone; what is printed there with "error" in
-it is a failure; errors are answered by one handler for all, `{"status": "error", "message"}` with 500. `/run_python`,
-`/run_bash_script` and `/execute_with_verification` are not there. The pointer's place is answered with an error, as there.
+`/execute_windows` runs the code in the server's own process and answers with a status alone; what is printed there with
+"error" in it is a failure; errors are answered by one handler for all, `{"status": "error", "message"}` with 500.
+`/run_python`, `/run_bash_script` and `/execute_with_verification` are not there. The pointer's place is answered with
+an error, as there.
 """
 
 from __future__ import annotations
@@ -159,7 +160,8 @@ class FakeWaa(FakeOsworld):
 
 
 class FakeEvaluate:
-    """The evaluate server at port 5050. It knows exact_match of a command's output and of a file's text; its failures are 500."""
+    """The evaluate server at port 5050. It knows exact_match of a command's output and of a file's text; its failures
+    are 500."""
 
     def __init__(self, guest: FakeGuest, tasks: dict[str, dict[str, Any]] | None = None) -> None:
         self.guest = guest

@@ -1,7 +1,8 @@
-"""The door of a machine that is not always there: requests pass through it to a server, but for those that it refuses or loses.
+"""The door of a machine that is not always there: requests pass through it to a server, but for those that it refuses
+or loses.
 
-Faults come by the number of the request, so that a run meets them wherever it happens to be: 429 before the request is passed on,
-502 before and after, and once, for a second, nothing but connections that are cut.
+Faults come by the number of the request, so that a run meets them wherever it happens to be: 429 before the request is
+passed on, 502 before and after, and once, for a second, nothing but connections that are cut.
 """
 
 from __future__ import annotations
@@ -25,8 +26,9 @@ METHODS = ["GET", "POST", "PUT", "DELETE"]
 
 
 class Door:
-    """`app` is to be served; what comes in goes to `upstream`, below `prefix()`. The outage begins with request `outage_at`, 0 for
-    none. `seen` counts what became of requests. `POST /revert` calls `revert`, where there is one."""
+    """`app` is to be served; what comes in goes to `upstream`, below `prefix()`. The outage begins with request
+    `outage_at`, 0 for none. `seen` counts what became of requests. `POST /revert` calls `revert`, where there is
+    one."""
 
     def __init__(
         self,

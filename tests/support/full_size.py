@@ -1,5 +1,5 @@
-"""The architectures of Qwen2.5-VL-3B and Qwen3-VL-4B at their full widths, as `models.architectures` has them; weights are
-on the meta device, or random with few layers and a small vocabulary."""
+"""The architectures of Qwen2.5-VL-3B and Qwen3-VL-4B at their full widths, as `models.architectures` has them; weights
+are on the meta device, or random with few layers and a small vocabulary."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def on_meta(name: str) -> Any:
 
 
 def few_layers(name: str, seed: int = 0) -> Any:
-    """Full widths with two blocks of vision, a vocabulary of 64 and one layer of text (two where the tower's blocks feed the
-    first), with random weights in float32."""
+    """Full widths with two blocks of vision, a vocabulary of 64 and one layer of text (two where the tower's blocks
+    feed the first), with random weights in float32."""
     values = NAMES[name]
     layers = 2 if "deepstack_visual_indexes" in values["vision_config"] else 1
     text = {**values["text_config"], "vocab_size": SMALL_VOCABULARY, "num_hidden_layers": layers}

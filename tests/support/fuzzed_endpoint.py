@@ -1,8 +1,9 @@
 """Coverage-guided fuzzing of the endpoint: `python fuzzed_endpoint.py RUNS SEED FOLDER`.
 
-An input chooses a route, a key and a body. Bodies begin as the good ones of `request_bodies` and are changed in their JSON or in
-their bytes; what reaches new code is kept in FOLDER and changed further. An input fails when the answer is a server error, when a
-key that opens nothing gets anything but 401 or 403, or when a good request fails after it. Prints the answers by status.
+An input chooses a route, a key and a body. Bodies begin as the good ones of `request_bodies` and are changed in their
+JSON or in their bytes; what reaches new code is kept in FOLDER and changed further. An input fails when the answer is a
+server error, when a key that opens nothing gets anything but 401 or 403, or when a good request fails after it. Prints
+the answers by status.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ VALUES: list[Any] = [
 AFRESH = 500
 """Requests after which the endpoint is made anew."""
 MEMORY = 8 << 30
-"""Bytes of address space. The fuzzer's own bound reads the peak that a child inherits from the process that started it."""
+"""Bytes of address space. The fuzzer's own bound reads the peak that a child inherits from the process that started
+it."""
 
 
 class Endpoint:

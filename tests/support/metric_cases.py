@@ -1,5 +1,5 @@
-"""What OSWorld's metrics are to give: (metric, result, expected, options, score); bytes stand for files, None for one there is
-not.
+"""What OSWorld's metrics are to give: (metric, result, expected, options, score); bytes stand for files, None for one
+there is not.
 """
 
 from __future__ import annotations

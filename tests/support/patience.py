@@ -1,5 +1,5 @@
-"""Time limits of tests. Invariant: they are written for an idle machine of two cores, and are longer on one that is slower or has
-other work."""
+"""Time limits of tests. Invariant: they are written for an idle machine of two cores, and are longer on one that is
+slower or has other work."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ LONGEST = 20.0
 
 @cache
 def slowness() -> float:
-    """How many times as long as there the work takes here; the best of a few tries, so that other work counts little."""
+    """How many times as long as there the work takes here; the best of a few tries, so that other work counts
+    little."""
     return max(1.0, min(_work_s() for _ in range(5)) / NOMINAL_S)
 
 

@@ -13,8 +13,8 @@ _WORD = re.compile(r"\b(?:WAIT|DONE|FAIL)\b")
 
 
 def offers(action_format: Any, view: ScreenView) -> list[str]:
-    """A reply for each action that the prompt shows; where it has a choice (`x1`, "down or up", a name of several), with a choice
-    made, of names with each."""
+    """A reply for each action that the prompt shows; where it has a choice (`x1`, "down or up", a name of several),
+    with a choice made, of names with each."""
     return (
         _of_objects(action_format, view)
         if isinstance(action_format, JsonActionFormat)

@@ -16,7 +16,8 @@ REPLIES = ("Click the blue square", "Click the red square, then stop")
 def talk(
     folder: Path, session: str, *, reward: float | None = None, tools: list[Any] | None = None, picture: int = 0
 ) -> None:
-    """A session of two chat requests, the second going on from the first, with a picture in each, numbered from `picture` on."""
+    """A session of two chat requests, the second going on from the first, with a picture in each, numbered from
+    `picture` on."""
     files = SessionStore(folder)
     log, kept = ExchangeLog(files), StoredImages(files)
     messages: list[dict[str, Any]] = []

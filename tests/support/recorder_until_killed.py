@@ -1,5 +1,5 @@
-"""A recorder that journals to the folder named on its command line and prints the id of each call when its reply has left; it plays
-episodes until it is killed."""
+"""A recorder that journals to the folder named on its command line and prints the id of each call when its reply has
+left; it plays episodes until it is killed."""
 
 from __future__ import annotations
 

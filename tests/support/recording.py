@@ -41,7 +41,8 @@ def text_part(text: str) -> dict[str, Any]:
 
 @dataclass
 class ScriptedEngine:
-    """Samples by a script: `script(prompt, sampling)` gives the ids of a reply; without one, random ids from the prompt's hash.
+    """Samples by a script: `script(prompt, sampling)` gives the ids of a reply; without one, random ids from the
+    prompt's hash.
 
     `tamper` may change what is returned, to play a faulty engine.
     """

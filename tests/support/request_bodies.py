@@ -1,5 +1,5 @@
-"""A good request for each route of the recorder's endpoint that takes one, with everything in it that a client may send. Some of it
-needs an engine's features; requests without them are refused, not failed."""
+"""A good request for each route of the recorder's endpoint that takes one, with everything in it that a client may
+send. Some of it needs an engine's features; requests without them are refused, not failed."""
 
 from __future__ import annotations
 

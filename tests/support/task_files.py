@@ -1,4 +1,5 @@
-"""Task files in the forms of OSWorld and Windows Agent Arena, written for the tests, with every kind of step and getter."""
+"""Task files in the forms of OSWorld and Windows Agent Arena, written for the tests, with every kind of step and
+getter."""
 
 from __future__ import annotations
 

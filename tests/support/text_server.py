@@ -1,6 +1,7 @@
 """SGLang's protocol as AReaL speaks it, on a text model of transformers: one plain forward pass for every token.
 
-A pause ends what is being sampled with "abort" and the tokens that there are, as SGLang does it, and holds what comes then.
+A pause ends what is being sampled with "abort" and the tokens that there are, as SGLang does it, and holds what comes
+then.
 """
 
 from __future__ import annotations

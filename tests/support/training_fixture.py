@@ -1,6 +1,8 @@
-"""The whole circle at its smallest: painted desktops, the agent, the recorder, the hf engine with random weights, the trainer.
+"""The whole circle at its smallest: painted desktops, the agent, the recorder, the hf engine with random weights, the
+trainer.
 
-As a program (`python training_fixture.py FOLDER STEPS JOURNAL CHECKPOINT_EVERY`) it trains in a run folder, new or resumed; tests kill it.
+As a program (`python training_fixture.py FOLDER STEPS JOURNAL CHECKPOINT_EVERY`) it trains in a run folder, new or
+resumed; tests kill it.
 """
 
 from __future__ import annotations
@@ -102,8 +104,8 @@ async def assembled(
     evaluate: Callable[[int], Awaitable[float]] | None = None,
     algorithm: str = "grpo",
 ) -> AsyncIterator[Assembly]:
-    """`folder` holds the run and, beside it, the checkpoint. `on_step` is told (steps before, episode ids) of every trainer
-    step."""
+    """`folder` holds the run and, beside it, the checkpoint. `on_step` is told (steps before, episode ids) of every
+    trainer step."""
     import torch
 
     from deskhand.config.trainer import TrainerConfig

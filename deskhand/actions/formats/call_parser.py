@@ -36,7 +36,8 @@ _TEXT_OR_COMMENT = re.compile(
 _WARNING_SOURCE = re.compile(r"\\[^\\'\"abfnrtvxuUN0-3\n\r]|[0-9a-fA-F._jJ](?:and|else|for|i[fns]|not|or)")
 """Code that Python warns about: unknown escapes, and keywords directly after a number."""
 _NO_FILE = ""
-"""File name passed to `ast.parse`. Python opens that file to show the line of a syntax error, so no file may have it."""
+"""File name passed to `ast.parse`. Python opens that file to show the line of a syntax error, so no file may have
+it."""
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _LEADING_SPACE = re.compile(r"(?:[ \t]*+(?:#[^\r\n]*+)?(?:\r\n|\r|\n))*+(?P<indent>[ \t]++)[^\s#]")
 

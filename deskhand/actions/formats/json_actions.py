@@ -29,8 +29,9 @@ CLICKS: dict[str, tuple[dict[str, Any], str]] = {
 class JsonAction:
     """One action: its name, the JSON fields it takes, and the op fields that the name implies (`fixed`).
 
-    `op` is the example shown in the prompt, or an op class; without it the action is only parsed. `make_ops` builds the ops if an
-    action is not a single op. `sample` is shown in the prompt instead of an example; with neither, the prompt omits the action.
+    `op` is the example shown in the prompt, or an op class; without it the action is only parsed. `make_ops` builds the
+    ops if an action is not a single op. `sample` is shown in the prompt instead of an example; with neither, the prompt
+    omits the action.
     """
 
     def __init__(

@@ -128,7 +128,8 @@ def check_op(op: Op) -> None:
 
 
 def check_ops(ops: Sequence[Op]) -> tuple[int, str] | None:
-    """Return the index of the first op that exceeds a limit of the whole reply, and the reason; None if all are valid."""
+    """Return the index of the first op that exceeds a limit of the whole reply, and the reason; None if all are
+    valid."""
     waited, zooms = 0.0, 0
     for index, op in enumerate(ops):
         waited += op.seconds if isinstance(op, Wait) else 0.0

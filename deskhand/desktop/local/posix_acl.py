@@ -1,5 +1,5 @@
-"""Access lists of folders (POSIX draft 1003.1e, as Linux keeps them). Invariant: an entry is added beside those that are there, and
-nobody else's rights change.
+"""Access lists of folders (POSIX draft 1003.1e, as Linux keeps them). Invariant: an entry is added beside those that
+are there, and nobody else's rights change.
 
 The layout of the attribute is that of linux/posix_acl_xattr.h.
 """

@@ -1,5 +1,5 @@
-"""A segment of System V shared memory. Invariant: nobody but this user and the one that is named can attach it, and once
-`remove` was called it is gone when the last one lets go of it, however they end.
+"""A segment of System V shared memory. Invariant: nobody but this user and the one that is named can attach it, and
+once `remove` was called it is gone when the last one lets go of it, however they end.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import sysv_ipc
 
 
 class Segment:
-    """`size` bytes, attached here; `id` is for whoever else attaches them, user `uid` (None: this one). Raises `OSError`."""
+    """`size` bytes, attached here; `id` is for whoever else attaches them, user `uid` (None: this one). Raises
+    `OSError`."""
 
     def __init__(self, size: int, uid: int | None) -> None:
         try:

@@ -357,7 +357,8 @@ class ProgramFailed(InfrastructureError):
 
 
 def parse_run_result(result: str, about: str) -> str:
-    """Return the output of a marked program. Raises `ProgramFailed` if nothing was performed, else `DeliveryUnknown`."""
+    """Return the output of a marked program. Raises `ProgramFailed` if nothing was performed, else
+    `DeliveryUnknown`."""
     state, _, rest = result.partition(" ")
     if state == "done":
         return rest

@@ -52,7 +52,8 @@ def decode_screenshot(data: bytes, size: tuple[int, int] | None, about: str) -> 
 
 
 def _is_complete_png(data: bytes) -> bool:
-    """Return whether all chunks and their checksums are intact (PNG, ISO/IEC 15948, 5.3: length, type, data, CRC-32)."""
+    """Return whether all chunks and their checksums are intact (PNG, ISO/IEC 15948, 5.3: length, type, data,
+    CRC-32)."""
     at = len(_PNG)
     while at + 12 <= len(data):
         (length,) = struct.unpack_from(">I", data, at)

@@ -7,8 +7,10 @@ over logits divided by the temperature; unsupported parameters are rejected.
 | route                           | effect |
 |---|---|
 | `GET /health`                   | 200 while the engine runs |
-| `POST /generate`                | samples; a run of placeholders (one, or the image's number of tokens) stands for one image |
-| `POST /pause_generation`        | ends requests in flight with "abort" and no token (AReaL retries them), holds new ones |
+| `POST /generate`                | samples; a run of placeholders (one, or the image's number of tokens) stands for one
+image |
+| `POST /pause_generation`        | ends requests in flight with "abort" and no token (AReaL retries them), holds new
+ones |
 | `POST /continue_generation`     | resumes |
 | `POST /update_weights_from_disk`| loads a checkpoint directory |
 | `GET /get_model_info`           | weight version |

@@ -79,7 +79,8 @@ def add_statistics(folder: Path, step: int, values: Mapping[str, Any]) -> None:
 
 
 def merge_worker_runs(folder: Path, about: Mapping[str, Any]) -> Path | None:
-    """Make one run of what workers and AReaL wrote below `folder`; returns its folder, None when no worker wrote anything.
+    """Make one run of what workers and AReaL wrote below `folder`; returns its folder, None when no worker wrote
+    anything.
 
     An earlier join is replaced; what the workers wrote stays.
     """

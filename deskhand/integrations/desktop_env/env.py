@@ -126,7 +126,8 @@ class DesktopEnv:
     def step(self, action: Any, pause: float = 2) -> tuple[Observation, float, bool, dict[str, Any]]:
         """Do `action` and look after `pause` seconds: (observation, 0, done, info). Only DONE and FAIL end an episode.
 
-        Raises `AgentError` for an action of `computer_13` that is none; Python that fails in the guest is no error here.
+        Raises `AgentError` for an action of `computer_13` that is none; Python that fails in the guest is no error
+        here.
         """
         self._step_no += 1
         self.action_history.append(action)
@@ -152,7 +153,8 @@ class DesktopEnv:
         }
 
     def evaluate(self) -> float:
-        """The score of the end state, in [0, 1]. Raises `EvaluatorError` or `InfrastructureError` when there is none."""
+        """The score of the end state, in [0, 1]. Raises `EvaluatorError` or `InfrastructureError` when there is
+        none."""
         return self.verdict().value
 
     def verdict(self) -> Verdict:

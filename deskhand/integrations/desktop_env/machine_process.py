@@ -12,7 +12,8 @@ import os
 import sys
 
 if __name__ == "__main__":
-    # Python put the folder of this file first on the path, where its modules hide packages of their names: `desktop_env`.
+    # Python put the folder of this file first on the path, where its modules hide packages of their names:
+    # `desktop_env`.
     _HERE = os.path.realpath(os.path.dirname(__file__))
     sys.path[:] = [folder for folder in sys.path if os.path.realpath(folder) != _HERE]
 

@@ -111,8 +111,8 @@ class LeaseProvider:
         self._held = contextlib.ExitStack()
 
     def _take(self, width: int, height: int, held: contextlib.ExitStack) -> list[int]:
-        """Ports of this machine that lead to the server, Chromium, VNC and VLC of a desktop, which closing `held` gives back.
-        Raises `InfrastructureError`."""
+        """Ports of this machine that lead to the server, Chromium, VNC and VLC of a desktop, which closing `held` gives
+        back. Raises `InfrastructureError`."""
         raise NotImplementedError
 
     def start_emulator(self, path_to_vm: str, headless: bool = True, os_type: str = "Ubuntu") -> None:

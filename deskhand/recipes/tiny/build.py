@@ -1,10 +1,12 @@
-"""Builds the in-the-box policy from nothing: `deskhand tiny build`. Invariant: seeded, resumable by stage, training seeds only.
+"""Builds the in-the-box policy from nothing: `deskhand tiny build`. Invariant: seeded, resumable by stage, training
+seeds only.
 
 1. *scenes*: real desktops are staged and photographed, with every question that each screen admits;
 2. *demonstrations*: whole episodes are played on real desktops, a share of them with a wrong first click;
 3. *grounding*: a fresh model learns where things are, many questions a screenshot, and what follows a first click;
 4. *sharpening*: the same once more, almost only questions about windows of a certain colour, which are found out late;
-5. *imitation*: the model learns the noisy first clicks as well, so that it succeeds often but far from always: the rest is for RL.
+5. *imitation*: the model learns the noisy first clicks as well, so that it succeeds often but far from always: the rest
+  is for RL.
 
 What a stage made is kept in the working folder; a build that is started again goes on after the last whole stage.
 """
@@ -57,9 +59,9 @@ class BuildStage:
     matrix_rate: float
     other_rate: float
     noisy: bool = False
-    """First clicks are taught as the noisy demonstrations have them, and questions begin with a stray click: of the first clicks
-    about a third goes anywhere, and of the rest `BuildPlan.noise` to a wrong thing, which leaves RL something to mend. Otherwise
-    first clicks are taught by questions alone, without noise."""
+    """First clicks are taught as the noisy demonstrations have them, and questions begin with a stray click: of the
+    first clicks about a third goes anywhere, and of the rest `BuildPlan.noise` to a wrong thing, which leaves RL
+    something to mend. Otherwise first clicks are taught by questions alone, without noise."""
 
 
 STAGES = (
@@ -240,7 +242,8 @@ def _row_batches(
     rng: random.Random,
     common: random.Random,
 ) -> Iterator[list[pretrain.PretrainRow]]:
-    """Endless batches, each of one family. `common` draws alike in every process, so that all have equal work in a step."""
+    """Endless batches, each of one family. `common` draws alike in every process, so that all have equal work in a
+    step."""
     while True:
         family = common.choices([name for name, _ in shares], [share for _, share in shares])[0]
         yield [write(item) for item in rng.sample(items[family], min(rows, len(items[family])))]
@@ -252,7 +255,8 @@ def _dictations(
     rows: int,
     rng: random.Random,
 ) -> Iterator[list[pretrain.PretrainRow]]:
-    """Endless batches of dictation rows: demonstrations that type, each with the instruction of another training task."""
+    """Endless batches of dictation rows: demonstrations that type, each with the instruction of another training
+    task."""
     while True:
         batch = []
         for one in rng.choices(typing, k=rows):

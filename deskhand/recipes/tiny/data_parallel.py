@@ -1,4 +1,5 @@
-"""Several processes that train one model. Invariant: after every update all hold the same weights, and all stop at the same step.
+"""Several processes that train one model. Invariant: after every update all hold the same weights, and all stop at the
+same step.
 
 On two cores two processes of one thread each get through nearly twice the rows of one process of two threads.
 """
@@ -44,7 +45,8 @@ class DataParallelGroup:
 
 
 def run_data_parallel(size: int, work: Callable[..., None], *arguments: Any) -> None:
-    """Run `work(team, *arguments)` in `size` new processes of one torch thread each, and wait. Raises what a member raised."""
+    """Run `work(team, *arguments)` in `size` new processes of one torch thread each, and wait. Raises what a member
+    raised."""
     with tempfile.TemporaryDirectory() as folder:
         spawn(_member, (size, Path(folder) / "meeting", work, arguments), nprocs=size)
 

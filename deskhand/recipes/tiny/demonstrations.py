@@ -1,8 +1,8 @@
 """Demonstrations for the in-the-box policy, taken from real embedded desktops. Invariant: only training seeds are used.
 
-Two kinds. A *scene* is one screenshot with every (instruction, first-click rectangle) that it admits; windows are placed anew
-many times per start of the programs. A *demonstration* is a whole episode: the oracle's way, or a noisy one, in which the
-first click goes to something else that could be taken for the target.
+Two kinds. A *scene* is one screenshot with every (instruction, first-click rectangle) that it admits; windows are
+placed anew many times per start of the programs. A *demonstration* is a whole episode: the oracle's way, or a noisy
+one, in which the first click goes to something else that could be taken for the target.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class LabeledScreen:
 
 @dataclass(frozen=True)
 class RecordedDemonstration:
-    """`frames[i]` is what `texts[i]` answers. `noise` says how the episode departs from the oracle ("" when it does not)."""
+    """`frames[i]` is what `texts[i]` answers. `noise` says how the episode departs from the oracle ("" when it does
+    not)."""
 
     family: str
     instruction: str
@@ -53,7 +54,8 @@ class RecordedDemonstration:
 
 
 def click_text(rect: Rect, width: int, height: int, rng: random.Random, spread: float = MIDDLE) -> str:
-    """A click on a grid point of the middle of `rect`, in the policy's dialect. `spread`: which share of each side may be hit."""
+    """A click on a grid point of the middle of `rect`, in the policy's dialect. `spread`: which share of each side may
+    be hit."""
     x, y = rect.center
     jitter_x, jitter_y = (rect.right - rect.left) * spread / 2, (rect.bottom - rect.top) * spread / 2
     point = Point(

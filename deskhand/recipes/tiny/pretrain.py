@@ -1,4 +1,5 @@
-"""Supervised training of the in-the-box policy. Invariant: only the assistant's tokens are taught, in the agent's format.
+"""Supervised training of the in-the-box policy. Invariant: only the assistant's tokens are taught, in the agent's
+format.
 
 Rows are of two kinds: many questions on one screenshot (grounding), and whole demonstrations, screenshot by screenshot.
 Rows of one batch have the same screen size, so patches stack without padding.
@@ -35,7 +36,8 @@ class PretrainRow:
 
 
 class PretrainRowBuilder:
-    """Writes rows in the agent's compact style: image then instruction in each user turn, action text in each answer."""
+    """Writes rows in the agent's compact style: image then instruction in each user turn, action text in each
+    answer."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.encode = lambda text: tokenizer.encode(text, add_special_tokens=False)
@@ -110,7 +112,8 @@ def first_untaught(row: PretrainRow) -> PretrainRow:
 
 
 def patches(frames: np.ndarray) -> torch.Tensor:
-    """uint8[N, H, W, 3] to float32[N * patches, 3 * 2 * patch * patch], as the Qwen-VL image processor lays them out."""
+    """uint8[N, H, W, 3] to float32[N * patches, 3 * 2 * patch * patch], as the Qwen-VL image processor lays them
+    out."""
     n, height, width, channels = frames.shape
     rows, columns = height // PATCH_PX, width // PATCH_PX
     pixels = torch.from_numpy(frames).float().div_(127.5).sub_(1.0)
@@ -152,8 +155,8 @@ def taught_loss(model: Any, inputs: dict[str, torch.Tensor], taught_BT: torch.Te
 
 
 class PretrainLearner:
-    """One member's part of `training.sft.fit`: Muon for the hidden matrices (Jordan et al., 2024), AdamW for embeddings, tables,
-    biases and norms. Matrix products run in bfloat16, weights and optimizers are float32."""
+    """One member's part of `training.sft.fit`: Muon for the hidden matrices (Jordan et al., 2024), AdamW for
+    embeddings, tables, biases and norms. Matrix products run in bfloat16, weights and optimizers are float32."""
 
     def __init__(
         self, model: Any, team: DataParallelGroup, *, pad_id: int, image_pad: int, matrix_rate: float, other_rate: float

@@ -1,7 +1,8 @@
-"""What takes long in the tests against a real AReaL, two pieces at a time. Invariant: each piece is done once, by itself, and what
-it found is what the tests look at.
+"""What takes long in the tests against a real AReaL, two pieces at a time. Invariant: each piece is done once, by
+itself, and what it found is what the tests look at.
 
-A piece is a program in AReaL's environment with what it needs around it. Most of one is waiting, for imports and for desktops.
+A piece is a program in AReaL's environment with what it needs around it. Most of one is waiting, for imports and for
+desktops.
 """
 
 from __future__ import annotations
@@ -130,7 +131,8 @@ def environment_of(python: Path) -> dict[str, str]:
 
 
 def online(python: Path, folder: Path) -> dict[str, Any]:
-    """`deskhand train` with AReaL in its online mode and `deskhand areal run-online` beside it, until the run has made its updates."""
+    """`deskhand train` with AReaL in its online mode and `deskhand areal run-online` beside it, until the run has made
+    its updates."""
     made, log = folder / "run", folder / "log.txt"
     with text_model(folder) as (checkpoint, server, address):
         settings = (
@@ -185,7 +187,8 @@ def online(python: Path, folder: Path) -> dict[str, Any]:
 
 
 def trainer(python: Path, folder: Path) -> dict[str, Any]:
-    """A run that is ended from outside after `STEPS` steps and started again for one more, and what was left in between."""
+    """A run that is ended from outside after `STEPS` steps and started again for one more, and what was left in
+    between."""
     made, log = folder / "run", folder / "log.txt"
     words = [sys.executable, "-m", "deskhand", "train", EXPERIMENT, str(made), "--trainer", "areal"]
     words += told(

@@ -1,7 +1,8 @@
-"""Trajectories that break one rule each, and what AReaL's own code then does. Runs in AReaL's environment (`training_probe.py`).
+"""Trajectories that break one rule each, and what AReaL's own code then does. Runs in AReaL's environment
+(`training_probe.py`).
 
-A spoil takes the good trajectories and changes them; `measure` returns a number (how wrong AReaL is without noticing) or raises
-what AReaL raises. Nothing here changes the actor's weights.
+A spoil takes the good trajectories and changes them; `measure` returns a number (how wrong AReaL is without noticing)
+or raises what AReaL raises. Nothing here changes the actor's weights.
 """
 
 from __future__ import annotations
@@ -107,7 +108,8 @@ def no_pictures(batch: Trajectories, image_id: int) -> Trajectories:
 
 
 def shifted(batch: Trajectories, image_id: int) -> Trajectories:
-    """The first trajectory's log-probs begin with the second token, as those of most trainers; the other trajectory is longer."""
+    """The first trajectory's log-probs begin with the second token, as those of most trainers; the other trajectory is
+    longer."""
     batch[0]["logprobs"] = batch[0]["logprobs"][:, 1:]
     width = batch[0]["input_ids"].shape[1] + 1 - batch[1]["input_ids"].shape[1]
     for name, array in batch[1].items():
@@ -145,7 +147,8 @@ SPOILS: dict[str, Callable[[Trajectories, int], Trajectories]] = {
     "no_picture": no_pictures,
     "too_long": unchanged,
 }
-"""By the cause with which `check_trajectory` refuses them; "too_long" is a good batch on an actor with a smaller budget."""
+"""By the cause with which `check_trajectory` refuses them; "too_long" is a good batch on an actor with a smaller
+budget."""
 
 
 def logprobs_of(actor: Any, batch: Trajectories) -> list[torch.Tensor]:

@@ -1,7 +1,8 @@
 """Runs in AReaL's own environment: episodes on real desktops, trained by AReaL's actor.
 
-`python desktops_probe.py KIND CHECKPOINT ADDRESS [TASK_FILE] OUT_FOLDER`, as `training_probe.py`. KIND "text": a text model
-learns from accessibility trees, without the vision path; "osworld": a task of OSWorld with the reward of its own evaluator.
+`python desktops_probe.py KIND CHECKPOINT ADDRESS [TASK_FILE] OUT_FOLDER`, as `training_probe.py`. KIND "text": a text
+model learns from accessibility trees, without the vision path; "osworld": a task of OSWorld with the reward of its own
+evaluator.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Runs in AReaL's own environment: reads arrays from a file, calls AReaL's loss functions on them, writes what they return.
+"""Runs in AReaL's own environment: reads arrays from a file, calls AReaL's loss functions on them, writes what they
+return.
 
 `python functions_probe.py IN.npz OUT.npz`. IN holds, in float32 and bool,
 
@@ -6,8 +7,8 @@
 - [rows, tokens]: `sampled` (the last columns are empty), `values`, and `rewards` [rows];
 - `cases` and `credits`: settings of the loss and of the advantages, lists as JSON.
 
-Only what AReaL's functions themselves use is installed; every other library is replaced by a module that can be imported and raises
-when it is used.
+Only what AReaL's functions themselves use is installed; every other library is replaced by a module that can be
+imported and raises when it is used.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ HERE = ("areal", "torch", "numpy", "colorlog", "packaging")
 
 
 class NotHere:
-    """Stands for anything of a library that is not here: a decorator leaves its function alone, a base class is `object`."""
+    """Stands for anything of a library that is not here: a decorator leaves its function alone, a base class is
+    `object`."""
 
     def __init__(self, name: str) -> None:
         self._name = name

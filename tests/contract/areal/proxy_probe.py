@@ -1,7 +1,7 @@
 """Runs in AReaL's own environment: our plain agent on real embedded desktops behind AReaL's real proxy.
 
-`python proxy_probe.py CHECKPOINT ADDRESS OUT_FOLDER`: the proxy's application is set up by the same HTTP calls as AReaL's
-scheduler makes; AReaL's workflow executor runs its `OpenAIProxyWorkflow` with our agent, singly and in groups.
+`python proxy_probe.py CHECKPOINT ADDRESS OUT_FOLDER`: the proxy's application is set up by the same HTTP calls as
+AReaL's scheduler makes; AReaL's workflow executor runs its `OpenAIProxyWorkflow` with our agent, singly and in groups.
 """
 
 from __future__ import annotations
@@ -111,7 +111,8 @@ def main(checkpoint: str, address: str, out: Path) -> None:
 
 
 def subproc(checkpoint: str, address: str, agent: Any, row: dict[str, Any]) -> float:
-    """What AReaL does in its subproc mode: a pickled agent in another process, told by its environment where the model is."""
+    """What AReaL does in its subproc mode: a pickled agent in another process, told by its environment where the model
+    is."""
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
@@ -162,7 +163,8 @@ async def playing(agent: Any, rows: list[dict[str, Any]], gateway: Any) -> Any:
 
 
 def online(checkpoint: str, address: str, agent: Any, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """AReaL's gateway and its workflow of the online mode, and our player in front of them, as another program would be."""
+    """AReaL's gateway and its workflow of the online mode, and our player in front of them, as another program would
+    be."""
     from areal.engine.sglang_remote import RemoteSGLangEngine
     from areal.experimental.openai.proxy.proxy_gateway import create_proxy_gateway_app
     from areal.experimental.openai.proxy.workflow import OpenAIProxyWorkflow

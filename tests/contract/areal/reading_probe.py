@@ -1,4 +1,5 @@
-"""How a conversation reads: ids and pixels of the checkpoints and pictures in a folder, by whatever transformers is installed.
+"""How a conversation reads: ids and pixels of the checkpoints and pictures in a folder, by whatever transformers is
+installed.
 
 `python reading_probe.py CHECKPOINTS PICTURES OUT_FOLDER`; the test calls `reading` in its own process and in AReaL's.
 """

@@ -1,4 +1,5 @@
-"""The shipped experiments load by AReaL's own parser and add up; what is wrong in one is told before anything starts."""
+"""The shipped experiments load by AReaL's own parser and add up; what is wrong in one is told before anything
+starts."""
 
 from __future__ import annotations
 

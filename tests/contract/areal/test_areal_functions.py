@@ -1,5 +1,5 @@
-"""Advantages, the clipped objective, the value loss and estimates of divergence against AReaL's own functions, where both compute
-the same."""
+"""Advantages, the clipped objective, the value loss and estimates of divergence against AReaL's own functions, where
+both compute the same."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def arrays() -> dict[str, np.ndarray]:
         "old_value": random.normal(0.5, 0.4, shape),
         "target": random.normal(0.5, 0.4, shape),
     }
-    # eight rows in groups of four; replies with what was observed between them; AReaL wants a row to end with a sampled token
+    # eight rows in groups of four; replies with what was observed between them; AReaL wants a row to end with a sampled
+    # token
     sampled = np.zeros((8, 16), dtype=bool)
     for row in sampled:
         for start in range(2, int(random.integers(5, 12)), 4):

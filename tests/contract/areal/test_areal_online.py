@@ -1,5 +1,5 @@
-"""`deskhand train --trainer areal` in AReaL's online mode with `deskhand areal run-online` beside it: sessions that were played outside
-of AReaL are trained by its own PPOTrainer, and the next are sampled by the new weights."""
+"""`deskhand train --trainer areal` in AReaL's online mode with `deskhand areal run-online` beside it: sessions that
+were played outside of AReaL are trained by its own PPOTrainer, and the next are sampled by the new weights."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Our plain agent on real embedded desktops behind AReaL's own proxy, and our judges and clients in its executor: rewards arrive,
-failures are rejected and never scored."""
+"""Our plain agent on real embedded desktops behind AReaL's own proxy, and our judges and clients in its executor:
+rewards arrive, failures are rejected and never scored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The rooms that AReaL imports read a conversation alike on its transformers and on ours: the same ids, the same pixels."""
+"""The rooms that AReaL imports read a conversation alike on its transformers and on ours: the same ids, the same
+pixels."""
 
 from __future__ import annotations
 

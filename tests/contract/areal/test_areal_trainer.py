@@ -1,5 +1,5 @@
-"""`deskhand train --trainer areal` on real desktops: AReaL's own PPOTrainer, LocalScheduler, workers and weight updates from
-disk; three in ten desktops are lost."""
+"""`deskhand train --trainer areal` on real desktops: AReaL's own PPOTrainer, LocalScheduler, workers and weight updates
+from disk; three in ten desktops are lost."""
 
 from __future__ import annotations
 

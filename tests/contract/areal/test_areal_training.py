@@ -1,5 +1,5 @@
-"""AReaL's own executor, remote engine and FSDP actor on our episodes: what it recomputes is what was recorded, what it trains is
-what our trainer trains, and what our validator refuses does damage there."""
+"""AReaL's own executor, remote engine and FSDP actor on our episodes: what it recomputes is what was recorded, what it
+trains is what our trainer trains, and what our validator refuses does damage there."""
 
 from __future__ import annotations
 

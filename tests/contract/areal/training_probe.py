@@ -1,8 +1,8 @@
 """Runs in AReaL's own environment: real executor, real remote engine, real FSDP actor on a processor.
 
-`python training_probe.py CHECKPOINT ADDRESS OUT_FOLDER`: episodes of `areal_workflows.PaintedWorkflow` are played against the
-inference server at ADDRESS by AReaL's workflow executor, and trained on by AReaL's FSDPPPOActor. Writes found.json and
-samples.pickle."""
+`python training_probe.py CHECKPOINT ADDRESS OUT_FOLDER`: episodes of `areal_workflows.PaintedWorkflow` are played
+against the inference server at ADDRESS by AReaL's workflow executor, and trained on by AReaL's FSDPPPOActor. Writes
+found.json and samples.pickle."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ def update(actor: Any, trajectories: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def damage(actor: Any, good: list[dict[str, Any]], image_id: int) -> dict[str, Any]:
-    """What AReaL does with trajectories that break a rule of `deskhand.integrations.areal.trajectory`: an error, or a number that says how wrong
-    it is."""
+    """What AReaL does with trajectories that break a rule of `deskhand.integrations.areal.trajectory`: an error, or a
+    number that says how wrong it is."""
     import damages
     from areal.utils import stats_tracker
 

@@ -1,7 +1,8 @@
 """Runs in the environment `openadapt-live`: OpenAdapt's `WAALiveAdapter` does what it is told, a JSON line each.
 
-`{"do": "make", "server", "evaluate"}`; `{"do": "reset", "task"}` with a task file's value; `{"do": "step", "action"}` with fields
-of a `BenchmarkAction`; `{"do": "evaluate"}`; `{"do": "powershell", "script"}`. The answer is `{"value"}` or `{"error", "message"}`.
+`{"do": "make", "server", "evaluate"}`; `{"do": "reset", "task"}` with a task file's value; `{"do": "step", "action"}`
+with fields of a `BenchmarkAction`; `{"do": "evaluate"}`; `{"do": "powershell", "script"}`. The answer is `{"value"}` or
+`{"error", "message"}`.
 """
 
 from __future__ import annotations

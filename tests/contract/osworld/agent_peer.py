@@ -1,10 +1,11 @@
 """Runs an agent of `mm_agents`, from PyPI, in an environment of its own, and asks it for actions, a JSON line each.
 
-`{"do": "make", "module", "agent", "settings"}` imports it, `{"do": "reset"}` resets it, `{"do": "predict", "instruction",
-"observation"}` gives `{"value": [response, actions]}`; bytes go as `{"base64"}`. An exception is `{"error", "message"}`.
+`{"do": "make", "module", "agent", "settings"}` imports it, `{"do": "reset"}` resets it, `{"do": "predict",
+"instruction", "observation"}` gives `{"value": [response, actions]}`; bytes go as `{"base64"}`. An exception is
+`{"error", "message"}`.
 
-Clients of model services that the agents import and that nothing here asks are stood in for by modules that raise when they are
-used.
+Clients of model services that the agents import and that nothing here asks are stood in for by modules that raise when
+they are used.
 """
 
 from __future__ import annotations

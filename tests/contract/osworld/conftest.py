@@ -50,7 +50,8 @@ def judging_python() -> Path:
 
 @pytest.fixture(scope="module")
 def official(judging_python: Path) -> Iterator[OfficialEvaluators]:
-    """OSWorld's own evaluators: a process with our label, which must be gone before other tests look for what was left behind."""
+    """OSWorld's own evaluators: a process with our label, which must be gone before other tests look for what was left
+    behind."""
     evaluators = OfficialEvaluators(judging_python)
     yield evaluators
     evaluators.close()

@@ -1,4 +1,5 @@
-"""`deskhand/integrations/desktop_env/machine_process.py` in an environment that lacks what only `desktop-env`'s metrics use (see `peer`)."""
+"""`deskhand/integrations/desktop_env/machine_process.py` in an environment that lacks what only `desktop-env`'s metrics
+use (see `peer`)."""
 
 import importlib
 import sys

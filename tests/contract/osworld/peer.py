@@ -1,14 +1,15 @@
-"""Runs in OSWorld's own environment and does what it is told, a JSON line each: the real `desktop-env`, outside the tests.
+"""Runs in OSWorld's own environment and does what it is told, a JSON line each: the real `desktop-env`, outside the
+tests.
 
 `{"do": "make", "address", "key", "settings"}` registers the bridge (with `gateway`: a gateway) as a provider and
 makes a `DesktopEnv`; `{"do": "controllers",
 "address", "cache"}` makes its controllers alone; `{"do": "call", "on",
 "arguments", "named"}` calls a method of it (`controller.get_file`); `{"do": "set", "on", "value"}` sets an attribute;
-`{"do": "play", "path"}` plays a film: size and second of each picture. The answer is `{"value"}` or `{"error", "message"}`, with
-bytes as `{"base64"}`.
+`{"do": "play", "path"}` plays a film: size and second of each picture. The answer is `{"value"}` or `{"error",
+"message"}`, with bytes as `{"base64"}`.
 
-Libraries that only `desktop-env`'s metrics use are not in the environment. They are replaced by modules that can be imported and
-raise when they are used, so that none of it is needed and none of it is faked.
+Libraries that only `desktop-env`'s metrics use are not in the environment. They are replaced by modules that can be
+imported and raise when they are used, so that none of it is needed and none of it is faked.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""OSWorld's own metrics from PyPI, behind the wall: they give what ours give, and the same for siblings at once as for one by
-one.
+"""OSWorld's own metrics from PyPI, behind the wall: they give what ours give, and the same for siblings at once as for
+one by one.
 """
 
 from __future__ import annotations

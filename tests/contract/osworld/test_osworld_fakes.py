@@ -1,5 +1,5 @@
-"""The fakes of OSWorld's and WAA's servers, checked by `desktop-env`'s own controllers from PyPI; and its `DesktopEnv` as a
-provider of machines for us."""
+"""The fakes of OSWorld's and WAA's servers, checked by `desktop-env`'s own controllers from PyPI; and its `DesktopEnv`
+as a provider of machines for us."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""OSWorld's own task files on the embedded desktop: our scripted solution scores 1 by OSWorld's metrics, and doing nothing 0.
+"""OSWorld's own task files on the embedded desktop: our scripted solution scores 1 by OSWorld's metrics, and doing
+nothing 0.
 
 A few of them, one for each application; `python -m benchmarks.osworld_tasks --full` plays all.
 """

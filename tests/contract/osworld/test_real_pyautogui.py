@@ -1,5 +1,5 @@
-"""The programs that act on OSWorld's machines, run by a real PyAutoGUI on a real X server: any text arrives as it is, and a program
-that is sent again does nothing more."""
+"""The programs that act on OSWorld's machines, run by a real PyAutoGUI on a real X server: any text arrives as it is,
+and a program that is sent again does nothing more."""
 
 from __future__ import annotations
 

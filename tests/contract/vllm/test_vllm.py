@@ -1,8 +1,8 @@
-"""The recorder and the trainer against a real vLLM: what it serves is what is recorded, and its log-probs are those that are
-trained on.
+"""The recorder and the trainer against a real vLLM: what it serves is what is recorded, and its log-probs are those
+that are trained on.
 
-The tests share one server and run in the order in which they stand: weights are published in the middle, and near the end the
-server is killed.
+The tests share one server and run in the order in which they stand: weights are published in the middle, and near the
+end the server is killed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ BAR = 1e-2
 
 
 async def play(client: openai.AsyncOpenAI, seed: int, turns: int, pictures: bool) -> None:
-    """Turns of one episode at temperature 0.8; with pictures, each turn shows a screen, of a size that must be resized as well."""
+    """Turns of one episode at temperature 0.8; with pictures, each turn shows a screen, of a size that must be resized
+    as well."""
     talk: list[dict[str, Any]] = []
     for turn in range(turns):
         parts = [text_part(f"Click the blue box {seed} {turn}")]
@@ -241,7 +242,8 @@ async def test_a_paused_server_holds_its_requests(served: Served) -> None:
 
 
 async def test_episodes_survive_the_servers_violent_death(served: Served) -> None:
-    """Killed in the middle of an episode, it is started again with the weights that were published, and the episode goes on."""
+    """Killed in the middle of an episode, it is started again with the weights that were published, and the episode
+    goes on."""
     server = served.engine._server
     assert server is not None
     assert server.pid is not None

@@ -1,4 +1,5 @@
-"""Adapters alone against a real vLLM: what it samples with each of them is what the trainer scores, and nothing else is sent."""
+"""Adapters alone against a real vLLM: what it samples with each of them is what the trainer scores, and nothing else is
+sent."""
 
 from __future__ import annotations
 
@@ -60,8 +61,8 @@ def sent(folder: Path) -> int:
 async def test_each_version_is_an_adapter_of_its_own_over_the_weights_that_vllm_has(
     python: Path, tmp_path: Path, tower: bool
 ) -> None:
-    """The picture is known to the server from the version before: with adapters on the tower it is looked at anew. That server
-    reads a run's checkpoint, with the trainer's own tensors beside the model's."""
+    """The picture is known to the server from the version before: with adapters on the tower it is looked at anew. That
+    server reads a run's checkpoint, with the trainer's own tensors beside the model's."""
     torch.set_num_threads(1)
     model = load("tiny")
     config = PolicyConfig(lora=LoraConfig(rank=RANK, alpha=8, vision=tower))

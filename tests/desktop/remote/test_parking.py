@@ -1,4 +1,5 @@
-"""Waiting for a quota: in every dialect of it, one that asks at a time, outside all deadlines, for as long as it takes."""
+"""Waiting for a quota: in every dialect of it, one that asks at a time, outside all deadlines, for as long as it
+takes."""
 
 from __future__ import annotations
 

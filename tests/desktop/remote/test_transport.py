@@ -1,4 +1,5 @@
-"""What is the same for bridges and sandbox gateways: ids of what acts, errors as themselves, and nothing held that was not lent."""
+"""What is the same for bridges and sandbox gateways: ids of what acts, errors as themselves, and nothing held that was
+not lent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A Windows machine of Windows Agent Arena as a desktop, over fakes of its two servers that answer as the originals do."""
+"""A Windows machine of Windows Agent Arena as a desktop, over fakes of its two servers that answer as the originals
+do."""
 
 from __future__ import annotations
 

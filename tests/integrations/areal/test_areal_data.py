@@ -1,4 +1,5 @@
-"""Rows of data for AReaL: those of our families, those that people bring along, and those of episodes that were played."""
+"""Rows of data for AReaL: those of our families, those that people bring along, and those of episodes that were
+played."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""`deskhand areal doctor --fix` on a made environment: what it mends works afterwards, and mending again changes nothing."""
+"""`deskhand areal doctor --fix` on a made environment: what it mends works afterwards, and mending again changes
+nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from deskhand.integrations.areal.launcher import worker_environment
 
 @pytest.fixture
 def made(tmp_path) -> tuple[Path, dict[str, str]]:
-    """An environment with desktop-env, pydrive2 and SGLang by name; the compiler on PATH knows no C++20, another does."""
+    """An environment with desktop-env, pydrive2 and SGLang by name; the compiler on PATH knows no C++20, another
+    does."""
     folder, programs = tmp_path / "environment", tmp_path / "programs"
     venv.create(folder)
     packages = next((folder / "lib").glob("python3.*")) / "site-packages"
@@ -85,7 +87,7 @@ def test_an_environment_s_own_compiler_and_pydrive_are_left_alone(made, tmp_path
     (python.parent / "g++").chmod(0o755)
     packages = next((python.parents[1] / "lib").glob("python3.*")) / "site-packages"
     (packages / "PyDrive-1.3.1.dist-info").mkdir()
-    with pytest.raises(ConfigError, match="compiler without C\+\+20 support"):
+    with pytest.raises(ConfigError, match=r"compiler without C\+\+20 support"):
         doctor.install_fixes(tmp_path, environment)
     assert not (packages / "pydrive").exists()
 

@@ -1,4 +1,5 @@
-"""Outside of AReaL there is one client for an event loop, of the kind that the agents' library takes, and places close it."""
+"""Outside of AReaL there is one client for an event loop, of the kind that the agents' library takes, and places close
+it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What `deskhand train --trainer areal` starts is ended with it, and what it is asked of a run that is not there is said."""
+"""What `deskhand train --trainer areal` starts is ended with it, and what it is asked of a run that is not there is
+said."""
 
 from __future__ import annotations
 

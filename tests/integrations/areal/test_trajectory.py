@@ -1,4 +1,5 @@
-"""Trajectories that break one rule are refused by that rule's cause; `tests/contract/areal` shows what AReaL does with them."""
+"""Trajectories that break one rule are refused by that rule's cause; `tests/contract/areal` shows what AReaL does with
+them."""
 
 from __future__ import annotations
 

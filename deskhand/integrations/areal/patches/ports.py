@@ -15,7 +15,8 @@ from deskhand.integrations.areal import installed_areal
 
 
 def use_random_ports() -> None:
-    """Let AReaL draw its ports from the operating system's randomness, in this process. Raises `ConfigError` where it cannot."""
+    """Let AReaL draw its ports from the operating system's randomness, in this process. Raises `ConfigError` where it
+    cannot."""
     network = installed_areal.require_areal("utils.network", "a run")
     if getattr(network, "random", None) is None:
         raise ConfigError(
@@ -25,9 +26,9 @@ def use_random_ports() -> None:
 
 
 def hold_port(arguments: Sequence[str]) -> socket.socket | None:
-    """Bind the port that `--port` names, without listening: whoever probes finds it taken, and a server that may reuse addresses,
-    as AReaL's does, binds it all the same. None without a port. Raises `OSError` where it is taken already, which AReaL answers
-    with another port."""
+    """Bind the port that `--port` names, without listening: whoever probes finds it taken, and a server that may reuse
+    addresses, as AReaL's does, binds it all the same. None without a port. Raises `OSError` where it is taken already,
+    which AReaL answers with another port."""
     if "--port" not in arguments[:-1]:
         return None
     held = socket.socket()

@@ -3,7 +3,8 @@
 - A forked worker may take `FORK_READY_S` instead of a minute to import torch.
 - Workers forked from Deskhand's worker are Deskhand's, too (AReaL starts its own), except proxies.
 - A worker that exits before it is ready stops the run; AReaL would poll its port forever, and accept any program there.
-- Checkpoints are saved without triton: AReaL imports Archon, whose kernels need it, so every CPU run would fail at its first checkpoint.
+- Checkpoints are saved without triton: AReaL imports Archon, whose kernels need it, so every CPU run would fail at its
+  first checkpoint.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def apply_launcher_patches() -> None:
 
 
 def allow_slow_forks(seconds: float = FORK_READY_S) -> bool:
-    """Let forked workers take their time; False when this AReaL is not the one that is known, which is left as it is."""
+    """Let forked workers take their time; False when this AReaL is not the one that is known, which is left as it
+    is."""
     scheduler = installed_areal.require_areal("infra.scheduler.local", "a run").LocalScheduler
     function = getattr(scheduler, "_wait_for_fork_ready", None)
     if function is None or inspect.signature(function).parameters.get("timeout") is None:
@@ -62,7 +64,8 @@ def notice_dead_workers() -> None:
 
 
 def save_without_archon() -> None:
-    """Where Archon cannot be imported, no engine is Archon's, and checkpoints are saved as those of other engines are."""
+    """Where Archon cannot be imported, no engine is Archon's, and checkpoints are saved as those of other engines
+    are."""
     saver = installed_areal.require_areal("utils.saver", "a run").Saver
     asks = _known(saver, "_should_use_async", ["self", "engine"])
 
