@@ -76,6 +76,6 @@ def test_after_a_kill_between_checkpoints_no_version_is_used_for_other_weights(t
             row for row in rows if row.state == "trained" and row.id in before and (before[row.id].version_max or 0) > 0
         ]
         steps = run.metrics()
-        assert sum(line["undone"] for line in steps) == len(of_undone) > 0
-        assert all(line["staleness"] >= 0 for line in steps)
+        assert sum(line["episodes/resampled_after_resume"] for line in steps) == len(of_undone) > 0
+        assert all(line["policy/staleness"] >= 0 for line in steps)
     assert asyncio.run(resumed(folder, 4)) == (4, newest + 4, newest + 4), "an orderly end is no kill"

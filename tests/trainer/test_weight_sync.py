@@ -88,5 +88,5 @@ def test_an_adapter_for_projections_that_are_not_there_is_refused(make_policy):
     for targets in (("query_key_value",), ("q_proj", "query_key_value"), ("q_proj", "query_key_value", "mlp")):
         with pytest.raises(ConfigError, match=r"unknown projection query_key_value.*; available: down_proj, gate_proj"):
             make_policy(lora=LoraConfig(target_modules=targets))
-    with pytest.raises(ConfigError, match="no projection named nothing"):
+    with pytest.raises(ConfigError, match="unknown projection nothing"):
         make_policy(lora=LoraConfig(target_modules=()))
