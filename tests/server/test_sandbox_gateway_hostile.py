@@ -121,5 +121,5 @@ def test_a_file_of_tokens_is_read_whole_or_not_at_all(tmp_path):
     file.chmod(0o600)
     assert list(tokens_of(read_private_file(file), "f")) == tokens
     file.write_text("x" * (MAX_FILE_BYTES + 1))
-    with pytest.raises(ConfigError, match="more than"):
+    with pytest.raises(ConfigError, match="larger than"):
         read_private_file(file)

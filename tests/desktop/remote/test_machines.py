@@ -101,7 +101,7 @@ async def test_pools_are_made_from_settings_and_keys_from_variables_alone():
         ({"backend": "server"}, "needs one URL"),
         ({"backend": "server", "urls": ("http://a", "http://b")}, "needs one URL"),
         ({"backend": "sandbox"}, "OSWORLD_SANDBOX_ENDPOINT"),
-        ({"backend": "osworld"}, "an address each"),
+        ({"backend": "osworld"}, "one URL per machine"),
         ({"backend": "osworld", "urls": ("ftp://a",)}, "http://host"),
         ({"backend": "server", "urls": ("http://a",), "api_key_env": "NOT_SET"}, "NOT_SET"),
     ):
@@ -245,7 +245,7 @@ async def test_a_command_brings_a_machine_back_and_may_say_where_it_is_from_then
             await idle.lease()
         await idle.close()
         failing = pool_by(["sh", "-c", "echo no such snapshot >&2; exit 3"])
-        with pytest.raises(InfrastructureError, match="ended with 3: no such snapshot"):
+        with pytest.raises(InfrastructureError, match="exit code 3: no such snapshot"):
             await failing.lease()
         await failing.close()
         with pytest.raises(ConfigError, match="no-such-command is no program"):
@@ -259,7 +259,7 @@ def test_ways_back_that_exclude_each_other_are_refused():
     for settings, message in (
         ({"backend": "osworld", "reset_command": ("a",), "skip_reset": True}, "mutually exclusive"),
         ({"backend": "waa", "reset_command": ("a",), "qemu_monitor_port": 7100}, "mutually exclusive"),
-        ({"backend": "server", "reset_command": ("a",)}, "for machines of kind osworld or waa"),
+        ({"backend": "server", "reset_command": ("a",)}, "is not used by backend server"),
     ):
         with pytest.raises(ValidationError, match=message):
             DesktopConfig(**settings)
