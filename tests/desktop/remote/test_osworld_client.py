@@ -242,7 +242,7 @@ async def test_a_screen_that_is_not_whole_never_becomes_a_frame(tmp_path):
             with pytest.raises(FrameError, match="truncated|checksum"):
                 await desktop.observe()
         fake.guest.picture = lambda: b"<html>busy</html>"  # type: ignore[method-assign]
-        with pytest.raises(FrameError, match="no picture"):
+        with pytest.raises(FrameError, match="not an image"):
             await desktop.observe()
         other = FakeOsworld(tmp_path / "other", (640, 480)).guest.picture()
         fake.guest.picture = lambda: other  # type: ignore[method-assign]

@@ -34,5 +34,5 @@ async def test_a_bridge_with_too_few_desktops_is_refused_before_the_start(monkey
         with pytest.raises(ConfigError, match="does not respond") as caught:
             await asyncio.to_thread(check_server, desktops, 3)
         assert "another key" not in str(caught.value)
-    with pytest.raises(ConfigError, match="start deskhand serve"):
+    with pytest.raises(ConfigError, match="run deskhand serve"):
         await asyncio.to_thread(check_server, desktops, 3)

@@ -103,7 +103,7 @@ def test_too_many_desktops_or_screens_are_told_with_what_fits():
     assert desktops_needed(content, settings) == 12
     assert "12 concurrent episodes" in find_config_problems(content, settings, SMALL, 10)[0]
     large = find_config_problems(experiment()[0], experiment()[1], ImageCost(2000, 1 << 24), 30)
-    assert any("show at most" in line for line in large)
+    assert any("use at most" in line for line in large)
 
 
 def test_pixels_of_a_group_grow_with_its_rows():
