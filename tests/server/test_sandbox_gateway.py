@@ -285,7 +285,7 @@ def test_adapters_are_loaded_only_when_they_are_named(monkeypatch):
     assert endpoint_of(variables) == ("https://a.example", "t")
     with pytest.raises(ConfigError, match="OSWORLD_SANDBOX_ENDPOINT"):
         endpoint_of({})
-    with pytest.raises(ConfigError, match="without a key"):
+    with pytest.raises(ConfigError, match="without credentials"):
         connect_sandbox_api("https://user:secret@a.example", None)
 
 
@@ -333,7 +333,7 @@ async def test_a_sandbox_lives_while_its_episode_is_parked_for_longer_than_its_t
             settings: dict[str, Any] = {
                 "template": SCREEN,
                 "ttl_s": 1.0,
-                "looking": ScreenPolling(0.05, 2, 2),
+                "polling": ScreenPolling(0.05, 2, 2),
                 "transport": Full(),
             }
             async with SandboxPool(address, TOKEN, **settings) as pool:

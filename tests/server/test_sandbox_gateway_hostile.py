@@ -78,11 +78,11 @@ async def test_no_token_or_key_stands_in_a_log_an_answer_or_an_address(capsys):
                 ):
                     text = (await http.get(path, headers=headers)).text
                     assert not any(secret in text for secret in (TOKEN, sandbox.key, KEY_OF_BRIDGE))
-        assert TOKEN not in client.port(sandbox, 5000).address
+        assert TOKEN not in client.port(sandbox, 5000).url
         await client.delete(sandbox)
         await client.close()
     said = capsys.readouterr()
-    assert "gateway.created" in said.out
+    assert "sandboxes.created" in said.out
     for secret in (TOKEN, sandbox.key, KEY_OF_BRIDGE, "a-wrong-token-of-tests"):
         assert secret not in said.out + said.err
 
@@ -121,5 +121,5 @@ def test_a_file_of_tokens_is_read_whole_or_not_at_all(tmp_path):
     file.chmod(0o600)
     assert list(parse_tokens(read_private_file(file), "f")) == tokens
     file.write_text("x" * (MAX_FILE_BYTES + 1))
-    with pytest.raises(ConfigError, match="more than"):
+    with pytest.raises(ConfigError, match="larger than"):
         read_private_file(file)

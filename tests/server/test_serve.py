@@ -82,8 +82,8 @@ def test_a_bridge_serves_until_it_is_told_to_end_and_leaves_nothing(number):
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["--host", "0.0.0.0"], "is not loopback and there is no key"),
-        (["--key-file", "/nowhere/key"], "/nowhere/key cannot be read"),
+        (["--host", "0.0.0.0"], "not a loopback address and no key is set"),
+        (["--key-file", "/nowhere/key"], "/nowhere/key: cannot be read"),
         (["--screen", "wide"], "--screen wide"),
         (["--tls-key", "x.pem"], "--tls-certificate and --tls-key belong together"),
         (["--idle-s", "0"], "--idle-s 0"),
@@ -111,6 +111,6 @@ async def test_a_bridge_speaks_https(certificate):
 
 async def test_a_certificate_that_cannot_be_used_is_named(tmp_path):
     (tmp_path / "wrong.pem").write_text("not a certificate")
-    with pytest.raises(ConfigError, match=r"wrong\.pem or its key cannot be used"):
+    with pytest.raises(ConfigError, match=r"wrong\.pem: cannot load the certificate"):
         async with bridge(certificate=tmp_path / "wrong.pem", certificate_key=tmp_path / "wrong.pem"):
             pass

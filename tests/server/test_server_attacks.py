@@ -197,7 +197,7 @@ async def test_a_client_that_hangs_up_while_it_waits_holds_its_lease_for_a_minut
             while not (held := list(running.leases)):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         async with asyncio.timeout(limit(10)):
-            while running.leases.now() - held[0].used < running.leases.idle_s - UNCLAIMED_S - 5:  # noqa: ASYNC110
+            while running.leases.now() - held[0].last_used < running.leases.idle_s - UNCLAIMED_S - 5:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
 

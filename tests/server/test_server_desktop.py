@@ -175,7 +175,7 @@ async def test_when_no_answer_comes_it_is_said_whether_anything_could_have_happe
     async with bridge() as running, pool_of(running, network) as pool:
         desktop = (await pool.lease()).desktop
         network.lose_reply = 1.0
-        with pytest.raises(DeliveryUnknown, match="no answer in 4 attempts"):
+        with pytest.raises(DeliveryUnknown, match="no reply in 4 attempts"):
             await desktop.perform([Move(at(5, 5))], action_id="m")
         with pytest.raises(InfrastructureError) as told:
             await desktop.observe()
@@ -211,7 +211,7 @@ async def test_a_lease_lives_while_its_client_thinks_and_ends_when_the_client_ha
         desktop = (await pool.lease()).desktop
         await asyncio.sleep(2.5 * idle_s)
         assert (await desktop.observe()).size == (320, 240)
-        for _, renewing in pool._held.values():
+        for _, renewing in pool._active.values():
             renewing.cancel()
         for _ in range(round(limit(60))):
             if not list(running.leases):
@@ -262,7 +262,7 @@ async def test_events_come_in_order_and_go_on_after_a_break():
         await desktop.perform([Wait(0)], action_id="one")
         last = await watch(0, "one")
         await desktop.perform([Wait(0)], action_id="two")
-        watching = asyncio.create_task(watch(last, "over"))
+        watching = asyncio.create_task(watch(last, "released"))
         await asyncio.sleep(0.2)
         await desktop.perform([Wait(0)], action_id="three")
         await running.leases.release(held, "test")
@@ -272,7 +272,7 @@ async def test_events_come_in_order_and_go_on_after_a_break():
             ("performed", "one"),
             ("performed", "two"),
             ("performed", "three"),
-            ("over", None),
+            ("released", None),
         ]
         assert [number for number, _, _ in seen] == [1, 2, 3, 4, 5]
 

@@ -85,7 +85,7 @@ async def test_the_desktops_are_gone_when_the_bridge_ends():
 
 async def test_a_port_that_is_taken_is_named():
     async with DesktopPool(1, SCREEN, prewarm=0) as pool, serve_pool(pool, ServerConfig(port=0)) as running:
-        with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{running.port} cannot listen"):
+        with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{running.port}: cannot listen"):
             async with serve_pool(pool, ServerConfig(port=running.port)):
                 pass
         with pytest.raises(ConfigError, match="--port 65535"):

@@ -53,8 +53,8 @@ class TimidDialect:
 class TimidAgent(DesktopAgent):
     """Takes replies that were cut, too."""
 
-    async def _act(self, desktop, view, text, truncated, action_id):
-        return await super()._act(desktop, view, text, False, action_id)
+    async def _act(self, episode, view, text, call_id, truncated):
+        return await super()._act(episode, view, text, call_id, False)
 
 
 class FailingPool(fake_desktop.PaintedPool):

@@ -101,7 +101,7 @@ async def test_pools_are_made_from_settings_and_keys_from_variables_alone():
         ({"backend": "server"}, "needs one URL"),
         ({"backend": "server", "urls": ("http://a", "http://b")}, "needs one URL"),
         ({"backend": "sandbox"}, "OSWORLD_SANDBOX_ENDPOINT"),
-        ({"backend": "osworld"}, "an address each"),
+        ({"backend": "osworld"}, "one URL per machine"),
         ({"backend": "osworld", "urls": ("ftp://a",)}, "http://host"),
         ({"backend": "server", "urls": ("http://a",), "api_key_env": "NOT_SET"}, "NOT_SET"),
     ):
@@ -245,13 +245,13 @@ async def test_a_command_brings_a_machine_back_and_may_say_where_it_is_from_then
             await idle.lease()
         await idle.close()
         failing = pool_by(["sh", "-c", "echo no such snapshot >&2; exit 3"])
-        with pytest.raises(InfrastructureError, match="ended with 3: no such snapshot"):
+        with pytest.raises(InfrastructureError, match="exit code 3: no such snapshot"):
             await failing.lease()
         await failing.close()
-        with pytest.raises(ConfigError, match="no-such-command is no program"):
+        with pytest.raises(ConfigError, match="program no-such-command not found"):
             pool_by(["no-such-command"])
     slow = ResetCommand(["sleep", "60"], "http://vm.test:5000", timeout_s=0.1)
-    with pytest.raises(InfrastructureError, match=r"longer than 0.1 s"):
+    with pytest.raises(InfrastructureError, match=r"timed out after 0.1 s"):
         await slow.reset()
 
 

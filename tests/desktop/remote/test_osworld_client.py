@@ -225,7 +225,7 @@ async def test_a_packed_reply_that_nobody_asked_for_is_an_outage_and_is_not_unpa
     async with on_a_port(Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])) as address:
         plain = RetryingClient(address, timeouts=QUICK)
         for path in ("/screenshot", "/platform"):
-            with pytest.raises(InfrastructureError, match="packed"):
+            with pytest.raises(InfrastructureError, match="content-encoding"):
                 await plain.send("GET", path, repeatable=True)
         await plain.close()
 
@@ -235,14 +235,14 @@ async def test_a_screen_that_is_not_whole_never_becomes_a_frame(tmp_path):
         await desktop.reset(SCREEN)
         whole = fake.guest.picture()
         fake.guest.picture = lambda: whole[: len(whole) // 2]  # type: ignore[method-assign]
-        with pytest.raises(FrameError, match="not whole"):
+        with pytest.raises(FrameError, match="truncated|checksum"):
             await desktop.observe()
         for cut in range(1, 30):  # a decoder has all pixels before the last checksums and the last chunk
             fake.guest.picture = lambda data=whole[:-cut]: data  # type: ignore[method-assign]
-            with pytest.raises(FrameError, match="not whole"):
+            with pytest.raises(FrameError, match="truncated|checksum"):
                 await desktop.observe()
         fake.guest.picture = lambda: b"<html>busy</html>"  # type: ignore[method-assign]
-        with pytest.raises(FrameError, match="no picture"):
+        with pytest.raises(FrameError, match="not an image"):
             await desktop.observe()
         other = FakeOsworld(tmp_path / "other", (640, 480)).guest.picture()
         fake.guest.picture = lambda: other  # type: ignore[method-assign]
@@ -269,11 +269,11 @@ async def test_a_guest_that_answers_for_its_server_neither_parks_us_for_ever_nor
     async with on_a_port(Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])) as address:
         pool = build_machine_pool([address], "osworld", SCREEN, None, skip_reset=True, timeouts=QUICK)
         desktop = pool._make(address)
-        with pytest.raises(InfrastructureError, match="want of room"):
+        with pytest.raises(InfrastructureError, match="quota exceeded"):
             await desktop.observe()
         state.update(status=200, parts=10_000)
         async with asyncio.timeout(limit(10)):
-            with pytest.raises(InfrastructureError, match="more than"):
+            with pytest.raises(InfrastructureError, match="exceeds"):
                 await desktop.observe()
         await desktop.close()
         await pool.close()
@@ -296,7 +296,7 @@ async def test_what_cannot_be_typed_or_reached_is_the_agents_error_and_nothing_h
 
 async def test_a_machine_that_nothing_brings_back_is_not_called_reset(tmp_path):
     async with machine(tmp_path, skip_reset=False) as (_, desktop):
-        with pytest.raises(ConfigError, match="revert"):
+        with pytest.raises(ConfigError, match="reset_command"):
             await desktop.reset(SCREEN)
     reverted = []
 

@@ -57,7 +57,7 @@ CHANGES: dict[str, tuple[list[tuple[str, Any]], str]] = {
     "sampling that is not passed on": ([("gconfig.top_k", 50)], "gconfig.top_k"),
     "replies that are all the same": ([("gconfig.greedy", True)], "gconfig.greedy"),
     "an adapter": ([("actor.use_lora", True)], "actor.use_lora"),
-    "Ray's own workers": ([("scheduler.type", "ray")], "which Ray's workers do not take"),
+    "Ray's own workers": ([("scheduler.type", "ray")], "which Ray's workers ignore"),
     "rows above the budget": ([("actor.mb_spec.max_tokens_per_mb", 100)], "actor.mb_spec.max_tokens_per_mb"),
     "a group that AReaL gives up": ([("rollout.request_timeout", 10)], "rollout.request_timeout"),
     "rows that see each other": ([("actor.attn_impl", "eager")], "actor.attn_impl"),
@@ -101,9 +101,9 @@ def test_too_many_desktops_or_screens_are_told_with_what_fits():
     content, settings = experiment(next(path for path in CONFIGS if path.stem == "embedded_tiny_cpu"))
     content["rollout"]["max_concurrent_rollouts"] = 3
     assert desktops_needed(content, settings) == 12
-    assert "12 episodes at a time" in find_config_problems(content, settings, SMALL, 10)[0]
+    assert "12 concurrent episodes" in find_config_problems(content, settings, SMALL, 10)[0]
     large = find_config_problems(experiment()[0], experiment()[1], ImageCost(2000, 1 << 24), 30)
-    assert any("show at most" in line for line in large)
+    assert any("use at most" in line for line in large)
 
 
 def test_pixels_of_a_group_grow_with_its_rows():
@@ -111,7 +111,7 @@ def test_pixels_of_a_group_grow_with_its_rows():
     settings = WorkflowSettings.of(told, {})
     assert max_images_in_context(settings, 10) == 2
     assert trajectory_mib(settings, SMALL, 10) == 4 * 9 * 2
-    full = settings.model_copy(update={"agent": settings.agent.model_copy(update={"window": "full"})})
+    full = settings.model_copy(update={"agent": settings.agent.model_copy(update={"history": "full"})})
     assert trajectory_mib(full, SMALL, 10) == 4 * 1 * 10
 
 
@@ -143,13 +143,13 @@ def test_a_plain_agent_s_groups_and_rewards_are_areal_s():
 
 
 AGENT_CHANGES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "groups of rows": ({"reward_norm": {"mean_level": "group", "group_size": 4}}, {}, "actor.reward_norm by groups"),
+    "groups of rows": ({"reward_norm": {"mean_level": "group", "group_size": 4}}, {}, "actor.reward_norm: AReaL"),
     "groups of rows' advantages": (
         {"adv_norm": {"mean_level": "batch", "std_level": "group"}},
         {},
-        "actor.adv_norm by groups",
+        "actor.adv_norm: AReaL",
     ),
-    "no model to stay near": ({"kl_ctl": 0.1}, {}, "actor.kl_ctl without a ref"),
+    "no model to stay near": ({"kl_ctl": 0.1}, {}, "actor.kl_ctl: without a ref"),
     "a critic whose rows see each other": ({}, {"critic": {"attn_impl": "sdpa"}}, "critic.attn_impl sdpa"),
     "rows without bounds": ({}, {"rollout": {"agent": {}}}, "rollout.agent.engine_max_tokens is None"),
     "another temperature": (
