@@ -23,7 +23,7 @@ from deskhand.rollout.success_rates import Proportion
 from deskhand.store.run import TRAIN, Run
 
 SHORT = (
-    "minutes=30",
+    "max_minutes=30",
     "loop.total_steps=2",
     "loop.groups_per_step=2",
     "loop.group_size=4",

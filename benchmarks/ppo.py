@@ -12,7 +12,7 @@ from benchmarks.thresholds import Thresholds, print_head
 from deskhand.store.run import Run
 
 SETTINGS = ("trainer.algorithm=ppo",)
-MINUTES = "minutes=6.5"
+MINUTES = "max_minutes=6.5"
 
 
 def judge(found: Outcome, thresholds: Thresholds) -> None:

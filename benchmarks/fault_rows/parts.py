@@ -128,7 +128,7 @@ class FaultyNetwork(httpx2.AsyncBaseTransport):
 
 @asynccontextmanager
 async def bridged(
-    size: int, faults: Faults, *, seed: int = 0, lot: QuotaManager | None = None, idle_s: float = 3600.0
+    size: int, faults: Faults, *, seed: int = 0, quota: QuotaManager | None = None, idle_s: float = 3600.0
 ) -> AsyncIterator[tuple[ServerPool, list[Any], FaultyNetwork, ActiveLeases]]:
     """Yield (pool, desktops, network, leases): a server over fake desktops, reached over a faulty network."""
     from fake_pool import painted_pool
@@ -139,7 +139,7 @@ async def bridged(
         book = ActiveLeases(own, idle_s=idle_s)
         network = FaultyNetwork(create_app(book, LeaseAuth(book, KEY)), faults, seed)
         pool = ServerPool(
-            "http://bridge.test", KEY, template=SCREEN, timeouts=QUICK, quota=lot, transport=network, wait_s=0.05
+            "http://bridge.test", KEY, template=SCREEN, timeouts=QUICK, quota=quota, transport=network, wait_s=0.05
         )
         try:
             yield pool, made, network, book

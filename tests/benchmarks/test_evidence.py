@@ -7,11 +7,11 @@ from benchmarks import evidence
 
 def test_every_benchmark_is_known_and_learning_comes_last():
     names = evidence.names()
-    assert {"desktop", "engine", "episodes", "exactness", "recorder", "sight"} <= set(names)
+    assert {"desktop", "engine", "episodes", "exactness", "recorder", "image_sensitivity"} <= set(names)
     assert names[-1] == "learning"
     assert "evidence" not in names
     assert "thresholds" not in names
-    assert evidence.words("sight") == ["-m", "benchmarks.image_sensitivity", "--full"]
+    assert evidence.words("image_sensitivity") == ["-m", "benchmarks.image_sensitivity", "--full"]
 
 
 @pytest.mark.parametrize(("code", "figure"), [(0, "3.0 ms"), (1, "FAIL")])
