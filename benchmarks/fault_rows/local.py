@@ -409,8 +409,9 @@ async def row_16(size: float, folder: Path) -> Row:
     row = Row(16, "model text fuzz, every dialect")
     chance, mark = random.Random(16), folder / "ran"
     pieces = [
-        "'''", '"""', "\\", "{", "}", "(", "click", "type(", "42", "\x00", "🙂", "\u202e", "</tool_call>", "```", "import os", "\n",
-        "Action:", "x" * 5000, f"__import__('os').system('touch {mark}')", "DONE", "wait()", ")", ",", "start_box=", "\ud800",
+        "'''", '"""', "\\", "{", "}", "(", "click", "type(", "42", "\x00", "🙂", "\u202e", "</tool_call>", "```",
+        "import os", "\n", "Action:", "x" * 5000, f"__import__('os').system('touch {mark}')", "DONE", "wait()", ")",
+        ",", "start_box=", "\ud800",
     ]  # fmt: skip
     view = ScreenView.of_screen(1280, 720)
     for name in formats.available_formats():

@@ -28,12 +28,12 @@ from PIL import Image, ImageDraw
 
 SHIFTED = '~!@#$%^&*()_+{}|:"<>?' + "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 KEYS = {
-    *"`1234567890-=[]\\;',./ \t\n\r\babcdefghijklmnopqrstuvwxyz", *SHIFTED, "enter", "return", "tab", "backspace", "esc", "escape",
-    "delete", "insert", "home", "end", "pageup", "pagedown", "up", "down", "left", "right", "space", "capslock", "numlock", "pause",
-    "scrolllock", "printscreen", "apps", "win", "winleft", "winright", "ctrl", "ctrlleft", "ctrlright", "shift", "shiftleft",
-    "shiftright", "alt", "altleft", "altright", "multiply", "add", "subtract", "decimal", "divide", "volumeup", "volumedown",
-    "volumemute", "browserback", "browserforward", *(f"f{number}" for number in range(1, 25)),
-    *(f"num{digit}" for digit in range(10)),
+    *"`1234567890-=[]\\;',./ \t\n\r\babcdefghijklmnopqrstuvwxyz", *SHIFTED, "enter", "return", "tab", "backspace",
+    "esc", "escape", "delete", "insert", "home", "end", "pageup", "pagedown", "up", "down", "left", "right", "space",
+    "capslock", "numlock", "pause", "scrolllock", "printscreen", "apps", "win", "winleft", "winright", "ctrl",
+    "ctrlleft", "ctrlright", "shift", "shiftleft", "shiftright", "alt", "altleft", "altright", "multiply", "add",
+    "subtract", "decimal", "divide", "volumeup", "volumedown", "volumemute", "browserback", "browserforward",
+    *(f"f{number}" for number in range(1, 25)), *(f"num{digit}" for digit in range(10)),
 }  # fmt: skip
 WHEEL, HWHEEL = 0x0800, 0x1000
 
@@ -259,8 +259,8 @@ class PyAutoGui:
         width, height = self._guest.size
         if self._guest.failsafe and self._guest.pointer in [(x, y) for x in (0, width - 1) for y in (0, height - 1)]:
             raise FailSafeException(
-                "PyAutoGUI fail-safe triggered from mouse moving to a corner of the screen. To disable this fail-safe, set "
-                "pyautogui.FAILSAFE to False. DISABLING FAIL-SAFE IS NOT RECOMMENDED."
+                "PyAutoGUI fail-safe triggered from mouse moving to a corner of the screen. "
+                "To disable this fail-safe, set pyautogui.FAILSAFE to False. DISABLING FAIL-SAFE IS NOT RECOMMENDED."
             )
 
     def size(self) -> tuple[int, int]:

@@ -110,8 +110,8 @@ def spoilt(name: str) -> dict[str, Any]:
 
 
 CAUSES = [
-    "keys", "shape", "dtype", "padding", "last_token", "first_token", "nothing_sampled", "pictures", "placeholders", "types",
-    "banned_id", "logprobs", "versions", "reward", "no_picture",
+    "keys", "shape", "dtype", "padding", "last_token", "first_token", "nothing_sampled", "pictures", "placeholders",
+    "types", "banned_id", "logprobs", "versions", "reward", "no_picture",
 ]  # fmt: skip
 
 
