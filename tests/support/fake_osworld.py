@@ -21,8 +21,7 @@ from starlette.routing import Route
 
 PAGE = (
     "<!doctype html>\n<html lang=en>\n<title>500 Internal Server Error</title>\n<h1>Internal Server Error</h1>\n"
-    "<p>The server "
-    "encountered an internal error and was unable to complete your request. "
+    "<p>The server encountered an internal error and was unable to complete your request. "
     "Either the server is overloaded or there is an error in the application.</p>\n"
 )
 
@@ -69,7 +68,6 @@ class FakeOsworld:
         return handle
 
     # -- programs
-    # -------------------------------------------------------------------------------------------------------------
 
     async def finished(self, command: Any, shell: bool, timeout_s: float = 120.0) -> dict[str, Any]:
         with self.guest.counted():
@@ -145,7 +143,6 @@ class FakeOsworld:
         )
 
     # -- the screen
-    # ------------------------------------------------------------------------------------------------------------
 
     async def screenshot(self, request: Request) -> Response:
         return Response(self.guest.picture(), media_type="image/png")
@@ -188,7 +185,7 @@ class FakeOsworld:
         self.guest.windows = [each for each in self.guest.windows if body["window_name"].lower() not in each.lower()]
         return HTMLResponse("Window closed successfully.")
 
-    # -- files ----------------------------------------------------------------------------------------------------------------
+    # -- files
 
     async def desktop_path(self, request: Request) -> Response:
         return JSONResponse({"desktop_path": "/home/user/Desktop"})

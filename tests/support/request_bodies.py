@@ -17,7 +17,8 @@ BODIES: dict[str, dict[str, Any]] = {
         "model": "m",
         "messages": [
             {"role": "system", "content": "s"},
-            {"role": "user", "content": [{"type": "text", "text": "t"}, {"type": "image_url", "image_url": {"url": PICTURE}}]},
+            {"role": "user",
+             "content": [{"type": "text", "text": "t"}, {"type": "image_url", "image_url": {"url": PICTURE}}]},
             {"role": "assistant", "content": None, "tool_calls": [CALL], "reasoning_content": "r"},
             {"role": "tool", "tool_call_id": "c", "content": "ok"},
         ],
@@ -32,7 +33,8 @@ BODIES: dict[str, dict[str, Any]] = {
         "messages": [
             {"role": "user", "content": [{"type": "image", "source": SOURCE}]},
             {"role": "assistant", "content": [{"type": "thinking", "thinking": "r"}, USE]},
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "x"}]}]},
+            {"role": "user",
+             "content": [{"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "x"}]}]},
         ],
         "tools": [{"name": "f", "description": "d", "input_schema": {"type": "object"}}],
         "tool_choice": {"type": "auto"}, "stop_sequences": ["x"], "temperature": 1.0, "top_p": 1.0, "stream": True,
@@ -41,7 +43,8 @@ BODIES: dict[str, dict[str, Any]] = {
         "model": "m", "instructions": "i", "max_output_tokens": 4, "previous_response_id": "s.1", "store": True,
         "stream": True,
         "input": [
-            {"role": "user", "content": [{"type": "input_image", "image_url": PICTURE}, {"type": "input_text", "text": "t"}]},
+            {"role": "user",
+             "content": [{"type": "input_image", "image_url": PICTURE}, {"type": "input_text", "text": "t"}]},
             {"type": "reasoning", "summary": []},
             {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "o"}]},
             {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},

@@ -66,7 +66,8 @@ def request(made: CpuInferenceServer, **params: Any) -> dict[str, Any]:
     }  # fmt: skip
     ids = [5, made.model.image_token_id, 9, 11]
     return {
-        "input_ids": ids, "image_data": [PICTURE], "sampling_params": wanted | params, "return_logprob": True, "stream": False
+        "input_ids": ids, "image_data": [PICTURE], "sampling_params": wanted | params, "return_logprob": True,
+        "stream": False,
     }  # fmt: skip
 
 
