@@ -131,7 +131,10 @@ async def crowds(thresholds: Thresholds, size: str) -> None:
             "all at once",
         )
         print(f"      memory {sum(found.mib):.0f} MiB together, {max(found.mib):.0f} MiB the largest", flush=True)
-        rates = f"{found.steps / found.wall_s:.1f} steps/s together on {cores} cores, {found.per_core_second:.1f} per core-second"
+        rates = (
+            f"{found.steps / found.wall_s:.1f} steps/s together on {cores} cores, "
+            f"{found.per_core_second:.1f} per core-second"
+        )
         print(f"      {rates}", flush=True)
 
 

@@ -248,7 +248,10 @@ def judge(found: Found, thresholds: Thresholds) -> None:
     held_ms, wall_ms, cpu_ms = (
         1e3 * value for value in (watch.longest_held_s, watch.longest_wall_s, watch.longest_cpu_s)
     )
-    figure = f"{held_ms:.1f} ms held ({watch.longest_name}), {wall_ms:.1f} ms by the clock, {cpu_ms:.1f} ms of processor time"
+    figure = (
+        f"{held_ms:.1f} ms held ({watch.longest_name}), {wall_ms:.1f} ms by the clock, "
+        f"{cpu_ms:.1f} ms of processor time"
+    )
     thresholds.check(f"longest of {watch.callbacks} callbacks", watch.longest_held_s <= 0.1, figure, "<= 100 ms held")
 
 

@@ -17,13 +17,13 @@ from pathlib import Path
 
 import structlog
 
-from benchmarks.fault_rows import local, network, quotas
+from benchmarks.fault_rows import local, network, quotas, text
 from benchmarks.fault_rows.parts import Row
 from benchmarks.thresholds import Thresholds, parser_of, print_head
 
 ROWS: dict[int, Callable[[float, Path], Awaitable[Row]]] = {
     int(name.removeprefix("row_")): getattr(module, name)
-    for module in (quotas, network, local)
+    for module in (quotas, network, local, text)
     for name in vars(module)
     if name.startswith("row_")
 }
@@ -82,7 +82,10 @@ def main() -> None:
     survived = sum(row.survived for row in rows)
     recovery = [seconds for row in rows for seconds in row.recovery_s]
     middle = f"{1000 * sum(recovery) / len(recovery):.1f} ms" if recovery else "-"
-    shown = f"{survived} of {injected} faults survived, {sum(row.unscored for row in rows)} episodes errored, mean time to recover {middle}"
+    shown = (
+        f"{survived} of {injected} faults survived, {sum(row.unscored for row in rows)} episodes errored, "
+        f"mean time to recover {middle}"
+    )
     rate = f"{1000 * sum(row.injected for row in rows if row.steps) / max(1, steps):.1f}"
     thresholds.check(
         f"{len(rows)} rows, {steps} steps, {rate} faults in 1 000 steps",

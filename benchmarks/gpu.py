@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from zlib import crc32
 
 import torch
 
+from benchmarks.adapter_files import time_adapter_files
 from benchmarks.peak_memory import peak_bytes
 from benchmarks.thresholds import Thresholds, parser_of, print_head
 from deskhand.actions.ops import REL_1000, Click, Op, Point
@@ -30,7 +29,6 @@ from deskhand.config.schema import EngineConfig
 from deskhand.config.trainer import LoraConfig, PolicyConfig, TrainerConfig
 from deskhand.desktop.pool import DesktopPool
 from deskhand.engines.hf import HfEngine
-from deskhand.engines.http_engine.weight_files import write_adapter
 from deskhand.models import architectures
 from deskhand.models.load import LoadedModel
 from deskhand.models.tiny.tokenizer import build_tokenizer
@@ -50,7 +48,6 @@ from deskhand.trainer.policy import Policy
 from deskhand.trainer.throughput_estimate import device_of, operations
 from deskhand.trainer.trainer import Trainer
 from deskhand.trainer.weight_sync import attach_engine, push_weights
-from deskhand.types import LoraWeights
 
 FAMILY = "terminal_run"
 ENGINE_IMAGE_TOKENS = 8192
@@ -313,29 +310,6 @@ async def apart(size: Size, policy: Policy) -> dict[str, float]:
     return found
 
 
-def as_files(rank: int) -> None:
-    """Print the time to transfer a Qwen3-VL-4B adapter to a server: copy, write and read."""
-    from safetensors.torch import load_file
-
-    with torch.device("meta"):
-        model = architectures.build(architectures.QWEN3_VL_4B).bfloat16()
-        policy = Policy(model, PolicyConfig(lora=LoraConfig(rank=rank)))
-    whole = sum(parameter.nbytes for name, parameter in model.named_parameters() if ".lora_" not in name)
-    shapes = {name: parameter for name, parameter in model.named_parameters() if ".lora_" in name}
-    weights = {name: torch.zeros(value.shape, dtype=value.dtype) for name, value in shapes.items()}
-    assert weights.keys() == policy.parameters().keys()
-    with tempfile.TemporaryDirectory() as folder:
-        began = time.perf_counter()
-        write_adapter(
-            Path(folder, "adapter"), LoraWeights({name: value.clone() for name, value in weights.items()}, {"r": rank})
-        )
-        load_file(Path(folder, "adapter", "adapter_model.safetensors"))
-        seconds = time.perf_counter() - began
-    size = sum(value.nbytes for value in weights.values())
-    found = f"{size / 2**20:.0f} MiB in {seconds:.2f} s (all weights: {whole / 2**20:.0f} MiB)"
-    print(f"\nan adapter of Qwen3-VL-4B, rank {rank}, as files: {found}")
-
-
 def show(mode: str, size: Size, config: PolicyConfig, found: Found, thresholds: Thresholds) -> None:
     """Print the measurements next to the estimate."""
     plan, work, device = found.plan, found.work, device_of(size.device)
@@ -400,7 +374,7 @@ def main() -> None:
     for mode in [arguments.only] if arguments.only else MODES:
         config = MODES[mode].model_copy(update={"max_tokens_per_mb": size.max_tokens_per_mb})
         show(mode, size, config, asyncio.run(measure(size, config)), thresholds)
-    as_files(64)
+    time_adapter_files(64)
     thresholds.finish()
 
 

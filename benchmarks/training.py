@@ -146,7 +146,8 @@ def main() -> None:
     print(f"backward pass and update, by difference: {processor - forward_only[1]:.2f} s of processor")
     print(f"{len(rows) / wall:.1f} samples/s, {tokens / wall:.0f} tokens/s, {len(images) / wall:.1f} screenshots/s")
     print(
-        f"the plain step ({len(single)} rows, images encoded row by row) takes {plain[1] / processor:.2f} times the processor time"
+        f"the plain step ({len(single)} rows, images encoded row by row) takes {plain[1] / processor:.2f} times the "
+        "processor time"
     )
 
 

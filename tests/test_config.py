@@ -170,7 +170,10 @@ def test_settings_cannot_be_changed_afterwards() -> None:
         load.load_config().seed = 3  # pyright: ignore[reportAttributeAccessIssue]
 
 
-PROFILES = "loop: {total_steps: 100, max_concurrent_episodes: 8}\nseed: 4\nprofiles:\n  smoke: {loop: {total_steps: 2}, max_minutes: 1}\n  slow: {loop: {max_concurrent_episodes: 1}}\n"
+PROFILES = (
+    "loop: {total_steps: 100, max_concurrent_episodes: 8}\nseed: 4\nprofiles:\n"
+    "  smoke: {loop: {total_steps: 2}, max_minutes: 1}\n  slow: {loop: {max_concurrent_episodes: 1}}\n"
+)
 
 
 def test_profile_overrides_its_file_only(tmp_path: Path) -> None:
@@ -185,9 +188,8 @@ def test_keys_of_other_profiles_are_checked_too(tmp_path: Path) -> None:
     path = written(
         tmp_path, PROFILES.replace("slow: {loop: {max_concurrent_episodes:", "slow: {loop: {max_concurrent_episode:")
     )
-    assert (
-        message_of(path)
-        == f"{path} profile slow: unknown key 'loop.max_concurrent_episode'; did you mean 'loop.max_concurrent_episodes'?"
+    assert message_of(path) == (
+        f"{path} profile slow: unknown key 'loop.max_concurrent_episode'; did you mean 'loop.max_concurrent_episodes'?"
     )
 
 

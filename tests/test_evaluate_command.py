@@ -240,7 +240,8 @@ def test_the_command_that_began_an_evaluation_goes_on_with_it_and_another_file_i
 ) -> None:
     folder, config = tmp_path / "run", tmp_path / "few.yaml"
     config.write_text(
-        "suite: {families: [dialog_choice]}\nevaluation: {num_episodes: 1}\nloop: {max_concurrent_episodes: 1}\ndesktop: {prewarm: 0}\n"
+        "suite: {families: [dialog_choice]}\nevaluation: {num_episodes: 1}\nloop: {max_concurrent_episodes: 1}\n"
+        "desktop: {prewarm: 0}\n"
     )
     command = ["eval", str(folder), "--policy", "noop", "--config", str(config)]
     for _ in range(2):

@@ -37,8 +37,8 @@ from deskhand.tasks.outcome import Scored
 
 pytestmark = needs_weights
 SMALL = (
-    "loop.groups_per_step=1", "loop.group_size=4", "loop.max_staleness=0", "loop.health.vision_probe_every=0", "evaluation.num_episodes=0",
-    "desktop.timeouts.op_s=20", "max_minutes=8",
+    "loop.groups_per_step=1", "loop.group_size=4", "loop.max_staleness=0", "loop.health.vision_probe_every=0",
+    "evaluation.num_episodes=0", "desktop.timeouts.op_s=20", "max_minutes=8",
 )  # fmt: skip
 
 
@@ -183,8 +183,8 @@ def test_windows_agent_arenas_machines_are_trained_on_though_they_fail_and_the_r
 
 
 TERMINAL = (
-    "mkdir -p red && cd red && PS1='$ ' exec xterm -bg '#c02020' -fg '#ffffff' -fa 'DejaVu Sans Mono' -fs 6 -b 2 -bw 0 +sb "
-    "-geometry 12x6+40+40 -title red -xrm '*cursorBlink: false' -e bash --norc --noprofile"
+    "mkdir -p red && cd red && PS1='$ ' exec xterm -bg '#c02020' -fg '#ffffff' -fa 'DejaVu Sans Mono' -fs 6 -b 2 -bw 0 "
+    "+sb -geometry 12x6+40+40 -title red -xrm '*cursorBlink: false' -e bash --norc --noprofile"
 )
 BRING_BACK = """\
 import http.client, sys

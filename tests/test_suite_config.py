@@ -25,7 +25,6 @@ from deskhand.errors import ConfigError
 from deskhand.recipes.assemble import train_task_factory
 from deskhand.recipes.suite import Suite, load_suite
 from deskhand.store.run import TRAIN, Run
-from deskhand.tasks.suites import miniwob
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 
@@ -35,6 +34,16 @@ def suite_of(overrides: list[str]) -> Suite:
     return load_suite(config.suite, config.desktop.backend)
 
 
+FAMILIES = """
+from dataclasses import replace
+from deskhand.tasks.suites.basics import make_task
+from deskhand.tasks.task import Family
+
+def mine(seed):
+    return replace(make_task("terminal_run", seed), id=f"mine/{seed}", family="mine")
+
+FAMILIES = [Family("mine", ("xterm",), "easy", mine)]
+"""
 NATIVE = """\
 deskhand: 2
 id: {id}
@@ -363,36 +372,3 @@ def test_with_these_two_lines_a_machine_at_an_address_is_played_on_and_judged(
             f"{('osworld', 'waa')[which]}/os/{number}": value for number, value in ((1, 1.0), (2, 0.0))
         }
     assert not list((tmp_path / "vm" / "home").rglob("*deskhand*")), "nothing of ours is put into a machine's home"
-
-
-FAMILIES = """
-from dataclasses import replace
-from deskhand.tasks.suites.basics import make_task
-from deskhand.tasks.task import Family
-
-def mine(seed):
-    return replace(make_task("terminal_run", seed), id=f"mine/{seed}", family="mine")
-
-FAMILIES = [Family("mine", ("xterm",), "easy", mine)]
-"""
-
-
-def test_families_of_a_python_file_are_a_suite_whose_variants_differ(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text(FAMILIES)
-    config = load_config(None, ["suite.format=python", f"suite.path={tmp_path}/mine.py", "evaluation.num_episodes=3"])
-    found = load_suite(config.suite, config.desktop.backend)
-    assert [train_task_factory(found, config.seed)(number).id for number in (0, 5)] == ["mine/0", "mine/5"]
-    assert len({task.id for task in found.held_out_tasks(3)}) == 3
-    for text, said in (("1/0", "raised ZeroDivisionError"), ("FAMILIES = [1]", "must define FAMILIES")):
-        (tmp_path / "other.py").write_text(text)
-        with pytest.raises(ConfigError, match=said):
-            suite_of(["suite.format=python", f"suite.path={tmp_path}/other.py", f"suite.families=[{said.split()[0]}]"])
-
-
-@pytest.mark.skipif(miniwob.unavailable_reason() is not None, reason="MiniWoB++ is not installed")
-def test_miniwob_is_a_suite_by_its_name() -> None:
-    found = suite_of(["suite=miniwob"])
-    assert len(found.train_tasks) == 130
-    assert found.make("miniwob/click-button", 3).family == "miniwob/click-button"
-    few = suite_of(["suite=miniwob", "suite.families=[click-button, miniwob/focus-text]"])
-    assert few.train_tasks == ("miniwob/click-button", "miniwob/focus-text")

@@ -1,6 +1,4 @@
-"""Rows 6, 7, 9 to 12, 15 and 16: faults on the local machine (desktops, processes, frames, disks, evaluators, guests,
-text).
-"""
+"""Rows 6, 7, 9 to 12 and 15: faults on the local machine (desktops, processes, frames, disks, evaluators, guests)."""
 
 from __future__ import annotations
 
@@ -20,8 +18,6 @@ import psutil
 
 from benchmarks.fault_rows.parts import QUICK, SCREEN, Booked, Faults, Row, bridged, pointing_task, scaled
 from benchmarks.thresholds import ROOT
-from deskhand.actions import formats
-from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.ops import Click, Point, screen_px
 from deskhand.desktop import frame_codec
 from deskhand.desktop.base import DesktopSpec
@@ -29,7 +25,7 @@ from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ScreenPolling
 from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.desktop.remote.server_desktop import ServerPool
-from deskhand.errors import FrameError, InfrastructureError, ParseError
+from deskhand.errors import FrameError, InfrastructureError
 from deskhand.tasks.judge import judge
 from deskhand.tasks.outcome import Errored, Scored
 from deskhand.tasks.task import CheckResult
@@ -401,30 +397,4 @@ async def row_15(size: float, folder: Path) -> Row:
         row.recovery_s.append(time.monotonic() - began)
         row.survived += 1
     row.demand(marker.read_text() == "of the host", "the host's file was changed")
-    return row
-
-
-async def row_16(size: float, folder: Path) -> Row:
-    """Hostile model text in every format: ops or a `ParseError`, and nothing is executed."""
-    row = Row(16, "model text fuzz, every dialect")
-    chance, mark = random.Random(16), folder / "ran"
-    pieces = [
-        "'''", '"""', "\\", "{", "}", "(", "click", "type(", "42", "\x00", "🙂", "\u202e", "</tool_call>", "```", "import os", "\n",
-        "Action:", "x" * 5000, f"__import__('os').system('touch {mark}')", "DONE", "wait()", ")", ",", "start_box=", "\ud800",
-    ]  # fmt: skip
-    view = ScreenView.of_screen(1280, 720)
-    for name in formats.available_formats():
-        dialect = formats.get(name)
-        for _ in range(scaled(size, 40, 1000)):
-            text = "".join(chance.choice(pieces) for _ in range(chance.randrange(1, 14)))
-            row.injected += 1
-            try:
-                dialect.parse(text, view)
-                row.survived += 1
-            except ParseError:
-                row.survived += 1
-            except Exception as error:
-                row.wrong.append(f"{name}: {type(error).__name__} {error}")
-    row.demand(not os.path.exists(mark), "text was run")  # noqa: ASYNC240
-    row.wrong = row.wrong[:3]
     return row

@@ -179,7 +179,8 @@ def pointing_task(number: int, steps: int, check: Any = None) -> Task:
         return None, []
 
     return Task(
-        id=f"pointing/{number}", family="pointing", suite="faults", seed=number, instruction="point", width=SCREEN.width,
+        id=f"pointing/{number}", family="pointing", suite="faults", seed=number, instruction="point",
+        width=SCREEN.width,
         height=SCREEN.height, max_steps=steps, setup=setup, check=check or judged, oracle=lambda desktop: iter(()),  # type: ignore[arg-type]
         first_click_targets=targets,
     )  # fmt: skip

@@ -81,24 +81,24 @@ class KeyNaming:
 
 
 _PUNCTUATION = {
-    "+": "plus", "-": "minus", ",": "comma", ".": "period", "/": "slash", "\\": "backslash", ";": "semicolon", "=": "equal",
-    "'": "apostrophe", "`": "grave", "[": "bracketleft", "]": "bracketright", "_": "underscore", "!": "exclam", "@": "at",
-    "#": "numbersign", "$": "dollar", "%": "percent", "&": "ampersand", "*": "asterisk", "(": "parenleft", ")": "parenright",
-    ":": "colon", "<": "less", ">": "greater", "?": "question", '"': "quotedbl", "~": "asciitilde", "^": "asciicircum",
-    "|": "bar", "{": "braceleft", "}": "braceright",
+    "+": "plus", "-": "minus", ",": "comma", ".": "period", "/": "slash", "\\": "backslash", ";": "semicolon",
+    "=": "equal", "'": "apostrophe", "`": "grave", "[": "bracketleft", "]": "bracketright", "_": "underscore",
+    "!": "exclam", "@": "at", "#": "numbersign", "$": "dollar", "%": "percent", "&": "ampersand", "*": "asterisk",
+    "(": "parenleft", ")": "parenright", ":": "colon", "<": "less", ">": "greater", "?": "question", '"': "quotedbl",
+    "~": "asciitilde", "^": "asciicircum", "|": "bar", "{": "braceleft", "}": "braceright",
 }  # fmt: skip
 
 X11 = KeyNaming(
     {
         **_PUNCTUATION,
-        "enter": "Return", "esc": "Escape", "backspace": "BackSpace", "tab": "Tab", "delete": "Delete", "insert": "Insert",
-        "home": "Home", "end": "End", "pageup": "Page_Up", "pagedown": "Page_Down", "up": "Up", "down": "Down", "left": "Left",
-        "right": "Right", "capslock": "Caps_Lock", "numlock": "Num_Lock", "scrolllock": "Scroll_Lock", "pause": "Pause",
-        "printscreen": "Print", "menu": "Menu", "shiftright": "Shift_R", "ctrlright": "Control_R", "altright": "Alt_R",
-        "superright": "Super_R", "nummultiply": "KP_Multiply", "numadd": "KP_Add", "numsubtract": "KP_Subtract",
-        "numdecimal": "KP_Decimal", "numdivide": "KP_Divide", "numenter": "KP_Enter", "volumeup": "XF86AudioRaiseVolume",
-        "volumedown": "XF86AudioLowerVolume", "volumemute": "XF86AudioMute", "browserback": "XF86Back",
-        "browserforward": "XF86Forward",
+        "enter": "Return", "esc": "Escape", "backspace": "BackSpace", "tab": "Tab", "delete": "Delete",
+        "insert": "Insert", "home": "Home", "end": "End", "pageup": "Page_Up", "pagedown": "Page_Down", "up": "Up",
+        "down": "Down", "left": "Left", "right": "Right", "capslock": "Caps_Lock", "numlock": "Num_Lock",
+        "scrolllock": "Scroll_Lock", "pause": "Pause", "printscreen": "Print", "menu": "Menu", "shiftright": "Shift_R",
+        "ctrlright": "Control_R", "altright": "Alt_R", "superright": "Super_R", "nummultiply": "KP_Multiply",
+        "numadd": "KP_Add", "numsubtract": "KP_Subtract", "numdecimal": "KP_Decimal", "numdivide": "KP_Divide",
+        "numenter": "KP_Enter", "volumeup": "XF86AudioRaiseVolume", "volumedown": "XF86AudioLowerVolume",
+        "volumemute": "XF86AudioMute", "browserback": "XF86Back", "browserforward": "XF86Forward",
         **{f"f{number}": f"F{number}" for number in range(1, 25)},
         **{f"num{digit}": f"KP_{digit}" for digit in range(10)},
     }

@@ -57,8 +57,8 @@ _NAMED: dict[str, int] = {
 DEAD_KEYS = {
     f"dead{accent}": 0xFE50 + index
     for index, accent in enumerate(
-        ("grave", "acute", "circumflex", "tilde", "macron", "breve", "abovedot", "diaeresis", "abovering", "doubleacute", "caron",
-         "cedilla", "ogonek")
+        ("grave", "acute", "circumflex", "tilde", "macron", "breve", "abovedot", "diaeresis", "abovering",
+         "doubleacute", "caron", "cedilla", "ogonek")
     )
 }  # fmt: skip
 """Accent keys that combine with the next letter ("dead_acute" and e make é). Typing text never needs them."""

@@ -30,7 +30,7 @@ class ClippedLoss:
     """proximal / behavior after the cap; 1 without proximal log-probs, 0 where masked by the cap."""
 
 
-def clipped_loss(
+def clipped_loss(  # noqa: PLR0913
     logprobs_new: Any,
     logprobs_old: Any,
     advantages: Any,

@@ -18,7 +18,7 @@ serve_app.command(sandboxes)
 
 
 @serve_app.command(name="desktops")
-def serve_desktops(
+def serve_desktops(  # noqa: PLR0913
     *,
     host: str = "127.0.0.1",
     port: int = 8700,

@@ -77,7 +77,8 @@ def parse_tokens(text: str, file: str) -> dict[str, int | None]:
             continue
         if len(words) > 2 or len(words[0]) < MIN_KEY_LENGTH or (len(words) == 2 and not words[1].isdecimal()):
             raise ConfigError(
-                f"{file}:{number}: expected a token of at least {MIN_KEY_LENGTH} characters, optionally followed by a quota"
+                f"{file}:{number}: expected a token of at least {MIN_KEY_LENGTH} characters, "
+                "optionally followed by a quota"
             )
         tokens[words[0]] = int(words[1]) if len(words) == 2 else None
     if not tokens:

@@ -70,7 +70,7 @@ class EngineRequest:
         return ChatRenderer(tokenizer, source=self.checkpoint, history=self.config.rewritten_history)
 
 
-async def build_engine(
+async def build_engine(  # noqa: PLR0913
     engine: EngineConfig,
     checkpoint: str,
     version: int,

@@ -108,7 +108,7 @@ class TrainingLoop:
         evaluate: Returns the held-out success rate of the engine's weights, given their version.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         config: LoopConfig,
         run: Run,

@@ -57,7 +57,7 @@ from deskhand.recorder.sessions import Session, SessionAccess
 SSE = "text/event-stream"
 
 
-def create_app(
+def create_app(  # noqa: C901
     recorder: Recorder,
     admin_key: str,
     *,

@@ -25,5 +25,8 @@ class HtmlErrorPage(HttpError):
 
     def response(self) -> Response:
         name = HTTPStatus(self.status).phrase
-        page = f"<!doctype html>\n<html lang=en>\n<title>{self.status} {name}</title>\n<h1>{name}</h1>\n<p>{self.message}</p>\n"
+        page = (
+            f"<!doctype html>\n<html lang=en>\n<title>{self.status} {name}</title>\n<h1>{name}</h1>\n"
+            f"<p>{self.message}</p>\n"
+        )
         return HTMLResponse(page, status_code=self.status, headers=self.headers)

@@ -75,8 +75,8 @@ def _index(frames: Sequence[VideoFrame], durations: Sequence[int], start: int, w
 def _samples(frames: Sequence[VideoFrame], durations: Sequence[int], start: int, width: int, height: int) -> bytes:
     sizes = [len(frame.jpeg) for frame in frames]
     entry = _box(
-        b"mp4v", bytes(6), struct.pack(">H16x2H", 1, width, height), struct.pack(">3IH", 0x480000, 0x480000, 0, 1), bytes(32),
-        struct.pack(">Hh", 24, -1), _decoder(max(sizes)),
+        b"mp4v", bytes(6), struct.pack(">H16x2H", 1, width, height), struct.pack(">3IH", 0x480000, 0x480000, 0, 1),
+        bytes(32), struct.pack(">Hh", 24, -1), _decoder(max(sizes)),
     )  # fmt: skip
     return _box(
         b"stbl",

@@ -259,7 +259,7 @@ async def audit(task: Task, lease: Lease, names: Iterable[str] = (), save_dir: P
     """
     selected = set(names) or set(LIMITS)
     if unknown := selected - set(LIMITS):
-        raise ConfigError(f"--agents: unknown agent {sorted(unknown)[0]!r}; agents: {', '.join(LIMITS)}")
+        raise ConfigError(f"--agents: unknown agent {min(unknown)!r}; agents: {', '.join(LIMITS)}")
     result = AuditResult(task.id, {}, {})
     async with lease(task) as desktop:
         await task.setup(desktop)

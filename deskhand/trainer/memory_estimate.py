@@ -166,7 +166,7 @@ class _Traced:
         return self.prepared(work) * self.values["vision_config"].get("temporal_patch_size", 2) * 4
 
 
-def estimate_memory(
+def estimate_memory(  # noqa: PLR0913
     values: dict[str, Any],
     dtype: str,
     policy: PolicyConfig,

@@ -40,10 +40,8 @@ class VisionFeatureCache:
         self._rows: dict[str, Tensor] = {}
         tower = unwrap(model).model.visual
         self._gradients = gradients and any(parameter.requires_grad for parameter in tower.parameters())
-        outputs: list[tuple[Tensor, ...]] = []
         with torch.set_grad_enabled(self._gradients and len(self._chunks) == 1):
-            for chunk in self._chunks:
-                outputs.append(self._encode(chunk))
+            outputs = [self._encode(chunk) for chunk in self._chunks]
         self._graph = outputs[0] if self._gradients and len(self._chunks) == 1 else None
         start = 0
         for sha256 in (sha256 for chunk in self._chunks for sha256 in chunk):

@@ -119,11 +119,13 @@ def test_nothing_may_follow_a_terminal_op(name):
 @pytest.mark.parametrize(
     "text",
     [
-        "", " \n", "null", "[]", "{}", "I do not know what to do.", "```", "``````", "```python", "```python\n```", "<think>",
-        "<think>hm</think>", "Action:", "Action: ", "Thought: yes", "\x00", "\ud800", "(" * 150_000, "a" * 199_999, "'" * 199_999,
-        "`" * 199_999, "Action:" * 20_000, "\n" * 199_999, "<think>" * 20_000, "</think>" * 20_000, "```python\n" * 15_000,
-        "x" * 10**6, "pyautogui.click(" * 60_000, f"```{SPACES}x```", f"## code{SPACES}x", "```\r" + "\r\n" * 90_000 + "x```",
-        "Action: type(content='" + "' " * 90_000, f"Action: type(content=''{SPACES}", f"Action: click({SPACES}",
+        "", " \n", "null", "[]", "{}", "I do not know what to do.", "```", "``````", "```python", "```python\n```",
+        "<think>", "<think>hm</think>", "Action:", "Action: ", "Thought: yes", "\x00", "\ud800", "(" * 150_000,
+        "a" * 199_999, "'" * 199_999, "`" * 199_999, "Action:" * 20_000, "\n" * 199_999, "<think>" * 20_000,
+        "</think>" * 20_000, "```python\n" * 15_000,
+        "x" * 10**6, "pyautogui.click(" * 60_000, f"```{SPACES}x```", f"## code{SPACES}x",
+        "```\r" + "\r\n" * 90_000 + "x```", "Action: type(content='" + "' " * 90_000,
+        f"Action: type(content=''{SPACES}", f"Action: click({SPACES}",
         f"action:{SPACES}x", f"{SPACES}pyautogui", f"done{SPACES}x", "```\r#\r" + "1+" * 90_000 + "1```",
         "Action: wait(" + "a" * 190_000, "Action: " + "wait()\n" * 20_000, "```\n" + "if 1:\n" * 2_000 + "```",
         "#" * 190_000 + "\ncode",

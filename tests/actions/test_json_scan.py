@@ -82,7 +82,8 @@ def test_reasoning_ends_where_it_says():
 
 @pytest.mark.parametrize(
     "action",
-    ["write('</think>')", 'write("a </think> b")', "type(content='it\\\'s </think>')", '{"text": "</think>"}', '["</think>"]',
+    ["write('</think>')", 'write("a </think> b")', "type(content='it\\\'s </think>')", '{"text": "</think>"}',
+     '["</think>"]',
      "write('C:\\\\</think>')", "press(keys=['</think>'])"],
 )  # fmt: skip
 def test_an_action_that_types_the_end_of_reasoning_is_no_reasoning(action):

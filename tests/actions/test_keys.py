@@ -11,11 +11,11 @@ from deskhand.actions import keys
 from deskhand.errors import AgentError
 
 X_NAMES = {
-    "enter": "Return", "esc": "Escape", "pageup": "Page_Up", "pagedown": "Page_Down", "ctrl": "Control_L", "shift": "Shift_L",
-    "alt": "Alt_L", "super": "Super_L", "backspace": "BackSpace", "delete": "Delete", "tab": "Tab", "home": "Home",
-    "end": "End", "up": "Up", "down": "Down", "left": "Left", "right": "Right", "insert": "Insert", "capslock": "Caps_Lock",
-    "menu": "Menu", "printscreen": "Print", "space": "space", "numenter": "KP_Enter", "num7": "KP_7", "numadd": "KP_Add",
-    "f1": "F1", "f12": "F12", "f24": "F24", "ctrlright": "Control_R",
+    "enter": "Return", "esc": "Escape", "pageup": "Page_Up", "pagedown": "Page_Down", "ctrl": "Control_L",
+    "shift": "Shift_L", "alt": "Alt_L", "super": "Super_L", "backspace": "BackSpace", "delete": "Delete", "tab": "Tab",
+    "home": "Home", "end": "End", "up": "Up", "down": "Down", "left": "Left", "right": "Right", "insert": "Insert",
+    "capslock": "Caps_Lock", "menu": "Menu", "printscreen": "Print", "space": "space", "numenter": "KP_Enter",
+    "num7": "KP_7", "numadd": "KP_Add", "f1": "F1", "f12": "F12", "f24": "F24", "ctrlright": "Control_R",
 }  # fmt: skip
 
 
@@ -26,8 +26,9 @@ def test_canonical_names_have_the_keysyms_of_x(name, x_name):
 
 @pytest.mark.parametrize(
     ("alias", "name"),
-    [("Return", "enter"), ("Page_Down", "pagedown"), ("Control_L", "ctrl"), ("ArrowUp", "up"), ("CMD", "super"), ("Escape", "esc"),
-     ("kp_5", "num5"), ("altgr", "altright"), ("plus", "+"), ("\n", "enter"), ("CTRL", "ctrl"), (" ", "space"), ("win", "super")],
+    [("Return", "enter"), ("Page_Down", "pagedown"), ("Control_L", "ctrl"), ("ArrowUp", "up"), ("CMD", "super"),
+     ("Escape", "esc"), ("kp_5", "num5"), ("altgr", "altright"), ("plus", "+"), ("\n", "enter"), ("CTRL", "ctrl"),
+     (" ", "space"), ("win", "super")],
 )  # fmt: skip
 def test_aliases_lead_to_one_canonical_name(alias, name):
     assert keys.canonical(alias) == name

@@ -168,8 +168,7 @@ async def test_greedy_equals_generate_of_transformers(loaded: LoadedModel) -> No
     prompts = []
     for seed in range(4):
         talk = Conversation(seed)
-        for _ in range(3):
-            prompts.append(talk.observe())
+        prompts.extend(talk.observe() for _ in range(3))
     engine = HfEngine(loaded, EngineConfig(max_num_seqs=5))
     sampling = Sampling(16, temperature=0, banned_ids=(IMAGE,))
     done = await asyncio.gather(*(engine.generate(prompt, sampling) for prompt in prompts))

@@ -23,9 +23,7 @@ def model(request: pytest.FixtureRequest) -> Any:
 def batch_of_rows() -> tuple[list[Prompt], dict[str, PreparedImage]]:
     """Rows of different lengths; two share their first images, one has none."""
     talk = Conversation(2)
-    rows = [talk.observe()]
-    for _ in range(2):
-        rows.append(talk.observe())
+    rows = [talk.observe() for _ in range(3)]
     other = Conversation(9)
     rows += [Prompt((5, 6, 7, 8, 9)), other.observe()]
     return rows, {**talk.images, **other.images}

@@ -89,7 +89,7 @@ MODES = {
 def test_gradients_reach_what_is_trained_and_nothing_else(name):
     model = full_size.few_layers(name)
     sequence, images = row(model)
-    state = {key: value for key, value in model.state_dict().items()}
+    state = dict(model.state_dict())
     for mode, settings in MODES.items():
         policy = Policy(full_size.few_layers(name) if "adapter" in mode else model, settings)
         if "adapter" in mode:

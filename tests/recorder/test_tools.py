@@ -110,8 +110,7 @@ async def test_an_agent_with_tools_has_one_sequence_and_the_prompt_of_the_templa
             ("say", {}),
         ]
         talk.append(first.message.model_dump(exclude_none=True))
-        for call in first.message.tool_calls:
-            talk.append({"role": "tool", "tool_call_id": call.id, "content": "ok"})
+        talk.extend({"role": "tool", "tool_call_id": call.id, "content": "ok"} for call in first.message.tool_calls)
         second = (await client.chat.completions.create(model="m", messages=talk, tools=tools)).choices[0]
         assert (second.finish_reason, second.message.content, second.message.tool_calls) == ("stop", "done", None)
         talk[3:] = reversed(talk[3:])

@@ -54,13 +54,13 @@ async def test_every_call_of_pyautogui_is_understood(client):
     await client.desktop.launch(["xterm", "-geometry", "40x12+0+0", "-e", "cat"])
     await client.desktop.wait_window("xterm")
     calls = [
-        "click(5, 6, 2, button='middle')", "click((7, 8))", "click(clicks=7, interval=0.01)", "leftClick(1, 2)", "rightClick(3, 4)",
-        "middleClick()", "doubleClick(9, 9)", "tripleClick()", "press('esc')",
+        "click(5, 6, 2, button='middle')", "click((7, 8))", "click(clicks=7, interval=0.01)", "leftClick(1, 2)",
+        "rightClick(3, 4)", "middleClick()", "doubleClick(9, 9)", "tripleClick()", "press('esc')",
         "mouseDown(button='right')", "mouseUp(button='right')",
-        "moveTo(None, 5)", "moveRel(1, 1)", "dragTo(30, 40, 0.2, button='left')", "dragRel(5, 5)", "drag(-5, 0, mouseDownUp=False)",
-        "scroll(-130)", "vscroll(2, 10, 10)", "hscroll(3)", "keyDown('shift')", "keyUp('shift')", "keyDown('nosuchkey')",
-        "typewrite(['a', 'left', 'enter'])", "write('x', interval=0.01)", "hotkey(['ctrl', 'u'])", "hotkey('ctrl', 'shift', 'x')",
-        "sleep(0)", "resolution()", "isShiftCharacter('A')",
+        "moveTo(None, 5)", "moveRel(1, 1)", "dragTo(30, 40, 0.2, button='left')", "dragRel(5, 5)",
+        "drag(-5, 0, mouseDownUp=False)", "scroll(-130)", "vscroll(2, 10, 10)", "hscroll(3)", "keyDown('shift')",
+        "keyUp('shift')", "keyDown('nosuchkey')", "typewrite(['a', 'left', 'enter'])", "write('x', interval=0.01)",
+        "hotkey(['ctrl', 'u'])", "hotkey('ctrl', 'shift', 'x')", "sleep(0)", "resolution()", "isShiftCharacter('A')",
     ]  # fmt: skip
     code = "import pyautogui\n" + "".join(f"n = pyautogui.{call}\n" for call in calls) + "print('done')"
     assert await said(client, code) == ("done\n", "", 0)

@@ -108,7 +108,8 @@ async def test_a_download_is_the_guests_own_and_has_no_network(client):
 async def test_scripts_have_the_shape_of_their_endpoint(client):
     done = await client.post("/run_python", json={"code": "import sys\nprint('out')\nprint('err', file=sys.stderr)"})
     assert done.json() == {
-        "status": "success", "message": "out\n\nerr\n", "need_more": False, "output": "out\n", "error": "err\n", "return_code": 0,
+        "status": "success", "message": "out\n\nerr\n", "need_more": False, "output": "out\n", "error": "err\n",
+        "return_code": 0,
     }  # fmt: skip
     failed = await client.post("/run_python", json={"code": "raise SystemExit(4)"})
     assert (failed.status_code, failed.json()) == (

@@ -187,8 +187,9 @@ async def test_a_token_has_its_quota_and_its_own_sandboxes():
         assert (await http.post("/v1/sandboxes", headers=other)).status_code == 429
         second = (await http.post("/v1/sandboxes", headers=mine)).json()
         for headers, sandbox, status in (
-            (mine, first, 401), (other, first, 200), (bearer(first["key"]), first, 200), (bearer(first["key"]), second, 401),
-            (bearer(second["key"]), first, 401), ({}, first, 401), (bearer("x" * 20), first, 401),
+            (mine, first, 401), (other, first, 200), (bearer(first["key"]), first, 200),
+            (bearer(first["key"]), second, 401), (bearer(second["key"]), first, 401), ({}, first, 401),
+            (bearer("x" * 20), first, 401),
         ):  # fmt: skip
             for path in ("", "/ports/5000/platform"):
                 assert (await http.get(f"/v1/sandboxes/{sandbox['id']}{path}", headers=headers)).status_code == status

@@ -40,7 +40,10 @@ async def test_slow_large_and_malformed_requests_are_refused_and_reach_no_deskto
                 one = f"/v1/sandboxes/{sandbox['id']}"
                 began = time.monotonic()
                 assert await raw(port, b"POST /v1/sandboxes HTTP/1.1\r\nhost: x\r\nx-slow: ") == b""
-                head = f"POST {one}/exec HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: 90\r\n\r\n{{"
+                head = (
+                    f"POST {one}/exec HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {TOKEN}\r\ncontent-length: 90\r\n"
+                    f"\r\n{{"
+                )
                 assert (await raw(port, head.encode())).startswith(b"HTTP/1.1 408")
                 assert time.monotonic() - began < limit(5)
                 assert (await http.post(f"{one}/exec", content=b"x" * 30_000)).status_code == 413

@@ -128,8 +128,8 @@ async def test_a_gateway_that_is_told_to_end_ends_its_sandboxes(tmp_path):
     async with painted_pool(1, []) as pool, serve_pool(pool, ServerConfig(port=0, admin_key=OWNER_KEY)) as running:
         words = [f"http://127.0.0.1:{running.port}", "--tokens-file", str(tokens), "--port", "0"]
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "deskhand", "serve", "sandboxes", *words, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "DESKHAND_SERVER_API_KEY": OWNER_KEY},
+            sys.executable, "-m", "deskhand", "serve", "sandboxes", *words, cwd=ROOT, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(ROOT), "DESKHAND_SERVER_API_KEY": OWNER_KEY},
         )  # fmt: skip
         try:
             assert process.stdout is not None

@@ -171,7 +171,10 @@ async def test_a_client_that_went_away_while_it_waited_gets_no_desktop():
         first = (await http.post("/leases", json={}, headers=bearer(OWNER_KEY))).json()
         _, writer = await asyncio.open_connection("127.0.0.1", running.port)
         writer.write(
-            f"POST /leases HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {OWNER_KEY}\r\ncontent-length: 2\r\n\r\n{{}}".encode()
+            (
+                f"POST /leases HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {OWNER_KEY}\r\n"
+                "content-length: 2\r\n\r\n{}"
+            ).encode()
         )
         await asyncio.sleep(0.3)
         writer.close()

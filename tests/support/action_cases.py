@@ -52,10 +52,11 @@ VIEWS = (
 )
 KINDS: tuple[type[Any], ...] = get_args(Op)
 FRAGMENTS = (
-    "hello", "Hello, World!", "f(x)", "42", "a, b", "3 + 4 = 7", "\n", "\t", '"', "'", "\\", "`", "```", "{", "}", "[", "]", "(",
-    ")", "{{}}", '{"op":"done"}', "<think>", "</think>", "<tool_call>", "</tool_call>", "<point>", "Action: ", "Thought: ", "DONE",
-    "FAIL", "WAIT", "finished()", "pyautogui.click(1, 2)", "rm -rf /", "été", "日本", "🙂", "\\n", "#", ";", "[INFEASIBLE]", "  ",
-    "x=1", "')", "')\n", "\"\"\"", "\\'", "\nDONE\n", "wait()", "<|box_start|>(1,2)<|box_end|>", "%s", "\r\n", "\u2028", "\x85", "\x7f",
+    "hello", "Hello, World!", "f(x)", "42", "a, b", "3 + 4 = 7", "\n", "\t", '"', "'", "\\", "`", "```", "{", "}", "[",
+    "]", "(", ")", "{{}}", '{"op":"done"}', "<think>", "</think>", "<tool_call>", "</tool_call>", "<point>", "Action: ",
+    "Thought: ", "DONE", "FAIL", "WAIT", "finished()", "pyautogui.click(1, 2)", "rm -rf /", "été", "日本", "🙂", "\\n",
+    "#", ";", "[INFEASIBLE]", "  ", "x=1", "')", "')\n", "\"\"\"", "\\'", "\nDONE\n", "wait()",
+    "<|box_start|>(1,2)<|box_end|>", "%s", "\r\n", "\u2028", "\x85", "\x7f",
     "\u0301", "## Code:\n", "=SUM(A1:A3)",
 )  # fmt: skip
 """Texts that are hard to quote in some format."""
@@ -161,8 +162,9 @@ def sample_op(kind: type[Any], view: ScreenView) -> Any:
     at, to = Point(view.screen_width // 2, view.screen_height // 3, view.screen), Point(9, 9, view.screen)
     made: dict[type[Any], Any] = {
         Move: Move(at), Click: Click(at), MouseDown: MouseDown(at), MouseUp: MouseUp(at), Drag: Drag((at, to)),
-        Scroll: Scroll(0, 3, at), Type: Type("hello"), Key: Key(("ctrl", "s")), KeyDown: KeyDown("shift"), KeyUp: KeyUp("shift"),
-        Wait: Wait(2), Screenshot: Screenshot(), Zoom: Zoom(to, at), Done: Done(), Fail: Fail(), Answer: Answer("42"),
+        Scroll: Scroll(0, 3, at), Type: Type("hello"), Key: Key(("ctrl", "s")), KeyDown: KeyDown("shift"),
+        KeyUp: KeyUp("shift"), Wait: Wait(2), Screenshot: Screenshot(), Zoom: Zoom(to, at), Done: Done(), Fail: Fail(),
+        Answer: Answer("42"),
     }  # fmt: skip
     return made[kind]
 
@@ -213,9 +215,10 @@ def _equal(said: Any, parsed: Any, view: ScreenView) -> bool:
 
 
 _PIECES = (
-    *FRAGMENTS, "1001", "-1", "1e999", "NaN", "null", "true", '"x"', '"keys"', '"text"', '"action"', "left_click", "click", "\x00",
-    "\ud800", "0.5", "99999999999999999999", "//", "=", ",,", "~", "import os", "__import__('os')", "while True: pass", "\u2028",
-    "[" * 990, '{"a":' * 400, "]" * 990, "(" * 200, "for i in range(20):\n    ", "1" + "0" * 5000,
+    *FRAGMENTS, "1001", "-1", "1e999", "NaN", "null", "true", '"x"', '"keys"', '"text"', '"action"', "left_click",
+    "click", "\x00", "\ud800", "0.5", "99999999999999999999", "//", "=", ",,", "~", "import os", "__import__('os')",
+    "while True: pass", "\u2028", "[" * 990, '{"a":' * 400, "]" * 990, "(" * 200, "for i in range(20):\n    ",
+    "1" + "0" * 5000,
 )  # fmt: skip
 
 

@@ -65,8 +65,8 @@ _TOOLS = (
     "{%- for tool in tools %}{{- '\\n' }}{{- tool | tojson }}{%- endfor %}{{- '\\n</tools><|im_end|>\\n' }}{%- endif %}"
 )
 _HERMES_CALLS = (
-    "{%- for c in m['tool_calls'] or [] %}{%- if (loop.first and m['content']) or not loop.first %}{{- '\\n' }}{%- endif %}"
-    "{{- '<tool_call>\\n{\"name\": \"' + c['function']['name'] + '\", \"arguments\": ' }}"
+    "{%- for c in m['tool_calls'] or [] %}{%- if (loop.first and m['content']) or not loop.first %}"
+    "{{- '\\n' }}{%- endif %}{{- '<tool_call>\\n{\"name\": \"' + c['function']['name'] + '\", \"arguments\": ' }}"
     "{{- c['function']['arguments'] | tojson }}{{- '}\\n</tool_call>' }}{%- endfor %}"
 )
 _CODER_CALLS = (

@@ -20,9 +20,9 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
 
 PAGE = (
-    "<!doctype html>\n<html lang=en>\n<title>500 Internal Server Error</title>\n<h1>Internal Server Error</h1>\n<p>The server "
-    "encountered an internal error and was unable to complete your request. Either the server is overloaded or there is an "
-    "error in the application.</p>\n"
+    "<!doctype html>\n<html lang=en>\n<title>500 Internal Server Error</title>\n<h1>Internal Server Error</h1>\n"
+    "<p>The server encountered an internal error and was unable to complete your request. "
+    "Either the server is overloaded or there is an error in the application.</p>\n"
 )
 
 
@@ -39,17 +39,19 @@ class FakeOsworld:
     def routes(self) -> list[Route]:
         table: list[tuple[str, str, Any]] = [
             ("POST", "/execute", self.execute), ("POST", "/setup/execute", self.execute),
-            ("POST", "/execute_with_verification", self.verified), ("POST", "/setup/execute_with_verification", self.verified),
-            ("POST", "/setup/launch", self.launch), ("GET", "/screenshot", self.screenshot), ("GET", "/terminal", self.terminal),
-            ("GET", "/accessibility", self.accessibility), ("POST", "/screen_size", self.screen_size),
-            ("POST", "/window_size", self.window_size), ("POST", "/desktop_path", self.desktop_path),
-            ("POST", "/wallpaper", self.wallpaper), ("POST", "/list_directory", self.list_directory), ("POST", "/file", self.file),
-            ("POST", "/setup/upload", self.upload), ("GET", "/platform", self.platform), ("GET", "/cursor_position", self.cursor),
-            ("POST", "/setup/change_wallpaper", self.change_wallpaper), ("POST", "/setup/download_file", self.download),
-            ("POST", "/setup/open_file", self.open_file), ("POST", "/setup/activate_window", self.activate),
-            ("POST", "/setup/close_window", self.close_window), ("POST", "/start_recording", self.start_recording),
-            ("POST", "/end_recording", self.end_recording), ("POST", "/run_python", self.run_python),
-            ("POST", "/run_bash_script", self.run_bash),
+            ("POST", "/execute_with_verification", self.verified),
+            ("POST", "/setup/execute_with_verification", self.verified),
+            ("POST", "/setup/launch", self.launch), ("GET", "/screenshot", self.screenshot),
+            ("GET", "/terminal", self.terminal), ("GET", "/accessibility", self.accessibility),
+            ("POST", "/screen_size", self.screen_size), ("POST", "/window_size", self.window_size),
+            ("POST", "/desktop_path", self.desktop_path), ("POST", "/wallpaper", self.wallpaper),
+            ("POST", "/list_directory", self.list_directory), ("POST", "/file", self.file),
+            ("POST", "/setup/upload", self.upload), ("GET", "/platform", self.platform),
+            ("GET", "/cursor_position", self.cursor), ("POST", "/setup/change_wallpaper", self.change_wallpaper),
+            ("POST", "/setup/download_file", self.download), ("POST", "/setup/open_file", self.open_file),
+            ("POST", "/setup/activate_window", self.activate), ("POST", "/setup/close_window", self.close_window),
+            ("POST", "/start_recording", self.start_recording), ("POST", "/end_recording", self.end_recording),
+            ("POST", "/run_python", self.run_python), ("POST", "/run_bash_script", self.run_bash),
         ]  # fmt: skip
         return [Route(path, self.handled(handler), methods=[method]) for method, path, handler in table]
 
@@ -66,7 +68,6 @@ class FakeOsworld:
         return handle
 
     # -- programs
-    # -------------------------------------------------------------------------------------------------------------
 
     async def finished(self, command: Any, shell: bool, timeout_s: float = 120.0) -> dict[str, Any]:
         with self.guest.counted():
@@ -122,8 +123,8 @@ class FakeOsworld:
         status, out, err = await asyncio.to_thread(self.guest.python, code)
         message = f"{out}\n{err}" if out and err else out or err
         return JSONResponse({
-            "status": "error" if status else "success", "message": message, "need_more": False, "output": out, "error": err,
-            "return_code": status,
+            "status": "error" if status else "success", "message": message, "need_more": False, "output": out,
+            "error": err, "return_code": status,
         })  # fmt: skip
 
     async def run_bash(self, request: Request) -> Response:
@@ -142,7 +143,6 @@ class FakeOsworld:
         )
 
     # -- the screen
-    # ------------------------------------------------------------------------------------------------------------
 
     async def screenshot(self, request: Request) -> Response:
         return Response(self.guest.picture(), media_type="image/png")
@@ -185,7 +185,7 @@ class FakeOsworld:
         self.guest.windows = [each for each in self.guest.windows if body["window_name"].lower() not in each.lower()]
         return HTMLResponse("Window closed successfully.")
 
-    # -- files ----------------------------------------------------------------------------------------------------------------
+    # -- files
 
     async def desktop_path(self, request: Request) -> Response:
         return JSONResponse({"desktop_path": "/home/user/Desktop"})

@@ -15,7 +15,8 @@ BAR = {
     }
 }
 REGISTRY = (
-    '<oor:items xmlns:oor="http://openoffice.org/2001/registry"><item oor:path="/org.openoffice.Office.Common/Save/Document">'
+    '<oor:items xmlns:oor="http://openoffice.org/2001/registry">'
+    '<item oor:path="/org.openoffice.Office.Common/Save/Document">'
     '<prop oor:name="AutoSaveTimeIntervall"><value>{}</value></prop></item></oor:items>'
 )
 CLOCK = "Local time: a\nUniversal time: b\nRTC time: c\nTime zone: Etc/UTC (UTC, {})\n"
@@ -70,8 +71,10 @@ CASES: list[tuple[str, Any, Any, dict[str, Any], float]] = [
         {},
         1.0,
     ),
-    ("is_vlc_recordings_folder", b"input-record-path=/home/user/Desktop", {"recording_file_path": "/home/user/Desktop"}, {}, 1.0),
-    ("is_vlc_recordings_folder", b"#input-record-path=/home/user/Desktop", {"recording_file_path": "/home/user/Desktop"}, {}, 0.0),
+    ("is_vlc_recordings_folder", b"input-record-path=/home/user/Desktop",
+     {"recording_file_path": "/home/user/Desktop"}, {}, 1.0),
+    ("is_vlc_recordings_folder", b"#input-record-path=/home/user/Desktop",
+     {"recording_file_path": "/home/user/Desktop"}, {}, 0.0),
     ("check_font_size", {"default_font_size": 24}, {"type": "range", "min": 16, "max": 99}, {}, 1.0),
     ("check_font_size", {"default_font_size": 16}, {"type": "range", "min": 16, "max": 99}, {}, 0.0),
     ("check_font_size", {"default_font_size": 16}, {"type": "value", "value": 16}, {}, 1.0),
@@ -80,7 +83,8 @@ CASES: list[tuple[str, Any, Any, dict[str, Any], float]] = [
     ("is_expected_bookmarks", {"bookmark_bar": []}, {"type": "bookmark_bar_websites_urls", "urls": []}, {}, 0.0),
     ("is_in_list", None, {"expected": "b"}, {}, 0.0),
     ("is_expected_bookmarks", None, {"type": "bookmark_bar_websites_urls", "urls": []}, {}, 0.0),
-    ("is_expected_url_pattern_match", {"url": "https://a.example/x?q=1"}, {"expected": [r"a\.example", "q=1"]}, {}, 1.0),
+    ("is_expected_url_pattern_match", {"url": "https://a.example/x?q=1"},
+     {"expected": [r"a\.example", "q=1"]}, {}, 1.0),
     ("is_expected_url_pattern_match", "https://a.example/", {"expected": [r"a\.example", "q=1"]}, {}, 0.0),
     ("is_expected_url_pattern_match", None, {"expected": []}, {}, 0.0),
     ("check_moved_jpgs", {"children": [{"name": "b"}, {"name": "a"}]}, {"expected": ["a", "b"]}, {}, 1.0),
@@ -95,5 +99,6 @@ CASES: list[tuple[str, Any, Any, dict[str, Any], float]] = [
     ("check_left_panel", "<desktop-frame/>", None, {}, 0.0),
     ("check_auto_saving_time", REGISTRY.format(3).encode(), {"minutes": 3}, {}, 1.0),
     ("check_auto_saving_time", REGISTRY.format(10).encode(), {"minutes": 3}, {}, 0.0),
-    ("check_auto_saving_time", b"<!DOCTYPE a [<!ENTITY b 'c'>]>" + REGISTRY.format(3).encode(), {"minutes": 3}, {}, 0.0),
+    ("check_auto_saving_time", b"<!DOCTYPE a [<!ENTITY b 'c'>]>" + REGISTRY.format(3).encode(),
+     {"minutes": 3}, {}, 0.0),
 ]  # fmt: skip

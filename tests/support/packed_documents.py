@@ -85,7 +85,9 @@ def ods(**sheets: Rows) -> bytes:
     entry = f'<manifest:file-entry manifest:full-path="/" manifest:media-type="{kind}"/>'
     files = {
         "mimetype": kind,
-        "META-INF/manifest.xml": f'<manifest:manifest xmlns:manifest="{_OFFICE}:manifest:1.0">{entry}</manifest:manifest>',
+        "META-INF/manifest.xml": (
+            f'<manifest:manifest xmlns:manifest="{_OFFICE}:manifest:1.0">{entry}</manifest:manifest>'
+        ),
         "content.xml": f"<office:document-content {spaces}>{body}</office:document-content>",
     }
     return zipped(files)

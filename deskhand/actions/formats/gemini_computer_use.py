@@ -128,7 +128,9 @@ class Gemini(JsonActionFormat):
         ir.MouseDown: "left, at a point",
         ir.MouseUp: "left, at a point",
         ir.Drag: "left, from one point to another; no keys held",
-        ir.Scroll: f"at a point, one direction at a time, at most {MAX_MAGNITUDE // MAGNITUDE_PER_NOTCH} notches; no keys held",
+        ir.Scroll: (
+            f"at a point, one direction at a time, at most {MAX_MAGNITUDE // MAGNITUDE_PER_NOTCH} notches; no keys held"
+        ),
         ir.Key: "characters without case: shift is a key of its own",
         ir.Wait: f"at most {MAX_WAIT_S:g} s",
         ir.Done: "a text without words",

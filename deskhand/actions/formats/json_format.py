@@ -216,9 +216,8 @@ class JsonActionFormat(ABC):
         if name not in by_name:
             said = action.get(self.tag) if isinstance(action, dict) and not name else name
             what = f"unknown {self.tag} {truncate_repr(said)}" if said else f"an action needs the key {self.tag}"
-            raise AgentError(
-                f"{what}; known: {', '.join(sorted(json_action.name for json_action in by_name.values() if json_action.offered))}"
-            )
+            known = sorted(json_action.name for json_action in by_name.values() if json_action.offered)
+            raise AgentError(f"{what}; known: {', '.join(known)}")
         return by_name[name].read(values)
 
     def _action_count(self) -> str:

@@ -153,7 +153,10 @@ def _dialect(name: str, specs: tuple[CallSpec, ...], space: Callable[[ScreenView
         find=lambda text: _find(text, names),
         layout=lambda lines, ops: "Action: " + "\n\n".join(lines),
         introduction=_introduction,
-        closing="\n## Note\n- Sum up the next action and its target in one line in `Thought`.\n- An empty line parts two actions.",
+        closing=(
+            "\n## Note\n- Sum up the next action and its target in one line in `Thought`.\n"
+            "- An empty line parts two actions."
+        ),
         notes={
             ir.Click: "at a place: left one or two times, right one time; no keys held",
             ir.Drag: "two points, left button, no keys held",

@@ -199,7 +199,7 @@ def _points(op: Op) -> tuple[Point, ...]:
     return () if isinstance(op, Zoom) else points_of(op)
 
 
-def _check(op: Op) -> None:
+def _check(op: Op) -> None:  # noqa: C901
     match op:
         case Click():
             if not 1 <= op.count <= MAX_CLICKS:

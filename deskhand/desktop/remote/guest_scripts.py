@@ -93,7 +93,8 @@ def _type(text):
         return
     screen = display.Display()
     try:
-        low, count = screen.display.info.min_keycode, screen.display.info.max_keycode - screen.display.info.min_keycode + 1
+        low = screen.display.info.min_keycode
+        count = screen.display.info.max_keycode - low + 1
         table = screen.get_keyboard_mapping(low, count)
         free = [low + at for at, row in enumerate(table) if not any(row)]
         if not free:
@@ -116,8 +117,8 @@ def _type(text):
 _WINDOWS_TEXT = """\
 import ctypes
 class _Key(ctypes.Structure):
-    _fields_ = [('vk', ctypes.c_uint16), ('scan', ctypes.c_uint16), ('flags', ctypes.c_uint32), ('time', ctypes.c_uint32),
-                ('extra', ctypes.c_void_p)]
+    _fields_ = [('vk', ctypes.c_uint16), ('scan', ctypes.c_uint16), ('flags', ctypes.c_uint32),
+                ('time', ctypes.c_uint32), ('extra', ctypes.c_void_p)]
 class _Any(ctypes.Union):
     _fields_ = [('key', _Key), ('room', ctypes.c_byte * (32 if ctypes.sizeof(ctypes.c_void_p) == 8 else 24))]
 class _Input(ctypes.Structure):
@@ -223,8 +224,8 @@ def run_script(
 import base64, json, subprocess
 _folder = os.path.expanduser({cwd!r}) if {cwd!r} else os.path.expanduser('~')
 try:
-    _run = subprocess.run({command}, shell={shell}, capture_output=True, stdin=subprocess.DEVNULL, timeout={float(timeout_s)!r},
-        env=dict(os.environ, **{dict(env or {})!r}), cwd=_folder)
+    _run = subprocess.run({command}, shell={shell}, capture_output=True, stdin=subprocess.DEVNULL,
+        timeout={float(timeout_s)!r}, env=dict(os.environ, **{dict(env or {})!r}), cwd=_folder)
     _found = [_run.returncode, _run.stdout, _run.stderr]
 except subprocess.TimeoutExpired as _late:
     _found = [124, _late.stdout or b'', _late.stderr or b'']
@@ -237,8 +238,9 @@ def launch_script(argv: Sequence[str], env: dict[str, str] | None, cwd: str | No
 import subprocess
 _folder = os.path.expanduser({cwd!r}) if {cwd!r} else os.path.expanduser('~')
 _null = subprocess.DEVNULL
-_run = subprocess.Popen({list(argv)!r}, stdin=_null, stdout=_null, stderr=_null, env=dict(os.environ, **{dict(env or {})!r}),
-    cwd=_folder, **({{}} if os.name == 'nt' else {{'start_new_session': True}}))
+_run = subprocess.Popen({list(argv)!r}, stdin=_null, stdout=_null, stderr=_null,
+    env=dict(os.environ, **{dict(env or {})!r}), cwd=_folder,
+    **({{}} if os.name == 'nt' else {{'start_new_session': True}}))
 _said = str(_run.pid)"""
 
 

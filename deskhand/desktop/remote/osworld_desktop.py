@@ -124,7 +124,8 @@ class OsworldDesktop:
         if size != (template.width, template.height):
             wanted, actual = (f"{width}x{height}" for width, height in ((template.width, template.height), size))
             raise ConfigError(
-                f"{self.client.base_url}: the screen has {actual} pixels, the task needs {wanted}; change its resolution"
+                f"{self.client.base_url}: the screen has {actual} pixels, the task needs {wanted}; "
+                "change its resolution"
             )
         self._size, self._decoder = size, screenshots.ScreenshotDecoder()
         self._performed.clear()
@@ -178,7 +179,8 @@ class OsworldDesktop:
         max_duration_s = 10.0 + sum(_max_duration_s(op) for op in ops)
         if max_duration_s > self.client.timeouts.op_s:
             raise AgentError(
-                f"these actions may take {max_duration_s:.0f} s; the most for one step is {self.client.timeouts.op_s:g} s"
+                f"these actions may take {max_duration_s:.0f} s; "
+                f"the most for one step is {self.client.timeouts.op_s:g} s"
             )
         async with self._action_lock:
             if earlier := self._performed.get(action_id):

@@ -371,8 +371,8 @@ class QuotaManager:
 
 def _format_summary(gates: list[dict[str, Any]]) -> str:
     parts = [
-        f"{each['waiting']} waiting at {each['endpoint']} ({each['reason'] or 'limit of concurrent desktops'}, {each['since_s']:.0f} s; "
-        f"next try in {each['next_try_s']:.0f} s)"
+        f"{each['waiting']} waiting at {each['endpoint']} ({each['reason'] or 'limit of concurrent desktops'}, "
+        f"{each['since_s']:.0f} s; next try in {each['next_try_s']:.0f} s)"
         for each in gates
         if each["waiting"]
     ]

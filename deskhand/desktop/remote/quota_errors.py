@@ -24,7 +24,8 @@ MAX_RETRY_AFTER_S = 24 * 3600.0
 MIN_CLOSE_CODE, TRY_AGAIN_LATER = 1000, 1013
 """WebSocket close codes (RFC 6455, 7.4, and its registry)."""
 _FULL = re.compile(
-    r"no (?:available|free) (?:vm|desktop|sandbox|emulator|environment|worker|slot)s?\b|capacity[ _](?:is )?(?:reached|exceeded)"
+    r"no (?:available|free) (?:vm|desktop|sandbox|emulator|environment|worker|slot)s?\b|"
+    r"capacity[ _](?:is )?(?:reached|exceeded)"
     r"|quota (?:is )?(?:exceeded|reached|exhausted)|too many requests|rate limit|resource[ _]exhausted",
     re.IGNORECASE,
 )

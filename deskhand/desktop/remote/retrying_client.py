@@ -111,7 +111,7 @@ class RetryingClient:
         self.http = self._open_http()
         self.headers = {"authorization": f"Bearer {token}"} if token else {}
 
-    async def send(
+    async def send(  # noqa: C901
         self,
         method: str,
         path: str,

@@ -99,7 +99,7 @@ class SandboxPool(RemotePool):
         api: Replaces the API at `endpoint`.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         endpoint: str | None = None,
         token: str | None = None,

@@ -36,7 +36,7 @@ _RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """LoRA ranks supported by vLLM."""
 
 
-def launch_vllm(
+def launch_vllm(  # noqa: PLR0913
     model: str | Path,
     image_processor: Any,
     python: str | Path,

@@ -39,7 +39,8 @@ from deskhand.recorder.request_errors import InvalidRequestError
 from deskhand.types import Completion, ImageSpan, PreparedImage, Prompt, Sampling
 
 SUPPORTED_PARAMS = {
-    "top_p", "top_k", "max_new_tokens", "temperature", "stop_token_ids", "ignore_eos", "skip_special_tokens", "frequency_penalty",
+    "top_p", "top_k", "max_new_tokens", "temperature", "stop_token_ids", "ignore_eos", "skip_special_tokens",
+    "frequency_penalty",
 }  # fmt: skip
 _BEFORE = "Abort before prefill: the server was paused"
 _WHOLE_VOCABULARY = 1_000_000

@@ -126,7 +126,10 @@ def _compiler(python: Path, environment: Mapping[str, str]) -> str | None:
 
 
 def _compiles_cpp20(compiler: str) -> bool:
-    program = "#include <concepts>\n#include <source_location>\ntemplate <std::integral T> T f(T x) { return x; }\nint x = f(0);\n"
+    program = (
+        "#include <concepts>\n#include <source_location>\ntemplate <std::integral T> T f(T x) { return x; }\n"
+        "int x = f(0);\n"
+    )
     words = [compiler, "-std=c++20", "-fsyntax-only", "-x", "c++", "-"]
     try:
         return (

@@ -20,12 +20,12 @@ WORKER = "deskhand.integrations.areal.worker"
 PACKING = ("flash_attention_2", "flash_attention_3")
 WORKFLOW = "deskhand.integrations.areal.workflow.OSWorldWorkflow"
 _REQUIRED_VALUES = {
-    "reward_norm": None, "adv_norm": None, "reward_scaling": 1.0, "reward_bias": 0.0, "discount": 1.0, "gae_lambda": 1.0,
-    "overlong_reward_penalty": False, "mask_no_eos_with_zero": False,
+    "reward_norm": None, "adv_norm": None, "reward_scaling": 1.0, "reward_bias": 0.0, "discount": 1.0,
+    "gae_lambda": 1.0, "overlong_reward_penalty": False, "mask_no_eos_with_zero": False,
 }  # fmt: skip
 _UNSUPPORTED_SAMPLING = {
-    "greedy": False, "top_k": 100_000_000, "frequency_penalty": 0.0, "min_new_tokens": 0, "ignore_eos": False, "stop": None,
-    "stop_token_ids": [],
+    "greedy": False, "top_k": 100_000_000, "frequency_penalty": 0.0, "min_new_tokens": 0, "ignore_eos": False,
+    "stop": None, "stop_token_ids": [],
 }  # fmt: skip
 """Keys of `gconfig` that the workflow does not pass on, with AReaL's defaults."""
 _REWARD_CLIP = 20.0
@@ -84,7 +84,8 @@ def find_config_problems(
     found: list[str] = []
     if actor.get("temperature", 1.0) != gconfig.get("temperature", 1.0):
         found.append(
-            "actor.temperature: differs from gconfig.temperature, so log-probs are of another distribution; use the same value"
+            "actor.temperature: differs from gconfig.temperature, so log-probs are of another distribution; "
+            "use the same value"
         )
     return [
         *found,
@@ -104,7 +105,9 @@ def _workflow(experiment: Mapping[str, Any], settings: WorkflowSettings, max_ste
             shown = "null" if value is None else value
             yield f"actor.{key} is {actor[key]}: the workflow already computes advantages; set it to {shown}"
     if gconfig.get("n_samples", 1) != 1:
-        yield f"gconfig.n_samples is {gconfig['n_samples']}: group size is deskhand.workflow.loop.group_size; set it to 1"
+        yield (
+            f"gconfig.n_samples is {gconfig['n_samples']}: group size is deskhand.workflow.loop.group_size; set it to 1"
+        )
     if actor.get("kl_ctl"):
         yield "actor.kl_ctl: AReaL adds it to the rewards, which are advantages here; set it to 0"
     if experiment.get("critic"):
@@ -113,8 +116,8 @@ def _workflow(experiment: Mapping[str, Any], settings: WorkflowSettings, max_ste
     largest, cut = largest_advantage(settings, max_steps * reply), float(actor.get("reward_clip", _REWARD_CLIP))
     if largest > cut:
         yield (
-            f"actor.reward_clip {cut:g}: clips advantages, which are weighted by length and may reach {largest:.0f}; set it to "
-            f"{10 ** math.ceil(math.log10(largest)):.1f}"
+            f"actor.reward_clip {cut:g}: clips advantages, which are weighted by length and may reach {largest:.0f}; "
+            f"set it to {10 ** math.ceil(math.log10(largest)):.1f}"
         )
     for key, value in _UNSUPPORTED_SAMPLING.items():
         if gconfig.get(key, value) != value:
@@ -122,11 +125,14 @@ def _workflow(experiment: Mapping[str, Any], settings: WorkflowSettings, max_ste
     if actor.get("use_lora"):
         yield "actor.use_lora: the workflow does not use adapters; set it to false"
     if settings.algorithm == "gspo" and actor.get("importance_sampling_level", "token") != "sequence":
-        yield "deskhand.workflow.algorithm gspo: token-level ratios make it GRPO; set actor.importance_sampling_level: sequence"
+        yield (
+            "deskhand.workflow.algorithm gspo: token-level ratios make it GRPO; set actor.importance_sampling_level: "
+            "sequence"
+        )
     if settings.algorithm == "dr_grpo" and settings.normalize_by_episode:
         yield (
-            "deskhand.workflow.normalize_by_episode divides by the episode length, which dr_grpo avoids; set it to false, "
-            "or use algorithm: grpo"
+            "deskhand.workflow.normalize_by_episode divides by the episode length, which dr_grpo avoids; "
+            "set it to false, or use algorithm: grpo"
         )
 
 
@@ -202,8 +208,8 @@ def _budgets(
     context = settings.engine.max_model_len
     if most is not None and context > most:
         yield (
-            f"deskhand.workflow.engine.max_model_len {context} exceeds actor.mb_spec.max_tokens_per_mb {most}: a row may be too long for "
-            "its step; raise the latter"
+            f"deskhand.workflow.engine.max_model_len {context} exceeds actor.mb_spec.max_tokens_per_mb {most}: "
+            "a row may be too long for its step; raise the latter"
         )
     if most is not None and is_agent(experiment):
         longest = experiment["rollout"].get("agent", {}).get("engine_max_tokens")
@@ -214,7 +220,9 @@ def _budgets(
             )
     serves = experiment.get("sglang", {}).get("context_length")
     if serves is not None and context > serves:
-        yield f"deskhand.workflow.engine.max_model_len {context} exceeds sglang.context_length {serves}; raise the latter"
+        yield (
+            f"deskhand.workflow.engine.max_model_len {context} exceeds sglang.context_length {serves}; raise the latter"
+        )
     if image is not None:
         shown = max_images_in_context(settings, max_steps)
         turn, head = (
@@ -230,8 +238,8 @@ def _budgets(
     timeout = experiment["rollout"].get("request_timeout")
     if timeout is not None and settings.group_timeout_s >= timeout:
         yield (
-            f"deskhand.workflow.group_timeout_s {settings.group_timeout_s:g} is not below rollout.request_timeout {timeout:g}: "
-            "AReaL would drop the whole group"
+            f"deskhand.workflow.group_timeout_s {settings.group_timeout_s:g} is not below rollout.request_timeout "
+            f"{timeout:g}: AReaL would drop the whole group"
         )
     new = experiment["gconfig"].get("max_new_tokens")
     if new is not None and new >= context:
@@ -245,14 +253,21 @@ def _capacity(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iter
     if desktops.local and desktops.local * replicas < needed:
         yield (
             f"{desktops.local} local desktops in each of {replicas} workers for {needed} concurrent episodes "
-            "(rollout.max_concurrent_rollouts x deskhand.workflow.loop.group_size): raise deskhand.workflow.desktops.local"
+            "(rollout.max_concurrent_rollouts x deskhand.workflow.loop.group_size): "
+            "raise deskhand.workflow.desktops.local"
         )
     if desktops.local and replicas > 1 and desktops.settings.memory_request_mib:
-        yield "local desktops belong to one worker each; with several, use a desktop server (deskhand.workflow.desktops.server_url)"
+        yield (
+            "local desktops belong to one worker each; with several, use a desktop server "
+            "(deskhand.workflow.desktops.server_url)"
+        )
     batch = experiment.get("train_dataset", {}).get("batch_size")
     ranks = _replicas(str(experiment["actor"].get("backend", "")))
     if batch is not None and batch < ranks:
-        yield f"train_dataset.batch_size {batch} is below the {ranks} ranks of actor.backend: a rank without an image fails"
+        yield (
+            f"train_dataset.batch_size {batch} is below the {ranks} ranks of actor.backend: "
+            "a rank without an image fails"
+        )
     if batch is not None and rollout.get("consumer_batch_size") not in (None, batch):
         yield "rollout.consumer_batch_size differs from train_dataset.batch_size: staleness is miscounted"
 
@@ -273,8 +288,8 @@ def _memory(
     )
     if held_gib > min(rooms):
         yield (
-            f"pixels of a batch are {held_gib:.0f} GiB for each rank, actor.scheduling_spec[].mem is {min(rooms)}: raise it, use "
-            "fewer screenshots, or lower train_dataset.batch_size"
+            f"pixels of a batch are {held_gib:.0f} GiB for each rank, actor.scheduling_spec[].mem is {min(rooms)}: "
+            "raise it, use fewer screenshots, or lower train_dataset.batch_size"
         )
 
 
@@ -282,13 +297,14 @@ def _vision(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterat
     if not settings.uses_images:
         if "VL" in str(experiment["actor"].get("path", "")):
             yield (
-                f"deskhand.workflow.agent.observation words with the vision model {experiment['actor']['path']}: AReaL 1.0.4 fails on a "
-                "batch without images; use a text model"
+                f"deskhand.workflow.agent.observation words with the vision model {experiment['actor']['path']}: "
+                "AReaL 1.0.4 fails on a batch without images; use a text model"
             )
         return
     if is_agent(experiment):
         yield (
-            f"deskhand.workflow_class {experiment['deskhand']['workflow_class']}: AReaL 1.0.4's proxy trains rows without their images; use "
+            f"deskhand.workflow_class {experiment['deskhand']['workflow_class']}: "
+            "AReaL 1.0.4's proxy trains rows without their images; use "
             "deskhand.integrations.areal.workflow.OSWorldWorkflow, or deskhand.workflow.agent.observation: words"
         )
     if str(experiment["rollout"].get("backend", "")).startswith("vllm"):

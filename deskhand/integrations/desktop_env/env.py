@@ -43,7 +43,7 @@ class DesktopEnv:
     for an unsupported action space, `os_type` or proxy.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913
         self,
         provider_name: str = "vmware",
         region: str | None = None,

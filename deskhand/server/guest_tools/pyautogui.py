@@ -28,12 +28,12 @@ Size = namedtuple("Size", "width height")
 
 KEYBOARD_KEYS = [
     "\t", "\n", "\r", *(chr(code) for code in range(32, 127)),
-    "accept", "add", "alt", "altleft", "altright", "apps", "backspace", "browserback", "browserforward", "capslock", "ctrl",
-    "ctrlleft", "ctrlright", "decimal", "del", "delete", "divide", "down", "end", "enter", "esc", "escape",
-    *(f"f{number}" for number in range(1, 25)), "home", "insert", "left", *(f"num{digit}" for digit in range(10)), "numlock",
-    "pagedown", "pageup", "pause", "pgdn", "pgup", "printscreen", "prntscrn", "prtsc", "prtscr", "return", "right", "scrolllock",
-    "shift", "shiftleft", "shiftright", "space", "subtract", "tab", "up", "volumedown", "volumemute", "volumeup", "win", "winleft",
-    "winright", "command", "option", "multiply",
+    "accept", "add", "alt", "altleft", "altright", "apps", "backspace", "browserback", "browserforward", "capslock",
+    "ctrl", "ctrlleft", "ctrlright", "decimal", "del", "delete", "divide", "down", "end", "enter", "esc", "escape",
+    *(f"f{number}" for number in range(1, 25)), "home", "insert", "left", *(f"num{digit}" for digit in range(10)),
+    "numlock", "pagedown", "pageup", "pause", "pgdn", "pgup", "printscreen", "prntscrn", "prtsc", "prtscr", "return",
+    "right", "scrolllock", "shift", "shiftleft", "shiftright", "space", "subtract", "tab", "up", "volumedown",
+    "volumemute", "volumeup", "win", "winleft", "winright", "command", "option", "multiply",
 ]  # fmt: skip
 KEY_NAMES = KEYBOARD_KEYS
 

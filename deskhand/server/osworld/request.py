@@ -17,8 +17,8 @@ from deskhand.server.json_body import parse_json_body
 _NOT_JSON = "Did not attempt to load JSON data because the request Content-Type was not &#39;application/json&#39;."
 _BAD_REQUEST = "The browser (or proxy) sent a request that this server could not understand."
 _CRASH = (
-    "The server encountered an internal error and was unable to complete your request. Either the server is overloaded or "
-    "there is an error in the application."
+    "The server encountered an internal error and was unable to complete your request. "
+    "Either the server is overloaded or there is an error in the application."
 )
 
 

@@ -76,7 +76,7 @@ class ImportReport:
         counts: Counter[Kind] = Counter()
         for task in self.tasks:
             counts.update({each.kind for each in task.requirements})
-        return {kind: count for kind, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))}
+        return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def check_compatibility(source: str, folder: Path, which: Which = shutil.which) -> ImportReport:

@@ -332,6 +332,10 @@ def _problems(document: LocatedDocument, task: NativeTask, folder: Path) -> Iter
     total = sum(milestone.weight for milestone in task.milestones)
     if total > 1 + 1e-9:
         yield document.problem(("milestones",), f"the weights must sum to at most 1, got {total:g}")
+    yield from _oracle_problems(document, task)
+
+
+def _oracle_problems(document: LocatedDocument, task: NativeTask) -> Iterator[Problem]:
     for number, ops in enumerate(task.oracle or ()):
         for index, op in enumerate(ops):
             for point in op.drag or [point for point in (op.click, op.move, op.scroll) if point is not None]:

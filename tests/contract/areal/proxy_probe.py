@@ -47,8 +47,9 @@ def config_of(checkpoint: str, style: str) -> Any:
         turn_discount=1.0,
     )
     return InferenceEngineConfig(
-        experiment_name="contract", trial_name="proxy", backend="sglang:d1p1t1", max_concurrent_rollouts=2, consumer_batch_size=4,
-        max_head_offpolicyness=100, tokenizer_path=checkpoint, setup_timeout=limit(60), request_timeout=limit(300), agent=agent,
+        experiment_name="contract", trial_name="proxy", backend="sglang:d1p1t1", max_concurrent_rollouts=2,
+        consumer_batch_size=4, max_head_offpolicyness=100, tokenizer_path=checkpoint, setup_timeout=limit(60),
+        request_timeout=limit(300), agent=agent,
     )  # fmt: skip
 
 

@@ -73,9 +73,9 @@ def actor_of(checkpoint: str, **changes: Any) -> Any:
             type="adam", lr=1e-3, weight_decay=0.01, beta1=0.9, beta2=0.999, eps=1e-8, lr_scheduler_type="constant",
             gradient_clipping=1.0, warmup_steps_proportion=0.0,
         ),
-        "eps_clip": 0.2, "eps_clip_higher": 0.28, "reward_norm": None, "adv_norm": None, "kl_ctl": 0.0, "reward_clip": 20.0,
-        "ppo_n_minibatches": 1, "recompute_logprob": True, "use_decoupled_loss": True, "prox_logp_method": "recompute",
-        "temperature": 1.0,
+        "eps_clip": 0.2, "eps_clip_higher": 0.28, "reward_norm": None, "adv_norm": None, "kl_ctl": 0.0,
+        "reward_clip": 20.0, "ppo_n_minibatches": 1, "recompute_logprob": True, "use_decoupled_loss": True,
+        "prox_logp_method": "recompute", "temperature": 1.0,
         **changes,
     }  # fmt: skip
     from areal.api.cli_args import RejectionSamplingConfig

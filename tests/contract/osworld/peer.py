@@ -26,9 +26,9 @@ from typing import Any
 
 METRICS_ONLY = frozenset(
     (
-        "PIL", "PyPDF2", "acoustid", "borb", "bs4", "cv2", "docx", "easyocr", "fastdtw", "fitz", "formulas", "imagehash", "librosa",
-        "mutagen", "odf", "openpyxl", "pandas", "pdfplumber", "pptx", "pydrive", "pypdf", "pytz", "rapidfuzz",
-        "scipy", "skimage", "tldextract", "torch", "xmltodict", "yaml",
+        "PIL", "PyPDF2", "acoustid", "borb", "bs4", "cv2", "docx", "easyocr", "fastdtw", "fitz", "formulas",
+        "imagehash", "librosa", "mutagen", "odf", "openpyxl", "pandas", "pdfplumber", "pptx", "pydrive", "pypdf",
+        "pytz", "rapidfuzz", "scipy", "skimage", "tldextract", "torch", "xmltodict", "yaml",
     )
 )  # fmt: skip
 

@@ -167,9 +167,9 @@ AGENTS: dict[str, tuple[str, str, str, dict[str, Any], list[str]]] = {
         {
             "model": "ui-tars",
             "runtime_conf": {
-                "temperature": 0.0, "top_k": -1, "top_p": 0.9, "max_tokens": 500, "infer_mode": "qwen25vl_normal", "history_n": 5,
-                "prompt_style": "qwen25vl_normal", "input_swap": False, "language": "English", "max_pixels": 16384 * 28 * 28,
-                "min_pixels": 100 * 28 * 28, "callusr_tolerance": 3,
+                "temperature": 0.0, "top_k": -1, "top_p": 0.9, "max_tokens": 500, "infer_mode": "qwen25vl_normal",
+                "history_n": 5, "prompt_style": "qwen25vl_normal", "input_swap": False, "language": "English",
+                "max_pixels": 16384 * 28 * 28, "min_pixels": 100 * 28 * 28, "callusr_tolerance": 3,
             },
         },
         [

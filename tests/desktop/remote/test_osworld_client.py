@@ -82,7 +82,8 @@ async def test_a_machine_is_a_desktop(tmp_path):
         first = await desktop.reset(SCREEN)
         assert first.size == (320, 240)
         assert first.cursor == (160, 120)
-        ops = [Click(at(50, 60), "right", 2, ("ctrl",)), Drag((at(10, 20), at(30, 40))), Scroll(2, -3, at(5, 6)), Type(TEXT),
+        ops = [Click(at(50, 60), "right", 2, ("ctrl",)), Drag((at(10, 20), at(30, 40))), Scroll(2, -3, at(5, 6)),
+               Type(TEXT),
                Key(("ctrl", "s")), KeyDown("shift"), KeyUp("shift"), Move(at(100, 90))]  # fmt: skip
         frame = await desktop.perform(ops, action_id="a")
         assert frame.cursor == (100, 90)

@@ -42,7 +42,8 @@ async def windows(
 async def test_any_text_and_exact_gestures_reach_windows(tmp_path):
     async with windows(tmp_path) as (fake, desktop):
         await desktop.reset(SCREEN)
-        ops = [Click(at(50, 60), "left", 3), Drag((at(10, 20), at(30, 40), at(50, 20), at(70, 60))), Scroll(-2, 3, at(5, 6)),
+        ops = [Click(at(50, 60), "left", 3), Drag((at(10, 20), at(30, 40), at(50, 20), at(70, 60))),
+               Scroll(-2, 3, at(5, 6)),
                Type(TEXT), Key(("ctrl", "shift", "esc")), Key(("super", "d"))]  # fmt: skip
         before = len(fake.requests)
         frame = await desktop.perform(ops, action_id="a")

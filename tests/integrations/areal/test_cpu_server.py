@@ -61,12 +61,13 @@ async def serving(checkpoint):
 def request(made: CpuInferenceServer, **params: Any) -> dict[str, Any]:
     """What AReaL's SGLang adapter sends."""
     wanted = {
-        "top_p": 1.0, "top_k": 100_000_000, "max_new_tokens": 8, "temperature": 1.0, "stop_token_ids": [], "ignore_eos": False,
-        "skip_special_tokens": False, "frequency_penalty": 0.0,
+        "top_p": 1.0, "top_k": 100_000_000, "max_new_tokens": 8, "temperature": 1.0, "stop_token_ids": [],
+        "ignore_eos": False, "skip_special_tokens": False, "frequency_penalty": 0.0,
     }  # fmt: skip
     ids = [5, made.model.image_token_id, 9, 11]
     return {
-        "input_ids": ids, "image_data": [PICTURE], "sampling_params": wanted | params, "return_logprob": True, "stream": False
+        "input_ids": ids, "image_data": [PICTURE], "sampling_params": wanted | params, "return_logprob": True,
+        "stream": False,
     }  # fmt: skip
 
 

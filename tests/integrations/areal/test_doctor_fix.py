@@ -51,7 +51,10 @@ def kept(folder: Path) -> dict[str, str]:
 
 def test_pydrive2_answers_to_the_name_that_osworld_imports(made, tmp_path):
     python, environment = made
-    program = "from pydrive.auth import GoogleAuth; import pydrive.drive, pydrive2.drive; print(pydrive.drive is pydrive2.drive)"
+    program = (
+        "from pydrive.auth import GoogleAuth; import pydrive.drive, pydrive2.drive; "
+        "print(pydrive.drive is pydrive2.drive)"
+    )
     assert subprocess.run([python, "-c", program], capture_output=True, check=False).returncode != 0
     assert len(doctor.install_fixes(tmp_path, environment)) == 2
     done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)

@@ -73,7 +73,7 @@ def test_weighed_episodes_of_a_group_count_the_same_whatever_their_length():
     assert float(worth.sum() / made["loss_mask"].sum()) == pytest.approx(0.5)
 
 
-def spoilt(name: str) -> dict[str, Any]:
+def spoilt(name: str) -> dict[str, Any]:  # noqa: C901
     made = good()
     ends = made["attention_mask"].sum(-1) - 1
     if name == "keys":
@@ -110,8 +110,8 @@ def spoilt(name: str) -> dict[str, Any]:
 
 
 CAUSES = [
-    "keys", "shape", "dtype", "padding", "last_token", "first_token", "nothing_sampled", "pictures", "placeholders", "types",
-    "banned_id", "logprobs", "versions", "reward", "no_picture",
+    "keys", "shape", "dtype", "padding", "last_token", "first_token", "nothing_sampled", "pictures", "placeholders",
+    "types", "banned_id", "logprobs", "versions", "reward", "no_picture",
 ]  # fmt: skip
 
 

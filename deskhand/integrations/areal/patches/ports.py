@@ -20,7 +20,8 @@ def use_random_ports() -> None:
     network = installed_areal.require_areal("utils.network", "a run")
     if getattr(network, "random", None) is None:
         raise ConfigError(
-            f"AReaL {installed_areal.version()} draws its ports otherwise than the version that is known; {installed_areal.INSTALL_HINT}"
+            f"AReaL {installed_areal.version()} draws its ports otherwise than the version that is known; "
+            f"{installed_areal.INSTALL_HINT}"
         )
     vars(network)["random"] = random.SystemRandom()
 

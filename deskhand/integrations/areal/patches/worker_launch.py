@@ -89,6 +89,7 @@ def _known(owner: Any, name: str, parameters: list[str]) -> Any:
     function = getattr(owner, name, None)
     if function is None or list(inspect.signature(function).parameters) != parameters:
         raise ConfigError(
-            f"{name} of AReaL {installed_areal.version()} is not that of the version that is known; {installed_areal.INSTALL_HINT}"
+            f"{name} of AReaL {installed_areal.version()} is not that of the version that is known; "
+            f"{installed_areal.INSTALL_HINT}"
         )
     return function
