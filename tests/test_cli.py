@@ -85,7 +85,7 @@ WRONG = {
         ["train", CONFIG, "{new}", "--set", "agent.temperature=0"],
         "agent.temperature 0 makes all episodes of a group identical",
     ),
-    "a folder without a run": (["report", "{new}"], "name the folder of a run"),
+    "a folder without a run": (["report", "{new}"], "no such folder; pass a run directory"),
     "resuming nothing": (["demo", "{new}", "--resume"], "no run to resume in "),
     "evaluating nothing": (["eval", "{new}"], "contains no run"),
     "recording what is no address": (

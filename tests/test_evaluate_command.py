@@ -48,8 +48,8 @@ def test_oracle_and_idle_show_what_the_suite_allows(monkeypatch, capsys, tmp_pat
     assert "pass@2" in out
     code, out, err = called(monkeypatch, capsys, "rescore", str(folder / "end_states"))
     assert code == 0, err
-    assert out.count("1 then, 1 now") == 4
-    assert "4 end states judged, 0 of another value than then" in out
+    assert out.count(": 1 -> 1\n") == 4
+    assert "4 end states rescored, 0 changed" in out
     code, out, err = called(monkeypatch, capsys, "eval", str(folder), "--policy", "noop")
     assert code == 0, err
     assert "0.0 % [0.0, 65.8] 0/2" in out
@@ -159,21 +159,22 @@ def test_an_endpoint_that_does_not_answer_is_no_rate_of_zero(monkeypatch, capsys
     ]
     code, out, err = called(monkeypatch, capsys, "eval", str(tmp_path / "run"), *arguments)
     assert (code, err.count("\n")) == (2, 1), err
-    assert (
-        "none of 1 held-out episodes has a score; the last: the model's endpoint http://127.0.0.1:1/v1/ failed" in err
-    )
-    assert "0 of 1 held-out episodes, 0 successes, 3 tries without a score" in out
+    assert "all 1 held-out episodes errored; last error: the model's endpoint http://127.0.0.1:1/v1/ failed" in err
+    assert "0 of 1 held-out episodes, 0 successes, 3 errored attempts" in out
 
 
 WRONG = {
     "a key in the address": (
         ["--policy", "http://me:secret@127.0.0.1:1/v1"],
-        "put it into the environment as OPENAI_API_KEY",
+        "set OPENAI_API_KEY instead",
     ),
     "an endpoint whose model has no name": (["--policy", "http://127.0.0.1:1/v1"], "--served-model-name"),
     "no repeats": (["--policy", "oracle", "--samples-per-task", "0"], "must be at least 1"),
-    "a step of a script": (["--policy", "oracle", "--step", "3"], "oracle is no run, so it has no steps"),
-    "a step and a key": (["--policy", "http://me:secret@127.0.0.1:1/v1", "--step", "3"], "an address holds no key"),
+    "a step of a script": (
+        ["--policy", "oracle", "--step", "3"],
+        "--step: oracle is not a run directory; remove --step",
+    ),
+    "a step and a key": (["--policy", "http://me:secret@127.0.0.1:1/v1", "--step", "3"], "--step: "),
     "an address that is none": (["--policy", "http://[::1", "--served-model-name", "m"], "invalid URL"),
     "a name for no endpoint": (["--policy", "oracle", "--served-model-name", "m"], "requires --policy with the URL"),
     "a profile without a file": (["--policy", "oracle", "--profile", "smoke"], "profiles belong to a config file"),
@@ -188,7 +189,7 @@ WRONG = {
             "--set",
             "engine.served_model_name=m",
         ],
-        "the endpoint plays; leave --policy out",
+        "engine.backend openai evaluates its endpoint; remove --policy",
     ),
     "a step of a model": (["--policy", "tiny", "--step", "3"], "remove --step"),
     "nothing to play": (["--policy", "oracle", "--set", "evaluation.num_episodes=0"], "evaluation.num_episodes is 0"),
@@ -226,12 +227,12 @@ def test_results_made_in_another_way_have_another_name(tmp_path: Path) -> None:
             resolve_policy(remote, run, None).name
             == "version-0 (engine.backend=openai, engine.base_url=http://host/v1, engine.served_model_name=m)"
         )
-        longer = load_config(None, ["suite={osworld: folder, max_steps: 30}"])
+        longer = load_config(None, ["suite={format: osworld, path: folder, max_episode_steps: 30}"])
         assert resolve_policy(longer, run, "noop").name == "noop (suite.max_episode_steps=30)"
     with Run.open(tmp_path / "run") as run:
         other = load_config()
         assert resolve_policy(other, run, str(tmp_path / "run")).name == "run version 0"
-        assert resolve_policy(other, run, "https://one/v1", served_name="m").name == "m at one/v1"
+        assert resolve_policy(other, run, "https://one/v1", served_model_name="m").name == "m at one/v1"
 
 
 def test_the_command_that_began_an_evaluation_goes_on_with_it_and_another_file_is_refused(
@@ -252,7 +253,7 @@ def test_the_command_that_began_an_evaluation_goes_on_with_it_and_another_file_i
     config.write_text(config.read_text().replace("episodes: 1", "episodes: 2"))
     code, _, err = called(monkeypatch, capsys, *command)
     assert (code, err.count("\n")) == (2, 1)
-    assert "evaluation.num_episodes was 1, is 2" in err
+    assert "evaluation.num_episodes was 1, now 2" in err
     code, _, err = called(monkeypatch, capsys, "eval", str(folder), "--policy", "noop", "--profile", "smoke")
     assert (code, err.count("\n")) == (2, 1)
     assert "profiles belong to a config file" in err

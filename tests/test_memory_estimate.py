@@ -268,7 +268,7 @@ def test_a_folder_without_a_model_is_one_error(tmp_path: Path) -> None:
         (f"model={tmp_path / 'absent'}", "no such folder"),
         (f"model={tmp_path / 'empty'}", "config.json: missing"),
         (described(tmp_path / "torn", text='{"model_type": "qwen'), "config.json: missing or unreadable"),
-        (described(tmp_path / "list", text="[]"), "holds no settings"),
+        (described(tmp_path / "list", text="[]"), "not a model config"),
     ):
         with pytest.raises(ConfigError, match=words):
             plan.plan(load_config(None, [source]))

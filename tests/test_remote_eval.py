@@ -1,4 +1,4 @@
-"""A run on desktops of another process, by its settings alone: `deskhand eval` over `deskhand serve`."""
+"""A run on remote desktops, by its settings alone: `deskhand eval` over `deskhand serve desktops`."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def bridge(screen: str) -> Iterator[str]:
     )
     assert process.stdout is not None
     try:
-        yield process.stdout.readline().split(" on ")[1].split(",")[0]
+        yield process.stdout.readline().split(" at ")[1].split(",")[0]
     finally:
         process.terminate()
         process.wait(limit(20))

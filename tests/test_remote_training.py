@@ -38,7 +38,7 @@ from deskhand.tasks.outcome import Scored
 pytestmark = needs_weights
 SMALL = (
     "loop.groups_per_step=1", "loop.group_size=4", "loop.max_staleness=0", "loop.health.vision_probe_every=0",
-    "evaluation.num_episodes=0", "desktop.timeouts.op_s=20", "minutes=8",
+    "evaluation.num_episodes=0", "desktop.timeouts.op_s=20", "max_minutes=8",
 )  # fmt: skip
 
 
@@ -129,7 +129,12 @@ def test_windows_agent_arenas_machines_are_trained_on_though_they_fail_and_the_r
     folder = tmp_path / "run"
     with served(*(machine.door.app for machine in machines)) as ports:
         file = written(tmp_path, 1, tmp_path / "tasks", [f"http://127.0.0.1:{port}" for port in ports])
-        settings = words(f"suite.openadapt={tmp_path}/tasks", "suite.screen_size=[320, 240]", "loop.total_steps=1000")
+        settings = words(
+            "suite.format=openadapt",
+            f"suite.path={tmp_path}/tasks",
+            "suite.screen_size=[320, 240]",
+            "loop.total_steps=1000",
+        )
         command = [sys.executable, "-m", "deskhand", "train", file, str(folder), *settings]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         with (tmp_path / "said").open("w") as said:
@@ -153,7 +158,7 @@ def test_windows_agent_arenas_machines_are_trained_on_though_they_fail_and_the_r
         assert code == 0, err
         code, _, err = called(monkeypatch, capsys, "report", str(folder), "--out", str(tmp_path / "report.html"))
         assert code == 0, err
-    assert "2 at a time play and others wait" in (tmp_path / "said").read_text()
+    assert "episodes are limited to 2 at a time" in (tmp_path / "said").read_text()
     rows = checked(folder, steps, len(machines))
     assert {row.id: row.reward for row in rows}.items() >= before.items(), (
         "what was finished before the kill stays as it was"
@@ -230,7 +235,8 @@ def test_osworlds_machines_are_trained_on_and_brought_back_before_each_episode(m
             config["desktop"]["reset_command"] = back
             Path(file).write_text(yaml.safe_dump(config))
             settings = words(
-                f"suite.osworld={tmp_path}/tasks",
+                "suite.format=osworld",
+                f"suite.path={tmp_path}/tasks",
                 "suite.screen_size=[256, 192]",
                 "suite.max_episode_steps=4",
                 "loop.total_steps=2",

@@ -84,7 +84,11 @@ def test_a_state_of_osworlds_is_judged_by_the_files_that_were_kept_and_by_nothin
         "1 -> 1",
         "0 -> 0",
     ]
-    for why in ("/execute says is not kept", "/etc/hosts is not in the home", "was not saved with the end state"):
+    for why in (
+        "/execute: not available in a saved end state",
+        "/etc/hosts: outside the home, so not saved",
+        "was not saved with the end state",
+    ):
         assert why in out
     assert "errored (infrastructure)" not in out
     assert "7 end states rescored, 4 changed" in out
@@ -113,7 +117,7 @@ def test_states_of_the_other_suites_of_files_are_judged_too(given, monkeypatch, 
             [("file", {"a.txt": ""}), ("said", {})],
             ["1", "errored"],
         ),
-        "waa": (["suite.format=waa", "suite.path={}/waa", "desktop.backend=waa"], [("os/0b5c", {})], ["unscored"]),
+        "waa": (["suite.format=waa", "suite.path={}/waa", "desktop.backend=waa"], [("os/0b5c", {})], ["errored"]),
         "python": (["suite.format=python", "suite.path={}/mine.py"], [("mine", {})], ["0"]),
     }
     for name, (settings, states, values) in cases.items():

@@ -56,7 +56,7 @@ def warm(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
     from deskhand.trainer import supervised
 
     folder = tmp_path_factory.mktemp("warm") / "run"
-    (folder.parent / "empty.yaml").write_text(f"model: {checkpoint}\npolicy: {{adapter: {{rank: 4}}}}\n")
+    (folder.parent / "empty.yaml").write_text(f"model: {checkpoint}\npolicy: {{lora: {{rank: 4}}}}\n")
     command = ["sft", str(folder.parent / "empty.yaml"), str(folder), *options()]
     with pytest.MonkeyPatch.context() as patch:
         real = supervised.PolicySftLearner.update
@@ -113,7 +113,7 @@ def test_what_was_interrupted_ends_with_the_weights_of_one_that_was_not(
     assert first.read_bytes() == second.read_bytes()
     assert first.read_bytes() != (CheckpointManager(warm / "checkpoints").path(0) / "model.safetensors").read_bytes()
     with Run.open(other, read_only=True) as run:
-        losses = [entry["loss"] for entry in run.metrics()]
+        losses = [entry["train/loss"] for entry in run.metrics()]
         assert [entry["step"] for entry in run.metrics()] == [2, 4, 6]
         assert losses[-1] < losses[0]
 
@@ -123,10 +123,10 @@ def test_other_settings_or_episodes_for_a_warm_start_that_is_there_are_refused(w
     command = ["sft", str(warm.parent / "empty.yaml"), str(warm)]
     code, _, err = called(monkeypatch, capsys, *command, *options(**{"sft.total_steps": "9"}))
     assert (code, err.count("\n")) == (2, 1)
-    assert "sft.total_steps was 6, is 9" in err
+    assert "sft.total_steps was 6, now 9" in err
     code, _, err = called(monkeypatch, capsys, *command, *options(), "--episodes", str(warm))
     assert (code, err.count("\n")) == (2, 1)
-    assert "holds a warm start on the oracle; name a new folder" in err
+    assert "contains a warm start on the oracle; use a new directory" in err
     code, out, err = called(monkeypatch, capsys, *command, *options())
     assert code == 0, err
     assert "step-000006" in out
@@ -191,8 +191,8 @@ def test_the_card_says_what_four_bits_did_to_the_weights(tmp_path: Path) -> None
     changed = {name for name, value in before.items() if not torch.equal(value, rounded[name])}
     assert changed
     assert all("language_model.layers" in name for name in changed)
-    assert "in these weights they are rounded so" in (merged / "README.md").read_text()
-    assert "the adapter over weights that are rounded so" in (adapter / "README.md").read_text()
+    assert "these weights are the dequantized ones" in (merged / "README.md").read_text()
+    assert "the results are of the adapter on the quantized weights" in (adapter / "README.md").read_text()
 
 
 @pytest.mark.parametrize("adapter", [False, True])
@@ -275,10 +275,10 @@ def test_the_card_is_of_the_checkpoint_and_tells_what_went_before_it(
     assert "Version 1 has not been evaluated" in cards[0]
     assert "| all families | 0.0% [0.0%, 79.3%] of 1 | 100.0% [20.7%, 100.0%] of 1 |" in cards[1], "of the same tries"
     for card in cards:
-        assert "1 further episodes of the run had no score (by cause: cancelled 1)" in card
+        assert "1 more episodes errored (by cause: cancelled 1) and were not trained on" in card
         assert "episodes of the tasks' oracle on" in card
         assert f"(before this run, in {warm.name})" in card
-        assert f"before this run: not known, `{checkpoint.name}` has no card" in card
+        assert f"before this run: unknown, `{checkpoint.name}` has no card" in card
 
 
 def test_what_deskhand_record_kept_is_learned_and_the_card_says_so(
@@ -294,12 +294,12 @@ def test_what_deskhand_record_kept_is_learned_and_the_card_says_so(
         monkeypatch, capsys, *command, *options(**{"sft.val_fraction": "0", "sft.total_steps": "2"})
     )
     assert code == 0, err
-    assert "recorded: 2 conversations of 3 sessions, 1 of them with too low a reward" in out
-    assert "2 episodes to learn from, 0 held out" in out
+    assert "recorded: 2 conversations of 3 sessions, 1 of them with a low reward" in out
+    assert "2 training episodes, 0 validation episodes" in out
     code, _, err = called(monkeypatch, capsys, "export", str(folder), "--out", str(tmp_path / "exported"))
     assert code == 0, err
     card = (tmp_path / "exported" / "README.md").read_text()
-    assert "- 2 conversations of what deskhand record kept in recorded; on what tasks is not known here" in card
+    assert "- 2 conversations from recordings in recorded; their tasks are unknown" in card
 
 
 WRONG = {
@@ -308,10 +308,10 @@ WRONG = {
     "a step of the episodes": (
         "export",
         ["{warm}", "--out", "{new}", "--episodes", "--step", "3"],
-        "leave --adapter and --step out",
+        "remove --adapter and --step",
     ),
     "no config": ("sft", ["{config}"], "deskhand sft configs/tiny_cpu.yaml"),
-    "episodes of nothing": ("sft", ["{config}", "{new}", "--episodes", "{new}x"], "holds no run"),
+    "episodes of nothing": ("sft", ["{config}", "{new}", "--episodes", "{new}x"], "contains no run"),
     "resuming a warm start as training": ("train", ["--resume", "{warm}"], "deskhand sft --resume"),
 }
 

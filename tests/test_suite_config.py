@@ -1,5 +1,4 @@
-"""Suites of a run: those of the box and task files of every kind, on embedded desktops and on machines at an
-address."""
+"""Suites of a run: bundled ones and task files of every format, on local desktops and on remote machines."""
 
 from __future__ import annotations
 
@@ -124,7 +123,7 @@ def test_our_own_files_are_a_suite_with_what_is_left_out_and_why(native: Path, m
     )
     assert code == 0, err
     assert f"skipped: {why}" in out
-    assert "open  256x192  max 4 steps  train and eval; no oracle: has no oracle" in out
+    assert "open  256x192  max 4 steps  train and eval; no oracle; add the key oracle" in out
 
 
 def test_what_is_held_out_is_never_trained_on(tmp_path: Path) -> None:
@@ -193,7 +192,7 @@ def test_openadapts_files_are_a_suite_on_machines_and_what_nobody_can_judge_ther
     (task,) = found.held_out_tasks(1)
     assert (task.id, task.width, task.height) == ("openadapt/file", 1280, 720)
     (why,) = found.skipped
-    assert why.startswith(f"{tmp_path}/seen.yaml: a check by screenshot cannot be judged here")
+    assert why.startswith(f"{tmp_path}/seen.yaml: check screenshot is not supported; use command or file")
     with pytest.raises(ConfigError, match=r"requires desktop.backend osworld or waa, got local"):
         suite_of(["suite.format=openadapt", f"suite.path={tmp_path}"])
 
@@ -217,13 +216,13 @@ REFUSED = {
     ),
     "a broken file of our own": (
         ["suite.format=deskhand", "suite.path={broken}"],
-        "{broken}/bad.yaml:1: id: this key is missing",
+        "{broken}/bad.yaml:1: id: missing key (and ",
     ),
     "WAA without its machines": (["suite.format=waa", "suite.path={web}"], "requires desktop.backend waa, got local"),
     "a name and a format": (["suite={name: basics, format: waa, path: b}"], "mutually exclusive"),
     "a format without a path": (["suite.format=waa"], "suite.path is missing"),
     "a path without a format": (["suite.path=/tmp"], "suite.format is missing"),
-    "another suite": (["suite=basic"], "should be 'basics' or 'miniwob'"),
+    "another suite": (["suite=basic"], "suite.name: unknown suite 'basic'; did you mean 'basics'?"),
 }
 
 
@@ -344,11 +343,7 @@ def test_the_two_lines_of_every_shipped_config_name_a_benchmarks_tasks_on_its_ma
         file = tmp_path / f"{kind}.yaml"
         file.write_text(with_its_two_lines(config, which, corpus(tmp_path / kind, make)))
         for profile in (None, "smoke"):
-            settings = (
-                load_config(file, profile=profile)
-                if profile is None or "smoke:" in config.read_text()
-                else load_config(file)
-            )
+            settings = load_config(file, profile=profile if "smoke:" in config.read_text() else None)
             found = load_suite(settings.suite, settings.desktop.backend)
             assert settings.desktop.backend == kind
             assert (found.train_tasks, found.skipped) == (("os/1", "os/2"), ())

@@ -187,6 +187,6 @@ def resolve(config: Path | None = None, /, *, profile: Profile = None, overrides
         task = suite.make(name, 0)
         in_train, in_eval = name in suite.train_tasks, name in suite.eval_tasks
         split = "train and eval" if in_train and in_eval else "train" if in_train else "eval"
-        more = f"; no oracle: {task.oracle_unavailable}" if task.oracle_unavailable else ""
+        more = f"; {task.oracle_unavailable}" if task.oracle_unavailable else ""
         print(f"{name}  {task.width}x{task.height}  max {task.max_steps} steps  {split}{more}")
     print("\n".join([*(f"skipped: {line}" for line in suite.skipped), suite.summary]))

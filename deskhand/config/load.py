@@ -261,5 +261,6 @@ def _message(error: ValidationError, settings: Sequence[Setting]) -> str:
     message = first["msg"].removeprefix("Input ").removeprefix("Value error, ")
     message = f"{message[:1].lower()}{message[1:]}"
     if not isinstance(first["input"], dict):  # an error of a whole section names its keys itself
-        message = f"{'.'.join(keys)}: {message}, got {first['input']!r}"
+        got = "" if repr(first["input"]) in message else f", got {first['input']!r}"
+        message = f"{'.'.join(keys)}: {message}{got}"
     return f"{origin}: {message}{f' (and {len(more)} more)' if more else ''}"

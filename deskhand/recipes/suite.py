@@ -89,7 +89,8 @@ def _loaded(settings: str, backend: str) -> Suite:
         return _python_suite(suite.path, suite) if suite.format == "python" else _file_suite(suite.path, suite, backend)
     if suite.name is not None and not registry.is_builtin("suite", suite.name):
         found = registry.resolve("suite", suite.name)
-        return _family_suite(found() if callable(found) else found, suite, f"suite.name: {suite.name}")
+        expected = "must be a task family or a sequence of task families"
+        return _family_suite(found() if callable(found) else found, suite, f"suite.name: {suite.name}", expected)
     names = suite.families or (miniwob.task_names() if suite.name == miniwob.SUITE else family_registry.DEFAULT)
     excluded = suite.exclude
     if suite.name == miniwob.SUITE:
@@ -120,13 +121,14 @@ def _python_suite(path: Path, suite: SuiteConfig) -> Suite:
     found = getattr(module, "FAMILIES", None)
     if found is None:
         found = [each for each in vars(module).values() if isinstance(each, Family)]
-    return _family_suite(found, suite, f"suite.path: {path}")
+    expected = "must define FAMILIES, or functions decorated with deskhand.task_family"
+    return _family_suite(found, suite, f"suite.path: {path}", expected)
 
 
-def _family_suite(found: Any, suite: SuiteConfig, where: str) -> Suite:
+def _family_suite(found: Any, suite: SuiteConfig, where: str, expected: str) -> Suite:
     found = (found,) if isinstance(found, Family) else found
     if not isinstance(found, Sequence) or not found or not all(isinstance(family, Family) for family in found):
-        raise ConfigError(f"{where} has no task families; decorate a function with deskhand.task_family")
+        raise ConfigError(f"{where} {expected}")
     families = {family.name: family for family in found}
     if unknown := [name for name in suite.families if name not in families]:
         raise ConfigError(f"suite.families: unknown family {unknown[0]!r}; {where} has {', '.join(families)}")
