@@ -85,11 +85,11 @@ class Measured:
 
 
 async def measure(
-    source: str, concurrency: int, seconds: float, parked_tokens: int, width: int, height: int, device: str
+    source: str, concurrency: int, seconds: float, prefix_cache_tokens: int, width: int, height: int, device: str
 ) -> Measured:
     """Play episodes for a number of seconds."""
     model = load(source, device=device, dtype="float32" if device == "cpu" else "bfloat16")
-    engine = HfEngine(model, EngineConfig(max_num_seqs=16, prefix_cache_tokens=parked_tokens))
+    engine = HfEngine(model, EngineConfig(max_num_seqs=16, prefix_cache_tokens=prefix_cache_tokens))
     await play(engine, model, 10**6, width, height, [])
     latencies_s: list[float] = []
     before, started, cpu = engine.stats, time.perf_counter(), time.process_time()
@@ -142,8 +142,8 @@ def main() -> None:
     for concurrency in options.concurrency:
         found: dict[int, list[Measured]] = {32768: [], 0: []}
         for _ in range(rounds):
-            for parked_tokens, runs in found.items():
-                settings = (options.model, concurrency, seconds, parked_tokens, width, height, options.device)
+            for prefix_cache_tokens, runs in found.items():
+                settings = (options.model, concurrency, seconds, prefix_cache_tokens, width, height, options.device)
                 runs.append(asyncio.run(measure(*settings)))
         with_reuse, without = (middle(runs) for runs in found.values())
         print(f"{with_reuse.line(concurrency, True)}\n{without.line(concurrency, False)}", flush=True)

@@ -124,7 +124,7 @@ async def test_log_probs_equal_a_plain_forward_pass(
 
 
 async def test_log_probs_equal_without_reuse_of_prefixes(loaded: LoadedModel) -> None:
-    episodes, engine = await serve(loaded, parked_tokens=0)
+    episodes, engine = await serve(loaded, prefix_cache_tokens=0)
     assert engine.stats.reused_tokens == 0
     assert mismatch(plain_differences(loaded, episodes))[0] < 1e-3
 
