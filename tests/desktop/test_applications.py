@@ -123,7 +123,7 @@ def test_install_lists_the_packages_and_needs_root(monkeypatch, capsys):
     said = capsys.readouterr().out
     for package in ("libreoffice-calc", "libreoffice-writer", "libreoffice-impress", "libreoffice-gtk3"):
         assert package in said
-    assert "as root: apt-get install -y --no-install-recommends libreoffice-calc" in said
+    assert "as root:   apt-get install -y --no-install-recommends libreoffice-calc" in said
     monkeypatch.setattr(os, "getuid", lambda: 1000)
     with pytest.raises(ConfigError, match=r"missing Debian packages; run as root: apt-get install .*chromium"):
         app(["desktop", "install", "browser"], result_action="return_value")
@@ -133,7 +133,7 @@ def test_installed_packages_are_skipped(monkeypatch, capsys):
     monkeypatch.setattr(install, "missing", lambda packages: [])
     monkeypatch.setattr(install.subprocess, "run", lambda *_, **__: pytest.fail("something was run"))
     app(["desktop", "install", "basic"], result_action="return_value")
-    assert "missing: none" in capsys.readouterr().out
+    assert "missing:   none" in capsys.readouterr().out
 
 
 def test_unknown_packages_are_missing():

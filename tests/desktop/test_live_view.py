@@ -101,7 +101,7 @@ def test_every_event_becomes_one_op():
 
 
 def test_desktop_open_prints_a_loopback_url_and_ends_with_ctrl_c():
-    command = [sys.executable, "-m", "deskhand", "desktop", "try", "calculator", "--size", "320x240"]
+    command = [sys.executable, "-m", "deskhand", "desktop", "open", "calculator", "--size", "320x240"]
     trial = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ
     )

@@ -10,7 +10,6 @@ from serving import on_a_port
 from task_files import SHARED
 
 from deskhand.actions.ops import Done, Type
-from deskhand.agents.episode_context import Transcript
 from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.remote.osworld_desktop import ScreenPolling
 from deskhand.desktop.remote.retrying_client import RetryingClient
@@ -66,12 +65,10 @@ class Replies:
     def __init__(self, *steps) -> None:
         self.steps = steps
 
-    async def solve(self, desktop, instruction, client, *, frame, max_steps, after_step, keep_frame, seed):
-        for number, ops in enumerate(self.steps):
-            frame = await desktop.perform(list(ops), action_id=str(number))
-            if after_step is not None:
-                await after_step(None, frame)
-        return Transcript((), "done")
+    async def run(self, episode):
+        await episode.observe()
+        for ops in self.steps:
+            await episode.act(ops)
 
 
 async def test_a_task_with_command_milestones_scores_end_to_end(tmp_path):
@@ -126,9 +123,8 @@ async def test_a_waa_file_is_set_up_and_judged_by_the_evaluate_server(tmp_path):
         assert machine.evaluate.asked[0] == document, "the whole file is judged, as it was written"
 
         class Writer:
-            async def solve(self, desktop, *arguments, **named):
-                await desktop.push("C:\\Users\\Docker\\a.txt", b"yes")
-                return Transcript((), "done")
+            async def run(self, episode):
+                await episode.desktop.push("C:\\Users\\Docker\\a.txt", b"yes")
 
         result = await run_episode(EpisodeRequest("e", task), desktop, Writer(), None)  # type: ignore[arg-type]
         assert result.reward == 1.0
@@ -141,14 +137,17 @@ async def test_a_waa_file_is_set_up_and_judged_by_the_evaluate_server(tmp_path):
 
 
 def test_tasks_that_cannot_be_scored_are_rejected_at_load(tmp_path):
-    for check in ("{check: screenshot, description: a red circle}", "{check: python, code: pass}"):
+    for name, check in (
+        ("screenshot", "{check: screenshot, description: a red circle}"),
+        ("python", "{check: python, code: pass}"),
+    ):
         file = tmp_path / "a.yaml"
         file.write_text(f"name: a\nevaluate:\n  - {check}\n")
-        with pytest.raises(ConfigError, match="cannot be judged"):
+        with pytest.raises(ConfigError, match=f"check {name} is not supported"):
             load_task(file, 320, 240)
     infeasible = tmp_path / "b.json"
     infeasible.write_text(json.dumps({"id": "b-wos", "instruction": "no", "evaluator": {"func": "infeasible"}}))
-    with pytest.raises(ConfigError, match="cannot be done"):
+    with pytest.raises(ConfigError, match="infeasible tasks are not supported"):
         task_of(waa.load(infeasible), None, 320, 240)  # type: ignore[arg-type]
 
 

@@ -106,5 +106,5 @@ def test_a_row_says_what_must_not_be() -> None:
 
 
 async def test_an_agent_that_is_not_known_is_named_with_those_that_are() -> None:
-    with pytest.raises(ConfigError, match=r"'burglar'; there are oracle, early_stop, noop, done"):
+    with pytest.raises(ConfigError, match=r"'burglar'; agents: oracle, early_stop, noop, done"):
         await audited(family_registry.make_task("terminal_run", 0), "burglar")
