@@ -216,7 +216,7 @@ def test_what_the_agent_removed_before_judging_does_not_hide_a_zero(env: Desktop
         ),
         (
             step("upload_file", files=[{"local_path": "/etc/passwd", "path": "/home/user/a"}]),
-            "names a file of this machine",
+            "uploads a local file, but no uploads folder is set",
         ),
         (step("login", settings_file="s.json", platform="googledrive"), "needs a web account"),
         (
@@ -283,7 +283,7 @@ def test_each_reset_is_a_fresh_home_and_a_closed_environment_says_so(tmp_path: P
         assert env.controller.get_file("/home/user/left") == b"x\n"
         env.reset()
         assert env.controller.get_file("/home/user/left") is None
-        with pytest.raises(ConfigError, match="no task to judge"):
+        with pytest.raises(ConfigError, match="no task to evaluate"):
             env.evaluate()
     finally:
         env.close()

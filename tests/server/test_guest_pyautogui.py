@@ -66,7 +66,7 @@ async def test_every_call_of_pyautogui_is_understood(client):
     assert await said(client, code) == ("done\n", "", 0)
     output, error, returncode = await said(client, "import pyautogui; pyautogui.screenshot()")
     assert (output, returncode) == ("", 1)
-    assert "the bridge's /screenshot does" in error
+    assert "use the server's /screenshot" in error
 
 
 async def test_a_guest_that_asks_for_nonsense_gets_an_error_and_nothing_is_run(client):
@@ -94,7 +94,7 @@ async def test_a_guest_that_floods_the_host_with_asks_is_no_longer_heard_and_hol
     flood = 'cd "$DESKHAND_RPC_SOCKET" && seq -f %024g 1 5000 | sed s/$/.ask/ | xargs touch'
     assert (await client.post("/execute", json={"command": flood, "shell": True})).json()["returncode"] == 0
     await asyncio.sleep(1.0)
-    _, error, returncode = await said(client, "import pyautogui; pyautogui.ANSWER_S = 0.5; pyautogui.position()")
+    _, error, returncode = await said(client, "import pyautogui; pyautogui.REPLY_TIMEOUT_S = 0.5; pyautogui.position()")
     assert returncode == 1
     assert error
     assert await said(client, "import pyautogui; pyautogui.moveTo(20, 30)") == ("", "", 0)
@@ -112,7 +112,7 @@ async def test_programs_that_run_at_once_are_all_answered(client):
 async def test_a_guest_that_breaks_its_helpers_breaks_nothing_else(client, trick):
     await client.post("/execute", json={"command": "true"})
     await client.post("/execute", json={"command": trick, "shell": True})
-    _, error, returncode = await said(client, "import pyautogui; pyautogui.ANSWER_S = 0.3; pyautogui.position()")
+    _, error, returncode = await said(client, "import pyautogui; pyautogui.REPLY_TIMEOUT_S = 0.3; pyautogui.position()")
     assert returncode == 1
     assert error
     plain = "import pyautogui; pyautogui.moveTo(20, 30)"

@@ -297,7 +297,7 @@ def _vision(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterat
     if not settings.uses_images:
         if "VL" in str(experiment["actor"].get("path", "")):
             yield (
-                f"deskhand.workflow.agent.observation words with the vision model {experiment['actor']['path']}: "
+                f"deskhand.workflow.agent.observation a11y_tree with the vision model {experiment['actor']['path']}: "
                 "AReaL 1.0.4 fails on a batch without images; use a text model"
             )
         return
@@ -305,7 +305,7 @@ def _vision(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterat
         yield (
             f"deskhand.workflow_class {experiment['deskhand']['workflow_class']}: "
             "AReaL 1.0.4's proxy trains rows without their images; use "
-            "deskhand.integrations.areal.workflow.OSWorldWorkflow, or deskhand.workflow.agent.observation: words"
+            "deskhand.integrations.areal.workflow.OSWorldWorkflow, or deskhand.workflow.agent.observation: a11y_tree"
         )
     if str(experiment["rollout"].get("backend", "")).startswith("vllm"):
         yield "rollout.backend vllm: AReaL 1.0.4's vLLM adapter re-renders prompts with images; use sglang"
