@@ -203,7 +203,7 @@ class DesktopAgent:
         return _unicode(choice.message.content or ""), response.id, choice.finish_reason == "length"
 
     def _summary(self, turns: list[Turn], first: int) -> list[str]:
-        """What the model is told of the turns before `first`."""
+        """Return the summary lines of the turns before `first` for the prompt."""
         config = self.config
         if config.dropped_turns == "replies" and config.prompt_style == "compact":
             return []

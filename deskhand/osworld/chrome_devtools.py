@@ -1,6 +1,6 @@
 """Chrome's tabs through its DevTools port inside the guest.
 
-The host opens no connection to the guest: a small guest program makes the request, and its output is guest-trusted.
+The host opens no connection to the guest: a small guest program makes the request, and its output is untrusted.
 """
 
 from __future__ import annotations

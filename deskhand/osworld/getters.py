@@ -49,7 +49,7 @@ LIVE_KINDS = frozenset(
         "vlc_playing_info",
     }
 )  # fmt: skip
-"""Getter types that depend on a running guest program; guest-trusted."""
+"""Getter types that depend on a running guest program; their values are untrusted."""
 ACCESSIBILITY_KINDS = frozenset(
     {"vm_terminal_output", "accessibility_tree", "active_url_from_accessTree", "chrome_appearance_mode_ui"}
 )

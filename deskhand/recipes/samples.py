@@ -1,4 +1,7 @@
-"""Turn a finished group of episodes into training samples. Used by `recipes.training_loop`."""
+"""Conversion of finished groups of episodes into training samples.
+
+Used by `recipes.training_loop` and `integrations.areal`; start with `group_to_samples`.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,17 @@ from deskhand.trainer.batch import TrainingSample
 def group_to_samples(
     group: Group, algorithm: Algorithm, fresh: Callable[[EpisodeResult], bool] = lambda result: True
 ) -> list[TrainingSample]:
-    """The rows of a group's episodes with their advantages. The group's mean is over all its scored members; only fresh
-    ones give rows. With a critic there are no advantages yet."""
+    """Return the training samples of a group's episodes with their advantages.
+
+    Args:
+        fresh: Whether to train on an episode. Advantages are computed from all scored episodes of the group.
+
+    Returns:
+        One sample per sequence. Advantages are 0 if the algorithm uses a critic, which computes them later.
+
+    Raises:
+        ConfigError: The algorithm returned invalid advantages.
+    """
     scored = [result for result in group.scored if isinstance(result.outcome, Scored)]
     rewards = [result.reward if result.reward is not None else float("nan") for result in scored]
     advantages = np.zeros(len(rewards)) if algorithm.uses_critic else _advantages(algorithm, np.array(rewards))
@@ -44,6 +56,6 @@ def _advantages(algorithm: Algorithm, rewards: np.ndarray) -> np.ndarray:
 
 
 def _replies(graph: CallGraph, sequence: Sequence) -> tuple[tuple[int, int], ...]:
-    """The replies of a row: (which of the episode's calls, sampled tokens)."""
-    places = {call.id: place for place, call in enumerate(graph.calls)}
-    return tuple((places[name], len(graph.get(name).completion.token_ids)) for name in sequence.call_ids)
+    """Return (index of the call in the episode, number of sampled tokens) for each reply of a sequence."""
+    indices = {call.id: index for index, call in enumerate(graph.calls)}
+    return tuple((indices[name], len(graph.get(name).completion.token_ids)) for name in sequence.call_ids)

@@ -58,7 +58,7 @@ def check_history(prompt: Prompt, recorded: Iterable[Collection[tuple[int, ...]]
             end for output in outputs if (end := _end_of(ids, np.asarray(output, dtype=np.int32).tobytes(), at)) >= 0
         ]
         if not ends:
-            raise RecordError("retokenized", f"reply {number} of the history is not in the prompt as it was sampled")
+            raise RecordError("retokenized", f"reply {number} in the history is not in the prompt as it was sampled")
         at = min(ends)
 
 

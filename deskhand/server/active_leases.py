@@ -74,7 +74,7 @@ class ActiveLease:
 
 
 class LeasablePool(Protocol):
-    """A pool that the server lends from: local desktops (`DesktopPool`) or machines (`MachinePool`)."""
+    """Pool whose desktops the server leases: local desktops (`DesktopPool`) or machines (`MachinePool`)."""
 
     size: int
     template: DesktopSpec

@@ -277,7 +277,7 @@ class SandboxGatewayServer:
     async def _port(self, request: Request) -> Response:
         sandbox = self._find(request)
         if request.path_params["port"] != OSWORLD_PORT:
-            raise HttpError(404, f"only port {OSWORLD_PORT} of the guest is served")
+            raise HttpError(404, f"only guest port {OSWORLD_PORT} is served")
         path = request.path_params["path"]
         if any(part in (".", "..") for part in path.split("/")):
             raise HttpError(400, "the path must not contain . or .. segments")

@@ -162,7 +162,7 @@ async def _connect_to_guest(lease: ActiveLease, port: int) -> tuple[asyncio.Stre
     except (OSError, TimeoutError) as error:
         guest_socket.close()
         reason = os.strerror(error.errno) if error.errno else "timed out"
-        raise HttpError(502, f"port {port} of the guest: {reason}") from None
+        raise HttpError(502, f"guest port {port}: {reason}") from None
 
 
 async def _reply_error(writer: asyncio.StreamWriter, status: int, message: str) -> None:

@@ -250,7 +250,7 @@ async def audit(task: Task, lease: Lease, names: Iterable[str] = (), save_dir: P
     """Run the oracle and all agents (or those of `names`) on a task.
 
     Args:
-        lease: Lends a desktop that was just reset for the task.
+        lease: Leases a desktop that was just reset for the task.
         save_dir: Folder for the end states, one subfolder per agent.
 
     Raises:

@@ -1,6 +1,6 @@
 """Parsers of guest files: spreadsheets, text documents, archives, images.
 
-Run by `subprocess_call` in a subprocess, which imports this module anew for each call: keep the imports light. Every
+Run by `subprocess_call` in a subprocess, which imports this module for each call: keep the imports light. Every
 reader takes bytes, returns JSON values and raises `InvalidDocument` for a file that is not of its format. The
 libraries (python-calamine, openpyxl, python-docx) are in the optional dependencies `office`.
 """

@@ -20,7 +20,7 @@ from deskhand.tasks.outcome import Errored, Outcome, Scored
 from deskhand.tasks.task import Family, Task, split_of
 
 Lease = Callable[[Task], AbstractAsyncContextManager[StageableDesktop]]
-"""Lends a desktop that was just reset to the task's theme and screen size."""
+"""Leases a desktop that was just reset to the task's theme and screen size."""
 Policy = Callable[[Task, StageableDesktop], AsyncIterator[list[Op]]]
 """Yields lists of ops, one list per step, like `Task.oracle`."""
 

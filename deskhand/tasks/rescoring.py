@@ -61,9 +61,7 @@ async def rescore_states(states: Iterable[EndState], task_of: Callable[[EndState
 
 
 def original_task(state: EndState, make_task: Callable[[str, int], Task]) -> Task:
-    """Return the task that a state was saved for, generated anew. Raises `ConfigError` if `make_task` does not know
-    it.
-    """
+    """Regenerate the task that a state was saved for. Raises `ConfigError` if `make_task` does not know it."""
     saved = state.record["task"]
     try:
         return make_task(str(saved["family"]), int(saved["seed"]))

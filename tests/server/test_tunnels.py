@@ -97,7 +97,7 @@ async def test_a_port_on_which_nothing_listens_is_refused_in_words():
     async with bridge() as running, leased(running) as client:
         line, reader, _ = await asked(client, f"{client.lease['lease']}:1", bearer(client.lease["key"]))
         assert line.startswith(b"HTTP/1.1 502")
-        assert b"port 1 of the guest: Connection refused" in await reader.read()
+        assert b"guest port 1: Connection refused" in await reader.read()
 
 
 @needs_namespaces

@@ -120,7 +120,7 @@ def move_by(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> No
 
 
 def drag_by(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
-    """A drag to a place beside the one that the reply named before."""
+    """Drag relative to the last point of the reply."""
     _drag(program, call, values, _relative_point(program, call, values))
 
 

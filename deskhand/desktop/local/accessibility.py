@@ -3,7 +3,7 @@
 `environment` enables AT-SPI in guest programs, on a session bus of their own; it is set only if the spec asks for the
 tree, because it slows programs down. `read` runs `collect_tree` in the jail with Debian's Python, so a crash or hang
 stays there. Nodes that the time limit excludes are omitted, and the root then has `truncated="true"`. The tree is
-guest-trusted: programs describe themselves.
+untrusted: guest programs describe themselves.
 """
 
 from __future__ import annotations

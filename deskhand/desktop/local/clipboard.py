@@ -1,6 +1,6 @@
 """Clipboard: read an X selection, bounded in time and size.
 
-The text is guest-trusted.
+The text is untrusted.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ class LocalDesktop:
     async def launch_piped(
         self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None
     ) -> NulPipes:
-        """Start a program that exchanges messages on descriptors 3 and 4; its messages are guest-trusted."""
+        """Start a program that exchanges messages on descriptors 3 and 4. Its messages are untrusted."""
         session, _ = self._parts()
         self._pristine = None
         return await self._on_helper(session.jail.launch_piped, argv, env, cwd)

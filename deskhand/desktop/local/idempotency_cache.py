@@ -2,7 +2,7 @@
 
 Used by `LocalDesktop` for repeated calls. All frames but the newest are stored compressed.
 
-Invariant: an id is kept until `limit` other actions have begun.
+Invariant: an id is stored until `limit` other actions have started.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Input synchronization: wait until the active window's program has read its input.
 
 `_NET_WM_PING` (Extended Window Manager Hints, "Window Manager Protocols") is queued behind the input, so a reply means
-that earlier input was read. GTK, Qt and LibreOffice reply; xterm does not support it. The reply is guest-trusted and
+that earlier input was read. GTK, Qt and LibreOffice reply; xterm does not support it. The reply is untrusted and
 affects only how long the host waits.
 """
 

@@ -1,7 +1,7 @@
 """Two pipes to a program in the jail, for NUL-terminated messages.
 
 The program reads descriptor 3 and writes descriptor 4, like Chromium with `--remote-debugging-pipe`. Needs no network.
-Messages are guest-trusted and bounded in size and time, and a guest cannot choose which file the host reads.
+Messages are untrusted and bounded in size and time, and a guest cannot choose which file the host reads.
 """
 
 from __future__ import annotations

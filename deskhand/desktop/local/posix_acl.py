@@ -1,7 +1,8 @@
-"""Access lists of folders (POSIX draft 1003.1e, as Linux keeps them). Invariant: an entry is added beside those that
-are there, and nobody else's rights change.
+"""POSIX access control lists of folders (POSIX draft 1003.1e), stored in Linux extended attributes.
 
-The layout of the attribute is that of linux/posix_acl_xattr.h.
+Used by `isolation`; start with `grant_group`. The attribute layout is defined in linux/posix_acl_xattr.h.
+
+Invariant: existing entries are preserved, so no other user's or group's rights change.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ READ_AND_ENTER = 5
 
 
 def grant_group(path: str, group: int, rights: int) -> None:
-    """Let members of `group` have `rights` to a folder and no others, whatever everybody has. Raises `OSError`."""
+    """Set the rights of `group` on a folder to exactly `rights`, even if others have more. Raises `OSError`."""
     entries = _entries(path)
     if entries.get((_GROUP, group)) == rights:
         return
@@ -31,7 +32,7 @@ def grant_group(path: str, group: int, rights: int) -> None:
 
 
 def _entries(path: str) -> dict[tuple[int, int], int]:
-    """Rights by (tag, id): those of the list, or of the mode where there is no list."""
+    """Return rights by (tag, id), from the file mode if the folder has no access control list."""
     try:
         data = os.getxattr(path, _ATTRIBUTE)
     except OSError as error:

@@ -1,5 +1,9 @@
-"""A segment of System V shared memory. Invariant: nobody but this user and the one that is named can attach it, and
-once `remove` was called it is gone when the last one lets go of it, however they end.
+"""System V shared memory segment that an X server can write and this process can read.
+
+Used by `screen_reader`; start with `Segment`.
+
+Invariant: only the owner (`uid`) and the creating user can attach the segment. After `remove`, the kernel frees it
+when the last process detaches, even if that process is killed.
 """
 
 from __future__ import annotations
@@ -11,31 +15,34 @@ import sysv_ipc
 
 
 class Segment:
-    """`size` bytes, attached here; `id` is for whoever else attaches them, user `uid` (None: this one). Raises
-    `OSError`."""
+    """Attached segment of `size` bytes that another process of user `uid` can attach by `id` (None: this user).
+
+    Raises:
+        OSError: The segment cannot be created or its owner cannot be set.
+    """
 
     def __init__(self, size: int, uid: int | None) -> None:
         try:
             self._memory = sysv_ipc.SharedMemory(sysv_ipc.IPC_PRIVATE, sysv_ipc.IPC_CREX, mode=0o600, size=size)
         except (sysv_ipc.Error, MemoryError, ValueError) as error:
-            raise OSError(f"no shared memory of {size} bytes: {error}") from error
+            raise OSError(f"cannot create a shared memory segment of {size} bytes: {error}") from error
         self.id = self._memory.id
         try:
             if uid is not None:
                 self._memory.uid = self._memory.gid = uid
         except sysv_ipc.Error as error:
             self.remove()
-            raise OSError(f"the shared memory cannot be given to user {uid}: {error}") from error
+            raise OSError(f"cannot change the owner of the shared memory segment to user {uid}: {error}") from error
         self.bytes: np.ndarray = np.frombuffer(self._memory, np.uint8)
-        """`uint8[size]`; what is read of it after `close` ends the process."""
+        """Contents, `uint8[size]`. Access after `close` crashes the process."""
 
     def remove(self) -> None:
-        """Nobody can attach it from now on; it is gone with the last who did."""
+        """Mark the segment for removal: no new attachments, and freed after the last detach."""
         with contextlib.suppress(sysv_ipc.Error):
             self._memory.remove()
 
     def close(self) -> None:
-        """Let go of it. Idempotent."""
+        """Detach from the segment. Idempotent."""
         if self._memory.attached:
             del self.bytes
             self._memory.detach()

@@ -145,7 +145,7 @@ class OsworldDesktop:
         if json.loads(await self._run_marked(guest_scripts.replace_marker_script(self._marker.path, path), 10.0)):
             raise InfrastructureError(
                 f"{self.client.base_url}: not reset, although desktop.reset_command succeeded: "
-                f"~/{self._marker.path} of the previous reset still exists"
+                f"~/{self._marker.path} from before the reset still exists"
             )
         self._marker.path = path
 

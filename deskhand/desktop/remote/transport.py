@@ -1,4 +1,4 @@
-"""Client protocol of servers that lend desktops, and its HTTP implementation.
+"""Client protocol of servers that lease desktops, and its HTTP implementation.
 
 `LeaseTransport` is the protocol; `HttpTransport` implements it for desktop servers (`server_desktop`) and sandbox
 gateways (`sandbox_api`), which differ in paths, the request-id header and how a desktop is requested.

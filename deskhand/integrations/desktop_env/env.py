@@ -124,10 +124,12 @@ class DesktopEnv:
         )
 
     def step(self, action: Any, pause: float = 2) -> tuple[Observation, float, bool, dict[str, Any]]:
-        """Do `action` and look after `pause` seconds: (observation, 0, done, info). Only DONE and FAIL end an episode.
+        """Perform `action` and return (observation, 0, done, info) after `pause` seconds.
 
-        Raises `AgentError` for an action of `computer_13` that is none; Python that fails in the guest is no error
-        here.
+        Only DONE and FAIL end an episode. Python code that fails in the guest raises nothing here.
+
+        Raises:
+            AgentError: Invalid action of `computer_13`.
         """
         self._step_no += 1
         self.action_history.append(action)

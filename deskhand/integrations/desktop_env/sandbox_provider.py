@@ -43,7 +43,7 @@ class SandboxProvider(LeaseProvider):
         super().__init__(LeaseServer(endpoint, token, "the sandbox gateway"))
 
     def _take(self, width: int, height: int, held: contextlib.ExitStack) -> list[int]:
-        """Create a sandbox and wait until it is ready; it is renewed until it is given back."""
+        """Create a sandbox and wait until it is ready. It is renewed until it is released."""
         sandbox = self._create({"width": width, "height": height, "ttl_s": TTL_S})
         path, deadline = f"/v1/sandboxes/{sandbox['id']}", time.monotonic() + BOOT_TIMEOUT_S
         held.callback(self._server.end, path)

@@ -55,8 +55,11 @@ class ServerVMManager:
 
 
 class LeaseServer:
-    """HTTP client of a server that lends desktops, called `what` in messages. Raises `ConfigError` for an invalid
-    URL."""
+    """HTTP client of a server that leases desktops, called `what` in messages.
+
+    Raises:
+        ConfigError: Invalid URL.
+    """
 
     def __init__(self, address: str, key: str | None, what: str) -> None:
         parts = urlsplit(address)
@@ -111,8 +114,10 @@ class LeaseProvider:
         self._held = contextlib.ExitStack()
 
     def _take(self, width: int, height: int, held: contextlib.ExitStack) -> list[int]:
-        """Ports of this machine that lead to the server, Chromium, VNC and VLC of a desktop, which closing `held` gives
-        back. Raises `InfrastructureError`."""
+        """Lease a desktop and return the local ports of its server, Chromium, VNC and VLC.
+
+        Closing `held` releases the desktop. Raises `InfrastructureError`.
+        """
         raise NotImplementedError
 
     def start_emulator(self, path_to_vm: str, headless: bool = True, os_type: str = "Ubuntu") -> None:

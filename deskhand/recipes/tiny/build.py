@@ -1,14 +1,18 @@
-"""Builds the in-the-box policy from nothing: `deskhand tiny build`. Invariant: seeded, resumable by stage, training
-seeds only.
+"""Build of the bundled policy from scratch.
 
-1. *scenes*: real desktops are staged and photographed, with every question that each screen admits;
-2. *demonstrations*: whole episodes are played on real desktops, a share of them with a wrong first click;
-3. *grounding*: a fresh model learns where things are, many questions a screenshot, and what follows a first click;
-4. *sharpening*: the same once more, almost only questions about windows of a certain colour, which are found out late;
-5. *imitation*: the model learns the noisy first clicks as well, so that it succeeds often but far from always: the rest
-  is for RL.
+Used by the CLI; start with `build`.
 
-What a stage made is kept in the working folder; a build that is started again goes on after the last whole stage.
+1. *scenes*: screenshots of real desktops, each with all grounding questions about it.
+2. *demonstrations*: whole episodes on real desktops, some with a wrong first click.
+3. *grounding*: train a new model on where targets are, with several questions per screenshot, and on the steps after
+   the first click.
+4. *sharpening*: the same, almost only with questions about windows of a certain color, which are learned last.
+5. *imitation*: train on the noisy first clicks too. The policy then succeeds often but not always, which leaves room
+   for RL.
+
+Each stage saves its result in the working folder. A restarted build resumes after the last complete stage.
+
+Invariant: only training seeds are used, and the data are drawn from the seed.
 """
 
 from __future__ import annotations
@@ -37,31 +41,36 @@ from deskhand.tasks.task import Task, seed_for
 from deskhand.trainer.supervised import Schedule, run_sft
 
 SCENE_START, DEMONSTRATION_START = 100_000_000, 200_000_000
-"""Where in the training split the seeds of scenes and demonstrations begin; RL takes its seeds from 0 on."""
+"""First seeds of scenes and demonstrations in the training split. RL uses the seeds from 0."""
 SEEDS_PER_BUILD = 10_000
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class BuildStage:
-    """One run of `training.sft.fit`, from where the stage before ended. A batch is of one kind, drawn by the shares."""
+    """One run of `trainer.supervised.run_sft`, starting from the weights of the previous stage.
+
+    Each batch contains one kind of row, drawn with the probabilities `episodes`, `questions` and `dictation`.
+    """
 
     name: str
     seconds: float
     episodes: float
-    """Share of batches of whole demonstrations."""
+    """Share of batches with whole demonstrations."""
     questions: float
-    """Share of batches of questions on screenshots."""
+    """Share of batches with grounding questions."""
     dictation: float
-    """Share of batches of dictation, four times as many rows as they are small."""
+    """Share of batches with dictation rows, which are small: such a batch has four times as many rows."""
     scenes: tuple[tuple[str, float], ...]
-    """Share of each family among the batches of questions."""
+    """(family, share) of the batches with grounding questions."""
     matrix_rate: float
     other_rate: float
     noisy: bool = False
-    """First clicks are taught as the noisy demonstrations have them, and questions begin with a stray click: of the
-    first clicks about a third goes anywhere, and of the rest `BuildPlan.noise` to a wrong thing, which leaves RL
-    something to mend. Otherwise first clicks are taught by questions alone, without noise."""
+    """Whether to train the first clicks of the noisy demonstrations, and to begin question rows with a random click.
+
+    About a third of the first clicks are then random, and a share of `BuildPlan.noise` of the rest hits a wrong target;
+    RL corrects them. If false, first clicks are trained only by grounding questions, without noise.
+    """
 
 
 STAGES = (
@@ -81,12 +90,12 @@ STAGES = (
         noisy=True,
     ),
 )
-"""Those of the shipped weights."""
+"""Training stages of the bundled weights."""
 
 
 @dataclass(frozen=True)
 class BuildPlan:
-    """Sizes and times of a build; the defaults are those of the shipped weights."""
+    """Sizes and durations of a build. The defaults built the bundled weights."""
 
     families: tuple[str, ...] = ("terminal_run", "terminal_close", "calculator_number")
     seed: int = 0
@@ -94,23 +103,23 @@ class BuildPlan:
         ("terminal_run", 120, 16),
         ("calculator_number", 6, 120),
     )
-    """(family, stagings, placements of its windows per staging)."""
+    """(family, number of desktops to set up, number of window arrangements per desktop)."""
     demonstrations: int = 300
-    """Per family."""
+    """Number of demonstrations per family."""
     noise: float = 0.45
-    """Share of demonstrations whose first click goes to a wrong window, button or key."""
+    """Share of demonstrations whose first click hits a wrong window, button or key."""
     questions: int = 6
-    """Asked of one screenshot in a row."""
+    """Maximum number of grounding questions per row; a row has one screenshot."""
     stages: tuple[BuildStage, ...] = STAGES
     processes: int = 2
     rows: int = 12
-    """Per process and step."""
+    """Number of rows per process and step."""
     workers: int = 3
-    """Desktops at a time."""
+    """Number of concurrent desktops."""
 
 
 def build(plan: BuildPlan, work: Path, target: Path, say: Say = print) -> None:
-    """Run all stages that `work` does not hold yet and write the checkpoint folder `target`."""
+    """Run all stages without a result in `work` and write the checkpoint folder `target`."""
     work.mkdir(parents=True, exist_ok=True)
     _collect(work / "scenes.pickle", lambda: _gather_scenes(plan), say)
     _collect(work / "demonstrations.pickle", lambda: _gather_demonstrations(plan), say)
@@ -125,20 +134,20 @@ def build(plan: BuildPlan, work: Path, target: Path, say: Say = print) -> None:
 
 
 def corpus(families: tuple[str, ...]) -> list[str]:
-    """Sentences that the families say, for the tokeniser."""
-    said = [basics.make_task(family, seed).instruction for family in families for seed in range(400)]
-    return [*said, "error: the text is not an action"]
+    """Return instructions of the families and an error message, to build the tokenizer from."""
+    instructions = [basics.make_task(family, seed).instruction for family in families for seed in range(400)]
+    return [*instructions, "error: the text is not an action"]
 
 
 async def fresh_desktop(task: Task) -> LocalDesktop:
-    """A desktop of the task's size, reset."""
+    """Return a new local desktop, reset to the task's theme and screen size."""
     desktop = LocalDesktop()
     await desktop.reset(DesktopSpec(task.theme, task.width, task.height))
     return desktop
 
 
 def _collect(path: Path, gather: Callable[[], Any], say: Say) -> None:
-    """Keep what `gather` finds in `path`, whole or not at all."""
+    """Save the result of `gather` to `path` atomically, unless the file exists."""
     if path.exists():
         return
     started = time.monotonic()
@@ -178,7 +187,7 @@ def _tasks(plan: BuildPlan, family: str, start: int, count: int) -> list[Task]:
 
 
 def _train_stage(team: DataParallelGroup, plan: BuildPlan, work: Path, index: int) -> None:
-    """One member's part of a stage; rank 0 writes `<stage>.pt`."""
+    """Train one stage in one process. Rank 0 writes `<stage>.pt`."""
     stage = plan.stages[index]
     tokenizer: Any = build_tokenizer(corpus(plan.families))
     model, writer = architecture.build_model(tokenizer, plan.seed), pretrain.PretrainRowBuilder(tokenizer)
@@ -227,7 +236,7 @@ def _train_stage(team: DataParallelGroup, plan: BuildPlan, work: Path, index: in
 
 
 def _by_family(items: list[Any]) -> dict[str, list[Any]]:
-    """Items of a family have screens of one size, so their patches stack."""
+    """Group items by family. Screens of one family have the same size, so their patches can be stacked."""
     families: dict[str, list[Any]] = {}
     for item in items:
         families.setdefault(item.family, []).append(item)
@@ -242,8 +251,10 @@ def _row_batches(
     rng: random.Random,
     common: random.Random,
 ) -> Iterator[list[pretrain.PretrainRow]]:
-    """Endless batches, each of one family. `common` draws alike in every process, so that all have equal work in a
-    step."""
+    """Yield batches without end, each of one family.
+
+    `common` has the same state in every process, so that all processes have equal work in a step.
+    """
     while True:
         family = common.choices([name for name, _ in shares], [share for _, share in shares])[0]
         yield [write(item) for item in rng.sample(items[family], min(rows, len(items[family])))]
@@ -255,8 +266,10 @@ def _dictations(
     rows: int,
     rng: random.Random,
 ) -> Iterator[list[pretrain.PretrainRow]]:
-    """Endless batches of dictation rows: demonstrations that type, each with the instruction of another training
-    task."""
+    """Yield batches of dictation rows without end.
+
+    Each row is a demonstration that types text, with the instruction of another training task.
+    """
     while True:
         batch = []
         for one in rng.choices(typing, k=rows):
@@ -268,6 +281,6 @@ def _dictations(
 def _mixed(
     sources: list[Iterator[list[pretrain.PretrainRow]]], shares: tuple[float, ...], rng: random.Random
 ) -> Iterator[list[pretrain.PretrainRow]]:
-    """The next batch of a source that is drawn by its share, alike in every process."""
+    """Yield the next batch of a random source. `rng` has the same state in every process, `shares` are the weights."""
     while True:
         yield next(rng.choices(sources, shares)[0])

@@ -1,7 +1,9 @@
-"""Several processes that train one model. Invariant: after every update all hold the same weights, and all stop at the
-same step.
+"""Data-parallel training of one model in several CPU processes.
 
-On two cores two processes of one thread each get through nearly twice the rows of one process of two threads.
+Used by `recipes.tiny.build`; start with `run_data_parallel`. On two cores, two processes with one thread each process
+nearly twice as many rows as one process with two threads.
+
+Invariant: after each update all processes have the same weights, and all stop at the same step.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from torch.multiprocessing.spawn import spawn
 
 
 class DataParallelGroup:
-    """One member; `rank` 0 speaks and saves for all."""
+    """One process of the group. Rank 0 prints and saves."""
 
     def __init__(self, rank: int, size: int, meeting_point: Path) -> None:
         self.rank, self.size = rank, size
@@ -26,7 +28,7 @@ class DataParallelGroup:
             distributed.init_process_group("gloo", init_method=f"file://{meeting_point}", rank=rank, world_size=size)
 
     def average_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
-        """Replace every gradient by its mean over the team; a missing one counts as zero."""
+        """Replace each gradient by its mean over the group. Missing gradients count as zero."""
         if self.size == 1:
             return
         owners = list(parameters)
@@ -37,7 +39,7 @@ class DataParallelGroup:
             parameter.grad = part.view_as(parameter)
 
     def seconds(self) -> float:
-        """`time.monotonic()` of rank 0, so that all decide alike."""
+        """Return `time.monotonic()` of rank 0, so that all processes stop at the same step."""
         now = torch.tensor([time.monotonic()], dtype=torch.float64)
         if self.size > 1:
             distributed.broadcast(now, 0)
@@ -45,8 +47,11 @@ class DataParallelGroup:
 
 
 def run_data_parallel(size: int, work: Callable[..., None], *arguments: Any) -> None:
-    """Run `work(team, *arguments)` in `size` new processes of one torch thread each, and wait. Raises what a member
-    raised."""
+    """Run `work(group, *arguments)` in `size` new processes with one torch thread each, and wait for them.
+
+    Raises:
+        ProcessRaisedException: `work` raised an exception in one of the processes.
+    """
     with tempfile.TemporaryDirectory() as folder:
         spawn(_member, (size, Path(folder) / "meeting", work, arguments), nprocs=size)
 

@@ -1,8 +1,10 @@
-"""Demonstrations for the in-the-box policy, taken from real embedded desktops. Invariant: only training seeds are used.
+"""Training data for the bundled policy, collected on local desktops.
 
-Two kinds. A *scene* is one screenshot with every (instruction, first-click rectangle) that it admits; windows are
-placed anew many times per start of the programs. A *demonstration* is a whole episode: the oracle's way, or a noisy
-one, in which the first click goes to something else that could be taken for the target.
+Used by `recipes.tiny.build`; start with `collect_scenes` and `demonstrate`.
+
+A *scene* is one screenshot with all its grounding questions: (instruction, rectangle of the first click). The windows
+are rearranged many times for each start of the programs. A *demonstration* is a whole episode of the oracle. In a noisy
+demonstration the first click hits something else that resembles the target.
 """
 
 from __future__ import annotations
@@ -21,14 +23,14 @@ from deskhand.errors import InfrastructureError
 from deskhand.tasks.task import Rect, Task
 
 GRID = 20
-"""Coordinates are taught on a grid of 20 per mille, so that neighbouring answers are few."""
+"""Grid spacing of trained coordinates, in thousandths of the screen, so that each target has few correct answers."""
 MIDDLE = 0.4
-"""Share of a target's width and height in which a good click lands."""
+"""Share of a target's width and height, around its center, that correct clicks hit."""
 
 
 @dataclass(frozen=True)
 class LabeledScreen:
-    """`pixels` uint8[H, W, 3]; `questions` are (instruction, rectangle in pixels)."""
+    """A screenshot `pixels` (uint8[H, W, 3]) with `questions` (instruction, rectangle in pixels)."""
 
     family: str
     pixels: np.ndarray
@@ -37,8 +39,10 @@ class LabeledScreen:
 
 @dataclass(frozen=True)
 class RecordedDemonstration:
-    """`frames[i]` is what `texts[i]` answers. `noise` says how the episode departs from the oracle ("" when it does
-    not)."""
+    """An episode: `texts[i]` is the reply to screenshot `frames[i]`.
+
+    `noise` is the kind of deviation from the oracle, "" if there is none. `value` is the score.
+    """
 
     family: str
     instruction: str
@@ -49,13 +53,15 @@ class RecordedDemonstration:
 
     @property
     def typed(self) -> bool:
-        """Whether it types text."""
+        """Whether the episode types text."""
         return any(isinstance(op, Type) for text in self.texts for op in deskhand_json.parse(text))
 
 
 def click_text(rect: Rect, width: int, height: int, rng: random.Random, spread: float = MIDDLE) -> str:
-    """A click on a grid point of the middle of `rect`, in the policy's dialect. `spread`: which share of each side may
-    be hit."""
+    """Return a click on a random grid point in the middle of `rect`, in the policy's action format.
+
+    `spread` is the share of the width and height that the click may hit.
+    """
     x, y = rect.center
     jitter_x, jitter_y = (rect.right - rect.left) * spread / 2, (rect.bottom - rect.top) * spread / 2
     point = Point(
@@ -71,7 +77,7 @@ def _grid(pixel: float, extent: int) -> int:
 
 
 async def collect_scenes(desktop, task: Task, placements: int) -> list[LabeledScreen]:
-    """Stage `task` once and photograph it under `placements` arrangements of its windows."""
+    """Set up `task` once and take a screenshot of each of `placements` arrangements of its windows."""
     assert task.grounding_targets is not None
     assert task.shuffle_windows is not None
     await task.setup(desktop)
@@ -85,7 +91,7 @@ async def collect_scenes(desktop, task: Task, placements: int) -> list[LabeledSc
 
 
 async def demonstrate(desktop, task: Task, rng: random.Random, noise: float) -> RecordedDemonstration:
-    """Play one episode: the oracle's, or with probability `noise` one whose first click misses its target."""
+    """Run one episode of the oracle. With probability `noise` its first click hits a wrong target."""
     await task.setup(desktop)
     _, others = await task.first_click_targets(desktop)
     wrong = rng.choice(others) if others and rng.random() < noise else None
@@ -108,7 +114,7 @@ async def demonstrate(desktop, task: Task, rng: random.Random, noise: float) -> 
 
 
 def policy_text(ops: list[Op], task: Task, rng: random.Random) -> str:
-    """The oracle's ops as the policy would write them: clicks on the grid, everything else as it is."""
+    """Return the oracle's ops in the policy's action format, with the coordinates of a single click on the grid."""
     if len(ops) == 1 and isinstance(ops[0], Click) and ops[0].point is not None:
         point = ops[0].point
         rect = Rect(int(point.x) - 4, int(point.y) - 3, int(point.x) + 5, int(point.y) + 4)
@@ -119,9 +125,13 @@ def policy_text(ops: list[Op], task: Task, rng: random.Random) -> str:
 async def gather(
     make_desktop: Callable[[Task], Awaitable], tasks: Iterable[Task], play: Callable[..., Awaitable[Any]], workers: int
 ) -> list[Any]:
-    """Run `play(desktop, task)` for each task on a fresh desktop, `workers` at a time, in no certain order.
+    """Run `play(desktop, task)` for each task on a new desktop, and return the results in any order.
 
-    A task whose desktop fails is left out; more than one in twenty raises the last `InfrastructureError`.
+    Args:
+        workers: Number of concurrent desktops.
+
+    Raises:
+        InfrastructureError: The desktops of more than 5 % of the tasks failed. Fewer failed tasks are skipped.
     """
     pending = list(tasks)[::-1]
     results: list[Any] = []

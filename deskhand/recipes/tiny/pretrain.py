@@ -1,8 +1,10 @@
-"""Supervised training of the in-the-box policy. Invariant: only the assistant's tokens are taught, in the agent's
-format.
+"""Supervised pretraining of the bundled policy: training rows, batches and the learner.
 
-Rows are of two kinds: many questions on one screenshot (grounding), and whole demonstrations, screenshot by screenshot.
-Rows of one batch have the same screen size, so patches stack without padding.
+Used by `recipes.tiny.build`; start with `PretrainRowBuilder` and `PretrainLearner`. A row contains several questions
+about one screenshot (grounding), a whole demonstration, or a dictation. Rows of a batch have the same screen size, so
+patches are stacked without padding.
+
+Invariant: only tokens of the assistant are trained, in the format that `agents.desktop_agent` sends.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ PIECE_PX = 64
 
 @dataclass
 class PretrainRow:
-    """`ids` and `taught` (1 where the token is a target) of equal length; `frames` uint8[H, W, 3] in order."""
+    """Token `ids`, `taught` (1 where the token is a target) of equal length, and `frames` (uint8[H, W, 3]) in order."""
 
     ids: list[int] = field(default_factory=list)
     taught: list[int] = field(default_factory=list)
@@ -36,8 +38,10 @@ class PretrainRow:
 
 
 class PretrainRowBuilder:
-    """Writes rows in the agent's compact style: image then instruction in each user turn, action text in each
-    answer."""
+    """Builder of rows in the agent's compact prompt style.
+
+    Each user turn is a screenshot and the instruction, each reply an action.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
         self.encode = lambda text: tokenizer.encode(text, add_special_tokens=False)
@@ -49,7 +53,7 @@ class PretrainRowBuilder:
         self.newline = self.encode("\n")
 
     def turn(self, row: PretrainRow, frame: np.ndarray | None, question: str, answer: str) -> None:
-        """Append one exchange; `frame` None asks about the screenshot before."""
+        """Append a user turn and a reply. If `frame` is None, the question is about the previous screenshot."""
         context = list(self.newline) if row.ids else []
         context += self.user
         if frame is not None:
@@ -62,9 +66,9 @@ class PretrainRowBuilder:
         row.taught += [0] * len(context) + [1] * len(target)
 
     def grounding(self, scene: LabeledScreen, questions: int, rng: random.Random, stray: bool = False) -> PretrainRow:
-        """One screenshot and up to `questions` questions of it, each about another place, in random order.
+        """Return a row of one screenshot and up to `questions` questions about different targets, in random order.
 
-        `stray`: the first answer is a click anywhere on the screen, as of a hand that does not look.
+        If `stray`, the first reply is a click anywhere on the screen, as if the screenshot were ignored.
         """
         row = PretrainRow()
         height, width = scene.pixels.shape[:2]
@@ -80,7 +84,7 @@ class PretrainRowBuilder:
         return row
 
     def demonstration(self, demonstration: RecordedDemonstration) -> PretrainRow:
-        """The whole episode."""
+        """Return a row of the whole episode."""
         row = PretrainRow()
         for frame, text in zip(demonstration.frames, demonstration.texts, strict=True):
             self.turn(row, frame, demonstration.instruction, text)
@@ -89,9 +93,10 @@ class PretrainRowBuilder:
     def dictation(
         self, demonstration: RecordedDemonstration, instruction: str, typed: str, rng: random.Random
     ) -> PretrainRow:
-        """An episode that types, with another instruction, on small pieces of its screenshots: copying, taught cheaply.
+        """Return a row of an episode that types text, with another instruction and small crops of its screenshots.
 
-        The first answer is context only: a piece of the screen does not show where to click.
+        Such rows train copying from the instruction at low cost. The first reply is not trained, because a crop does
+        not show where to click.
         """
         row = PretrainRow()
         for number, (frame, text) in enumerate(zip(demonstration.frames, demonstration.texts, strict=True)):
@@ -105,15 +110,14 @@ class PretrainRowBuilder:
 
 
 def first_untaught(row: PretrainRow) -> PretrainRow:
-    """The row with its first answer as context only."""
+    """Return the row without its first reply as a target."""
     start = row.taught.index(1)
     end = start + row.taught[start:].index(0) if 0 in row.taught[start:] else len(row.taught)
     return PretrainRow(row.ids, [*row.taught[:start], *[0] * (end - start), *row.taught[end:]], row.frames)
 
 
 def patches(frames: np.ndarray) -> torch.Tensor:
-    """uint8[N, H, W, 3] to float32[N * patches, 3 * 2 * patch * patch], as the Qwen-VL image processor lays them
-    out."""
+    """Convert uint8[N, H, W, 3] to float32[N * patches, 3 * 2 * patch * patch], as Qwen-VL's image processor does."""
     n, height, width, channels = frames.shape
     rows, columns = height // PATCH_PX, width // PATCH_PX
     pixels = torch.from_numpy(frames).float().div_(127.5).sub_(1.0)
@@ -124,7 +128,7 @@ def patches(frames: np.ndarray) -> torch.Tensor:
 
 
 def batch_inputs(rows: list[PretrainRow], pad_id: int, image_pad: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Model inputs and taught_BT for rows padded on the right."""
+    """Return model inputs and `taught_BT` for rows, padded on the right."""
     longest = max(len(row.ids) for row in rows)
     ids_BT = torch.full((len(rows), longest), pad_id)
     taught_BT = torch.zeros((len(rows), longest), dtype=torch.bool)
@@ -147,7 +151,7 @@ def batch_inputs(rows: list[PretrainRow], pad_id: int, image_pad: int) -> tuple[
 
 
 def taught_loss(model: Any, inputs: dict[str, torch.Tensor], taught_BT: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy (nats) over taught tokens; the head runs on those positions alone."""
+    """Return the mean cross-entropy (nats) of target tokens. The output head runs only at their positions."""
     hidden_BTD = model.model(**inputs).last_hidden_state
     before_BT = taught_BT[:, 1:]
     logits_ND = model.lm_head(hidden_BTD[:, :-1][before_BT]).float()
@@ -155,8 +159,11 @@ def taught_loss(model: Any, inputs: dict[str, torch.Tensor], taught_BT: torch.Te
 
 
 class PretrainLearner:
-    """One member's part of `training.sft.fit`: Muon for the hidden matrices (Jordan et al., 2024), AdamW for
-    embeddings, tables, biases and norms. Matrix products run in bfloat16, weights and optimizers are float32."""
+    """Learner of one process for `trainer.supervised.run_sft`.
+
+    Optimizers are Muon (Jordan et al., 2024) for the hidden matrices, and AdamW for embeddings, position tables, biases
+    and norms. Matrix products run in bfloat16; weights and optimizer states are float32.
+    """
 
     def __init__(
         self, model: Any, team: DataParallelGroup, *, pad_id: int, image_pad: int, matrix_rate: float, other_rate: float
@@ -173,12 +180,12 @@ class PretrainLearner:
         self._rates = [(group, group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
 
     def gradient(self, batch: list[PretrainRow]) -> float:
-        """The mean over the team, also of the gradient; the loss is this member's."""
+        """Compute gradients, averaged over all processes, and return the loss of this process."""
         inputs, taught_BT = batch_inputs(batch, self._pad_id, self._image_pad)
         with (
             torch.autocast("cpu", torch.bfloat16),
             sdpa_kernel(SDPBackend.MATH),
-        ):  # for rows this short the plain kernel is fastest
+        ):  # fastest kernel for rows this short
             loss = taught_loss(self.model, inputs, taught_BT)
         loss.backward()
         self.team.average_gradients(self.model.parameters())

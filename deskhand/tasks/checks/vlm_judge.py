@@ -3,8 +3,8 @@
 The model is behind any OpenAI-compatible endpoint, named by environment variables. The result is untrusted, because
 the guest controls the screen.
 
-Invariant: one model call is one vote, an unclear reply is no vote, and votes without enough agreement give an errored
-episode, never a score of 0.
+Invariant: one model call is one vote, unclear replies count for neither side, and votes without enough agreement
+make the episode errored, never scored 0.
 """
 
 from __future__ import annotations

@@ -27,9 +27,14 @@ def use_random_ports() -> None:
 
 
 def hold_port(arguments: Sequence[str]) -> socket.socket | None:
-    """Bind the port that `--port` names, without listening: whoever probes finds it taken, and a server that may reuse
-    addresses, as AReaL's does, binds it all the same. None without a port. Raises `OSError` where it is taken already,
-    which AReaL answers with another port."""
+    """Bind the port that `--port` names, without listening. Return None without `--port`.
+
+    Other processes that probe the port find it in use. A server that sets `SO_REUSEADDR`, as AReaL's does, can still
+    bind it.
+
+    Raises:
+        OSError: The port is in use; AReaL then chooses another one.
+    """
     if "--port" not in arguments[:-1]:
         return None
     held = socket.socket()
@@ -38,5 +43,5 @@ def hold_port(arguments: Sequence[str]) -> socket.socket | None:
     except OSError:
         held.close()
         raise
-    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after it was bound: nobody shared it at that moment
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # after `bind`, so that binding a port in use fails
     return held
