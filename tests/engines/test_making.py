@@ -58,7 +58,7 @@ async def test_a_remote_endpoint_needs_its_key_and_keeps_it_out_of_errors(source
         "engine.served_model_name=m",
         "engine.api_key_env=THE_KEY",
     ]
-    with pytest.raises(ConfigError, match="engine.api_key_env: environment variable THE_KEY is not set"):
+    with pytest.raises(ConfigError, match=r"engine\.api_key_env: environment variable THE_KEY is not set"):
         await made_by(words, source, tmp_path, environment={})
     made = await made_by(words, source, tmp_path, environment={"THE_KEY": "sk-secret"})
     assert isinstance(made.engine, OpenAIEndpointEngine)
