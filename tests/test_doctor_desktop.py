@@ -1,4 +1,4 @@
-"""`deskhand doctor --desktop`: every layer is tried, and the first that fails says how to mend it."""
+"""`deskhand doctor --desktop`: every layer is checked, and the first that fails names a fix."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_machines_of_both_benchmarks_pass_and_what_is_broken_is_named(tmp_
 async def test_a_server_that_hangs_is_not_waited_for_for_ever(tmp_path, monkeypatch):
     monkeypatch.setattr(
         check_desktop_module,
-        "TIMES",
+        "TIMEOUTS",
         check_desktop_module.RemoteTimeouts(connect_s=1, read_s=0.3, step_s=2, attempts=1, pause_s=0.01),
     )
     monkeypatch.setattr(check_desktop_module, "WAIT_S", 1.0)

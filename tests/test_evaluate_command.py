@@ -174,7 +174,10 @@ WRONG = {
         ["--policy", "oracle", "--step", "3"],
         "--step: oracle is not a run directory; remove --step",
     ),
-    "a step and a key": (["--policy", "http://me:secret@127.0.0.1:1/v1", "--step", "3"], "--step: "),
+    "a step and a key": (
+        ["--policy", "http://me:secret@127.0.0.1:1/v1", "--step", "3"],
+        "must not contain credentials",
+    ),
     "an address that is none": (["--policy", "http://[::1", "--served-model-name", "m"], "invalid URL"),
     "a name for no endpoint": (["--policy", "oracle", "--served-model-name", "m"], "requires --policy with the URL"),
     "a profile without a file": (["--policy", "oracle", "--profile", "smoke"], "profiles belong to a config file"),
@@ -192,7 +195,10 @@ WRONG = {
         "engine.backend openai evaluates its endpoint; remove --policy",
     ),
     "a step of a model": (["--policy", "tiny", "--step", "3"], "remove --step"),
-    "nothing to play": (["--policy", "oracle", "--set", "evaluation.num_episodes=0"], "evaluation.num_episodes is 0"),
+    "nothing to play": (
+        ["--policy", "oracle", "--set", "evaluation.num_episodes=0"],
+        "evaluation.num_episodes: must be above 0",
+    ),
 }
 
 
@@ -250,7 +256,7 @@ def test_the_command_that_began_an_evaluation_goes_on_with_it_and_another_file_i
         assert "0/1" in out
     with Run.open(folder, read_only=True) as run:
         assert len(run.episodes()) == 1
-    config.write_text(config.read_text().replace("episodes: 1", "episodes: 2"))
+    config.write_text(config.read_text().replace("num_episodes: 1", "num_episodes: 2"))
     code, _, err = called(monkeypatch, capsys, *command)
     assert (code, err.count("\n")) == (2, 1)
     assert "evaluation.num_episodes was 1, now 2" in err

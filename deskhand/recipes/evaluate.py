@@ -92,10 +92,11 @@ def _named(policy: str, step: int | None, served_model_name: str, model: str) ->
         and not policy.startswith(URL_SCHEMES)
         and (Path(folder) / "run.sqlite").exists()
     )
+    endpoint = _endpoint(policy, served_model_name) if policy.startswith(URL_SCHEMES) else None
     if step is not None and not is_run:
         raise ConfigError(f"--step: {policy} is not a run directory; remove --step")
-    if policy.startswith(URL_SCHEMES):
-        return _endpoint(policy, served_model_name)
+    if endpoint is not None:
+        return endpoint
     if policy in SCRIPTED_POLICIES:
         return PolicySpec("script", policy, policy)
     if not is_run:
