@@ -74,7 +74,8 @@ RIGHT_AND_WRONG: list[tuple[str, bytes, dict[str, Any], dict[str, Any]]] = [
     ("file", b"x", {"exists": True}, {"exists": False}),
     ("file", b"x", {"sha256": hashlib.sha256(b"x").hexdigest()}, {"sha256": hashlib.sha256(b"y").hexdigest()}),
     ("text", TEXT.encode(), {"equals": TEXT}, {"equals": TEXT.strip()}),
-    ("text", TEXT.encode(), {"equals": TEXT.strip(), "ignore": ["final_newline"]}, {"equals": "red", "ignore": ["case"]}),
+    ("text", TEXT.encode(), {"equals": TEXT.strip(), "ignore": ["final_newline"]},
+     {"equals": "red", "ignore": ["case"]}),
     ("text", TEXT.encode(), {"contains": ["RED", "2 pears"], "ignore": ["case", "blanks"]}, {"contains": ["RED"]}),
     ("text", TEXT.encode(), {"lacks": ["plums"]}, {"lacks": ["apples"]}),
     ("text", TEXT.encode(), {"matches": r"Red \w+\n\d +pears\n"}, {"matches": "Red"}),
@@ -85,7 +86,8 @@ RIGHT_AND_WRONG: list[tuple[str, bytes, dict[str, Any], dict[str, Any]]] = [
     ("json", b'{"a": {"x": 1, "y": 2}}', {"equals": {"a": {"y": 2, "x": 1}}}, {"equals": {"a": {"x": 1}}}),
     ("json", b'{"a": [1]}', {"at": ["a", -1], "equals": 1}, {"at": ["a", 1], "equals": 1}),
     ("csv", b"a, b\n\n1,\"x,y\"\n", {"rows": [["a", "b"], ["1", "x,y"]]}, {"rows": [["1", "x,y"], ["a", "b"]]}),
-    ("csv", b"a;b\n1;2\n", {"delimiter": ";", "ordered": False, "rows": [["1", "2"], ["a", "b"]]}, {"rows": [["a", "b"]]}),
+    ("csv", b"a;b\n1;2\n", {"delimiter": ";", "ordered": False, "rows": [["1", "2"], ["a", "b"]]},
+     {"rows": [["a", "b"]]}),
     *(
         ("sheet", file, right, wrong)
         for file in (packed.xlsx(Prices=SHEET, Other=[]), packed.ods(Prices=SHEET, Other=[]))
@@ -99,8 +101,10 @@ RIGHT_AND_WRONG: list[tuple[str, bytes, dict[str, Any], dict[str, Any]]] = [
         ]
     ),
     ("settings", SETTINGS, {"section": "look", "key": "Theme", "equals": "dark"}, {"key": "Theme", "equals": "dark"}),
-    ("settings", SETTINGS, {"key": "size", "equals": "12 = large"}, {"section": "look", "key": "size", "equals": "12 = large"}),
-    ("settings", SETTINGS, {"section": "look", "key": "font", "absent": True}, {"section": "look", "key": "Theme", "absent": True}),
+    ("settings", SETTINGS, {"key": "size", "equals": "12 = large"},
+     {"section": "look", "key": "size", "equals": "12 = large"}),
+    ("settings", SETTINGS, {"section": "look", "key": "font", "absent": True},
+     {"section": "look", "key": "Theme", "absent": True}),
     ("image", PICTURE, {"size": [64, 48]}, {"size": [48, 64]}),
     ("document", DOCUMENT, {"paragraphs": ["One", "Two and three"]}, {"paragraphs": ["One"]}),
     ("document", DOCUMENT, {"tables": [[["a", "b"], ["c", "d"]]]}, {"tables": []}),

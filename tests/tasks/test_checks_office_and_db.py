@@ -152,7 +152,8 @@ async def test_windows_and_processes_are_the_guests_word() -> None:
             return CommandResult(self.code, b"", b"bad")
 
     for asked, value in (
-        ({"title": "NOTES"}, 1.0), ({"title": "notes", "count": 1}, 0.0), ({"title": "notes", "class": "xterm", "count": 1}, 1.0),
+        ({"title": "NOTES"}, 1.0), ({"title": "notes", "count": 1}, 0.0),
+        ({"title": "notes", "class": "xterm", "count": 1}, 1.0),
         ({"class": "gimp"}, 0.0), ({"class": "gimp", "count": 0}, 1.0),
     ):  # fmt: skip
         check = await WindowCheck.model_validate(asked).measure(Guest())

@@ -89,7 +89,8 @@ def test_show_tells_a_native_task_and_a_foreign_one(
         assert text in out, text
     path = tmp_path / "night.yaml"
     path.write_text(
-        "name: Turn it on\nid: n\nevaluate:\n  - {check: file, path: a}\n  - {check: screenshot, description: it is on}\n"
+        "name: Turn it on\nid: n\nevaluate:\n  - {check: file, path: a}\n"
+        "  - {check: screenshot, description: it is on}\n"
     )
     code, out, _ = called(monkeypatch, capsys, "show", path)
     assert (code, "Turn it on" in out, "joined by" in out) == (0, True, True)
