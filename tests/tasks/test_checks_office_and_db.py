@@ -153,8 +153,8 @@ async def test_windows_and_processes_are_the_guests_word() -> None:
 
     for asked, value in (
         ({"title": "NOTES"}, 1.0), ({"title": "notes", "count": 1}, 0.0),
-        ({"title": "notes", "class": "xterm", "count": 1}, 1.0), ({"class": "gimp"}, 0.0),
-        ({"class": "gimp", "count": 0}, 1.0),
+        ({"title": "notes", "class": "xterm", "count": 1}, 1.0),
+        ({"class": "gimp"}, 0.0), ({"class": "gimp", "count": 0}, 1.0),
     ):  # fmt: skip
         check = await WindowCheck.model_validate(asked).measure(Guest())
         assert (check.value, check.untrusted_source) == (value, True), asked

@@ -63,9 +63,11 @@ async def test_setup_steps_work_and_their_failure_is_an_infrastructure_error(tmp
     path.write_text(
         "deskhand: 2\nid: setup\ninstruction: Count\nscreen: {width: 256, height: 192}\nlimits: {steps: 4}\n"
         "setup:\n  - write: {path: a/b.bin, copy_of: seed.bin}\n"
-        "  - run: {run: [sh, -c, 'wc -c < b.bin > n.txt'], cwd: a}\n  - wait: 0.05\n"
-        "  - launch: {run: [xterm, -e, sh, -c, 'read line; echo $line > $NAME'], env: {NAME: said.txt}, window: "
-        "xterm}\ncheck:\n  sum:\n    - text: {path: said.txt, lines: [hello]}\n      weight: 3\n"
+        "  - run: {run: [sh, -c, 'wc -c < b.bin > n.txt'], cwd: a}\n"
+        "  - wait: 0.05\n"
+        "  - launch: {run: [xterm, -e, sh, -c, 'read line; echo $line > $NAME'],\n"
+        "             env: {NAME: said.txt}, window: xterm}\n"
+        "check:\n  sum:\n    - text: {path: said.txt, lines: [hello]}\n      weight: 3\n"
         "    - command: {run: [cat, a/n.txt], stdout: '255'}\n"
         "oracle:\n  - [click: {at: [20, 20], window: xterm}, type: \"hello\\n\", wait_file: said.txt]\n"
     )  # fmt: skip

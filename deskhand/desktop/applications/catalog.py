@@ -16,7 +16,7 @@ _BASIC = (
         packages=("mousepad",),
         argv=("mousepad",),
         window="mousepad",
-        mime_types=("text/plain_wrappers", "text/x-python", "application/json", "text/markdown"),
+        mime_types=("text/plain", "text/x-python", "application/json", "text/markdown"),
         desktop_entry="org.xfce.mousepad.desktop",
         groups=("basic",),
     ),
