@@ -136,7 +136,7 @@ async def test_a_gateway_that_is_told_to_end_ends_its_sandboxes(tmp_path):
             async with asyncio.timeout(limit(60)):
                 line = (await process.stdout.readline()).decode()
             assert line.startswith("sandbox gateway at http://127.0.0.1:"), line
-            async with httpx2.AsyncClient(base_url=line.split()[2].rstrip(",")) as http:
+            async with httpx2.AsyncClient(base_url=line.split()[3].rstrip(",")) as http:
                 assert (await http.post("/v1/sandboxes", json={}, headers=bearer(TOKEN))).status_code == 201
             assert len(list(running.leases)) == 1
             process.send_signal(signal.SIGTERM)

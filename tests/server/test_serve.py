@@ -84,9 +84,9 @@ def test_a_bridge_serves_until_it_is_told_to_end_and_leaves_nothing(number):
     [
         (["--host", "0.0.0.0"], "not a loopback address and no key is set"),
         (["--key-file", "/nowhere/key"], "/nowhere/key: cannot be read"),
-        (["--screen", "wide"], "--screen wide"),
-        (["--tls-key", "x.pem"], "--tls-certificate and --tls-key belong together"),
-        (["--idle-s", "0"], "--idle-s 0"),
+        (["--screen", "wide"], "--screen: expected WIDTHxHEIGHT such as 1920x1080, got wide"),
+        (["--tls-key", "x.pem"], "--tls-certificate and --tls-key: both are required"),
+        (["--idle-s", "0"], "--idle-s: must be above 0, got 0"),
         (["--port", "65535", "--prewarm", "0", "--screen", "320x240"], "--port 65535"),
     ],
 )
