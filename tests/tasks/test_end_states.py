@@ -82,7 +82,7 @@ async def test_new_checks_of_a_task_file_read_the_kept_files(tmp_path: Path, cap
         said = capsys.readouterr().out
         assert f"1 -> {value:g}" in said
         assert ("does not contain 'no such word'" in said) is (value == 0.0)
-        assert f"1 end states judged, {int(value == 0.0)} of another value than then" in said
+        assert f"1 end states rescored, {int(value == 0.0)} changed" in said
 
 
 async def test_data_that_was_not_saved_is_an_evaluator_error(tmp_path: Path) -> None:
