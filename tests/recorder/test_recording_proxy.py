@@ -89,7 +89,7 @@ async def test_the_relays_call_graph_is_that_of_the_upstream(
         assert ended.json()["exchanges"] == [f"s.{number}" for number in range(1, 6)]
         upstream = recorder.close_session("up")
     written = record.write_datasets(tmp_path, "tiny")
-    assert (written.exchanges, written.calls, written.left_out) == (5, 5, {})
+    assert (written.exchanges, written.calls, written.skipped) == (5, 5, {})
     graph, rewards = SessionStore(tmp_path).read("s")
     assert [(one.prompt_ids, one.spans, one.completion.token_ids) for one in graph.calls] == [
         (one.prompt_ids, one.spans, one.completion.token_ids) for one in upstream.calls
@@ -175,7 +175,7 @@ async def test_an_upstream_that_is_down_or_breaks_off_is_no_recorded_reply(tmp_p
         await relay.close()
     written = record.write_datasets(tmp_path)
     assert (written.exchanges, written.conversations) == (0, 0)
-    assert "does not end with [DONE]" in next(iter(written.left_out))
+    assert "does not end with [DONE]" in next(iter(written.skipped))
 
 
 async def test_images_are_taken_out_of_recorded_requests_whatever_their_form(tmp_path: Path) -> None:
