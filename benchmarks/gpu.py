@@ -252,10 +252,10 @@ async def measure(size: Size, config: PolicyConfig) -> Found:
     model = loaded(size)
     longest = size.grow_to * ((size.screen[0] // 28) * (size.screen[1] // 28) + size.reply_tokens + 64) + 512
     sizes = {
-        "max_tokens": longest,
-        "prefill_tokens": longest,
-        "parked_tokens": 4 * longest,
-        "image_tokens": ENGINE_IMAGE_TOKENS,
+        "max_model_len": longest,
+        "max_num_batched_tokens": longest,
+        "prefix_cache_tokens": 4 * longest,
+        "image_cache_tokens": ENGINE_IMAGE_TOKENS,
     }
     engine = HfEngine(model, EngineConfig(max_num_seqs=size.desktops, **sizes))
     try:
