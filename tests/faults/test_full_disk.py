@@ -26,11 +26,11 @@ from deskhand.errors import DeskhandError
 bound = int(sys.argv[4])
 if bound:
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    assembly.checkpoint(pathlib.Path(sys.argv[1]).parent / "run-checkpoint")
+    training_fixture.checkpoint(pathlib.Path(sys.argv[1]).parent / "run-checkpoint")
     import torch, transformers.models.qwen3_vl.modeling_qwen3_vl  # what is compiled on the way is not what is bounded
     resource.setrlimit(resource.RLIMIT_FSIZE, (bound, resource.RLIM_INFINITY))
 try:
-    asyncio.run(assembly._main(pathlib.Path(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3]), 1))
+    asyncio.run(training_fixture._main(pathlib.Path(sys.argv[1]), int(sys.argv[2]), pathlib.Path(sys.argv[3]), 1))
 except DeskhandError as error:
     print(f"ended: {type(error).__name__}: {error}")
     sys.exit(3)

@@ -119,8 +119,10 @@ def learn(trainer: Trainer, task: str, steps: int) -> list[float]:
     for step in range(steps):
         episodes = play(trainer, random)
         rewards = [reward for _, reward in episodes]
-        divide = "std" if trainer.algorithm.baseline == "group_std" else "none"
-        advantages = group_advantages(rewards, [True] * len(rewards), divide).values
+        if trainer.algorithm.uses_critic:
+            advantages = group_advantages(rewards, [True] * len(rewards), "none").values
+        else:
+            advantages = trainer.algorithm(np.array(rewards))
         samples = [
             TrainingSample(
                 row(prompt, token, logprob, trainer.steps), float(advantage), str(n), 1.0, reward, ((place, 1),)
