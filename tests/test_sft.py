@@ -311,7 +311,7 @@ WRONG = {
         "remove --adapter and --step",
     ),
     "no config": ("sft", ["{config}"], "deskhand sft configs/tiny_cpu.yaml"),
-    "episodes of nothing": ("sft", ["{config}", "{new}", "--episodes", "{new}x"], "contains no run"),
+    "episodes of nothing": ("sft", ["{config}", "{new}", "--episodes", "{new}x"], "not a run directory"),
     "resuming a warm start as training": ("train", ["--resume", "{warm}"], "deskhand sft --resume"),
 }
 
