@@ -42,11 +42,11 @@ def test_what_is_evaluated_around_training_is_rated_too(tmp_path, hits, best):
     before, after = (EvalReport("v", Proportion(count, 10), {}, Proportion(0, 0), 0.0) for count in hits)
     said: list[str] = []
     kept = CheckpointManager(tmp_path, keep=1)
-    train._say_best(kept, ((0, None), (0, None)), SimpleNamespace(log=said.append))  # pyright: ignore[reportArgumentType]
+    train._log_best(kept, ((0, None), (0, None)), SimpleNamespace(log=said.append))  # pyright: ignore[reportArgumentType]
     assert said == []
-    train._say_best(kept, ((0, before), (3, after)), SimpleNamespace(log=said.append))  # pyright: ignore[reportArgumentType]
+    train._log_best(kept, ((0, before), (3, after)), SimpleNamespace(log=said.append))  # pyright: ignore[reportArgumentType]
     assert kept.best().step == best
-    assert said == [f"best held-out success {10 * max(hits):.1f} % at step {best}, which is kept"]
+    assert said == [f"best held-out success {10 * max(hits):.1f} % at step {best} (checkpoint kept)"]
 
 
 async def test_an_evaluation_that_was_interrupted_is_asked_for_again(tmp_path):

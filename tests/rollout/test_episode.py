@@ -233,9 +233,9 @@ async def test_as_an_agent_workflow_it_takes_what_areal_gives_and_returns_a_floa
         workflow = ScoredWorkflow(lease, lambda family, seed: replace(fake_desktop.square_task(seed), check=breaks))
         monkeypatch.setenv("OPENAI_BASE_URL", "http://recorder")
         monkeypatch.setenv("OPENAI_API_KEY", key)
-        with pytest.raises(EvaluatorError, match="painted/square/7 has no score"):
+        with pytest.raises(EvaluatorError, match="painted/square/7: check raised KeyError"):
             await workflow.run({"family": "square", "seed": 7}, http_client=http)
-    assert len(runner.recorder.end("outside").calls) == 4
+    assert len(runner.recorder.close_session("outside").calls) == 4
     with pytest.raises(InfrastructureError):
         await workflow.run({"family": "square", "seed": 7}, base_url="http://127.0.0.1:9")
 

@@ -40,7 +40,7 @@ async def test_waiting_for_quota_counts_against_no_timeout_or_rate():
         return None
 
     lot = QuotaManager(seed=1)
-    async with bridged(1, Faults(refuse=refuse), lot=lot) as (pool, made, _, _):
+    async with bridged(1, Faults(refuse=refuse), quota=lot) as (pool, made, _, _):
         booked = Booked(pool, 1, 3, longest_s=longest_s)
         await booked.run(1)
         (result,) = booked.results

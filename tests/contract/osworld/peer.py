@@ -124,7 +124,7 @@ def main() -> None:
         try:
             if told["do"] == "make":
                 if told.get("gateway"):
-                    importlib.import_module("deskhand.integrations.desktop_env.sandbox_provider").register_gateway(
+                    importlib.import_module("deskhand.integrations.desktop_env.sandbox_provider").register_sandbox_provider(
                         told["address"], told["key"]
                     )
                 else:

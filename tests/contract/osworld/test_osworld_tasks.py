@@ -53,7 +53,7 @@ async def test_an_infeasible_task_is_solved_by_saying_so_alone(official: Officia
     try:
         await desktop.reset(desktop_spec(task))
         await task.setup(desktop)
-        assert await judge(task, desktop, failed=True) == Scored(1.0, {"end_state": 1.0})
+        assert await judge(task, desktop, declared_infeasible=True) == Scored(1.0, {"end_state": 1.0})
         outcome = await judge(task, desktop)
         assert isinstance(outcome, Scored)
         assert outcome.value == 0.0
