@@ -111,14 +111,13 @@ async def row_7(size: float, folder: Path) -> Row:
 
 _TRAINER = """\
 import asyncio, sys
-from deskhand.desktop.base import Template
-from deskhand.desktop.bridge import BridgePool
-from deskhand.desktop.gateway import GatewayPool
-from deskhand.desktop.osworld import Looking
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.remote.sandbox_desktop import SandboxPool
+from deskhand.desktop.remote.server_desktop import ServerPool
 async def main():
     bridge, gateway, key, token = sys.argv[1:]
-    screen = Template("plain", 320, 240)
-    pools = [BridgePool(bridge, key, template=screen), GatewayPool(gateway, token, template=screen, ttl_s=2.0)]
+    screen = DesktopSpec("plain", 320, 240)
+    pools = [ServerPool(bridge, key, template=screen), SandboxPool(gateway, token, template=screen, ttl_s=2.0)]
     leases = [await pool.lease() for pool in pools]
     for lease in leases:
         await lease.desktop.observe()
