@@ -71,7 +71,7 @@ def checked(folder: Path, steps: int, machines: int) -> list[EpisodeRow]:
     assert len({lease.desktop for lease in leases}) == machines
     for label in {lease.desktop for lease in leases}:
         of_one = [lease for lease in leases if lease.desktop == label]
-        assert all(first.ended_at is not None and first.ended_at <= then.began_at for first, then in pairwise(of_one))
+        assert all(first.ended_at is not None and first.ended_at <= then.started_at for first, then in pairwise(of_one))
     return rows
 
 

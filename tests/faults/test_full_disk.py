@@ -54,7 +54,7 @@ def test_a_run_ends_with_the_file_and_the_mend_and_goes_on_when_there_is_room(tm
     assert done.returncode == 3, (done.stdout + done.stderr)[-3000:]
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("ended: ")]
     assert "run.sqlite: cannot be written" in line
-    assert "free the disk" in line
+    assert "free disk space" in line
     with Run.open(folder) as run:
         EpisodeCounts.from_dict(run.episode_counts()).check(run.count_states())
         last = run.checkpoint()

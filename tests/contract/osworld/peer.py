@@ -124,9 +124,9 @@ def main() -> None:
         try:
             if told["do"] == "make":
                 if told.get("gateway"):
-                    importlib.import_module("deskhand.integrations.desktop_env.sandbox_provider").register_sandbox_provider(
-                        told["address"], told["key"]
-                    )
+                    importlib.import_module(
+                        "deskhand.integrations.desktop_env.sandbox_provider"
+                    ).register_sandbox_provider(told["address"], told["key"])
                 else:
                     register_server_provider(told["address"], told["key"])
                 environment = DesktopEnv(provider_name="docker", **told["settings"])
