@@ -3,17 +3,16 @@ PYTHON := .venv/bin/python
 # Test processes; `make test JOBS=0` uses one process.
 JOBS := 2
 
-.PHONY: help setup demo test test-vllm test-areal lint evidence clean
+.PHONY: help setup demo test test-peers lint evidence clean
 
 help:
-	@echo "make demo      set up, then train the bundled policy on local desktops: success before and after"
-	@echo "make test      set up, then run the whole test suite"
-	@echo "make setup     install missing Debian packages, and Python packages into .venv"
-	@echo "make test-vllm set up, then run the tests against a real vLLM server"
-	@echo "make test-areal set up, then run the tests against a real AReaL"
-	@echo "make lint      set up, then check style (ruff) and types (pyright)"
-	@echo "make evidence  set up, then run the full benchmarks and write docs/evidence/"
-	@echo "make clean     remove .venv (keeps runs/)"
+	@echo "make demo       set up, then train the bundled policy on local desktops: success before and after"
+	@echo "make test       set up, then run the whole test suite"
+	@echo "make setup      install missing Debian packages, and Python packages into .venv"
+	@echo "make test-peers set up, then run only the tests against real peers (vLLM, AReaL, OSWorld), with their output"
+	@echo "make lint       set up, then check style (ruff), layers (import-linter) and types (pyright)"
+	@echo "make evidence   set up, then run the full benchmarks and write docs/evidence/"
+	@echo "make clean      remove .venv (keeps runs/)"
 
 setup:
 	@bash scripts/setup
@@ -26,13 +25,10 @@ test: setup
 	@$(PYTHON) -m deskhand desktop install calc chromium || true
 	@$(PYTHON) -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(ARGS)
 
-# Part of `make test`, with its metrics. The first run creates a virtual environment for vLLM (scripts/environment).
-test-vllm: setup
-	@$(PYTHON) -m pytest tests/contract/vllm -s $(ARGS)
-
-# Part of `make test`. The first run creates a virtual environment of 2.3 GB for AReaL (scripts/environment).
-test-areal: setup
-	@$(PYTHON) -m pytest tests/contract/areal -s $(ARGS)
+# A part of `make test`, with the figures that it prints. The first run creates the peers' virtual environments
+# (scripts/environment), 2.3 GB for AReaL alone. One peer: `make test-peers ARGS="-k vllm"`.
+test-peers: setup
+	@$(PYTHON) -m pytest tests/contract -s $(ARGS)
 
 lint: setup
 	@bash scripts/lint
