@@ -14,10 +14,7 @@ SIGNS = {"lossless": "✓", "lossy": "~", "absent": "–"}
 def support_table() -> str:
     """Return a table of ops by format, followed by the restrictions and losses."""
     kinds = get_args(Op)
-    lines = [
-        "| Format | " + " | ".join(f"`{name_of(kind)}`" for kind in kinds) + " |",
-        "|---" * (len(kinds) + 1) + "|",
-    ]
+    lines = ["| Format | " + " | ".join(f"`{name_of(kind)}`" for kind in kinds) + " |", "|---" * (len(kinds) + 1) + "|"]
     notes: dict[tuple[str, str, str], list[str]] = {}
     for name in formats.available_formats():
         supported_ops = formats.get(name).supported_ops

@@ -4,13 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deskhand.agents.history import (
-    ChunkedHistory,
-    FullHistory,
-    SlidingHistory,
-    drop_older_half,
-    summarize_dropped,
-)
+from deskhand.agents.history import ChunkedHistory, FullHistory, SlidingHistory, drop_older_half, summarize_dropped
 from deskhand.errors import ConfigError
 
 

@@ -19,13 +19,7 @@ from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.formats.json_actions import CLICKS, JsonAction
 from deskhand.actions.formats.json_fields import JsonField
 from deskhand.actions.formats.json_format import JsonActionFormat
-from deskhand.actions.formats.json_scan import (
-    NO_REASONING,
-    Found,
-    parse_lenient_values,
-    skip_whitespace,
-    value_at,
-)
+from deskhand.actions.formats.json_scan import NO_REASONING, Found, parse_lenient_values, skip_whitespace, value_at
 from deskhand.actions.formats.limits import MAX_WAIT_S, truncate_repr
 from deskhand.actions.formats.reply_sections import end_of_reasoning
 from deskhand.actions.formats.smart_resize import resized_size

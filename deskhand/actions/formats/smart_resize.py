@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.ops import Space, image_px
+from deskhand.actions.ops import Space, screen_px
 
 MIN_PIXELS, MAX_PIXELS = 56 * 56, 16384 * 28 * 28
 """Published bounds of Qwen2.5-VL."""
@@ -30,6 +30,5 @@ def smart_resize(
 
 def resized_size(view: ScreenView, min_pixels: int = MIN_PIXELS) -> Space:
     """Return the pixel space of the resized image: `view.model_image_size`, or the published computation."""
-    return image_px(
-        *(view.model_image_size or smart_resize(view.image_width, view.image_height, min_pixels=min_pixels))
-    )
+    size = view.model_image_size or smart_resize(view.image_width, view.image_height, min_pixels=min_pixels)
+    return screen_px(*size)

@@ -19,13 +19,7 @@ from deskhand.actions import ops as ir
 from deskhand.actions.formats import reply_sections
 from deskhand.actions.formats.arg_types import TEXT, ArgType, Parameter, direction, keys_joined, number, quoted
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.call_format import (
-    CallActionFormat,
-    CallReader,
-    CallSpec,
-    amount_lost,
-    write_one_way,
-)
+from deskhand.actions.formats.call_format import CallActionFormat, CallReader, CallSpec, amount_lost, write_one_way
 from deskhand.actions.formats.call_parser import ParsedCall
 from deskhand.actions.formats.lenient_calls import parse_lenient_calls
 from deskhand.actions.formats.limits import check_key, check_number, check_text, truncate_repr
