@@ -17,13 +17,12 @@ from deskhand.actions.formats.call_format import (
     arguments,
     build,
     flatten_fields,
-    in_space,
     write_plainly,
 )
 from deskhand.actions.formats.call_parser import ParsedCall
 from deskhand.actions.formats.limits import MAX_OPS, check_key, check_text, truncate_repr
 from deskhand.actions.key_names import PYAUTOGUI
-from deskhand.actions.ops import Point, Space
+from deskhand.actions.ops import Point, Space, in_space
 from deskhand.errors import AgentError
 
 _BUTTONS = {
@@ -101,7 +100,7 @@ def type_or_press(program: CallReader, call: ParsedCall, values: dict[str, Any])
 def write_click(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str] | None:
     """Write a click that has no call of its own."""
     special = op.count in (2, 3) or (op.count == 1 and op.button != "left")
-    return None if special else write_plainly(spec, op, space)
+    return None if special else write_plainly(action_format, spec, op, space)
 
 
 def write_press(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str] | None:
