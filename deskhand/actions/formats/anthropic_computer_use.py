@@ -14,9 +14,8 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import json_fields, json_schema
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.json_actions import CLICKS, JsonAction
 from deskhand.actions.formats.json_fields import Fields, JsonField
-from deskhand.actions.formats.json_format import INFEASIBLE, FreeText, JsonActionFormat
+from deskhand.actions.formats.json_format import CLICKS, INFEASIBLE, FreeText, JsonAction, JsonActionFormat
 from deskhand.actions.formats.limits import MAX_WAIT_S, truncate_repr
 from deskhand.actions.key_names import X11
 from deskhand.actions.ops import Point, Space

@@ -14,9 +14,8 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import json_fields, json_schema
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.json_actions import JsonAction
 from deskhand.actions.formats.json_fields import Values
-from deskhand.actions.formats.json_format import JsonActionFormat
+from deskhand.actions.formats.json_format import JsonAction, JsonActionFormat
 from deskhand.actions.formats.json_scan import Found, Word, parse_lenient_values
 from deskhand.actions.key_names import PYAUTOGUI
 from deskhand.actions.ops import Point

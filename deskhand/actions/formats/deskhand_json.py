@@ -12,8 +12,7 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import json_fields, json_schema
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.json_actions import JsonAction
-from deskhand.actions.formats.json_format import JsonActionFormat
+from deskhand.actions.formats.json_format import JsonAction, JsonActionFormat
 from deskhand.actions.formats.json_scan import Found, parse_json_values
 from deskhand.actions.formats.limits import MAX_WAIT_S
 from deskhand.actions.key_names import KeyNaming

@@ -15,9 +15,8 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import json_fields, json_schema
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.json_actions import JsonAction
 from deskhand.actions.formats.json_fields import Fields, JsonField, Values
-from deskhand.actions.formats.json_format import INFEASIBLE, FreeText, JsonActionFormat
+from deskhand.actions.formats.json_format import INFEASIBLE, FreeText, JsonAction, JsonActionFormat
 from deskhand.actions.formats.limits import MAX_WAIT_S, truncate_repr
 from deskhand.actions.key_names import GEMINI
 from deskhand.actions.ops import REL_1000, Point

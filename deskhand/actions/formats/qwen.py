@@ -16,9 +16,8 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import json_fields, json_schema
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.json_actions import CLICKS, JsonAction
 from deskhand.actions.formats.json_fields import JsonField
-from deskhand.actions.formats.json_format import JsonActionFormat
+from deskhand.actions.formats.json_format import CLICKS, JsonAction, JsonActionFormat
 from deskhand.actions.formats.json_scan import NO_REASONING, Found, parse_lenient_values, skip_whitespace, value_at
 from deskhand.actions.formats.limits import MAX_WAIT_S, truncate_repr
 from deskhand.actions.formats.reply_sections import end_of_reasoning
