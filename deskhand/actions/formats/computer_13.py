@@ -33,10 +33,7 @@ def _json_actions(view: ScreenView) -> tuple[JsonAction, ...]:
     screen = view.screen
     at, must_be_at = json_fields.xy(screen, whole=False), json_fields.xy(screen, required=True, whole=False)
     button = json_fields.choice("button", "button", _BUTTONS, "left")
-    center, other = (
-        Point(view.screen_width // 2, view.screen_height // 3, screen),
-        Point(view.screen_width // 4, 0, screen),
-    )
+    center, other = json_fields.sample_points(screen)[0], Point(view.screen_width // 4, 0, screen)
     clicks = json_fields.number_field("num_clicks", "count", json_schema.integer(1, 3), 1)
     about_click = "click the left button, or the one given, at the position, or where the cursor is"
     wheel = json_fields.wheel("dx", "dy", y_sign=-1, lenient=True)
@@ -76,6 +73,7 @@ def _single_key() -> json_fields.JsonField:
 class Computer13(JsonActionFormat):
     """See the module docstring."""
 
+    json_actions = staticmethod(_json_actions)
     name = "computer_13"
     tag = "action_type"
     split_kinds = frozenset({ir.MouseDown, ir.MouseUp, ir.Scroll, DragTo})
@@ -91,9 +89,6 @@ class Computer13(JsonActionFormat):
         ir.Wait: f"any time becomes {WAIT_S:g} seconds",
         ir.Fail: "the reason is omitted",
     }
-
-    def json_actions(self, view: ScreenView) -> tuple[JsonAction, ...]:
-        return _json_actions(view)
 
     def opening(self, view: ScreenView) -> list[str]:
         return [

@@ -9,7 +9,6 @@ reply (tags, tool calls, message blocks).
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cached_property
@@ -116,10 +115,12 @@ class FreeText:
     text: str
 
 
-class JsonActionFormat(ABC):
+class JsonActionFormat:
     """Subclasses define `name`, `json_actions` and, where it differs, the reply layout."""
 
     name: str
+    json_actions: Callable[[ScreenView], tuple[JsonAction, ...]]
+    """Returns the table of actions; cached, because it is used for every reply."""
     tag = "action"
     """Key of the action name."""
     max_actions = 64
@@ -137,10 +138,6 @@ class JsonActionFormat(ABC):
     """Restrictions of supported ops, and substitutes for unsupported ones."""
     losses: Mapping[type[Any], str] = {}
     """Information lost when writing an op."""
-
-    @abstractmethod
-    def json_actions(self, view: ScreenView) -> tuple[JsonAction, ...]:
-        """Return the table of actions. Implementations cache it, because it is used for every reply."""
 
     def opening(self, view: ScreenView) -> list[str]:
         """Return the first lines of the prompt."""

@@ -122,6 +122,7 @@ def _json_actions(view: ScreenView) -> tuple[JsonAction, ...]:
 class OpenAdaptJson(JsonActionFormat):
     """See the module docstring."""
 
+    json_actions = staticmethod(_json_actions)
     name = "openadapt_json"
     tag = "type"
     max_actions = 1
@@ -134,9 +135,6 @@ class OpenAdaptJson(JsonActionFormat):
         ir.Wait: f"at most {MAX_WAIT_S:g} s",
     }
     losses: Mapping[type[Any], str] = {ir.Fail: "the reason is omitted"}
-
-    def json_actions(self, view: ScreenView) -> tuple[JsonAction, ...]:
-        return _json_actions(view)
 
     def opening(self, view: ScreenView) -> list[str]:
         return [
