@@ -93,9 +93,7 @@ _objects: dict[tuple[Kind, str], Any] = {}
 
 
 def register(kind: Kind, name: str, value: Any = None) -> Any:
-    """Give a part a name in this process; without `value`, return a decorator.
-
-    Raises `ConfigError` if the name is taken.
+    """Give a part a name in this process; without `value`, return a decorator. Raises `ConfigError` if it is taken.
 
     Example:
         >>> @register("engine", "mine")
@@ -149,9 +147,7 @@ def reference(kind: Kind, value: Any) -> str:
             return value
         value = _registered[kind, value]
     named = next((name for (of, name), found in _registered.items() if of == kind and found is value), None)
-    ref = _origin(value) or (
-        named if named is not None else f"object:{getattr(value, '__name__', type(value).__name__)}"
-    )
+    ref = _origin(value) or named or f"object:{getattr(value, '__name__', type(value).__name__)}"
     _objects[kind, ref] = value
     return ref
 
@@ -170,9 +166,8 @@ def import_path(ref: str, key: str) -> Any:
         if not hasattr(value, name):
             close = difflib.get_close_matches(name, [each for each in vars(value) if not each.startswith("_")], n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            raise ConfigError(
-                f"{failed}: {'module' if value is module else 'object'} {where} has no attribute {name}{hint}"
-            )
+            owner = "module" if value is module else "object"
+            raise ConfigError(f"{failed}: {owner} {where} has no attribute {name}{hint}")
         value = getattr(value, name)
     return value
 
@@ -251,8 +246,7 @@ def _label(kind: Kind) -> str:
 def _unknown(kind: Kind, ref: str) -> str:
     known = names(kind)
     near = difflib.get_close_matches(ref, known, n=3, cutoff=0.5)
+    hint = f"known: {', '.join(known)}" if known else "write it as module:attr or file.py:attr"
     if near:
         hint = f"did you mean {' or '.join(map(repr, near))}?"
-    else:
-        hint = f"known: {', '.join(known)}" if known else "write it as module:attr or file.py:attr"
     return f"unknown {_label(kind)} {ref!r}; {hint}"

@@ -198,22 +198,7 @@ class Answer:
     text: str = ""
 
 
-Op = (
-    Move
-    | Click
-    | MouseDown
-    | MouseUp
-    | Drag
-    | Scroll
-    | Type
-    | Key
-    | KeyDown
-    | KeyUp
-    | Wait
-    | Screenshot
-    | Zoom
-    | Done
-    | Fail
-    | Answer
-)
+PointerOp = Move | Click | MouseDown | MouseUp | Drag | Scroll
+KeyboardOp = Type | Key | KeyDown | KeyUp
+Op = PointerOp | KeyboardOp | Wait | Screenshot | Zoom | Done | Fail | Answer
 TERMINAL_OPS = (Done, Fail, Answer)

@@ -144,18 +144,14 @@ def test_the_span_is_that_of_the_call_that_went_wrong():
 @pytest.mark.parametrize(
     "text",
     [
-        "pyautogui.click(1, 2)",
-        "Action: pyautogui.click(1, 2)",
-        "I will click it.\npyautogui.click(1, 2)",
-        "  pyautogui.click(1, 2)\n",
-        "```pyautogui.click(1, 2)```",
-        "```py\npyautogui.click(1, 2)```",
+        "pyautogui.click(1, 2)", "Action: pyautogui.click(1, 2)", "I will click it.\npyautogui.click(1, 2)",
+        "  pyautogui.click(1, 2)\n", "```pyautogui.click(1, 2)```", "```py\npyautogui.click(1, 2)```",
         "```Python\r\npyautogui.click(1, 2)\r\n```",
         "<think>```python\npyautogui.press('a')```</think>```python\npyautogui.click(1, 2)\n```",
         "No more doubts.</think>pyautogui.click(1, 2)",
         "First `pyautogui`, then:\n```\n# here\npyautogui.click(1, 2)  # now\n```\nThis opens the menu.",
     ],
-)
+)  # fmt: skip
 def test_code_is_found_in_a_reply(text):
     assert FORMAT.parse(text, VIEW) == [Click(at(1, 2))]
 

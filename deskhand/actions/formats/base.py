@@ -40,7 +40,7 @@ class ScreenView:
 
 @dataclass(frozen=True, slots=True)
 class OpSupport:
-    """Support of an op: "lossless", "lossy" (`how` describes the loss), or "absent"."""
+    """Support of an op: "lossless", "lossy" or "absent"; `how` is the restriction, loss or substitute."""
 
     kind: str
     how: str = ""

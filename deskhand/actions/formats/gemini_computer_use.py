@@ -55,6 +55,11 @@ def _press_ops(fields: Fields) -> list[Any]:
     return [ir.Key((fields["key"],))]
 
 
+def _single_op(kind: type[Any]) -> Callable[[Fields], list[Any]]:
+    """Return a `make_ops` for an action that is parsed but never written."""
+    return lambda fields: [kind(**fields)]
+
+
 def _always(op: ir.Op) -> Callable[[Fields], list[Any]]:
     return lambda fields: [op]
 
@@ -96,12 +101,12 @@ def _json_actions() -> tuple[JsonAction, ...]:
             JsonAction(f"go_{way}", None, f"go {way} in a browser", make_ops=_always(ir.Key(("alt", key))), sample={})
             for way, key in (("back", "left"), ("forward", "right"))
         ),
-        JsonAction("click_at", ir.Click, "", at),
-        JsonAction("hover_at", ir.Move, "", at),
+        JsonAction("click_at", None, "", at, make_ops=_single_op(ir.Click)),
+        JsonAction("hover_at", None, "", at, make_ops=_single_op(ir.Move)),
         JsonAction("type_text_at", None, "", at, text, *type_flags, make_ops=_type_at_ops),
         JsonAction("scroll_document", None, "", page, make_ops=lambda fields: [_PAGE[fields["direction"]]]),
-        JsonAction("scroll_at", ir.Scroll, "", at, wheel),
-        JsonAction("key_combination", ir.Key, "", json_fields.chord(("keys",), GEMINI)),
+        JsonAction("scroll_at", None, "", at, wheel, make_ops=_single_op(ir.Scroll)),
+        JsonAction("key_combination", None, "", json_fields.chord(("keys",), GEMINI), make_ops=_single_op(ir.Key)),
         JsonAction("wait_5_seconds", make_ops=_always(ir.Wait(5))),
     )
 

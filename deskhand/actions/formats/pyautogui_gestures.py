@@ -9,32 +9,17 @@ from dataclasses import replace
 from typing import Any
 
 from deskhand.actions import ops as ir
+from deskhand.actions.formats import call_format
 from deskhand.actions.formats.arg_types import ArgType, choice, number, quoted, whole
-from deskhand.actions.formats.call_format import (
-    CallActionFormat,
-    CallReader,
-    CallSpec,
-    arguments,
-    build,
-    flatten_fields,
-    write_plainly,
-)
+from deskhand.actions.formats.call_format import CallActionFormat, CallReader, CallSpec, arguments, flatten_fields
 from deskhand.actions.formats.call_parser import ParsedCall
 from deskhand.actions.formats.limits import MAX_OPS, check_key, check_text, truncate_repr
 from deskhand.actions.key_names import PYAUTOGUI
 from deskhand.actions.ops import Point, Space, in_space
 from deskhand.errors import AgentError
 
-_BUTTONS = {
-    "left": "left",
-    "middle": "middle",
-    "right": "right",
-    "primary": "left",
-    "secondary": "right",
-    1: "left",
-    2: "middle",
-    3: "right",
-}
+_BUTTONS = {name: name for name in ("left", "middle", "right")} | {"primary": "left", "secondary": "right"}
+_NUMBERED_BUTTONS = dict(enumerate(("left", "middle", "right"), 1))
 _HELD = "held "
 """Tag prefix of a move with a button held; the button name follows."""
 
@@ -70,7 +55,7 @@ def _read_truth(name: str, value: Any) -> bool:
     return value
 
 
-BUTTON = choice(_BUTTONS)
+BUTTON = choice(_BUTTONS | _NUMBERED_BUTTONS)
 KEY = ArgType(lambda name, value: check_key(value), _key_name)
 KEYS = ArgType(_read_keys, lambda keys: ", ".join(_key_name(key) for key in keys))
 LIST_OF_KEYS = ArgType(_read_keys, lambda keys: f"[{', '.join(_key_name(key) for key in keys)}]")
@@ -100,7 +85,7 @@ def type_or_press(program: CallReader, call: ParsedCall, values: dict[str, Any])
 def write_click(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str] | None:
     """Write a click that has no call of its own."""
     special = op.count in (2, 3) or (op.count == 1 and op.button != "left")
-    return None if special else write_plainly(action_format, spec, op, space)
+    return None if special else call_format.write_plainly(action_format, spec, op, space)
 
 
 def write_press(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str] | None:
@@ -144,7 +129,7 @@ def _drag(program: CallReader, call: ParsedCall, values: dict[str, Any], to: Poi
 
 def mouse_up(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
     """Finish a drag along a path, or release a button."""
-    up = build(ir.MouseUp, values, program.space)
+    up = call_format.build(ir.MouseUp, values, program.space)
     assert isinstance(up, ir.MouseUp)
     along = 0
     while along < len(program.tags) and program.tags[-1 - along] == _HELD + up.button:
@@ -173,14 +158,11 @@ def write_path(action_format: CallActionFormat, spec: CallSpec, op: Any, space: 
     """Write a drag along a path: press, one call per point with the button held, release."""
     if op.modifiers:
         return None
-    lines = [
-        *action_format.write(ir.Move(op.path[0]), space),
-        *action_format.write(ir.MouseDown(button=op.button), space),
-    ]
+    lines = action_format.write(ir.Move(op.path[0]), space) + action_format.write(ir.MouseDown(None, op.button), space)
     for point in op.path[1:]:
         to = in_space(point, space)
         lines.append(f"{spec.call}({arguments(spec, {'x': to.x, 'y': to.y, 'button': op.button, 'down_up': False})})")
-    return lines + action_format.write(ir.MouseUp(button=op.button), space)
+    return lines + action_format.write(ir.MouseUp(None, op.button), space)
 
 
 def hold(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
@@ -208,11 +190,11 @@ def write_held(action_format: CallActionFormat, spec: CallSpec, op: Any, space: 
     return [f"with {spec.call}({LIST_OF_KEYS.write(op.modifiers)}):", *(f"    {line}" for line in lines)]
 
 
-def write_word(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str] | None:
+def write_word(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str]:
     """Write a bare word."""
     return [spec.call]
 
 
-def write_bare(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str] | None:
+def write_bare(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str]:
     """Write the call without arguments."""
     return [f"{spec.call}()"]
