@@ -170,7 +170,6 @@ class DesktopAgent:
         return _unicode(choice.message.content or ""), response.id, choice.finish_reason == "length"
 
     def _summary(self, turns: list[Turn], first: int) -> list[str]:
-        """Return the summary lines of the turns before `first` for the prompt."""
         config = self.config
         if config.dropped_turns == "replies" and config.prompt_style == "compact":
             return []
@@ -186,7 +185,6 @@ def noise_frame(frame: Frame, seed: str) -> Frame:
 
 
 async def _data_uri(frame: Frame) -> str:
-    """Encoding runs off the event loop."""
     return await asyncio.to_thread(lambda: png_data_uri(frame.png()))
 
 

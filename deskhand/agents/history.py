@@ -69,6 +69,5 @@ class HistoryWindow:
 
 
 def window_of(agent: AgentConfig) -> HistoryWindow:
-    """Return the history window of the config."""
     chunked, sliding = (agent.history_max_turns, agent.history_keep_turns), (agent.sliding_turns,) * 2
     return HistoryWindow(*{"full": (sys.maxsize, 1), "sliding": sliding, "chunked": chunked}[agent.history])

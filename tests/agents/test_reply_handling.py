@@ -1,6 +1,5 @@
 """Handling of replies in every action format: errors, truncation and terminal actions."""
 
-
 import fake_desktop
 import pytest
 

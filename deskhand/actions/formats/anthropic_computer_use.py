@@ -50,7 +50,6 @@ def _drag_ops(fields: Fields) -> list[Any]:
 
 
 def _hold_ops(fields: Fields) -> list[Any]:
-    """Press the keys in order, wait, and release them in reverse."""
     keys = fields["keys"]
     return [*map(ir.KeyDown, keys), ir.Wait(fields["seconds"]), *map(ir.KeyUp, reversed(keys))]
 

@@ -202,7 +202,6 @@ def flatten_fields(op: Op, space: Space) -> dict[str, Any]:
 
 
 def arguments(spec: CallSpec, values: Mapping[str, Any]) -> str:
-    """Format the arguments of a call."""
     written = []
     for parameter in spec.parameters:
         names = parameter.fields

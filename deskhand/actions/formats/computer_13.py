@@ -59,7 +59,6 @@ def _json_actions(view: ScreenView) -> tuple[JsonAction, ...]:
 
 
 def _single_key() -> json_fields.JsonField:
-    """Return the field of a chord with exactly one key."""
 
     def write(keys: tuple[str, ...]) -> str:
         if len(keys) != 1:
@@ -71,8 +70,6 @@ def _single_key() -> json_fields.JsonField:
 
 
 class Computer13(JsonActionFormat):
-    """See the module docstring."""
-
     json_actions = staticmethod(_json_actions)
     name = "computer_13"
     tag = "action_type"

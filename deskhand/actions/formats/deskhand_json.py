@@ -66,8 +66,6 @@ _JSON_ACTIONS = (
 
 
 class DeskhandJson(JsonActionFormat):
-    """See the module docstring."""
-
     json_actions = staticmethod(lambda view: _JSON_ACTIONS)
     name = NAME
     tag = "op"

@@ -112,8 +112,6 @@ def _json_actions() -> tuple[JsonAction, ...]:
 
 
 class Gemini(JsonActionFormat):
-    """See the module docstring."""
-
     json_actions = staticmethod(lambda view: _json_actions())
     name = "gemini"
     tag = "name"

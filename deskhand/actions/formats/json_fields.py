@@ -68,12 +68,10 @@ def _same(value: Any) -> Any:
 
 
 def text_field(key: str, field: str = "text", *, least: int = 0) -> JsonField:
-    """Map a key to a text field."""
     return single(key, field, json_schema.text(least), _same, _same)
 
 
 def number_field(key: str, field: str, rule: Rule, default: Any = REQUIRED) -> JsonField:
-    """Map a key to a number."""
     return single(key, field, rule, whole_as_int, whole_as_int, default)
 
 
@@ -209,7 +207,6 @@ def _given_key(values: Values, keys: Sequence[str], *, required: bool = True) ->
 
 
 def key_name(key: str, naming: KeyNaming) -> JsonField:
-    """The name of one key."""
     return single(key, "key", _name_rule(naming.pattern, "a key"), naming.read, naming.write)
 
 

@@ -97,7 +97,6 @@ class JsonAction:
         return written
 
     def schema(self) -> dict[str, Any]:
-        """Return the JSON schema of the keys."""
         depending = {
             key: [other for other in part.keys if other != key]
             for part in self.parts
@@ -205,7 +204,6 @@ class JsonActionFormat:
     # Derived from the table.
 
     def offered(self, view: ScreenView) -> list[JsonAction]:
-        """Return the actions in the prompt."""
         return [json_action for json_action in self.json_actions(view) if json_action.offered]
 
     @property

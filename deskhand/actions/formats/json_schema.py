@@ -47,7 +47,6 @@ def fixed_items(*values: Rule) -> Rule:
 
 
 def object_of(**keys: Rule) -> dict[str, Any]:
-    """An object with exactly these keys."""
     return {"type": "object", "properties": keys, "required": list(keys), "additionalProperties": False}
 
 

@@ -115,8 +115,6 @@ def _json_actions(view: ScreenView) -> tuple[JsonAction, ...]:
 
 
 class OpenAdaptJson(JsonActionFormat):
-    """See the module docstring."""
-
     json_actions = staticmethod(_json_actions)
     name = "openadapt_json"
     tag = "type"

@@ -29,7 +29,6 @@ _MESSAGE_KEYS = ("type", "id", "role", "status", "content", "phase")
 
 
 def _move_ops(fields: Fields) -> list[Any]:
-    """Move with keys held down."""
     keys = fields.get("modifiers", ())
     return [*map(ir.KeyDown, keys), ir.Move(fields["point"]), *map(ir.KeyUp, reversed(keys))]
 
@@ -139,7 +138,6 @@ class OpenAI(JsonActionFormat):
 
 
 def _message_text(message: Values) -> str:
-    """Return the text of a message item."""
     json_schema.check_keys("message", message, dict.fromkeys(_MESSAGE_KEYS, json_schema.ANYTHING), ("content",))
     content = message["content"]
     if isinstance(content, str):

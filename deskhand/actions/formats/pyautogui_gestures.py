@@ -66,7 +66,6 @@ TRUTH = ArgType(_read_truth, str)
 
 
 def press(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
-    """Press keys in sequence, `presses` times."""
     keys, presses = values["keys"], values.get("presses", 1)
     if len(keys) * presses > MAX_OPS:
         raise AgentError(f"more than {MAX_OPS} key presses in one call")
@@ -75,7 +74,6 @@ def press(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None
 
 
 def type_or_press(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
-    """Type a text, or press keys in sequence."""
     if isinstance(values["text"], str):
         program.add(ir.Type(values["text"]), call.span)
     else:
@@ -89,7 +87,6 @@ def write_click(action_format: CallActionFormat, spec: CallSpec, op: Any, space:
 
 
 def write_press(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str] | None:
-    """Write a chord of one key."""
     return [f"{spec.call}({arguments(spec, {'keys': op.keys})})"] if len(op.keys) == 1 else None
 
 
@@ -99,12 +96,10 @@ def drag_to(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> No
 
 
 def move_by(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
-    """Move relative to the last point of the reply."""
     program.add(ir.Move(_relative_point(program, call, values)), call.span)
 
 
 def drag_by(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
-    """Drag relative to the last point of the reply."""
     _drag(program, call, values, _relative_point(program, call, values))
 
 
@@ -183,7 +178,6 @@ def hold(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
 
 
 def write_held(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str] | None:
-    """Write an op with modifiers."""
     if not isinstance(op, (ir.Click, ir.Drag, ir.Scroll)) or not op.modifiers:
         return None
     lines = action_format.write(replace(op, modifiers=()), space)
@@ -191,10 +185,8 @@ def write_held(action_format: CallActionFormat, spec: CallSpec, op: Any, space: 
 
 
 def write_word(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str]:
-    """Write a bare word."""
     return [spec.call]
 
 
 def write_bare(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str]:
-    """Write the call without arguments."""
     return [f"{spec.call}()"]

@@ -102,7 +102,6 @@ class Qwen(JsonActionFormat):
         self.json_actions = lambda view: _json_actions(self.space(view))
 
     def space(self, view: ScreenView) -> Space:
-        """Return the coordinate space."""
         return resized_size(view) if self.absolute else REL_1000
 
     def prompt(self, view: ScreenView) -> str:
@@ -168,7 +167,6 @@ class Qwen(JsonActionFormat):
 
 
 def _parse_arguments(arguments: str) -> Any:
-    """Parse arguments that are a JSON string, as in the chat completions API."""
     try:
         value, end = value_at(arguments, skip_whitespace(arguments, 0))
     except ParseError as error:
