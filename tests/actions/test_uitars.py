@@ -113,13 +113,8 @@ def test_finished_ends_with_an_answer_or_without():
 def test_what_has_one_amount_is_said_as_that():
     said = V1_0.emit([Scroll(dy=-20), Wait(0.5), Fail("why")], VIEW)
     assert V1_0.parse(said, VIEW) == [Scroll(dy=-5), Wait(5.0), Fail()]
-    for op in (
-        Scroll(1, 1),
-        Scroll(),
-        Click(None),
-        Click(Point(1, 1, REL_1000), "middle"),
-        Drag((Point(1, 1, REL_1000),) * 3),
-    ):
+    at = Point(1, 1, REL_1000)
+    for op in (Scroll(1, 1), Scroll(), Click(None), Click(at, "middle"), Drag((at,) * 3)):
         with pytest.raises(AgentError, match="uitars_1_0"):
             V1_0.emit([op], VIEW)
 
