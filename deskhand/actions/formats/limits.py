@@ -90,15 +90,20 @@ def check_point(point: Point) -> None:
 
 
 def check_op(op: Op) -> None:
-    """Raise `AgentError` if `op` exceeds a limit."""
+    """Raise `AgentError` if `op` exceeds a limit or a point lies outside its own space."""
     for point in points_of(op):
         check_point(point)
+    check_amounts(op)
+
+
+def check_amounts(op: Op, max_path: int = MAX_PATH) -> None:
+    """Raise `AgentError` if `op` exceeds a limit; points are not checked."""
     keys: tuple[str, ...] = ()
     match op:
         case Click():
             _check_range("clicks", op.count, 1, MAX_CLICKS)
         case Drag():
-            _check_range("the points of a drag", len(op.path), 2, MAX_PATH)
+            _check_range("the points of a drag", len(op.path), 2, max_path)
         case Scroll():
             notches = max(abs(op.dx), abs(op.dy))
             if notches > MAX_SCROLL_NOTCHES:
