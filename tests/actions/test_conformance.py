@@ -56,7 +56,7 @@ def test_the_corpus_is_large_and_mostly_not_our_own_writing():
     assert all(case.source.strip() and not re.search(r"(^|\s)/\w", case.source) for case in CASES)
 
 
-def test_what_is_wrong_is_noticed():
+def test_mismatches_are_described():
     good = next(case for case in conformance.load_cases("computer_13") if case.ops)
     assert conformance.mismatch(good) is None
     for change in ({"ops": [{"op": "done"}]}, {"text": "garbage"}, {"ops": None, "error": "no such action"}):
@@ -128,7 +128,7 @@ def test_explain_points_at_what_was_not_understood(called):
         (["actions", "explain", "--format", "gemini", "--image", "0x5"], "--image: expected"),
     ],
 )  # fmt: skip
-def test_what_a_user_can_fix_is_one_line_and_exit_code_2(called, arguments, part):
+def test_user_errors_are_one_line_and_exit_code_2(called, arguments, part):
     code, _, err = called(*arguments)
     assert code == 2
     assert part in err

@@ -77,7 +77,7 @@ def test_the_smallest_step_beyond_an_edge_is_an_error(space, step):
 
 @given(st.data(), sides, sides)
 @settings(deadline=None, database=None)
-def test_a_pixel_said_in_a_finer_image_comes_back(data, side, finer):
+def test_a_pixel_of_a_finer_image_round_trips(data, side, finer):
     finer = max(side, finer)
     at = data.draw(st.integers(0, side - 1))
     said = in_space(Point(at, 0, screen_px(side, 1)), screen_px(finer, 1))

@@ -1,4 +1,4 @@
-"""The pyautogui dialect and OpenCUA's: what the lines mean, in ops, and where the code of a reply is."""
+"""The pyautogui format and OpenCUA's: what the lines mean, in ops, and where the code of a reply is."""
 
 import pytest
 

@@ -110,7 +110,7 @@ def test_finished_ends_with_an_answer_or_without():
     assert read("call_user()") == [Fail()]
 
 
-def test_what_has_one_amount_is_said_as_that():
+def test_fixed_amounts_are_written_without_a_number():
     said = V1_0.emit([Scroll(dy=-20), Wait(0.5), Fail("why")], VIEW)
     assert V1_0.parse(said, VIEW) == [Scroll(dy=-5), Wait(5.0), Fail()]
     at = Point(1, 1, REL_1000)

@@ -81,7 +81,7 @@ def test_what_needs_more_than_pointer_and_keys_says_so(call):
         "I am DONE",
     ],
 )  # fmt: skip
-def test_what_is_half_said_is_refused(text):
+def test_incomplete_replies_are_rejected(text):
     with pytest.raises(ParseError):
         FORMAT.parse(text, VIEW)
 

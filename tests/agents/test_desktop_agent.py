@@ -1,4 +1,4 @@
-"""The agent against a painted desktop and an endpoint that speaks OpenAI's wire format."""
+"""The agent loop: requests, recorded steps, errors, limits and outages."""
 
 import asyncio
 import base64
@@ -58,7 +58,7 @@ async def test_it_looks_asks_does_and_ends_at_done(solve):
     assert transcript.last_frame_sha256 in kept
 
 
-async def test_a_blind_agent_is_shown_noise_that_tells_nothing_of_the_screen(solve):
+async def test_noise_images_do_not_depend_on_the_screen(solve):
     kept: dict[str, bytes] = {}
 
     async def keep_frame(frame):
@@ -80,7 +80,7 @@ async def test_a_blind_agent_is_shown_noise_that_tells_nothing_of_the_screen(sol
     assert noise == noise_frame(await desktop.observe(), "seed").sha256 != noise_frame(before, "other").sha256
 
 
-async def test_what_was_wrong_is_not_told_when_it_should_not_be(solve):
+async def test_errors_are_not_reported_without_error_feedback(solve):
     transcript, endpoint, _ = await solve(["click it", BLUE, '{"op":"done"}'], config=AgentConfig(error_feedback=False))
     assert transcript.num_errors == 1
     assert "not JSON" in str(transcript.steps[0].error)
@@ -101,7 +101,7 @@ async def test_a_mistake_is_of_a_kind_and_only_whole_replies_count_as_bad_format
     assert "error: unknown key 'foo'" in endpoint.asked[4]["messages"][-1]["content"][1]["text"]
 
 
-async def test_it_speaks_any_action_format_and_shows_the_model_the_screen_that_it_has(solve):
+async def test_any_action_format_works_and_its_prompt_is_the_system_message(solve):
     action_format = formats.get("anthropic_20250124")
     replies = ['I click. {"action": "left_click", "coordinate": [12, 38]}', '{"type": "text", "text": "It is blue"}']
     transcript, endpoint, desktop = await solve(

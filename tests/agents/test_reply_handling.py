@@ -22,7 +22,7 @@ def end_of(action_format, kind):
 
 
 @everyone
-async def test_a_reply_that_is_not_understood_is_told_performs_nothing_and_the_episode_goes_on(name, solve):
+async def test_a_reply_that_cannot_be_parsed_is_reported_and_performs_nothing(name, solve):
     action_format = formats.get(name)
     replies = ["I wonder.", action_format.emit([CLICK], VIEW), end_of(action_format, Done)]
     transcript, endpoint, desktop = await solve(replies, AgentConfig(action_format=name))
@@ -33,7 +33,7 @@ async def test_a_reply_that_is_not_understood_is_told_performs_nothing_and_the_e
 
 
 @everyone
-async def test_a_point_off_the_screen_is_told_and_never_moved_onto_it(name, solve):
+async def test_a_point_off_the_screen_is_reported_and_never_moved_onto_it(name, solve):
     action_format = formats.get(name)
     text = action_format.emit([CLICK], VIEW)
     place = action_format.parse(text, VIEW)[-1].point

@@ -102,7 +102,7 @@ async def test_what_was_zoomed_in_on_stands_behind_the_next_screenshot_and_is_ke
     assert set(images[1]) <= set(kept.values())
 
 
-async def test_a_blind_agent_zooms_in_on_noise(solve):
+async def test_zooming_with_noise_images_shows_noise(solve):
     _, images, _, _ = await asked_after(solve, REPLIES["deskhand_json"], AgentConfig(noise_images=True))
     assert images[1][0] == images[1][2]
     assert images[1][0] != images[0][0]

@@ -223,7 +223,7 @@ def _introduction(view: ScreenView, space: Space) -> str:
     )
 
 
-def _dialect(name: str, specs: tuple[CallSpec, ...], space: Callable[[ScreenView], Space]) -> CallActionFormat:
+def _build_format(name: str, specs: tuple[CallSpec, ...], space: Callable[[ScreenView], Space]) -> CallActionFormat:
     parameters = [parameter for spec in specs for parameter in spec.parameters]
     names = frozenset(name for parameter in parameters for name in (parameter.name, *parameter.aliases))
     return CallActionFormat(
@@ -248,6 +248,6 @@ def _dialect(name: str, specs: tuple[CallSpec, ...], space: Callable[[ScreenView
 
 
 _BOXES = _calls("start_box", "end_box", "<|box_start|>({},{})<|box_end|>")
-V1_0 = _dialect("uitars_1_0", _BOXES, lambda view: REL_1000)
-V1_5 = _dialect("uitars_1_5", _BOXES, lambda view: resized_size(view, min_pixels=100 * 28 * 28))
-POINT = _dialect("uitars_point", _calls("point", "end_point", "<point>{} {}</point>"), lambda view: REL_1000)
+V1_0 = _build_format("uitars_1_0", _BOXES, lambda view: REL_1000)
+V1_5 = _build_format("uitars_1_5", _BOXES, lambda view: resized_size(view, min_pixels=100 * 28 * 28))
+POINT = _build_format("uitars_point", _calls("point", "end_point", "<point>{} {}</point>"), lambda view: REL_1000)
