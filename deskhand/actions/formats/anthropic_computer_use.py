@@ -18,7 +18,7 @@ from deskhand.actions.formats.json_fields import Fields, JsonField, sample_point
 from deskhand.actions.formats.json_format import CLICKS, INFEASIBLE, FreeText, JsonAction, JsonActionFormat
 from deskhand.actions.formats.limits import MAX_WAIT_S, truncate_repr
 from deskhand.actions.key_names import X11
-from deskhand.actions.ops import Point, Space
+from deskhand.actions.ops import Space
 from deskhand.actions.pointer_merge import DragTo
 from deskhand.errors import AgentError
 
@@ -28,18 +28,13 @@ _BLOCK_KEYS = ("type", "id", "name", "input", "cache_control", "caller")
 
 def _drag(space: Space) -> JsonField:
     """Return the field of a drag from `start_coordinate`, or from the pointer, to `coordinate`."""
-    both = json_fields.endpoints(
-        json_fields.pair("start_coordinate", space, "start", required=True),
-        json_fields.pair("coordinate", space, "end", required=True),
-    )
+    end = json_fields.pair("coordinate", space, "end", required=True)
+    both = json_fields.endpoints(json_fields.pair("start_coordinate", space, "start", required=True), end)
 
     def read(values: json_fields.Values) -> Fields:
         if "coordinate" not in values:
             raise AgentError("needs the key coordinate")
-        if "start_coordinate" in values:
-            return both.read(values)
-        x, y = values["coordinate"]
-        return {"path": (Point(json_schema.whole_as_int(x), json_schema.whole_as_int(y), space),)}
+        return both.read(values) if "start_coordinate" in values else {"path": (end.read(values)["end"],)}
 
     return JsonField(both.keys, both.fields, read, both.write, both.required, lenient=True)
 

@@ -59,7 +59,6 @@ def _json_actions(view: ScreenView) -> tuple[JsonAction, ...]:
 
 
 def _single_key() -> json_fields.JsonField:
-
     def write(keys: tuple[str, ...]) -> str:
         if len(keys) != 1:
             raise AgentError("it presses one key")
