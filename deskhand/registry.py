@@ -37,14 +37,11 @@ _PARTS: dict[Kind, _Part] = {
     "action_format": _Part(
         "agent.action_format",
         {
-            "deskhand_json": f"{FORMATS}.deskhand_json:FORMAT",
-            "openadapt_json": f"{FORMATS}.openadapt_json:FORMAT",
-            "openadapt_text": f"{FORMATS}.openadapt_text:FORMAT",
-            "pyautogui": f"{FORMATS}.pyautogui:FORMAT",
-            "computer_13": f"{FORMATS}.computer_13:FORMAT",
-            "anthropic_20241022": f"{FORMATS}.anthropic_computer_use:V20241022",
-            "anthropic_20250124": f"{FORMATS}.anthropic_computer_use:V20250124",
-            "anthropic_20251124": f"{FORMATS}.anthropic_computer_use:V20251124",
+            name: f"{FORMATS}.{name}:FORMAT"
+            for name in ("deskhand_json", "openadapt_json", "openadapt_text", "pyautogui", "computer_13")
+        }
+        | {f"anthropic_{day}": f"{FORMATS}.anthropic_computer_use:V{day}" for day in (20241022, 20250124, 20251124)}
+        | {
             "openai_preview": f"{FORMATS}.openai_computer_use:PREVIEW",
             "openai_ga": f"{FORMATS}.openai_computer_use:GA",
             "qwen25_vl": f"{FORMATS}.qwen:QWEN25",
