@@ -147,7 +147,9 @@ def xy(
 def pair(key: str, space: Space, field: str = "point", *, required: bool = False) -> JsonField:
     """A point as a list of two numbers."""
     rule, default = json_schema.fixed_items(*coordinate(space)), REQUIRED if required else None
-    return single(key, field, rule, lambda xy: _point(*xy, space), lambda point: _numbers(point, space), default)
+    return single(
+        key, field, rule, lambda xy: _point(xy[0], xy[1], space), lambda point: _numbers(point, space), default
+    )
 
 
 def corners(key: str, space: Space) -> JsonField:
@@ -171,7 +173,8 @@ def path(key: str, space: Space, *, named: bool, whole: bool = True) -> JsonFiel
     rule = json_schema.items(json_schema.object_of(x=x, y=y) if named else json_schema.fixed_items(x, y), 2, MAX_PATH)
 
     def read(items: list[Any]) -> tuple[Point, ...]:
-        return tuple(_point(*((item["x"], item["y"]) if named else item), space) for item in items)
+        x, y = ("x", "y") if named else (0, 1)
+        return tuple(_point(item[x], item[y], space) for item in items)
 
     def write(points: tuple[Point, ...]) -> list[Any]:
         numbers = [_numbers(point, space) for point in points]

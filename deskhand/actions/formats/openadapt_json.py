@@ -52,7 +52,8 @@ def _point_field(
             return {field: _target(values[nested])}
         if given == [listed]:
             json_schema.check(listed, values[listed], json_schema.fixed_items(fraction, fraction))
-            return {field: Point(*values[listed], REL_1)}
+            x, y = values[listed]
+            return {field: Point(x, y, REL_1)}
         return flat.read(values)
 
     def _target(value: Any) -> Point:
