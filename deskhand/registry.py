@@ -37,14 +37,11 @@ _PARTS: dict[Kind, _Part] = {
     "action_format": _Part(
         "agent.action_format",
         {
-            "deskhand_json": f"{FORMATS}.deskhand_json:FORMAT",
-            "openadapt_json": f"{FORMATS}.openadapt_json:FORMAT",
-            "openadapt_text": f"{FORMATS}.openadapt_text:FORMAT",
-            "pyautogui": f"{FORMATS}.pyautogui:FORMAT",
-            "computer_13": f"{FORMATS}.computer_13:FORMAT",
-            "anthropic_20241022": f"{FORMATS}.anthropic_computer_use:V20241022",
-            "anthropic_20250124": f"{FORMATS}.anthropic_computer_use:V20250124",
-            "anthropic_20251124": f"{FORMATS}.anthropic_computer_use:V20251124",
+            name: f"{FORMATS}.{name}:FORMAT"
+            for name in ("deskhand_json", "openadapt_json", "openadapt_text", "pyautogui", "computer_13")
+        }
+        | {f"anthropic_{day}": f"{FORMATS}.anthropic_computer_use:V{day}" for day in (20241022, 20250124, 20251124)}
+        | {
             "openai_preview": f"{FORMATS}.openai_computer_use:PREVIEW",
             "openai_ga": f"{FORMATS}.openai_computer_use:GA",
             "qwen25_vl": f"{FORMATS}.qwen:QWEN25",
@@ -93,9 +90,7 @@ _objects: dict[tuple[Kind, str], Any] = {}
 
 
 def register(kind: Kind, name: str, value: Any = None) -> Any:
-    """Give a part a name in this process; without `value`, return a decorator.
-
-    Raises `ConfigError` if the name is taken.
+    """Give a part a name in this process; without `value`, return a decorator. Raises `ConfigError` if it is taken.
 
     Example:
         >>> @register("engine", "mine")
@@ -149,9 +144,7 @@ def reference(kind: Kind, value: Any) -> str:
             return value
         value = _registered[kind, value]
     named = next((name for (of, name), found in _registered.items() if of == kind and found is value), None)
-    ref = _origin(value) or (
-        named if named is not None else f"object:{getattr(value, '__name__', type(value).__name__)}"
-    )
+    ref = _origin(value) or named or f"object:{getattr(value, '__name__', type(value).__name__)}"
     _objects[kind, ref] = value
     return ref
 
@@ -170,9 +163,8 @@ def import_path(ref: str, key: str) -> Any:
         if not hasattr(value, name):
             close = difflib.get_close_matches(name, [each for each in vars(value) if not each.startswith("_")], n=1)
             hint = f"; did you mean {close[0]}?" if close else ""
-            raise ConfigError(
-                f"{failed}: {'module' if value is module else 'object'} {where} has no attribute {name}{hint}"
-            )
+            owner = "module" if value is module else "object"
+            raise ConfigError(f"{failed}: {owner} {where} has no attribute {name}{hint}")
         value = getattr(value, name)
     return value
 
@@ -251,8 +243,7 @@ def _label(kind: Kind) -> str:
 def _unknown(kind: Kind, ref: str) -> str:
     known = names(kind)
     near = difflib.get_close_matches(ref, known, n=3, cutoff=0.5)
+    hint = f"known: {', '.join(known)}" if known else "write it as module:attr or file.py:attr"
     if near:
         hint = f"did you mean {' or '.join(map(repr, near))}?"
-    else:
-        hint = f"known: {', '.join(known)}" if known else "write it as module:attr or file.py:attr"
     return f"unknown {_label(kind)} {ref!r}; {hint}"

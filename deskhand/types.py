@@ -31,10 +31,7 @@ class ImageSpan:
 
 
 class Checksum:
-    """Checksum of an image's pixel values as first computed, shared by all uses of the image in a process.
-
-    `value` is None until the values are computed.
-    """
+    """Checksum of an image's pixel values as first recorded, shared by all uses of the image in a process."""
 
     __slots__ = ("value",)
 
@@ -42,12 +39,10 @@ class Checksum:
         self.value: int | None = None
 
     def record(self, values: np.ndarray) -> None:
-        """Store the checksum of the first values; later values are ignored."""
         if self.value is None:
             self.value = _checksum(values)
 
     def matches(self, values: np.ndarray) -> bool:
-        """Return whether these are the first values."""
         return self.value == _checksum(values)
 
 
@@ -164,13 +159,8 @@ class Engine(Protocol):
     """Inference engine. `generate` may be called concurrently; requests are batched continuously."""
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
-        """Sample one completion.
-
-        Raises:
-            InfrastructureError: The engine is down.
-            AgentError: The prompt exceeds the context length.
-            UnsupportedGrammar: The grammar is not supported.
-        """
+        """Sample one completion. Raises `InfrastructureError` if the engine is down, `AgentError` if the prompt exceeds
+        the context length, `UnsupportedGrammar` if the grammar is not supported."""
         ...
 
     async def update_weights(self, version: int, weights: Mapping[str, Any]) -> None:
@@ -182,14 +172,10 @@ class Engine(Protocol):
     async def resume(self) -> None: ...
 
     @property
-    def version(self) -> int:
-        """Version of the weights in use."""
-        ...
+    def version(self) -> int: ...
 
     @property
-    def features(self) -> frozenset[Feature]:
-        """Optional features of this engine."""
-        ...
+    def features(self) -> frozenset[Feature]: ...
 
     async def close(self) -> None: ...
 
@@ -199,9 +185,7 @@ class SupportsLora(Protocol):
     """An engine that may accept LoRA adapters over its base weights."""
 
     @property
-    def supports_lora(self) -> bool:
-        """Whether adapters are accepted."""
-        ...
+    def supports_lora(self) -> bool: ...
 
     @property
     def supports_vision_lora(self) -> bool:

@@ -22,13 +22,13 @@ def ascii_preview(ops: Sequence[Op], width: int, height: int) -> str:
     lines = [f"{mark if places else ' '} {json.dumps(op, ensure_ascii=False)}" for mark, op, places in marked]
     if not any(places for _, _, places in marked):
         return "\n".join(lines)
-    specs = min(COLUMNS, max(4, round(COLUMNS * height / width / 2)))
-    cells = [[" "] * COLUMNS for _ in range(specs)]
+    rows = min(COLUMNS, max(4, round(COLUMNS * height / width / 2)))
+    cells = [[" "] * COLUMNS for _ in range(rows)]
     for mark, op, places in marked:
         if op["op"] == "drag":
             _draw_trail(cells, places, width, height)
         for x, y in places:
-            cells[y * specs // height][x * COLUMNS // width] = mark
+            cells[y * rows // height][x * COLUMNS // width] = mark
     edge = f"+{'-' * COLUMNS}+"
     return "\n".join([*lines, "", edge, *(f"|{''.join(spec)}|" for spec in cells), f"{edge} {width}x{height}"])
 
@@ -39,11 +39,10 @@ def _points(op: dict[str, Any]) -> list[tuple[int, int]]:
 
 
 def _draw_trail(cells: list[list[str]], places: Sequence[tuple[int, int]], width: int, height: int) -> None:
-    specs = len(cells)
     for (x, y), (to_x, to_y) in pairwise(places):
         for step in range(COLUMNS + 1):
-            spec, column = (
+            row, column = (
                 (start + (end - start) * step // COLUMNS) * count // side
-                for start, end, count, side in ((y, to_y, specs, height), (x, to_x, COLUMNS, width))
+                for start, end, count, side in ((y, to_y, len(cells), height), (x, to_x, COLUMNS, width))
             )
-            cells[spec][column] = _TRAIL
+            cells[row][column] = _TRAIL

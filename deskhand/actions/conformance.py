@@ -12,35 +12,45 @@ has one case per line:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, PositiveInt, ValidationError, model_validator
 
 from deskhand.actions import formats
 from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.serialization import OPS, op_to_json, with_defaults
 from deskhand.errors import ConfigError, ParseError
 
-_KEYS = {"action_format", "text", "view", "source", "emitted"}
-_EXPECTATIONS = ({"ops"}, {"error"}, {"error", "span"})
+
+def _check_name(op: dict[str, Any]) -> dict[str, Any]:
+    if op.get("op") not in OPS:
+        raise ValueError(f"an op is one of {', '.join(OPS)}")
+    return op
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(BaseModel):
     """One reply with its expected `ops` or `error`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     action_format: str
     text: str
-    view: tuple[int, int, int, int]
+    view: tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt]
     source: str
     emitted: bool
-    where: str
+    where: str = ""
     """File name and line number."""
-    ops: list[dict[str, Any]] | None = None
+    ops: list[Annotated[dict[str, Any], AfterValidator(_check_name)]] | None = None
     error: str | None = None
-    span: list[int] | None = None
+    span: tuple[int, int] | None = None
+
+    @model_validator(mode="after")
+    def _has_expectation(self) -> Self:
+        if (self.ops is None) == (self.error is None) or (self.span and self.ops is not None):
+            raise ValueError("give ops, or error with or without span")
+        return self
 
 
 def load_cases(name: str, folder: Path | None = None) -> list[Case]:
@@ -51,33 +61,20 @@ def load_cases(name: str, folder: Path | None = None) -> list[Case]:
     if folder is not None and not folder.is_dir():
         raise ConfigError(f"{folder}: not a directory; pass a directory of FORMAT.jsonl files")
     file = (folder or files("deskhand.actions") / "corpus") / f"{name}.jsonl"
-    if not file.is_file():
-        return []
-    return list(_read(name, file.read_bytes()))
+    lines = file.read_bytes().splitlines() if file.is_file() else []
+    return [_load_case(name, f"{name}.jsonl line {number}", line) for number, line in enumerate(lines, 1)]
 
 
-def _read(name: str, content: bytes) -> Iterator[Case]:
-    for number, line in enumerate(content.splitlines(), 1):
-        where = f"{name}.jsonl line {number}"
-        try:
-            values = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise ConfigError(f"{where}: not JSON: {error}") from None
-        if not isinstance(values, dict) or values.get("action_format") != name:
-            raise ConfigError(f"{where}: expected an object with action_format {name}")
-        if not set(values) >= _KEYS or set(values) - _KEYS not in _EXPECTATIONS:
-            raise ConfigError(f"{where}: expected the keys {', '.join(sorted(_KEYS))}, and ops or error")
-        view, ops = values["view"], values.get("ops", [])
-        if not isinstance(view, list) or len(view) != 4 or not all(type(side) is int and side > 0 for side in view):
-            raise ConfigError(
-                f"{where}: view must be [screen width, screen height, image width, image height] in pixels"
-            )
-        if not isinstance(ops, list) or not all(isinstance(op, dict) and op.get("op") in OPS for op in ops):
-            raise ConfigError(f"{where}: ops must be a list of objects with op one of {', '.join(OPS)}")
-        if not isinstance(values["text"], str):
-            raise ConfigError(f"{where}: text must be a string")
-        case: dict[str, Any] = {**values, "view": tuple(view), "where": where}
-        yield Case(**case)
+def _load_case(name: str, where: str, line: bytes) -> Case:
+    try:
+        case = Case.model_validate_json(line)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = "".join(f"{part}: " for part in first["loc"][:1])
+        raise ConfigError(f"{where}: {key}{' '.join(first['msg'].split())}") from None
+    if case.action_format != name:
+        raise ConfigError(f"{where}: expected action_format {name}, got {case.action_format}")
+    return case.model_copy(update={"where": where})
 
 
 def mismatch(case: Case) -> str | None:
@@ -88,7 +85,7 @@ def mismatch(case: Case) -> str | None:
     except ParseError as error:
         if case.ops is not None:
             return f"{case.where}: expected {_dumps(case.ops)}, found error: {error}"
-        matches = case.span is None or tuple(case.span) == error.span
+        matches = case.span is None or case.span == error.span
         return None if matches else f"{case.where}: expected the span {case.span}, found error: {error}"
     found = [op_to_json(op, view.screen_width, view.screen_height) for op in ops]
     if case.ops is None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from deskhand.actions.keys import NAMES, canonical
+from deskhand.actions.keys import NAMES, PUNCTUATION, canonical
 from deskhand.errors import AgentError
 
 
@@ -80,17 +80,9 @@ class KeyNaming:
         return f"({'|'.join(re.escape(name) for name in sorted(set(names), key=lambda name: (-len(name), name)))})"
 
 
-_PUNCTUATION = {
-    "+": "plus", "-": "minus", ",": "comma", ".": "period", "/": "slash", "\\": "backslash", ";": "semicolon",
-    "=": "equal", "'": "apostrophe", "`": "grave", "[": "bracketleft", "]": "bracketright", "_": "underscore",
-    "!": "exclam", "@": "at", "#": "numbersign", "$": "dollar", "%": "percent", "&": "ampersand", "*": "asterisk",
-    "(": "parenleft", ")": "parenright", ":": "colon", "<": "less", ">": "greater", "?": "question", '"': "quotedbl",
-    "~": "asciitilde", "^": "asciicircum", "|": "bar", "{": "braceleft", "}": "braceright",
-}  # fmt: skip
-
 X11 = KeyNaming(
     {
-        **_PUNCTUATION,
+        **PUNCTUATION,
         "enter": "Return", "esc": "Escape", "backspace": "BackSpace", "tab": "Tab", "delete": "Delete",
         "insert": "Insert", "home": "Home", "end": "End", "pageup": "Page_Up", "pagedown": "Page_Down", "up": "Up",
         "down": "Down", "left": "Left", "right": "Right", "capslock": "Caps_Lock", "numlock": "Num_Lock",

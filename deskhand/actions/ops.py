@@ -8,7 +8,7 @@ clamped onto the screen.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from deskhand.errors import AgentError
@@ -29,17 +29,11 @@ class Space:
 
 
 REL_1000 = Space("relative", 1000, 1000)
-REL_999 = Space("relative", 999, 999)
 REL_1 = Space("relative", 1, 1)
 
 
 def screen_px(width: int, height: int) -> Space:
-    """Return the pixel space of the screen itself."""
-    return Space("pixels", width, height)
-
-
-def image_px(width: int, height: int) -> Space:
-    """Return the pixel space of an image of the whole screen, resized or not."""
+    """Return the pixel space of the screen, or of an image of the whole screen."""
     return Space("pixels", width, height)
 
 
@@ -85,10 +79,9 @@ def _axis_to_unit(value: float, extent: float, units: float, kind: str, axis: st
 def _check_on_axis(value: float, extent: float, kind: str, axis: str) -> None:
     if not math.isfinite(value):
         raise AgentError(f"{axis}={value} is not a number; give a finite coordinate")
-    if kind == "pixels" and not 0 <= value < extent:
-        raise AgentError(f"{axis}={value:g} is off the screen; it must be 0 <= {axis} < {extent:g}")
-    if kind != "pixels" and not 0 <= value <= extent:
-        raise AgentError(f"{axis}={value:g} is off the screen; it must be 0 <= {axis} <= {extent:g}")
+    less = "<" if kind == "pixels" else "<="
+    if not 0 <= value <= extent or (kind == "pixels" and value == extent):
+        raise AgentError(f"{axis}={value:g} is off the screen; it must be 0 <= {axis} {less} {extent:g}")
 
 
 def _axis_to_px(value: float, extent: float, pixels: int, kind: str, axis: str) -> int:
@@ -202,25 +195,10 @@ class Fail:
 class Answer:
     """End the episode with a final answer."""
 
-    text: str = field(default="")
+    text: str = ""
 
 
-Op = (
-    Move
-    | Click
-    | MouseDown
-    | MouseUp
-    | Drag
-    | Scroll
-    | Type
-    | Key
-    | KeyDown
-    | KeyUp
-    | Wait
-    | Screenshot
-    | Zoom
-    | Done
-    | Fail
-    | Answer
-)
+PointerOp = Move | Click | MouseDown | MouseUp | Drag | Scroll
+KeyboardOp = Type | Key | KeyDown | KeyUp
+Op = PointerOp | KeyboardOp | Wait | Screenshot | Zoom | Done | Fail | Answer
 TERMINAL_OPS = (Done, Fail, Answer)

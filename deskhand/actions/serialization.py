@@ -7,18 +7,17 @@ omitted.
 
 from __future__ import annotations
 
+import re
 from dataclasses import MISSING, fields
 from typing import Any, get_args
 
 from deskhand.actions.ops import Op, Point, Space, screen_px, to_screen_px
 from deskhand.errors import AgentError
 
-_NAMES = {"MouseDown": "mouse_down", "MouseUp": "mouse_up", "KeyDown": "key_down", "KeyUp": "key_up"}
-
 
 def name_of(kind: type[Any]) -> str:
     """Return the JSON name of an op class, e.g. `mouse_down` for `MouseDown`."""
-    return _NAMES.get(kind.__name__, kind.__name__.lower())
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower()
 
 
 def op_to_json(op: Op, width: int, height: int) -> dict[str, Any]:
@@ -35,28 +34,28 @@ def op_to_json(op: Op, width: int, height: int) -> dict[str, Any]:
     }
 
 
+OPS: dict[str, type[Any]] = {name_of(kind): kind for kind in get_args(Op)}
+"""Op classes by name."""
+_DEFAULTS: dict[str, dict[str, Any]] = {
+    name: {
+        item.name: list(item.default) if isinstance(item.default, tuple) else item.default
+        for item in fields(kind)
+        if item.default is not MISSING
+    }
+    for name, kind in OPS.items()
+}
+
+
 def with_defaults(op: dict[str, Any]) -> dict[str, Any]:
     """Fill in omitted defaults. Raises `KeyError` if the op is unknown."""
     return _DEFAULTS[op["op"]] | op
 
 
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    name_of(kind): {
-        item.name: list(item.default) if isinstance(item.default, tuple) else item.default
-        for item in fields(kind)
-        if item.default is not MISSING
-    }
-    for kind in get_args(Op)
-}
-OPS = tuple(_DEFAULTS)
-"""Names of all ops."""
-
-
 def op_from_json(plain: object, width: int, height: int) -> Op:
     """Reverse `op_to_json`. Raises `AgentError` for an unknown op or field, or a value of the wrong type."""
-    if not isinstance(plain, dict) or not isinstance(plain.get("op"), str) or plain["op"] not in _KINDS:
-        raise AgentError(f'an op is an object with "op" one of {", ".join(sorted(_KINDS))}')
-    kind = _KINDS[plain["op"]]
+    if not isinstance(plain, dict) or not isinstance(plain.get("op"), str) or plain["op"] not in OPS:
+        raise AgentError(f'an op is an object with "op" one of {", ".join(sorted(OPS))}')
+    kind = OPS[plain["op"]]
     known = {item.name for item in fields(kind)}
     values: dict[str, Any] = {}
     for name, value in plain.items():
@@ -79,22 +78,17 @@ def _read(name: str, value: Any, space: Space) -> Any:
     match name, value:
         case "point" | "top_left" | "bottom_right", [int() | float() as x, int() | float() as y]:
             return Point(x, y, space)
-        case "point", None:
-            return None
         case "path", list():
             return tuple(_read("point", point, space) for point in value)
         case "modifiers" | "keys", list() if all(isinstance(key, str) for key in value):
             return tuple(value)
-        case "text" | "reason" | "key", str():
+        case (
+            ("point", None)
+            | ("text" | "reason" | "key", str())
+            | ("button", "left" | "middle" | "right" | "back" | "forward")
+        ):
             return value
-        case "button", "left" | "middle" | "right" | "back" | "forward":
-            return value
-        case "count" | "dx" | "dy", int() if not isinstance(value, bool):
-            return value
-        case "seconds", int() | float() if not isinstance(value, bool):
+        case ("count" | "dx" | "dy", int()) | ("seconds", int() | float()) if not isinstance(value, bool):
             return value
         case _:
             raise AgentError(f"{name}: {str(value)[:60]!r} is not what it takes")
-
-
-_KINDS: dict[str, type[Any]] = {name_of(kind): kind for kind in get_args(Op)}

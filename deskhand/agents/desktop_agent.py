@@ -19,18 +19,14 @@ from deskhand.actions import formats
 from deskhand.actions.formats.base import ActionFormat, ScreenView
 from deskhand.actions.ops import Op, Zoom
 from deskhand.agents.episode_context import (
-    MAX_STEPS,
-    AfterStep,
     EpisodeContext,
     EpisodeSettings,
     ImageSize,
-    OnFrame,
     Transcript,
     sampling_arguments,
     view_of,
 )
-from deskhand.agents.from_config import window_of
-from deskhand.agents.history import drop_older_half, summarize_dropped
+from deskhand.agents.history import drop_older_half, summarize_dropped, window_of
 from deskhand.agents.prompts import Turn, build_messages, png_data_uri
 from deskhand.agents.text_observation import describe_screen
 from deskhand.agents.zoom import crop_and_enlarge
@@ -64,11 +60,9 @@ class DesktopAgent:
     ) -> None:
         if isinstance(action_format, str):
             options["action_format"], action_format = action_format, None
-        self.config = (
-            AgentConfig(**{**(config.model_dump() if config else {}), **options})
-            if options
-            else config or AgentConfig()
-        )
+        self.config = config or AgentConfig()
+        if options:
+            self.config = AgentConfig(**{**(config.model_dump() if config else {}), **options})
         self.action_format = action_format or formats.get(self.config.action_format)
         self.settings = EpisodeSettings(self.config, model, model_image_size)
         self._history = window_of(self.config)
@@ -78,33 +72,12 @@ class DesktopAgent:
         """How the model sees a screen of this size."""
         return view_of(self.settings, width, height)
 
-    async def solve(
-        self,
-        desktop: Desktop,
-        instruction: str,
-        client: openai.AsyncOpenAI,
-        *,
-        frame: Frame | None = None,
-        max_steps: int = MAX_STEPS,
-        after_step: AfterStep | None = None,
-        keep_frame: OnFrame | None = None,
-        seed: int | None = None,
-    ) -> Transcript:
-        """Play one episode without a runner. The arguments are those of `EpisodeContext`.
+    async def solve(self, desktop: Desktop, instruction: str, client: openai.AsyncOpenAI, **options: Any) -> Transcript:
+        """Play one episode without a runner. The options are those of `EpisodeContext`.
 
         Raises `InfrastructureError` if the desktop or the model's endpoint fails.
         """
-        episode = EpisodeContext(
-            desktop,
-            instruction,
-            client,
-            self.settings,
-            frame=frame,
-            max_steps=max_steps,
-            seed=seed,
-            after_step=after_step,
-            keep_frame=keep_frame,
-        )
+        episode = EpisodeContext(desktop, instruction, client, self.settings, **options)
         await self.run(episode)
         return episode.transcript
 
@@ -122,11 +95,10 @@ class DesktopAgent:
             view = episode.view
             first = max(first, self._history.start_index(len(turns)))
             reply = await self._ask(episode, turns, view, first)
-            while (
-                reply is None
-                and config.on_overflow == "truncate"
-                and (later := drop_older_half(first, len(turns))) is not None
-            ):
+            while reply is None and config.on_overflow == "truncate":
+                later = drop_older_half(first, len(turns))
+                if later is None:
+                    break
                 first = later
                 reply = await self._ask(episode, turns, view, first)
             episode.model_seconds += time.monotonic() - before
@@ -180,30 +152,24 @@ class DesktopAgent:
             prompt=self.action_format.prompt(view) if config.prompt_style == "full" else "",
             earlier=self._summary(turns, first),
         )
+        sampling, endpoint = sampling_arguments(config, episode), f"the model's endpoint {client.base_url}"
         try:
             async with asyncio.timeout(self._reply_timeout_s):
-                response = await client.chat.completions.create(
-                    model=episode.model, messages=messages, **sampling_arguments(config, episode)
-                )
+                response = await client.chat.completions.create(model=episode.model, messages=messages, **sampling)
         except TimeoutError:
-            raise InfrastructureError(
-                f"the model's endpoint {client.base_url} did not answer within {self._reply_timeout_s:g} s"
-            ) from None
+            raise InfrastructureError(f"{endpoint} did not answer within {self._reply_timeout_s:g} s") from None
         except openai.BadRequestError as error:
             if error.code == "context_length_exceeded":
                 return None
-            raise InfrastructureError(
-                f"the model's endpoint {client.base_url} refused the request: {_line(error)}"
-            ) from error
+            raise InfrastructureError(f"{endpoint} refused the request: {_line(error)}") from error
         except openai.OpenAIError as error:
-            raise InfrastructureError(f"the model's endpoint {client.base_url} failed: {_line(error)}") from error
+            raise InfrastructureError(f"{endpoint} failed: {_line(error)}") from error
         if not response.choices:
-            raise InfrastructureError(f"the model's endpoint {client.base_url} returned no choice")
+            raise InfrastructureError(f"{endpoint} returned no choice")
         choice = response.choices[0]
         return _unicode(choice.message.content or ""), response.id, choice.finish_reason == "length"
 
     def _summary(self, turns: list[Turn], first: int) -> list[str]:
-        """Return the summary lines of the turns before `first` for the prompt."""
         config = self.config
         if config.dropped_turns == "replies" and config.prompt_style == "compact":
             return []
@@ -219,7 +185,6 @@ def noise_frame(frame: Frame, seed: str) -> Frame:
 
 
 async def _data_uri(frame: Frame) -> str:
-    """Encoding runs off the event loop."""
     return await asyncio.to_thread(lambda: png_data_uri(frame.png()))
 
 

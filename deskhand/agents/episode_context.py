@@ -1,9 +1,7 @@
 """What an agent works with during one episode: the task, the model, the desktop, and the record of its steps.
 
 `EpisodeContext` performs each step at most once, records it, keeps the frames, checks milestones and enforces the
-limits, so that an agent cannot forget to.
-`Agent` is the protocol of everything that `agent.class` can name. Used by `DesktopAgent` and
-`rollout.episode`.
+limits, so that an agent cannot forget to. `Agent` is the protocol of everything that `agent.class` can name.
 """
 
 from __future__ import annotations
@@ -189,7 +187,8 @@ class EpisodeContext:
         with self._inside():
             performed: list[Op] = [op for op in ops if not isinstance(op, TERMINAL_OPS)]
             try:
-                after = await self._perform(performed) if performed else None
+                action_id = f"{self._name}-{len(self.steps)}"
+                after = await self.desktop.perform(performed, action_id=action_id) if performed else None
             except AgentError as error:
                 self._fail(reply, tuple(ops), str(error), "action", call_id, error)
                 raise
@@ -225,9 +224,6 @@ class EpisodeContext:
         await asyncio.to_thread(lambda: frame.sha256)
         if self._keep_frame is not None:
             await self._keep_frame(frame)
-
-    async def _perform(self, ops: list[Op]) -> Frame:
-        return await self.desktop.perform(ops, action_id=f"{self._name}-{len(self.steps)}")
 
     async def _show(self, frame: Frame) -> Frame:
         if self.present is not None:

@@ -1,6 +1,6 @@
-"""History policies: which turns of an episode are in the prompt, and the summary of the others.
+"""Which turns of an episode are in the prompt, and the summary of the others.
 
-Used by the agents. A `HistoryPolicy` returns the index of the first turn shown. Calls with the same first turn extend
+Used by the agents. A `HistoryWindow` returns the index of the first turn shown. Calls with the same first turn extend
 each other and are trained as one sequence; a new first turn starts a fork. The endpoint enforces the token limit
 (`context_length_exceeded`); `drop_older_half` then shortens the history.
 
@@ -9,10 +9,12 @@ Invariant: all are pure functions of the turns, so a replay builds the same prom
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
+from deskhand.config.schema import AgentConfig
 from deskhand.errors import ConfigError
 
 DroppedTurns = Literal["nothing", "replies", "steps"]
@@ -44,52 +46,28 @@ def drop_older_half(first: int, turns: int) -> int | None:
     return first + -(-shown // 2) if shown > 1 else None
 
 
-class HistoryPolicy(Protocol):
-    """Selection of the turns in the prompt."""
-
-    def start_index(self, turns: int) -> int:
-        """Return the index of the first turn shown, given `turns` >= 1 turns."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class FullHistory:
-    """All turns."""
+class HistoryWindow:
+    """Grow to `max_turns`, then drop to the last `keep_turns`; most calls extend the previous one.
 
-    def start_index(self, turns: int) -> int:
-        return 0
+    With equal numbers the window slides: every call after the first `max_turns` is a fork.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class SlidingHistory:
-    """The last `keep` turns; every call after the first `keep` is a fork."""
-
-    keep: int = 3
+    max_turns: int = 8
+    keep_turns: int = 4
 
     def __post_init__(self) -> None:
-        if self.keep < 1:
-            raise ConfigError(f"sliding_turns: must be at least 1, got {self.keep}")
-
-    def start_index(self, turns: int) -> int:
-        return max(0, turns - self.keep)
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkedHistory:
-    """Grow to `grow_to` turns, then drop to the last `drop_to`; most calls extend the previous one."""
-
-    grow_to: int = 8
-    drop_to: int = 4
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.drop_to <= self.grow_to:
+        if not 1 <= self.keep_turns <= self.max_turns:
             raise ConfigError(
-                f"history_keep_turns: must be in [1, history_max_turns = {self.grow_to}], got {self.drop_to}"
+                f"history_keep_turns: must be in [1, history_max_turns = {self.max_turns}], got {self.keep_turns}"
             )
 
     def start_index(self, turns: int) -> int:
-        over = turns - self.grow_to
-        if over <= 0:
-            return 0
-        period = self.grow_to - self.drop_to + 1
+        """Return the index of the first turn shown, given `turns` >= 1 turns."""
+        over, period = max(0, turns - self.max_turns), self.max_turns - self.keep_turns + 1
         return -(-over // period) * period
+
+
+def window_of(agent: AgentConfig) -> HistoryWindow:
+    chunked, sliding = (agent.history_max_turns, agent.history_keep_turns), (agent.sliding_turns,) * 2
+    return HistoryWindow(*{"full": (sys.maxsize, 1), "sliding": sliding, "chunked": chunked}[agent.history])

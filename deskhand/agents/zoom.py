@@ -20,14 +20,10 @@ def crop_and_enlarge(frame: Frame, zoom: Zoom) -> Frame:
     Takes milliseconds: call it in a worker thread.
     """
     width, height = frame.size
-    pixels = [to_screen_px(corner, width, height) for corner in (zoom.top_left, zoom.bottom_right)]
-    corners = (zoom.top_left, zoom.bottom_right)
-    left, right = _along(
-        [corner.x for corner in corners], [x for x, _ in pixels], zoom.top_left.space.width, zoom, width
-    )
-    top, bottom = _along(
-        [corner.y for corner in corners], [y for _, y in pixels], zoom.top_left.space.height, zoom, height
-    )
+    corners, space = (zoom.top_left, zoom.bottom_right), zoom.top_left.space
+    xs, ys = zip(*(to_screen_px(corner, width, height) for corner in corners), strict=True)
+    left, right = _along([corner.x for corner in corners], xs, space.width, width, space.kind)
+    top, bottom = _along([corner.y for corner in corners], ys, space.height, height, space.kind)
     cut = Image.fromarray(frame.rgb()[top:bottom, left:right])
     scale = min(width / cut.width, height / cut.height)
     size = (max(1, round(cut.width * scale)), max(1, round(cut.height * scale)))
@@ -38,9 +34,9 @@ def crop_and_enlarge(frame: Frame, zoom: Zoom) -> Frame:
     return replace(frame, bgrx=bgrx, content_hash=hashlib.sha256(bgrx.tobytes()).hexdigest(), under_cursor=None)
 
 
-def _along(values: Sequence[float], pixels: Sequence[int], extent: float, zoom: Zoom, side: int) -> tuple[int, int]:
+def _along(values: Sequence[float], pixels: Sequence[int], extent: float, side: int, kind: str) -> tuple[int, int]:
     """Return the first pixel and the end. Pixel coordinates are inclusive, normalized ones are edges."""
-    if zoom.top_left.space.kind == "pixels":
+    if kind == "pixels":
         return min(pixels), max(pixels) + 1
     start, end = (round(value * side / extent) for value in sorted(values))
     start = min(start, side - 1)

@@ -11,9 +11,9 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from typing import Any
 
+from deskhand.actions.formats.smart_resize import model_image_size
 from deskhand.agents.build import build_agent
 from deskhand.agents.desktop_agent import DesktopAgent
-from deskhand.agents.from_config import model_image_size
 from deskhand.config.load import Config
 from deskhand.config.schema import AgentConfig
 from deskhand.desktop.base import DesktopPoolProtocol

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
+from deskhand.actions.formats.smart_resize import model_image_size
 from deskhand.agents.build import build_agent
-from deskhand.agents.from_config import model_image_size
 from deskhand.config.load import Config
 from deskhand.desktop.base import DesktopPoolProtocol
 from deskhand.errors import ConfigError, InfrastructureError

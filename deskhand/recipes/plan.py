@@ -14,8 +14,7 @@ from typing import Any
 from deskhand.actions import formats
 from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.formats.smart_resize import smart_resize
-from deskhand.agents.from_config import window_of
-from deskhand.agents.history import HistoryPolicy
+from deskhand.agents.history import HistoryWindow, window_of
 from deskhand.agents.text_observation import MAX_CHARS
 from deskhand.config.load import Config
 from deskhand.config.schema import EngineConfig
@@ -216,7 +215,7 @@ def workload(
     )  # fmt: skip
 
 
-def _sequences(history: HistoryPolicy, turns: int) -> tuple[int, int]:
+def _sequences(history: HistoryWindow, turns: int) -> tuple[int, int]:
     """(maximum turns of a sequence, sequences of an episode)."""
     firsts = [history.start_index(count) for count in range(1, turns + 1)]
     chains: dict[int, int] = {}

@@ -53,17 +53,17 @@ def test_a_call_has_its_literals_and_its_characters():
     assert call == ParsedCall("gui.click", (1, -2.5, (True, None, ("a",))), (("button", "left"),), (0, len(code)))
 
 
-def test_statements_stand_on_lines_or_between_semicolons():
-    calls = read("a.b(1); a.c(2)\n\n# a comment\na.d(3)  # another\n")
-    assert [call.name for call in calls] == ["a.b", "a.c", "a.d"]
-
-
-def test_imports_of_the_own_modules_and_settings_are_passed_over():
-    assert [call.name for call in read("import gui, time\ngui.PAUSE = 0.5\ngui.click()")] == ["gui.click"]
-
-
-def test_words_stand_alone():
-    assert [call.name for call in read("gui.click()\nDONE")] == ["gui.click", "DONE"]
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        ("a.b(1); a.c(2)\n\n# a comment\na.d(3)  # another\n", ["a.b", "a.c", "a.d"]),
+        ("import gui, time\ngui.PAUSE = 0.5\ngui.click()", ["gui.click"]),
+        ("gui.click()\nDONE", ["gui.click", "DONE"]),
+    ],
+    ids=["lines and semicolons", "imports and settings", "words"],
+)
+def test_statements_are_calls_and_words(code, names):
+    assert [call.name for call in read(code)] == names
 
 
 def test_calls_behind_with_are_its_body():
@@ -94,50 +94,30 @@ def test_spans_are_those_of_the_whole_reply():
 @pytest.mark.parametrize(
     ("code", "named"),
     [
-        ("import os", "import os"),
-        ("import gui as g", "import gui as g"),
+        ("import os", "import os"), ("import gui as g", "import gui as g"),
         ("from time import sleep", "from time import sleep"),
         ("gui.write(__import__('os').system('id'))", "__import__('os').system('id')"),
-        ("__import__('os').system('id')", "__import__('os').system"),
-        ("gui.write(f'{open(1)}')", "f'{open(1)}'"),
+        ("__import__('os').system('id')", "__import__('os').system"), ("gui.write(f'{open(1)}')", "f'{open(1)}'"),
         ("gui.write('{0.__class__}'.format(gui))", "'{0.__class__}'.format(gui)"),
-        ("gui.write('%s' % gui)", "'%s' % gui"),
-        ("gui.write('a' + 'b')", "'a' + 'b'"),
-        ("gui.click(1 + 1, 2)", "1 + 1"),
-        ("gui.click(10 ** 10 ** 10)", "10 ** 10 ** 10"),
-        ("gui.write(b'x')", "b'x'"),
-        ("gui.click(1j)", "1j"),
-        ("gui.click(...)", "..."),
-        ("gui.click(not 1)", "not 1"),
-        ("gui.click(-True)", "-True"),
-        ("gui.click(*[1, 2])", "*[1, 2]"),
-        ("gui.click(**{})", "{}"),
-        ("gui.click({'x': 1})", "{'x': 1}"),
-        ("gui.click([i for i in (1, 2)])", "[i for i in (1, 2)]"),
-        ("gui.click(lambda: 1)", "lambda: 1"),
-        ("gui.click(x := 1)", "x := 1"),
-        ("(lambda: gui.click())()", "lambda: gui.click()"),
-        ("gui.keys[0]()", "gui.keys[0]"),
-        ("gui.press(gui.KEYS[0])", "gui.KEYS[0]"),
-        ("getattr(gui, 'click')(1, 2)", "getattr(gui, 'click')"),
-        ("x = 5", "x = 5"),
-        ("gui.click = None", "gui.click = None"),
-        ("gui.OTHER = 1", "gui.OTHER = 1"),
-        ("gui.PAUSE = gui.x", "gui.PAUSE = gui.x"),
-        ("del gui", "del gui"),
-        ("while 1:\n gui.a()", "while 1:\n gui.a()"),
-        ("if 1:\n gui.a()", "if 1:\n gui.a()"),
-        ("def f():\n gui.a()", "def f():\n gui.a()"),
-        ("with open('x'):\n gui.a()", "with open('x'):\n gui.a()"),
+        ("gui.write('%s' % gui)", "'%s' % gui"), ("gui.write('a' + 'b')", "'a' + 'b'"),
+        ("gui.click(1 + 1, 2)", "1 + 1"), ("gui.click(10 ** 10 ** 10)", "10 ** 10 ** 10"),
+        ("gui.write(b'x')", "b'x'"), ("gui.click(1j)", "1j"), ("gui.click(...)", "..."),
+        ("gui.click(not 1)", "not 1"), ("gui.click(-True)", "-True"), ("gui.click(*[1, 2])", "*[1, 2]"),
+        ("gui.click(**{})", "{}"), ("gui.click({'x': 1})", "{'x': 1}"),
+        ("gui.click([i for i in (1, 2)])", "[i for i in (1, 2)]"), ("gui.click(lambda: 1)", "lambda: 1"),
+        ("gui.click(x := 1)", "x := 1"), ("(lambda: gui.click())()", "lambda: gui.click()"),
+        ("gui.keys[0]()", "gui.keys[0]"), ("gui.press(gui.KEYS[0])", "gui.KEYS[0]"),
+        ("getattr(gui, 'click')(1, 2)", "getattr(gui, 'click')"), ("x = 5", "x = 5"),
+        ("gui.click = None", "gui.click = None"), ("gui.OTHER = 1", "gui.OTHER = 1"),
+        ("gui.PAUSE = gui.x", "gui.PAUSE = gui.x"), ("del gui", "del gui"),
+        ("while 1:\n gui.a()", "while 1:\n gui.a()"), ("if 1:\n gui.a()", "if 1:\n gui.a()"),
+        ("def f():\n gui.a()", "def f():\n gui.a()"), ("with open('x'):\n gui.a()", "with open('x'):\n gui.a()"),
         ("with gui.hold('a') as h:\n gui.a()", "with gui.hold('a') as h:\n gui.a()"),
-        ("try:\n gui.a()\nexcept E:\n gui.b()", "try:\n gui.a()\nexcept E:\n gui.b()"),
-        ("DONE2", "DONE2"),
-        ("gui.a", "gui.a"),
-        ("'only a text'", "'only a text'"),
-        ("gui.a(1, x=1, x=2)", "2"),
+        ("try:\n gui.a()\nexcept E:\n gui.b()", "try:\n gui.a()\nexcept E:\n gui.b()"), ("DONE2", "DONE2"),
+        ("gui.a", "gui.a"), ("'only a text'", "'only a text'"), ("gui.a(1, x=1, x=2)", "2"),
         ("gui.a([[[[1]]]])", "[1]"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_literal_call_is_named(code, named):
     assert said(f"gui.ok(1)\n{code}") == named
 
@@ -145,18 +125,11 @@ def test_what_is_no_literal_call_is_named(code, named):
 @pytest.mark.parametrize(
     "code",
     [
-        "gui.click(1, 2",
-        "gui.write('never closed)",
-        "gui.click(1,, 2)",
-        "gui.write('C:\\Users')",
-        "gui.a()\n  gui.b()",
-        "gui.a('\0')",
-        "gui.a('\ud800')",
-        "gui.a(" + "9" * 5000 + ")",
-        "  gui.a()\ngui.b()",
+        "gui.click(1, 2", "gui.write('never closed)", "gui.click(1,, 2)", "gui.write('C:\\Users')",
+        "gui.a()\n  gui.b()", "gui.a('\0')", "gui.a('\ud800')", "gui.a(" + "9" * 5000 + ")", "  gui.a()\ngui.b()",
         "  gui.a()\nelse:\n  gui.b()",
     ],
-)
+)  # fmt: skip
 def test_what_is_not_python_is_an_error_too(code):
     assert "Python" in refused(code).reason
 
@@ -164,30 +137,16 @@ def test_what_is_not_python_is_an_error_too(code):
 @pytest.mark.parametrize(
     "code",
     [
-        "gui.a(" + "(" * 5000 + ")" * 5000 + ")",
-        "gui.a(" + "[" * 150 + "]" * 150 + ")",
-        "gui.a(" + "-" * 5000 + "1)",
-        "gui.a(" + "not " * 4000 + "1)",
-        "gui" + ".a" * 6000 + "()",
-        "gui.a(" + "1+" * 6000 + "1)",
-        "gui.a" + "()" * 6000,
-        "gui.a" + "[0]" * 5000 + "()",
-        "gui.a(" + "lambda:" * 2000 + "1)",
-        "gui.a(" + "{0:" * 90,
-        "@a\n" * 5000 + "gui.a()",
-        "if 1:\n a\n" + "elif 1:\n a\n" * 1500,
-        "gui.a();" * (MAX_STATEMENTS + 1),
-        "gui.a(" + "1," * 5000 + "1)",
-        "gui.a(" + "x" * MAX_CODE + ")",
-        "'" * 199_999,
-        "gui.a('" + "\\'" * 99_000,
-        "a" * 199_999,
-        "#" * 199_999,
-        "f" * 150_000 + "'x'",
-        "'''" + "\\" * 150_000,
+        "gui.a(" + "(" * 5000 + ")" * 5000 + ")", "gui.a(" + "[" * 150 + "]" * 150 + ")",
+        "gui.a(" + "-" * 5000 + "1)", "gui.a(" + "not " * 4000 + "1)", "gui" + ".a" * 6000 + "()",
+        "gui.a(" + "1+" * 6000 + "1)", "gui.a" + "()" * 6000, "gui.a" + "[0]" * 5000 + "()",
+        "gui.a(" + "lambda:" * 2000 + "1)", "gui.a(" + "{0:" * 90, "@a\n" * 5000 + "gui.a()",
+        "if 1:\n a\n" + "elif 1:\n a\n" * 1500, "gui.a();" * (MAX_STATEMENTS + 1), "gui.a(" + "1," * 5000 + "1)",
+        "gui.a(" + "x" * MAX_CODE + ")", "'" * 199_999, "gui.a('" + "\\'" * 99_000, "a" * 199_999, "#" * 199_999,
+        "f" * 150_000 + "'x'", "'''" + "\\" * 150_000,
     ],
     ids=lambda code: f"{code[:12]!r}-{len(code)}",
-)
+)  # fmt: skip
 def test_deep_and_long_code_is_refused_soon(code):
     if code.startswith("#"):
         assert read(code) == []
@@ -239,19 +198,13 @@ def test_a_loop_stands_for_its_calls_as_often_as_it_turns():
 @pytest.mark.parametrize(
     ("head", "part"),
     [
-        (f"for i in range({MAX_ITERATIONS + 1})", "1 to 20 times"),
-        ("for i in range(0)", "1 to 20 times"),
-        ("for i in range(10**9)", "a loop"),
-        ("for i in range(1, 3)", "a loop"),
-        ("for i in range(True)", "a loop"),
-        ("for i in range(2.0)", "a loop"),
-        ("for i in [1, 2]", "a loop"),
-        ("for gui.x in range(2)", "a loop"),
-        ("for i, j in range(2)", "a loop"),
-        ("for i in x.range(2)", "a loop"),
+        (f"for i in range({MAX_ITERATIONS + 1})", "1 to 20 times"), ("for i in range(0)", "1 to 20 times"),
+        ("for i in range(10**9)", "a loop"), ("for i in range(1, 3)", "a loop"), ("for i in range(True)", "a loop"),
+        ("for i in range(2.0)", "a loop"), ("for i in [1, 2]", "a loop"), ("for gui.x in range(2)", "a loop"),
+        ("for i, j in range(2)", "a loop"), ("for i in x.range(2)", "a loop"),
         ("for i in range(20):\n for j in range(20)", f"more than {MAX_STATEMENTS} statements"),
     ],
-)
+)  # fmt: skip
 def test_other_loops_are_refused(head, part):
     assert part in refused(f"{head}: gui.a()").reason
 
@@ -263,14 +216,8 @@ def test_what_turns_in_a_loop_is_no_argument():
 def test_no_file_is_looked_for_when_code_is_wrong():
     """Python's own parser looks for the file of the code, to show a line of it: here a file without a name."""
     with audited() as executed:
-        for code in (
-            "gui.a(1",
-            "gui.a(1,, 2)",
-            "  gui.a()\ngui.b()",
-            "gui.a(0or 1)",
-            "gui.a('\\d', b",
-            "for i in range(2):",
-        ):
+        codes = "gui.a(1", "gui.a(1,, 2)", "  gui.a()\ngui.b()", "gui.a(0or 1)", "gui.a('\\d', b", "for i in range(2):"
+        for code in codes:
             refused(code)
     assert not executed
 
@@ -278,13 +225,8 @@ def test_no_file_is_looked_for_when_code_is_wrong():
 @settings(max_examples=300, deadline=None)
 @given(st.text(st.sampled_from("gui.a()[]{}'\"\\\n \t#=,-+*1x:;@fb0é\x00\ud800\r"), max_size=60))
 def test_any_text_is_calls_or_a_parse_error(code):
-    found = calls_or_error(code)
-    spans = [found.span] if isinstance(found, ParseError) else [call.span for call in found]
-    assert all(0 <= start <= end <= len(code) for start, end in spans)
-
-
-def calls_or_error(code: str) -> list[ParsedCall] | ParseError:
     try:
-        return read(code)
+        spans = [call.span for call in read(code)]
     except ParseError as error:
-        return error
+        spans = [error.span]
+    assert all(0 <= start <= end <= len(code) for start, end in spans)

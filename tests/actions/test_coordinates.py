@@ -7,17 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deskhand.actions.ops import REL_1, REL_999, REL_1000, Point, Space, image_px, in_space, screen_px, to_screen_px
+from deskhand.actions.ops import REL_1, REL_1000, Point, Space, in_space, screen_px, to_screen_px
 from deskhand.errors import AgentError
 
 SCREENS = [(1920, 1080), (1366, 768), (640, 480), (1001, 999), (64, 48), (1, 1)]
 SPACES = {
     "rel_1": REL_1,
-    "rel_999": REL_999,
     "rel_1000": REL_1000,
-    "small image": image_px(1000, 700),
-    "large image": image_px(3840, 2176),
-    "resized by a vision model": image_px(1932, 1092),
+    "small image": screen_px(1000, 700),
+    "large image": screen_px(3840, 2176),
+    "resized by a vision model": screen_px(1932, 1092),
 }
 every_space = pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
 every_screen = pytest.mark.parametrize("size", SCREENS, ids=str)
@@ -78,10 +77,10 @@ def test_the_smallest_step_beyond_an_edge_is_an_error(space, step):
 
 @given(st.data(), sides, sides)
 @settings(deadline=None, database=None)
-def test_a_pixel_said_in_a_finer_image_comes_back(data, side, finer):
+def test_a_pixel_of_a_finer_image_round_trips(data, side, finer):
     finer = max(side, finer)
     at = data.draw(st.integers(0, side - 1))
-    said = in_space(Point(at, 0, screen_px(side, 1)), image_px(finer, 1))
+    said = in_space(Point(at, 0, screen_px(side, 1)), screen_px(finer, 1))
     assert to_screen_px(said, side, 1) == (at, 0)
 
 
@@ -100,8 +99,8 @@ def test_a_place_further_right_never_lands_further_left(space, data, side):
 @pytest.mark.parametrize(
     ("value", "space", "pixel"),
     [(0.5, REL_1, 960), (1.0, REL_1, 1919), (500, REL_1000, 960), (999, REL_1000, 1918), (1000, REL_1000, 1919),
-     (999, REL_999, 1919), (500, REL_999, 960), (966, image_px(1932, 9), 960), (1931, image_px(1932, 9), 1919),
-     (683, image_px(1366, 9), 960)],
+     (966, screen_px(1932, 9), 960), (1931, screen_px(1932, 9), 1919),
+     (683, screen_px(1366, 9), 960)],
 )  # fmt: skip
 def test_places_that_the_field_writes_land_on_a_screen_of_1920(value, space, pixel):
     assert to_screen_px(Point(value, 0, space), 1920, 1080)[0] == pixel

@@ -20,31 +20,19 @@ from deskhand.errors import AgentError, ConfigError, ParseError
 
 CASES = int(os.environ.get("DESKHAND_TEST_CASES", "60"))
 everyone = pytest.mark.parametrize("name", formats.available_formats())
-call_formats = pytest.mark.parametrize(
-    "name", [name for name in formats.available_formats() if isinstance(formats.get(name), CallActionFormat)]
-)
+CALL_FORMATS = [name for name in formats.available_formats() if isinstance(formats.get(name), CallActionFormat)]
+call_formats = pytest.mark.parametrize("name", CALL_FORMATS)
 SPACES = " " * 190_000
 quick = settings(max_examples=CASES, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 
 
 @everyone
-def test_one_op_round_trips(name):
+@pytest.mark.parametrize("strategy", [cases.one_op, cases.some_ops], ids=["one", "several"])
+def test_ops_round_trip(name, strategy):
     action_format = formats.get(name)
 
     @quick
-    @given(cases.in_any_view(cases.one_op, action_format))
-    def check(case):
-        cases.round_trip(action_format, *case)
-
-    check()
-
-
-@everyone
-def test_several_ops_round_trip(name):
-    action_format = formats.get(name)
-
-    @quick
-    @given(cases.in_any_view(cases.some_ops, action_format))
+    @given(cases.in_any_view(strategy, action_format))
     def check(case):
         cases.round_trip(action_format, *case)
 
@@ -107,12 +95,10 @@ def test_a_corrupted_reply_is_ops_or_a_parse_error(name):
 @everyone
 def test_nothing_may_follow_a_terminal_op(name):
     action_format, view = formats.get(name), cases.VIEWS[0]
-    for kind in cases.supported(action_format):
-        if kind in TERMINAL_OPS:
-            with pytest.raises(AgentError):
-                action_format.emit(
-                    [cases.sample_op(kind, view), cases.sample_op(cases.supported(action_format)[0], view)], view
-                )
+    supported = cases.supported(action_format)
+    for kind in {*supported} & {*TERMINAL_OPS}:
+        with pytest.raises(AgentError):
+            action_format.emit([cases.sample_op(kind, view), cases.sample_op(supported[0], view)], view)
 
 
 @everyone
@@ -145,23 +131,12 @@ def test_replies_without_an_action_are_parse_errors_within_time(name, text):
 @pytest.mark.parametrize(
     "ops",
     [
-        [],
-        [Done(), Done()],
-        [Done(), Type("a")],
-        [Type("\ud800")],
-        [Type("a" * 20_001)],
-        [Key(())],
-        [Key(("nosuchkey",))],
-        [Wait(31)],
-        [Wait(float("inf"))],
-        [Wait(25), Wait(25), Wait(25)],
-        [Type("a")] * 65,
-        [Scroll(dy=101)],
-        [Click(None, "back")],
-        [Click(None, count=0)],
+        [], [Done(), Done()], [Done(), Type("a")], [Type("\ud800")], [Type("a" * 20_001)], [Key(())],
+        [Key(("nosuchkey",))], [Wait(31)], [Wait(float("inf"))], [Wait(25), Wait(25), Wait(25)], [Type("a")] * 65,
+        [Scroll(dy=101)], [Click(None, "back")], [Click(None, count=0)],
     ],
     ids=lambda ops: repr(ops)[:40],
-)
+)  # fmt: skip
 def test_ops_beyond_the_limits_are_rejected(name, ops):
     action_format = formats.get(name)
     with pytest.raises(AgentError) as caught:

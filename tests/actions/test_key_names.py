@@ -5,7 +5,6 @@ import re
 import pytest
 
 from deskhand.actions import key_names
-from deskhand.actions.formats.smart_resize import smart_resize
 from deskhand.actions.keys import NAMES
 from deskhand.errors import AgentError
 
@@ -53,13 +52,3 @@ def test_what_is_no_chord_is_an_agent_error(text):
 def test_capitals_mean_the_key_where_there_is_no_case():
     assert key_names.OPENAI.read("C") == key_names.GEMINI.read("C") == "c"
     assert key_names.X11.read("C") == key_names.PYAUTOGUI.read("C") == "C"
-
-
-@pytest.mark.parametrize(
-    ("size", "seen"),
-    [((1920, 1080), (1932, 1092)), ((1288, 728), (1288, 728)), ((1366, 768), (1372, 756)), ((20, 20), (56, 56)),
-     ((7680, 4320), (4760, 2688))],
-)  # fmt: skip
-def test_images_are_seen_in_the_size_that_qwen_makes_of_them(size, seen):
-    assert smart_resize(*size) == seen
-    assert smart_resize(*seen) == seen

@@ -146,22 +146,11 @@ def changed(value, chance):
     if isinstance(value, dict) and value:
         key = chance.choice(sorted(value))
         rest = {other: inner for other, inner in value.items() if other != key}
-        match chance.randrange(5):
-            case 0:
-                return rest
-            case 1:
-                return value | {"surprise": 1}
-            case _:
-                return rest | {key: changed(value[key], chance)}
+        return chance.choice([rest, value | {"surprise": 1}, *[rest | {key: changed(value[key], chance)}] * 3])
     if isinstance(value, list) and value and chance.random() < 0.8:
         at = chance.randrange(len(value))
-        return chance.choice(
-            [
-                value[:at] + value[at + 1 :],
-                [*value, value[at]],
-                [*value[:at], changed(value[at], chance), *value[at + 1 :]],
-            ]
-        )
+        before, item, after = value[:at], value[at], value[at + 1 :]
+        return chance.choice([before + after, [*value, item], [*before, changed(item, chance), *after]])
     return chance.choice([0, -1, 1, 0.5, 1e6, "", "down", "x", None, True, [], {}, [1, 2], {"x": 1, "y": 2}, value])
 
 

@@ -1,4 +1,4 @@
-"""The pyautogui dialect and OpenCUA's: what the lines mean, in ops, and where the code of a reply is."""
+"""The pyautogui format and OpenCUA's: what the lines mean, in ops, and where the code of a reply is."""
 
 import pytest
 
@@ -41,51 +41,27 @@ def read(*lines):
         (["pyautogui.moveTo(1, 2)", "pyautogui.dragTo(3, 4)"], [Drag((at(1, 2), at(3, 4)))]),
         (["pyautogui.dragTo(3, 4)"], [MouseDown(), MouseUp(at(3, 4))]),
         (["pyautogui.click(1, 2)", "pyautogui.dragTo(3, 4)"], [Click(at(1, 2)), MouseDown(), MouseUp(at(3, 4))]),
-        (
-            ["pyautogui.moveTo(1, 2)", "pyautogui.moveTo(3, 4)", "pyautogui.dragTo(5, 6)", "pyautogui.dragTo(7, 8)"],
-            [Move(at(1, 2)), Drag((at(3, 4), at(5, 6))), MouseDown(), MouseUp(at(7, 8))],
-        ),
+        (["pyautogui.moveTo(1, 2)", "pyautogui.moveTo(3, 4)", "pyautogui.dragTo(5, 6)", "pyautogui.dragTo(7, 8)"],
+         [Move(at(1, 2)), Drag((at(3, 4), at(5, 6))), MouseDown(), MouseUp(at(7, 8))]),
         (["pyautogui.click(100, 100)", "pyautogui.moveRel(-10, 5)"], [Click(at(100, 100)), Move(at(90, 105))]),
-        (
-            ["pyautogui.moveTo(10, 10)", "pyautogui.drag(5, 0, button='right')"],
-            [Drag((at(10, 10), at(15, 10)), "right")],
-        ),
-        (
-            [
-                "pyautogui.moveTo(1, 1)",
-                "pyautogui.mouseDown()",
-                "pyautogui.dragTo(2, 2, mouseDownUp=False)",
-                "pyautogui.mouseUp()",
-            ],
-            [Drag((at(1, 1), at(2, 2)))],
-        ),
-        (
-            [
-                "pyautogui.moveTo(1, 1)",
-                "pyautogui.mouseDown()",
-                "pyautogui.dragTo(2, 2, mouseDownUp=False)",
-                "pyautogui.click()",
-            ],
-            [Move(at(1, 1)), MouseDown(), Move(at(2, 2)), Click()],
-        ),
-        (
-            ["pyautogui.mouseDown(1, 1)", "pyautogui.dragTo(2, 2, mouseDownUp=False)", "pyautogui.mouseUp()"],
-            [MouseDown(at(1, 1)), Move(at(2, 2)), MouseUp()],
-        ),
-        (
-            ["pyautogui.keyDown('ctrl')", "pyautogui.click(1, 2)", "pyautogui.keyUp('ctrl')"],
-            [KeyDown("ctrl"), Click(at(1, 2)), KeyUp("ctrl")],
-        ),
+        (["pyautogui.moveTo(10, 10)", "pyautogui.drag(5, 0, button='right')"],
+         [Drag((at(10, 10), at(15, 10)), "right")]),
+        (["pyautogui.moveTo(1, 1)", "pyautogui.mouseDown()", "pyautogui.dragTo(2, 2, mouseDownUp=False)",
+          "pyautogui.mouseUp()"],
+         [Drag((at(1, 1), at(2, 2)))]),
+        (["pyautogui.moveTo(1, 1)", "pyautogui.mouseDown()", "pyautogui.dragTo(2, 2, mouseDownUp=False)",
+          "pyautogui.click()"],
+         [Move(at(1, 1)), MouseDown(), Move(at(2, 2)), Click()]),
+        (["pyautogui.mouseDown(1, 1)", "pyautogui.dragTo(2, 2, mouseDownUp=False)", "pyautogui.mouseUp()"],
+         [MouseDown(at(1, 1)), Move(at(2, 2)), MouseUp()]),
+        (["pyautogui.keyDown('ctrl')", "pyautogui.click(1, 2)", "pyautogui.keyUp('ctrl')"],
+         [KeyDown("ctrl"), Click(at(1, 2)), KeyUp("ctrl")]),
         (["with pyautogui.hold('ctrl'):", " pyautogui.click(1, 2)"], [Click(at(1, 2), modifiers=("ctrl",))]),
         (["with pyautogui.hold('ctrl'):", " pyautogui.scroll(2)"], [Scroll(dy=-2, modifiers=("ctrl",))]),
-        (
-            ["with pyautogui.hold(['ctrl', 'shift']):", " pyautogui.click(1, 2)", " pyautogui.click(3, 4)"],
-            [KeyDown("ctrl"), KeyDown("shift"), Click(at(1, 2)), Click(at(3, 4)), KeyUp("shift"), KeyUp("ctrl")],
-        ),
-        (
-            ["with pyautogui.hold('a'):", " with pyautogui.hold('b'):", "  pyautogui.click()"],
-            [KeyDown("a"), Click(modifiers=("b",)), KeyUp("a")],
-        ),
+        (["with pyautogui.hold(['ctrl', 'shift']):", " pyautogui.click(1, 2)", " pyautogui.click(3, 4)"],
+         [KeyDown("ctrl"), KeyDown("shift"), Click(at(1, 2)), Click(at(3, 4)), KeyUp("shift"), KeyUp("ctrl")]),
+        (["with pyautogui.hold('a'):", " with pyautogui.hold('b'):", "  pyautogui.click()"],
+         [KeyDown("a"), Click(modifiers=("b",)), KeyUp("a")]),
         (["pyautogui.press(['a', 'b'], presses=2)"], [Key(("a",)), Key(("b",)), Key(("a",)), Key(("b",))]),
         (["pyautogui.hotkey('Ctrl', 'A')"], [Key(("ctrl", "A"))]),
         (["pyautogui.click(button=3)"], [Click(button="right")]),
@@ -93,7 +69,7 @@ def read(*lines):
         (["pyautogui.scroll(3.0)"], [Scroll(dy=-3)]),
         (["pyautogui.scroll(3)", "pyautogui.scroll(-3)"], [Scroll(dy=-3), Scroll(dy=3)]),
     ],
-)
+)  # fmt: skip
 def test_lines_mean_what_pyautogui_does(lines, ops):
     assert read(*lines) == ops
 
@@ -144,18 +120,14 @@ def test_the_span_is_that_of_the_call_that_went_wrong():
 @pytest.mark.parametrize(
     "text",
     [
-        "pyautogui.click(1, 2)",
-        "Action: pyautogui.click(1, 2)",
-        "I will click it.\npyautogui.click(1, 2)",
-        "  pyautogui.click(1, 2)\n",
-        "```pyautogui.click(1, 2)```",
-        "```py\npyautogui.click(1, 2)```",
+        "pyautogui.click(1, 2)", "Action: pyautogui.click(1, 2)", "I will click it.\npyautogui.click(1, 2)",
+        "  pyautogui.click(1, 2)\n", "```pyautogui.click(1, 2)```", "```py\npyautogui.click(1, 2)```",
         "```Python\r\npyautogui.click(1, 2)\r\n```",
         "<think>```python\npyautogui.press('a')```</think>```python\npyautogui.click(1, 2)\n```",
         "No more doubts.</think>pyautogui.click(1, 2)",
         "First `pyautogui`, then:\n```\n# here\npyautogui.click(1, 2)  # now\n```\nThis opens the menu.",
     ],
-)
+)  # fmt: skip
 def test_code_is_found_in_a_reply(text):
     assert FORMAT.parse(text, VIEW) == [Click(at(1, 2))]
 
@@ -168,13 +140,8 @@ def test_a_line_of_code_is_not_lost_because_of_where_it_stands():
 
 
 def test_a_diagonal_scroll_and_a_key_without_a_name_are_refused():
-    for op in (
-        Scroll(1, 1),
-        Key(("numenter",)),
-        Click(at(1, 1), "back"),
-        Drag((at(1, 1), at(2, 2)), "forward"),
-        Answer("a"),
-    ):
+    drag = Drag((at(1, 1), at(2, 2)), "forward")
+    for op in (Scroll(1, 1), Key(("numenter",)), Click(at(1, 1), "back"), drag, Answer("a")):
         with pytest.raises(AgentError, match="pyautogui"):
             FORMAT.emit([op], VIEW)
 

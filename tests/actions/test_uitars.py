@@ -34,22 +34,12 @@ def read(action, action_format=V1_0):
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        ("hello", "hello"),
-        ("It's", "It's"),
-        ("'quoted'", "'quoted'"),
-        (r"It\'s \"so\"", 'It\'s "so"'),
-        (r"a\nb\tc\\d", "a\nb\tc\\d"),
-        ("a\nb", "a\nb"),
-        ("f('x', y='z')", "f('x', y='z')"),
-        ("Action: wait()", "Action: wait()"),
-        ("a)", "a)"),
-        ("'", "'"),
-        (r"\x60\u00e9\U0001F642\101", "`é🙂A"),
-        (r"C:\dir\Users", r"C:\dir\Users"),
-        (r"\U99999999", r"\U99999999"),
-        ("", ""),
+        ("hello", "hello"), ("It's", "It's"), ("'quoted'", "'quoted'"), (r"It\'s \"so\"", 'It\'s "so"'),
+        (r"a\nb\tc\\d", "a\nb\tc\\d"), ("a\nb", "a\nb"), ("f('x', y='z')", "f('x', y='z')"),
+        ("Action: wait()", "Action: wait()"), ("a)", "a)"), ("'", "'"), (r"\x60\u00e9\U0001F642\101", "`é🙂A"),
+        (r"C:\dir\Users", r"C:\dir\Users"), (r"\U99999999", r"\U99999999"), ("", ""),
     ],
-)
+)  # fmt: skip
 def test_a_text_is_read_whole(content, text):
     assert read(f"type(content='{content}')") == [Type(text)]
 
@@ -57,18 +47,10 @@ def test_a_text_is_read_whole(content, text):
 @pytest.mark.parametrize(
     "place",
     [
-        "<|box_start|>(30,40)<|box_end|>",
-        "(30,40)",
-        " (30, 40) ",
-        "[30,40]",
-        "[20, 30, 40, 50]",
-        "(20,30,40,50)",
-        "<bbox>30 40</bbox>",
-        "<bbox>20 30 40 50</bbox>",
-        "<point>30 40</point>",
-        "(30.0,40)",
+        "<|box_start|>(30,40)<|box_end|>", "(30,40)", " (30, 40) ", "[30,40]", "[20, 30, 40, 50]", "(20,30,40,50)",
+        "<bbox>30 40</bbox>", "<bbox>20 30 40 50</bbox>", "<point>30 40</point>", "(30.0,40)",
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("action_format", [V1_0, V1_5, POINT], ids=lambda action_format: action_format.name)
 def test_a_place_is_read_in_every_form(action_format, place):
     for name in ("start_box", "point"):
@@ -128,16 +110,11 @@ def test_finished_ends_with_an_answer_or_without():
     assert read("call_user()") == [Fail()]
 
 
-def test_what_has_one_amount_is_said_as_that():
+def test_fixed_amounts_are_written_without_a_number():
     said = V1_0.emit([Scroll(dy=-20), Wait(0.5), Fail("why")], VIEW)
     assert V1_0.parse(said, VIEW) == [Scroll(dy=-5), Wait(5.0), Fail()]
-    for op in (
-        Scroll(1, 1),
-        Scroll(),
-        Click(None),
-        Click(Point(1, 1, REL_1000), "middle"),
-        Drag((Point(1, 1, REL_1000),) * 3),
-    ):
+    at = Point(1, 1, REL_1000)
+    for op in (Scroll(1, 1), Scroll(), Click(None), Click(at, "middle"), Drag((at,) * 3)):
         with pytest.raises(AgentError, match="uitars_1_0"):
             V1_0.emit([op], VIEW)
 
@@ -169,15 +146,10 @@ def test_openadapt_s_actions_are_read_whole(action, ops):
 @pytest.mark.parametrize(
     "action",
     [
-        "CLICK(x=0.5)",
-        "CLICK(x=1.01, y=0)",
-        "KEY(ctrl+a)",
-        "KEY(key='ctrl++')",
-        "click(x=0.5, y=0.5)",
-        "JUMP()",
+        "CLICK(x=0.5)", "CLICK(x=1.01, y=0)", "KEY(ctrl+a)", "KEY(key='ctrl++')", "click(x=0.5, y=0.5)", "JUMP()",
         "CLICK(x=0.5, y=0.5) ok",
     ],
-)
+)  # fmt: skip
 def test_openadapt_s_actions_are_never_taken_for_done(action):
     with pytest.raises(ParseError):
         openadapt_text.FORMAT.parse(f"Action: {action}", VIEW)

@@ -4,13 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deskhand.agents.history import (
-    ChunkedHistory,
-    FullHistory,
-    SlidingHistory,
-    drop_older_half,
-    summarize_dropped,
-)
+from deskhand.agents.history import HistoryWindow, drop_older_half, summarize_dropped, window_of
+from deskhand.config.schema import AgentConfig
 from deskhand.errors import ConfigError
 
 
@@ -26,7 +21,7 @@ def by_hand(turns: int, grow_to: int, drop_to: int) -> int:
 @given(st.integers(1, 200), st.integers(1, 12), st.data())
 def test_grow_and_drop_is_what_playing_it_turn_by_turn_gives(turns, grow_to, data):
     drop_to = data.draw(st.integers(1, grow_to))
-    window = ChunkedHistory(grow_to, drop_to)
+    window = HistoryWindow(grow_to, drop_to)
     assert window.start_index(turns) == by_hand(turns, grow_to, drop_to)
     assert 1 <= turns - window.start_index(turns) <= grow_to
 
@@ -35,9 +30,9 @@ def test_grow_and_drop_forks_seldom_and_sliding_always():
     def forks(window):
         return sum(window.start_index(turns) != window.start_index(turns - 1) for turns in range(2, 41))
 
-    assert forks(FullHistory()) == 0
-    assert forks(ChunkedHistory(8, 4)) == 7
-    assert forks(SlidingHistory(4)) == 36
+    assert forks(window_of(AgentConfig(history="full"))) == 0
+    assert forks(window_of(AgentConfig(history="chunked", history_max_turns=8, history_keep_turns=4))) == 7
+    assert forks(window_of(AgentConfig(history="sliding", sliding_turns=4))) == 36
 
 
 def test_a_summary_tells_of_what_is_not_shown_as_far_as_it_is_asked_to():
@@ -62,7 +57,7 @@ def test_dropping_for_the_budget_ends_with_the_turn_that_is_asked(first, turns):
     assert asked <= 7
 
 
-def test_wrong_windows_are_refused():
-    for make in (lambda: ChunkedHistory(2, 3), lambda: ChunkedHistory(3, 0), lambda: SlidingHistory(0)):
-        with pytest.raises(ConfigError):
-            make()
+@pytest.mark.parametrize("sizes", [(2, 3), (3, 0), (0, 0)])
+def test_wrong_windows_are_refused(sizes):
+    with pytest.raises(ConfigError):
+        HistoryWindow(*sizes)

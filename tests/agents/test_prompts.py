@@ -3,7 +3,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deskhand.actions.formats import deskhand_json
 from deskhand.agents.prompts import Turn, build_messages, png_data_uri
 
 
@@ -26,10 +25,8 @@ def test_compact_messages_repeat_the_instruction_and_tell_the_error():
 
 
 def test_full_messages_open_with_the_prompt_and_the_instruction_and_keep_dropped_replies():
-    made = build_messages(
-        "full", "Do it", [Turn("data:2", "b"), Turn("data:3")], prompt=deskhand_json.PROMPT, earlier=["1. a"]
-    )
-    assert made[0] == {"role": "system", "content": deskhand_json.PROMPT}
+    made = build_messages("full", "Do it", [Turn("data:2", "b"), Turn("data:3")], prompt="the prompt", earlier=["1. a"])
+    assert made[0] == {"role": "system", "content": "the prompt"}
     assert made[1] == user("data:2", "Do it\nReplies so far:\n1. a")
     assert made[3] == user("data:3", "The screen now.")
 

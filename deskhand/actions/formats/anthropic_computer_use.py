@@ -7,19 +7,18 @@ text-only message ends the episode. Keys held during a click are accepted as `te
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import json_fields, json_schema
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.json_actions import CLICKS, JsonAction
-from deskhand.actions.formats.json_fields import Fields, JsonField
-from deskhand.actions.formats.json_format import INFEASIBLE, FreeText, JsonActionFormat
+from deskhand.actions.formats.json_fields import Fields, JsonField, sample_points
+from deskhand.actions.formats.json_format import CLICKS, INFEASIBLE, FreeText, JsonAction, JsonActionFormat
 from deskhand.actions.formats.limits import MAX_WAIT_S, truncate_repr
 from deskhand.actions.key_names import X11
-from deskhand.actions.ops import Point, Space
+from deskhand.actions.ops import Space
 from deskhand.actions.pointer_merge import DragTo
 from deskhand.errors import AgentError
 
@@ -29,18 +28,13 @@ _BLOCK_KEYS = ("type", "id", "name", "input", "cache_control", "caller")
 
 def _drag(space: Space) -> JsonField:
     """Return the field of a drag from `start_coordinate`, or from the pointer, to `coordinate`."""
-    both = json_fields.endpoints(
-        json_fields.pair("start_coordinate", space, "start", required=True),
-        json_fields.pair("coordinate", space, "end", required=True),
-    )
+    end = json_fields.pair("coordinate", space, "end", required=True)
+    both = json_fields.endpoints(json_fields.pair("start_coordinate", space, "start", required=True), end)
 
     def read(values: json_fields.Values) -> Fields:
         if "coordinate" not in values:
             raise AgentError("needs the key coordinate")
-        if "start_coordinate" in values:
-            return both.read(values)
-        x, y = values["coordinate"]
-        return {"path": (Point(json_schema.whole_as_int(x), json_schema.whole_as_int(y), space),)}
+        return both.read(values) if "start_coordinate" in values else {"path": (end.read(values)["end"],)}
 
     return JsonField(both.keys, both.fields, read, both.write, both.required, lenient=True)
 
@@ -51,7 +45,6 @@ def _drag_ops(fields: Fields) -> list[Any]:
 
 
 def _hold_ops(fields: Fields) -> list[Any]:
-    """Press the keys in order, wait, and release them in reverse."""
     keys = fields["keys"]
     return [*map(ir.KeyDown, keys), ir.Wait(fields["seconds"]), *map(ir.KeyUp, reversed(keys))]
 
@@ -63,7 +56,8 @@ def _refuse_cursor_position(fields: Fields) -> list[Any]:
 @lru_cache(maxsize=64)
 def _actions_20241022(view: ScreenView) -> tuple[JsonAction, ...]:
     """Return the actions of 2024-10-22, where clicks have no coordinates."""
-    at, center = json_fields.pair("coordinate", view.image, required=True), _center(view)
+    at, (center, corner) = json_fields.pair("coordinate", view.image, required=True), sample_points(view.image)
+    about_drag = "drag with the left button from one point to the other"
     return (
         JsonAction("key", ir.Key(("ctrl", "s")), "press a key, or keys together", json_fields.chord(("text",), X11)),
         JsonAction("type", ir.Type("hello"), "type the text", json_fields.text_field("text")),
@@ -73,13 +67,7 @@ def _actions_20241022(view: ScreenView) -> tuple[JsonAction, ...]:
             for name, (fixed, about) in CLICKS.items()
             if name != "triple_click"
         ),
-        JsonAction(
-            "left_click_drag",
-            ir.Drag((center, _corner(view))),
-            "drag with the left button from one point to the other",
-            _drag(view.image),
-            make_ops=_drag_ops,
-        ),
+        JsonAction("left_click_drag", ir.Drag((center, corner)), about_drag, _drag(view.image), make_ops=_drag_ops),
         JsonAction("screenshot", ir.Screenshot(), "look again"),
         JsonAction("cursor_position", make_ops=_refuse_cursor_position),
     )
@@ -87,7 +75,8 @@ def _actions_20241022(view: ScreenView) -> tuple[JsonAction, ...]:
 
 @lru_cache(maxsize=64)
 def _actions_20250124(view: ScreenView) -> tuple[JsonAction, ...]:
-    at, center = json_fields.pair("coordinate", view.image), _center(view)
+    at, (center, _) = json_fields.pair("coordinate", view.image), sample_points(view.image)
+    keys, sample = json_fields.chord(("text",), X11), {"text": "shift", "duration": 1}
     held = json_fields.chord(("text", "key"), X11, "modifiers", required=False)
     seconds = json_fields.number_field("duration", "seconds", json_schema.number(0, MAX_WAIT_S))
     wheel = json_fields.direction(("scroll_direction",), "scroll_amount")
@@ -101,13 +90,7 @@ def _actions_20250124(view: ScreenView) -> tuple[JsonAction, ...]:
         JsonAction("left_mouse_up", ir.MouseUp(), "release the left button", at, button="left"),
         JsonAction("scroll", ir.Scroll(0, 3, center), "turn the wheel by scroll_amount notches", at, wheel, held),
         JsonAction(
-            "hold_key",
-            None,
-            "hold keys down for duration seconds",
-            json_fields.chord(("text",), X11),
-            seconds,
-            make_ops=_hold_ops,
-            sample={"text": "shift", "duration": 1},
+            "hold_key", None, "hold keys down for duration seconds", keys, seconds, make_ops=_hold_ops, sample=sample
         ),
         JsonAction("wait", ir.Wait(1), "wait for duration seconds", seconds),
     )
@@ -115,19 +98,9 @@ def _actions_20250124(view: ScreenView) -> tuple[JsonAction, ...]:
 
 @lru_cache(maxsize=64)
 def _actions_20251124(view: ScreenView) -> tuple[JsonAction, ...]:
-    region, zoom = json_fields.corners("region", view.image), ir.Zoom(_corner(view), _center(view))
-    return (
-        *_actions_20250124(view),
-        JsonAction("zoom", zoom, "look at the rectangle [left, top, right, bottom]", region),
-    )
-
-
-def _center(view: ScreenView) -> Point:
-    return Point(view.image_width // 2, view.image_height // 3, view.image)
-
-
-def _corner(view: ScreenView) -> Point:
-    return Point(view.image_width // 4, view.image_height // 5, view.image)
+    region, (center, corner) = json_fields.corners("region", view.image), sample_points(view.image)
+    about = "look at the rectangle [left, top, right, bottom]"
+    return (*_actions_20250124(view), JsonAction("zoom", ir.Zoom(corner, center), about, region))
 
 
 _HOLD = "hold_key is read as keys down, a wait, and keys up"
@@ -154,22 +127,15 @@ class Anthropic(JsonActionFormat):
         ir.Answer: "a message of words",
     }
 
-    def __init__(self, version: str) -> None:
-        self.name = f"anthropic_{version}"
-        self._json_actions = {
-            "20241022": _actions_20241022,
-            "20250124": _actions_20250124,
-            "20251124": _actions_20251124,
-        }[version]
-        if version == "20241022":
-            self.split_kinds = frozenset({ir.Click})
-            about_click = "left, middle or right once; left twice; no keys held; a point is a mouse_move before it"
-            self.notes = {**Anthropic.notes, ir.Click: about_click}
-        else:
-            self.notes = {**Anthropic.notes, **_LATER_NOTES}
-
-    def json_actions(self, view: ScreenView) -> tuple[JsonAction, ...]:
-        return self._json_actions(view)
+    def __init__(
+        self,
+        version: str,
+        json_actions: Callable[[ScreenView], tuple[JsonAction, ...]],
+        notes: Mapping[type[Any], str],
+        *split_kinds: type[Any],
+    ) -> None:
+        self.name, self.notes = f"anthropic_{version}", {**Anthropic.notes, **notes}
+        self.json_actions, self.split_kinds = json_actions, frozenset(split_kinds)
 
     def opening(self, view: ScreenView) -> list[str]:
         return [
@@ -198,12 +164,8 @@ class Anthropic(JsonActionFormat):
                 raise AgentError("the content of a message must be a text or a list of blocks")
             return [item for block in content for item in self.unwrap(block)] or [FreeText("")]
         if value.get("type") == "text":
-            json_schema.check_keys(
-                "text",
-                value,
-                {"type": json_schema.ANYTHING, "text": json_schema.text(), "citations": json_schema.ANYTHING},
-                ("text",),
-            )
+            rules = dict.fromkeys(("type", "text", "citations"), json_schema.ANYTHING) | {"text": json_schema.text()}
+            json_schema.check_keys("text", value, rules, ("text",))
             return [FreeText(value["text"])]
         if value.get("type") in _REASONING_BLOCKS:
             return [FreeText("")]
@@ -222,6 +184,7 @@ class Anthropic(JsonActionFormat):
         return {"oneOf": [*super().reply_schema(actions)["oneOf"], text]}
 
 
-V20241022 = Anthropic("20241022")
-V20250124 = Anthropic("20250124")
-V20251124 = Anthropic("20251124")
+_ABOUT_CLICK = "left, middle or right once; left twice; no keys held; a point is a mouse_move before it"
+V20241022 = Anthropic("20241022", _actions_20241022, {ir.Click: _ABOUT_CLICK}, ir.Click)
+V20250124 = Anthropic("20250124", _actions_20250124, _LATER_NOTES)
+V20251124 = Anthropic("20251124", _actions_20251124, _LATER_NOTES)

@@ -7,11 +7,13 @@ contain no sequence that could end a code fence or a reasoning block.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from deskhand.actions.formats.limits import check_key, check_number, check_text, truncate_repr
+from deskhand.actions.keys import PUNCTUATION
 from deskhand.actions.pointer_merge import DIRECTIONS, direction_of
 from deskhand.errors import AgentError
 
@@ -22,12 +24,9 @@ def quoted(text: str, mark: str = "'") -> str:
     Backticks and the < of `<think>` are escaped, because they would change how the reply is split.
     """
     body = json.dumps(check_text("text", text), ensure_ascii=False)[1:-1]
-    body = (
-        body.replace("`", "\\x60")
-        .replace("<think", "\\x3cthink")
-        .replace("</think", "\\x3c/think")
-        .replace("\x7f", "\\x7f")
-    )
+    for unsafe in ("`", "\x7f"):
+        body = body.replace(unsafe, f"\\x{ord(unsafe):02x}")
+    body = re.sub(r"<(?=/?think)", r"\\x3c", body)
     if mark == "'":
         body = body.replace('\\"', '"').replace("'", "\\'")
     return mark + body + mark
@@ -104,10 +103,6 @@ def direction(names: Sequence[str], notches: int, mark: str = "'") -> ArgType:
     return ArgType(read, lambda turn: ways.write(direction_of(*turn)))
 
 
-_SIGNS = {"+": "plus", "-": "minus"}
-"""Names of keys that also serve as separators."""
-
-
 def keys_joined(separators: str, mark: str = "'") -> ArgType:
     """A chord in one text, split at the first of `separators` that occurs; the first separator is written."""
 
@@ -122,7 +117,7 @@ def keys_joined(separators: str, mark: str = "'") -> ArgType:
     def write(keys: Any) -> str:
         names = [check_key(key) for key in keys]
         if len(names) > 1:
-            names = [_SIGNS[name] if name in separators else name for name in names]
+            names = [PUNCTUATION[name] if name in separators else name for name in names]
         return quoted(separators[0].join(names), mark)
 
     return ArgType(read, write)

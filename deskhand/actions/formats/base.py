@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, get_args
 
-from deskhand.actions.ops import Op, Space, image_px, screen_px
+from deskhand.actions.ops import Op, Space, screen_px
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class ScreenView:
 
     @property
     def image(self) -> Space:
-        return image_px(self.image_width, self.image_height)
+        return screen_px(self.image_width, self.image_height)
 
 
 @dataclass(frozen=True, slots=True)
 class OpSupport:
-    """Support of an op: "lossless", "lossy" (`how` describes the loss), or "absent"."""
+    """Support of an op: "lossless", "lossy" or "absent"; `how` is the restriction, loss or substitute."""
 
     kind: str
     how: str = ""

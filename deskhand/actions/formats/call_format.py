@@ -22,18 +22,21 @@ from deskhand.actions.formats.limits import (
     check_length,
     check_op,
     check_ops,
-    check_point,
     points_of,
     truncate_repr,
 )
-from deskhand.actions.ops import Op, Point, Space
+from deskhand.actions.ops import Op, Point, Space, in_space
 from deskhand.errors import AgentError, ParseError
 
 
 class CallSpec:
     """One call: its parameters, and the op fields that its name implies (`fixed`).
 
-    `op` is the example shown in the prompt, written in the space of the view, or an op class.
+    `op` is the example shown in the prompt, written in the space of the view, or an op class; `offer` is the prompt
+    text of a call without an example. `read` and `write` override the conversion by parameters; `write` returns None
+    for an op that it cannot express. `loss` is what is lost when writing the op. A `parse_only` call is accepted, but
+    never written; one `in_with` is allowed only in a `with` statement; one `at_pointer` has no coordinates: the
+    preceding move is its point. `unsupported_reason` says why a published call is rejected.
     """
 
     def __init__(  # noqa: PLR0913
@@ -55,20 +58,9 @@ class CallSpec:
         self.call, self.about, self.parameters, self.fixed = call, about, parameters, fixed
         self.cls: Any = op if op is None or isinstance(op, type) else type(op)
         self.example: Any = None if isinstance(op, type) else op
-        self.read, self.write = read, write
-        """Override the conversion by parameters; `write` returns None for an op that it cannot express."""
-        self.parse_only = parse_only
-        """Accepted, but never written."""
-        self.offer = offer
-        """Prompt text of a call without an example."""
-        self.loss = loss
-        """Information lost when writing the op; empty if none."""
-        self.in_with = in_with
-        """Allowed only in a `with` statement."""
-        self.at_pointer = at_pointer
-        """Has no coordinates; the preceding move is its point."""
-        self.unsupported_reason = unsupported_reason
-        """Why a published call is rejected."""
+        self.read, self.write = read, write or write_plainly
+        self.parse_only, self.in_with, self.at_pointer = parse_only, in_with, at_pointer
+        self.offer, self.loss, self.unsupported_reason = offer, loss, unsupported_reason
 
 
 class CallReader:
@@ -112,20 +104,12 @@ class CallReader:
         assert isinstance(move, ir.Move)
         return move.point, span
 
-    def _set_point(self, point: Point, span: Span) -> None:
-        """Set the point of the last op, which acts at the pointer."""
-        (op,), after = self.pop_ops(1)
-        assert isinstance(op, (ir.Click, ir.MouseDown, ir.MouseUp, ir.Scroll))
-        self.add(replace(op, point=point), (span[0], after[1]))
-
     def run(self, calls: Sequence[ParsedCall]) -> None:
         """Convert `calls` with the format's table. Raises `ParseError`."""
         for call in calls:
-            spec = self.action_format.specs_by_call.get(call.name)
+            spec, known = self.action_format.specs_by_call.get(call.name), self.action_format.known
             if spec is None:
-                raise ParseError(
-                    call.span, f"{ascii(call.name)[1:-1][:60]} is not an action; known: {self.action_format.known}"
-                )
+                raise ParseError(call.span, f"{ascii(call.name)[1:-1][:60]} is not an action; known: {known}")
             if spec.unsupported_reason:
                 raise ParseError(call.span, f"{spec.call} is not an action here: {spec.unsupported_reason}")
             self.statement += 1
@@ -139,7 +123,9 @@ class CallReader:
                 elif spec.cls is not None:
                     self.add(build(spec.cls, {**spec.fixed, **values}, self.space), call.span)
                 if start is not None:
-                    self._set_point(*start)
+                    op: Any
+                    (op,), span = self.pop_ops(1)
+                    self.add(replace(op, point=start[0]), (start[1][0], span[1]))
             except ParseError:
                 raise
             except AgentError as error:
@@ -150,14 +136,9 @@ def bind(call: ParsedCall, parameters: tuple[Parameter, ...]) -> dict[str, Any]:
     """Convert the arguments of a call to op fields. Raises `AgentError` if they do not match the parameters."""
     given: dict[str, Any] = {}
     positional = call.positional
-    if (
-        len(positional) == 1
-        and isinstance(positional[0], tuple)
-        and len(positional[0]) == 2
-        and parameters[:1]
-        and parameters[0].name == "x"
-    ):
-        positional = positional[0]
+    match positional:
+        case ((_, _) as pair,) if parameters and parameters[0].name == "x":
+            positional = pair
     for index, parameter in enumerate(parameters):
         if parameter.variadic:
             if positional[index:]:
@@ -202,12 +183,6 @@ def build(cls: type[Op], values: Mapping[str, Any], space: Space) -> Op:
     return cls(**made)
 
 
-def in_space(point: Point, space: Space) -> Point:
-    """Convert a point to `space`. Raises `AgentError` if it is off the screen."""
-    check_point(point)
-    return ir.in_space(point, space)
-
-
 def flatten_fields(op: Op, space: Space) -> dict[str, Any]:
     """Return the non-default fields of an op, with points in `space`. Raises `AgentError` if a point is off the
     screen."""
@@ -219,17 +194,14 @@ def flatten_fields(op: Op, space: Space) -> dict[str, Any]:
             found["x"], found["y"] = point.x, point.y
         elif item.name == "path":
             points = [in_space(point, space) for point in value]
-            if len(points) == 2:
-                found.update(x=points[0].x, y=points[0].y, x2=points[1].x, y2=points[1].y)
-            else:
-                found["path"] = points
+            ends = {"x": points[0].x, "y": points[0].y, "x2": points[-1].x, "y2": points[-1].y}
+            found |= ends if len(points) == 2 else {"path": points}
         elif item.default is MISSING or value != item.default:
             found[item.name] = value
     return found
 
 
 def arguments(spec: CallSpec, values: Mapping[str, Any]) -> str:
-    """Format the arguments of a call."""
     written = []
     for parameter in spec.parameters:
         names = parameter.fields
@@ -239,20 +211,18 @@ def arguments(spec: CallSpec, values: Mapping[str, Any]) -> str:
     return ", ".join(written)
 
 
-def write_plainly(spec: CallSpec, op: Op, space: Space) -> list[str] | None:
+def write_plainly(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str] | None:
     """Return the call of `spec` that expresses `op`; None if it cannot express all of it."""
-    values = flatten_fields(op, space)
-    for name, value in spec.fixed.items():
-        default = next(item.default for item in fields(op) if item.name == name)
-        if values.pop(name, default) != value:
-            return None
-    needed = {name for parameter in spec.parameters if parameter.required for name in parameter.fields}
+    values, defaults = flatten_fields(op, space), {item.name: item.default for item in fields(op)}
+    if any(values.pop(name, defaults[name]) != value for name, value in spec.fixed.items()):
+        return None
     if not set(values) <= {name for parameter in spec.parameters for name in parameter.fields}:
         return None
-    for name in needed - set(values):
-        if not hasattr(op, name):
-            return None
-        values[name] = getattr(op, name)
+    for name in (name for parameter in spec.parameters if parameter.required for name in parameter.fields):
+        if name not in values:
+            if not hasattr(op, name):
+                return None
+            values[name] = getattr(op, name)
     return [f"{spec.call}({arguments(spec, values)})"]
 
 
@@ -299,16 +269,12 @@ class CallActionFormat:
 
     @cached_property
     def supported_ops(self) -> Mapping[type[Op], OpSupport]:
-        """Support of every op."""
         specs = [spec for spec in reversed(self.specs) if not spec.parse_only]
-        return support_of_ops(
-            {spec.cls for spec in specs}, self.notes, {spec.cls: spec.loss for spec in specs if spec.loss}
-        )
+        losses = {spec.cls: spec.loss for spec in specs if spec.loss}
+        return support_of_ops({spec.cls for spec in specs}, self.notes, losses)
 
     def prompt(self, view: ScreenView) -> str:
-        """Return the instructions for the model."""
-        space = self.space(view)
-        offered = []
+        space, offered = self.space(view), []
         for spec in self.specs:
             shown = "\n".join(self.write(spec.example, space)) if spec.example is not None else spec.offer
             if shown:
@@ -316,7 +282,6 @@ class CallActionFormat:
         return "\n".join(part for part in (self.introduction(view, space), *offered, self.closing) if part)
 
     def parse(self, text: str, view: ScreenView) -> list[Op]:
-        """Parse a reply. Raises `ParseError` with the span at fault and the reason."""
         check_length(text)
         program = CallReader(self, self.space(view))
         program.run(self.find(text))
@@ -333,7 +298,6 @@ class CallActionFormat:
         return program.ops
 
     def emit(self, ops: list[Op], view: ScreenView) -> str:
-        """Write ops. Raises `AgentError` if the format cannot express one."""
         if not ops:
             raise AgentError("a reply needs an action")
         for op in ops:
@@ -360,11 +324,10 @@ class CallActionFormat:
                 continue
             point = getattr(op, "point", None) if spec.at_pointer else None
             bare: Any = op if point is None else replace(op, point=None)  # type: ignore[call-arg]
-            lines = spec.write(self, spec, bare, space) if spec.write is not None else write_plainly(spec, bare, space)
+            lines = spec.write(self, spec, bare, space)
             if lines is not None:
                 return lines if point is None else [*self.write(ir.Move(point), space), *lines]
         raise AgentError(f"this cannot be said: {truncate_repr(op)}")
 
     def schema(self, view: ScreenView) -> dict[str, Any] | None:
-        """Return None: replies are not JSON."""
         return None

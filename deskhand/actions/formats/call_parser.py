@@ -12,7 +12,7 @@ import re
 import warnings
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from deskhand.errors import ParseError
 
@@ -63,7 +63,7 @@ class CallGrammar:
     """Bare words that are actions."""
     settings: frozenset[str] = frozenset()
     """Dotted names that may be assigned a number or boolean; the assignment is ignored."""
-    contexts: frozenset[str] = field(default_factory=frozenset)
+    contexts: frozenset[str] = frozenset()
     """Dotted names of calls allowed in `with`."""
     loops: bool = False
     """Allow `for ... in range(3):`; the calls inside are repeated."""
@@ -124,9 +124,8 @@ class _Source:
         except (RecursionError, MemoryError):
             raise ParseError((self._starts[0], self._end), "not Python that can be read: nested too deeply") from None
         except (ValueError, OverflowError):
-            raise ParseError(
-                (self._starts[0], self._end), "not Python: it holds a null or half of a surrogate pair"
-            ) from None
+            reason = "not Python: it holds a null or half of a surrogate pair"
+            raise ParseError((self._starts[0], self._end), reason) from None
 
     def _statements(self, body: Sequence[ast.stmt]) -> list[ParsedCall]:
         found: list[ParsedCall] = []
@@ -163,12 +162,9 @@ class _Source:
                 if not 1 <= turns <= MAX_ITERATIONS:
                     raise ParseError(self._span(statement), f"a loop turns 1 to {MAX_ITERATIONS} times")
                 return [call for _ in range(turns) for call in self._statements(body)]
-            case _:
-                pass
         kind = type(statement.value if isinstance(statement, ast.Expr) else statement)
-        raise ParseError(
-            self._span(statement), f"only calls with literal arguments are read, not {_NAME_OF_KIND.get(kind, 'this')}"
-        )
+        name = _NAME_OF_KIND.get(kind, "this")
+        raise ParseError(self._span(statement), f"only calls with literal arguments are read, not {name}")
 
     def _call(self, call: ast.Call, body: tuple[ParsedCall, ...] | None = None) -> ParsedCall:
         name = _dotted(call.func)
@@ -190,22 +186,16 @@ class _Source:
         match node:
             case ast.Constant(value=None | bool() | int() | float() | str() as value):
                 return value
-            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)) if not isinstance(
-                value, bool
-            ):
-                return -value
-            case ast.UnaryOp(op=ast.UAdd(), operand=ast.Constant(value=int() | float() as value)) if not isinstance(
-                value, bool
-            ):
-                return value
+            case ast.UnaryOp(
+                op=ast.USub() | ast.UAdd() as sign, operand=ast.Constant(value=int() | float() as value)
+            ) if not isinstance(value, bool):
+                return -value if isinstance(sign, ast.USub) else value
             case ast.Attribute() if (name := _dotted(node)) in self._grammar.constants:
                 return name
             case ast.List(elts=items) | ast.Tuple(elts=items) if depth < _MAX_DEPTH and len(items) <= MAX_ITEMS:
                 return tuple(self._literal(item, depth + 1) for item in items)
-        raise ParseError(
-            self._span(node),
-            f"an argument must be a literal number, text or list, not {_NAME_OF_KIND.get(type(node), 'this')}",
-        )
+        kind = _NAME_OF_KIND.get(type(node), "this")
+        raise ParseError(self._span(node), f"an argument must be a literal number, text or list, not {kind}")
 
     def _span(self, node: ast.stmt | ast.expr) -> Span:
         start = self._position(node.lineno, node.col_offset)
@@ -236,38 +226,19 @@ def _dotted(node: ast.expr) -> str | None:
     while isinstance(node, ast.Attribute):
         parts.append(node.attr)
         node = node.value
-    if not isinstance(node, ast.Name):
-        return None
-    return ".".join([node.id, *reversed(parts)])
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else None
 
 
 _KINDS = {
-    "an import of this": (ast.Import,),
-    "an import from a module": (ast.ImportFrom,),
-    "an assignment": (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr),
-    "a loop": (ast.For, ast.While),
-    "an if": (ast.If,),
-    "a with of this": (ast.With,),
-    "a try": (ast.Try,),
-    "a function": (ast.FunctionDef, ast.AsyncFunctionDef),
-    "a class": (ast.ClassDef,),
-    "a call": (ast.Call,),
-    "a name": (ast.Name,),
-    "an attribute": (ast.Attribute,),
-    "arithmetic": (ast.BinOp,),
-    "logic": (ast.BoolOp,),
-    "a comparison": (ast.Compare,),
-    "a choice": (ast.IfExp,),
-    "a computed text": (ast.JoinedStr,),
-    "a lambda": (ast.Lambda,),
-    "a comprehension": (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
-    "an index": (ast.Subscript,),
-    "an unpacking": (ast.Starred,),
-    "a constant of this kind": (ast.Constant,),
-    "a dictionary": (ast.Dict,),
-    "a set": (ast.Set,),
-    "an await": (ast.Await,),
-    "a del": (ast.Delete,),
-}
+    "an import of this": (ast.Import,), "an import from a module": (ast.ImportFrom,),
+    "an assignment": (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr), "a loop": (ast.For, ast.While),
+    "an if": (ast.If,), "a with of this": (ast.With,), "a try": (ast.Try,),
+    "a function": (ast.FunctionDef, ast.AsyncFunctionDef), "a class": (ast.ClassDef,), "a call": (ast.Call,),
+    "a name": (ast.Name,), "an attribute": (ast.Attribute,), "arithmetic": (ast.BinOp,), "logic": (ast.BoolOp,),
+    "a comparison": (ast.Compare,), "a choice": (ast.IfExp,), "a computed text": (ast.JoinedStr,),
+    "a lambda": (ast.Lambda,), "a comprehension": (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
+    "an index": (ast.Subscript,), "an unpacking": (ast.Starred,), "a constant of this kind": (ast.Constant,),
+    "a dictionary": (ast.Dict,), "a set": (ast.Set,), "an await": (ast.Await,), "a del": (ast.Delete,),
+}  # fmt: skip
 """Descriptions of unsupported Python syntax, for errors."""
 _NAME_OF_KIND: dict[type[ast.AST], str] = {kind: name for name, kinds in _KINDS.items() for kind in kinds}

@@ -14,9 +14,8 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import json_fields, json_schema
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.json_actions import JsonAction
 from deskhand.actions.formats.json_fields import Values
-from deskhand.actions.formats.json_format import JsonActionFormat
+from deskhand.actions.formats.json_format import JsonAction, JsonActionFormat
 from deskhand.actions.formats.json_scan import Found, Word, parse_lenient_values
 from deskhand.actions.key_names import PYAUTOGUI
 from deskhand.actions.ops import Point
@@ -34,10 +33,7 @@ def _json_actions(view: ScreenView) -> tuple[JsonAction, ...]:
     screen = view.screen
     at, must_be_at = json_fields.xy(screen, whole=False), json_fields.xy(screen, required=True, whole=False)
     button = json_fields.choice("button", "button", _BUTTONS, "left")
-    center, other = (
-        Point(view.screen_width // 2, view.screen_height // 3, screen),
-        Point(view.screen_width // 4, 0, screen),
-    )
+    center, other = json_fields.sample_points(screen)[0], Point(view.screen_width // 4, 0, screen)
     clicks = json_fields.number_field("num_clicks", "count", json_schema.integer(1, 3), 1)
     about_click = "click the left button, or the one given, at the position, or where the cursor is"
     wheel = json_fields.wheel("dx", "dy", y_sign=-1, lenient=True)
@@ -63,8 +59,6 @@ def _json_actions(view: ScreenView) -> tuple[JsonAction, ...]:
 
 
 def _single_key() -> json_fields.JsonField:
-    """Return the field of a chord with exactly one key."""
-
     def write(keys: tuple[str, ...]) -> str:
         if len(keys) != 1:
             raise AgentError("it presses one key")
@@ -75,8 +69,7 @@ def _single_key() -> json_fields.JsonField:
 
 
 class Computer13(JsonActionFormat):
-    """See the module docstring."""
-
+    json_actions = staticmethod(_json_actions)
     name = "computer_13"
     tag = "action_type"
     split_kinds = frozenset({ir.MouseDown, ir.MouseUp, ir.Scroll, DragTo})
@@ -92,9 +85,6 @@ class Computer13(JsonActionFormat):
         ir.Wait: f"any time becomes {WAIT_S:g} seconds",
         ir.Fail: "the reason is omitted",
     }
-
-    def json_actions(self, view: ScreenView) -> tuple[JsonAction, ...]:
-        return _json_actions(view)
 
     def opening(self, view: ScreenView) -> list[str]:
         return [

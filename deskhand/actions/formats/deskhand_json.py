@@ -12,8 +12,7 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import json_fields, json_schema
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.json_actions import JsonAction
-from deskhand.actions.formats.json_format import JsonActionFormat
+from deskhand.actions.formats.json_format import JsonAction, JsonActionFormat
 from deskhand.actions.formats.json_scan import Found, parse_json_values
 from deskhand.actions.formats.limits import MAX_WAIT_S
 from deskhand.actions.key_names import KeyNaming
@@ -24,8 +23,6 @@ MAX_OPS = 16
 """Maximum number of ops in a reply."""
 _VIEW = ScreenView.of_screen(1000, 1000)
 """This format does not depend on the view."""
-
-
 _ANY = KeyNaming({}, pass_through=True)
 _BUTTONS = {name: name for name in ("left", "middle", "right", "back", "forward")}
 
@@ -45,7 +42,7 @@ _MODIFIERS = json_fields.key_list("modifiers", _ANY, "modifiers", required=False
 _PATH = json_fields.path("path", REL_1000, named=False, whole=False)
 _SECONDS = json_fields.number_field("seconds", "seconds", json_schema.number(0, MAX_WAIT_S))
 _CORNERS = (_at(required=True, field="top_left"), _at(required=True, field="bottom_right", keys=("x2", "y2")))
-_THERE = _point(512, 300)
+_THERE, _DRAG_PATH = _point(512, 300), (_point(100, 200), _point(300, 400))
 _ABOUT_CLICK = 'click there; optional "button":"right", "count":2 for a double click, "modifiers":["ctrl"]'
 _ABOUT_SCROLL = "turn the wheel; dx positive is right, dy positive is down"
 _JSON_ACTIONS = (
@@ -53,14 +50,7 @@ _JSON_ACTIONS = (
     JsonAction("move", ir.Move(_THERE), "move the pointer", _at(required=True)),
     JsonAction("mouse_down", ir.MouseDown(_THERE), "press and hold a button", _POINT, _BUTTON),
     JsonAction("mouse_up", ir.MouseUp(_THERE), "release a button", _POINT, _BUTTON),
-    JsonAction(
-        "drag",
-        ir.Drag((_point(100, 200), _point(300, 400))),
-        "hold a button along the path",
-        _PATH,
-        _BUTTON,
-        _MODIFIERS,
-    ),
+    JsonAction("drag", ir.Drag(_DRAG_PATH), "hold a button along the path", _PATH, _BUTTON, _MODIFIERS),
     JsonAction("scroll", ir.Scroll(0, 3, _THERE), _ABOUT_SCROLL, _POINT, json_fields.wheel("dx", "dy"), _MODIFIERS),
     JsonAction("type", ir.Type("hello"), "type text; \\n is the Return key", json_fields.text_field("text")),
     JsonAction("key", ir.Key(("ctrl", "s")), "press keys together", json_fields.key_list("keys", _ANY)),
@@ -76,8 +66,7 @@ _JSON_ACTIONS = (
 
 
 class DeskhandJson(JsonActionFormat):
-    """See the module docstring."""
-
+    json_actions = staticmethod(lambda view: _JSON_ACTIONS)
     name = NAME
     tag = "op"
     max_actions = MAX_OPS
@@ -85,9 +74,6 @@ class DeskhandJson(JsonActionFormat):
     ignore_nulls = False
     prompt_lists_options = False
     notes: Mapping[type[Any], str] = {ir.Wait: f"at most {MAX_WAIT_S:g} s"}
-
-    def json_actions(self, view: ScreenView) -> tuple[JsonAction, ...]:
-        return _JSON_ACTIONS
 
     def values(self, text: str) -> Found:
         return parse_json_values(text)
@@ -106,21 +92,11 @@ class DeskhandJson(JsonActionFormat):
 
 
 FORMAT = DeskhandJson()
-PROMPT = FORMAT.prompt(_VIEW)
 
 
 def parse(text: str) -> list[Op]:
-    """Parse a reply."""
     return FORMAT.parse(text, _VIEW)
 
 
 def emit(ops: list[Op]) -> str:
-    """Write ops."""
     return FORMAT.emit(ops, _VIEW)
-
-
-def schema() -> dict[str, Any]:
-    """Return the JSON schema of a reply."""
-    made = FORMAT.schema(_VIEW)
-    assert made is not None
-    return made

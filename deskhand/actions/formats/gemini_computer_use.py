@@ -15,9 +15,8 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import json_fields, json_schema
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.json_actions import JsonAction
 from deskhand.actions.formats.json_fields import Fields, JsonField, Values
-from deskhand.actions.formats.json_format import INFEASIBLE, FreeText, JsonActionFormat
+from deskhand.actions.formats.json_format import INFEASIBLE, FreeText, JsonAction, JsonActionFormat
 from deskhand.actions.formats.limits import MAX_WAIT_S, truncate_repr
 from deskhand.actions.key_names import GEMINI
 from deskhand.actions.ops import REL_1000, Point
@@ -26,6 +25,7 @@ from deskhand.errors import AgentError
 MAGNITUDE_PER_NOTCH = 100
 MAX_MAGNITUDE = 999
 DEFAULT_MAGNITUDE = 800
+_MAX_NOTCHES = MAX_MAGNITUDE // MAGNITUDE_PER_NOTCH
 _IGNORED_ARGUMENTS = ("intent", "safety_decision")
 """Explanations and safety decisions; not executed."""
 _CALLS = ("function_call", "functionCall")
@@ -60,6 +60,10 @@ def _single_op(kind: type[Any]) -> Callable[[Fields], list[Any]]:
     return lambda fields: [kind(**fields)]
 
 
+def _always(op: ir.Op) -> Callable[[Fields], list[Any]]:
+    return lambda fields: [op]
+
+
 def _flag(key: str, default: bool) -> JsonField:
     return JsonField({key: json_schema.BOOLEAN}, (), lambda values: {key: values.get(key, default)}, lambda fields: {})
 
@@ -77,6 +81,7 @@ def _json_actions() -> tuple[JsonAction, ...]:
     seconds = json_fields.number_field("seconds", "seconds", json_schema.number(0, MAX_WAIT_S), 1)
     page = json_fields.choice("direction", "direction", {name: name for name in _PAGE})
     text = json_fields.text_field("text")
+    type_flags = (_flag("press_enter", True), _flag("clear_before_typing", True))
     about_scroll = f"turn the wheel there, {MAGNITUDE_PER_NOTCH} of magnitude to the notch"
     return (
         *(JsonAction(name, ir.Click(center, **fixed), about, at, **fixed) for name, (fixed, about) in _CLICKS.items()),
@@ -92,34 +97,22 @@ def _json_actions() -> tuple[JsonAction, ...]:
         JsonAction("hotkey", ir.Key(("ctrl", "s")), "press keys together", some_keys),
         JsonAction("take_screenshot", ir.Screenshot(), "look again"),
         JsonAction("scroll", ir.Scroll(0, 3, center), about_scroll, at, wheel),
-        JsonAction(
-            "go_back", None, "go back in a browser", make_ops=lambda fields: [ir.Key(("alt", "left"))], sample={}
-        ),
-        JsonAction(
-            "go_forward", None, "go forward in a browser", make_ops=lambda fields: [ir.Key(("alt", "right"))], sample={}
+        *(
+            JsonAction(f"go_{way}", None, f"go {way} in a browser", make_ops=_always(ir.Key(("alt", key))), sample={})
+            for way, key in (("back", "left"), ("forward", "right"))
         ),
         JsonAction("click_at", None, "", at, make_ops=_single_op(ir.Click)),
         JsonAction("hover_at", None, "", at, make_ops=_single_op(ir.Move)),
-        JsonAction(
-            "type_text_at",
-            None,
-            "",
-            at,
-            text,
-            _flag("press_enter", True),
-            _flag("clear_before_typing", True),
-            make_ops=_type_at_ops,
-        ),
+        JsonAction("type_text_at", None, "", at, text, *type_flags, make_ops=_type_at_ops),
         JsonAction("scroll_document", None, "", page, make_ops=lambda fields: [_PAGE[fields["direction"]]]),
         JsonAction("scroll_at", None, "", at, wheel, make_ops=_single_op(ir.Scroll)),
         JsonAction("key_combination", None, "", json_fields.chord(("keys",), GEMINI), make_ops=_single_op(ir.Key)),
-        JsonAction("wait_5_seconds", make_ops=lambda fields: [ir.Wait(5)]),
+        JsonAction("wait_5_seconds", make_ops=_always(ir.Wait(5))),
     )
 
 
 class Gemini(JsonActionFormat):
-    """See the module docstring."""
-
+    json_actions = staticmethod(lambda view: _json_actions())
     name = "gemini"
     tag = "name"
     ends_with_text = True
@@ -128,18 +121,13 @@ class Gemini(JsonActionFormat):
         ir.MouseDown: "left, at a point",
         ir.MouseUp: "left, at a point",
         ir.Drag: "left, from one point to another; no keys held",
-        ir.Scroll: (
-            f"at a point, one direction at a time, at most {MAX_MAGNITUDE // MAGNITUDE_PER_NOTCH} notches; no keys held"
-        ),
+        ir.Scroll: f"at a point, one direction at a time, at most {_MAX_NOTCHES} notches; no keys held",
         ir.Key: "characters without case: shift is a key of its own",
         ir.Wait: f"at most {MAX_WAIT_S:g} s",
         ir.Done: "a text without words",
         ir.Fail: f"a text that begins with {INFEASIBLE}",
         ir.Answer: "a text of words",
     }
-
-    def json_actions(self, view: ScreenView) -> tuple[JsonAction, ...]:
-        return _json_actions()
 
     def opening(self, view: ScreenView) -> list[str]:
         return [
@@ -165,12 +153,8 @@ class Gemini(JsonActionFormat):
             json_schema.check_keys("a part", value, dict.fromkeys(_PART_KEYS, json_schema.ANYTHING), ())
             return [value[called[0]]]
         if "text" in value and "name" not in value:
-            json_schema.check_keys(
-                "a part",
-                value,
-                dict.fromkeys(_PART_KEYS, json_schema.ANYTHING) | {"text": json_schema.text()},
-                ("text",),
-            )
+            rules = dict.fromkeys(_PART_KEYS, json_schema.ANYTHING) | {"text": json_schema.text()}
+            json_schema.check_keys("a part", value, rules, ("text",))
             return [FreeText("" if value.get("thought") else value["text"])]
         return [value]
 
@@ -178,9 +162,8 @@ class Gemini(JsonActionFormat):
         name, outer = super().split_name(action)
         if not name:
             return name, outer
-        json_schema.check_keys(
-            truncate_repr(name), outer, dict.fromkeys(("args", "arguments", "id", "type"), json_schema.ANYTHING), ()
-        )
+        keys = ("args", "arguments", "id", "type")
+        json_schema.check_keys(truncate_repr(name), outer, dict.fromkeys(keys, json_schema.ANYTHING), ())
         inner = outer.get("args", outer.get("arguments", {}))
         if not isinstance(inner, dict):
             raise AgentError(f"the arguments of {truncate_repr(name)} must be an object")

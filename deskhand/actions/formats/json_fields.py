@@ -68,12 +68,10 @@ def _same(value: Any) -> Any:
 
 
 def text_field(key: str, field: str = "text", *, least: int = 0) -> JsonField:
-    """Map a key to a text field."""
     return single(key, field, json_schema.text(least), _same, _same)
 
 
 def number_field(key: str, field: str, rule: Rule, default: Any = REQUIRED) -> JsonField:
-    """Map a key to a number."""
     return single(key, field, rule, whole_as_int, whole_as_int, default)
 
 
@@ -92,6 +90,12 @@ def choice(key: str, field: str, names: Mapping[str, Any], default: Any = REQUIR
 def constant(field: str, value: Any = None) -> JsonField:
     """A field without a key: reads as `value` (or as nothing if None) and is not written."""
     return JsonField({}, (field,), lambda values: {} if value is None else {field: value}, lambda fields: {})
+
+
+def sample_points(space: Space) -> tuple[Point, Point]:
+    """Return two points for the examples in a prompt."""
+    width, height = int(space.width), int(space.height)
+    return Point(width // 2, height // 3, space), Point(width // 4, height // 5, space)
 
 
 def coordinate(space: Space, *, whole: bool = True) -> tuple[Rule, Rule]:
@@ -136,16 +140,15 @@ def xy(
             return {}
         return dict(zip(keys, _numbers(fields[field], space), strict=True))
 
-    return JsonField(
-        dict(zip(keys, coordinate(space, whole=whole), strict=True)), (field,), read, write, keys if required else ()
-    )
+    rules = dict(zip(keys, coordinate(space, whole=whole), strict=True))
+    return JsonField(rules, (field,), read, write, keys if required else ())
 
 
 def pair(key: str, space: Space, field: str = "point", *, required: bool = False) -> JsonField:
     """A point as a list of two numbers."""
     rule, default = json_schema.fixed_items(*coordinate(space)), REQUIRED if required else None
     return single(
-        key, field, rule, lambda value: _point(value[0], value[1], space), lambda point: _numbers(point, space), default
+        key, field, rule, lambda xy: _point(xy[0], xy[1], space), lambda point: _numbers(point, space), default
     )
 
 
@@ -170,9 +173,8 @@ def path(key: str, space: Space, *, named: bool, whole: bool = True) -> JsonFiel
     rule = json_schema.items(json_schema.object_of(x=x, y=y) if named else json_schema.fixed_items(x, y), 2, MAX_PATH)
 
     def read(items: list[Any]) -> tuple[Point, ...]:
-        return tuple(
-            _point(item["x"], item["y"], space) if named else _point(item[0], item[1], space) for item in items
-        )
+        x, y = ("x", "y") if named else (0, 1)
+        return tuple(_point(item[x], item[y], space) for item in items)
 
     def write(points: tuple[Point, ...]) -> list[Any]:
         numbers = [_numbers(point, space) for point in points]
@@ -193,19 +195,21 @@ def endpoints(start: JsonField, end: JsonField) -> JsonField:
         first, last = fields["path"]
         return start.write({"start": first}) | end.write({"end": last})
 
-    return JsonField(
-        {**start.keys, **end.keys},
-        ("path",),
-        read,
-        write,
-        (*start.required, *end.required),
-        {**start.also, **end.also},
-        start.lenient or end.lenient,
-    )
+    keys, also = {**start.keys, **end.keys}, {**start.also, **end.also}
+    required = (*start.required, *end.required)
+    return JsonField(keys, ("path",), read, write, required, also, start.lenient or end.lenient)
+
+
+def _given_key(values: Values, keys: Sequence[str], *, required: bool = True) -> Any:
+    given = [key for key in keys if key in values]
+    if len(given) > 1:
+        raise AgentError(f"takes only one of {' and '.join(given)}")
+    if required and not given:
+        raise AgentError(f"needs the key {keys[0]}")
+    return given[0] if given else None
 
 
 def key_name(key: str, naming: KeyNaming) -> JsonField:
-    """The name of one key."""
     return single(key, "key", _name_rule(naming.pattern, "a key"), naming.read, naming.write)
 
 
@@ -231,14 +235,10 @@ def chord(keys: Sequence[str], naming: KeyNaming, field: str = "keys", *, requir
     rule = _name_rule(naming.chord_pattern, "keys joined by +")
 
     def read(values: Values) -> Fields:
-        given = [key for key in keys if key in values]
-        if len(given) > 1:
-            raise AgentError(f"takes only one of {' and '.join(given)}")
-        if not given:
-            if required:
-                raise AgentError(f"needs the key {keys[0]}")
+        key = _given_key(values, keys, required=required)
+        if key is None:
             return {}
-        names = naming.read_chord(values[given[0]])
+        names = naming.read_chord(values[key])
         if len(names) > MAX_KEYS:
             raise AgentError(f"holds {len(names)} keys; the most is {MAX_KEYS}")
         return {field: names}
@@ -262,10 +262,7 @@ def direction(
     """
 
     def read(values: Values) -> Fields:
-        given = [key for key in keys if key in values]
-        if len(given) != 1:
-            raise AgentError(f"takes only one of {' and '.join(given)}" if given else f"needs the key {keys[0]}")
-        x, y = DIRECTIONS[values[given[0]]]
+        x, y = DIRECTIONS[values[_given_key(values, keys)]]
         count = notches(values.get(amount, default), unit)
         return {"dx": x * count, "dy": y * count}
 
@@ -283,20 +280,13 @@ def direction(
 
 
 def wheel(
-    dx: str | None,
-    dy: str | None,
-    *,
-    x_sign: int = 1,
-    y_sign: int = 1,
-    unit: int = 1,
-    lenient: bool = False,
-    whole: bool = True,
+    dx: str | None, dy: str | None, *, y_sign: int = 1, unit: int = 1, lenient: bool = False, whole: bool = True
 ) -> JsonField:
-    """A scroll as signed amounts of `unit` per notch; a sign of 1 means right or down. A key of None is absent.
+    """A scroll as signed amounts of `unit` per notch: right, and down unless `y_sign` is -1. A key of None is absent.
 
     With `lenient`, one of the two keys is enough when parsing.
     """
-    keys = [(key, field, sign) for key, field, sign in ((dx, "dx", x_sign), (dy, "dy", y_sign)) if key is not None]
+    keys = [(key, field, sign) for key, field, sign in ((dx, "dx", 1), (dy, "dy", y_sign)) if key is not None]
     make = json_schema.integer if whole else json_schema.number
     rule = make(-MAX_SCROLL_NOTCHES * unit, MAX_SCROLL_NOTCHES * unit)
 

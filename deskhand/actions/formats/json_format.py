@@ -1,21 +1,22 @@
-"""Base class of formats whose actions are JSON objects.
+"""Formats whose actions are JSON objects: one table of `JsonAction`s gives prompt, schema, `parse` and `emit`.
 
-Prompt, JSON schema, `parse` and `emit` all follow from one table of `JsonAction`s. A format overrides the methods
-under "Reply layout" to place the objects in a reply (tags, tool calls, message blocks).
+A `JsonAction` joins an action name with an op: `left_click` is a `Click` with button left (a fixed field) and a
+`JsonField` that maps the key `coordinate` to the field `point`. JSON actions are built per view, because the bounds of
+coordinates depend on the image size. A format overrides the methods under "Reply layout" to place the objects in a
+reply (tags, tool calls, message blocks).
 """
 
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from functools import cached_property
 from typing import Any
 
 from deskhand.actions.formats import json_schema
 from deskhand.actions.formats.base import OpSupport, ScreenView, support_of_ops
-from deskhand.actions.formats.json_actions import JsonAction
-from deskhand.actions.formats.json_fields import Values
+from deskhand.actions.formats.json_fields import Fields, JsonField, Values
 from deskhand.actions.formats.json_scan import Found, Span, parse_lenient_values
 from deskhand.actions.formats.limits import check_length, check_ops, check_text, truncate_repr
 from deskhand.actions.ops import TERMINAL_OPS, Answer, Done, Drag, Fail, Op
@@ -24,6 +25,86 @@ from deskhand.errors import AgentError, ParseError
 
 INFEASIBLE = "[INFEASIBLE]"
 """Prefix of a final message that reports an infeasible task."""
+CLICKS: dict[str, tuple[dict[str, Any], str]] = {
+    "left_click": ({"button": "left", "count": 1}, "click the left button"),
+    "right_click": ({"button": "right", "count": 1}, "click the right button"),
+    "middle_click": ({"button": "middle", "count": 1}, "click the middle button"),
+    "double_click": ({"button": "left", "count": 2}, "click the left button twice"),
+    "triple_click": ({"button": "left", "count": 3}, "click the left button three times"),
+}
+"""Click names shared by several vendors, with their fixed fields and prompt text."""
+
+
+class JsonAction:
+    """One action: its name, the JSON fields it takes, and the op fields that the name implies (`fixed`).
+
+    `op` is the example shown in the prompt, or an op class; without it the action is only parsed. `make_ops` builds the
+    ops if an action is not a single op. `sample` is shown in the prompt instead of an example; with neither, the prompt
+    omits the action.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        op: Any = None,
+        about: str = "",
+        *parts: JsonField,
+        make_ops: Callable[[Fields], list[Any]] | None = None,
+        sample: Values | None = None,
+        **fixed: Any,
+    ) -> None:
+        self.name, self.about, self.parts, self.fixed = name, about, parts, fixed
+        self.cls: Any = op if op is None or isinstance(op, type) else type(op)
+        self.example = None if isinstance(op, type) else op
+        self._make_ops = make_ops or (lambda op_fields: [self.cls(**op_fields)])
+        self.offered = self.example is not None or sample is not None
+        self.keys = {key: rule for part in parts for key, rule in part.keys.items()}
+        """Schema rules of the keys in the prompt, in writing order."""
+        self._required = tuple(key for part in parts for key in part.required)
+        self._required_to_parse = tuple(key for part in parts if not part.lenient for key in part.required)
+        self._sample = dict(sample or {})
+        self._rules = self.keys | {key: rule for part in parts for key, rule in part.also.items()}
+
+    @cached_property
+    def shown(self) -> dict[str, Any]:
+        """Keys and values shown in the prompt."""
+        return self._sample if self.example is None else self.write(self.example)
+
+    def read(self, values: Values) -> list[Any]:
+        """Return the ops (or `DragTo`) of an action. Raises `AgentError` if it is invalid."""
+        json_schema.check_keys(self.name, values, self._rules, self._required_to_parse)
+        op_fields: Fields = dict(self.fixed)
+        for part in self.parts:
+            try:
+                op_fields |= part.read(values)
+            except AgentError as error:
+                raise AgentError(f"{self.name}: {error}") from None
+        return self._make_ops(op_fields)
+
+    def write(self, op: Any) -> dict[str, Any]:
+        """Return the keys for `op`. Raises `AgentError` if this action cannot express it."""
+        covered = {name for part in self.parts for name in part.fields}
+        values: dict[str, Any] = {}
+        for item in fields(op):
+            value = values[item.name] = getattr(op, item.name)
+            if item.name in self.fixed:
+                if value != self.fixed[item.name]:
+                    raise AgentError(f"{item.name} cannot be {value!r}")
+            elif item.name not in covered and (item.default is MISSING or value != item.default):
+                raise AgentError(f"it has no {item.name}")
+        written = {key: value for part in self.parts for key, value in part.write(values).items()}
+        json_schema.check_keys(self.name, written, self.keys, self._required)
+        return written
+
+    def schema(self) -> dict[str, Any]:
+        depending = {
+            key: [other for other in part.keys if other != key]
+            for part in self.parts
+            if len(part.keys) > 1 and not part.required
+            for key in part.keys
+        }
+        schema = json_schema.object_of(**self.keys) | {"required": list(self._required)}
+        return schema | ({"dependentRequired": depending} if depending else {})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +114,12 @@ class FreeText:
     text: str
 
 
-class JsonActionFormat(ABC):
+class JsonActionFormat:
     """Subclasses define `name`, `json_actions` and, where it differs, the reply layout."""
 
     name: str
+    json_actions: Callable[[ScreenView], tuple[JsonAction, ...]]
+    """Returns the table of actions; cached, because it is used for every reply."""
     tag = "action"
     """Key of the action name."""
     max_actions = 64
@@ -54,10 +137,6 @@ class JsonActionFormat(ABC):
     """Restrictions of supported ops, and substitutes for unsupported ones."""
     losses: Mapping[type[Any], str] = {}
     """Information lost when writing an op."""
-
-    @abstractmethod
-    def json_actions(self, view: ScreenView) -> tuple[JsonAction, ...]:
-        """Return the table of actions. Implementations cache it, because it is used for every reply."""
 
     def opening(self, view: ScreenView) -> list[str]:
         """Return the first lines of the prompt."""
@@ -124,14 +203,12 @@ class JsonActionFormat(ABC):
 
     # Derived from the table.
 
+    def offered(self, view: ScreenView) -> list[JsonAction]:
+        return [json_action for json_action in self.json_actions(view) if json_action.offered]
+
     @property
     def supported_ops(self) -> Mapping[type[Op], OpSupport]:
-        """Support of every op."""
-        written = {
-            json_action.cls
-            for json_action in self.json_actions(ScreenView.of_screen(1000, 1000))
-            if json_action.cls is not None
-        }
+        written = {json_action.cls for json_action in self.json_actions(ScreenView.of_screen(1000, 1000))}
         if DragTo in written:
             written.add(Drag)
         if self.ends_with_text:
@@ -139,36 +216,20 @@ class JsonActionFormat(ABC):
         return support_of_ops(written, self.notes, self.losses)
 
     def prompt(self, view: ScreenView) -> str:
-        """Return the instructions for the model."""
-        offered = [json_action for json_action in self.json_actions(view) if json_action.offered]
-        return "\n".join(
-            [*self.opening(view), *(self._prompt_line(json_action) for json_action in offered), *self.closing(view)]
-        )
+        return "\n".join([*self.opening(view), *map(self._prompt_line, self.offered(view)), *self.closing(view)])
 
     def _prompt_line(self, json_action: JsonAction) -> str:
-        optional = [
-            f'"{key}": {json_schema.describe_rule(rule)}'
-            for key, rule in json_action.keys.items()
-            if key not in json_action.shown
-        ]
+        hidden = {key: rule for key, rule in json_action.keys.items() if key not in json_action.shown}
+        optional = [f'"{key}": {json_schema.describe_rule(rule)}' for key, rule in hidden.items()]
         notes = f"; optional {', '.join(optional)}" if optional and self.prompt_lists_options else ""
         return f"{self.dumps(self.action(json_action.name, json_action.shown))}  {json_action.about}{notes}"
 
     def schema(self, view: ScreenView) -> dict[str, Any] | None:
-        """Return the JSON schema of replies that consist of JSON alone."""
-        offered = [json_action for json_action in self.json_actions(view) if json_action.offered]
-        defined = {
-            json_action.name: self.action_schema(json_action.name, json_action.schema()) for json_action in offered
-        }
-        references = [{"$ref": f"#/$defs/{name}"} for name in defined]
-        return {
-            "$schema": "https://json-schema.org/draft/2020-12/schema",
-            "$defs": defined,
-            **self.reply_schema(references),
-        }
+        defined = {action.name: self.action_schema(action.name, action.schema()) for action in self.offered(view)}
+        reply = self.reply_schema([{"$ref": f"#/$defs/{name}"} for name in defined])
+        return {"$schema": "https://json-schema.org/draft/2020-12/schema", "$defs": defined, **reply}
 
     def parse(self, text: str, view: ScreenView) -> list[Op]:
-        """Parse a reply. Raises `ParseError` with the span at fault and the reason."""
         check_length(text)
         items = self._items(text)
         acting: list[tuple[Any, Span]] = []
@@ -224,7 +285,6 @@ class JsonActionFormat(ABC):
         return "one action" if self.max_actions == 1 else f"1 to {self.max_actions} actions"
 
     def emit(self, ops: list[Op], view: ScreenView) -> str:
-        """Write ops. Raises `AgentError` if the format cannot express one."""
         if any(isinstance(op, TERMINAL_OPS) for op in ops[:-1]):
             raise AgentError("nothing may follow done, fail or answer")
         if self.ends_with_text and ops and isinstance(ops[-1], TERMINAL_OPS):

@@ -127,7 +127,6 @@ def _values_at(text: str, position: int) -> tuple[Found, int]:
 
 
 def skip_whitespace(text: str, position: int) -> int:
-    """Return the position after white space."""
     while position < len(text) and text[position] in _SPACE:
         position += 1
     return position

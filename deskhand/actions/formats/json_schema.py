@@ -42,17 +42,11 @@ def items(rule: Rule, min_items: int, max_items: int) -> Rule:
 
 def fixed_items(*values: Rule) -> Rule:
     """A list of exactly these values, in order."""
-    return {
-        "type": "array",
-        "prefixItems": list(values),
-        "items": False,
-        "minItems": len(values),
-        "maxItems": len(values),
-    }
+    count = len(values)
+    return {"type": "array", "prefixItems": list(values), "items": False, "minItems": count, "maxItems": count}
 
 
 def object_of(**keys: Rule) -> dict[str, Any]:
-    """An object with exactly these keys."""
     return {"type": "object", "properties": keys, "required": list(keys), "additionalProperties": False}
 
 
@@ -60,13 +54,13 @@ BOOLEAN: Rule = {"type": "boolean"}
 ANYTHING: Rule = {}
 """Accepts any value, for keys that are ignored."""
 
-_KINDS: dict[str, tuple[type, ...]] = {
+_KINDS = {
     "number": (int, float),
     "integer": (int, float),
-    "string": (str,),
-    "array": (list,),
-    "object": (dict,),
-    "boolean": (bool,),
+    "string": str,
+    "array": list,
+    "object": dict,
+    "boolean": bool,
 }
 
 
@@ -86,7 +80,8 @@ def check(where: str, value: Any, rule: Rule) -> None:
         _check_text(where, value, rule)
     elif isinstance(value, list):
         if not rule["minItems"] <= len(value) <= rule["maxItems"]:
-            raise AgentError(f"{where} must hold {_span(rule['minItems'], rule['maxItems'])} items, not {len(value)}")
+            bounds = " to ".join(map(str, dict.fromkeys((rule["minItems"], rule["maxItems"]))))
+            raise AgentError(f"{where} must hold {bounds} items, not {len(value)}")
         for item, inner in zip(value, rule.get("prefixItems") or [rule["items"]] * len(value), strict=True):
             check(where, item, inner)
     else:
@@ -107,26 +102,20 @@ def check_keys(where: str, value: Mapping[str, Any], rules: Mapping[str, Rule], 
 
 
 def _check_range(where: str, value: float, rule: Rule) -> None:
-    minimum = rule["minimum"]
-    if "maximum" in rule:
-        valid, bounds = minimum <= value <= rule["maximum"], f"{minimum}..{rule['maximum']}"
-    else:
-        valid, bounds = (
-            minimum <= value < rule["exclusiveMaximum"],
-            f"{minimum}..{rule['exclusiveMaximum']} (the end not included)",
-        )
-    if not valid:
-        raise AgentError(f"{where}={truncate_repr(value)} is outside {bounds}")
+    minimum, end = rule["minimum"], rule.get("exclusiveMaximum")
+    maximum = rule.get("maximum", end)
+    if not minimum <= value <= maximum or value == end:
+        note = "" if end is None else " (the end not included)"
+        raise AgentError(f"{where}={truncate_repr(value)} is outside {minimum}..{maximum}{note}")
 
 
 def _check_text(where: str, value: str, rule: Rule) -> None:
-    if "enum" in rule:
-        if value not in rule["enum"]:
-            raise AgentError(f"{where}={truncate_repr(value)} is not one of {', '.join(rule['enum'])}")
-        return
-    if len(value) < rule["minLength"]:
-        raise AgentError(f"{where} must not be empty")
-    check_text(where, value, rule["maxLength"])
+    if "enum" not in rule:
+        if len(value) < rule["minLength"]:
+            raise AgentError(f"{where} must not be empty")
+        check_text(where, value, rule["maxLength"])
+    elif value not in rule["enum"]:
+        raise AgentError(f"{where}={truncate_repr(value)} is not one of {', '.join(rule['enum'])}")
 
 
 def describe_rule(rule: Rule) -> str:
@@ -146,7 +135,3 @@ def describe_rule(rule: Rule) -> str:
 def whole_as_int(value: Any) -> Any:
     """Convert a float without a fraction to an integer, so that 300.0 is written as 300."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _span(minimum: int, maximum: int) -> str:
-    return f"{minimum}" if minimum == maximum else f"{minimum} to {maximum}"

@@ -17,9 +17,6 @@ from deskhand.actions.ops import (
     Key,
     KeyDown,
     KeyUp,
-    MouseDown,
-    MouseUp,
-    Move,
     Op,
     Point,
     Scroll,
@@ -93,14 +90,20 @@ def check_point(point: Point) -> None:
 
 
 def check_op(op: Op) -> None:
-    """Raise `AgentError` if `op` exceeds a limit."""
+    """Raise `AgentError` if `op` exceeds a limit or a point lies outside its own space."""
     for point in points_of(op):
         check_point(point)
+    check_amounts(op)
+
+
+def check_amounts(op: Op, max_path: int = MAX_PATH) -> None:
+    """Raise `AgentError` if `op` exceeds a limit; points are not checked."""
+    keys: tuple[str, ...] = ()
     match op:
         case Click():
             _check_range("clicks", op.count, 1, MAX_CLICKS)
         case Drag():
-            _check_range("the points of a drag", len(op.path), 2, MAX_PATH)
+            _check_range("the points of a drag", len(op.path), 2, max_path)
         case Scroll():
             notches = max(abs(op.dx), abs(op.dy))
             if notches > MAX_SCROLL_NOTCHES:
@@ -111,20 +114,17 @@ def check_op(op: Op) -> None:
             check_text("text", op.text)
         case Fail():
             check_text("reason", op.reason)
-        case Key():
-            _check_range("the keys of a chord", len(op.keys), 1, MAX_KEYS)
-            for key in op.keys:
-                check_key(key)
-        case KeyDown() | KeyUp():
-            check_key(op.key)
+        case Key(keys=keys):
+            _check_range("the keys of a chord", len(keys), 1, MAX_KEYS)
+        case KeyDown(key=key) | KeyUp(key=key):
+            keys = (key,)
         case Wait():
             _check_range("seconds of waiting", check_number("seconds", op.seconds), 0, MAX_WAIT_S)
-        case _:
-            pass
     if isinstance(op, (Click, Drag, Scroll)):
-        _check_range("modifiers", len(op.modifiers), 0, MAX_KEYS)
-        for key in op.modifiers:
-            check_key(key)
+        keys = op.modifiers
+        _check_range("modifiers", len(keys), 0, MAX_KEYS)
+    for key in keys:
+        check_key(key)
 
 
 def check_ops(ops: Sequence[Op]) -> tuple[int, str] | None:
@@ -147,17 +147,8 @@ def check_ops(ops: Sequence[Op]) -> tuple[int, str] | None:
 
 def points_of(op: Op) -> tuple[Point, ...]:
     """Return all points of an op, in order."""
-    match op:
-        case Move():
-            return (op.point,)
-        case Click() | MouseDown() | MouseUp() | Scroll():
-            return () if op.point is None else (op.point,)
-        case Drag():
-            return op.path
-        case Zoom():
-            return (op.top_left, op.bottom_right)
-        case _:
-            return ()
+    found = (getattr(op, name, None) for name in ("point", "top_left", "bottom_right"))
+    return (*(point for point in found if point is not None), *getattr(op, "path", ()))
 
 
 def _check_range(name: str, value: float, minimum: float, maximum: float) -> None:

@@ -15,9 +15,8 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import json_fields, json_schema
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.json_actions import JsonAction
 from deskhand.actions.formats.json_fields import JsonField, Values
-from deskhand.actions.formats.json_format import JsonActionFormat
+from deskhand.actions.formats.json_format import JsonAction, JsonActionFormat
 from deskhand.actions.formats.limits import MAX_WAIT_S
 from deskhand.actions.key_names import PYAUTOGUI
 from deskhand.actions.ops import REL_1, Point
@@ -25,38 +24,37 @@ from deskhand.errors import AgentError
 
 DEFAULT_NOTCHES = 3
 DEFAULT_WAIT_S = 1
+_CLICKS: dict[str, dict[str, Any]] = {
+    "click": {"button": "left", "count": 1},
+    "double_click": {"button": "left", "count": 2},
+    "right_click": {"button": "right", "count": 1},
+}
 _REASONING = ("reasoning", "thought", "thinking")
 _ECHOED = ("text", "key")
 """Keys that models copy empty from the published prompt, whose example shows all of them."""
 
 
 def _point_field(
-    view: ScreenView, field: str, names: tuple[str, str], nested: str, *, required: bool, listed: str | None = None
+    view: ScreenView, field: str, names: tuple[str, str], nested: str, *, required: bool, listed: str = ""
 ) -> JsonField:
     """Return the field of a point as x and y, as an object under `nested`, or as a list under `listed`."""
     flat = json_fields.xy(REL_1, field, names, required=required, whole=False)
     fraction, pixels = json_schema.number(0, 1), json_fields.coordinate(view.screen, whole=False)
 
     def read(values: Values) -> json_fields.Fields:
-        given = [
-            key
-            for key in (names[0], nested, listed)
-            if key and (key in values or (key == names[0] and names[1] in values))
-        ]
+        forms = {names[0]: any(name in values for name in names), nested: nested in values, listed: listed in values}
+        given = [form for form, is_given in forms.items() if is_given]
         if len(given) > 1:
             raise AgentError(f"takes only one of {' and '.join(given)}")
-        if not given:
-            if required:
-                raise AgentError(f"needs {names[0]} and {names[1]}")
-            return {}
-        if given[0] == names[0]:
-            return flat.read(values)
-        return {field: _listed(given[0], values[given[0]]) if given[0] == listed else _target(values[nested])}
-
-    def _listed(key: str, value: Any) -> Point:
-        json_schema.check(key, value, json_schema.fixed_items(fraction, fraction))
-        x, y = value
-        return Point(x, y, REL_1)
+        if not given and required:
+            raise AgentError(f"needs {names[0]} and {names[1]}")
+        if given == [nested]:
+            return {field: _target(values[nested])}
+        if given == [listed]:
+            json_schema.check(listed, values[listed], json_schema.fixed_items(fraction, fraction))
+            x, y = values[listed]
+            return {field: Point(x, y, REL_1)}
+        return flat.read(values)
 
     def _target(value: Any) -> Point:
         json_schema.check(nested, value, {"type": "object", "properties": _TARGET, "required": ()})
@@ -67,7 +65,7 @@ def _point_field(
             json_schema.check(f"{nested}.{axis}", value[axis], rule)
         return Point(value["x"], value["y"], view.screen if absolute else REL_1)
 
-    also = {nested: json_schema.ANYTHING} | ({listed: json_schema.ANYTHING} if listed else {})
+    also = dict.fromkeys((nested, listed) if listed else (nested,), json_schema.ANYTHING)
     return JsonField(flat.keys, (field,), read, flat.write, flat.required, also, lenient=True)
 
 
@@ -98,12 +96,9 @@ def _json_actions(view: ScreenView) -> tuple[JsonAction, ...]:
     about_drag = "drag with the left button from x, y to end_x, end_y"
     seconds = json_fields.number_field("duration_seconds", "seconds", json_schema.number(0, MAX_WAIT_S), DEFAULT_WAIT_S)
     return (
-        JsonAction("click", ir.Click(center), "click there", must_be_at, held, button="left", count=1),
-        JsonAction(
-            "double_click", ir.Click(center, count=2), "double click there", must_be_at, held, button="left", count=2
-        ),
-        JsonAction(
-            "right_click", ir.Click(center, "right"), "right click there", must_be_at, held, button="right", count=1
+        *(
+            JsonAction(name, ir.Click(center, **fixed), f"{name.replace('_', ' ')} there", must_be_at, held, **fixed)
+            for name, fixed in _CLICKS.items()
         ),
         JsonAction("hover", ir.Move(center), "move the pointer there", must_be_at),
         JsonAction("drag", ir.Drag((center, other)), about_drag, json_fields.endpoints(start, end)),
@@ -121,8 +116,7 @@ def _json_actions(view: ScreenView) -> tuple[JsonAction, ...]:
 
 
 class OpenAdaptJson(JsonActionFormat):
-    """See the module docstring."""
-
+    json_actions = staticmethod(_json_actions)
     name = "openadapt_json"
     tag = "type"
     max_actions = 1
@@ -135,9 +129,6 @@ class OpenAdaptJson(JsonActionFormat):
         ir.Wait: f"at most {MAX_WAIT_S:g} s",
     }
     losses: Mapping[type[Any], str] = {ir.Fail: "the reason is omitted"}
-
-    def json_actions(self, view: ScreenView) -> tuple[JsonAction, ...]:
-        return _json_actions(view)
 
     def opening(self, view: ScreenView) -> list[str]:
         return [

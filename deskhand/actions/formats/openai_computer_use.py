@@ -15,11 +15,9 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import json_fields, json_schema
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.json_actions import JsonAction
 from deskhand.actions.formats.json_fields import Fields, JsonField, Values
-from deskhand.actions.formats.json_format import INFEASIBLE, FreeText, JsonActionFormat
+from deskhand.actions.formats.json_format import INFEASIBLE, FreeText, JsonAction, JsonActionFormat
 from deskhand.actions.key_names import OPENAI
-from deskhand.actions.ops import Point
 from deskhand.errors import AgentError
 
 PIXELS_PER_NOTCH = 120
@@ -31,7 +29,6 @@ _MESSAGE_KEYS = ("type", "id", "role", "status", "content", "phase")
 
 
 def _move_ops(fields: Fields) -> list[Any]:
-    """Move with keys held down."""
     keys = fields.get("modifiers", ())
     return [*map(ir.KeyDown, keys), ir.Move(fields["point"]), *map(ir.KeyUp, reversed(keys))]
 
@@ -45,17 +42,15 @@ def _move_keys() -> JsonField:
 @lru_cache(maxsize=64)
 def _json_actions(view: ScreenView) -> tuple[JsonAction, ...]:
     at = json_fields.xy(view.image, required=True)
-    center = Point(view.image_width // 2, view.image_height // 3, view.image)
-    corner = Point(view.image_width // 4, view.image_height // 5, view.image)
+    center, corner = json_fields.sample_points(view.image)
     held = json_fields.key_list("keys", OPENAI, "modifiers", required=False)
     button, path = json_fields.choice("button", "button", _BUTTONS), json_fields.path("path", view.image, named=True)
     wheel = json_fields.wheel("scroll_x", "scroll_y", unit=PIXELS_PER_NOTCH)
+    about_twice = "click the left button twice"
     about_scroll = f"turn the wheel, {PIXELS_PER_NOTCH} pixels to the notch; positive is right and down"
     return (
         JsonAction("click", ir.Click(center), "click there; wheel is the middle button", button, at, held, count=1),
-        JsonAction(
-            "double_click", ir.Click(center, count=2), "click the left button twice", at, held, button="left", count=2
-        ),
+        JsonAction("double_click", ir.Click(center, count=2), about_twice, at, held, button="left", count=2),
         JsonAction("drag", ir.Drag((center, corner)), "hold the left button along the path", path, held, button="left"),
         JsonAction("keypress", ir.Key(("ctrl", "s")), "press keys together", json_fields.key_list("keys", OPENAI)),
         JsonAction("move", ir.Move(center), "move the pointer there", at, _move_keys(), make_ops=_move_ops),
@@ -69,6 +64,7 @@ def _json_actions(view: ScreenView) -> tuple[JsonAction, ...]:
 class OpenAI(JsonActionFormat):
     """One version of the tool."""
 
+    json_actions = staticmethod(_json_actions)
     tag = "type"
     ends_with_text = True
     notes: Mapping[type[Any], str] = {
@@ -85,9 +81,6 @@ class OpenAI(JsonActionFormat):
     def __init__(self, name: str, max_actions: int) -> None:
         self.name = name
         self.max_actions = max_actions
-
-    def json_actions(self, view: ScreenView) -> tuple[JsonAction, ...]:
-        return _json_actions(view)
 
     def opening(self, view: ScreenView) -> list[str]:
         batch = self.max_actions > 1
@@ -137,31 +130,20 @@ class OpenAI(JsonActionFormat):
 
     def reply_schema(self, actions: list[dict[str, Any]]) -> dict[str, Any]:
         one = {"oneOf": actions}
-        key, inner = (
-            ("actions", json_schema.items(one, 1, self.max_actions)) if self.max_actions > 1 else ("action", one)
-        )
-        call = json_schema.object_of(type={"const": "computer_call"}, **{key: inner})
+        acts = {"actions": json_schema.items(one, 1, self.max_actions)} if self.max_actions > 1 else {"action": one}
+        call = json_schema.object_of(type={"const": "computer_call"}, **acts)
         text = json_schema.object_of(type={"const": "output_text"}, text=json_schema.text())
-        content = json_schema.items(text, 1, 1)
-        return {
-            "oneOf": [
-                call,
-                json_schema.object_of(type={"const": "message"}, role={"const": "assistant"}, content=content),
-            ]
-        }
+        content, role = json_schema.items(text, 1, 1), {"const": "assistant"}
+        return {"oneOf": [call, json_schema.object_of(type={"const": "message"}, role=role, content=content)]}
 
 
 def _message_text(message: Values) -> str:
-    """Return the text of a message item."""
     json_schema.check_keys("message", message, dict.fromkeys(_MESSAGE_KEYS, json_schema.ANYTHING), ("content",))
     content = message["content"]
     if isinstance(content, str):
         return content
-    json_schema.check(
-        "message.content",
-        content,
-        json_schema.items({"type": "object", "properties": _TEXT_PART, "required": ["text"]}, 0, 1000),
-    )
+    part = {"type": "object", "properties": _TEXT_PART, "required": ["text"]}
+    json_schema.check("message.content", content, json_schema.items(part, 0, 1000))
     return "".join(part["text"] for part in content)
 
 

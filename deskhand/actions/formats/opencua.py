@@ -16,21 +16,12 @@ from dataclasses import replace
 from typing import Any
 
 from deskhand.actions import ops as ir
+from deskhand.actions.formats import pyautogui
 from deskhand.actions.formats.arg_types import TEXT, Parameter, choice
 from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.formats.call_format import CallActionFormat, CallReader, CallSpec, arguments
 from deskhand.actions.formats.call_parser import ParsedCall
-from deskhand.actions.formats.pyautogui import (
-    GRAMMAR,
-    KEY_CALLS,
-    NOTES,
-    POINTER_CALLS,
-    X_NEEDED,
-    Y_NEEDED,
-    block_of,
-    find_code,
-    typing_calls,
-)
+from deskhand.actions.formats.pyautogui import KEY_CALLS, POINTER_CALLS, X_NEEDED, Y_NEEDED
 from deskhand.actions.formats.pyautogui_gestures import LIST_OF_KEYS
 from deskhand.actions.formats.reply_sections import end_of_reasoning
 from deskhand.actions.formats.smart_resize import resized_size
@@ -70,22 +61,16 @@ def _not_in_prompt(spec: CallSpec) -> CallSpec:
     return hidden
 
 
+_ABOUT_WAIT = f"wait {WAIT_SECONDS:g} seconds"
 _ABOUT_ANSWER = "finished, with the answer in words"
 _TRIPLE_CLICK = ir.Click(Point(0.5, 0.4, REL_1), count=3)
 _CALLS = (
     CallSpec("computer.triple_click", _TRIPLE_CLICK, "", X_NEEDED, Y_NEEDED, count=3),
     CallSpec("computer.tripleClick", ir.Click, "", X_NEEDED, Y_NEEDED, parse_only=True, count=3),
     *(_not_in_prompt(spec) if spec.call == "pyautogui.tripleClick" else spec for spec in POINTER_CALLS),
-    *typing_calls(named=True, keys=Parameter("keys", LIST_OF_KEYS, "keys", required=True, variadic=True)),
+    *pyautogui.typing_calls(named=True, keys=Parameter("keys", LIST_OF_KEYS, "keys", required=True, variadic=True)),
     *KEY_CALLS,
-    CallSpec(
-        "computer.wait",
-        ir.Wait,
-        f"wait {WAIT_SECONDS:g} seconds",
-        parse_only=True,
-        offer="computer.wait()",
-        seconds=WAIT_SECONDS,
-    ),
+    CallSpec("computer.wait", ir.Wait, _ABOUT_WAIT, parse_only=True, offer="computer.wait()", seconds=WAIT_SECONDS),
     CallSpec("computer.terminate", ir.Done(), "the task is finished", *_ENDS, read=_terminate, write=_write_terminate),
     CallSpec("computer.terminate", ir.Answer("42"), _ABOUT_ANSWER, *_ENDS, write=_write_terminate),
     CallSpec("computer.terminate", ir.Fail(), "the task cannot be done", *_ENDS, write=_write_terminate),
@@ -96,11 +81,11 @@ def _find(text: str) -> list[ParsedCall]:
     start = end_of_reasoning(text)
     for heading in _CODE_HEADING.finditer(text, start):
         start = heading.end()
-    return find_code(text, start, replace(GRAMMAR, words=frozenset()))
+    return pyautogui.find_code(text, start, replace(pyautogui.GRAMMAR, words=frozenset()))
 
 
 def _layout(lines: list[str], ops: list[Op]) -> str:
-    return f"## Code:\n{block_of(lines)}"
+    return f"## Code:\n{pyautogui.block_of(lines)}"
 
 
 def _introduction(coordinates: str) -> Callable[[ScreenView, Space], str]:
@@ -124,7 +109,7 @@ RELATIVE = CallActionFormat(
         "x and y are shares of the screen's width and height: (0, 0) is the top left corner, (1, 1) "
         "the bottom right one."
     ),
-    notes=NOTES,
+    notes=pyautogui.NOTES,
 )
 QWEN25 = replace(
     RELATIVE,

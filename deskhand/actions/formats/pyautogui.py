@@ -59,16 +59,9 @@ X, Y = point_parameters()
 X_NEEDED, Y_NEEDED = point_parameters(required=True)
 DURATION, INTERVAL = Parameter("duration", DURATION_VALUE), Parameter("interval", DURATION_VALUE)
 PAUSES = (Parameter("pause", DURATION_VALUE), Parameter("_pause", DURATION_VALUE))
+_CURVES = ("Quad", "Cubic", "Quart", "Quint", "Sine", "Expo", "Circ", "Elastic", "Back", "Bounce")
 TWEENS = frozenset(
-    f"pyautogui.{name}"
-    for name in (
-        "linear",
-        *(
-            f"ease{way}{curve}"
-            for way in ("In", "Out", "InOut")
-            for curve in ("Quad", "Cubic", "Quart", "Quint", "Sine", "Expo", "Circ", "Elastic", "Back", "Bounce")
-        ),
-    )
+    ("pyautogui.linear", *(f"pyautogui.ease{way}{curve}" for way in ("In", "Out", "InOut") for curve in _CURVES))
 )
 """Easing functions of pointer movements; accepted and ignored."""
 _TWEEN = Parameter("tween", choice({name: name for name in sorted(TWEENS)}))
@@ -85,6 +78,7 @@ _THERE = Point(0.7, 0.6, REL_1)
 _PACES = (DURATION, _TWEEN, *PAUSES)
 _AT = (X, Y, INTERVAL, DURATION, *PAUSES)
 _AT_BUTTON = (X, Y, INTERVAL, _BUTTON, DURATION, *PAUSES)
+_CLICK = (X, Y, _COUNT, INTERVAL, _BUTTON, DURATION, *PAUSES)
 _TO = (X_NEEDED, Y_NEEDED)
 _ABOUT_CLICK = "without x and y where the pointer is; also button='right', clicks=2"
 _ABOUT_DRAG = "from the first place to the second"
@@ -94,13 +88,7 @@ _HELD_KEYS = (Parameter("keys", KEYS, "keys", required=True), *PAUSES)
 _SECONDS = Parameter("seconds", NUMBER, "seconds", required=True)
 
 POINTER_CALLS = (
-    CallSpec(
-        "pyautogui.click",
-        ir.Click(_CENTER),
-        _ABOUT_CLICK,
-        *(X, Y, _COUNT, INTERVAL, _BUTTON, DURATION, *PAUSES),
-        write=write_click,
-    ),
+    CallSpec("pyautogui.click", ir.Click(_CENTER), _ABOUT_CLICK, *_CLICK, write=write_click),
     CallSpec("pyautogui.rightClick", ir.Click(_CENTER, "right"), "", *_AT, button="right"),
     CallSpec("pyautogui.middleClick", ir.Click(_CENTER, "middle"), "", *_AT, button="middle"),
     CallSpec("pyautogui.doubleClick", ir.Click(_CENTER, count=2), "", *_AT_BUTTON, count=2),

@@ -9,33 +9,17 @@ from dataclasses import replace
 from typing import Any
 
 from deskhand.actions import ops as ir
+from deskhand.actions.formats import call_format
 from deskhand.actions.formats.arg_types import ArgType, choice, number, quoted, whole
-from deskhand.actions.formats.call_format import (
-    CallActionFormat,
-    CallReader,
-    CallSpec,
-    arguments,
-    build,
-    flatten_fields,
-    in_space,
-    write_plainly,
-)
+from deskhand.actions.formats.call_format import CallActionFormat, CallReader, CallSpec, arguments, flatten_fields
 from deskhand.actions.formats.call_parser import ParsedCall
 from deskhand.actions.formats.limits import MAX_OPS, check_key, check_text, truncate_repr
 from deskhand.actions.key_names import PYAUTOGUI
-from deskhand.actions.ops import Point, Space
+from deskhand.actions.ops import Point, Space, in_space
 from deskhand.errors import AgentError
 
-_BUTTONS = {
-    "left": "left",
-    "middle": "middle",
-    "right": "right",
-    "primary": "left",
-    "secondary": "right",
-    1: "left",
-    2: "middle",
-    3: "right",
-}
+_BUTTONS = {name: name for name in ("left", "middle", "right")} | {"primary": "left", "secondary": "right"}
+_NUMBERED_BUTTONS = dict(enumerate(("left", "middle", "right"), 1))
 _HELD = "held "
 """Tag prefix of a move with a button held; the button name follows."""
 
@@ -71,7 +55,7 @@ def _read_truth(name: str, value: Any) -> bool:
     return value
 
 
-BUTTON = choice(_BUTTONS)
+BUTTON = choice(_BUTTONS | _NUMBERED_BUTTONS)
 KEY = ArgType(lambda name, value: check_key(value), _key_name)
 KEYS = ArgType(_read_keys, lambda keys: ", ".join(_key_name(key) for key in keys))
 LIST_OF_KEYS = ArgType(_read_keys, lambda keys: f"[{', '.join(_key_name(key) for key in keys)}]")
@@ -82,7 +66,6 @@ TRUTH = ArgType(_read_truth, str)
 
 
 def press(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
-    """Press keys in sequence, `presses` times."""
     keys, presses = values["keys"], values.get("presses", 1)
     if len(keys) * presses > MAX_OPS:
         raise AgentError(f"more than {MAX_OPS} key presses in one call")
@@ -91,7 +74,6 @@ def press(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None
 
 
 def type_or_press(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
-    """Type a text, or press keys in sequence."""
     if isinstance(values["text"], str):
         program.add(ir.Type(values["text"]), call.span)
     else:
@@ -101,11 +83,10 @@ def type_or_press(program: CallReader, call: ParsedCall, values: dict[str, Any])
 def write_click(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str] | None:
     """Write a click that has no call of its own."""
     special = op.count in (2, 3) or (op.count == 1 and op.button != "left")
-    return None if special else write_plainly(spec, op, space)
+    return None if special else call_format.write_plainly(action_format, spec, op, space)
 
 
 def write_press(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str] | None:
-    """Write a chord of one key."""
     return [f"{spec.call}({arguments(spec, {'keys': op.keys})})"] if len(op.keys) == 1 else None
 
 
@@ -115,12 +96,10 @@ def drag_to(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> No
 
 
 def move_by(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
-    """Move relative to the last point of the reply."""
     program.add(ir.Move(_relative_point(program, call, values)), call.span)
 
 
 def drag_by(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
-    """Drag relative to the last point of the reply."""
     _drag(program, call, values, _relative_point(program, call, values))
 
 
@@ -145,7 +124,7 @@ def _drag(program: CallReader, call: ParsedCall, values: dict[str, Any], to: Poi
 
 def mouse_up(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
     """Finish a drag along a path, or release a button."""
-    up = build(ir.MouseUp, values, program.space)
+    up = call_format.build(ir.MouseUp, values, program.space)
     assert isinstance(up, ir.MouseUp)
     along = 0
     while along < len(program.tags) and program.tags[-1 - along] == _HELD + up.button:
@@ -174,14 +153,11 @@ def write_path(action_format: CallActionFormat, spec: CallSpec, op: Any, space: 
     """Write a drag along a path: press, one call per point with the button held, release."""
     if op.modifiers:
         return None
-    lines = [
-        *action_format.write(ir.Move(op.path[0]), space),
-        *action_format.write(ir.MouseDown(button=op.button), space),
-    ]
+    lines = action_format.write(ir.Move(op.path[0]), space) + action_format.write(ir.MouseDown(None, op.button), space)
     for point in op.path[1:]:
         to = in_space(point, space)
         lines.append(f"{spec.call}({arguments(spec, {'x': to.x, 'y': to.y, 'button': op.button, 'down_up': False})})")
-    return lines + action_format.write(ir.MouseUp(button=op.button), space)
+    return lines + action_format.write(ir.MouseUp(None, op.button), space)
 
 
 def hold(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
@@ -202,18 +178,15 @@ def hold(program: CallReader, call: ParsedCall, values: dict[str, Any]) -> None:
 
 
 def write_held(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str] | None:
-    """Write an op with modifiers."""
     if not isinstance(op, (ir.Click, ir.Drag, ir.Scroll)) or not op.modifiers:
         return None
     lines = action_format.write(replace(op, modifiers=()), space)
     return [f"with {spec.call}({LIST_OF_KEYS.write(op.modifiers)}):", *(f"    {line}" for line in lines)]
 
 
-def write_word(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str] | None:
-    """Write a bare word."""
+def write_word(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str]:
     return [spec.call]
 
 
-def write_bare(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str] | None:
-    """Write the call without arguments."""
+def write_bare(action_format: CallActionFormat, spec: CallSpec, op: Any, space: Space) -> list[str]:
     return [f"{spec.call}()"]

@@ -16,21 +16,14 @@ from typing import Any
 from deskhand.actions import ops as ir
 from deskhand.actions.formats import json_fields, json_schema
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.json_actions import CLICKS, JsonAction
-from deskhand.actions.formats.json_fields import JsonField
-from deskhand.actions.formats.json_format import JsonActionFormat
-from deskhand.actions.formats.json_scan import (
-    NO_REASONING,
-    Found,
-    parse_lenient_values,
-    skip_whitespace,
-    value_at,
-)
+from deskhand.actions.formats.json_fields import Fields, JsonField
+from deskhand.actions.formats.json_format import CLICKS, JsonAction, JsonActionFormat
+from deskhand.actions.formats.json_scan import NO_REASONING, Found, parse_lenient_values, skip_whitespace, value_at
 from deskhand.actions.formats.limits import MAX_WAIT_S, truncate_repr
 from deskhand.actions.formats.reply_sections import end_of_reasoning
 from deskhand.actions.formats.smart_resize import resized_size
 from deskhand.actions.key_names import PYAUTOGUI
-from deskhand.actions.ops import REL_1000, Point, Space
+from deskhand.actions.ops import REL_1000, Space
 from deskhand.actions.pointer_merge import DragTo
 from deskhand.errors import AgentError, ParseError
 
@@ -51,8 +44,7 @@ _ABOUT_KEYS = {
 @lru_cache(maxsize=64)
 def _json_actions(space: Space) -> tuple[JsonAction, ...]:
     at, must_be_at = json_fields.pair("coordinate", space), json_fields.pair("coordinate", space, required=True)
-    center = Point(int(space.width) // 2, int(space.height) // 3, space)
-    corner = Point(int(space.width) // 4, int(space.height) // 5, space)
+    center, corner = json_fields.sample_points(space)
     vertical, horizontal = (
         json_fields.wheel(*keys, y_sign=-1, unit=PIXELS_PER_NOTCH, whole=False)
         for keys in ((None, "pixels"), ("pixels", None))
@@ -60,6 +52,7 @@ def _json_actions(space: Space) -> tuple[JsonAction, ...]:
     where = JsonField({}, ("point",), at.read, at.write, also=at.keys)
     seconds = json_fields.number_field("time", "seconds", json_schema.number(0, MAX_WAIT_S))
     status = json_fields.choice("status", "status", {"success": ir.Done, "failure": ir.Fail})
+    about_drag, about_end = "drag with the left button from where the pointer is", "end the work: done, or impossible"
     return (
         JsonAction("key", ir.Key(("ctrl", "s")), "press keys together", json_fields.key_list("keys", PYAUTOGUI)),
         JsonAction("type", ir.Type("hello"), "type the text", json_fields.text_field("text")),
@@ -68,24 +61,19 @@ def _json_actions(space: Space) -> tuple[JsonAction, ...]:
             JsonAction(name, ir.Click(center, **fixed), f"{about} there, or where the pointer is", at, **fixed)
             for name, (fixed, about) in CLICKS.items()
         ),
-        JsonAction(
-            "left_click_drag", DragTo(corner), "drag with the left button from where the pointer is", must_be_at
-        ),
+        JsonAction("left_click_drag", DragTo(corner), about_drag, must_be_at),
         JsonAction("scroll", ir.Scroll(0, 3), "turn the wheel up or down", where, vertical),
         JsonAction("hscroll", ir.Scroll(3, 0), "turn the wheel left or right", where, horizontal),
         JsonAction("wait", ir.Wait(1), "wait for the screen to change", seconds),
-        JsonAction(
-            "terminate",
-            None,
-            "end the work: done, or impossible",
-            status,
-            make_ops=lambda fields: [fields["status"]()],
-            sample={"status": "success"},
-        ),
+        JsonAction("terminate", None, about_end, status, make_ops=_end_ops, sample={"status": "success"}),
         JsonAction("terminate", ir.Done, "", _status("success")),
         JsonAction("terminate", ir.Fail, "", _status("failure"), json_fields.constant("reason")),
         JsonAction("answer", ir.Answer("42"), "the final answer in words", json_fields.text_field("text")),
     )
+
+
+def _end_ops(fields: Fields) -> list[Any]:
+    return [fields["status"]()]
 
 
 def _status(value: str) -> JsonField:
@@ -111,57 +99,33 @@ class Qwen(JsonActionFormat):
     def __init__(self, name: str, *, absolute: bool) -> None:
         self.name = name
         self.absolute = absolute
+        self.json_actions = lambda view: _json_actions(self.space(view))
 
     def space(self, view: ScreenView) -> Space:
-        """Return the coordinate space."""
         return resized_size(view) if self.absolute else REL_1000
-
-    def json_actions(self, view: ScreenView) -> tuple[JsonAction, ...]:
-        return _json_actions(self.space(view))
 
     def prompt(self, view: ScreenView) -> str:
         """Return the function in the layout of Qwen's chat template."""
-        space, json_actions = (
-            self.space(view),
-            [json_action for json_action in self.json_actions(view) if json_action.offered],
-        )
-        described = "\n".join(f"* `{json_action.name}`: {json_action.about}." for json_action in json_actions)
-        properties = {
-            "action": {
-                "type": "string",
-                "enum": [json_action.name for json_action in json_actions],
-                "description": described,
-            }
-        } | {
-            key: _without_patterns(rule) | {"description": _ABOUT_KEYS[key]}
-            for json_action in json_actions
-            for key, rule in json_action.keys.items()
+        space, actions = self.space(view), self.offered(view)
+        about = "\n".join(f"* `{action.name}`: {action.about}." for action in actions)
+        names = {"type": "string", "enum": [action.name for action in actions], "description": about}
+        properties = {"action": names} | {
+            key: {name: rule[name] for name in ("type", "enum") if name in rule} | {"description": _ABOUT_KEYS[key]}
+            for action in actions
+            for key, rule in action.keys.items()
         }
         function = {
-            "type": "function",
-            "function": {
-                "name": FUNCTION,
-                "description": "Use a mouse and a keyboard to control a computer.\n"
-                f"* The screen's resolution is {space.width}x{space.height}.",
-                "parameters": {"type": "object", "properties": properties, "required": ["action"]},
-            },
+            "name": FUNCTION,
+            "description": "Use a mouse and a keyboard to control a computer.\n"
+            f"* The screen's resolution is {space.width}x{space.height}.",
+            "parameters": {"type": "object", "properties": properties, "required": ["action"]},
         }
-        return "\n".join(
-            [
-                "# Tools",
-                "",
-                "You may call functions to assist with the user query. Their signatures are within "
-                "<tools></tools> tags:",
-                f"<tools>\n{self.dumps(function)}\n</tools>",
-                "",
-                f"You may think in words first. Each call is a JSON object within {_OPEN}{_CLOSE} "
-                "tags; nothing follows the last:",
-                *(
-                    self.reply([self.action(json_action.name, json_action.shown)])
-                    for json_action in json_actions
-                    if json_action.name == "left_click"
-                ),
-            ]
+        click = next(action for action in actions if action.name == "left_click")
+        return (
+            "# Tools\n\nYou may call functions to assist with the user query. Their signatures are within "
+            f"<tools></tools> tags:\n<tools>\n{self.dumps({'type': 'function', 'function': function})}\n</tools>\n\n"
+            f"You may think in words first. Each call is a JSON object within {_OPEN}{_CLOSE} "
+            f"tags; nothing follows the last:\n{self.reply([self.action(click.name, click.shown)])}"
         )
 
     def values(self, text: str) -> Found:
@@ -187,9 +151,8 @@ class Qwen(JsonActionFormat):
     def unwrap(self, value: Any) -> list[Any]:
         if not isinstance(value, dict):
             raise AgentError(f"expected an object, not {truncate_repr(value)}")
-        json_schema.check_keys(
-            "a call", value, {"name": json_schema.ANYTHING, "arguments": json_schema.ANYTHING}, ("name", "arguments")
-        )
+        keys = ("name", "arguments")
+        json_schema.check_keys("a call", value, dict.fromkeys(keys, json_schema.ANYTHING), keys)
         if value["name"] != FUNCTION:
             raise AgentError(f"unknown function {truncate_repr(value['name'])}; the only one is {FUNCTION}")
         arguments = value["arguments"]
@@ -203,13 +166,7 @@ class Qwen(JsonActionFormat):
         return json_schema.object_of(name={"const": FUNCTION}, arguments=super().action_schema(name, properties))
 
 
-def _without_patterns(rule: json_schema.Rule) -> dict[str, Any]:
-    """Return a rule without the long patterns that only grammars need."""
-    return {key: value for key, value in rule.items() if key in ("type", "enum")}
-
-
 def _parse_arguments(arguments: str) -> Any:
-    """Parse arguments that are a JSON string, as in the chat completions API."""
     try:
         value, end = value_at(arguments, skip_whitespace(arguments, 0))
     except ParseError as error:

@@ -64,7 +64,6 @@ class Block:
 
 
 def code_blocks(text: str, start: int) -> list[Block]:
-    """Return the fenced code blocks after `start`."""
     blocks: list[Block] = []
     opening = text.find(_FENCE, start)
     while opening >= 0:

@@ -6,9 +6,12 @@ Both sides are rounded to multiples of the factor and scaled together if the are
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.ops import Space, image_px
+from deskhand.actions.ops import Space, screen_px
 
 MIN_PIXELS, MAX_PIXELS = 56 * 56, 16384 * 28 * 28
 """Published bounds of Qwen2.5-VL."""
@@ -30,6 +33,11 @@ def smart_resize(
 
 def resized_size(view: ScreenView, min_pixels: int = MIN_PIXELS) -> Space:
     """Return the pixel space of the resized image: `view.model_image_size`, or the published computation."""
-    return image_px(
-        *(view.model_image_size or smart_resize(view.image_width, view.image_height, min_pixels=min_pixels))
-    )
+    size = view.model_image_size or smart_resize(view.image_width, view.image_height, min_pixels=min_pixels)
+    return screen_px(*size)
+
+
+def model_image_size(image_processor: Any) -> Callable[[int, int], tuple[int, int]]:
+    """Return the function from screen size to model image size of a checkpoint's Qwen-VL image processor."""
+    factor, size = image_processor.patch_size * image_processor.merge_size, image_processor.size
+    return partial(smart_resize, factor=factor, min_pixels=size["shortest_edge"], max_pixels=size["longest_edge"])

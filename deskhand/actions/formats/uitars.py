@@ -19,15 +19,8 @@ from deskhand.actions import ops as ir
 from deskhand.actions.formats import reply_sections
 from deskhand.actions.formats.arg_types import TEXT, ArgType, Parameter, direction, keys_joined, number, quoted
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.call_format import (
-    CallActionFormat,
-    CallReader,
-    CallSpec,
-    amount_lost,
-    write_one_way,
-)
-from deskhand.actions.formats.call_parser import ParsedCall
-from deskhand.actions.formats.lenient_calls import parse_lenient_calls
+from deskhand.actions.formats.call_format import CallActionFormat, CallReader, CallSpec, amount_lost, write_one_way
+from deskhand.actions.formats.call_parser import MAX_STATEMENTS, ParsedCall
 from deskhand.actions.formats.limits import check_key, check_number, check_text, truncate_repr
 from deskhand.actions.formats.pyautogui_gestures import write_bare
 from deskhand.actions.formats.smart_resize import resized_size
@@ -45,6 +38,19 @@ _PLACE = re.compile(
     rf"(?:<\|box_start\|>)?\({_PAIR}(?:,{_PAIR})?\)(?:<\|box_end\|>)?|\[{_PAIR}(?:,{_PAIR})?\]"
     rf"|<point>\s*{_NUMBER}\s+{_NUMBER}\s*</point>|<bbox>\s*{_NUMBER}\s+{_NUMBER}(?:\s+{_NUMBER}\s+{_NUMBER})?\s*</bbox>"
 )
+
+_WHITE_SPACE = re.compile(r"\s*")
+_HEAD = re.compile(r"([A-Za-z_]\w{0,63})[ \t]*+\(\s*+")
+_ARGUMENT = re.compile(r"([A-Za-z_]\w{0,63})\s*+=\s*+(['\"])")
+_END = re.compile(r"\)[ \t]*+(?:#[^\r\n]*+)?(?=[\r\n]|\Z)")
+_LAST = re.compile(r"\s*+,?\s*+\)[ \t]*+(?:#[^\r\n]*+)?(?=[\r\n]|\Z)")
+_MORE = re.compile(r"\s*+,\s*+(?=([A-Za-z_]\w{0,63})\s*+=\s*+['\"])")
+_ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[0-7]{1,3}|\r\n|.)", re.DOTALL)
+_PLAIN_ESCAPES = {
+    **dict(zip("ntrbfav\\'\"", "\n\t\r\b\f\a\v\\'\"", strict=True)),
+    **dict.fromkeys(("\n", "\r", "\r\n"), ""),
+}
+_MAX_ARGUMENTS = 8
 
 
 def _read_place(name: str, value: Any) -> tuple[float, float]:
@@ -117,6 +123,80 @@ def _calls(start: str, end: str, shape: str) -> tuple[CallSpec, ...]:
     )
 
 
+def _parse_calls(text: str, start: int, end: int, names: Container[str]) -> list[ParsedCall]:
+    """Parse the calls in `text[start:end]`, one per line; `names` are the known arguments.
+
+    Their texts may contain unescaped quotes: a text ends at the quote that is followed by the end of the call's line or
+    by another known argument. Escapes are those of Python strings; a line break inside a text is allowed. Anything else
+    raises `ParseError`.
+    """
+    calls: list[ParsedCall] = []
+    position = _end_of(_WHITE_SPACE, text, start, end)
+    while position < end:
+        if len(calls) == MAX_STATEMENTS:
+            raise ParseError((position, end), f"more than {MAX_STATEMENTS} actions")
+        call = _parse_call(text, position, end, names)
+        calls.append(call)
+        position = _end_of(_WHITE_SPACE, text, call.span[1], end)
+    return calls
+
+
+def _parse_call(text: str, start: int, end: int, names: Container[str]) -> ParsedCall:
+    head = _HEAD.match(text, start, end)
+    if head is None:
+        raise ParseError((start, end), "expected an action such as wait()")
+    named: list[tuple[str, str]] = []
+    position = head.end()
+    closed = _END.match(text, position, end)
+    while closed is None:
+        argument = _ARGUMENT.match(text, position, end)
+        if argument is None or len(named) == _MAX_ARGUMENTS:
+            raise ParseError((position, end), f"{head[1]}: expected name='text', or ) at the end of the line")
+        close, position, last = _find_end(text, argument.end(), end, argument[2], names)
+        named.append((argument[1], _ESCAPE.sub(_character, text[argument.end() : close])))
+        if last:
+            break
+    else:
+        position = closed.end()
+    if len({name for name, _ in named}) < len(named):
+        raise ParseError((start, position), f"{head[1]}: an argument is given twice")
+    return ParsedCall(head[1], (), tuple(named), (start, position))
+
+
+def _find_end(text: str, start: int, end: int, mark: str, names: Container[str]) -> tuple[int, int, bool]:
+    """Return the end of the text, the position to continue from, and whether the call ends there."""
+    quote = text.find(mark, start, end)
+    while quote >= 0:
+        slashes = quote
+        while slashes > start and text[slashes - 1] == "\\":
+            slashes -= 1
+        if (quote - slashes) % 2 == 0:
+            last = _LAST.match(text, quote + 1, end)
+            if last is not None:
+                return quote, last.end(), True
+            more = _MORE.match(text, quote + 1, end)
+            if more is not None and more[1] in names:
+                return quote, more.end(), False
+        quote = text.find(mark, quote + 1, end)
+    raise ParseError(
+        (start - 1, end), f"the text does not end; close it with {mark} and the call with ) at the end of the line"
+    )
+
+
+def _character(escape: re.Match[str]) -> str:
+    found = escape[1]
+    if found in _PLAIN_ESCAPES:
+        return _PLAIN_ESCAPES[found]
+    is_hex = found[0] in "xuU" and len(found) > 1
+    code = int(found[1:], 16) if is_hex else int(found, 8) if found[0] in "01234567" else -1
+    return chr(code) if 0 <= code <= 0x10FFFF else escape[0]
+
+
+def _end_of(pattern: re.Pattern[str], text: str, start: int, end: int) -> int:
+    found = pattern.match(text, start, end)
+    return found.end() if found else start
+
+
 def _find(text: str, names: Container[str]) -> list[ParsedCall]:
     """Return the calls after "Action:", or of a reply of calls alone; `names` are the known arguments."""
     start = reply_sections.end_of_reasoning(text)
@@ -126,7 +206,7 @@ def _find(text: str, names: Container[str]) -> list[ParsedCall]:
         begin, end = reply_sections.trimmed(text, begin, end - 3)
     if begin == end:
         raise ParseError((start, len(text)), "no action found; write it behind Action:")
-    return parse_lenient_calls(text, begin, end, names)
+    return _parse_calls(text, begin, end, names)
 
 
 _COORDINATES = {
@@ -143,7 +223,7 @@ def _introduction(view: ScreenView, space: Space) -> str:
     )
 
 
-def _dialect(name: str, specs: tuple[CallSpec, ...], space: Callable[[ScreenView], Space]) -> CallActionFormat:
+def _build_format(name: str, specs: tuple[CallSpec, ...], space: Callable[[ScreenView], Space]) -> CallActionFormat:
     parameters = [parameter for spec in specs for parameter in spec.parameters]
     names = frozenset(name for parameter in parameters for name in (parameter.name, *parameter.aliases))
     return CallActionFormat(
@@ -168,6 +248,6 @@ def _dialect(name: str, specs: tuple[CallSpec, ...], space: Callable[[ScreenView
 
 
 _BOXES = _calls("start_box", "end_box", "<|box_start|>({},{})<|box_end|>")
-V1_0 = _dialect("uitars_1_0", _BOXES, lambda view: REL_1000)
-V1_5 = _dialect("uitars_1_5", _BOXES, lambda view: resized_size(view, min_pixels=100 * 28 * 28))
-POINT = _dialect("uitars_point", _calls("point", "end_point", "<point>{} {}</point>"), lambda view: REL_1000)
+V1_0 = _build_format("uitars_1_0", _BOXES, lambda view: REL_1000)
+V1_5 = _build_format("uitars_1_5", _BOXES, lambda view: resized_size(view, min_pixels=100 * 28 * 28))
+POINT = _build_format("uitars_point", _calls("point", "end_point", "<point>{} {}</point>"), lambda view: REL_1000)

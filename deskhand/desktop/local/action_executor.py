@@ -12,15 +12,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from deskhand.actions.formats.limits import (
-    MAX_CLICKS,
-    MAX_PERFORMED_PATH,
-    MAX_SCROLL_NOTCHES,
-    MAX_TEXT,
-    MAX_WAIT_S,
-    points_of,
-)
-from deskhand.actions.keys import character_keysym, keysym
+from deskhand.actions.formats.limits import MAX_PERFORMED_PATH, check_amounts, points_of
+from deskhand.actions.keys import character_keysym
 from deskhand.actions.ops import (
     Click,
     Drag,
@@ -199,39 +192,13 @@ def _points(op: Op) -> tuple[Point, ...]:
     return () if isinstance(op, Zoom) else points_of(op)
 
 
-def _check(op: Op) -> None:  # noqa: C901
-    match op:
-        case Click():
-            if not 1 <= op.count <= MAX_CLICKS:
-                raise AgentError(f"click count {op.count} is not 1..{MAX_CLICKS}")
-        case Drag():
-            if not 2 <= len(op.path) <= MAX_PERFORMED_PATH:
-                raise AgentError(f"a drag has 2..{MAX_PERFORMED_PATH} points, not {len(op.path)}")
-        case Scroll():
-            if max(abs(op.dx), abs(op.dy)) > MAX_SCROLL_NOTCHES:
-                raise AgentError(f"scroll of {op.dx},{op.dy} notches; the most is {MAX_SCROLL_NOTCHES}")
-        case Type():
-            if len(op.text) > MAX_TEXT:
-                raise AgentError(f"text of {len(op.text)} characters; the most is {MAX_TEXT}")
-            for character in op.text:
-                character_keysym(character)
-        case Key():
-            if not op.keys:
-                raise AgentError("a key op needs a key")
-            for name in op.keys:
-                keysym(name)
-        case KeyDown() | KeyUp():
-            keysym(op.key)
-        case Wait():
-            if not 0 <= op.seconds <= MAX_WAIT_S:
-                raise AgentError(f"wait of {op.seconds:g} s is not 0..{MAX_WAIT_S:g}")
-        case _:
-            pass
+def _check(op: Op) -> None:
+    check_amounts(op, MAX_PERFORMED_PATH)
+    if isinstance(op, Type):
+        for character in op.text:
+            character_keysym(character)
     if isinstance(op, (Click, MouseDown, MouseUp, Drag)) and op.button not in BUTTONS:
         raise AgentError(f"unknown mouse button {op.button!r}; use one of {', '.join(BUTTONS)}")
-    if isinstance(op, (Click, Drag, Scroll)):
-        for name in op.modifiers:
-            keysym(name)
 
 
 def op_budget_s(op: Op, points: tuple[tuple[int, int], ...] = ()) -> float:

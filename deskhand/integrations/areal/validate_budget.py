@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from deskhand.agents.from_config import model_image_size
+from deskhand.actions.formats.smart_resize import model_image_size
 from deskhand.integrations.areal.settings import WorkflowSettings, import_by_path
 
 WORKER = "deskhand.integrations.areal.worker"

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from deskhand.actions.formats.smart_resize import model_image_size
 from deskhand.agents.desktop_agent import DesktopAgent
-from deskhand.agents.from_config import model_image_size
 from deskhand.desktop.factory import local_desktop_factory
 from deskhand.desktop.pool import DesktopPool
 from deskhand.desktop.remote.server_desktop import ServerPool

@@ -1,9 +1,19 @@
-"""How a run's agent asks."""
+"""The size in which Qwen models see an image."""
 
 import pytest
 from PIL import Image
 
-from deskhand.agents.from_config import model_image_size
+from deskhand.actions.formats.smart_resize import model_image_size, smart_resize
+
+
+@pytest.mark.parametrize(
+    ("size", "seen"),
+    [((1920, 1080), (1932, 1092)), ((1288, 728), (1288, 728)), ((1366, 768), (1372, 756)), ((20, 20), (56, 56)),
+     ((7680, 4320), (4760, 2688))],
+)  # fmt: skip
+def test_images_are_seen_in_the_size_that_qwen_makes_of_them(size, seen):
+    assert smart_resize(*size) == seen
+    assert smart_resize(*seen) == seen
 
 
 @pytest.mark.parametrize("size", [(1920, 1080), (640, 480), (256, 192), (30, 40), (3000, 200)])
