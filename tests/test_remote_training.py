@@ -29,7 +29,7 @@ from test_suite_config import served, with_its_two_lines
 
 from deskhand.desktop.factory import LEASE_DB
 from deskhand.desktop.lease_store import LeaseStore
-from deskhand.desktop.remote.baselines import BASELINES_FILE as FIRST_LOOKS
+from deskhand.desktop.remote.waa_desktop import BASELINES_FILE
 from deskhand.rollout.episode_counts import EpisodeCounts
 from deskhand.rollout.run_writer import load_result
 from deskhand.store.run import TRAIN, EpisodeRow, Run
@@ -164,7 +164,7 @@ def test_windows_agent_arenas_machines_are_trained_on_though_they_fail_and_the_r
         "what was finished before the kill stays as it was"
     )
     assert "pointer" in (tmp_path / "report.html").read_text()
-    assert (folder / FIRST_LOOKS).exists()
+    assert (folder / BASELINES_FILE).exists()
     for machine in machines:
         assert machine.begun
         assert all(state == (["Program Manager"], []) for state in machine.begun), (

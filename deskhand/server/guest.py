@@ -23,7 +23,6 @@ from importlib import resources
 from deskhand.desktop.applications import browser
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError
-from deskhand.server.pyautogui_parser import parse_pyautogui
 from deskhand.server.pyautogui_rpc import PyAutoGuiRpc
 
 MAX_ARGUMENT_BYTES = 120_000
@@ -225,9 +224,7 @@ class Guest:
                 chrome = chrome.replace("@FLAGS@", shlex.join(browser.FLAGS))
                 await self.desktop.run(["/bin/sh", "-c", _TOOLS, "sh", folder, pyautogui, chrome])
                 self._tools = folder
-                self._rpc = PyAutoGuiRpc(
-                    self.desktop, posixpath.join(folder, "asks"), lambda code: parse_pyautogui(code, *self._size)
-                )
+                self._rpc = PyAutoGuiRpc(self.desktop, posixpath.join(folder, "asks"), self._size)
                 if not self._closed:
                     self._rpc.start()
             return self._tools

@@ -21,8 +21,10 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
+from deskhand.desktop.machine_pool import MachinePool
+from deskhand.desktop.pool import DesktopPool
 from deskhand.errors import ConfigError
-from deskhand.server.active_leases import ActiveLeases, LeasablePool
+from deskhand.server.active_leases import ActiveLeases
 from deskhand.server.api_keys import check_binding
 from deskhand.server.app import create_app
 from deskhand.server.auth import LeaseAuth
@@ -66,7 +68,7 @@ class RunningServer:
 
 
 @asynccontextmanager
-async def serve_pool(pool: LeasablePool, settings: ServerConfig) -> AsyncIterator[RunningServer]:
+async def serve_pool(pool: DesktopPool | MachinePool, settings: ServerConfig) -> AsyncIterator[RunningServer]:
     """Serve a started pool inside the context. Raises `ConfigError` if the binding is insecure or a port is taken."""
     check_binding(settings.host, settings.admin_key)
     sockets = _listen(settings.host, settings.port, 2 + pool.size)

@@ -27,13 +27,7 @@ from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.remote import sandbox_api
 from deskhand.desktop.remote.osworld_desktop import ScreenPolling
 from deskhand.desktop.remote.quota import QuotaManager
-from deskhand.desktop.remote.sandbox_api import (
-    GuestPort,
-    HttpSandboxApi,
-    Sandbox,
-    connect_sandbox_api,
-    endpoint_of,
-)
+from deskhand.desktop.remote.sandbox_api import GuestPort, HttpSandboxApi, Sandbox, connect_sandbox_api, endpoint_of
 from deskhand.desktop.remote.sandbox_desktop import SandboxPool
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.server.process import ServerConfig, serve_pool

@@ -339,8 +339,10 @@ def _button(name: str) -> str:
 
 
 def max_duration_s(op: Op) -> float:
-    """Return the maximum duration of `op` in the guest, without its own waiting."""
+    """Return the maximum duration of `op` in the guest."""
     match op:
+        case Wait():
+            return 1.0 + op.seconds
         case Type():
             return 2.0 + 0.1 * len(op.text)
         case Drag():

@@ -20,10 +20,10 @@ import numpy as np
 
 from deskhand import pausable_timeout
 from deskhand.actions.formats.limits import points_of
-from deskhand.actions.ops import Op, Wait, to_screen_px
+from deskhand.actions.ops import Op, to_screen_px
 from deskhand.desktop.base import CommandResult, DesktopSpec, Frame, Window
 from deskhand.desktop.local.idempotency_cache import IdempotencyCache
-from deskhand.desktop.remote import guest_scripts, screenshots, wmctrl
+from deskhand.desktop.remote import guest_scripts, screenshots
 from deskhand.desktop.remote.osworld_server import OsworldServer, ServerError
 from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError, InfrastructureError
@@ -122,10 +122,9 @@ class OsworldDesktop:
         await self._check_reset()
         size = await self._server.screen_size()
         if size != (template.width, template.height):
-            wanted, actual = (f"{width}x{height}" for width, height in ((template.width, template.height), size))
             raise ConfigError(
-                f"{self.client.base_url}: the screen has {actual} pixels, the task needs {wanted}; "
-                "change its resolution"
+                f"{self.client.base_url}: the screen has {size[0]}x{size[1]} pixels, the task needs "
+                f"{template.width}x{template.height}; change its resolution"
             )
         self._size, self._decoder = size, screenshots.ScreenshotDecoder()
         self._performed.clear()
@@ -165,9 +164,8 @@ class OsworldDesktop:
                         reason = str(error)
                     await asyncio.sleep(min(2.0, self.client.timeouts.pause_s * 5))
         except TimeoutError:
-            raise InfrastructureError(
-                f"{self.client.base_url}: not ready within {self._ready_s:g} s: {reason}"
-            ) from None
+            message = f"{self.client.base_url}: not ready within {self._ready_s:g} s: {reason}"
+            raise InfrastructureError(message) from None
 
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
         """See `Desktop.perform`. Actions are serialized; a repeat of the current action waits for its result."""
@@ -176,12 +174,9 @@ class OsworldDesktop:
             raise InfrastructureError(f"{self.client.base_url}: call reset first")
         size = self._size
         body = guest_scripts.action_script(ops, *size, self.system)
-        max_duration_s = 10.0 + sum(_max_duration_s(op) for op in ops)
-        if max_duration_s > self.client.timeouts.op_s:
-            raise AgentError(
-                f"these actions may take {max_duration_s:.0f} s; "
-                f"the most for one step is {self.client.timeouts.op_s:g} s"
-            )
+        max_duration_s = 10.0 + sum(guest_scripts.max_duration_s(op) for op in ops)
+        if max_duration_s > (limit_s := self.client.timeouts.op_s):
+            raise AgentError(f"these actions may take {max_duration_s:.0f} s; the most for one step is {limit_s:g} s")
         async with self._action_lock:
             if earlier := self._performed.get(action_id):
                 return earlier
@@ -223,9 +218,8 @@ class OsworldDesktop:
         self._old_markers = [*(each for each in self._old_markers if each not in old), name]
         end = str(reply.get("output", "")).strip().rpartition("deskhand ")[2]
         if reply.get("returncode") != 0 or not end:
-            raise DeliveryUnknown(
-                f"{self.client.base_url}: the guest's Python failed: {str(reply.get('error', ''))[-300:]}"
-            )
+            message = str(reply.get("error", ""))[-300:]
+            raise DeliveryUnknown(f"{self.client.base_url}: the guest's Python failed: {message}")
         return parse_run_result(end, self.client.base_url)
 
     async def observe(self) -> Frame:
@@ -235,30 +229,27 @@ class OsworldDesktop:
 
     async def _settled(self) -> Frame:
         start, before, reason = time.monotonic(), None, "none"
-        max_screenshots = max(1, self._polling.max_screenshots)
-        await asyncio.sleep(self._polling.pause_s)
-        bgrx = await self._screenshot(self._polling.max_attempts)
-        while max_screenshots > 1:
+        while True:
+            await asyncio.sleep(self._polling.pause_s)
+            bgrx = await self._screenshot(self._polling.max_attempts)
+            if self._polling.max_screenshots <= 1:
+                break
+            if before is not None and (bgrx == before).all():
+                reason = "quiet"
+                break
             if time.monotonic() - start > self._polling.cap_s:
                 reason = "cap"
                 break
             before = bgrx
-            await asyncio.sleep(self._polling.pause_s)
-            bgrx = await self._screenshot(self._polling.max_attempts)
-            if (bgrx == before).all():
-                reason = "quiet"
-                break
-        return await asyncio.to_thread(
-            self._decoder.frame, bgrx, self._cursor, (time.monotonic() - start) * 1000, reason
-        )
+        settle_ms = (time.monotonic() - start) * 1000
+        return await asyncio.to_thread(self._decoder.frame, bgrx, self._cursor, settle_ms, reason)
 
     async def _screenshot(self, max_attempts: int) -> np.ndarray:
+        about = f"{self.client.base_url}/screenshot"
         for attempt in range(max_attempts):
             data = await self._server.screenshot()
             try:
-                return await asyncio.to_thread(
-                    screenshots.decode_screenshot, data, self._size, f"{self.client.base_url}/screenshot"
-                )
+                return await asyncio.to_thread(screenshots.decode_screenshot, data, self._size, about)
             except FrameError:
                 if attempt == max_attempts - 1:
                     raise
@@ -268,17 +259,27 @@ class OsworldDesktop:
         self, argv: list[str], *, timeout_s: float = 30.0, env: dict[str, str] | None = None, cwd: str | None = None
     ) -> CommandResult:
         """See `Desktop.run`; runs once, like an action. The server kills commands after two minutes."""
-        limit_s = min(timeout_s, self.client.timeouts.op_s - 10.0)
-        return to_command_result(
-            await self._run_marked(guest_scripts.run_script(argv, limit_s, env, cwd), limit_s + 3.0),
-            self.client.base_url,
-        )
+        return await self._run_command(argv, timeout_s, env, cwd)
 
     async def shell(self, command: str, *, timeout_s: float = 30.0) -> CommandResult:
         """Run a command line in the machine's own shell, like `run`."""
+        return await self._run_command([command], timeout_s, shell=True)
+
+    async def _run_command(
+        self,
+        argv: list[str],
+        timeout_s: float,
+        env: dict[str, str] | None = None,
+        cwd: str | None = None,
+        shell: bool = False,
+    ) -> CommandResult:
         limit_s = min(timeout_s, self.client.timeouts.op_s - 10.0)
-        body = guest_scripts.run_script([command], limit_s, None, None, shell=True)
-        return to_command_result(await self._run_marked(body, limit_s + 3.0), self.client.base_url)
+        output = await self._run_marked(guest_scripts.run_script(argv, limit_s, env, cwd, shell), limit_s + 3.0)
+        try:
+            code, out, err = json.loads(output)
+            return CommandResult(int(code), base64.b64decode(out), base64.b64decode(err))
+        except (ValueError, TypeError):
+            raise InfrastructureError(f"{self.client.base_url}: the guest's Python returned no result") from None
 
     async def launch(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None) -> int:
         return int(await self._run_marked(guest_scripts.launch_script(argv, env, cwd), 10.0))
@@ -306,13 +307,15 @@ class OsworldDesktop:
         self._check_open()
         return await self._server.accessibility()
 
+    async def _wmctrl(self, *arguments: str) -> CommandResult:
+        return await self.run(["wmctrl", *arguments], timeout_s=10)
+
     async def windows(self) -> list[Window]:
-        done = await self.run(["wmctrl", "-lGx"], timeout_s=10)
+        done = await self._wmctrl("-lGx")
         if done.returncode != 0:
-            raise InfrastructureError(
-                f"{self.client.base_url}: wmctrl failed: {done.stderr.decode(errors='replace')[:200]}"
-            )
-        return wmctrl.windows(done.stdout.decode(errors="replace"))
+            message = done.stderr.decode(errors="replace")[:200]
+            raise InfrastructureError(f"{self.client.base_url}: wmctrl failed: {message}")
+        return parse_wmctrl(done.stdout.decode(errors="replace"))
 
     async def wait_window(self, match: str, *, timeout_s: float = 20.0, count: int = 1) -> list[Window]:
         deadline = time.monotonic() + timeout_s
@@ -328,17 +331,15 @@ class OsworldDesktop:
         self, window: Window, x: int, y: int, width: int | None = None, height: int | None = None
     ) -> Window:
         geometry = f"0,{x},{y},{width if width is not None else -1},{height if height is not None else -1}"
-        await self.run(
-            ["wmctrl", "-i", "-r", hex(window.id), "-b", "remove,maximized_vert,maximized_horz"], timeout_s=10
-        )
-        await self.run(["wmctrl", "-i", "-r", hex(window.id), "-e", geometry], timeout_s=10)
+        await self._wmctrl("-i", "-r", hex(window.id), "-b", "remove,maximized_vert,maximized_horz")
+        await self._wmctrl("-i", "-r", hex(window.id), "-e", geometry)
         return next((each for each in await self.windows() if each.id == window.id), window)
 
     async def activate_window(self, window: Window) -> None:
-        await self.run(["wmctrl", "-i", "-a", hex(window.id)], timeout_s=10)
+        await self._wmctrl("-i", "-a", hex(window.id))
 
     async def close_window(self, window: Window) -> None:
-        await self.run(["wmctrl", "-i", "-c", hex(window.id)], timeout_s=10)
+        await self._wmctrl("-i", "-c", hex(window.id))
 
     async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
         done = await self.run(["xclip", "-o", "-selection", selection.lower()], timeout_s=10)
@@ -375,14 +376,15 @@ def parse_run_result(result: str, about: str) -> str:
     raise DeliveryUnknown(f"{about}: a program was started and its outcome is unknown")
 
 
-def to_command_result(output: str, about: str) -> CommandResult:
-    """Parse the output of `guest_scripts.run_script`."""
-    try:
-        code, out, err = json.loads(output)
-        return CommandResult(int(code), base64.b64decode(out), base64.b64decode(err))
-    except (ValueError, TypeError):
-        raise InfrastructureError(f"{about}: the guest's Python returned no result") from None
-
-
-def _max_duration_s(op: Op) -> float:
-    return guest_scripts.max_duration_s(op) + (op.seconds if isinstance(op, Wait) else 0.0)
+def parse_wmctrl(text: str) -> list[Window]:
+    """Parse the output of `wmctrl -lGx`; skips invalid lines, and panels (desktop -1)."""
+    found = []
+    for line in text.splitlines():
+        words = line.split(None, 8)
+        try:
+            number, desktop, x, y, width, height = int(words[0], 16), *map(int, words[1:6])
+        except (ValueError, IndexError):
+            continue
+        if desktop >= 0 and len(words) >= 8:
+            found.append(Window(number, words[8] if len(words) > 8 else "", words[6], x, y, width, height))
+    return found

@@ -126,8 +126,7 @@ class QuotaGate:
         if self._requests is None or self._requests.closed_until is None:
             return self.closed_until
         return max(
-            self.closed_until or 0.0,
-            self._requests.closed_until + (MIN_PAUSE_S if self._requests.num_waiting else 0.0),
+            self.closed_until or 0.0, self._requests.closed_until + (MIN_PAUSE_S if self._requests.num_waiting else 0.0)
         )
 
     def _enqueue(self) -> _Waiter:

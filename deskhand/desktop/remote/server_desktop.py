@@ -33,7 +33,7 @@ __all__ = ["RemoteTimeouts", "ServerDesktop", "ServerPool"]
 
 
 class ServerTransport(HttpTransport):
-    """Implements `LeaseTransport` with the native API. `make_client` returns a client that sends a given key.
+    """The native API. `make_client` returns a client that sends a given key.
 
     Each lease has its own client: an HTTP client scans all of its connections on every request.
     """

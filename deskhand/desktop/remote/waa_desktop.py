@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import structlog
+from pydantic import TypeAdapter
 
 from deskhand.desktop.base import DesktopSpec, Frame, Window
 from deskhand.desktop.remote import guest_scripts
-from deskhand.desktop.remote.baselines import BaselineStore
 from deskhand.desktop.remote.osworld_desktop import (
     READY_S,
     OsworldDesktop,
@@ -31,7 +33,7 @@ from deskhand.desktop.remote.osworld_desktop import (
 from deskhand.desktop.remote.osworld_server import ServerError
 from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.desktop.remote.waa_server import WaaServer
-from deskhand.errors import DeliveryUnknown, InfrastructureError
+from deskhand.errors import ConfigError, DeliveryUnknown, InfrastructureError
 
 log = structlog.get_logger()
 _FAIL_SAFE = "FailSafe"
@@ -51,6 +53,38 @@ import pyautogui
 pyautogui.FAILSAFE = False
 pyautogui.moveTo(*[each // 2 for each in pyautogui.size()])"""
 MAX_RESET_ATTEMPTS = 3
+BASELINES_FILE = "machine_baselines.json"
+"""File in a run directory."""
+State = dict[str, list[str]]
+"""Window titles and file paths of a machine, by kind."""
+_STATES = TypeAdapter(dict[str, State])
+
+
+class BaselineStore:
+    """State of each machine when it was first seen clean, by URL, across processes if there is a `file`.
+
+    Raises `ConfigError` if the file is damaged.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        self.file = file
+        self._states: dict[str, State] = {}
+        if file is not None and file.exists():
+            try:
+                self._states = _STATES.validate_json(file.read_bytes())
+            except (OSError, ValueError):
+                raise ConfigError(f"{file}: damaged; remove it to record the machines again") from None
+
+    def get(self, address: str) -> State | None:
+        return self._states.get(address)
+
+    def save(self, address: str, state: State) -> None:
+        """Blocks for a small file write."""
+        self._states[address] = state
+        if self.file is not None:
+            partial = self.file.with_suffix(f".{os.getpid()}.partial")
+            partial.write_text(json.dumps(self._states, indent=1), encoding="utf-8")
+            partial.replace(self.file)
 
 
 @dataclass(frozen=True)
@@ -145,11 +179,8 @@ class WaaDesktop(OsworldDesktop):
                 await asyncio.to_thread(self._baselines.save, self._baseline_key, now)
                 return
         extra = "; ".join(f"{kind}: {', '.join(names[:3])}" for kind, names in left.items() if names)
-        hint = (
-            f"; if these belong to the machine, remove {self._baselines.file}"
-            if self._baselines.file is not None
-            else ""
-        )
+        file = self._baselines.file
+        hint = f"; if these belong to the machine, remove {file}" if file is not None else ""
         raise InfrastructureError(
             f"{self.client.base_url}: extra windows or files remain after {MAX_RESET_ATTEMPTS} resets: {extra}{hint}"
         )
@@ -218,7 +249,5 @@ class WaaDesktop(OsworldDesktop):
     async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
         if selection != "CLIPBOARD":
             return None
-        return (
-            json.loads(await self._run_marked("import json, pyperclip\n_said = json.dumps(pyperclip.paste())", 10.0))
-            or None
-        )
+        body = "import json, pyperclip\n_said = json.dumps(pyperclip.paste())"
+        return json.loads(await self._run_marked(body, 10.0)) or None

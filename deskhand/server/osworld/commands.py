@@ -19,7 +19,7 @@ from deskhand.errors import AgentError, DeliveryUnknown, FrameError
 from deskhand.server.active_leases import ActiveLease
 from deskhand.server.guest import Guest, GuestCommandResult, GuestTimeout
 from deskhand.server.osworld.request import command_of, crash, json_of
-from deskhand.server.pyautogui_parser import ops_from_argv
+from deskhand.server.pyautogui_rpc import ops_from_argv
 
 EXECUTE_TIMEOUT_S = 120.0
 RUN_PYTHON_TIMEOUT_S = 30.0

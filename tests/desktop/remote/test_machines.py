@@ -16,11 +16,11 @@ from deskhand.config.schema import DesktopConfig, RemoteTimeouts
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.factory import build_machine_pool, build_remote_pool
 from deskhand.desktop.machine_pool import MachinePool
-from deskhand.desktop.remote.baselines import BASELINES_FILE
 from deskhand.desktop.remote.quota import QuotaManager
-from deskhand.desktop.remote.reset_command import ResetCommand
+from deskhand.desktop.remote.reset_hooks import ResetCommand
 from deskhand.desktop.remote.sandbox_desktop import SandboxPool
 from deskhand.desktop.remote.server_desktop import ServerPool
+from deskhand.desktop.remote.waa_desktop import BASELINES_FILE
 from deskhand.errors import ConfigError, InfrastructureError
 
 
