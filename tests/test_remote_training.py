@@ -129,12 +129,8 @@ def test_windows_agent_arenas_machines_are_trained_on_though_they_fail_and_the_r
     folder = tmp_path / "run"
     with served(*(machine.door.app for machine in machines)) as ports:
         file = written(tmp_path, 1, tmp_path / "tasks", [f"http://127.0.0.1:{port}" for port in ports])
-        settings = words(
-            "suite.format=openadapt",
-            f"suite.path={tmp_path}/tasks",
-            "suite.screen_size=[320, 240]",
-            "loop.total_steps=1000",
-        )
+        suite = ("suite.format=openadapt", f"suite.path={tmp_path}/tasks", "suite.screen_size=[320, 240]")
+        settings = words(*suite, "loop.total_steps=1000")
         command = [sys.executable, "-m", "deskhand", "train", file, str(folder), *settings]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         with (tmp_path / "said").open("w") as said:
@@ -234,17 +230,10 @@ def test_osworlds_machines_are_trained_on_and_brought_back_before_each_episode(m
             del config["desktop"]["skip_reset"]
             config["desktop"]["reset_command"] = back
             Path(file).write_text(yaml.safe_dump(config))
-            settings = words(
-                "suite.format=osworld",
-                f"suite.path={tmp_path}/tasks",
-                "suite.screen_size=[256, 192]",
-                "suite.max_episode_steps=4",
-                "loop.total_steps=2",
-            )
-            settings += [
-                "--set",
-                "trainer.algorithm=ppo",
-            ]  # this task is nearly always solved, which GRPO learns nothing from
+            suite = ("suite.format=osworld", f"suite.path={tmp_path}/tasks", "suite.screen_size=[256, 192]")
+            # PPO: GRPO learns nothing from this task, which is nearly always solved.
+            training = ("suite.max_episode_steps=4", "loop.total_steps=2", "trainer.algorithm=ppo")
+            settings = words(*suite, *training)
             code, _, err = called(monkeypatch, capsys, "train", file, str(folder), *settings)
             assert code == 0, err
     rows = checked(folder, 2, len(machines))

@@ -38,7 +38,6 @@ async def test_a_bridge_lends_machines_as_it_lends_embedded_desktops(tmp_path):
                 (held,) = running.leases
                 server = OsworldServer(other.transport.client)
                 await other.transport.client.move(f"{at}/leases/{held.id}/osworld")
-                assert await server.platform() == "Linux"
                 assert await server.screen_size() == (320, 240)
                 await pool.release(first)
                 second = await pool.lease()

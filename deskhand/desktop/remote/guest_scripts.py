@@ -274,11 +274,7 @@ def _lines(op: Op, width: int, height: int, system: System) -> Iterable[str]:
         case Key() if len(op.keys) == 1 and len(op.keys[0]) == 1 and not op.keys[0].isascii():
             return _type_lines(op.keys[0], system)
         case Key():
-            names = [_key(key) for key in op.keys]
-            return [
-                *(f"pyautogui.keyDown({name!r})" for name in names),
-                *(f"pyautogui.keyUp({name!r})" for name in reversed(names)),
-            ]
+            return [*_key_lines("keyDown", op.keys), *_key_lines("keyUp", op.keys[::-1])]
         case KeyDown() | KeyUp():
             return [f"pyautogui.{'keyDown' if isinstance(op, KeyDown) else 'keyUp'}({_key(op.key)!r})"]
         case Wait():
@@ -315,14 +311,12 @@ def _type_lines(text: str, system: System) -> list[str]:
 def _hold_modifiers(modifiers: tuple[str, ...], lines: list[str]) -> list[str]:
     if not modifiers:
         return lines
-    names = [_key(key) for key in modifiers]
-    return [
-        *(f"pyautogui.keyDown({name!r})" for name in names),
-        "try:",
-        *(f"    {line}" for line in lines),
-        "finally:",
-        *(f"    pyautogui.keyUp({name!r})" for name in reversed(names)),
-    ]
+    released = [f"    {line}" for line in _key_lines("keyUp", modifiers[::-1])]
+    return [*_key_lines("keyDown", modifiers), "try:", *(f"    {line}" for line in lines), "finally:", *released]
+
+
+def _key_lines(call: str, keys: Sequence[str]) -> list[str]:
+    return [f"pyautogui.{call}({_key(key)!r})" for key in keys]
 
 
 def _key(name: str) -> str:

@@ -76,7 +76,7 @@ async def machine(
             await desktop.close()
 
 
-async def test_a_machine_is_a_desktop(tmp_path):
+async def test_a_machine_implements_the_desktop_interface(tmp_path):
     async with machine(tmp_path) as (fake, desktop):
         assert isinstance(desktop, Desktop)
         first = await desktop.reset(SCREEN)
@@ -149,7 +149,7 @@ async def test_nothing_is_done_twice_when_replies_are_lost(tmp_path):
         assert len(marks) <= 2, "old marks are removed"
 
 
-async def test_an_end_that_nobody_knows_is_said_so(tmp_path):
+async def test_an_unknown_outcome_is_reported(tmp_path):
     async with machine(tmp_path, Network(lose=1.0)) as (_, desktop):
         with pytest.raises(InfrastructureError):
             await desktop.reset(SCREEN)
@@ -162,7 +162,7 @@ async def test_an_end_that_nobody_knows_is_said_so(tmp_path):
         assert fake.guest.text == "q"
 
 
-async def test_an_action_that_is_sent_again_while_it_goes_on_or_after_its_screen_failed_is_performed_once(tmp_path):
+async def test_an_action_repeated_during_itself_or_after_a_failed_screenshot_is_performed_once(tmp_path):
     async with machine(tmp_path) as (fake, desktop):
         await desktop.reset(SCREEN)
         first, second = await asyncio.gather(*(desktop.perform([Type("q")], action_id="1") for _ in range(2)))
@@ -178,7 +178,7 @@ async def test_an_action_that_is_sent_again_while_it_goes_on_or_after_its_screen
         assert fake.guest.text == "qw"
 
 
-async def test_an_action_after_which_the_machine_is_silent_may_have_been_performed(tmp_path):
+async def test_an_action_without_a_screenshot_may_have_been_performed(tmp_path):
     async with machine(tmp_path) as (fake, desktop):
         await desktop.reset(SCREEN)
         executed = desktop._act
@@ -193,13 +193,12 @@ async def test_an_action_after_which_the_machine_is_silent_may_have_been_perform
         assert fake.guest.text == "q"
 
 
-async def test_a_packed_reply_that_nobody_asked_for_is_an_outage_and_is_not_unpacked(tmp_path):
+async def test_an_unrequested_compressed_reply_is_an_outage(tmp_path):
     packed = gzip.compress(bytes(8 << 20))
 
     async def answer(request):
-        return Response(
-            packed if request.url.path == "/screenshot" else b"no gzip", headers={"content-encoding": "gzip"}
-        )
+        body = packed if request.url.path == "/screenshot" else b"no gzip"
+        return Response(body, headers={"content-encoding": "gzip"})
 
     async with on_a_port(Starlette(routes=[Route("/{path:path}", answer, methods=["GET", "POST"])])) as address:
         plain = RetryingClient(address, timeouts=QUICK)
@@ -209,7 +208,7 @@ async def test_a_packed_reply_that_nobody_asked_for_is_an_outage_and_is_not_unpa
         await plain.close()
 
 
-async def test_a_screen_that_is_not_whole_never_becomes_a_frame(tmp_path):
+async def test_an_incomplete_screenshot_never_becomes_a_frame(tmp_path):
     async with machine(tmp_path) as (fake, desktop):
         await desktop.reset(SCREEN)
         whole = fake.guest.picture()
@@ -232,9 +231,7 @@ async def test_a_screen_that_is_not_whole_never_becomes_a_frame(tmp_path):
         assert (await desktop.observe()).size == (320, 240), "one that comes whole at the second look is a frame"
 
 
-async def test_a_guest_that_answers_for_its_server_neither_parks_us_for_ever_nor_fills_our_memory(
-    tmp_path, monkeypatch
-):
+async def test_a_hostile_guest_server_neither_blocks_nor_exhausts_the_client(tmp_path, monkeypatch):
     monkeypatch.setattr(retrying_client, "MAX_REPLY_BYTES", 1 << 20)
     state = {"status": 429, "parts": 1}
 
@@ -258,22 +255,17 @@ async def test_a_guest_that_answers_for_its_server_neither_parks_us_for_ever_nor
         await pool.close()
 
 
-async def test_what_cannot_be_typed_or_reached_is_the_agents_error_and_nothing_happens(tmp_path):
+async def test_impossible_actions_are_agent_errors_and_send_no_input(tmp_path):
     async with machine(tmp_path) as (fake, desktop):
         await desktop.reset(SCREEN)
-        for ops in (
-            [Type("a"), Click(at(400, 1))],
-            [Key(("nokey",))],
-            [Click(at(1, 1), "back")],
-            [Type("\ud800")],
-            [Type("\x00")],
-        ):
+        untypable = [Type("\ud800")], [Type("\x00")]
+        for ops in ([Type("a"), Click(at(400, 1))], [Key(("nokey",))], [Click(at(1, 1), "back")], *untypable):
             with pytest.raises(AgentError):
                 await desktop.perform(ops, action_id=str(ops))
         assert fake.guest.journal == []
 
 
-async def test_a_machine_that_nothing_brings_back_is_not_called_reset(tmp_path):
+async def test_a_machine_without_a_reset_is_rejected_and_a_used_one_reset(tmp_path):
     async with machine(tmp_path, skip_reset=False) as (_, desktop):
         with pytest.raises(ConfigError, match="reset_command"):
             await desktop.reset(SCREEN)
@@ -293,11 +285,9 @@ async def test_a_machine_that_nothing_brings_back_is_not_called_reset(tmp_path):
             await desktop.reset(DesktopSpec("plain", 400, 300))
 
 
-async def test_the_client_drives_a_real_desktop_by_the_bridges_own_osworld_server():
+async def test_the_client_drives_a_real_desktop_through_the_desktop_server():
     async with bridge() as running, leased(running) as client:
-        link = RetryingClient(
-            f"http://127.0.0.1:{client.lease['port']}", client.lease["key"], timeouts=RemoteTimeouts()
-        )
+        link = RetryingClient(f"http://127.0.0.1:{client.lease['port']}", client.lease["key"])
         desktop = OsworldDesktop(link, skip_reset=True, polling=ScreenPolling(0.05, 2.0, 2))
         await desktop.reset(SCREEN)
         await client.desktop.launch(["xterm", "-geometry", "30x8+0+0", "-e", "sh", "-c", "cat > typed.txt"])

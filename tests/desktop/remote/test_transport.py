@@ -37,7 +37,7 @@ BOTH = pytest.mark.parametrize("make", [bridge, gateway])
 
 
 @BOTH
-async def test_errors_that_are_told_are_raised_as_themselves(make):
+async def test_reported_errors_are_raised_with_their_class(make):
     answers = iter(
         [
             httpx2.Response(422, json={"error": "agent", "message": "off the screen"}),
@@ -49,14 +49,8 @@ async def test_errors_that_are_told_are_raised_as_themselves(make):
         ]
     )
     transport = make(lambda request: next(answers))
-    for kind in (
-        AgentError,
-        PermissionError,
-        FileNotFoundError,
-        RemoteLeaseExpired,
-        DeliveryUnknown,
-        InfrastructureError,
-    ):
+    kinds = (AgentError, PermissionError, FileNotFoundError, RemoteLeaseExpired, DeliveryUnknown, InfrastructureError)
+    for kind in kinds:
         with pytest.raises(kind):
             await transport.read(LENT, "a.txt")
 
@@ -111,7 +105,7 @@ async def test_requests_about_a_lease_show_its_key_and_its_epoch():
     }
 
 
-async def test_a_server_that_counts_epochs_anew_does_not_make_two_leases_one():
+async def test_a_server_that_reuses_epochs_does_not_merge_leases():
     given_back: list[str] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:

@@ -16,7 +16,6 @@ from test_osworld_client import LOOKING, QUICK, SCREEN, TEXT, Network, at
 from deskhand.actions.ops import Click, Drag, Key, Move, Scroll, Type
 from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.factory import build_machine_pool
 from deskhand.desktop.remote.reset_hooks import QemuMonitor
 from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.desktop.remote.waa_desktop import AccessibilityOptions, WaaDesktop
@@ -86,7 +85,7 @@ async def test_nothing_is_done_twice_on_windows_when_replies_are_lost(tmp_path):
         assert fake.guest.text == "z€" * 80
 
 
-async def test_a_pointer_in_a_corner_does_not_poison_what_follows(tmp_path):
+async def test_a_pointer_in_a_corner_does_not_block_later_actions(tmp_path):
     async with windows(tmp_path) as (fake, desktop):
         await desktop.reset(SCREEN)
         fake.guest.pointer = (0, 0)
@@ -117,7 +116,7 @@ async def test_a_pointer_in_a_corner_does_not_poison_what_follows(tmp_path):
         assert stubborn
 
 
-async def test_a_program_that_raises_says_whether_anything_was_performed(tmp_path):
+async def test_the_error_of_a_program_tells_whether_input_was_sent(tmp_path):
     async with windows(tmp_path) as (fake, desktop):
         await desktop.reset(SCREEN)
         modules = fake.guest.modules
@@ -135,7 +134,7 @@ async def test_a_program_that_raises_says_whether_anything_was_performed(tmp_pat
             await desktop.perform([Move(at(3, 4)), Type("x")], action_id="2")
 
 
-async def test_a_reset_that_did_not_work_is_no_reset(tmp_path):
+async def test_a_reset_that_leaves_windows_fails(tmp_path):
     async with windows(tmp_path) as (fake, desktop):
         await desktop.reset(SCREEN)
         await desktop.launch(["notepad"])
@@ -151,20 +150,7 @@ async def test_a_reset_that_did_not_work_is_no_reset(tmp_path):
         await desktop.reset(SCREEN)
 
 
-async def test_what_one_lease_leaves_behind_is_not_what_was_always_there(tmp_path):
-    fake = FakeWaa(tmp_path)
-    async with on_a_port(fake.app) as address:
-        pool = build_machine_pool([address], "waa", SCREEN, None, skip_reset=False, timeouts=QUICK)
-        lease = await pool.lease()
-        fake.dirty = ["Do you want to save?"]
-        fake.guest.windows += fake.dirty  # an episode has left it behind, and nothing closes it
-        await pool.release(lease)
-        with pytest.raises(InfrastructureError, match="Do you want to save"):
-            await pool.lease()
-        await pool.close()
-
-
-async def test_a_server_that_is_stuck_is_brought_back_by_the_machines_monitor(tmp_path):
+async def test_a_hanging_server_is_reset_by_the_qemu_monitor(tmp_path):
     said: list[str] = []
     times = RemoteTimeouts(connect_s=1, read_s=0.2, attempts=1, pause_s=0.01)
     async with windows(tmp_path, timeouts=times) as (fake, desktop):
@@ -193,7 +179,7 @@ async def test_a_server_that_is_stuck_is_brought_back_by_the_machines_monitor(tm
             await QemuMonitor("127.0.0.1", port).reset()
 
 
-async def test_the_tree_is_asked_for_only_when_it_is_wanted_and_never_waited_for(tmp_path):
+async def test_the_accessibility_tree_is_off_by_default_and_limited(tmp_path):
     async with windows(tmp_path) as (fake, desktop):
         await desktop.reset(SCREEN)
         assert await desktop.accessibility_tree() is None
@@ -207,17 +193,12 @@ async def test_the_tree_is_asked_for_only_when_it_is_wanted_and_never_waited_for
         assert await desktop.accessibility_tree() is None
 
 
-async def test_an_evaluate_server_that_fails_gives_no_zero(tmp_path):
+async def test_a_failing_evaluator_is_an_error_not_a_zero(tmp_path):
     fake = FakeWaa(tmp_path)
     evaluate = FakeEvaluate(fake.guest, {"a": {"id": "a"}})
-    task = {
-        "id": "a",
-        "evaluator": {
-            "func": "exact_match",
-            "result": {"type": "vm_file", "path": "C:\\Users\\Docker\\a.txt"},
-            "expected": {"type": "rule", "rules": {"expected": "yes"}},
-        },
-    }
+    rule = {"type": "rule", "rules": {"expected": "yes"}}
+    result = {"type": "vm_file", "path": "C:\\Users\\Docker\\a.txt"}
+    task = {"id": "a", "evaluator": {"func": "exact_match", "result": result, "expected": rule}}
     async with on_a_port(evaluate.app) as address:
         evaluator = WaaEvaluatorClient(RetryingClient(address, timeouts=QUICK))
         await evaluator.probe()
@@ -237,7 +218,7 @@ async def test_an_evaluate_server_that_fails_gives_no_zero(tmp_path):
     await evaluator.client.close()
 
 
-async def test_a_template_of_another_size_is_refused(tmp_path):
+async def test_a_template_of_another_size_is_rejected(tmp_path):
     async with windows(tmp_path) as (_, desktop):
         with pytest.raises(Exception, match="320x240"):
             await desktop.reset(DesktopSpec("plain", 1280, 720))
