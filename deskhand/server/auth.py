@@ -79,8 +79,7 @@ def _require_local(request: Request) -> None:
 
 
 def _host_of(request: Request) -> str:
-    """Return the host that the request names, "" if it is invalid. Starlette would fall back to the local address
-    instead."""
+    """Return the host that the request names, "" if invalid. Starlette would fall back to the local address."""
     named = request.headers.get("host")
     try:
         return (request.url.hostname if named is None else urlsplit(f"//{named}").hostname) or ""

@@ -117,9 +117,8 @@ class Guest:
         head, slash, rest = path.partition("/")
         if head in ("~", "~" + environment.get("USER", "")):
             path = environment.get("HOME", "/").rstrip("/") + slash + rest
-        return await self.map_home(
-            _VARIABLE.sub(lambda found: environment.get(found[1] or found[2] or "", found[0]), path)
-        )
+        path = _VARIABLE.sub(lambda found: environment.get(found[1] or found[2] or "", found[0]), path)
+        return await self.map_home(path)
 
     async def _with_launcher(self, argv: list[str]) -> tuple[list[str], str]:
         """Return `argv` wrapped in a shell script that locates the program, and the marker of a missing one."""

@@ -45,8 +45,7 @@ def unauthorized(secret: str) -> HttpError:
 
 
 def reply_errors(handler: Handler, on_error: Callable[[Exception], Response | None] = lambda error: None) -> Handler:
-    """Return `handler` with error replies: those of `on_error` (None: the default), 400 for `ConfigError`, else
-    500."""
+    """Return `handler` with the error replies of `on_error`; if that is None, 400 for `ConfigError`, else 500."""
 
     async def handle(request: Request) -> Response:
         try:

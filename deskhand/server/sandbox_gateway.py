@@ -121,21 +121,19 @@ class SandboxGatewayServer:
         self._expiry_task: asyncio.Task[None] | None = None
 
     def app(self) -> ASGIApp:
-        sandbox = "/v1/sandboxes/{sandbox}"
-        methods = ["GET", "POST", "PUT", "DELETE", "HEAD"]
-        routes = [
-            Route("/v1/health", reply_errors(self._health, _outage_reply), methods=["GET"]),
-            Route("/v1/sandboxes", reply_errors(self._create, _outage_reply), methods=["POST"]),
-            Route("/v1/sandboxes", reply_errors(self._list, _outage_reply), methods=["GET"]),
-            Route(sandbox, reply_errors(self._get, _outage_reply), methods=["GET"]),
-            Route(sandbox, reply_errors(self._delete, _outage_reply), methods=["DELETE"]),
-            Route(f"{sandbox}/renew", reply_errors(self._renew, _outage_reply), methods=["POST"]),
-            Route(f"{sandbox}/exec", reply_errors(self._exec, _outage_reply), methods=["POST"]),
-            Route(f"{sandbox}/files", reply_errors(self._files, _outage_reply), methods=["GET", "PUT"]),
-            Route(
-                f"{sandbox}/ports/{{port:int}}/{{path:path}}", reply_errors(self._port, _outage_reply), methods=methods
-            ),
-        ]
+        sandboxes, sandbox = "/v1/sandboxes", "/v1/sandboxes/{sandbox}"
+        table = (
+            ("/v1/health", self._health, ["GET"]),
+            (sandboxes, self._create, ["POST"]),
+            (sandboxes, self._list, ["GET"]),
+            (sandbox, self._get, ["GET"]),
+            (sandbox, self._delete, ["DELETE"]),
+            (f"{sandbox}/renew", self._renew, ["POST"]),
+            (f"{sandbox}/exec", self._exec, ["POST"]),
+            (f"{sandbox}/files", self._files, ["GET", "PUT"]),
+            (f"{sandbox}/ports/{{port:int}}/{{path:path}}", self._port, ["GET", "POST", "PUT", "DELETE", "HEAD"]),
+        )
+        routes = [Route(path, reply_errors(handler, _outage_reply), methods=names) for path, handler, names in table]
         return SizeLimitedBody(Starlette(routes=routes), self.limits)
 
     def _token(self, request: Request) -> bytes:
@@ -214,10 +212,8 @@ class SandboxGatewayServer:
             if reply.status_code not in _QUOTA_STATUS:
                 errors.append(reply.status_code)
         if len(errors) == len(self.upstreams):
-            raise HttpError(
-                500,
-                f"all desktop servers rejected the gateway's API key ({errors[-1]}); check the key and the gateway log",
-            )
+            message = f"all desktop servers rejected the gateway's API key ({errors[-1]}); check the key and the log"
+            raise HttpError(500, message)
         return None
 
     async def _list(self, request: Request) -> Response:

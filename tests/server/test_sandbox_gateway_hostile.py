@@ -16,7 +16,7 @@ from test_server_hostile import raw
 from deskhand.cli.serve_sandboxes import parse_tokens
 from deskhand.errors import ConfigError
 from deskhand.server.api_keys import MAX_FILE_BYTES, read_private_file
-from deskhand.server.process import serve_app
+from deskhand.server.process import ServerConfig, serve_app
 from deskhand.server.request_limits import RequestLimits
 from deskhand.server.sandbox_gateway import SandboxGatewayServer
 
@@ -25,7 +25,7 @@ async def test_slow_large_and_malformed_requests_are_refused_and_reach_no_deskto
     bounds = RequestLimits(head_s=0.3, body_s=0.3, body_bytes=20_000, upload_bytes=20_000)
     async with painted_server() as (running, made):
         server = SandboxGatewayServer([upstream(running)], {TOKEN: None}, limits=bounds)
-        async with serve_app(server.app(), "127.0.0.1", 0, limits=bounds) as (port, _):
+        async with serve_app(server.app(), ServerConfig(port=0, limits=bounds)) as (port, _):
             address = f"http://127.0.0.1:{port}"
             async with httpx2.AsyncClient(base_url=address, headers=bearer(TOKEN), timeout=limit(10)) as http:
                 sandbox = (await http.post("/v1/sandboxes", json={})).json()

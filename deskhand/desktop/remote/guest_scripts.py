@@ -169,8 +169,7 @@ _PRESSED = {"\n": "enter", "\r": "enter", "\t": "tab", "\b": "backspace"}
 
 
 def with_marker(body: str, action_id: str, *, wait_s: float, old: Sequence[str] = (), raises: bool = False) -> str:
-    """Return a program that runs `body` once under `action_id` and removes the markers `old`; a repeat waits for
-    `wait_s`."""
+    """Return a program that runs `body` once under `action_id` and removes markers `old`; repeats wait `wait_s`."""
     for name in (action_id, *old):
         if not _ID.fullmatch(name):
             raise AgentError("an action's id in a guest is 1 to 80 letters, digits, - and _")
@@ -180,8 +179,7 @@ def with_marker(body: str, action_id: str, *, wait_s: float, old: Sequence[str] 
 
 
 def action_script(ops: Sequence[Op], width: int, height: int, system: System) -> str:
-    """Return the body that performs `ops` on a `width` x `height` screen. Raises `AgentError` for the first
-    impossible op."""
+    """Return the body that performs `ops` on a screen of this size. Raises `AgentError` for the first impossible op."""
     lines = ["import pyautogui", "_pause, pyautogui.PAUSE, pyautogui.FAILSAFE = pyautogui.PAUSE, 0, False"]
     lines += (_WINDOWS_TEXT if system == "windows" else _LINUX_TEXT).splitlines()
     lines.append("try:")
@@ -199,8 +197,7 @@ def release_script(width: int, height: int, system: System) -> str:
 
 
 def replace_marker_script(old: str | None, new: str) -> str:
-    """Return the body that reports whether `old` exists in the home ("true"/"false"; None never exists), else creates
-    `new`."""
+    """Return the body that reports whether `old` exists in the home (None never exists), else creates `new`."""
     return f"""\
 _home, _old = os.path.expanduser('~'), {old!r}
 _there = _old is not None and os.path.exists(os.path.join(_home, _old))

@@ -36,8 +36,7 @@ CACHED_ACTIONS = 64
 
 @dataclass
 class ResetMarker:
-    """File that the previous reset left on the machine; a reset that restores the home removes it. Shared by all
-    users of a machine."""
+    """File that the previous reset left; one that restores the home removes it. Shared by all users of a machine."""
 
     path: str | None = None
 
@@ -116,14 +115,14 @@ class OsworldDesktop:
                 await self.client.move(address)
         elif not self._skip_reset:
             raise ConfigError(
-                f"{self.client.base_url}: no way to reset this machine; set desktop.reset_command or desktop.skip_reset"
+                f"{self.label}: no way to reset this machine; set desktop.reset_command or desktop.skip_reset"
             )
         await self.wait_ready()
         await self._check_reset()
         size = await self._server.screen_size()
         if size != (template.width, template.height):
             raise ConfigError(
-                f"{self.client.base_url}: the screen has {size[0]}x{size[1]} pixels, the task needs "
+                f"{self.label}: the screen has {size[0]}x{size[1]} pixels, the task needs "
                 f"{template.width}x{template.height}; change its resolution"
             )
         self._size, self._decoder = size, screenshots.ScreenshotDecoder()
@@ -143,7 +142,7 @@ class OsworldDesktop:
         path = f".cache/deskhand-{secrets.token_hex(8)}"
         if json.loads(await self._run_marked(guest_scripts.replace_marker_script(self._marker.path, path), 10.0)):
             raise InfrastructureError(
-                f"{self.client.base_url}: not reset, although desktop.reset_command succeeded: "
+                f"{self.label}: not reset, although desktop.reset_command succeeded: "
                 f"~/{self._marker.path} from before the reset still exists"
             )
         self._marker.path = path
@@ -164,14 +163,14 @@ class OsworldDesktop:
                         reason = str(error)
                     await asyncio.sleep(min(2.0, self.client.timeouts.pause_s * 5))
         except TimeoutError:
-            message = f"{self.client.base_url}: not ready within {self._ready_s:g} s: {reason}"
+            message = f"{self.label}: not ready within {self._ready_s:g} s: {reason}"
             raise InfrastructureError(message) from None
 
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
         """See `Desktop.perform`. Actions are serialized; a repeat of the current action waits for its result."""
         self._check_open()
         if self._size is None:
-            raise InfrastructureError(f"{self.client.base_url}: call reset first")
+            raise InfrastructureError(f"{self.label}: call reset first")
         size = self._size
         body = guest_scripts.action_script(ops, *size, self.system)
         max_duration_s = 10.0 + sum(guest_scripts.max_duration_s(op) for op in ops)
@@ -197,7 +196,7 @@ class OsworldDesktop:
                 raise
             except InfrastructureError as error:
                 raise DeliveryUnknown(
-                    f"{self.client.base_url}: the action was performed, but its screenshot failed: {error}"
+                    f"{self.label}: the action was performed, but its screenshot failed: {error}"
                 ) from error
             await asyncio.to_thread(self._performed.finish, action_id, frame)
             return frame
@@ -219,8 +218,21 @@ class OsworldDesktop:
         end = str(reply.get("output", "")).strip().rpartition("deskhand ")[2]
         if reply.get("returncode") != 0 or not end:
             message = str(reply.get("error", ""))[-300:]
-            raise DeliveryUnknown(f"{self.client.base_url}: the guest's Python failed: {message}")
-        return parse_run_result(end, self.client.base_url)
+            raise DeliveryUnknown(f"{self.label}: the guest's Python failed: {message}")
+        return self._parse_result(end)
+
+    def _parse_result(self, result: str) -> str:
+        """Return the output of a marked program. Raises `ProgramFailed` (nothing performed) or `DeliveryUnknown`."""
+        state, _, rest = result.partition(" ")
+        if state == "done":
+            return rest
+        about = f"{self.label}: the guest's Python"
+        if state != "failed":
+            raise DeliveryUnknown(f"{about} was started and its outcome is unknown")
+        number, _, message = rest.partition(" ")
+        if number == "0":
+            raise ProgramFailed(f"{about} raised: {message[:300]}")
+        raise DeliveryUnknown(f"{about} raised after {number} inputs were sent: {message[:300]}")
 
     async def observe(self) -> Frame:
         self._check_open()
@@ -245,7 +257,7 @@ class OsworldDesktop:
         return await asyncio.to_thread(self._decoder.frame, bgrx, self._cursor, settle_ms, reason)
 
     async def _screenshot(self, max_attempts: int) -> np.ndarray:
-        about = f"{self.client.base_url}/screenshot"
+        about = f"{self.label}/screenshot"
         for attempt in range(max_attempts):
             data = await self._server.screenshot()
             try:
@@ -279,7 +291,7 @@ class OsworldDesktop:
             code, out, err = json.loads(output)
             return CommandResult(int(code), base64.b64decode(out), base64.b64decode(err))
         except (ValueError, TypeError):
-            raise InfrastructureError(f"{self.client.base_url}: the guest's Python returned no result") from None
+            raise InfrastructureError(f"{self.label}: the guest's Python returned no result") from None
 
     async def launch(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None) -> int:
         return int(await self._run_marked(guest_scripts.launch_script(argv, env, cwd), 10.0))
@@ -314,7 +326,7 @@ class OsworldDesktop:
         done = await self._wmctrl("-lGx")
         if done.returncode != 0:
             message = done.stderr.decode(errors="replace")[:200]
-            raise InfrastructureError(f"{self.client.base_url}: wmctrl failed: {message}")
+            raise InfrastructureError(f"{self.label}: wmctrl failed: {message}")
         return parse_wmctrl(done.stdout.decode(errors="replace"))
 
     async def wait_window(self, match: str, *, timeout_s: float = 20.0, count: int = 1) -> list[Window]:
@@ -324,7 +336,7 @@ class OsworldDesktop:
             if len(found) >= count:
                 return found
             if time.monotonic() > deadline:
-                raise InfrastructureError(f"{self.client.base_url}: no window '{match}' within {timeout_s:g} s")
+                raise InfrastructureError(f"{self.label}: no window '{match}' within {timeout_s:g} s")
             await asyncio.sleep(0.25)
 
     async def place_window(
@@ -352,28 +364,11 @@ class OsworldDesktop:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise InfrastructureError(f"{self.client.base_url}: the desktop is closed")
+            raise InfrastructureError(f"{self.label}: the desktop is closed")
 
 
 class ProgramFailed(InfrastructureError):
     """A guest program raised before it performed anything."""
-
-
-def parse_run_result(result: str, about: str) -> str:
-    """Return the output of a marked program. Raises `ProgramFailed` if nothing was performed, else
-    `DeliveryUnknown`."""
-    state, _, rest = result.partition(" ")
-    if state == "done":
-        return rest
-    if state == "failed":
-        number, _, message = rest.partition(" ")
-        num_inputs = int(number) if number.isdecimal() else 1
-        if num_inputs == 0:
-            raise ProgramFailed(f"{about}: the guest's Python raised: {message[:300]}")
-        raise DeliveryUnknown(
-            f"{about}: the guest's Python raised after {num_inputs} inputs were sent: {message[:300]}"
-        )
-    raise DeliveryUnknown(f"{about}: a program was started and its outcome is unknown")
 
 
 def parse_wmctrl(text: str) -> list[Window]:

@@ -30,14 +30,8 @@ class OsworldServer:
         acts: bool = True,
     ) -> dict[str, Any]:
         """Return `status`, `output`, `error`, `returncode`."""
-        reply = await self.client.send(
-            "POST",
-            "/execute",
-            repeatable=repeatable,
-            acts=acts,
-            may_take_s=may_take_s,
-            json={"command": command, "shell": shell},
-        )
+        body, options = {"command": command, "shell": shell}, {"repeatable": repeatable, "acts": acts}
+        reply = await self.client.send("POST", "/execute", may_take_s=may_take_s, json=body, **options)
         return self._json(reply, "/execute")
 
     async def launch(self, command: list[str] | str, *, shell: bool = False) -> None:
@@ -50,10 +44,8 @@ class OsworldServer:
         return self._check_ok(reply, "/screenshot").content
 
     async def accessibility(self, *, backend: str | None = None, may_take_s: float = 60.0) -> str | None:
-        parameters = {"backend": backend} if backend else {}
-        reply = await self.client.send(
-            "GET", "/accessibility", repeatable=True, may_take_s=may_take_s, params=parameters
-        )
+        query = {"backend": backend} if backend else {}
+        reply = await self.client.send("GET", "/accessibility", repeatable=True, may_take_s=may_take_s, params=query)
         return self._json(reply, "/accessibility").get("AT")
 
     async def screen_size(self) -> tuple[int, int]:
@@ -62,9 +54,8 @@ class OsworldServer:
         try:
             return int(body["width"]), int(body["height"])
         except (KeyError, TypeError, ValueError):
-            raise InfrastructureError(
-                f"POST {self.client.base_url}/screen_size: reply without width and height"
-            ) from None
+            message = f"POST {self.client.base_url}/screen_size: reply without width and height"
+            raise InfrastructureError(message) from None
 
     async def cursor_position(self) -> tuple[int, int]:
         reply = await self.client.send("GET", "/cursor_position", repeatable=True)

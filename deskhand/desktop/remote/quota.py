@@ -70,8 +70,7 @@ class QuotaGate:
         self.held = 0
         """Desktops held now."""
         self.max_held: float | None = None
-        """Learned limit of concurrent desktops; None before the first refusal. Beyond it, one per pause is requested
-        as a probe."""
+        """Learned limit of concurrent desktops, None before a refusal. One beyond it is probed per pause."""
         self.closed_until: float | None = None
         self.reason = ""
         self.refusals = 0

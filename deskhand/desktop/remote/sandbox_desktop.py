@@ -168,8 +168,7 @@ class SandboxPool(RemotePool):
         return SandboxDesktop(self, await self.create(template))
 
     async def lease(self, template: DesktopSpec | None = None) -> Lease:
-        """Return a fresh desktop in the state `template` (default: the pool's). The lease is renewed while it
-        starts."""
+        """Return a fresh desktop in the state `template` (default: the pool's), renewed while it starts."""
         wanted = template or self.template
         lease = await super().lease(wanted)
         try:

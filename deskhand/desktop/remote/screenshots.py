@@ -25,8 +25,7 @@ BLACK_LEVEL = 4
 
 
 def decode_screenshot(data: bytes, size: tuple[int, int] | None, about: str) -> np.ndarray:
-    """Return `uint8[H, W, 4]` BGRX of a PNG or JPEG of `size` (width, height; None: any). Raises `FrameError`. Not
-    for the event loop."""
+    """Return `uint8[H, W, 4]` BGRX of an image of `size` (None: any). Raises `FrameError`. Not for the event loop."""
     if not data.startswith((_PNG, _JPEG)):
         raise FrameError(f"{about}: {len(data)} bytes that are not an image")
     if not (_is_complete_png(data) if data.startswith(_PNG) else data.rstrip(b"\0").endswith(_JPEG_END)):
@@ -52,8 +51,7 @@ def decode_screenshot(data: bytes, size: tuple[int, int] | None, about: str) -> 
 
 
 def _is_complete_png(data: bytes) -> bool:
-    """Return whether all chunks and their checksums are intact (PNG, ISO/IEC 15948, 5.3: length, type, data,
-    CRC-32)."""
+    """Return whether all chunks and checksums are intact (ISO/IEC 15948, 5.3: length, type, data, CRC-32)."""
     at = len(_PNG)
     while at + 12 <= len(data):
         (length,) = struct.unpack_from(">I", data, at)

@@ -101,8 +101,7 @@ class ServerDesktop:
         return frame
 
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
-        """See `Desktop.perform`. Points are converted to pixels here, so one outside the screen fails without a
-        request."""
+        """See `Desktop.perform`. Points become pixels here, so one outside the screen fails without a request."""
         body = {"ops": [op_to_json(op, *self._size) for op in ops], "action_id": action_id}
         max_duration_s = sum(_max_duration_s(op) for op in ops)
         return await self._frame("POST", "/perform", acts=True, may_take_s=max_duration_s, json=body)
@@ -207,14 +206,11 @@ class ServerPool(RemotePool):
         quota: QuotaManager | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        client = RetryingClient(
-            check_base_url(base_url, "desktop server"), api_key, timeouts=timeouts, quota=quota, transport=transport
-        )
+        settings: dict[str, Any] = {"timeouts": timeouts, "transport": transport}
+        client = RetryingClient(check_base_url(base_url, "desktop server"), api_key, quota=quota, **settings)
 
         def client_with_key(key: str) -> RetryingClient:
-            return RetryingClient(
-                client.base_url, key, timeouts=timeouts, quota=client.quota, gate=client.gate, transport=transport
-            )
+            return RetryingClient(client.base_url, key, quota=client.quota, gate=client.gate, **settings)
 
         self.transport = ServerTransport(client, client_with_key)
         self._wait_s = wait_s

@@ -35,8 +35,7 @@ class WaaServer(OsworldServer):
 
 
 class WaaEvaluatorClient:
-    """The evaluator server next to the virtual machine (port 5050). Its failures are `EvaluatorError`, never a score
-    of 0."""
+    """The evaluator server next to the virtual machine. Its failures are `EvaluatorError`, never a score of 0."""
 
     def __init__(self, client: RetryingClient) -> None:
         self.client = client

@@ -28,8 +28,7 @@ def crash() -> HtmlErrorPage:
 
 
 async def json_of(request: Request) -> dict[str, Any]:
-    """Return the JSON object of the body. Raises `HtmlErrorPage`: 415 for another content type, 400 for invalid JSON,
-    500 for a non-object."""
+    """Return the JSON object of the body. Raises `HtmlErrorPage` (415 content type, 400 invalid, 500 no object)."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
         raise HtmlErrorPage(415, _NOT_JSON)
@@ -48,8 +47,7 @@ def _reject_constant(name: str) -> Any:
 
 
 async def form_of(request: Request) -> FormData:
-    """Return the urlencoded or multipart form, empty for other content types. Raises `HtmlErrorPage` (400) if it is
-    malformed."""
+    """Return the form, empty for other content types. Raises `HtmlErrorPage` (400) if it is malformed."""
     try:
         return await request.form(max_files=1, max_fields=16)
     except (HTTPException, MultiPartException, UnicodeDecodeError):

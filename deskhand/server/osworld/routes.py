@@ -51,8 +51,7 @@ TABLE: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
 
 
 def routes(find: LeaseFinder, prefix: str = "") -> list[Route]:
-    """Return a route for each path of `TABLE`. `find` returns a context with the lease of a request or raises
-    `HttpError`."""
+    """Return the routes of `TABLE`. `find` returns a context with the lease of a request or raises `HttpError`."""
 
     def on_lease(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:

@@ -13,14 +13,13 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from deskhand.server.active_leases import ActiveLease
+from deskhand.server.guest import GuestCommandResult
 from deskhand.server.http_errors import HtmlErrorPage
 from deskhand.server.osworld.files import attachment
 from deskhand.server.osworld.request import crash, form_of, json_of
 from deskhand.server.screen_recording import ScreenRecording
 
 _STATE = "{https://accessibility.ubuntu.example.org/ns/state}"
-_GSETTINGS_KEY = ["org.gnome.desktop.background", "picture-uri"]
-_GSETTINGS_TIMEOUT_S = 20.0
 
 
 async def screenshot(lease: ActiveLease, request: Request) -> Response:
@@ -64,8 +63,7 @@ async def screen_size(lease: ActiveLease, request: Request) -> Response:
 
 
 async def window_size(lease: ActiveLease, request: Request) -> Response:
-    """`POST /window_size`: return the size of the first window with this WM_CLASS; 500 without one, as the original
-    crashes."""
+    """`POST /window_size`: size of the first window with this WM_CLASS; 500 without one, as in the original."""
     wanted = (await form_of(request)).get("app_class_name")
     if not isinstance(wanted, str):
         return JSONResponse({"error": "app_class_name is required"}, status_code=400)
@@ -106,10 +104,15 @@ async def end_recording(lease: ActiveLease, request: Request) -> Response:
     return attachment(await recording.to_mp4(), "osworld_recording.mp4")
 
 
+async def _gsettings(lease: ActiveLease, verb: str, *value: str) -> GuestCommandResult:
+    argv = ["gsettings", verb, "org.gnome.desktop.background", "picture-uri", *value]
+    return await lease.guest.run(argv, timeout_s=20.0)
+
+
 async def wallpaper(lease: ActiveLease, request: Request) -> Response:
     """`POST /wallpaper`: return the image file; 404 if none is set, 500 if it cannot be read."""
     try:
-        done = await lease.guest.run(["gsettings", "get", *_GSETTINGS_KEY], timeout_s=_GSETTINGS_TIMEOUT_S)
+        done = await _gsettings(lease, "get")
     except OSError:
         raise HtmlErrorPage(500, "gsettings is not installed in the guest") from None
     path = done.output.strip().replace("file://", "").replace("'", "") if done.returncode == 0 else ""
@@ -133,9 +136,7 @@ async def change_wallpaper(lease: ActiveLease, request: Request) -> Response:
     if not await lease.guest.test("e", at):
         return HTMLResponse(f"File not found: {at}", status_code=404)
     try:
-        done = await lease.guest.run(
-            ["gsettings", "set", *_GSETTINGS_KEY, f"file://{at}"], timeout_s=_GSETTINGS_TIMEOUT_S
-        )
+        done = await _gsettings(lease, "set", f"file://{at}")
     except OSError as error:
         return HTMLResponse(f"Failed to change wallpaper. Error: {error}", status_code=500)
     if done.returncode != 0:
