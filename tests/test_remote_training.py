@@ -120,9 +120,7 @@ class Windows:
         self.door = Door(client, outage_at=outage_at)
 
 
-def test_windows_agent_arenas_machines_are_trained_on_though_they_fail_and_the_run_is_killed(
-    monkeypatch, capsys, tmp_path
-) -> None:
+def test_waa_machines_are_trained_on_despite_failures_and_a_kill(monkeypatch, capsys, tmp_path) -> None:
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "pointer.yaml").write_text(POINTER)
     machines = [Windows(tmp_path / name, outage_at) for name, outage_at in (("a", 60), ("b", 100))]
@@ -182,7 +180,7 @@ TERMINAL = (
     "mkdir -p red && cd red && PS1='$ ' exec xterm -bg '#c02020' -fg '#ffffff' -fa 'DejaVu Sans Mono' -fs 6 -b 2 -bw 0 "
     "+sb -geometry 12x6+40+40 -title red -xrm '*cursorBlink: false' -e bash --norc --noprofile"
 )
-BRING_BACK = """\
+RESET = """\
 import http.client, sys
 line = http.client.HTTPConnection(sys.argv[1], int(sys.argv[2]))
 line.request("POST", "/revert")
@@ -205,7 +203,7 @@ class Linux:
         self.lease = (await self.http.post("/leases", json={})).json()["lease"]
 
 
-def test_osworlds_machines_are_trained_on_and_brought_back_before_each_episode(monkeypatch, capsys, tmp_path) -> None:
+def test_osworld_machines_are_trained_on_and_reset_before_each_episode(monkeypatch, capsys, tmp_path) -> None:
     task = task_files.task(
         id="touch",
         instruction="In the red terminal run touch lemon",
@@ -221,7 +219,7 @@ def test_osworlds_machines_are_trained_on_and_brought_back_before_each_episode(m
         },
     )
     task_files.written(tmp_path / "tasks", task, "os/touch.json")
-    folder, back = tmp_path / "run", [sys.executable, "-S", "-c", BRING_BACK, "{host}", "{port}"]
+    folder, back = tmp_path / "run", [sys.executable, "-S", "-c", RESET, "{host}", "{port}"]
     with bridge("256x192") as address:
         machines = [Linux(address, outage_at) for outage_at in (25, 40)]
         with served(*(machine.door.app for machine in machines)) as ports:

@@ -22,7 +22,7 @@ async def test_a_file_is_opened_by_its_kind_and_its_window_activated(client):
     assert any("note.txt" in window.title for window in await client.desktop.windows())
 
 
-async def test_a_program_is_launched_found_measured_activated_and_closed(client):
+async def test_a_window_is_launched_found_measured_activated_and_closed(client):
     reply = await client.post("/setup/launch", json={"command": ["xterm", "-title", "First One", "-geometry", "20x5"]})
     assert (reply.status_code, reply.text) == (200, "xterm -title First One -geometry 20x5 launched successfully")
     shell = await client.post("/setup/launch", json={"command": "xterm -title Second -e cat", "shell": True})
@@ -61,7 +61,7 @@ async def test_an_activated_window_has_the_keyboard(client):
     assert await client.desktop.pull("beta.txt") == b""
 
 
-async def test_the_wallpaper_is_the_one_that_was_set(client):
+async def test_the_wallpaper_can_be_set_and_read(client):
     await client.post("/setup/upload", data={"file_path": "~/paper.png"}, files={"file_data": ("x", b"a picture")})
     reply = await client.post("/setup/change_wallpaper", json={"path": "~/paper.png"})
     assert (reply.status_code, reply.text) == (200, "Wallpaper changed successfully")
@@ -69,7 +69,7 @@ async def test_the_wallpaper_is_the_one_that_was_set(client):
     assert (back.status_code, back.headers["content-type"], back.content) == (200, "image/png", b"a picture")
 
 
-async def test_a_download_is_the_guests_own_and_has_no_network(client):
+async def test_a_download_uses_the_guest_network_which_is_off(client):
     body = {"url": "http://127.0.0.1:9/x", "path": "~/got.bin"}
     reply = await client.post("/setup/download_file", json=body)
     assert reply.status_code == 500
@@ -79,7 +79,7 @@ async def test_a_download_is_the_guests_own_and_has_no_network(client):
     assert (await client.post("/file", data={"file_path": "~/got.bin"})).status_code == 404
 
 
-async def test_scripts_have_the_shape_of_their_endpoint(client):
+async def test_scripts_have_the_reply_of_their_endpoint(client):
     done = await client.post("/run_python", json={"code": "import sys\nprint('out')\nprint('err', file=sys.stderr)"})
     assert done.json() == {
         "status": "success", "message": "out\n\nerr\n", "need_more": False, "output": "out\n", "error": "err\n",
