@@ -1,20 +1,8 @@
 """HTTP application of the desktop server.
 
-Built by `server.process.serve_pool`; `server.auth` checks the key before a request is read.
-
-| route                          | key          | body                                                                |
-|--------------------------------|--------------|---------------------------------------------------------------------|
-| `POST /leases`                 | admin        | `{"template"?, "wait_s"?}` -> the lease and its key                 |
-| `GET /leases`                  | admin        | -> `{"leases": [...], "size"}`, without keys                        |
-| `POST /leases/{lease}/renew`   | lease, admin | -> the lease; every other request for a lease renews it, too        |
-| `DELETE /leases/{lease}`       | lease, admin | -> `{"lease", "over": true}`                                        |
-| `/leases/{lease}/desktop/...`, `/leases/{lease}/events` | lease, admin | native API (`server.native_api`)           |
-| `/leases/{lease}/osworld/...`  | lease, admin | OSWorld's in-VM server (`server.osworld.routes`)                    |
-| `/...` at a lease's own port   | lease, admin | the same at the root, for clients that know only host and port      |
-| `GET /health`                  | none         | -> `{"status": "ok"}`                                               |
-| `CONNECT lease:port` at the tunnel port | lease, admin | a connection to a port of the guest (`server.tunnel`)      |
-
-A template is an object with fields of `DesktopSpec`, all optional.
+Built by `server.process.serve_pool`; `server.auth` checks the key before a request is read. docs/desktop-server.md has
+the requests, their keys, bodies and replies. A lease's own port serves OSWorld's protocol at the root, for clients that
+know only host and port.
 """
 
 from __future__ import annotations

@@ -3,23 +3,7 @@
 Used by `desktop.remote.server_desktop`. Invariant: a repeated request is performed once, and a request with a stale
 epoch never.
 
-| route (under `/leases/{lease}`)           | body                                        | reply                      |
-|-------------------------------------------|---------------------------------------------|----------------------------|
-| `POST /desktop/reset`                     | `{"template"}`                              | a frame                    |
-| `POST /desktop/perform`                   | `{"ops", "action_id"}`, JSON ops in pixels  | a frame                    |
-| `GET /desktop/frame`                      |                                             | a frame                    |
-| `POST /desktop/run`                       | `{"argv", "timeout_s", "env"?, "cwd"?}`     | `returncode`, outputs      |
-| `POST /desktop/launch`                    | `{"argv", "env"?, "cwd"?}`                  | `pid`                      |
-| `GET`, `PUT /desktop/file?path=`          | the file's bytes                            | the file's bytes; `{}`     |
-| `GET /desktop/folder?path=`               |                                             | `names`                    |
-| `GET /desktop/accessibility`              |                                             | `tree`                     |
-| `GET /desktop/windows`                    |                                             | `windows`                  |
-| `POST /desktop/windows/wait`              | `{"match", "timeout_s", "count"}`           | `windows`                  |
-| `POST /desktop/windows/place`             | `{"window", "x", "y", "width"?, "height"?}` | `window`                   |
-| `POST /desktop/windows/activate`, `close` | `{"window"}`                                | `{}`                       |
-| `GET /desktop/clipboard?selection=`       |                                             | `text`                     |
-| `GET /events`                             |                                             | server-sent events         |
-
+`_ROUTES` lists the routes under `/leases/{lease}/desktop`; docs/desktop-server.md has their bodies and replies.
 Program output is base64. Frames and errors are encoded by `desktop.frame_codec`. `x-deskhand-base` or `?base=<hash>`
 requests the difference from the last frame, `x-deskhand-epoch` is the lease's epoch, and `x-deskhand-request`
 identifies a request that acts.

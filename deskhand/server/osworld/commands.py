@@ -31,7 +31,6 @@ MAX_TIMEOUT_S = 3600.0
 
 
 async def execute(lease: ActiveLease, request: Request) -> Response:
-    """`POST /execute` and `/setup/execute`."""
     body = await json_of(request)
     argv, command = await command_of(body, lease.guest)
     try:
@@ -41,7 +40,6 @@ async def execute(lease: ActiveLease, request: Request) -> Response:
 
 
 async def execute_with_verification(lease: ActiveLease, request: Request) -> Response:
-    """`POST /execute_with_verification` and `/setup/execute_with_verification`."""
     body = await json_of(request)
     argv, command = await command_of(body, lease.guest)
     wanted = body.get("verification", {})
@@ -62,7 +60,6 @@ async def execute_with_verification(lease: ActiveLease, request: Request) -> Res
 
 
 async def launch(lease: ActiveLease, request: Request) -> Response:
-    """`POST /setup/launch`."""
     body = await json_of(request)
     argv, command = await command_of(body, lease.guest)
     try:

@@ -57,7 +57,6 @@ def terminal_text(tree: str | None) -> str | None:
 
 
 async def screen_size(lease: ActiveLease, request: Request) -> Response:
-    """`POST /screen_size`."""
     width, height = lease.size
     return JSONResponse({"width": width, "height": height})
 
@@ -84,7 +83,6 @@ async def platform(lease: ActiveLease, request: Request) -> Response:
 
 
 async def start_recording(lease: ActiveLease, request: Request) -> Response:
-    """`POST /start_recording`."""
     if lease.recording is not None:
         return JSONResponse({"status": "error", "message": "Recording is already in progress."}, status_code=400)
     recording = lease.recording = ScreenRecording(lease.desktop)
@@ -126,7 +124,6 @@ async def wallpaper(lease: ActiveLease, request: Request) -> Response:
 
 
 async def change_wallpaper(lease: ActiveLease, request: Request) -> Response:
-    """`POST /setup/change_wallpaper`."""
     path = (await json_of(request)).get("path")
     if not path:
         return HTMLResponse("Path not supplied!", status_code=400)

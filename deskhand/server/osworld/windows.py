@@ -59,7 +59,6 @@ async def _activate_when_shown(lease: ActiveLease, request: Request, names: set[
 
 
 async def activate_window(lease: ActiveLease, request: Request) -> Response:
-    """`POST /setup/activate_window`."""
     body = await json_of(request)
     if not body.get("window_name"):
         return HTMLResponse("window_name required", status_code=400)
@@ -69,7 +68,6 @@ async def activate_window(lease: ActiveLease, request: Request) -> Response:
 
 
 async def close_window(lease: ActiveLease, request: Request) -> Response:
-    """`POST /setup/close_window`."""
     body = await json_of(request)
     if "window_name" not in body:
         return HTMLResponse("window_name required", status_code=400)
