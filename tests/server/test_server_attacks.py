@@ -102,13 +102,17 @@ async def test_ids_of_a_client_are_bounded():
                 assert events.status_code == 200
 
 
-async def test_an_open_server_rejects_web_pages():
+async def test_a_server_without_a_key_serves_local_programs_only():
     async with (
         painted_server(key=None) as (running, _),
         httpx2.AsyncClient(base_url=f"http://127.0.0.1:{running.port}") as http,
     ):
         for site in ("cross-site", "same-site", "same-origin"):  # as an image of a page is asked for, without an origin
             assert (await http.get("/leases", headers={"sec-fetch-site": site})).status_code == 403
+        for origin in ("http://attacker.example", "null"):
+            assert (await http.get("/leases", headers={"origin": origin})).status_code == 403
+        lease = (await http.post("/leases", json={})).json()["lease"]
+        assert (await http.get(f"/leases/{lease}/osworld/platform")).text == "Linux"
         for fine in ({}, {"sec-fetch-site": "none"}):
             assert (await http.get("/leases", headers=fine)).status_code == 200
         evil = ["evil.example", "evil.example:", "127.0.0.1@evil.example", "b\u00fccher.example"]

@@ -238,15 +238,18 @@ async def test_a_lease_released_during_an_action_fails_that_action():
 async def test_events_are_ordered_and_resume_after_a_disconnect():
     async with bridge() as running, pool_of(running) as pool:
         lease = await pool.lease()
-        desktop = lease.desktop
-        (held,) = running.leases
+        desktop, (held,) = lease.desktop, running.leases
+        client, path = pool.transport.client_for(desktop.sandbox), f"/leases/{held.id}/events"
         seen = []
 
         async def watch(after: int, until: str) -> int:
-            async for number, event, data in desktop.events(after):
-                seen.append((number, event, data.get("action_id")))
-                if data.get("action_id") == until or event == until:
-                    return number
+            headers = client.headers | {"last-event-id": str(after)}
+            async with client.http.stream("GET", path, headers=headers, timeout=limit(20)) as reply:
+                async for event in httpx2.EventSource(reply):
+                    action = json.loads(event.data).get("action_id")
+                    seen.append((int(event.id), event.event, action))
+                    if until in (action, event.event):
+                        return int(event.id)
             raise AssertionError("the stream ended early")
 
         await desktop.perform([Wait(0)], action_id="one")

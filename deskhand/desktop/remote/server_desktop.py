@@ -10,9 +10,8 @@ Invariant: an action is performed once, however often its request is sent; if th
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -152,34 +151,6 @@ class ServerDesktop:
 
     async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
         return object_of(await self._send("GET", "/clipboard", params={"selection": selection}))["text"]
-
-    async def events(self, after: int = 0) -> AsyncIterator[tuple[int, str, dict[str, Any]]]:
-        """Yield the lease's events (number, event, data) after number `after` until it is released.
-
-        Reconnects and resumes after connection errors. Raises `InfrastructureError` if that fails repeatedly.
-        """
-        failures = 0
-        client, path = self._transport.client_for(self.sandbox), f"{self._transport.path_of(self.sandbox)}/events"
-        times = client.timeouts
-        while True:
-            headers = client.headers | {"last-event-id": str(after)}
-            timeout = httpx2.Timeout(None, connect=times.connect_s, read=times.read_s + 10)
-            try:
-                async with client.http.stream("GET", path, headers=headers, timeout=timeout) as reply:
-                    if reply.status_code != 200:
-                        await reply.aread()
-                        raise frame_codec.error_from_reply(object_of(reply), reply.status_code, f"GET {path}")
-                    failures = 0
-                    async for event in httpx2.EventSource(reply):
-                        after, data = int(event.id), json.loads(event.data)
-                        yield after, event.event, data
-                        if event.event == "released":
-                            return
-            except httpx2.TransportError as error:
-                failures += 1
-                if failures == times.attempts:
-                    raise InfrastructureError(f"GET {path}: {type(error).__name__} {error}") from error
-            await asyncio.sleep(min(times.longest_pause_s, times.pause_s * 2**failures))
 
     async def close(self) -> None:
         """Release the lease; it expires if the server cannot be reached. Idempotent."""
