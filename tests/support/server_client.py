@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -32,6 +33,34 @@ async def wait_until(holds: Callable[[], Any], seconds: float = 10.0) -> None:
     async with asyncio.timeout(limit(seconds)):
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
+
+
+class LossyNetwork(httpx2.AsyncBaseTransport):
+    """Loses requests, loses replies after the request was performed, and replies 502 or 504, with these shares."""
+
+    def __init__(self, lose_reply: float = 0.0, lose_request: float = 0.0, gateway_error: float = 0.0) -> None:
+        self._inner = httpx2.AsyncHTTPTransport()
+        self.lose_reply, self.lose_request, self.gateway_error = lose_reply, lose_request, gateway_error
+        self.random = random.Random(5)
+        self.lost = 0
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if self.random.random() < self.lose_request:
+            self.lost += 1
+            raise httpx2.ConnectError("lost on its way", request=request)
+        reply = await self._inner.handle_async_request(request)
+        if self.random.random() < self.lose_reply:
+            await reply.aclose()
+            self.lost += 1
+            raise httpx2.ReadError("the answer was lost", request=request)
+        if self.random.random() < self.gateway_error:
+            await reply.aclose()
+            self.lost += 1
+            return httpx2.Response(self.random.choice([502, 504]), request=request)
+        return reply
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
 
 
 @dataclass

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gzip
-import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import httpx2
 import pytest
 from fake_osworld import FakeOsworld
 from patience import limit
-from server_client import bridge, leased
+from server_client import LossyNetwork, bridge, leased
 from serving import on_a_port
 from starlette.applications import Starlette
 from starlette.responses import Response, StreamingResponse
@@ -38,33 +36,9 @@ def at(x: float, y: float) -> Point:
     return Point(x, y, screen_px(320, 240))
 
 
-class Network(httpx2.AsyncBaseTransport):
-    """Loses replies after the request was carried out, with a share of `lose`; answers 502 with a share of `bad`."""
-
-    def __init__(self, lose: float = 0.0, bad: float = 0.0) -> None:
-        self._inner = httpx2.AsyncHTTPTransport()
-        self.lose, self.bad, self.lost = lose, bad, 0
-        self._random = random.Random(7)
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        reply = await self._inner.handle_async_request(request)
-        drawn = self._random.random()
-        if drawn < self.lose + self.bad:
-            await reply.aread()
-            await reply.aclose()
-            self.lost += 1
-            if drawn < self.lose:
-                raise httpx2.ReadError("the answer was lost", request=request)
-            return httpx2.Response(502, request=request)
-        return reply
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
 @asynccontextmanager
 async def machine(
-    folder: Path, network: Network | None = None, **settings
+    folder: Path, network: LossyNetwork | None = None, **settings
 ) -> AsyncIterator[tuple[FakeOsworld, OsworldDesktop]]:
     fake = FakeOsworld(folder)
     async with on_a_port(fake.app) as address:
@@ -134,7 +108,7 @@ async def test_failures_of_the_server_name_the_endpoint(tmp_path):
 
 
 async def test_nothing_is_done_twice_when_replies_are_lost(tmp_path):
-    network = Network(lose=0.2, bad=0.1)
+    network = LossyNetwork(lose_reply=0.2, gateway_error=0.1)
     async with machine(tmp_path, network) as (fake, desktop):
         await desktop.reset(SCREEN)
         for number in range(120):
@@ -150,13 +124,13 @@ async def test_nothing_is_done_twice_when_replies_are_lost(tmp_path):
 
 
 async def test_an_unknown_outcome_is_reported(tmp_path):
-    async with machine(tmp_path, Network(lose=1.0)) as (_, desktop):
+    async with machine(tmp_path, LossyNetwork(lose_reply=1.0)) as (_, desktop):
         with pytest.raises(InfrastructureError):
             await desktop.reset(SCREEN)
-    network = Network()
+    network = LossyNetwork()
     async with machine(tmp_path / "b", network) as (fake, desktop):
         await desktop.reset(SCREEN)
-        network.lose = 1.0
+        network.lose_reply = 1.0
         with pytest.raises(DeliveryUnknown):
             await desktop.perform([Type("q")], action_id="1")
         assert fake.guest.text == "q"

@@ -74,7 +74,7 @@ async def test_a_command_keeps_its_id_when_its_reply_is_lost_and_the_next_one_ha
 
 
 @BOTH
-async def test_what_is_gone_is_given_back_without_an_error(make):
+async def test_deleting_a_released_desktop_is_no_error(make):
     transport = make(lambda request: httpx2.Response(410, json={"error": "over"}))
     await transport.delete(LENT)
 
@@ -83,14 +83,14 @@ async def test_what_is_gone_is_given_back_without_an_error(make):
 @pytest.mark.parametrize(
     ("status", "body", "kind"), [(201, {}, InfrastructureError), (403, {"error": "no"}, ConfigError)]
 )
-async def test_a_request_for_a_desktop_that_gives_none_holds_nothing(make, status: int, body: dict[str, Any], kind):
+async def test_a_failed_request_for_a_desktop_holds_nothing(make, status: int, body: dict[str, Any], kind):
     transport = make(lambda request: httpx2.Response(status, json=body))
     with pytest.raises(kind):
         await transport.acquire({}, "an-id", 1.0)
     assert transport.client.gate.desktops.held == 0
 
 
-async def test_requests_about_a_lease_show_its_key_and_its_epoch():
+async def test_requests_about_a_lease_send_its_key_and_epoch():
     seen: list[httpx2.Headers] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -106,23 +106,23 @@ async def test_requests_about_a_lease_show_its_key_and_its_epoch():
 
 
 async def test_a_server_that_reuses_epochs_does_not_merge_leases():
-    given_back: list[str] = []
+    released: list[str] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         if request.method == "DELETE":
-            given_back.append(request.url.path)
+            released.append(request.url.path)
             return httpx2.Response(200, json={})
-        told = {"lease": f"lease-{len(requests)}", "key": "k", "idle_s": 60, "epoch": 1, "width": 64, "height": 48}
+        body = {"lease": f"lease-{len(requests)}", "key": "k", "idle_s": 60, "epoch": 1, "width": 64, "height": 48}
         requests.append(request)
-        return httpx2.Response(201, json=told)
+        return httpx2.Response(201, json=body)
 
     requests: list[httpx2.Request] = []
     async with ServerPool("http://host.test", timeouts=QUICK, transport=httpx2.MockTransport(answer)) as pool:
         before, now = await pool.lease(), await pool.lease()
-        assert given_back == ["/leases/lease-0"]
+        assert released == ["/leases/lease-0"]
         await pool.release(before)
-        assert given_back == ["/leases/lease-0"]
+        assert released == ["/leases/lease-0"]
         assert pool.gate.desktops.held == 1
         await pool.release(now)
-        assert given_back == ["/leases/lease-0", "/leases/lease-1"]
+        assert released == ["/leases/lease-0", "/leases/lease-1"]
         assert pool.gate.desktops.held == 0

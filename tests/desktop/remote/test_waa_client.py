@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 from fake_waa import FakeEvaluate, FakeWaa
+from server_client import LossyNetwork
 from serving import on_a_port
-from test_osworld_client import LOOKING, QUICK, SCREEN, TEXT, Network, at
+from test_osworld_client import LOOKING, QUICK, SCREEN, TEXT, at
 
 from deskhand.actions.ops import Click, Drag, Key, Move, Scroll, Type
 from deskhand.config.schema import RemoteTimeouts
@@ -25,7 +26,7 @@ from deskhand.errors import DeliveryUnknown, EvaluatorError, InfrastructureError
 
 @asynccontextmanager
 async def windows(
-    folder: Path, network: Network | None = None, **settings
+    folder: Path, network: LossyNetwork | None = None, **settings
 ) -> AsyncIterator[tuple[FakeWaa, WaaDesktop]]:
     fake = FakeWaa(folder)
     async with on_a_port(fake.app) as address:
@@ -73,7 +74,7 @@ async def test_any_text_and_exact_gestures_reach_windows(tmp_path):
 
 
 async def test_nothing_is_done_twice_on_windows_when_replies_are_lost(tmp_path):
-    network = Network(lose=0.25)
+    network = LossyNetwork(lose_reply=0.25)
     async with windows(tmp_path, network) as (fake, desktop):
         await desktop.reset(SCREEN)
         for number in range(80):
