@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import from_json
 
 from deskhand.desktop.base import DesktopSpec
 from deskhand.errors import ConfigError
@@ -20,12 +21,16 @@ class JsonBody(BaseModel):
     @classmethod
     def parse(cls, raw: bytes | str) -> Self:
         """Parse a body; an empty one is {}. Raises `ConfigError`, which names the key."""
+        raw = raw or b"{}"
         try:
-            return cls.model_validate_json(raw or b"{}")
+            from_json(raw, allow_inf_nan=False)  # also in values of type Any: NaN would pass every range check
+            return cls.model_validate_json(raw)
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             key = ".".join(map(str, first["loc"])) or "request body"
             raise ConfigError(f"{key}: {first['msg']}; known keys: {', '.join(cls.model_fields)}") from None
+        except ValueError as error:
+            raise ConfigError(f"request body: invalid JSON: {error}") from None
 
 
 class _Template(JsonBody):

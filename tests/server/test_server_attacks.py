@@ -81,6 +81,7 @@ async def test_numbers_that_are_not_finite_are_rejected(number):
         for path, body in (
             ("/desktop/run", b'{"argv": ["true"], "timeout_s": %s}'),
             ("/desktop/windows/wait", b'{"match": "x", "timeout_s": %s, "count": 1}'),
+            ("/desktop/perform", b'{"ops": [{"op": "wait", "seconds": %s}], "action_id": "a"}'),
             ("/osworld/run_bash_script", b'{"script": "true", "timeout": %s}'),
             ("/osworld/execute_with_verification", b'{"command": ["true"], "max_wait_time": %s}'),
         ):
@@ -88,7 +89,7 @@ async def test_numbers_that_are_not_finite_are_rejected(number):
             assert reply.status_code == 400, path
         reply = await http.post("/leases", content=b'{"wait_s": %s}' % number, headers=bearer(OWNER_KEY))
         assert reply.status_code == 400
-        assert made[0].ran == []
+        assert made[0].ran == made[0].actions == []
 
 
 async def test_ids_of_a_client_are_bounded():
