@@ -29,7 +29,7 @@ from test_suite_config import served, with_its_two_lines
 
 from deskhand.desktop.factory import LEASE_DB
 from deskhand.desktop.lease_store import LeaseStore
-from deskhand.desktop.remote.baselines import BASELINES_FILE as FIRST_LOOKS
+from deskhand.desktop.remote.waa_desktop import BASELINES_FILE
 from deskhand.rollout.episode_counts import EpisodeCounts
 from deskhand.rollout.run_writer import load_result
 from deskhand.store.run import TRAIN, EpisodeRow, Run
@@ -120,21 +120,15 @@ class Windows:
         self.door = Door(client, outage_at=outage_at)
 
 
-def test_windows_agent_arenas_machines_are_trained_on_though_they_fail_and_the_run_is_killed(
-    monkeypatch, capsys, tmp_path
-) -> None:
+def test_waa_machines_are_trained_on_despite_failures_and_a_kill(monkeypatch, capsys, tmp_path) -> None:
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "pointer.yaml").write_text(POINTER)
     machines = [Windows(tmp_path / name, outage_at) for name, outage_at in (("a", 60), ("b", 100))]
     folder = tmp_path / "run"
     with served(*(machine.door.app for machine in machines)) as ports:
         file = written(tmp_path, 1, tmp_path / "tasks", [f"http://127.0.0.1:{port}" for port in ports])
-        settings = words(
-            "suite.format=openadapt",
-            f"suite.path={tmp_path}/tasks",
-            "suite.screen_size=[320, 240]",
-            "loop.total_steps=1000",
-        )
+        suite = ("suite.format=openadapt", f"suite.path={tmp_path}/tasks", "suite.screen_size=[320, 240]")
+        settings = words(*suite, "loop.total_steps=1000")
         command = [sys.executable, "-m", "deskhand", "train", file, str(folder), *settings]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
         with (tmp_path / "said").open("w") as said:
@@ -164,7 +158,7 @@ def test_windows_agent_arenas_machines_are_trained_on_though_they_fail_and_the_r
         "what was finished before the kill stays as it was"
     )
     assert "pointer" in (tmp_path / "report.html").read_text()
-    assert (folder / FIRST_LOOKS).exists()
+    assert (folder / BASELINES_FILE).exists()
     for machine in machines:
         assert machine.begun
         assert all(state == (["Program Manager"], []) for state in machine.begun), (
@@ -186,7 +180,7 @@ TERMINAL = (
     "mkdir -p red && cd red && PS1='$ ' exec xterm -bg '#c02020' -fg '#ffffff' -fa 'DejaVu Sans Mono' -fs 6 -b 2 -bw 0 "
     "+sb -geometry 12x6+40+40 -title red -xrm '*cursorBlink: false' -e bash --norc --noprofile"
 )
-BRING_BACK = """\
+RESET = """\
 import http.client, sys
 line = http.client.HTTPConnection(sys.argv[1], int(sys.argv[2]))
 line.request("POST", "/revert")
@@ -209,7 +203,7 @@ class Linux:
         self.lease = (await self.http.post("/leases", json={})).json()["lease"]
 
 
-def test_osworlds_machines_are_trained_on_and_brought_back_before_each_episode(monkeypatch, capsys, tmp_path) -> None:
+def test_osworld_machines_are_trained_on_and_reset_before_each_episode(monkeypatch, capsys, tmp_path) -> None:
     task = task_files.task(
         id="touch",
         instruction="In the red terminal run touch lemon",
@@ -225,7 +219,7 @@ def test_osworlds_machines_are_trained_on_and_brought_back_before_each_episode(m
         },
     )
     task_files.written(tmp_path / "tasks", task, "os/touch.json")
-    folder, back = tmp_path / "run", [sys.executable, "-S", "-c", BRING_BACK, "{host}", "{port}"]
+    folder, back = tmp_path / "run", [sys.executable, "-S", "-c", RESET, "{host}", "{port}"]
     with bridge("256x192") as address:
         machines = [Linux(address, outage_at) for outage_at in (25, 40)]
         with served(*(machine.door.app for machine in machines)) as ports:
@@ -234,17 +228,10 @@ def test_osworlds_machines_are_trained_on_and_brought_back_before_each_episode(m
             del config["desktop"]["skip_reset"]
             config["desktop"]["reset_command"] = back
             Path(file).write_text(yaml.safe_dump(config))
-            settings = words(
-                "suite.format=osworld",
-                f"suite.path={tmp_path}/tasks",
-                "suite.screen_size=[256, 192]",
-                "suite.max_episode_steps=4",
-                "loop.total_steps=2",
-            )
-            settings += [
-                "--set",
-                "trainer.algorithm=ppo",
-            ]  # this task is nearly always solved, which GRPO learns nothing from
+            suite = ("suite.format=osworld", f"suite.path={tmp_path}/tasks", "suite.screen_size=[256, 192]")
+            # PPO: GRPO learns nothing from this task, which is nearly always solved.
+            training = ("suite.max_episode_steps=4", "loop.total_steps=2", "trainer.algorithm=ppo")
+            settings = words(*suite, *training)
             code, _, err = called(monkeypatch, capsys, "train", file, str(folder), *settings)
             assert code == 0, err
     rows = checked(folder, 2, len(machines))

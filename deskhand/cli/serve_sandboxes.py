@@ -36,7 +36,7 @@ def sandboxes(
     """
     from deskhand.desktop.remote.retrying_client import check_base_url
     from deskhand.server.api_keys import API_KEY_ENV, load_admin_key, read_private_file
-    from deskhand.server.process import run_until_signaled, serve_app
+    from deskhand.server.process import ServerConfig, run_until_signaled, serve_app
     from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer
 
     if not servers:
@@ -53,8 +53,8 @@ def sandboxes(
     )
 
     async def main() -> None:
-        running = serve_app(gateway.app(), host, port, certificate=tls_certificate, certificate_key=tls_key)
-        async with running as (bound_port, ended):
+        settings = ServerConfig(host, port, certificate=tls_certificate, certificate_key=tls_key)
+        async with serve_app(gateway.app(), settings) as (bound_port, ended):
             scheme = "https" if tls_certificate else "http"
             counts = f"{len(servers)} desktop servers, {len(tokens)} tokens"
             print(f"sandbox gateway at {scheme}://{host}:{bound_port}, {counts}", flush=True)

@@ -22,16 +22,14 @@ from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.local.isolation import ResourceLimits
 from deskhand.desktop.machine_pool import MachinePool
 from deskhand.desktop.pool import DesktopPool
-from deskhand.desktop.remote.baselines import BASELINES_FILE, BaselineStore
 from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ResetHook, ResetMarker
-from deskhand.desktop.remote.qemu_monitor import QemuMonitor
 from deskhand.desktop.remote.quota import QUOTA_FILE, QuotaManager
-from deskhand.desktop.remote.reset_command import ResetCommand
+from deskhand.desktop.remote.reset_hooks import QemuMonitor, ResetCommand
 from deskhand.desktop.remote.retrying_client import RetryingClient, check_base_url
 from deskhand.desktop.remote.sandbox_api import TOKEN, endpoint_of
 from deskhand.desktop.remote.sandbox_desktop import SandboxPool
 from deskhand.desktop.remote.server_desktop import ServerPool
-from deskhand.desktop.remote.waa_desktop import WaaDesktop
+from deskhand.desktop.remote.waa_desktop import BASELINES_FILE, BaselineStore, WaaDesktop
 from deskhand.errors import ConfigError
 
 DEFAULT_API_KEY_ENV: dict[str, str] = {"server": "DESKHAND_SERVER_API_KEY", "sandbox": TOKEN}

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Iterator
 from typing import Any
 
 import httpx2
@@ -25,14 +24,6 @@ from deskhand.server.osworld.routes import routes
 _UNAVAILABLE = 503
 
 
-class _SingleLease:
-    """`LeaseTouch` for one lease that does not expire."""
-
-    @contextlib.contextmanager
-    def using(self, lease: ActiveLease) -> Iterator[ActiveLease]:
-        yield lease
-
-
 class LocalOsworldClient:
     """OSWorld's endpoints for `desktop`, whose screen size is in `template`. Use in one event loop."""
 
@@ -41,7 +32,7 @@ class LocalOsworldClient:
 
     def __init__(self, desktop: StageableDesktop, template: DesktopSpec) -> None:
         self._held = ActiveLease(secrets.token_hex(8), Lease(desktop, 0), template, b"", 0, 0.0)
-        app = Starlette(routes=routes(lambda _: self._held, _SingleLease()))
+        app = Starlette(routes=routes(lambda _: contextlib.nullcontext(self._held)))
         self._http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://guest", timeout=None)
 
     @property

@@ -19,7 +19,8 @@ from typing import Any
 from deskhand.config.load import Config, config_of_run
 from deskhand.desktop.base import DesktopPoolProtocol
 from deskhand.desktop.factory import LEASE_DB
-from deskhand.desktop.remote import baselines, quota
+from deskhand.desktop.remote.quota import QUOTA_FILE
+from deskhand.desktop.remote.waa_desktop import BASELINES_FILE
 from deskhand.errors import ConfigError
 from deskhand.models.load import check_checkpoint
 from deskhand.recipes.assemble import open_run_pool, run_training_loop
@@ -118,8 +119,8 @@ def discard_if_empty(run: Run) -> bool:
         "log.jsonl",
         "metrics.jsonl",
         *LEASE_FILES,
-        baselines.BASELINES_FILE,
-        quota.QUOTA_FILE,
+        BASELINES_FILE,
+        QUOTA_FILE,
     ):
         (run.folder / name).unlink(missing_ok=True)
     for folder in (run.folder / "checkpoints", run.folder / "frames", run.folder):

@@ -15,11 +15,12 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import structlog
 
 from deskhand.desktop.base import DesktopSpec, Frame, Lease, StageableDesktop
+from deskhand.desktop.machine_pool import MachinePool
+from deskhand.desktop.pool import DesktopPool
 from deskhand.server.api_keys import digest, new_key
 from deskhand.server.guest import Guest
 from deskhand.server.http_errors import HttpError
@@ -73,17 +74,6 @@ class ActiveLease:
         return self.template.width, self.template.height
 
 
-class LeasablePool(Protocol):
-    """Pool whose desktops the server leases: local desktops (`DesktopPool`) or machines (`MachinePool`)."""
-
-    size: int
-    template: DesktopSpec
-
-    async def lease(self, template: DesktopSpec | None = None) -> Lease: ...
-
-    async def release(self, lease: Lease) -> None: ...
-
-
 class ActiveLeases:
     """Granted leases of `pool`.
 
@@ -96,7 +86,7 @@ class ActiveLeases:
 
     def __init__(
         self,
-        pool: LeasablePool,
+        pool: DesktopPool | MachinePool,
         ports: Sequence[int] = (),
         *,
         tunnel_port: int = 0,

@@ -55,8 +55,7 @@ def key_from_headers(headers: Mapping[str, str]) -> str:
 
 
 def load_admin_key(file: Path | None, environment: Mapping[str, str]) -> str | None:
-    """Return the admin key from `file`, else from the environment, else None. Raises `ConfigError` if it is weak or
-    exposed."""
+    """Return the admin key from `file` or the environment, or None. Raises `ConfigError` if it is weak or exposed."""
     if file is None:
         key, source = environment.get(API_KEY_ENV), API_KEY_ENV
     else:

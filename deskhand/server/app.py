@@ -1,51 +1,38 @@
 """HTTP application of the desktop server.
 
-Built by `server.process.serve_pool`; `server.auth` checks the key before a request is read.
-
-| route                          | key          | body                                                                |
-|--------------------------------|--------------|---------------------------------------------------------------------|
-| `POST /leases`                 | admin        | `{"template"?, "wait_s"?}` -> the lease and its key                 |
-| `GET /leases`                  | admin        | -> `{"leases": [...], "size"}`, without keys                        |
-| `POST /leases/{lease}/renew`   | lease, admin | -> the lease; every other request for a lease renews it, too        |
-| `DELETE /leases/{lease}`       | lease, admin | -> `{"lease", "over": true}`                                        |
-| `/leases/{lease}/desktop/...`, `/leases/{lease}/events` | lease, admin | native API (`server.native_api`)           |
-| `/leases/{lease}/osworld/...`  | lease, admin | OSWorld's in-VM server (`server.osworld.routes`)                    |
-| `/...` at a lease's own port   | lease, admin | the same at the root, for clients that know only host and port      |
-| `GET /health`                  | none         | -> `{"status": "ok"}`                                               |
-| `CONNECT lease:port` at the tunnel port | lease, admin | a connection to a port of the guest (`server.tunnel`)      |
-
-A template is an object with fields of `DesktopSpec`, all optional.
+Built by `server.process.serve_pool`; `server.auth` checks the key before a request is read. docs/desktop-server.md has
+the requests, their keys, bodies and replies. A lease's own port serves OSWorld's protocol at the root, for clients that
+know only host and port.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from typing import Any
 
-import structlog
+from pydantic import Field
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from deskhand.desktop import frame_codec
-from deskhand.desktop.base import DesktopSpec
-from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.errors import InfrastructureError
 from deskhand.server.active_leases import ActiveLease, ActiveLeases
 from deskhand.server.auth import LeaseAuth, port_of
-from deskhand.server.http_errors import HttpError
+from deskhand.server.http_errors import HttpError, reply_errors
 from deskhand.server.idempotency import ReplyCache
-from deskhand.server.json_body import number, object_of
-from deskhand.server.native_api import desktop_spec_from_json
+from deskhand.server.json_body import JsonBody, desktop_spec_from_json
 from deskhand.server.native_api import routes as native_routes
 from deskhand.server.osworld.routes import routes as osworld_routes
 from deskhand.server.request_limits import RequestLimits, SizeLimitedBody
 
-log = structlog.get_logger()
 MAX_WAIT_S = 600.0
-DEFAULT_WAIT_S = 60.0
-LeaseHandler = Callable[[Request], Awaitable[Response]]
+
+
+class _LeaseRequest(JsonBody):
+    template: dict[str, Any] | None = None
+    wait_s: float = Field(60.0, ge=0, le=MAX_WAIT_S)
 
 
 def create_app(leases: ActiveLeases, auth: LeaseAuth, limits: RequestLimits | None = None) -> ASGIApp:
@@ -54,15 +41,15 @@ def create_app(leases: ActiveLeases, auth: LeaseAuth, limits: RequestLimits | No
 
     async def create_lease(request: Request) -> Response:
         auth.require_admin(request)
-        template, wait_s = _parse_lease_request(
-            object_of(await request.body(), {"template", "wait_s"}), leases.pool.template
-        )
-
+        body = _LeaseRequest.parse(await request.body())
+        template = leases.pool.template
+        if body.template is not None:
+            template = desktop_spec_from_json(body.template, template)
         request_id = request.headers.get(frame_codec.REQUEST_HEADER)
 
         async def grant() -> Response:
             try:
-                lease, key = await leases.acquire(template, wait_s)
+                lease, key = await leases.acquire(template, body.wait_s)
             except HttpError as error:
                 return error.response()
             if await request.is_disconnected():
@@ -92,20 +79,16 @@ def create_app(leases: ActiveLeases, auth: LeaseAuth, limits: RequestLimits | No
 
     lease_routes = [
         Route("/health", health),
-        Route("/leases", _handle_errors(create_lease), methods=["POST"]),
-        Route("/leases", _handle_errors(list_leases), methods=["GET"]),
-        Route("/leases/{lease}", _handle_errors(release), methods=["DELETE"]),
-        Route("/leases/{lease}/renew", _handle_errors(renew), methods=["POST"]),
+        Route("/leases", reply_errors(create_lease, _outage_reply), methods=["POST"]),
+        Route("/leases", reply_errors(list_leases, _outage_reply), methods=["GET"]),
+        Route("/leases/{lease}", reply_errors(release, _outage_reply), methods=["DELETE"]),
+        Route("/leases/{lease}/renew", reply_errors(renew, _outage_reply), methods=["POST"]),
     ]
-    main_port = SizeLimitedBody(
-        Starlette(
-            routes=lease_routes
-            + native_routes(by_path, leases)
-            + osworld_routes(by_path, leases, "/leases/{lease}/osworld")
-        ),
-        limits or RequestLimits(),
-    )
-    lease_ports = SizeLimitedBody(Starlette(routes=osworld_routes(auth.by_port, leases)), limits or RequestLimits())
+    osworld = osworld_routes(lambda request: leases.using(by_path(request)), "/leases/{lease}/osworld")
+    routes = [*lease_routes, *native_routes(by_path, leases), *osworld]
+    main_port = SizeLimitedBody(Starlette(routes=routes), limits)
+    at_port = osworld_routes(lambda request: leases.using(auth.by_port(request)))
+    lease_ports = SizeLimitedBody(Starlette(routes=at_port), limits)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         at_lease_port = scope["type"] == "http" and port_of(scope) in leases.ports
@@ -114,29 +97,8 @@ def create_app(leases: ActiveLeases, auth: LeaseAuth, limits: RequestLimits | No
     return app
 
 
-def _handle_errors(handler: LeaseHandler) -> LeaseHandler:
-    async def handle(request: Request) -> Response:
-        try:
-            return await handler(request)
-        except HttpError as error:
-            return error.response()
-        except ConfigError as error:
-            return JSONResponse({"error": str(error)}, status_code=400)
-        except InfrastructureError as error:
-            return JSONResponse({"error": str(error)}, status_code=503)
-        except ClientDisconnect:
-            return Response(status_code=499)
-        except Exception:
-            log.exception("server.failed", path=request.url.path)
-            return JSONResponse({"error": "internal server error; see the server log"}, status_code=500)
-
-    return handle
-
-
-def _parse_lease_request(body: dict[str, Any], default: DesktopSpec) -> tuple[DesktopSpec | None, float]:
-    wait_s = number(body.get("wait_s", DEFAULT_WAIT_S), "wait_s", 0, MAX_WAIT_S)
-    template = body.get("template")
-    return (None if template is None else desktop_spec_from_json(template, default)), wait_s
+def _outage_reply(error: Exception) -> Response | None:
+    return JSONResponse({"error": str(error)}, status_code=503) if isinstance(error, InfrastructureError) else None
 
 
 def _lease_to_json(lease: ActiveLease, leases: ActiveLeases) -> dict[str, Any]:

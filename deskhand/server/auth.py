@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from deskhand.server.active_leases import ActiveLease, ActiveLeases
 from deskhand.server.api_keys import digest, is_loopback, key_from_headers, key_matches
-from deskhand.server.http_errors import HttpError
+from deskhand.server.http_errors import HttpError, unauthorized
 
 
 class LeaseAuth:
@@ -36,14 +36,14 @@ class LeaseAuth:
     def require_admin(self, request: Request) -> None:
         """Raise `HttpError` (401, 403) unless the request has the admin key."""
         if not self._is_authorized(request, None):
-            raise _unauthorized()
+            raise unauthorized("key")
 
     def _authorize(
         self, request: Request, lease: ActiveLease | None, released_digest: bytes | None = None
     ) -> ActiveLease:
         """Return `lease`. Only the admin and the former holder learn that a lease was released (410)."""
         if not self._is_authorized(request, lease.key_digest if lease is not None else released_digest):
-            raise _unauthorized()
+            raise unauthorized("key")
         if lease is None:
             raise HttpError(410, "unknown or released lease; create one with POST /leases")
         return lease
@@ -74,20 +74,14 @@ def _require_local(request: Request) -> None:
     """
     from_a_page = "origin" in request.headers or request.headers.get("sec-fetch-site", "none") != "none"
     if from_a_page or not is_loopback(_host_of(request)):
-        raise HttpError(
-            403, "without an admin key the server accepts only local programs that use a loopback host name"
-        )
+        message = "without an admin key the server accepts only local programs that use a loopback host name"
+        raise HttpError(403, message)
 
 
 def _host_of(request: Request) -> str:
-    """Return the host that the request names, "" if it is invalid. Starlette would fall back to the local address
-    instead."""
+    """Return the host that the request names, "" if invalid. Starlette would fall back to the local address."""
     named = request.headers.get("host")
     try:
         return (request.url.hostname if named is None else urlsplit(f"//{named}").hostname) or ""
     except ValueError:
         return ""
-
-
-def _unauthorized() -> HttpError:
-    return HttpError(401, "missing or invalid key; send Authorization: Bearer <key>", {"www-authenticate": "Bearer"})

@@ -23,7 +23,6 @@ from importlib import resources
 from deskhand.desktop.applications import browser
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError
-from deskhand.server.pyautogui_parser import parse_pyautogui
 from deskhand.server.pyautogui_rpc import PyAutoGuiRpc
 
 MAX_ARGUMENT_BYTES = 120_000
@@ -100,11 +99,8 @@ class Guest:
     async def environment(self) -> dict[str, str]:
         """Return the environment variables of guest programs."""
         if self._environment is None:
-            done = await self.desktop.run(["env", "-0"])
-            pairs = (
-                entry.partition("=") for entry in done.stdout.decode(errors="surrogateescape").split("\0") if entry
-            )
-            self._environment = {name: value for name, _, value in pairs}
+            text = (await self.desktop.run(["env", "-0"])).stdout.decode(errors="surrogateescape")
+            self._environment = dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry)
         return self._environment
 
     async def home(self) -> str:
@@ -121,13 +117,11 @@ class Guest:
         head, slash, rest = path.partition("/")
         if head in ("~", "~" + environment.get("USER", "")):
             path = environment.get("HOME", "/").rstrip("/") + slash + rest
-        return await self.map_home(
-            _VARIABLE.sub(lambda found: environment.get(found[1] or found[2] or "", found[0]), path)
-        )
+        path = _VARIABLE.sub(lambda found: environment.get(found[1] or found[2] or "", found[0]), path)
+        return await self.map_home(path)
 
     async def _with_launcher(self, argv: list[str]) -> tuple[list[str], str]:
-        """Wrap `argv` in a shell script that locates the program. Returns the marker that reports a missing one,
-        too."""
+        """Return `argv` wrapped in a shell script that locates the program, and the marker of a missing one."""
         if any("\0" in word for word in argv):
             raise ValueError("embedded null byte")
         if not argv:
@@ -139,8 +133,7 @@ class Guest:
         return ["/bin/sh", "-c", _START, "sh", mark, await self.tools(), *words], mark
 
     async def run(self, argv: list[str], *, timeout_s: float, cwd: str | None = None) -> GuestCommandResult:
-        """Run a program to completion. Raises the exceptions of `subprocess.run`, except `GuestTimeout` for
-        timeouts."""
+        """Run a program to completion. Raises `GuestTimeout` and the other exceptions of `subprocess.run`."""
         words, mark = await self._with_launcher(argv)
         started = time.monotonic()
         with self._rpc.fast_polling() if self._rpc else contextlib.nullcontext():
@@ -176,8 +169,7 @@ class Guest:
         return (await self.desktop.run(["test", f"-{flag}", path])).returncode == 0
 
     async def read(self, path: str) -> bytes:
-        """Return the bytes of a file. Raises `FileNotFoundError`, `PermissionError` for links out of the home, or
-        `OSError`."""
+        """Return a file. Raises `FileNotFoundError`, `PermissionError` for links out of the home, or `OSError`."""
         at, inside = await self._resolve(path)
         if inside:
             return await self.desktop.pull(at)
@@ -202,8 +194,7 @@ class Guest:
             raise OSError(errno.EIO, done.stderr.decode(errors="replace").strip() or "cannot be written", path)
 
     async def _resolve(self, path: str) -> tuple[str, bool]:
-        """Return the absolute path and whether it is in the guest's home. Raises `FileNotFoundError` if it is not a
-        path."""
+        """Return the absolute path and whether it is in the home. Raises `FileNotFoundError` if it is not a path."""
         if not path or "\0" in path or any("\ud800" <= character <= "\udfff" for character in path):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
         home = await self.home()
@@ -225,9 +216,7 @@ class Guest:
                 chrome = chrome.replace("@FLAGS@", shlex.join(browser.FLAGS))
                 await self.desktop.run(["/bin/sh", "-c", _TOOLS, "sh", folder, pyautogui, chrome])
                 self._tools = folder
-                self._rpc = PyAutoGuiRpc(
-                    self.desktop, posixpath.join(folder, "asks"), lambda code: parse_pyautogui(code, *self._size)
-                )
+                self._rpc = PyAutoGuiRpc(self.desktop, posixpath.join(folder, "asks"), self._size)
                 if not self._closed:
                     self._rpc.start()
             return self._tools

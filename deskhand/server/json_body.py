@@ -1,44 +1,42 @@
-"""Parsing and validation of JSON request bodies (RFC 8259).
-
-NaN and Infinity, which Python accepts, are rejected: they would pass every range check.
-"""
+"""JSON request bodies as models: no conversions, unknown keys, NaN or Infinity."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+from dataclasses import asdict
+from typing import Any, Self
 
-from deskhand.server.http_errors import HttpError
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import from_json
 
-
-def parse_json_body(raw: bytes) -> Any:
-    """Return the value. Raises `ValueError`, also for excessive nesting."""
-    try:
-        return json.loads(raw, parse_constant=_reject_constant)
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+from deskhand.desktop.base import DesktopSpec
+from deskhand.errors import ConfigError
 
 
-def object_of(raw: bytes, known: set[str]) -> dict[str, Any]:
-    """Return the object of a body, {} if it is empty. Raises `HttpError` (400), also for keys that are not in
-    `known`."""
-    try:
-        body = parse_json_body(raw) if raw else {}
-    except ValueError as error:
-        raise HttpError(400, f"invalid JSON body: {error}") from None
-    if not isinstance(body, dict):
-        raise HttpError(400, "the body must be a JSON object")
-    if extra := set(body) - known:
-        raise HttpError(400, f"unknown keys: {', '.join(sorted(extra))}; known: {', '.join(sorted(known))}")
-    return body
+class JsonBody(BaseModel):
+    """Base class of request bodies."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False, frozen=True)
+
+    @classmethod
+    def parse(cls, raw: bytes | str) -> Self:
+        """Parse a body; an empty one is {}. Raises `ConfigError`, which names the key."""
+        raw = raw or b"{}"
+        try:
+            from_json(raw, allow_inf_nan=False)  # also in values of type Any: NaN would pass every range check
+            return cls.model_validate_json(raw)
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            key = ".".join(map(str, first["loc"])) or "request body"
+            raise ConfigError(f"{key}: {first['msg']}; known keys: {', '.join(cls.model_fields)}") from None
+        except ValueError as error:
+            raise ConfigError(f"request body: invalid JSON: {error}") from None
 
 
-def number(value: Any, name: str, minimum: float, maximum: float) -> float:
-    """Return a number within limits. Raises `HttpError` (400)."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not minimum <= value <= maximum:
-        raise HttpError(400, f"{name} must be a number in [{minimum:g}, {maximum:g}], got {str(value)[:40]}")
-    return float(value)
+class _Template(JsonBody):
+    template: DesktopSpec
 
 
-def _reject_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON number")
+def desktop_spec_from_json(changes: dict[str, Any], default: DesktopSpec) -> DesktopSpec:
+    """Return `default` with the fields that a client requests. Raises `ConfigError`."""
+    return _Template.parse(json.dumps({"template": asdict(default) | changes})).template

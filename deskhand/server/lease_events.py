@@ -44,8 +44,7 @@ class LeaseEvents:
         self._changed = asyncio.Event()
 
     async def stream(self, after: int) -> AsyncIterator[str]:
-        """Yield the events after number `after` as SSE text, with a comment every `HEARTBEAT_S` to keep the
-        connection open."""
+        """Yield the events after number `after` as SSE text, with comments that keep the connection open."""
         self.num_streams += 1
         try:
             while True:

@@ -31,9 +31,7 @@ def encode_mp4(frames: Sequence[VideoFrame], end_s: float, width: int, height: i
     head = _box(b"ftyp", b"isom", struct.pack(">I", 0x200), b"isomiso2mp41")
     data = b"".join(frame.jpeg for frame in frames)
     start = len(head) + 8
-    return b"".join(
-        [head, struct.pack(">I4s", 8 + len(data), b"mdat"), data, _index(frames, durations, start, width, height)]
-    )
+    return head + _box(b"mdat", data) + _index(frames, durations, start, width, height)
 
 
 def _box(kind: bytes, *parts: bytes) -> bytes:
@@ -47,28 +45,15 @@ def _full(kind: bytes, *parts: bytes, flags: int = 0) -> bytes:
 
 def _index(frames: Sequence[VideoFrame], durations: Sequence[int], start: int, width: int, height: int) -> bytes:
     length = sum(durations)
-    movie_header = _full(
-        b"mvhd",
-        struct.pack(">4I", 0, 0, TICKS_PER_S, length),
-        struct.pack(">IH10x", 0x10000, 0x100),
-        _UNITY,
-        bytes(24),
-        _uint32(2),
-    )
-    track_header = _full(
-        b"tkhd",
-        struct.pack(">5I", 0, 0, 1, 0, length),
-        bytes(16),
-        _UNITY,
-        struct.pack(">2I", width << 16, height << 16),
-        flags=7,
-    )
+    times = struct.pack(">5IH10x", 0, 0, TICKS_PER_S, length, 0x10000, 0x100)
+    movie_header = _full(b"mvhd", times, _UNITY, bytes(24), _uint32(2))
+    size = struct.pack(">2I", width << 16, height << 16)
+    track_header = _full(b"tkhd", struct.pack(">5I16x", 0, 0, 1, 0, length), _UNITY, size, flags=7)
     media_header = _full(b"mdhd", struct.pack(">4I2H", 0, 0, TICKS_PER_S, length, 0x55C4, 0))
     handler = _full(b"hdlr", bytes(4), b"vide", bytes(12), b"video\0")
     data_info = _box(b"dinf", _full(b"dref", _uint32(1), _full(b"url ", flags=1)))
-    media_info = _box(
-        b"minf", _full(b"vmhd", bytes(8), flags=1), data_info, _samples(frames, durations, start, width, height)
-    )
+    samples = _samples(frames, durations, start, width, height)
+    media_info = _box(b"minf", _full(b"vmhd", bytes(8), flags=1), data_info, samples)
     return _box(b"moov", movie_header, _box(b"trak", track_header, _box(b"mdia", media_header, handler, media_info)))
 
 

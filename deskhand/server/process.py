@@ -21,8 +21,10 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
+from deskhand.desktop.machine_pool import MachinePool
+from deskhand.desktop.pool import DesktopPool
 from deskhand.errors import ConfigError
-from deskhand.server.active_leases import ActiveLeases, LeasablePool
+from deskhand.server.active_leases import ActiveLeases
 from deskhand.server.api_keys import check_binding
 from deskhand.server.app import create_app
 from deskhand.server.auth import LeaseAuth
@@ -35,8 +37,7 @@ MAX_CONNECTIONS = 512
 
 @dataclass(frozen=True)
 class ServerConfig:
-    """Where and how the server listens. `port` is followed by one port per lease and the tunnel port; 0 picks free
-    ports."""
+    """Where and how a server listens. A port per lease and the tunnel port follow `port`; 0 picks free ports."""
 
     host: str = "127.0.0.1"
     port: int = 8700
@@ -57,16 +58,13 @@ class _Server(uvicorn.Server):
 
 @dataclass(frozen=True)
 class RunningServer:
-    """A running server: its port, its leases and how to stop it."""
-
     port: int
     leases: ActiveLeases
-    stop: Callable[[], None]
     task: asyncio.Task[None]
 
 
 @asynccontextmanager
-async def serve_pool(pool: LeasablePool, settings: ServerConfig) -> AsyncIterator[RunningServer]:
+async def serve_pool(pool: DesktopPool | MachinePool, settings: ServerConfig) -> AsyncIterator[RunningServer]:
     """Serve a started pool inside the context. Raises `ConfigError` if the binding is insecure or a port is taken."""
     check_binding(settings.host, settings.admin_key)
     sockets = _listen(settings.host, settings.port, 2 + pool.size)
@@ -74,35 +72,23 @@ async def serve_pool(pool: LeasablePool, settings: ServerConfig) -> AsyncIterato
     leases = ActiveLeases(pool, ports[1:-1], tunnel_port=ports[-1], idle_s=settings.idle_s)
     auth = LeaseAuth(leases, settings.admin_key)
     app = create_app(leases, auth, settings.limits)
-    server = _build_server(app, settings.limits, sockets, settings.certificate, settings.certificate_key)
+    server = _build_server(app, settings, sockets)
     tunnels = TunnelServer(leases, auth, settings.limits)
     await tunnels.listen(sockets.pop(), server.config.ssl)
-
-    def stop() -> None:
-        server.should_exit = True
-
     async with _run_server(server, sockets) as task:
         try:
-            yield RunningServer(ports[0], leases, stop, task)
+            yield RunningServer(ports[0], leases, task)
         finally:
-            stop()
+            server.should_exit = True
             await tunnels.close()
             await leases.close()
 
 
 @asynccontextmanager
-async def serve_app(
-    app: ASGIApp,
-    host: str,
-    port: int,
-    *,
-    limits: RequestLimits | None = None,
-    certificate: Path | None = None,
-    certificate_key: Path | None = None,
-) -> AsyncIterator[tuple[int, asyncio.Task[None]]]:
+async def serve_app(app: ASGIApp, settings: ServerConfig) -> AsyncIterator[tuple[int, asyncio.Task[None]]]:
     """Serve an application with the same limits; yields its port and its task. Raises `ConfigError`."""
-    sockets = _listen(host, port, 1)
-    server = _build_server(app, limits or RequestLimits(), sockets, certificate, certificate_key)
+    sockets = _listen(settings.host, settings.port, 1)
+    server = _build_server(app, settings, sockets)
     async with _run_server(server, sockets) as task:
         yield sockets[0].getsockname()[1], task
 
@@ -126,16 +112,10 @@ def run_until_signaled(serve: Callable[[], Coroutine[Any, Any, None]], message: 
         raise KeyboardInterrupt from None
 
 
-def _build_server(
-    app: ASGIApp,
-    limits: RequestLimits,
-    sockets: list[socket.socket],
-    certificate: Path | None,
-    certificate_key: Path | None,
-) -> _Server:
+def _build_server(app: ASGIApp, settings: ServerConfig, sockets: list[socket.socket]) -> _Server:
     config = uvicorn.Config(
         app,
-        http=protocol_with_limits(limits),
+        http=protocol_with_limits(settings.limits),
         ws="none",
         lifespan="off",
         access_log=False,
@@ -143,17 +123,17 @@ def _build_server(
         proxy_headers=False,
         server_header=False,
         limit_concurrency=MAX_CONNECTIONS,
-        h11_max_incomplete_event_size=limits.head_bytes,
+        h11_max_incomplete_event_size=settings.limits.head_bytes,
         timeout_graceful_shutdown=3,
-        ssl_certfile=certificate,
-        ssl_keyfile=certificate_key,
+        ssl_certfile=settings.certificate,
+        ssl_keyfile=settings.certificate_key,
     )
     try:
         config.load()
     except OSError as error:
         for each in sockets:
             each.close()
-        raise ConfigError(f"{certificate}: cannot load the certificate or its key: {error}") from None
+        raise ConfigError(f"{settings.certificate}: cannot load the certificate or its key: {error}") from None
     return _Server(config)
 
 
@@ -181,11 +161,11 @@ def _listen(host: str, port: int, count: int) -> list[socket.socket]:
             f"--port {port}: it and the next {count - 1} ports (desktops and tunnels) must be in 1..65535"
         )
     opened: list[socket.socket] = []
-    wanted = port
+    next_port = port
     try:
         for index in range(count):
-            wanted = port + index if port else 0
-            family, kind, protocol, _, address = socket.getaddrinfo(host, wanted, type=socket.SOCK_STREAM)[0]
+            next_port = port + index if port else 0
+            family, kind, protocol, _, address = socket.getaddrinfo(host, next_port, type=socket.SOCK_STREAM)[0]
             opened.append(socket.socket(family, kind, protocol))
             opened[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             opened[-1].bind(address)
@@ -193,7 +173,6 @@ def _listen(host: str, port: int, count: int) -> list[socket.socket]:
     except OSError as error:
         for each in opened:
             each.close()
-        raise ConfigError(
-            f"{host}:{wanted}: cannot listen: {error.strerror}; choose another --host or --port"
-        ) from None
+        message = f"{host}:{next_port}: cannot listen: {error.strerror}; choose another --host or --port"
+        raise ConfigError(message) from None
     return opened

@@ -1,8 +1,9 @@
-"""Host side of the guest's pyautogui replacement (`guest_tools/pyautogui.py`): poll request files, perform them,
-write replies.
+"""pyautogui calls of guest programs, performed as ops: in 1 ms instead of 300 ms.
 
-Used by `server.guest`. Requests are parsed like a model's actions, limited in size and number, and performed once;
-guest code is never run here.
+`ops_from_argv` translates `python -c` programs of plain calls with literal arguments, which OSWorld's clients send for
+every action. Other programs run in the guest, with the pyautogui replacement of `guest_tools`; `PyAutoGuiRpc` (used by
+`server.guest`) polls its request files, performs them and writes replies. Requests are parsed like a model's actions,
+limited in size and number, and performed once; guest code is never run here.
 """
 
 from __future__ import annotations
@@ -15,10 +16,15 @@ import re
 import secrets
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import structlog
 
+from deskhand.actions.formats.base import ScreenView
+from deskhand.actions.formats.call_format import CallActionFormat
+from deskhand.actions.formats.call_parser import parse_calls
+from deskhand.actions.formats.pyautogui import GRAMMAR, KEY_CALLS, KEYS_IN_TURN, POINTER_CALLS, typing_calls
 from deskhand.actions.ops import Op
 from deskhand.desktop.base import Frame, StageableDesktop
 from deskhand.errors import AgentError, DeskhandError
@@ -32,15 +38,38 @@ MAX_POLL_SHARE = 0.2
 """Maximum share of time spent polling; a directory that the guest has filled is polled less often."""
 _NAME = re.compile(r"[0-9a-f]{24}\.ask")
 
+_PYTHON_PROGRAMS = ("python", "python3", "/usr/bin/python3", "/usr/bin/python")
+_GRAMMAR = replace(GRAMMAR, words=frozenset())
+_CODE = CallActionFormat(
+    name="pyautogui code",
+    specs=(*POINTER_CALLS, *typing_calls(named=False, keys=KEYS_IN_TURN), *KEY_CALLS),
+    space=lambda view: view.screen,
+    find=lambda text: parse_calls(text, 0, len(text), _GRAMMAR),
+    layout=lambda lines, ops: "\n".join(lines),
+    introduction=lambda view, space: "",
+)
+
+
+def parse_pyautogui(code: str, width: int, height: int) -> list[Op]:
+    """Return the ops of code for a screen of this size in pixels. Raises `AgentError` unless it is plain calls."""
+    return _CODE.parse(code, ScreenView.of_screen(width, height))
+
+
+def ops_from_argv(argv: Sequence[str], width: int, height: int) -> list[Op] | None:
+    """Return the ops that `argv` amounts to, or None if it is not a program of plain pyautogui calls."""
+    if len(argv) != 3 or argv[0] not in _PYTHON_PROGRAMS or argv[1] != "-c" or "pyautogui" not in argv[2]:
+        return None
+    try:
+        return parse_pyautogui(argv[2], width, height)
+    except AgentError:
+        return None
+
 
 class PyAutoGuiRpc:
-    """Serves the requests in `folder` of the guest's home; `parse` returns the ops of a request or raises
-    `AgentError`."""
+    """Serves the requests in `folder` of the guest's home, for a screen of `size` pixels."""
 
-    def __init__(self, desktop: StageableDesktop, folder: str, parse: Callable[[str], list[Op]]) -> None:
-        self._desktop = desktop
-        self._folder = folder
-        self._parse = parse
+    def __init__(self, desktop: StageableDesktop, folder: str, size: tuple[int, int]) -> None:
+        self._desktop, self._folder, self._size = desktop, folder, size
         self._handled: deque[str] = deque(maxlen=MAX_REQUESTS)
         self._running = 0
         self._wake = asyncio.Event()
@@ -110,4 +139,4 @@ class PyAutoGuiRpc:
             raise AgentError("the request must be UTF-8") from None
         if not code:
             return await self._desktop.observe()
-        return await self._desktop.perform(self._parse(code), action_id=secrets.token_hex(16))
+        return await self._desktop.perform(parse_pyautogui(code, *self._size), action_id=secrets.token_hex(16))

@@ -36,18 +36,16 @@ class RequestLimits:
 class SizeLimitedBody:
     """ASGI middleware whose `receive` raises `HttpError` (413, 408) beyond the limits."""
 
-    def __init__(self, app: ASGIApp, limits: RequestLimits) -> None:
-        self._app = app
-        self._limits = limits
+    def __init__(self, app: ASGIApp, limits: RequestLimits | None) -> None:
+        self._app, self._limits = app, limits or RequestLimits()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         limits = self._limits
-        max_bytes = (
-            limits.upload_bytes + _FORM_OVERHEAD_BYTES if scope["path"].endswith(_UPLOAD_PATHS) else limits.body_bytes
-        )
+        is_upload = scope["path"].endswith(_UPLOAD_PATHS)
+        max_bytes = limits.upload_bytes + _FORM_OVERHEAD_BYTES if is_upload else limits.body_bytes
         deadline = asyncio.get_running_loop().time() + limits.body_s
         size, is_complete = 0, False
 
@@ -59,9 +57,8 @@ class SizeLimitedBody:
                 async with asyncio.timeout_at(deadline):
                     message = await receive()
             except TimeoutError:
-                raise HttpError(
-                    408, f"the request body did not arrive within {limits.body_s:g} s", {"connection": "close"}
-                ) from None
+                message = f"the request body did not arrive within {limits.body_s:g} s"
+                raise HttpError(408, message, {"connection": "close"}) from None
             if message["type"] == "http.request":
                 size += len(message.get("body", b""))
                 is_complete = not message.get("more_body", False)
@@ -97,12 +94,11 @@ class TimeoutProtocol(H11Protocol):
         self._write_timer = self.loop.call_later(self.body_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        self._stop_write_timer()
+        self._write_timer = _cancel(self._write_timer)
         super().resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_read_timer()
-        self._stop_write_timer()
+        self._read_timer, self._write_timer = _cancel(self._read_timer), _cancel(self._write_timer)
         super().connection_lost(exc)
 
     def _awaits_head(self) -> bool:
@@ -114,24 +110,19 @@ class TimeoutProtocol(H11Protocol):
 
     def _update_read_timer(self) -> None:
         if self.conn.their_state is not h11.IDLE and not self._awaits_rest_of_body():
-            self._stop_read_timer()
+            self._read_timer = _cancel(self._read_timer)
         elif self._read_timer is None:
             self._read_timer = self.loop.call_later(self.head_s, self._on_read_timeout)
-
-    def _stop_read_timer(self) -> None:
-        if self._read_timer is not None:
-            self._read_timer.cancel()
-            self._read_timer = None
-
-    def _stop_write_timer(self) -> None:
-        if self._write_timer is not None:
-            self._write_timer.cancel()
-            self._write_timer = None
 
     def _on_read_timeout(self) -> None:
         self._read_timer = None
         if self._awaits_head() or self._awaits_rest_of_body():
             self.transport.close()
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()
 
 
 def protocol_with_limits(limits: RequestLimits) -> type[H11Protocol]:

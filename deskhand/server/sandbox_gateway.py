@@ -13,14 +13,16 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx2
 import structlog
+from pydantic import Field
 from starlette.applications import Starlette
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
@@ -29,9 +31,9 @@ from deskhand.desktop import frame_codec
 from deskhand.desktop.remote.sandbox_api import OSWORLD_PORT, REQUEST_ID
 from deskhand.errors import ConfigError
 from deskhand.server.api_keys import digest, key_from_headers, key_matches, new_key
-from deskhand.server.http_errors import HttpError
+from deskhand.server.http_errors import HttpError, reply_errors, unauthorized
 from deskhand.server.idempotency import ReplyCache
-from deskhand.server.json_body import number, object_of
+from deskhand.server.json_body import JsonBody
 from deskhand.server.request_limits import RequestLimits, SizeLimitedBody
 
 log = structlog.get_logger()
@@ -44,12 +46,31 @@ _LEASE_LOST_STATUS = (401, 410)
 """Replies of a desktop server to the key of a released lease; a restarted server does not know the key."""
 
 
-@dataclass(frozen=True)
+class _CreateBody(JsonBody):
+    image: str | None = None
+    width: int | None = Field(None, ge=16, le=8192)
+    height: int | None = Field(None, ge=16, le=8192)
+    ttl_s: float = Field(120.0, ge=1, le=MAX_TTL_S)
+
+
+class _RenewBody(JsonBody):
+    ttl_s: float | None = Field(None, ge=1, le=MAX_TTL_S)
+
+
+@dataclass(eq=False)
 class UpstreamServer:
     """A desktop server and its admin key."""
 
     base_url: str
     admin_key: str | None
+    num_sandboxes: int = field(default=0, init=False)
+    unreachable_until: float = field(default=0.0, init=False)
+    http: httpx2.AsyncClient = field(init=False)
+
+    def connect(self, transport: httpx2.AsyncBaseTransport | None) -> None:
+        headers = {"authorization": f"Bearer {self.admin_key}"} if self.admin_key else {}
+        timeout = httpx2.Timeout(330.0, connect=5.0)
+        self.http = httpx2.AsyncClient(base_url=self.base_url, headers=headers, timeout=timeout, transport=transport)
 
 
 @dataclass(eq=False)
@@ -59,28 +80,23 @@ class _Sandbox:
     """Digest of the token that created it."""
     key_digest: bytes
     """Digest of its own key."""
-    http: httpx2.AsyncClient
+    upstream: UpstreamServer
     lease: dict[str, Any]
     ttl_s: float
     last_used: float
     num_requests: int = 0
     """Requests in progress."""
 
-    @property
-    def root(self) -> str:
-        return f"/leases/{self.lease['lease']}"
-
-    @property
-    def headers(self) -> dict[str, str]:
-        return {"authorization": f"Bearer {self.lease['key']}"}
-
-
-@dataclass(eq=False)
-class _Upstream:
-    http: httpx2.AsyncClient
-    headers: dict[str, str]
-    num_sandboxes: int = 0
-    unreachable_until: float = 0.0
+    async def send(
+        self, method: str, path: str, *, headers: dict[str, str] | None = None, query: str = "", content: bytes = b""
+    ) -> httpx2.Response:
+        """Return the desktop server's reply to a request about the lease."""
+        try:
+            url = httpx2.URL(f"/leases/{self.lease['lease']}{path}", query=query.encode())
+        except httpx2.InvalidURL:
+            raise HttpError(400, "the path contains characters that are invalid in a URL") from None
+        headers = (headers or {}) | {"authorization": f"Bearer {self.lease['key']}"}
+        return await self.upstream.http.request(method, url, content=content, headers=headers)
 
 
 @dataclass(eq=False)
@@ -97,62 +113,34 @@ class SandboxGatewayServer:
         if not self.upstreams or not self.tokens:
             raise ConfigError("the sandbox gateway needs at least one desktop server and one token")
         self._quotas = {digest(token): quota for token, quota in self.tokens.items()}
-        timeout = httpx2.Timeout(330.0, connect=5.0)
-        self._upstreams = [
-            _Upstream(
-                httpx2.AsyncClient(base_url=each.base_url, timeout=timeout, transport=self.transport),
-                {"authorization": f"Bearer {each.admin_key}"} if each.admin_key else {},
-            )
-            for each in self.upstreams
-        ]
+        for upstream in self.upstreams:
+            upstream.connect(self.transport)
         self._sandboxes: dict[str, _Sandbox] = {}
-        self._num_pending: dict[bytes, int] = {}
+        self._num_pending: Counter[bytes] = Counter()
         self._replies = ReplyCache()
         self._expiry_task: asyncio.Task[None] | None = None
 
     def app(self) -> ASGIApp:
-        sandbox = "/v1/sandboxes/{sandbox}"
-        methods = ["GET", "POST", "PUT", "DELETE", "HEAD"]
-        routes = [
-            Route("/v1/health", self._handle_errors(self._health), methods=["GET"]),
-            Route("/v1/sandboxes", self._handle_errors(self._create), methods=["POST"]),
-            Route("/v1/sandboxes", self._handle_errors(self._list), methods=["GET"]),
-            Route(sandbox, self._handle_errors(self._get), methods=["GET"]),
-            Route(sandbox, self._handle_errors(self._delete), methods=["DELETE"]),
-            Route(f"{sandbox}/renew", self._handle_errors(self._renew), methods=["POST"]),
-            Route(f"{sandbox}/exec", self._handle_errors(self._exec), methods=["POST"]),
-            Route(f"{sandbox}/files", self._handle_errors(self._files), methods=["GET", "PUT"]),
-            Route(f"{sandbox}/ports/{{port:int}}/{{path:path}}", self._handle_errors(self._port), methods=methods),
-        ]
+        sandboxes, sandbox = "/v1/sandboxes", "/v1/sandboxes/{sandbox}"
+        table = (
+            ("/v1/health", self._health, ["GET"]),
+            (sandboxes, self._create, ["POST"]),
+            (sandboxes, self._list, ["GET"]),
+            (sandbox, self._get, ["GET"]),
+            (sandbox, self._delete, ["DELETE"]),
+            (f"{sandbox}/renew", self._renew, ["POST"]),
+            (f"{sandbox}/exec", self._exec, ["POST"]),
+            (f"{sandbox}/files", self._files, ["GET", "PUT"]),
+            (f"{sandbox}/ports/{{port:int}}/{{path:path}}", self._port, ["GET", "POST", "PUT", "DELETE", "HEAD"]),
+        )
+        routes = [Route(path, reply_errors(handler, _outage_reply), methods=names) for path, handler, names in table]
         return SizeLimitedBody(Starlette(routes=routes), self.limits)
-
-    def _handle_errors(
-        self, handler: Callable[[Request], Awaitable[Response]]
-    ) -> Callable[[Request], Awaitable[Response]]:
-        async def handle(request: Request) -> Response:
-            try:
-                return await handler(request)
-            except HttpError as error:
-                return error.response()
-            except ClientDisconnect:
-                return Response(status_code=499)
-            except httpx2.TransportError as error:
-                log.warning("sandboxes.upstream_unreachable", error=type(error).__name__)
-                was_sent = not isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout))
-                return JSONResponse(
-                    {"error": "the desktop server does not respond"}, status_code=502 if was_sent else 503
-                )
-            except Exception:
-                log.exception("sandboxes.request_failed", path=request.url.path)
-                return JSONResponse({"error": "internal gateway error; see the gateway log"}, status_code=500)
-
-        return handle
 
     def _token(self, request: Request) -> bytes:
         key = key_from_headers(request.headers)
         found = [expected for expected in self._quotas if key_matches(key, expected)]
         if not key or not found:
-            raise _unauthorized()
+            raise unauthorized("token")
         return found[0]
 
     def _find(self, request: Request) -> _Sandbox:
@@ -164,7 +152,7 @@ class SandboxGatewayServer:
             raise HttpError(410, "unknown or deleted sandbox; create a new one")
         is_creator, is_holder = key_matches(key, sandbox.token_digest), key_matches(key, sandbox.key_digest)
         if not key or not (is_creator or is_holder):
-            raise _unauthorized()
+            raise unauthorized("token")
         sandbox.last_used = self.clock()
         return sandbox
 
@@ -173,22 +161,17 @@ class SandboxGatewayServer:
 
     async def _create(self, request: Request) -> Response:
         token = self._token(request)
-        body = object_of(await request.body(), {"image", "width", "height", "ttl_s"})
-        ttl_s = number(body.get("ttl_s", 120.0), "ttl_s", 1.0, MAX_TTL_S)
-        size = {
-            name: int(number(body[name], name, 16, 8192)) for name in ("width", "height") if body.get(name) is not None
-        }
+        body = _CreateBody.parse(await request.body())
+        ttl_s, size = body.ttl_s, body.model_dump(include={"width", "height"}, exclude_none=True)
         if self._expiry_task is None:
             self._expiry_task = asyncio.create_task(self._expire_periodically())
 
         async def create() -> Response:
             quota = self._quotas[token]
-            used = sum(each.token_digest == token for each in self._sandboxes.values()) + self._num_pending.get(
-                token, 0
-            )
+            used = sum(each.token_digest == token for each in self._sandboxes.values()) + self._num_pending[token]
             if quota is not None and used >= quota:
                 return _quota_reply(f"this token has {used} of at most {quota} sandboxes")
-            self._num_pending[token] = self._num_pending.get(token, 0) + 1
+            self._num_pending[token] += 1
             try:
                 found = await self._acquire(size)
             finally:
@@ -197,7 +180,7 @@ class SandboxGatewayServer:
                 return _quota_reply("no free desktop")
             upstream, lease = found
             key = new_key()
-            sandbox = _Sandbox(secrets.token_hex(8), token, digest(key), upstream.http, lease, ttl_s, self.clock())
+            sandbox = _Sandbox(secrets.token_hex(8), token, digest(key), upstream, lease, ttl_s, self.clock())
             self._sandboxes[sandbox.id] = sandbox
             upstream.num_sandboxes += 1
             log.info("sandboxes.created", sandbox=sandbox.id, ttl_s=ttl_s)
@@ -206,19 +189,17 @@ class SandboxGatewayServer:
         request_id = request.headers.get(REQUEST_ID)
         return await self._replies.run_once(f"{token.hex()} {request_id}" if request_id else None, create)
 
-    async def _acquire(self, size: dict[str, int]) -> tuple[_Upstream, dict[str, Any]] | None:
+    async def _acquire(self, size: dict[str, int]) -> tuple[UpstreamServer, dict[str, Any]] | None:
         """Return a lease of the least used server that has a free desktop; None if there is none.
 
         Raises `HttpError` (500) if every server fails with another status: waiting would not help.
         """
         errors: list[int] = []
-        for upstream in sorted(self._upstreams, key=lambda each: each.num_sandboxes):
+        for upstream in sorted(self.upstreams, key=lambda each: each.num_sandboxes):
             if upstream.unreachable_until > self.clock():
                 continue
             try:
-                reply = await upstream.http.post(
-                    "/leases", json={"template": size, "wait_s": 0.5}, headers=upstream.headers
-                )
+                reply = await upstream.http.post("/leases", json={"template": size, "wait_s": 0.5})
             except httpx2.TransportError as error:
                 log.warning("sandboxes.upstream_unreachable", error=type(error).__name__)
                 upstream.unreachable_until = self.clock() + RETRY_S
@@ -227,30 +208,26 @@ class SandboxGatewayServer:
                 return upstream, reply.json()
             if reply.status_code == 400:
                 raise HttpError(400, str(reply.json().get("error", "")))
-            log.info("sandboxes.upstream_rejected", server=str(upstream.http.base_url), status=reply.status_code)
+            log.info("sandboxes.upstream_rejected", server=upstream.base_url, status=reply.status_code)
             if reply.status_code not in _QUOTA_STATUS:
                 errors.append(reply.status_code)
-        if len(errors) == len(self._upstreams):
-            raise HttpError(
-                500,
-                f"all desktop servers rejected the gateway's API key ({errors[-1]}); check the key and the gateway log",
-            )
+        if len(errors) == len(self.upstreams):
+            message = f"all desktop servers rejected the gateway's API key ({errors[-1]}); check the key and the log"
+            raise HttpError(500, message)
         return None
 
     async def _list(self, request: Request) -> Response:
         token = self._token(request)
-        return JSONResponse(
-            {"sandboxes": [_sandbox_to_json(each) for each in self._sandboxes.values() if each.token_digest == token]}
-        )
+        found = [_sandbox_to_json(each) for each in self._sandboxes.values() if each.token_digest == token]
+        return JSONResponse({"sandboxes": found})
 
     async def _get(self, request: Request) -> Response:
         return JSONResponse(_sandbox_to_json(self._find(request)))
 
     async def _renew(self, request: Request) -> Response:
         sandbox = self._find(request)
-        body = object_of(await request.body(), {"ttl_s"})
-        sandbox.ttl_s = number(body.get("ttl_s", sandbox.ttl_s), "ttl_s", 1.0, MAX_TTL_S)
-        reply = await sandbox.http.post(f"{sandbox.root}/renew", headers=sandbox.headers)
+        sandbox.ttl_s = _RenewBody.parse(await request.body()).ttl_s or sandbox.ttl_s
+        reply = await sandbox.send("POST", "/renew")
         await self._check_lease(sandbox, reply)
         if reply.status_code != 200:
             raise HttpError(503, f"the desktop server replied {reply.status_code}; retry")
@@ -284,17 +261,12 @@ class SandboxGatewayServer:
         return await self._forward(sandbox, request, f"/osworld/{path}", {})
 
     async def _forward(self, sandbox: _Sandbox, request: Request, path: str, headers: dict[str, str]) -> Response:
-        content_type = {"content-type": request.headers["content-type"]} if "content-type" in request.headers else {}
-        try:
-            url = httpx2.URL(sandbox.root + path, query=request.url.query.encode())
-        except httpx2.InvalidURL:
-            raise HttpError(400, "the path contains characters that are invalid in a URL") from None
-        body = await request.body()
+        if "content-type" in request.headers:
+            headers = headers | {"content-type": request.headers["content-type"]}
+        content = await request.body()
         sandbox.num_requests += 1
         try:
-            reply = await sandbox.http.request(
-                request.method, url, content=body, headers=content_type | headers | sandbox.headers
-            )
+            reply = await sandbox.send(request.method, path, headers=headers, query=request.url.query, content=content)
         finally:
             sandbox.num_requests -= 1
             sandbox.last_used = self.clock()
@@ -305,11 +277,10 @@ class SandboxGatewayServer:
     async def _delete_sandbox(self, sandbox: _Sandbox, reason: str) -> None:
         if self._sandboxes.pop(sandbox.id, None) is None:
             return
-        for upstream in self._upstreams:
-            upstream.num_sandboxes -= upstream.http is sandbox.http
+        sandbox.upstream.num_sandboxes -= 1
         log.info("sandboxes.deleted", sandbox=sandbox.id, reason=reason)
         with contextlib.suppress(httpx2.TransportError):  # an unreachable server expires the lease itself
-            await sandbox.http.delete(sandbox.root, headers=sandbox.headers)
+            await sandbox.send("DELETE", "")
 
     async def expire(self) -> None:
         """Delete sandboxes that were not used within their TTL; a request in progress counts as use."""
@@ -332,7 +303,7 @@ class SandboxGatewayServer:
             self._expiry_task = None
         for sandbox in list(self._sandboxes.values()):
             await self._delete_sandbox(sandbox, "the gateway is shutting down")
-        for upstream in self._upstreams:
+        for upstream in self.upstreams:
             await upstream.http.aclose()
 
 
@@ -341,9 +312,12 @@ def _sandbox_to_json(sandbox: _Sandbox) -> dict[str, Any]:
     return {"id": sandbox.id, "state": "ready", "ttl_s": sandbox.ttl_s, "ports": [OSWORLD_PORT], **size}
 
 
-def _unauthorized() -> HttpError:
-    message = "missing or invalid token; send Authorization: Bearer <token>"
-    return HttpError(401, message, {"www-authenticate": "Bearer"})
+def _outage_reply(error: Exception) -> Response | None:
+    if not isinstance(error, httpx2.TransportError):
+        return None
+    log.warning("sandboxes.upstream_unreachable", error=type(error).__name__)
+    was_sent = not isinstance(error, (httpx2.ConnectError, httpx2.ConnectTimeout))
+    return JSONResponse({"error": "the desktop server does not respond"}, status_code=502 if was_sent else 503)
 
 
 def _quota_reply(message: str) -> Response:

@@ -79,27 +79,19 @@ class TunnelServer:
     async def _read_request(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[Request, str, bytes]:
-        """Return the request, its target, and bytes that followed it. Raises `HttpError`, `RemoteProtocolError` or
-        `TimeoutError`."""
+        """Return the request, its target, and bytes that followed it."""
         parser = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.head_bytes)
         while (event := parser.next_event()) is h11.NEED_DATA:
             parser.receive_data(await reader.read(_CHUNK))
         if not isinstance(event, h11.Request):
             raise h11.RemoteProtocolError("no request")
         if event.method != b"CONNECT":
-            raise HttpError(
-                405, "this port only opens tunnels; send CONNECT <lease>:<port> with Authorization: Bearer <key>"
-            )
-        scope = {
-            "type": "http",
-            "method": "CONNECT",
-            "path": "/",
-            "query_string": b"",
-            "headers": list(event.headers),
-            "scheme": "http",
-            "server": writer.get_extra_info("sockname")[:2],
-        }
-        return Request(scope), event.target.decode("latin-1"), parser.trailing_data[0]
+            message = "this port only opens tunnels; send CONNECT <lease>:<port> with Authorization: Bearer <key>"
+            raise HttpError(405, message)
+        scope = {"type": "http", "scheme": "http", "method": "CONNECT", "path": "/", "query_string": b""}
+        server = writer.get_extra_info("sockname")[:2]
+        request = Request(scope | {"headers": list(event.headers), "server": server})
+        return request, event.target.decode("latin-1"), parser.trailing_data[0]
 
     async def _open_tunnel(
         self, request: Request, target: str, rest: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter

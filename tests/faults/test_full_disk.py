@@ -1,4 +1,4 @@
-"""A disk that takes no more. The command ends with one line that names the file and the mend, nothing that was there is
+"""A disk that takes no more. The command ends with one line that names the file and the fix, nothing that was there is
 harmed, and when there is room again the same command goes on.
 
 The processes of these tests may not let a file grow beyond a bound (RLIMIT_FSIZE), which they meet as they would meet a
@@ -44,7 +44,7 @@ def train(folder: Path, steps: int, bound: int = 0) -> subprocess.CompletedProce
     return subprocess.run(words, env=environment, capture_output=True, text=True, check=False, timeout=limit(240))
 
 
-def test_a_run_ends_with_the_file_and_the_mend_and_goes_on_when_there_is_room(tmp_path):
+def test_a_full_disk_ends_a_run_with_one_line_and_the_run_resumes(tmp_path):
     folder = tmp_path / "run"
     done = train(folder, 1)
     assert done.returncode == 0, done.stdout + done.stderr

@@ -1,7 +1,4 @@
-"""Fault class 9: an engine that computes pictures otherwise than the trainer.
-
-A step says so, apart from what it says of text.
-"""
+"""Fault class 9: an engine that computes images differently from the trainer is detected, apart from text."""
 
 from __future__ import annotations
 
@@ -25,9 +22,8 @@ from deskhand.types import PreparedImage, Prompt, Sampling
 torch.set_num_threads(1)
 
 
-async def signs() -> list[str]:
-    """Alarms on engine and trainer after a step on four replies to pictures and four to text, each kind of equal
-    advantages."""
+async def alerts() -> list[str]:
+    """Alerts on engine and trainer after a step on four replies to images and four to text, with equal advantages."""
     model, rows, images = wrap("qwen3_vl"), list[TrainingSample](), dict[str, PreparedImage]()
     engine = HfEngine(model)
     try:
@@ -50,16 +46,16 @@ def coarse(model: Any, *given: Any) -> tuple[torch.Tensor, ...]:
     return tuple(layer.round() for layer in forward.encode_images(model, *given))
 
 
-async def test_an_engine_and_a_trainer_that_agree_raise_no_alarm() -> None:
-    assert await signs() == []
+async def test_without_a_fault_there_is_no_alert() -> None:
+    assert await alerts() == []
 
 
-async def test_9_coarse_features_of_pictures_are_noticed_apart_from_text(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_9_coarse_image_features_are_detected_apart_from_text(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_batch, "encode_images", coarse)
-    assert await signs() == ["train/engine_kl_images"]
+    assert await alerts() == ["train/engine_kl_images"]
 
 
-async def test_9_coarse_log_probs_are_noticed_in_both(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_9_coarse_log_probs_are_detected_in_both(monkeypatch: pytest.MonkeyPatch) -> None:
     decode = engine_batch.forward_decoder
     monkeypatch.setattr(engine_batch, "forward_decoder", lambda *given, **named: decode(*given, **named).round())
-    assert await signs() == ["train/engine_kl_text", "train/engine_kl_images"]
+    assert await alerts() == ["train/engine_kl_text", "train/engine_kl_images"]

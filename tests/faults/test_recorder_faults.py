@@ -195,14 +195,14 @@ def test_without_a_fault_the_episode_goes_through(play: Callable[[], CallGraph])
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_noticed(name: str, play: Callable[[], CallGraph], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_is_detected(name: str, play: Callable[[], CallGraph], monkeypatch: pytest.MonkeyPatch) -> None:
     owner, attribute, wrong, cause = FAULTS[name]
     monkeypatch.setattr(owner, attribute, wrong)
     with pytest.raises(DeskhandError, match=rf"\b{cause}\b"):
         play()
 
 
-def test_3_a_placeholder_of_another_name_is_refused_at_the_start(
+def test_3_a_placeholder_of_another_name_is_rejected_at_the_start(
     tokenizer: PreTrainedTokenizerFast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also if the tokenizer maps unknown names to its unknown token."""
@@ -228,9 +228,7 @@ JOINS: dict[str, Callable[[list[torch.Tensor]], list[torch.Tensor]]] = {
 
 
 @pytest.mark.parametrize("name", JOINS)
-def test_pixels_that_are_not_those_of_the_recorded_images_are_noticed(
-    name: str, processor: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pixels_of_other_images_are_detected(name: str, processor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def join(images: Any) -> torch.Tensor:
         return torch.cat(JOINS[name]([torch.as_tensor(np.asarray(one.pixel_values)) for one in images]))
 
@@ -260,7 +258,7 @@ async def test_1_an_engine_that_loses_pixels_stops(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_5_vl"])
-def test_10_positions_that_are_not_the_checkpoints_are_refused_at_the_start(
+def test_10_wrong_positions_are_rejected_at_the_start(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_checkpoint(tmp_path, family)
@@ -271,7 +269,7 @@ def test_10_positions_that_are_not_the_checkpoints_are_refused_at_the_start(
         load.load(str(tmp_path))
 
 
-async def test_15_a_reply_that_was_cut_off_is_not_taken_for_a_whole_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_15_a_truncated_reply_does_not_count_as_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     """The engine's end of a reply does nothing: whatever it sampled, it says that the model had ended it."""
     model = load.load("tiny")
     renderer, engine = ChatRenderer(model.tokenizer), HfEngine(model)

@@ -64,17 +64,60 @@ async def test_commands_run_in_the_guest_with_their_output_and_code(client, path
         assert (reply.status_code, reply.json()) == (200, expected), name
 
 
-async def test_a_command_that_fails_to_run_has_the_words_of_the_original(client):
-    said = {
-        "[Errno 2] No such file or directory: 'nosuchprogram'": ["nosuchprogram", "x"],
-        "[Errno 13] Permission denied: '/etc/passwd'": ["/etc/passwd"],
-        "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte": ["printf", "\\377"],
-        "embedded null byte": ["echo", "a\0b"],
-        "list index out of range": [],
-    }
-    for message, command in said.items():
-        reply = await client.post("/execute", json={"command": command})
-        assert (reply.status_code, reply.json()) == (500, {"status": "error", "message": message})
+def _script_failed(output: str) -> dict:
+    return {"status": "error", "output": output, "error": "", "returncode": -1}
+
+
+ERRORS: list[tuple[str, dict, int, str | dict]] = [
+    ("/setup/open_file", {"json": {"path": "nosuchthing"}}, 404, "Application/file not found: nosuchthing"),
+    ("/setup/open_file", {"json": {"path": ""}}, 400, "Path not supplied!"),
+    ("/setup/activate_window", {"json": {}}, 400, "window_name required"),
+    ("/setup/close_window", {"json": {}}, 400, "window_name required"),
+    ("/setup/change_wallpaper", {"json": {"path": "/a/none.png"}}, 404, "File not found: /a/none.png"),
+    ("/setup/change_wallpaper", {"json": {"path": ""}}, 400, "Path not supplied!"),
+    *(
+        ("/setup/download_file", {"json": body}, 400, "Path or URL not supplied!")
+        for body in ({}, {"url": "http://x"}, {"path": "x"})
+    ),
+    ("/window_size", {}, 400, {"error": "app_class_name is required"}),
+    ("/run_python", {"json": {}}, 400, {"status": "error", "message": "Code not supplied!"}),
+    ("/run_bash_script", {"json": {"script": ""}}, 400, _script_failed("Script not supplied!")),
+    (
+        "/run_bash_script",
+        {"json": {"script": "true", "working_dir": "/nowhere"}},
+        400,
+        _script_failed("Working directory does not exist: /nowhere"),
+    ),
+    (
+        "/run_bash_script",
+        {"json": {"script": "sleep 5", "timeout": 0.3}},
+        500,
+        _script_failed("Script execution timed out after 0.3 seconds"),
+    ),
+    ("/file", {"data": {"file_path": "/home/user/nothing"}}, 404, {"error": "File not found"}),
+    ("/file", {"data": {"path": "x"}}, 400, {"error": "file_path is required"}),
+    ("/setup/upload", {"data": {"file_path": "~/x"}}, 400, {"error": "file_path and file_data are required"}),
+    ("/list_directory", {"json": {"path": "/nothing"}}, 400, {"error": "The provided path is not a directory"}),
+    ("/list_directory", {"json": {}}, 400, {"error": "Missing 'path' parameter"}),
+    *(
+        (path, {"json": {"command": command}}, 500, {"status": "error", "message": message})
+        for path, command, message in (
+            ("/setup/launch", "nosuchprogram --now", "[Errno 2] No such file or directory: 'nosuchprogram'"),
+            ("/execute", ["nosuchprogram", "x"], "[Errno 2] No such file or directory: 'nosuchprogram'"),
+            ("/execute", ["/etc/passwd"], "[Errno 13] Permission denied: '/etc/passwd'"),
+            ("/execute", ["printf", "\\377"], "'utf-8' codec can't decode byte 0xff in position 0: invalid start byte"),
+            ("/execute", ["echo", "a\0b"], "embedded null byte"),
+            ("/execute", [], "list index out of range"),
+        )
+    ),
+]
+
+
+async def test_errors_have_the_status_and_text_of_the_original(client):
+    for path, arguments, status, expected in ERRORS:
+        reply = await client.post(path, **arguments)
+        body = reply.json() if isinstance(expected, dict) else reply.text
+        assert (reply.status_code, body) == (status, expected), (path, arguments)
 
 
 async def test_files_go_in_and_come_out(client):
@@ -85,12 +128,6 @@ async def test_files_go_in_and_come_out(client):
         back = await client.post("/file", data={"file_path": path})
         assert (back.status_code, back.content) == (200, data)
         assert back.headers["content-disposition"].startswith("attachment; filename=")
-    missing = await client.post("/file", data={"file_path": "/home/user/nothing"})
-    assert (missing.status_code, missing.json()) == (404, {"error": "File not found"})
-    none = await client.post("/file", data={"path": "x"})
-    assert (none.status_code, none.json()) == (400, {"error": "file_path is required"})
-    half = await client.post("/setup/upload", data={"file_path": "~/x"})
-    assert (half.status_code, half.json()) == (400, {"error": "file_path and file_data are required"})
 
 
 async def test_a_folder_is_listed_as_a_tree(client):
@@ -104,6 +141,3 @@ async def test_a_folder_is_listed_as_a_tree(client):
         {"type": "directory", "name": "one", "children": [{"type": "file", "name": "two.txt"}]},
         {"type": "file", "name": "three.txt"},
     ]
-    wrong = await client.post("/list_directory", json={"path": f"{home}/nothing"})
-    assert (wrong.status_code, wrong.json()) == (400, {"error": "The provided path is not a directory"})
-    assert (await client.post("/list_directory", json={})).json() == {"error": "Missing 'path' parameter"}

@@ -20,15 +20,9 @@ async def test_a_file_is_opened_by_its_kind_and_its_window_activated(client):
     reply = await client.post("/setup/open_file", json={"path": "~/note.txt"})
     assert (reply.status_code, reply.text) == (200, "File opened and window activated successfully")
     assert any("note.txt" in window.title for window in await client.desktop.windows())
-    for path, status, text in (
-        ("nosuchthing", 404, "Application/file not found: nosuchthing"),
-        ("", 400, "Path not supplied!"),
-    ):
-        wrong = await client.post("/setup/open_file", json={"path": path})
-        assert (wrong.status_code, wrong.text) == (status, text)
 
 
-async def test_a_program_is_launched_found_measured_activated_and_closed(client):
+async def test_a_window_is_launched_found_measured_activated_and_closed(client):
     reply = await client.post("/setup/launch", json={"command": ["xterm", "-title", "First One", "-geometry", "20x5"]})
     assert (reply.status_code, reply.text) == (200, "xterm -title First One -geometry 20x5 launched successfully")
     shell = await client.post("/setup/launch", json={"command": "xterm -title Second -e cat", "shell": True})
@@ -38,8 +32,6 @@ async def test_a_program_is_launched_found_measured_activated_and_closed(client)
     assert set(size) == {"width", "height"}
     assert size["width"] > 50
     assert (await client.post("/window_size", data={"app_class_name": "gimp"})).status_code == 500
-    none = await client.post("/window_size")
-    assert (none.status_code, none.json()) == (400, {"error": "app_class_name is required"})
     by_title, by_class = {"window_name": "First One", "strict": True}, {"window_name": "xterm.XTerm", "by_class": True}
     for body in ({"window_name": "first"}, by_title, by_class):
         activated = await client.post("/setup/activate_window", json=body)
@@ -54,9 +46,6 @@ async def test_a_program_is_launched_found_measured_activated_and_closed(client)
         return [window.title for window in await client.desktop.windows()] == ["Second"]
 
     await until(one_left)
-    for path in ("/setup/activate_window", "/setup/close_window"):
-        wrong = await client.post(path, json={})
-        assert (wrong.status_code, wrong.text) == (400, "window_name required")
 
 
 async def test_an_activated_window_has_the_keyboard(client):
@@ -72,102 +61,49 @@ async def test_an_activated_window_has_the_keyboard(client):
     assert await client.desktop.pull("beta.txt") == b""
 
 
-async def test_a_program_that_is_not_there_is_not_launched(client):
-    reply = await client.post("/setup/launch", json={"command": "nosuchprogram --now"})
-    assert (reply.status_code, reply.json()) == (
-        500,
-        {"status": "error", "message": "[Errno 2] No such file or directory: 'nosuchprogram'"},
-    )
-
-
-async def test_the_wallpaper_is_the_one_that_was_set(client):
+async def test_the_wallpaper_can_be_set_and_read(client):
     await client.post("/setup/upload", data={"file_path": "~/paper.png"}, files={"file_data": ("x", b"a picture")})
     reply = await client.post("/setup/change_wallpaper", json={"path": "~/paper.png"})
     assert (reply.status_code, reply.text) == (200, "Wallpaper changed successfully")
     back = await client.post("/wallpaper")
     assert (back.status_code, back.headers["content-type"], back.content) == (200, "image/png", b"a picture")
-    missing = await client.post("/setup/change_wallpaper", json={"path": "/home/user/none.png"})
-    assert (missing.status_code, missing.text) == (404, "File not found: /home/user/none.png")
-    none = await client.post("/setup/change_wallpaper", json={"path": ""})
-    assert (none.status_code, none.text) == (400, "Path not supplied!")
 
 
-async def test_a_download_is_the_guests_own_and_has_no_network(client):
+async def test_a_download_uses_the_guest_network_which_is_off(client):
     body = {"url": "http://127.0.0.1:9/x", "path": "~/got.bin"}
     reply = await client.post("/setup/download_file", json=body)
     assert reply.status_code == 500
     assert reply.text.startswith("Failed to download http://127.0.0.1:9/x. No retries left. Error: ")
-    for body in ({}, {"url": "http://x"}, {"path": "x"}):
-        wrong = await client.post("/setup/download_file", json=body)
-        assert (wrong.status_code, wrong.text) == (400, "Path or URL not supplied!")
     local = await client.post("/setup/download_file", json={"url": "file:///etc/passwd", "path": "~/got.bin"})
     assert local.status_code == 500
     assert (await client.post("/file", data={"file_path": "~/got.bin"})).status_code == 404
 
 
-async def test_scripts_have_the_shape_of_their_endpoint(client):
+async def test_scripts_have_the_reply_of_their_endpoint(client):
     done = await client.post("/run_python", json={"code": "import sys\nprint('out')\nprint('err', file=sys.stderr)"})
     assert done.json() == {
         "status": "success", "message": "out\n\nerr\n", "need_more": False, "output": "out\n", "error": "err\n",
         "return_code": 0,
     }  # fmt: skip
     failed = await client.post("/run_python", json={"code": "raise SystemExit(4)"})
-    assert (failed.status_code, failed.json()) == (
-        200,
-        {
-            "status": "error",
-            "message": "Process exited with code 4",
-            "need_more": False,
-            "output": "",
-            "error": "Process exited with code 4",
-            "return_code": 4,
-        },
-    )
-    none = await client.post("/run_python", json={})
-    assert (none.status_code, none.json()) == (400, {"status": "error", "message": "Code not supplied!"})
+    message = "Process exited with code 4"
+    parts = {"status": "error", "message": message, "need_more": False, "output": "", "error": message}
+    assert (failed.status_code, failed.json()) == (200, parts | {"return_code": 4})
     script = "echo out; echo err >&2; pwd; exit 7"
     done = await client.post("/run_bash_script", json={"script": script, "timeout": 10, "working_dir": "/tmp"})
     assert done.json() == {"status": "error", "output": "out\nerr\n/tmp\n", "error": "", "returncode": 7}
     assert (await client.post("/run_bash_script", json={"script": "[[ a == a ]]"})).json()["status"] == "success"
-    late = await client.post("/run_bash_script", json={"script": "sleep 5", "timeout": 0.3})
-    assert (late.status_code, late.json()) == (
-        500,
-        {"status": "error", "output": "Script execution timed out after 0.3 seconds", "error": "", "returncode": -1},
-    )
-    gone = await client.post("/run_bash_script", json={"script": "true", "working_dir": "/nowhere"})
-    assert (gone.status_code, gone.json()["output"]) == (400, "Working directory does not exist: /nowhere")
-    none = await client.post("/run_bash_script", json={"script": ""})
-    assert (none.status_code, none.json()["output"]) == (400, "Script not supplied!")
 
 
-async def test_a_verification_passes_fails_or_is_not_asked_for(client):
+async def test_a_verification_passes_fails_or_is_omitted(client):
     for path in ("/execute_with_verification", "/setup/execute_with_verification"):
         plain = await client.post(path, json={"command": ["echo", "x"]})
         assert plain.json() == {"status": "success", "output": "x\n", "error": "", "returncode": 0}
-    body = {
-        "command": "xterm -title Verified &",
-        "shell": True,
-        "verification": {"window_exists": "verified"},
-        "check_interval": 0.1,
-    }
-    passed = (await client.post("/setup/execute_with_verification", json=body)).json()
+    body = {"command": "xterm -title Verified &", "shell": True, "verification": {"window_exists": "verified"}}
+    passed = (await client.post("/setup/execute_with_verification", json=body | {"check_interval": 0.1})).json()
     assert (passed["status"], passed["verification"]) == ("success", "passed")
     assert 0 <= passed["wait_time"] < 10
-    body = {
-        "command": ["true"],
-        "verification": {"command_success": "test -e ~/never"},
-        "max_wait_time": 0.4,
-        "check_interval": 0.1,
-    }
-    failed = await client.post("/execute_with_verification", json=body)
-    assert (failed.status_code, failed.json()) == (
-        500,
-        {
-            "status": "verification_failed",
-            "output": "",
-            "error": "",
-            "returncode": 0,
-            "verification": "failed",
-            "wait_time": 0.4,
-        },
-    )
+    body = {"command": ["true"], "verification": {"command_success": "test -e ~/never"}, "max_wait_time": 0.4}
+    failed = await client.post("/execute_with_verification", json=body | {"check_interval": 0.1})
+    command = {"status": "verification_failed", "output": "", "error": "", "returncode": 0}
+    assert (failed.status_code, failed.json()) == (500, command | {"verification": "failed", "wait_time": 0.4})

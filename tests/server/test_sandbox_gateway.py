@@ -7,8 +7,9 @@ import itertools
 import json
 import time
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from importlib import metadata, resources
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -16,10 +17,9 @@ import jsonschema
 import pytest
 import yaml
 from fake_osworld import FakeOsworld
-from fake_pool import Painted, painted_pool
+from fake_pool import Painted
 from patience import limit
-from server_client import OWNER_KEY, SCREEN, bearer, bridge
-from serving import on_a_port
+from server_client import OWNER_KEY, SCREEN, bearer, bridge, painted_server, serve_gateway, upstream, wait_until
 
 from deskhand.actions.ops import Move, Point, Type, screen_px
 from deskhand.config.schema import RemoteTimeouts
@@ -27,20 +27,12 @@ from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.remote import sandbox_api
 from deskhand.desktop.remote.osworld_desktop import ScreenPolling
 from deskhand.desktop.remote.quota import QuotaManager
-from deskhand.desktop.remote.sandbox_api import (
-    GuestPort,
-    HttpSandboxApi,
-    Sandbox,
-    connect_sandbox_api,
-    endpoint_of,
-)
+from deskhand.desktop.remote.sandbox_api import GuestPort, HttpSandboxApi, Sandbox, connect_sandbox_api, endpoint_of
 from deskhand.desktop.remote.sandbox_desktop import SandboxPool
 from deskhand.errors import ConfigError, InfrastructureError
-from deskhand.server.process import ServerConfig, serve_pool
 from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer
 
 TOKEN = "the-token-of-the-tests"
-KEY_OF_BRIDGE = OWNER_KEY
 QUICK = RemoteTimeouts(connect_s=2, read_s=5, attempts=3, pause_s=0.02)
 TEXT = resources.files(sandbox_api.__package__ or "").joinpath("sandbox_api.openapi.yaml").read_text(encoding="utf-8")
 OPENAPI: dict[str, Any] = yaml.safe_load(TEXT)
@@ -48,35 +40,28 @@ OPENAPI: dict[str, Any] = yaml.safe_load(TEXT)
 
 @asynccontextmanager
 async def gateway(
-    desktops: int = 2, bridges: int = 1, **settings: Any
+    desktops: int = 2, servers: int = 1, **settings: Any
 ) -> AsyncIterator[tuple[str, SandboxGatewayServer, list[Painted]]]:
     made: list[Painted] = []
-    async with _bridges(desktops, bridges, made) as upstreams:
-        server = SandboxGatewayServer(upstreams, {TOKEN: None, "another-token-of-tests": 1}, **settings)
-        async with on_a_port(server.app()) as address:  # type: ignore[arg-type]
-            try:
-                yield address, server, made
-            finally:
-                await server.close()
+    async with AsyncExitStack() as stack:
+        running = [(await stack.enter_async_context(painted_server(desktops, made)))[0] for _ in range(servers)]
+        tokens = {TOKEN: None, "another-token-of-tests": 1}
+        serving = serve_gateway([upstream(each) for each in running], tokens, **settings)
+        address, server = await stack.enter_async_context(serving)
+        yield address, server, made
 
 
 @asynccontextmanager
-async def _bridges(desktops: int, count: int, made: list[Painted]) -> AsyncIterator[list[UpstreamServer]]:
-    if count == 0:
-        yield []
-        return
-    async with (
-        painted_pool(desktops, made) as pool,
-        serve_pool(pool, ServerConfig(port=0, admin_key=OWNER_KEY)) as running,
-        _bridges(desktops, count - 1, made) as others,
-    ):
-        yield [UpstreamServer(f"http://127.0.0.1:{running.port}", OWNER_KEY), *others]
+async def gateway_client(address: str, token: str = TOKEN, **settings: Any) -> AsyncIterator[HttpSandboxApi]:
+    client = HttpSandboxApi(address, token, timeouts=QUICK, **settings)
+    try:
+        yield client
+    finally:
+        await client.close()
 
 
-async def settle(holds, seconds: float = 5.0) -> None:
-    async with asyncio.timeout(limit(seconds)):
-        while not holds():  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+async def create(client: HttpSandboxApi, request_id: str = "a", *, width: int = 64, ttl_s: float = 60) -> Sandbox:
+    return await client.create(image=None, width=width, height=48, ttl_s=ttl_s, request_id=request_id)
 
 
 def check(reply: httpx2.Response, path: str, method: str) -> Any:
@@ -131,36 +116,40 @@ async def test_the_server_and_the_openapi_file_say_the_same():
             assert check(await http.request(method, path), path, method).status_code == 401
 
 
-async def test_a_real_desktop_is_driven_through_bridge_and_gateway():
-    async with bridge() as running:
-        server = SandboxGatewayServer([UpstreamServer(f"http://127.0.0.1:{running.port}", OWNER_KEY)], {TOKEN: None})
-        async with on_a_port(server.app()) as address:  # type: ignore[arg-type]
-            async with SandboxPool(address, TOKEN, template=SCREEN, polling=ScreenPolling(0.05, 2, 2)) as pool:
-                lease = await pool.lease()
-                desktop = lease.desktop
-                await desktop.push("a.txt", b"x")
-                assert await desktop.pull("a.txt") == b"x"
-                assert (await desktop.run(["sh", "-c", "pwd; exit 3"], cwd="/tmp")).returncode == 3
-                frame = await desktop.perform([Move(Point(30, 40, screen_px(320, 240)))], action_id="1")
-                assert frame.cursor == (30, 40)
-                (held,) = running.leases
-                assert (await held.desktop.observe()).cursor == (30, 40)
-                again = await desktop.reset(SCREEN)
-                assert again.size == (320, 240)
-                with pytest.raises(FileNotFoundError):
-                    await desktop.pull("a.txt")
-                await pool.release(lease)
-                await settle(lambda: not list(running.leases))
-            await server.close()
+async def test_a_real_desktop_is_driven_through_server_and_gateway(monkeypatch):
+    async with bridge() as running, serve_gateway([upstream(running)], {TOKEN: None}) as (address, _):
+        monkeypatch.setenv("OSWORLD_SANDBOX_ENDPOINT", address)
+        monkeypatch.setenv("OSWORLD_SANDBOX_TOKEN", TOKEN)
+        async with SandboxPool(template=SCREEN, polling=ScreenPolling(0.05, 2, 2)) as pool:
+            lease = await pool.lease()
+            desktop = lease.desktop
+            await desktop.push("a.txt", b"x")
+            assert await desktop.pull("a.txt") == b"x"
+            assert (await desktop.run(["sh", "-c", "pwd; exit 3"], cwd="/tmp")).returncode == 3
+            frame = await desktop.perform([Move(Point(30, 40, screen_px(320, 240)))], action_id="1")
+            assert frame.cursor == (30, 40)
+            (held,) = running.leases
+            assert (await held.desktop.observe()).cursor == (30, 40)
+            await held.desktop.launch(["xterm", "-geometry", "30x8+0+0", "-e", "sh", "-c", "cat > typed.txt"])
+            await held.desktop.wait_window("xterm")
+            await held.desktop.observe()
+            await desktop.perform([Type("über\n")], action_id="2")
+            waiting = ["sh", "-c", "until [ -s typed.txt ]; do sleep 0.02; done; cat typed.txt"]
+            assert (await held.desktop.run(waiting, timeout_s=limit(5))).stdout.decode() == "über\n"
+            again = await desktop.reset(SCREEN)
+            assert again.size == (320, 240)
+            with pytest.raises(FileNotFoundError):
+                await desktop.pull("a.txt")
+            await pool.release(lease)
+            await wait_until(lambda: not list(running.leases))
 
 
-async def test_a_full_gateway_parks_and_goes_on():
+async def test_work_waits_while_the_gateway_is_full():
     lot = QuotaManager(seed=1)
     async with gateway(1) as (address, server, _), SandboxPool(address, TOKEN, timeouts=QUICK, quota=lot) as pool:
-        first = Sandbox("", "", 1.0)
         first = await pool.create(SCREEN)
         waiting = asyncio.create_task(pool.create(SCREEN))
-        await settle(lambda: lot.num_waiting == 1)
+        await wait_until(lambda: lot.num_waiting == 1)
         assert "waiting at" in lot.summary()
         assert TOKEN not in lot.summary()
         await pool.delete(first)
@@ -172,12 +161,11 @@ async def test_a_full_gateway_parks_and_goes_on():
 
 async def test_a_refused_request_for_a_sandbox_holds_nothing():
     async with gateway(1) as (address, _, _):
-        for token, size in (("a-wrong-token-of-tests", 64), (TOKEN, 3)):
-            client = HttpSandboxApi(address, token, timeouts=QUICK)
-            with pytest.raises(ConfigError, match=r"40[01]"):
-                await client.create(image=None, width=size, height=48, ttl_s=60, request_id="a")
-            assert client.client.gate.desktops.held == 0
-            await client.close()
+        for token, width in (("a-wrong-token-of-tests", 64), (TOKEN, 3)):
+            async with gateway_client(address, token) as client:
+                with pytest.raises(ConfigError, match=r"40[01]"):
+                    await create(client, width=width)
+                assert client.client.gate.desktops.held == 0
 
 
 async def test_a_token_has_its_quota_and_its_own_sandboxes():
@@ -206,62 +194,47 @@ async def test_a_token_has_its_quota_and_its_own_sandboxes():
             assert (await http.get(httpx2.URL(url), headers=mine)).status_code in (400, 404)
 
 
-async def test_a_sandbox_that_nobody_renews_is_ended():
+async def test_a_sandbox_that_is_not_renewed_is_deleted():
     now = [0.0]
-    async with gateway(2, clock=lambda: now[0]) as (address, server, made):
-        client = HttpSandboxApi(address, TOKEN, timeouts=QUICK)
-        kept = await client.create(image=None, width=64, height=48, ttl_s=10, request_id="a")
-        lost = await client.create(image=None, width=64, height=48, ttl_s=10, request_id="b")
-        assert (await client.create(image=None, width=64, height=48, ttl_s=10, request_id="b")).id == lost.id
+    async with gateway(2, clock=lambda: now[0]) as (address, server, made), gateway_client(address) as client:
+        renewed, lost = await create(client, ttl_s=10), await create(client, "b", ttl_s=10)
+        assert (await create(client, "b", ttl_s=10)).id == lost.id
         now[0] = 8.0
-        await client.renew(kept, 10)
+        await client.renew(renewed, 10)
         now[0] = 16.0
         await server.expire()
-        assert list(server._sandboxes) == [kept.id]
+        assert list(server._sandboxes) == [renewed.id]
         with pytest.raises(InfrastructureError, match="410"):
             await client.get(lost)
-        await settle(lambda: sum(desktop.closed for desktop in made) >= 1)
+        await wait_until(lambda: sum(desktop.closed for desktop in made) >= 1)
         await client.delete(lost)
-        await client.delete(kept)
-        await client.close()
+        await client.delete(renewed)
 
 
-async def test_one_of_several_bridges_may_be_away():
-    async with gateway(1, bridges=2) as (address, server, _):
-        dead = UpstreamServer("http://127.0.0.1:9", None)
-        other = SandboxGatewayServer([dead, *server.upstreams], {TOKEN: None})
-        async with on_a_port(other.app()) as second:  # type: ignore[arg-type]
-            client = HttpSandboxApi(second, TOKEN, timeouts=QUICK)
-            made = [
-                await client.create(image=None, width=64, height=48, ttl_s=60, request_id=str(number))
-                for number in range(2)
-            ]
-            assert len({each.id for each in made}) == 2
-            await client.close()
-            await other.close()
-        assert address != second
+async def test_one_of_several_servers_may_be_unreachable():
+    async with gateway(1, servers=2) as (_, server, _):
+        urls = ["http://127.0.0.1:9", *(each.base_url for each in server.upstreams)]
+        serving = serve_gateway([UpstreamServer(url, OWNER_KEY) for url in urls], {TOKEN: None})
+        async with serving as (address, _), gateway_client(address) as client:
+            assert len({(await create(client, str(number))).id for number in range(2)}) == 2
 
 
 async def test_a_command_is_run_once_when_the_reply_is_lost():
-    async with gateway(1) as (address, _, made):
+    class Losing(httpx2.AsyncHTTPTransport):
+        lost = 0
 
-        class Losing(httpx2.AsyncHTTPTransport):
-            lost = 0
+        async def handle_async_request(self, request):
+            reply = await super().handle_async_request(request)
+            if request.url.path.endswith("/exec") and self.lost < 2:
+                self.lost += 1
+                await reply.aclose()
+                raise httpx2.ReadError("lost", request=request)
+            return reply
 
-            async def handle_async_request(self, request):
-                reply = await super().handle_async_request(request)
-                if request.url.path.endswith("/exec") and self.lost < 2:
-                    self.lost += 1
-                    await reply.aclose()
-                    raise httpx2.ReadError("lost", request=request)
-                return reply
-
-        client = HttpSandboxApi(address, TOKEN, timeouts=QUICK, transport=Losing())
-        sandbox = await client.create(image=None, width=64, height=48, ttl_s=60, request_id="a")
-        done = await client.exec(sandbox, ["touch", "x"], timeout_s=5)
+    async with gateway(1) as (address, _, made), gateway_client(address, transport=Losing()) as client:
+        done = await client.exec(await create(client), ["touch", "x"], timeout_s=5)
         assert done.stdout == b"touch x"
         assert [argv for desktop in made for argv in desktop.ran] == [["touch", "x"]]
-        await client.close()
 
 
 def test_adapters_are_loaded_only_when_they_are_named(monkeypatch):
@@ -290,30 +263,6 @@ def test_adapters_are_loaded_only_when_they_are_named(monkeypatch):
         connect_sandbox_api("https://user:secret@a.example", None)
 
 
-async def test_a_desktop_of_a_gateway_that_types_is_one_use(monkeypatch):
-    async with bridge() as running:
-        server = SandboxGatewayServer([UpstreamServer(f"http://127.0.0.1:{running.port}", OWNER_KEY)], {TOKEN: None})
-        async with on_a_port(server.app()) as address:  # type: ignore[arg-type]
-            monkeypatch.setenv("OSWORLD_SANDBOX_ENDPOINT", address)
-            monkeypatch.setenv("OSWORLD_SANDBOX_TOKEN", TOKEN)
-            async with SandboxPool(template=SCREEN, polling=ScreenPolling(0.05, 2, 2)) as pool:
-                lease = await pool.lease()
-                (held,) = running.leases
-                await held.desktop.launch(["xterm", "-geometry", "30x8+0+0", "-e", "sh", "-c", "cat > typed.txt"])
-                await held.desktop.wait_window("xterm")
-                await held.desktop.observe()
-                await lease.desktop.perform([Type("über\n")], action_id="1")
-                for _ in range(round(limit(50))):
-                    await asyncio.sleep(0.05)
-                    try:
-                        if await held.desktop.pull("typed.txt"):
-                            break
-                    except FileNotFoundError:
-                        continue
-                assert (await held.desktop.pull("typed.txt")).decode() == "über\n"
-        await server.close()
-
-
 class Full(httpx2.AsyncHTTPTransport):
     """Refuses what acts for 2.5 s, as a provider does that counts requests."""
 
@@ -327,24 +276,16 @@ class Full(httpx2.AsyncHTTPTransport):
         return await super().handle_async_request(request)
 
 
-async def test_a_sandbox_lives_while_its_episode_is_parked_for_longer_than_its_time():
-    async with bridge() as running:
-        server = SandboxGatewayServer([UpstreamServer(f"http://127.0.0.1:{running.port}", OWNER_KEY)], {TOKEN: None})
-        async with on_a_port(server.app()) as address:  # type: ignore[arg-type]
-            settings: dict[str, Any] = {
-                "template": SCREEN,
-                "ttl_s": 1.0,
-                "polling": ScreenPolling(0.05, 2, 2),
-                "transport": Full(),
-            }
-            async with SandboxPool(address, TOKEN, **settings) as pool:
-                lease = await pool.lease()
-                (held,) = running.leases
-                frame = await lease.desktop.perform([Move(Point(30, 40, screen_px(320, 240)))], action_id="1")
-                assert frame.cursor == (30, 40)
-                assert pool.quota.total_s >= 2.5
-                assert list(running.leases) == [held], "it is the desktop that it was"
-        await server.close()
+async def test_a_sandbox_is_renewed_while_its_episode_waits_for_quota():
+    async with bridge() as running, serve_gateway([upstream(running)], {TOKEN: None}) as (address, _):
+        settings: dict[str, Any] = {"polling": ScreenPolling(0.05, 2, 2), "transport": Full()}
+        async with SandboxPool(address, TOKEN, template=SCREEN, ttl_s=1.0, **settings) as pool:
+            lease = await pool.lease()
+            (held,) = running.leases
+            frame = await lease.desktop.perform([Move(Point(30, 40, screen_px(320, 240)))], action_id="1")
+            assert frame.cursor == (30, 40)
+            assert pool.quota.total_s >= 2.5
+            assert list(running.leases) == [held], "it is the same desktop"
 
 
 class Stuck:
@@ -372,27 +313,24 @@ class Stuck:
         return
 
 
-async def test_a_sandbox_whose_machine_is_away_does_not_cost_the_others_their_time(tmp_path):
-    stuck: Any = Stuck()
-    guest = httpx2.ASGITransport(app=FakeOsworld(tmp_path, (64, 48)).app)
-    screen = DesktopSpec("plain", 64, 48)
-    async with SandboxPool(
-        "http://a", template=screen, ttl_s=0.4, api=stuck, transport=guest, polling=ScreenPolling(0, 0, 1)
-    ) as pool:
+def stuck_pool(tmp_path: Path, stuck: Any, ttl_s: float = 120.0) -> SandboxPool:
+    guest, screen = httpx2.ASGITransport(app=FakeOsworld(tmp_path, (64, 48)).app), DesktopSpec("plain", 64, 48)
+    settings: dict[str, Any] = {"api": stuck, "transport": guest, "polling": ScreenPolling(0, 0, 1)}
+    return SandboxPool("http://a", template=screen, ttl_s=ttl_s, **settings)
+
+
+async def test_a_sandbox_whose_machine_is_unreachable_does_not_delay_the_renewal_of_others(tmp_path):
+    stuck = Stuck()
+    async with stuck_pool(tmp_path, stuck, ttl_s=0.4) as pool:
         for _ in range(2):
             await pool.lease()
-        await settle(lambda: stuck.renewed.count("2") >= 4)
+        await wait_until(lambda: stuck.renewed.count("2") >= 4)
 
 
-async def test_a_sandbox_whose_server_was_used_directly_is_not_taken_for_a_fresh_one(tmp_path):
-    provider: Any = Stuck()
-    guest = httpx2.ASGITransport(app=FakeOsworld(tmp_path, (64, 48)).app)
-    screen = DesktopSpec("plain", 64, 48)
-    async with SandboxPool(
-        "http://a", template=screen, api=provider, transport=guest, polling=ScreenPolling(0, 0, 1)
-    ) as pool:
+async def test_a_sandbox_whose_server_was_used_directly_is_replaced_by_a_reset(tmp_path):
+    async with stuck_pool(tmp_path, Stuck()) as pool:
         desktop: Any = (await pool.lease()).desktop
         first = desktop.sandbox.id
         await desktop.server.upload("/home/user/left.txt", b"x")
-        await desktop.reset(screen)
+        await desktop.reset(pool.template)
         assert desktop.sandbox.id != first

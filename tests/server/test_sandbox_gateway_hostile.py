@@ -8,32 +8,24 @@ import time
 import httpx2
 import pytest
 import structlog
-from fake_pool import Painted, painted_pool
 from patience import limit
-from server_client import bearer
-from test_sandbox_gateway import KEY_OF_BRIDGE, TOKEN, gateway
+from server_client import OWNER_KEY, bearer, painted_server, upstream
+from test_sandbox_gateway import TOKEN, create, gateway, gateway_client
 from test_server_hostile import raw
 
 from deskhand.cli.serve_sandboxes import parse_tokens
-from deskhand.desktop.remote.sandbox_api import HttpSandboxApi
 from deskhand.errors import ConfigError
 from deskhand.server.api_keys import MAX_FILE_BYTES, read_private_file
-from deskhand.server.process import ServerConfig, serve_app, serve_pool
+from deskhand.server.process import ServerConfig, serve_app
 from deskhand.server.request_limits import RequestLimits
-from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer
+from deskhand.server.sandbox_gateway import SandboxGatewayServer
 
 
 async def test_slow_large_and_malformed_requests_are_refused_and_reach_no_desktop():
-    made: list[Painted] = []
     bounds = RequestLimits(head_s=0.3, body_s=0.3, body_bytes=20_000, upload_bytes=20_000)
-    async with (
-        painted_pool(1, made) as pool,
-        serve_pool(pool, ServerConfig(port=0, admin_key=KEY_OF_BRIDGE)) as running,
-    ):
-        server = SandboxGatewayServer(
-            [UpstreamServer(f"http://127.0.0.1:{running.port}", KEY_OF_BRIDGE)], {TOKEN: None}, limits=bounds
-        )
-        async with serve_app(server.app(), "127.0.0.1", 0, limits=bounds) as (port, _):
+    async with painted_server() as (running, made):
+        server = SandboxGatewayServer([upstream(running)], {TOKEN: None}, limits=bounds)
+        async with serve_app(server.app(), ServerConfig(port=0, limits=bounds)) as (port, _):
             address = f"http://127.0.0.1:{port}"
             async with httpx2.AsyncClient(base_url=address, headers=bearer(TOKEN), timeout=limit(10)) as http:
                 sandbox = (await http.post("/v1/sandboxes", json={})).json()
@@ -48,16 +40,8 @@ async def test_slow_large_and_malformed_requests_are_refused_and_reach_no_deskto
                 assert time.monotonic() - began < limit(5)
                 assert (await http.post(f"{one}/exec", content=b"x" * 30_000)).status_code == 413
                 assert (await http.put(f"{one}/files?path=a", content=b"x" * 200_000)).status_code == 413
-                for body in (
-                    b"{",
-                    b"[]",
-                    b"\xff",
-                    b"[" * 5000,
-                    b'{"ttl_s": "long"}',
-                    b'{"ttl_s": 1e99}',
-                    b'{"width": true}',
-                    b'{"x": 1}',
-                ):
+                bodies = [b"{", b"[]", b"\xff", b"[" * 5000, b'{"ttl_s": "long"}', b'{"ttl_s": 1e99}']
+                for body in (*bodies, b'{"width": true}', b'{"x": 1}'):
                     assert (await http.post("/v1/sandboxes", content=body)).status_code == 400, body
                 for body in (b"{", b"[]", b'{"argv": "ls", "timeout_s": 1}', b'{"argv": [1], "timeout_s": 1}'):
                     assert (await http.post(f"{one}/exec", content=body)).status_code == 400, body
@@ -69,41 +53,39 @@ async def test_slow_large_and_malformed_requests_are_refused_and_reach_no_deskto
 
 async def test_no_token_or_key_stands_in_a_log_an_answer_or_an_address(capsys):
     structlog.reset_defaults()
-    async with gateway(1) as (address, _, _):
-        client = HttpSandboxApi(address, TOKEN)
-        sandbox = await client.create(image=None, width=64, height=48, ttl_s=60, request_id="a")
+    async with gateway(1) as (address, _, _), gateway_client(address) as client:
+        sandbox = await create(client)
         async with httpx2.AsyncClient(base_url=address) as http:
             for headers in (bearer(TOKEN), bearer(sandbox.key), bearer("a-wrong-token-of-tests")):
-                for path in (
-                    "/v1/sandboxes",
-                    f"/v1/sandboxes/{sandbox.id}",
-                    f"/v1/sandboxes/{sandbox.id}/ports/5000/nothing",
-                ):
-                    text = (await http.get(path, headers=headers)).text
-                    assert not any(secret in text for secret in (TOKEN, sandbox.key, KEY_OF_BRIDGE))
+                for path in ("", f"/{sandbox.id}", f"/{sandbox.id}/ports/5000/nothing"):
+                    text = (await http.get(f"/v1/sandboxes{path}", headers=headers)).text
+                    assert not any(secret in text for secret in (TOKEN, sandbox.key, OWNER_KEY))
         assert TOKEN not in client.port(sandbox, 5000).url
         await client.delete(sandbox)
-        await client.close()
     said = capsys.readouterr()
     assert "sandboxes.created" in said.out
-    for secret in (TOKEN, sandbox.key, KEY_OF_BRIDGE, "a-wrong-token-of-tests"):
+    for secret in (TOKEN, sandbox.key, OWNER_KEY, "a-wrong-token-of-tests"):
         assert secret not in said.out + said.err
 
 
-def test_a_file_of_tokens_is_private_and_its_errors_name_no_token(tmp_path):
+def test_a_tokens_file_is_private_complete_and_its_errors_name_no_token(tmp_path):
     file = tmp_path / "tokens"
     file.write_text("# ours\na-token-of-sixteen-letters 4\nanother-token-of-sixteen\n")
     with pytest.raises(ConfigError, match="chmod"):
         read_private_file(file)
     file.chmod(0o600)
-    assert parse_tokens(read_private_file(file), "f") == {
-        "a-token-of-sixteen-letters": 4,
-        "another-token-of-sixteen": None,
-    }
+    tokens = {"a-token-of-sixteen-letters": 4, "another-token-of-sixteen": None}
+    assert parse_tokens(read_private_file(file), "f") == tokens
     for text in ("", "short", "a-token-of-sixteen-letters many", "a-token-of-sixteen-letters 4 5"):
         with pytest.raises(ConfigError) as refused:
             parse_tokens(text, "f")
         assert "sixteen" not in str(refused.value)
+    many = [f"a-token-of-the-tests-{number:040}" for number in range(2000)]
+    file.write_text("\n".join(many))
+    assert list(parse_tokens(read_private_file(file), "f")) == many
+    file.write_text("x" * (MAX_FILE_BYTES + 1))
+    with pytest.raises(ConfigError, match="larger than"):
+        read_private_file(file)
 
 
 async def test_wrong_tokens_create_nothing():
@@ -115,14 +97,3 @@ async def test_wrong_tokens_create_nothing():
         assert set(await asyncio.gather(*(guess(number) for number in range(200)))) == {401}
         assert server._sandboxes == {}
         assert not any(desktop.actions or desktop.ran for desktop in made)
-
-
-def test_a_file_of_tokens_is_read_whole_or_not_at_all(tmp_path):
-    file = tmp_path / "tokens"
-    tokens = [f"a-token-of-the-tests-{number:040}" for number in range(2000)]
-    file.write_text("\n".join(tokens))
-    file.chmod(0o600)
-    assert list(parse_tokens(read_private_file(file), "f")) == tokens
-    file.write_text("x" * (MAX_FILE_BYTES + 1))
-    with pytest.raises(ConfigError, match="larger than"):
-        read_private_file(file)

@@ -7,23 +7,18 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx2
 import pytest
-from fake_pool import Painted, painted_pool
+from fake_pool import Painted
 from patience import limit
-from server_client import OWNER_KEY, bearer
-from serving import on_a_port
-from test_sandbox_gateway import QUICK, TOKEN, gateway
+from server_client import OWNER_KEY, bearer, painted_server, serve_gateway, upstream, wait_until
+from test_sandbox_gateway import TOKEN, create, gateway, gateway_client
 
 from deskhand.desktop.base import CommandResult
 from deskhand.desktop.remote.quota import QuotaManager
-from deskhand.desktop.remote.sandbox_api import HttpSandboxApi
 from deskhand.errors import InfrastructureError
-from deskhand.server.process import ServerConfig, serve_pool
-from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,7 +34,7 @@ class Answering(httpx2.AsyncHTTPTransport):
         return await super().handle_async_request(request)
 
 
-async def test_a_bridge_that_is_busy_for_a_moment_ends_no_sandbox():
+async def test_a_server_outage_deletes_no_sandbox():
     bridge = Answering()
     async with gateway(2, transport=bridge) as (address, server, _), httpx2.AsyncClient(base_url=address) as http:
         http.headers.update(bearer(TOKEN))
@@ -54,7 +49,7 @@ async def test_a_bridge_that_is_busy_for_a_moment_ends_no_sandbox():
         assert server._sandboxes == {}
 
 
-async def test_a_bridge_that_was_started_anew_has_ended_its_sandboxes():
+async def test_a_restarted_server_has_lost_its_sandboxes():
     bridge = Answering()
     async with gateway(1, transport=bridge) as (address, server, _), httpx2.AsyncClient(base_url=address) as http:
         http.headers.update(bearer(TOKEN))
@@ -65,23 +60,20 @@ async def test_a_bridge_that_was_started_anew_has_ended_its_sandboxes():
         assert "key" not in reply.text
 
 
-async def test_a_gateway_with_a_wrong_key_says_so_and_lets_nobody_wait():
-    async with painted_pool(1, []) as pool, serve_pool(pool, ServerConfig(port=0, admin_key=OWNER_KEY)) as running:
-        server = SandboxGatewayServer(
-            [UpstreamServer(f"http://127.0.0.1:{running.port}", "another-key-of-the-tests")], {TOKEN: None}
-        )
-        async with on_a_port(server.app()) as address:  # type: ignore[arg-type]
-            lot = QuotaManager()
-            client = HttpSandboxApi(address, TOKEN, timeouts=QUICK, quota=lot)
-            async with asyncio.timeout(limit(10)):
-                with pytest.raises(InfrastructureError, match="rejected the gateway"):
-                    await client.create(image=None, width=64, height=48, ttl_s=60, request_id="a")
-            assert lot.total_s == 0
-            await client.close()
-        await server.close()
+async def test_a_gateway_with_a_wrong_key_fails_at_once_instead_of_waiting():
+    quota = QuotaManager()
+    async with (
+        painted_server() as (running, _),
+        serve_gateway([upstream(running, "another-key-of-the-tests")], {TOKEN: None}) as (address, _),
+        gateway_client(address, quota=quota) as client,
+    ):
+        async with asyncio.timeout(limit(10)):
+            with pytest.raises(InfrastructureError, match="rejected the gateway"):
+                await create(client)
+        assert quota.total_s == 0
 
 
-async def test_a_sandbox_that_is_being_asked_something_is_not_ended_for_its_silence():
+async def test_a_request_in_progress_keeps_a_sandbox():
     now, going, asked = [0.0], asyncio.Event(), asyncio.Event()
 
     class Busy(Painted):
@@ -112,7 +104,7 @@ async def test_a_sandbox_that_is_being_asked_something_is_not_ended_for_its_sile
         assert server._sandboxes == {}
 
 
-async def test_a_file_may_be_as_large_as_a_desktop_takes_one_and_a_path_is_an_address():
+async def test_large_files_pass_and_invalid_paths_are_rejected():
     async with gateway(1) as (address, _, made), httpx2.AsyncClient(base_url=address, timeout=limit(30)) as http:
         http.headers.update(bearer(TOKEN))
         one = f"/v1/sandboxes/{(await http.post('/v1/sandboxes', json={})).json()['id']}"
@@ -121,11 +113,11 @@ async def test_a_file_may_be_as_large_as_a_desktop_takes_one_and_a_path_is_an_ad
         assert (await http.get(f"{one}/ports/5000/a%01b")).status_code == 400
 
 
-async def test_a_gateway_that_is_told_to_end_ends_its_sandboxes(tmp_path):
+async def test_sigterm_deletes_the_sandboxes_of_a_gateway(tmp_path):
     tokens = tmp_path / "tokens"
     tokens.write_text(TOKEN)
     tokens.chmod(0o600)
-    async with painted_pool(1, []) as pool, serve_pool(pool, ServerConfig(port=0, admin_key=OWNER_KEY)) as running:
+    async with painted_server() as (running, _):
         words = [f"http://127.0.0.1:{running.port}", "--tokens-file", str(tokens), "--port", "0"]
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "deskhand", "serve", "sandboxes", *words, cwd=ROOT, stdout=subprocess.PIPE,
@@ -142,10 +134,7 @@ async def test_a_gateway_that_is_told_to_end_ends_its_sandboxes(tmp_path):
             process.send_signal(signal.SIGTERM)
             async with asyncio.timeout(limit(30)):
                 assert await process.wait() == 130
-            deadline = time.monotonic() + limit(10)
-            while list(running.leases):
-                assert time.monotonic() < deadline
-                await asyncio.sleep(0.02)
+            await wait_until(lambda: not list(running.leases))
         finally:
             if process.returncode is None:
                 process.kill()

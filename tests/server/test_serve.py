@@ -1,4 +1,4 @@
-"""`deskhand serve` as a user starts and ends it."""
+"""`deskhand serve desktops` from start to end."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def started(*arguments: str, **environment: str) -> subprocess.Popen[str]:
 
 
 def keep_asking(port: int) -> None:
-    """Until nobody answers: a bridge that is told to end is in the middle of something."""
+    """Send requests until the server is gone, so that it stops while it is busy."""
     with contextlib.suppress(OSError, http.client.HTTPException):
         while True:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=limit(10)) as reply:
@@ -47,7 +47,7 @@ def keep_asking(port: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_bridge_serves_until_it_is_told_to_end_and_leaves_nothing(number):
+def test_a_server_stops_on_a_signal_and_leaves_no_process(number):
     process = started("--port", "0", "--screen", "320x240", "--prewarm", "0", DESKHAND_SERVER_API_KEY=OWNER_KEY)
     try:
         assert process.stdout is not None
@@ -90,7 +90,7 @@ def test_a_bridge_serves_until_it_is_told_to_end_and_leaves_nothing(number):
         (["--port", "65535", "--prewarm", "0", "--screen", "320x240"], "--port 65535"),
     ],
 )
-def test_what_cannot_be_served_is_one_line(arguments, part):
+def test_an_invalid_option_is_a_one_line_error(arguments, part):
     process = started(*arguments)
     _, complaint = process.communicate(timeout=limit(60))
     assert process.returncode == 2
@@ -99,7 +99,7 @@ def test_what_cannot_be_served_is_one_line(arguments, part):
     assert part in complaint
 
 
-async def test_a_bridge_speaks_https(certificate):
+async def test_a_server_speaks_https(certificate):
     chain, private = certificate
     trusted = ssl.create_default_context(cafile=str(chain))
     async with (
@@ -109,7 +109,7 @@ async def test_a_bridge_speaks_https(certificate):
         assert (await http.get("/health")).json() == {"status": "ok"}
 
 
-async def test_a_certificate_that_cannot_be_used_is_named(tmp_path):
+async def test_an_unusable_certificate_is_named(tmp_path):
     (tmp_path / "wrong.pem").write_text("not a certificate")
     with pytest.raises(ConfigError, match=r"wrong\.pem: cannot load the certificate"):
         async with bridge(certificate=tmp_path / "wrong.pem", certificate_key=tmp_path / "wrong.pem"):

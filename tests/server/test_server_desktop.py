@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 
 import httpx2
 import numpy as np
 import pytest
 import zstandard
-from fake_pool import Painted, painted_pool
 from patience import limit
-from server_client import OWNER_KEY, SCREEN, bearer, bridge
+from server_client import OWNER_KEY, SCREEN, LossyNetwork, bearer, bridge, painted_server, wait_until
 
 from deskhand.actions.ops import Click, Key, Move, Point, Type, Wait, screen_px
 from deskhand.config.schema import RemoteTimeouts
@@ -20,7 +18,6 @@ from deskhand.desktop import frame_codec
 from deskhand.desktop.base import Desktop, DesktopSpec, Frame
 from deskhand.desktop.remote.server_desktop import ServerPool
 from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError, InfrastructureError
-from deskhand.server.process import ServerConfig, serve_pool
 
 QUICK = RemoteTimeouts(connect_s=2, read_s=5, attempts=4, pause_s=0.02)
 PATIENT = RemoteTimeouts(connect_s=2, read_s=5, attempts=12, pause_s=0.005)
@@ -30,40 +27,12 @@ def at(x: float, y: float) -> Point:
     return Point(x, y, screen_px(SCREEN.width, SCREEN.height))
 
 
-class Lossy(httpx2.AsyncBaseTransport):
-    """A network that loses replies after the request was carried out, or requests on their way."""
-
-    def __init__(self) -> None:
-        self._inner = httpx2.AsyncHTTPTransport()
-        self.lose_reply = self.lose_request = self.gateway_error = 0.0
-        self.random = random.Random(5)
-        self.lost = 0
-
-    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        if self.random.random() < self.lose_request:
-            self.lost += 1
-            raise httpx2.ConnectError("lost on its way", request=request)
-        reply = await self._inner.handle_async_request(request)
-        if self.random.random() < self.lose_reply:
-            await reply.aclose()
-            self.lost += 1
-            raise httpx2.ReadError("the answer was lost", request=request)
-        if self.random.random() < self.gateway_error:
-            await reply.aclose()
-            self.lost += 1
-            return httpx2.Response(self.random.choice([502, 504]), request=request)
-        return reply
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-
 def pool_of(running, transport: httpx2.AsyncBaseTransport | None = None, **settings) -> ServerPool:
     address = f"http://127.0.0.1:{running.port}"
     return ServerPool(address, OWNER_KEY, template=SCREEN, transport=transport, **{"timeouts": QUICK, **settings})
 
 
-async def test_a_desktop_of_a_bridge_does_all_that_a_desktop_does():
+async def test_a_desktop_of_a_server_implements_the_whole_interface():
     async with bridge() as running, pool_of(running) as pool:
         lease = await pool.lease()
         desktop = lease.desktop
@@ -106,11 +75,9 @@ async def test_a_desktop_of_a_bridge_does_all_that_a_desktop_does():
             await desktop.observe()
 
 
-async def test_over_tls_a_client_believes_the_authority_that_it_is_told_of_and_no_other(certificate, monkeypatch):
+async def test_over_tls_a_client_trusts_only_the_given_authority(certificate, monkeypatch):
     chain, private = certificate
-    made: list[Painted] = []
-    settings = ServerConfig(port=0, admin_key=OWNER_KEY, certificate=chain, certificate_key=private)
-    async with painted_pool(1, made) as own, serve_pool(own, settings) as running:
+    async with painted_server(certificate=chain, certificate_key=private) as (running, made):
         address, screen = f"https://127.0.0.1:{running.port}", DesktopSpec("plain", 64, 48)
         monkeypatch.delenv("SSL_CERT_FILE", raising=False)
         async with ServerPool(address, OWNER_KEY, template=screen, timeouts=QUICK) as stranger:
@@ -126,11 +93,9 @@ async def test_over_tls_a_client_believes_the_authority_that_it_is_told_of_and_n
 async def test_errors_of_the_desktop_arrive_as_themselves():
     async with bridge(2) as running, pool_of(running) as pool:
         desktop = (await pool.lease()).desktop
+        off_screen = [Click(Point(5000, 1, screen_px(9000, 9000)))] * 2
         for kind, call in (
-            (
-                AgentError,
-                desktop.perform([Click(Point(5000, 1, screen_px(9000, 9000)))] * 2 + [Key(("nokey",))], action_id="k"),
-            ),
+            (AgentError, desktop.perform([*off_screen, Key(("nokey",))], action_id="k")),
             (AgentError, desktop.perform([Click(at(400, 1))], action_id="p")),
             (FileNotFoundError, desktop.pull("nothing")),
             (FileNotFoundError, desktop.listdir("../..")),
@@ -150,7 +115,7 @@ async def test_errors_of_the_desktop_arrive_as_themselves():
 
 
 async def test_lost_replies_neither_repeat_nor_lose_an_action():
-    network = Lossy()
+    network = LossyNetwork()
     async with bridge() as running, pool_of(running, network, timeouts=PATIENT) as pool:
         desktop = (await pool.lease()).desktop
         await desktop.launch(["xterm", "-geometry", "40x12+0+0", "-e", "sh", "-c", "cat > typed.txt"])
@@ -170,25 +135,25 @@ async def test_lost_replies_neither_repeat_nor_lose_an_action():
         assert (await desktop.pull("ran.txt")).decode().split() == [f"{index:02}" for index in range(40)]
 
 
-async def test_when_no_answer_comes_it_is_said_whether_anything_could_have_happened():
-    network = Lossy()
+async def test_without_a_reply_the_error_tells_whether_the_action_may_have_been_performed():
+    network = LossyNetwork()
     async with bridge() as running, pool_of(running, network) as pool:
         desktop = (await pool.lease()).desktop
         network.lose_reply = 1.0
         with pytest.raises(DeliveryUnknown, match="no reply in 4 attempts"):
             await desktop.perform([Move(at(5, 5))], action_id="m")
-        with pytest.raises(InfrastructureError) as told:
+        with pytest.raises(InfrastructureError) as error:
             await desktop.observe()
-        assert not isinstance(told.value, DeliveryUnknown)
+        assert not isinstance(error.value, DeliveryUnknown)
         network.lose_reply, network.lose_request = 0.0, 1.0
-        with pytest.raises(InfrastructureError) as told:
+        with pytest.raises(InfrastructureError) as error:
             await desktop.perform([Move(at(6, 6))], action_id="n")
-        assert not isinstance(told.value, DeliveryUnknown)
+        assert not isinstance(error.value, DeliveryUnknown)
         network.lose_request = 0.0
         assert (await desktop.observe()).cursor == (5, 5)
 
 
-async def test_a_late_client_of_a_lease_that_is_over_reaches_nothing():
+async def test_a_client_of_a_released_lease_reaches_nothing():
     async with bridge() as running, pool_of(running) as pool:
         lease = await pool.lease()
         (held,) = running.leases
@@ -204,7 +169,7 @@ async def test_a_late_client_of_a_lease_that_is_over_reaches_nothing():
             assert (fenced.status_code, fenced.json()["error"]) == (409, "fenced")
 
 
-async def test_a_lease_lives_while_its_client_thinks_and_ends_when_the_client_has():
+async def test_a_lease_is_renewed_until_its_client_ends():
     idle_s = limit(0.6)
     async with bridge(idle_s=idle_s) as running:
         pool = pool_of(running)
@@ -213,11 +178,7 @@ async def test_a_lease_lives_while_its_client_thinks_and_ends_when_the_client_ha
         assert (await desktop.observe()).size == (320, 240)
         for _, renewing in pool._active.values():
             renewing.cancel()
-        for _ in range(round(limit(60))):
-            if not list(running.leases):
-                break
-            await asyncio.sleep(0.1)
-        assert list(running.leases) == []
+        await wait_until(lambda: not list(running.leases))
         await pool.close()
 
 
@@ -235,7 +196,7 @@ async def test_a_lease_has_a_client_of_its_own_which_is_closed_with_it():
         assert pool.gate.desktops.held == 0
 
 
-async def test_a_lease_that_is_given_back_while_it_acts_ends_with_an_error_of_its_own():
+async def test_a_lease_released_during_an_action_fails_that_action():
     async with bridge() as running, pool_of(running) as pool:
         lease = await pool.lease()
         acting = asyncio.create_task(lease.desktop.perform([Wait(5)], action_id="w"))
@@ -245,18 +206,21 @@ async def test_a_lease_that_is_given_back_while_it_acts_ends_with_an_error_of_it
             await acting
 
 
-async def test_events_come_in_order_and_go_on_after_a_break():
+async def test_events_are_ordered_and_resume_after_a_disconnect():
     async with bridge() as running, pool_of(running) as pool:
         lease = await pool.lease()
-        desktop = lease.desktop
-        (held,) = running.leases
+        desktop, (held,) = lease.desktop, running.leases
+        client, path = pool.transport.client_for(desktop.sandbox), f"/leases/{held.id}/events"
         seen = []
 
         async def watch(after: int, until: str) -> int:
-            async for number, event, data in desktop.events(after):
-                seen.append((number, event, data.get("action_id")))
-                if data.get("action_id") == until or event == until:
-                    return number
+            headers = client.headers | {"last-event-id": str(after)}
+            async with client.http.stream("GET", path, headers=headers, timeout=limit(20)) as reply:
+                async for event in httpx2.EventSource(reply):
+                    action = json.loads(event.data).get("action_id")
+                    seen.append((int(event.id), event.event, action))
+                    if until in (action, event.event):
+                        return int(event.id)
             raise AssertionError("the stream ended early")
 
         await desktop.perform([Wait(0)], action_id="one")
@@ -267,21 +231,15 @@ async def test_events_come_in_order_and_go_on_after_a_break():
         await desktop.perform([Wait(0)], action_id="three")
         await running.leases.release(held, "test")
         await watching
-        assert [(event, action) for _, event, action in seen] == [
-            ("leased", None),
-            ("performed", "one"),
-            ("performed", "two"),
-            ("performed", "three"),
-            ("released", None),
-        ]
-        assert [number for number, _, _ in seen] == [1, 2, 3, 4, 5]
+        performed = [(number, "performed", action) for number, action in ((2, "one"), (3, "two"), (4, "three"))]
+        assert seen == [(1, "leased", None), *performed, (5, "released", None)]
 
 
 def frame_of(pixels: np.ndarray, name: str) -> Frame:
     return Frame(pixels, 3, name, 12.5, "quiet", None, (1, 2))
 
 
-def test_a_frame_travels_as_what_has_changed_and_a_broken_one_is_refused():
+def test_a_frame_is_sent_as_a_delta_and_a_broken_one_is_rejected():
     generator = np.random.default_rng(3)
     before = generator.integers(0, 255, (40, 60, 4), np.uint8)
     after = before.copy()
@@ -310,7 +268,7 @@ def test_a_frame_travels_as_what_has_changed_and_a_broken_one_is_refused():
             frame_codec.decode_frame(*broken)
 
 
-def test_a_frame_is_packed_where_that_makes_it_smaller_and_what_unpacks_to_another_size_is_refused():
+def test_a_frame_is_compressed_if_smaller_and_a_wrong_size_is_rejected():
     plain = np.full((40, 60, 4), 200, np.uint8)
     header, body = frame_codec.encode_frame(frame_of(plain, "a"), None)
     assert len(body) < 200
@@ -321,7 +279,7 @@ def test_a_frame_is_packed_where_that_makes_it_smaller_and_what_unpacks_to_anoth
             frame_codec.decode_frame(header, broken, None)
 
 
-def test_a_frame_that_comes_right_after_the_client_s_says_itself_what_has_changed():
+def test_the_delta_of_the_next_frame_is_its_changed_box():
     before = np.full((40, 60, 4), 200, np.uint8)
     after = before.copy()
     after[5:9, 7:12] = 3
@@ -334,7 +292,7 @@ def test_a_frame_that_comes_right_after_the_client_s_says_itself_what_has_change
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:8700", "ftp://x", "http://user:secret@host:1", "http://"])
-def test_an_address_that_is_none_is_refused_without_saying_what_is_in_it(address):
-    with pytest.raises(ConfigError) as told:
+def test_an_invalid_url_is_rejected_without_showing_it(address):
+    with pytest.raises(ConfigError) as error:
         ServerPool(address)
-    assert "secret" not in str(told.value)
+    assert "secret" not in str(error.value)

@@ -1,4 +1,4 @@
-"""Leases of a bridge: one desktop each, given back when they are idle, and refused in words when there is none."""
+"""Leases of a desktop server: one desktop each, released when idle, refused with a reason when none is free."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from deskhand.server.active_leases import ActiveLeases
 from deskhand.server.process import ServerConfig, serve_pool
 
 
-async def test_a_full_bridge_says_so_and_gives_the_next_desktop_when_one_comes_back():
+async def test_a_full_server_refuses_and_leases_the_next_free_desktop():
     async with bridge() as running, leased(running) as client:
         full = await client.http.post("/leases", json={"wait_s": 0.1}, headers=bearer(OWNER_KEY))
         assert (full.status_code, full.headers["retry-after"]) == (503, "5")
@@ -27,22 +27,20 @@ async def test_a_full_bridge_says_so_and_gives_the_next_desktop_when_one_comes_b
         assert second["lease"] != client.lease["lease"]
 
 
-async def test_a_template_is_what_was_asked_for():
+async def test_a_lease_has_the_requested_template():
     async with bridge() as running:
         async with leased(running, template={"name": "dark", "width": 400, "height": 300}) as client:
             assert (client.lease["template"], client.lease["width"], client.lease["height"]) == ("dark", 400, 300)
             assert (await client.post("/screen_size")).json() == {"width": 400, "height": 300}
         async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{running.port}", headers=bearer(OWNER_KEY)) as http:
-            for template, part in (
-                ({"name": "no such"}, "no such"),
-                ({"width": 9, "height": 9}, "screen size: must be"),
-            ):
+            small = {"width": 9, "height": 9}
+            for template, part in (({"name": "no such"}, "no such"), (small, "screen size: must be")):
                 wrong = await http.post("/leases", json={"template": template})
                 assert wrong.status_code == 400
                 assert part in wrong.json()["error"]
 
 
-async def test_an_idle_lease_is_given_back_and_a_busy_one_is_not():
+async def test_an_idle_lease_is_released_and_a_busy_one_is_not():
     now = 1000.0
     async with DesktopPool(2, SCREEN, prewarm=0) as pool:
         book = ActiveLeases(pool, (1, 2), idle_s=60, clock=lambda: now)
@@ -64,7 +62,7 @@ async def test_an_idle_lease_is_given_back_and_a_busy_one_is_not():
         await book.close()
 
 
-async def test_a_door_is_given_out_again_as_late_as_can_be():
+async def test_a_port_is_reused_as_late_as_possible():
     async with DesktopPool(2, SCREEN, prewarm=0) as pool:
         book = ActiveLeases(pool, (1, 2), idle_s=60)
         first, _ = await book.acquire(None, 30)
@@ -74,7 +72,7 @@ async def test_a_door_is_given_out_again_as_late_as_can_be():
         await book.close()
 
 
-async def test_the_desktops_are_gone_when_the_bridge_ends():
+async def test_desktops_are_closed_with_the_server():
     async with bridge() as running, leased(running) as client:
         desktop, pids = client.desktop, client.desktop.processes()
         assert pids
@@ -83,7 +81,7 @@ async def test_the_desktops_are_gone_when_the_bridge_ends():
     assert desktop.processes() == []
 
 
-async def test_a_port_that_is_taken_is_named():
+async def test_a_taken_port_is_named():
     async with DesktopPool(1, SCREEN, prewarm=0) as pool, serve_pool(pool, ServerConfig(port=0)) as running:
         with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{running.port}: cannot listen"):
             async with serve_pool(pool, ServerConfig(port=running.port)):

@@ -1,4 +1,4 @@
-"""Ports of a guest, called from outside by who has the lease's key and by nobody else."""
+"""Tunnels to ports of a guest, for holders of the lease's key."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from deskhand.errors import ConfigError
 from deskhand.integrations.desktop_env.port_forwarding import PortForwards, direct_connection, tunnel_connection
 from deskhand.server.tunnel import MAX_TUNNELS
 
-BOXED = available_isolation()[0] == "namespaces"
-needs_namespaces = pytest.mark.skipif(not BOXED, reason="bubblewrap cannot make namespaces here")
+has_namespaces = available_isolation()[0] == "namespaces"
+needs_namespaces = pytest.mark.skipif(not has_namespaces, reason="bubblewrap cannot create namespaces here")
 PORT = 9222
 ECHO = """
 import socket, threading
@@ -44,30 +44,24 @@ async def echoing(desktop: Any) -> None:
     assert done.returncode == 0
 
 
-async def asked(
+async def connect(
     client: Client, target: str, headers: dict[str, str]
 ) -> tuple[bytes, asyncio.StreamReader, asyncio.StreamWriter]:
     """The first line of the answer to a CONNECT, and the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", client.lease["tunnels"])
-    lines = [
-        f"CONNECT {target} HTTP/1.1",
-        "host: 127.0.0.1",
-        *(f"{name}: {value}" for name, value in headers.items()),
-        "",
-        "",
-    ]
-    writer.write("\r\n".join(lines).encode())
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    writer.write(f"CONNECT {target} HTTP/1.1\r\nhost: 127.0.0.1\r\n{lines}\r\n".encode())
     async with asyncio.timeout(limit(20)):
         return await reader.readline(), reader, writer
 
 
 @needs_namespaces
-async def test_a_tunnel_passes_bytes_both_ways_and_ends_with_its_lease():
+async def test_a_tunnel_copies_both_ways_and_ends_with_its_lease():
     async with bridge() as running, leased(running) as client:
         await echoing(client.desktop)
         target = f"{client.lease['lease']}:{PORT}"
         for key in (client.lease["key"], OWNER_KEY):
-            line, reader, writer = await asked(client, target, bearer(key))
+            line, reader, writer = await connect(client, target, bearer(key))
             assert line == b"HTTP/1.1 200 Connection established\r\n"
             assert await reader.readline() == b"\r\n"
             assert await reader.readexactly(6) == b"first "
@@ -78,24 +72,24 @@ async def test_a_tunnel_passes_bytes_both_ways_and_ends_with_its_lease():
         async with asyncio.timeout(limit(10)):
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
-        line, _, _ = await asked(client, target, bearer(OWNER_KEY))
+        line, _, _ = await connect(client, target, bearer(OWNER_KEY))
         assert line.startswith(b"HTTP/1.1 410")
 
 
-async def test_without_the_leases_key_no_tunnel_is_opened():
+async def test_a_tunnel_needs_the_key_of_its_lease():
     async with bridge(2) as running, leased(running) as client, leased(running) as other:
         target = f"{client.lease['lease']}:{PORT}"
         for headers in ({}, bearer("guess"), bearer(other.lease["key"])):
-            assert (await asked(client, target, headers))[0].startswith(b"HTTP/1.1 401")
+            assert (await connect(client, target, headers))[0].startswith(b"HTTP/1.1 401")
         for wrong, status in ((client.lease["lease"], b"401"), (f"{client.lease['lease']}:0", b"400"), ("x:1", b"401")):
-            line, _, _ = await asked(client, wrong, bearer(client.lease["key"]))
+            line, _, _ = await connect(client, wrong, bearer(client.lease["key"]))
             assert line.startswith(b"HTTP/1.1 " + status), (wrong, line)
 
 
 @needs_namespaces
-async def test_a_port_on_which_nothing_listens_is_refused_in_words():
+async def test_a_closed_guest_port_is_reported():
     async with bridge() as running, leased(running) as client:
-        line, reader, _ = await asked(client, f"{client.lease['lease']}:1", bearer(client.lease["key"]))
+        line, reader, _ = await connect(client, f"{client.lease['lease']}:1", bearer(client.lease["key"]))
         assert line.startswith(b"HTTP/1.1 502")
         assert b"guest port 1: Connection refused" in await reader.read()
 
@@ -106,13 +100,13 @@ async def test_a_tunnel_leads_to_the_guest_and_not_to_the_host():
         of_the_host.settimeout(0.3)
         async with bridge() as running, leased(running) as client:
             port = of_the_host.getsockname()[1]
-            line, _, _ = await asked(client, f"{client.lease['lease']}:{port}", bearer(client.lease["key"]))
+            line, _, _ = await connect(client, f"{client.lease['lease']}:{port}", bearer(client.lease["key"]))
             assert line.startswith(b"HTTP/1.1 502")
         with pytest.raises(TimeoutError):
             of_the_host.accept()
 
 
-async def test_what_is_no_request_for_a_tunnel_gets_no_tunnel():
+async def test_invalid_requests_get_no_tunnel():
     async with bridge() as running, leased(running) as client:
         for sent, answer in (
             (b"GET / HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n", b"HTTP/1.1 405"),
@@ -132,18 +126,18 @@ async def test_what_is_no_request_for_a_tunnel_gets_no_tunnel():
 
 
 @needs_namespaces
-async def test_one_lease_has_so_many_tunnels_and_no_more():
+async def test_tunnels_per_lease_are_limited():
     async with bridge() as running, leased(running) as client:
         await echoing(client.desktop)
         target = f"{client.lease['lease']}:{PORT}"
-        opened = [await asked(client, target, bearer(client.lease["key"])) for _ in range(MAX_TUNNELS + 1)]
+        opened = [await connect(client, target, bearer(client.lease["key"])) for _ in range(MAX_TUNNELS + 1)]
         assert [line.split()[1] for line, _, _ in opened] == [b"200"] * MAX_TUNNELS + [b"429"]
         for _, _, writer in opened:
             writer.close()
 
 
 @needs_namespaces
-async def test_a_port_of_this_machine_leads_there_without_a_key():
+async def test_a_forwarded_local_port_needs_no_key():
     async with bridge() as running, leased(running) as client:
         await echoing(client.desktop)
         way = tunnel_connection(
@@ -171,7 +165,7 @@ async def test_a_port_of_this_machine_leads_there_without_a_key():
 
 
 @needs_namespaces
-async def test_a_bridge_that_speaks_tls_is_reached_by_a_client_that_does_not(certificate, monkeypatch):
+async def test_a_port_forward_reaches_a_tls_server(certificate, monkeypatch):
     chain, private = certificate
     monkeypatch.setenv("SSL_CERT_FILE", str(chain))
     trusted = ssl.create_default_context(cafile=str(chain))
@@ -202,7 +196,7 @@ async def test_a_bridge_that_speaks_tls_is_reached_by_a_client_that_does_not(cer
             await asyncio.to_thread(forwards.close)
 
 
-async def test_a_guest_without_a_network_cannot_be_called():
+async def test_a_guest_without_a_network_has_no_socket():
     desktop = LocalDesktop(isolation_level="plain")
     try:
         await desktop.reset(DesktopSpec("plain", 256, 192))

@@ -1,19 +1,24 @@
-"""A bridge in this process on ports of its own, with small embedded desktops behind it."""
+"""Desktop servers and sandbox gateways in this process, each on its own port."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import httpx2
+from fake_pool import Painted, painted_pool
 from patience import limit
+from serving import on_a_port
 
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.pool import DesktopPool
 from deskhand.server.process import RunningServer, ServerConfig, serve_pool
+from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer
 
 OWNER_KEY = "the-owner's-key-of-the-tests"
 SCREEN = DesktopSpec("plain", 320, 240)
@@ -23,9 +28,44 @@ def bearer(key: str) -> dict[str, str]:
     return {"authorization": f"Bearer {key}"}
 
 
+async def wait_until(holds: Callable[[], Any], seconds: float = 10.0) -> None:
+    """Wait until `holds` returns true, at most `seconds` on an idle machine."""
+    async with asyncio.timeout(limit(seconds)):
+        while not holds():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+
+
+class LossyNetwork(httpx2.AsyncBaseTransport):
+    """Loses requests, loses replies after the request was performed, and replies 502 or 504, with these shares."""
+
+    def __init__(self, lose_reply: float = 0.0, lose_request: float = 0.0, gateway_error: float = 0.0) -> None:
+        self._inner = httpx2.AsyncHTTPTransport()
+        self.lose_reply, self.lose_request, self.gateway_error = lose_reply, lose_request, gateway_error
+        self.random = random.Random(5)
+        self.lost = 0
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if self.random.random() < self.lose_request:
+            self.lost += 1
+            raise httpx2.ConnectError("lost on its way", request=request)
+        reply = await self._inner.handle_async_request(request)
+        if self.random.random() < self.lose_reply:
+            await reply.aclose()
+            self.lost += 1
+            raise httpx2.ReadError("the answer was lost", request=request)
+        if self.random.random() < self.gateway_error:
+            await reply.aclose()
+            self.lost += 1
+            return httpx2.Response(self.random.choice([502, 504]), request=request)
+        return reply
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
 @dataclass
 class Client:
-    """A lease of the bridge and a client that shows its key; `osworld` is the root of its in-VM server."""
+    """A lease of a server and a client with its key; `osworld` is the root of its in-VM server."""
 
     running: RunningServer
     lease: dict[str, Any]
@@ -57,6 +97,35 @@ async def bridge(
         serve_pool(pool, ServerConfig(port=0, admin_key=key, **settings)) as running,
     ):
         yield running
+
+
+@asynccontextmanager
+async def painted_server(
+    desktops: int = 1, made: list[Painted] | None = None, *, key: str | None = OWNER_KEY, **settings: Any
+) -> AsyncIterator[tuple[RunningServer, list[Painted]]]:
+    """A server of desktops that are only painted; they are added to `made`."""
+    made = [] if made is None else made
+    async with (
+        painted_pool(desktops, made) as pool,
+        serve_pool(pool, ServerConfig(port=0, admin_key=key, **settings)) as running,
+    ):
+        yield running, made
+
+
+def upstream(running: RunningServer, key: str = OWNER_KEY) -> UpstreamServer:
+    return UpstreamServer(f"http://127.0.0.1:{running.port}", key)
+
+
+@asynccontextmanager
+async def serve_gateway(
+    upstreams: list[UpstreamServer], tokens: dict[str, int | None], **settings: Any
+) -> AsyncIterator[tuple[str, SandboxGatewayServer]]:
+    server = SandboxGatewayServer(upstreams, tokens, **settings)
+    async with on_a_port(server.app()) as address:  # type: ignore[arg-type]
+        try:
+            yield address, server
+        finally:
+            await server.close()
 
 
 @asynccontextmanager

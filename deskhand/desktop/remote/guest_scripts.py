@@ -169,8 +169,7 @@ _PRESSED = {"\n": "enter", "\r": "enter", "\t": "tab", "\b": "backspace"}
 
 
 def with_marker(body: str, action_id: str, *, wait_s: float, old: Sequence[str] = (), raises: bool = False) -> str:
-    """Return a program that runs `body` once under `action_id` and removes the markers `old`; a repeat waits for
-    `wait_s`."""
+    """Return a program that runs `body` once under `action_id` and removes markers `old`; repeats wait `wait_s`."""
     for name in (action_id, *old):
         if not _ID.fullmatch(name):
             raise AgentError("an action's id in a guest is 1 to 80 letters, digits, - and _")
@@ -180,8 +179,7 @@ def with_marker(body: str, action_id: str, *, wait_s: float, old: Sequence[str] 
 
 
 def action_script(ops: Sequence[Op], width: int, height: int, system: System) -> str:
-    """Return the body that performs `ops` on a `width` x `height` screen. Raises `AgentError` for the first
-    impossible op."""
+    """Return the body that performs `ops` on a screen of this size. Raises `AgentError` for the first impossible op."""
     lines = ["import pyautogui", "_pause, pyautogui.PAUSE, pyautogui.FAILSAFE = pyautogui.PAUSE, 0, False"]
     lines += (_WINDOWS_TEXT if system == "windows" else _LINUX_TEXT).splitlines()
     lines.append("try:")
@@ -199,8 +197,7 @@ def release_script(width: int, height: int, system: System) -> str:
 
 
 def replace_marker_script(old: str | None, new: str) -> str:
-    """Return the body that reports whether `old` exists in the home ("true"/"false"; None never exists), else creates
-    `new`."""
+    """Return the body that reports whether `old` exists in the home (None never exists), else creates `new`."""
     return f"""\
 _home, _old = os.path.expanduser('~'), {old!r}
 _there = _old is not None and os.path.exists(os.path.join(_home, _old))
@@ -274,11 +271,7 @@ def _lines(op: Op, width: int, height: int, system: System) -> Iterable[str]:
         case Key() if len(op.keys) == 1 and len(op.keys[0]) == 1 and not op.keys[0].isascii():
             return _type_lines(op.keys[0], system)
         case Key():
-            names = [_key(key) for key in op.keys]
-            return [
-                *(f"pyautogui.keyDown({name!r})" for name in names),
-                *(f"pyautogui.keyUp({name!r})" for name in reversed(names)),
-            ]
+            return [*_key_lines("keyDown", op.keys), *_key_lines("keyUp", op.keys[::-1])]
         case KeyDown() | KeyUp():
             return [f"pyautogui.{'keyDown' if isinstance(op, KeyDown) else 'keyUp'}({_key(op.key)!r})"]
         case Wait():
@@ -315,14 +308,12 @@ def _type_lines(text: str, system: System) -> list[str]:
 def _hold_modifiers(modifiers: tuple[str, ...], lines: list[str]) -> list[str]:
     if not modifiers:
         return lines
-    names = [_key(key) for key in modifiers]
-    return [
-        *(f"pyautogui.keyDown({name!r})" for name in names),
-        "try:",
-        *(f"    {line}" for line in lines),
-        "finally:",
-        *(f"    pyautogui.keyUp({name!r})" for name in reversed(names)),
-    ]
+    released = [f"    {line}" for line in _key_lines("keyUp", modifiers[::-1])]
+    return [*_key_lines("keyDown", modifiers), "try:", *(f"    {line}" for line in lines), "finally:", *released]
+
+
+def _key_lines(call: str, keys: Sequence[str]) -> list[str]:
+    return [f"pyautogui.{call}({_key(key)!r})" for key in keys]
 
 
 def _key(name: str) -> str:
@@ -339,8 +330,10 @@ def _button(name: str) -> str:
 
 
 def max_duration_s(op: Op) -> float:
-    """Return the maximum duration of `op` in the guest, without its own waiting."""
+    """Return the maximum duration of `op` in the guest."""
     match op:
+        case Wait():
+            return 1.0 + op.seconds
         case Type():
             return 2.0 + 0.1 * len(op.text)
         case Drag():

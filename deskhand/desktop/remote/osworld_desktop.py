@@ -20,10 +20,10 @@ import numpy as np
 
 from deskhand import pausable_timeout
 from deskhand.actions.formats.limits import points_of
-from deskhand.actions.ops import Op, Wait, to_screen_px
+from deskhand.actions.ops import Op, to_screen_px
 from deskhand.desktop.base import CommandResult, DesktopSpec, Frame, Window
 from deskhand.desktop.local.idempotency_cache import IdempotencyCache
-from deskhand.desktop.remote import guest_scripts, screenshots, wmctrl
+from deskhand.desktop.remote import guest_scripts, screenshots
 from deskhand.desktop.remote.osworld_server import OsworldServer, ServerError
 from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError, InfrastructureError
@@ -36,8 +36,7 @@ CACHED_ACTIONS = 64
 
 @dataclass
 class ResetMarker:
-    """File that the previous reset left on the machine; a reset that restores the home removes it. Shared by all
-    users of a machine."""
+    """File that the previous reset left; one that restores the home removes it. Shared by all users of a machine."""
 
     path: str | None = None
 
@@ -116,16 +115,15 @@ class OsworldDesktop:
                 await self.client.move(address)
         elif not self._skip_reset:
             raise ConfigError(
-                f"{self.client.base_url}: no way to reset this machine; set desktop.reset_command or desktop.skip_reset"
+                f"{self.label}: no way to reset this machine; set desktop.reset_command or desktop.skip_reset"
             )
         await self.wait_ready()
         await self._check_reset()
         size = await self._server.screen_size()
         if size != (template.width, template.height):
-            wanted, actual = (f"{width}x{height}" for width, height in ((template.width, template.height), size))
             raise ConfigError(
-                f"{self.client.base_url}: the screen has {actual} pixels, the task needs {wanted}; "
-                "change its resolution"
+                f"{self.label}: the screen has {size[0]}x{size[1]} pixels, the task needs "
+                f"{template.width}x{template.height}; change its resolution"
             )
         self._size, self._decoder = size, screenshots.ScreenshotDecoder()
         self._performed.clear()
@@ -144,7 +142,7 @@ class OsworldDesktop:
         path = f".cache/deskhand-{secrets.token_hex(8)}"
         if json.loads(await self._run_marked(guest_scripts.replace_marker_script(self._marker.path, path), 10.0)):
             raise InfrastructureError(
-                f"{self.client.base_url}: not reset, although desktop.reset_command succeeded: "
+                f"{self.label}: not reset, although desktop.reset_command succeeded: "
                 f"~/{self._marker.path} from before the reset still exists"
             )
         self._marker.path = path
@@ -165,23 +163,19 @@ class OsworldDesktop:
                         reason = str(error)
                     await asyncio.sleep(min(2.0, self.client.timeouts.pause_s * 5))
         except TimeoutError:
-            raise InfrastructureError(
-                f"{self.client.base_url}: not ready within {self._ready_s:g} s: {reason}"
-            ) from None
+            message = f"{self.label}: not ready within {self._ready_s:g} s: {reason}"
+            raise InfrastructureError(message) from None
 
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
         """See `Desktop.perform`. Actions are serialized; a repeat of the current action waits for its result."""
         self._check_open()
         if self._size is None:
-            raise InfrastructureError(f"{self.client.base_url}: call reset first")
+            raise InfrastructureError(f"{self.label}: call reset first")
         size = self._size
         body = guest_scripts.action_script(ops, *size, self.system)
-        max_duration_s = 10.0 + sum(_max_duration_s(op) for op in ops)
-        if max_duration_s > self.client.timeouts.op_s:
-            raise AgentError(
-                f"these actions may take {max_duration_s:.0f} s; "
-                f"the most for one step is {self.client.timeouts.op_s:g} s"
-            )
+        max_duration_s = 10.0 + sum(guest_scripts.max_duration_s(op) for op in ops)
+        if max_duration_s > (limit_s := self.client.timeouts.op_s):
+            raise AgentError(f"these actions may take {max_duration_s:.0f} s; the most for one step is {limit_s:g} s")
         async with self._action_lock:
             if earlier := self._performed.get(action_id):
                 return earlier
@@ -202,7 +196,7 @@ class OsworldDesktop:
                 raise
             except InfrastructureError as error:
                 raise DeliveryUnknown(
-                    f"{self.client.base_url}: the action was performed, but its screenshot failed: {error}"
+                    f"{self.label}: the action was performed, but its screenshot failed: {error}"
                 ) from error
             await asyncio.to_thread(self._performed.finish, action_id, frame)
             return frame
@@ -223,10 +217,22 @@ class OsworldDesktop:
         self._old_markers = [*(each for each in self._old_markers if each not in old), name]
         end = str(reply.get("output", "")).strip().rpartition("deskhand ")[2]
         if reply.get("returncode") != 0 or not end:
-            raise DeliveryUnknown(
-                f"{self.client.base_url}: the guest's Python failed: {str(reply.get('error', ''))[-300:]}"
-            )
-        return parse_run_result(end, self.client.base_url)
+            message = str(reply.get("error", ""))[-300:]
+            raise DeliveryUnknown(f"{self.label}: the guest's Python failed: {message}")
+        return self._parse_result(end)
+
+    def _parse_result(self, result: str) -> str:
+        """Return the output of a marked program. Raises `ProgramFailed` (nothing performed) or `DeliveryUnknown`."""
+        state, _, rest = result.partition(" ")
+        if state == "done":
+            return rest
+        about = f"{self.label}: the guest's Python"
+        if state != "failed":
+            raise DeliveryUnknown(f"{about} was started and its outcome is unknown")
+        number, _, message = rest.partition(" ")
+        if number == "0":
+            raise ProgramFailed(f"{about} raised: {message[:300]}")
+        raise DeliveryUnknown(f"{about} raised after {number} inputs were sent: {message[:300]}")
 
     async def observe(self) -> Frame:
         self._check_open()
@@ -235,30 +241,27 @@ class OsworldDesktop:
 
     async def _settled(self) -> Frame:
         start, before, reason = time.monotonic(), None, "none"
-        max_screenshots = max(1, self._polling.max_screenshots)
-        await asyncio.sleep(self._polling.pause_s)
-        bgrx = await self._screenshot(self._polling.max_attempts)
-        while max_screenshots > 1:
+        while True:
+            await asyncio.sleep(self._polling.pause_s)
+            bgrx = await self._screenshot(self._polling.max_attempts)
+            if self._polling.max_screenshots <= 1:
+                break
+            if before is not None and (bgrx == before).all():
+                reason = "quiet"
+                break
             if time.monotonic() - start > self._polling.cap_s:
                 reason = "cap"
                 break
             before = bgrx
-            await asyncio.sleep(self._polling.pause_s)
-            bgrx = await self._screenshot(self._polling.max_attempts)
-            if (bgrx == before).all():
-                reason = "quiet"
-                break
-        return await asyncio.to_thread(
-            self._decoder.frame, bgrx, self._cursor, (time.monotonic() - start) * 1000, reason
-        )
+        settle_ms = (time.monotonic() - start) * 1000
+        return await asyncio.to_thread(self._decoder.frame, bgrx, self._cursor, settle_ms, reason)
 
     async def _screenshot(self, max_attempts: int) -> np.ndarray:
+        about = f"{self.label}/screenshot"
         for attempt in range(max_attempts):
             data = await self._server.screenshot()
             try:
-                return await asyncio.to_thread(
-                    screenshots.decode_screenshot, data, self._size, f"{self.client.base_url}/screenshot"
-                )
+                return await asyncio.to_thread(screenshots.decode_screenshot, data, self._size, about)
             except FrameError:
                 if attempt == max_attempts - 1:
                     raise
@@ -268,17 +271,27 @@ class OsworldDesktop:
         self, argv: list[str], *, timeout_s: float = 30.0, env: dict[str, str] | None = None, cwd: str | None = None
     ) -> CommandResult:
         """See `Desktop.run`; runs once, like an action. The server kills commands after two minutes."""
-        limit_s = min(timeout_s, self.client.timeouts.op_s - 10.0)
-        return to_command_result(
-            await self._run_marked(guest_scripts.run_script(argv, limit_s, env, cwd), limit_s + 3.0),
-            self.client.base_url,
-        )
+        return await self._run_command(argv, timeout_s, env, cwd)
 
     async def shell(self, command: str, *, timeout_s: float = 30.0) -> CommandResult:
         """Run a command line in the machine's own shell, like `run`."""
+        return await self._run_command([command], timeout_s, shell=True)
+
+    async def _run_command(
+        self,
+        argv: list[str],
+        timeout_s: float,
+        env: dict[str, str] | None = None,
+        cwd: str | None = None,
+        shell: bool = False,
+    ) -> CommandResult:
         limit_s = min(timeout_s, self.client.timeouts.op_s - 10.0)
-        body = guest_scripts.run_script([command], limit_s, None, None, shell=True)
-        return to_command_result(await self._run_marked(body, limit_s + 3.0), self.client.base_url)
+        output = await self._run_marked(guest_scripts.run_script(argv, limit_s, env, cwd, shell), limit_s + 3.0)
+        try:
+            code, out, err = json.loads(output)
+            return CommandResult(int(code), base64.b64decode(out), base64.b64decode(err))
+        except (ValueError, TypeError):
+            raise InfrastructureError(f"{self.label}: the guest's Python returned no result") from None
 
     async def launch(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None) -> int:
         return int(await self._run_marked(guest_scripts.launch_script(argv, env, cwd), 10.0))
@@ -306,13 +319,15 @@ class OsworldDesktop:
         self._check_open()
         return await self._server.accessibility()
 
+    async def _wmctrl(self, *arguments: str) -> CommandResult:
+        return await self.run(["wmctrl", *arguments], timeout_s=10)
+
     async def windows(self) -> list[Window]:
-        done = await self.run(["wmctrl", "-lGx"], timeout_s=10)
+        done = await self._wmctrl("-lGx")
         if done.returncode != 0:
-            raise InfrastructureError(
-                f"{self.client.base_url}: wmctrl failed: {done.stderr.decode(errors='replace')[:200]}"
-            )
-        return wmctrl.windows(done.stdout.decode(errors="replace"))
+            message = done.stderr.decode(errors="replace")[:200]
+            raise InfrastructureError(f"{self.label}: wmctrl failed: {message}")
+        return parse_wmctrl(done.stdout.decode(errors="replace"))
 
     async def wait_window(self, match: str, *, timeout_s: float = 20.0, count: int = 1) -> list[Window]:
         deadline = time.monotonic() + timeout_s
@@ -321,24 +336,22 @@ class OsworldDesktop:
             if len(found) >= count:
                 return found
             if time.monotonic() > deadline:
-                raise InfrastructureError(f"{self.client.base_url}: no window '{match}' within {timeout_s:g} s")
+                raise InfrastructureError(f"{self.label}: no window '{match}' within {timeout_s:g} s")
             await asyncio.sleep(0.25)
 
     async def place_window(
         self, window: Window, x: int, y: int, width: int | None = None, height: int | None = None
     ) -> Window:
         geometry = f"0,{x},{y},{width if width is not None else -1},{height if height is not None else -1}"
-        await self.run(
-            ["wmctrl", "-i", "-r", hex(window.id), "-b", "remove,maximized_vert,maximized_horz"], timeout_s=10
-        )
-        await self.run(["wmctrl", "-i", "-r", hex(window.id), "-e", geometry], timeout_s=10)
+        await self._wmctrl("-i", "-r", hex(window.id), "-b", "remove,maximized_vert,maximized_horz")
+        await self._wmctrl("-i", "-r", hex(window.id), "-e", geometry)
         return next((each for each in await self.windows() if each.id == window.id), window)
 
     async def activate_window(self, window: Window) -> None:
-        await self.run(["wmctrl", "-i", "-a", hex(window.id)], timeout_s=10)
+        await self._wmctrl("-i", "-a", hex(window.id))
 
     async def close_window(self, window: Window) -> None:
-        await self.run(["wmctrl", "-i", "-c", hex(window.id)], timeout_s=10)
+        await self._wmctrl("-i", "-c", hex(window.id))
 
     async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
         done = await self.run(["xclip", "-o", "-selection", selection.lower()], timeout_s=10)
@@ -351,38 +364,22 @@ class OsworldDesktop:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise InfrastructureError(f"{self.client.base_url}: the desktop is closed")
+            raise InfrastructureError(f"{self.label}: the desktop is closed")
 
 
 class ProgramFailed(InfrastructureError):
     """A guest program raised before it performed anything."""
 
 
-def parse_run_result(result: str, about: str) -> str:
-    """Return the output of a marked program. Raises `ProgramFailed` if nothing was performed, else
-    `DeliveryUnknown`."""
-    state, _, rest = result.partition(" ")
-    if state == "done":
-        return rest
-    if state == "failed":
-        number, _, message = rest.partition(" ")
-        num_inputs = int(number) if number.isdecimal() else 1
-        if num_inputs == 0:
-            raise ProgramFailed(f"{about}: the guest's Python raised: {message[:300]}")
-        raise DeliveryUnknown(
-            f"{about}: the guest's Python raised after {num_inputs} inputs were sent: {message[:300]}"
-        )
-    raise DeliveryUnknown(f"{about}: a program was started and its outcome is unknown")
-
-
-def to_command_result(output: str, about: str) -> CommandResult:
-    """Parse the output of `guest_scripts.run_script`."""
-    try:
-        code, out, err = json.loads(output)
-        return CommandResult(int(code), base64.b64decode(out), base64.b64decode(err))
-    except (ValueError, TypeError):
-        raise InfrastructureError(f"{about}: the guest's Python returned no result") from None
-
-
-def _max_duration_s(op: Op) -> float:
-    return guest_scripts.max_duration_s(op) + (op.seconds if isinstance(op, Wait) else 0.0)
+def parse_wmctrl(text: str) -> list[Window]:
+    """Parse the output of `wmctrl -lGx`; skips invalid lines, and panels (desktop -1)."""
+    found = []
+    for line in text.splitlines():
+        words = line.split(None, 8)
+        try:
+            number, desktop, x, y, width, height = int(words[0], 16), *map(int, words[1:6])
+        except (ValueError, IndexError):
+            continue
+        if desktop >= 0 and len(words) >= 8:
+            found.append(Window(number, words[8] if len(words) > 8 else "", words[6], x, y, width, height))
+    return found

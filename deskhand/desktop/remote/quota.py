@@ -70,8 +70,7 @@ class QuotaGate:
         self.held = 0
         """Desktops held now."""
         self.max_held: float | None = None
-        """Learned limit of concurrent desktops; None before the first refusal. Beyond it, one per pause is requested
-        as a probe."""
+        """Learned limit of concurrent desktops, None before a refusal. One beyond it is probed per pause."""
         self.closed_until: float | None = None
         self.reason = ""
         self.refusals = 0
@@ -80,8 +79,7 @@ class QuotaGate:
         self._manager = manager
         self._waiters: deque[_Waiter] = deque()
         self._active_waiter: _Waiter | None = None
-        self._num_consecutive = 0
-        self._pause_s = MIN_PAUSE_S
+        self._num_consecutive, self._pause_s = 0, MIN_PAUSE_S
         self._next_probe_at = 0.0
         """When a desktop beyond the limit may be requested."""
         self._num_warnings = 0
@@ -126,8 +124,7 @@ class QuotaGate:
         if self._requests is None or self._requests.closed_until is None:
             return self.closed_until
         return max(
-            self.closed_until or 0.0,
-            self._requests.closed_until + (MIN_PAUSE_S if self._requests.num_waiting else 0.0),
+            self.closed_until or 0.0, self._requests.closed_until + (MIN_PAUSE_S if self._requests.num_waiting else 0.0)
         )
 
     def _enqueue(self) -> _Waiter:
@@ -169,9 +166,9 @@ class QuotaGate:
         if self._active_waiter is not None or not self._waiters:
             return None, now
         blocked_until = self._blocked_until()
-        return self._waiters[
-            0
-        ], blocked_until if blocked_until is not None else self._next_probe_at if self._is_full else now
+        if blocked_until is None:
+            blocked_until = self._next_probe_at if self._is_full else now
+        return self._waiters[0], blocked_until
 
     def _wake(self) -> None:
         self._admit_next()
@@ -199,10 +196,7 @@ class QuotaGate:
         self._num_warnings = 0
 
     async def _sleep_or_change(self, seconds: float) -> None:
-        waiting = [
-            asyncio.ensure_future(self._manager.clock.sleep(seconds)),
-            asyncio.ensure_future(self._changed.wait()),
-        ]
+        waiting = [asyncio.ensure_future(each) for each in (self._manager.clock.sleep(seconds), self._changed.wait())]
         try:
             await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -212,13 +206,8 @@ class QuotaGate:
     def _warn(self, waited_s: float) -> None:
         if waited_s >= WARN_S * (self._num_warnings + 1):
             self._num_warnings = int(waited_s // WARN_S)
-            log.warning(
-                "quota.waiting_long",
-                endpoint=self.name,
-                waiting=self.num_waiting,
-                minutes=round(waited_s / 60),
-                reason=self.reason,
-            )
+            state = {"endpoint": self.name, "waiting": self.num_waiting, "reason": self.reason}
+            log.warning("quota.waiting_long", minutes=round(waited_s / 60), **state)
 
     def _on_refused(self, signal: QuotaSignal) -> None:
         now, wait_s = self._manager.clock.now(), signal.retry_after_s
@@ -236,13 +225,8 @@ class QuotaGate:
         else:
             self._pause_s = max(0.05, wait_s * self._manager.random.uniform(1.0, 1.05))
         self.closed_until = now + self._pause_s
-        log.info(
-            "quota.closed",
-            endpoint=self.name,
-            reason=self.reason,
-            pause_s=round(self._pause_s, 2),
-            waiting=self.num_waiting,
-        )
+        state = {"endpoint": self.name, "waiting": self.num_waiting, "reason": self.reason}
+        log.info("quota.closed", pause_s=round(self._pause_s, 2), **state)
         self._manager.changed(save=True)
 
     def _on_granted(self, reopens: bool) -> None:

@@ -65,13 +65,10 @@ def quota_signal_from_reply(reply: httpx2.Response, *, acquires: bool, now_s: fl
         return QuotaSignal("503", wait_s)
     if status == 402 and acquires:
         return QuotaSignal("402", wait_s)
-    if (
-        (status >= 400 or acquires)
-        and len(reply.content) <= _MAX_BODY_BYTES
-        and (reason := _reason_in_body(reply, acquires))
-    ):
-        return QuotaSignal(reason, wait_s)
-    return None
+    reason = None
+    if (status >= 400 or acquires) and len(reply.content) <= _MAX_BODY_BYTES:
+        reason = _reason_in_body(reply, acquires)
+    return QuotaSignal(reason, wait_s) if reason else None
 
 
 def _reason_in_body(reply: httpx2.Response, acquires: bool) -> str | None:
@@ -99,12 +96,8 @@ def quota_signal_from_error(error: BaseException, now_s: float = 0.0) -> QuotaSi
         return error.signal
     close: Any = getattr(error, "rcvd", None) or error
     code, reason = getattr(close, "code", None), getattr(close, "reason", None)
-    if (
-        isinstance(code, int)
-        and code >= MIN_CLOSE_CODE
-        and isinstance(reason, str)
-        and (closed := quota_signal_from_close(code, reason))
-    ):
+    is_close = isinstance(code, int) and code >= MIN_CLOSE_CODE and isinstance(reason, str)
+    if is_close and (closed := quota_signal_from_close(code, reason)):
         return closed
     reply: Any = getattr(error, "response", None)
     statuses = [getattr(each, name, None) for each in (error, reply) for name in ("status_code", "status", "code")]
@@ -121,14 +114,9 @@ def quota_signal_from_error(error: BaseException, now_s: float = 0.0) -> QuotaSi
 
 def retry_after(headers: Mapping[str, str], now_s: float) -> float | None:
     """Return the longest wait in the `Retry-After` headers in seconds, or None."""
-    found = [
-        seconds
-        for name, value in headers.items()
-        if name.lower().startswith("retry-after")
-        for seconds in [_seconds(name.lower(), str(value).strip(), now_s)]
-        if seconds is not None
-    ]
-    return max(found, default=None)
+    values = [(name.lower(), str(value).strip()) for name, value in headers.items()]
+    found = [_seconds(name, value, now_s) for name, value in values if name.startswith("retry-after")]
+    return max((seconds for seconds in found if seconds is not None), default=None)
 
 
 def _seconds(name: str, value: str, now_s: float) -> float | None:

@@ -9,16 +9,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from abc import ABC, abstractmethod
-from types import TracebackType
-from typing import Protocol, Self
+from abc import abstractmethod
+from typing import Protocol
 
 import structlog
 
 from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.base import DesktopSpec, Lease, StageableDesktop
 from deskhand.desktop.remote.quota import QuotaGate, QuotaManager
-from deskhand.desktop.remote.transport import LeaseTransport, Sandbox
+from deskhand.desktop.remote.sandbox_api import SandboxApi
+from deskhand.desktop.remote.transport import HttpTransport, Sandbox
 from deskhand.errors import InfrastructureError
 
 log = structlog.get_logger()
@@ -33,7 +33,7 @@ class LeasedDesktop(StageableDesktop, Protocol):
     def sandbox(self) -> Sandbox: ...
 
 
-class RemotePool(ABC):
+class RemotePool(contextlib.AbstractAsyncContextManager):
     """Leases desktops through `transport`; refused work waits at `gate`, which belongs to `quota`.
 
     `ttl_s` is the requested time to live of an unrenewed lease (0: the server's).
@@ -41,7 +41,7 @@ class RemotePool(ABC):
 
     def __init__(
         self,
-        transport: LeaseTransport,
+        transport: HttpTransport | SandboxApi,
         gate: QuotaGate,
         quota: QuotaManager,
         *,
@@ -58,12 +58,7 @@ class RemotePool(ABC):
         self._created: set[str] = set()
         self._active: dict[int, tuple[LeasedDesktop, asyncio.Task[None]]] = {}
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
     @abstractmethod

@@ -36,17 +36,11 @@ RETRIED_STATUS = (502, 503, 504)
 
 
 def check_base_url(url: str, what: str) -> str:
-    """Return `url` without a trailing slash. Raises `ConfigError` unless it is http(s)://host[:port][/path] without
-    credentials."""
+    """Return `url` without a trailing slash. Raises `ConfigError` unless it is http(s) without credentials."""
     try:
         parts = urlsplit(url)
-        is_valid = (
-            parts.scheme in ("http", "https")
-            and parts.hostname
-            and not parts.username
-            and not parts.query
-            and not parts.fragment
-        )
+        has_extras = parts.username or parts.query or parts.fragment
+        is_valid = parts.scheme in ("http", "https") and parts.hostname and not has_extras
         _ = parts.port
     except ValueError:
         is_valid = False
@@ -62,8 +56,7 @@ def _ssl_context(file: str | None, folder: str | None) -> ssl.SSLContext:
 
 
 async def _read_reply(reply: httpx2.Response, about: str) -> httpx2.Response:
-    """Read a reply to its end. Raises `InfrastructureError` if it is too large or compressed, because it could expand
-    beyond the memory."""
+    """Read a reply to its end. Raises `InfrastructureError` if it is too large, or compressed and may expand."""
     parts, size = [], 0
     length, encoding = reply.headers.get("content-length", ""), reply.headers.get("content-encoding", "identity")
     try:

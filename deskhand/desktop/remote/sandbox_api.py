@@ -7,7 +7,6 @@ SandboxApi`, imported only for endpoints `name:...`. A sandbox that is not renew
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,12 +15,12 @@ from typing import Protocol
 
 import httpx2
 
-from deskhand import pausable_timeout
 from deskhand.config.schema import RemoteTimeouts
+from deskhand.desktop.base import CommandResult
 from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.desktop.remote.retrying_client import RetryingClient
-from deskhand.desktop.remote.transport import HttpTransport, LeaseTransport, Sandbox
-from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.desktop.remote.transport import HttpTransport, Sandbox
+from deskhand.errors import ConfigError
 
 ENDPOINT, TOKEN = "OSWORLD_SANDBOX_ENDPOINT", "OSWORLD_SANDBOX_TOKEN"
 ENTRY_POINTS = "deskhand.sandbox_providers"
@@ -37,8 +36,12 @@ class GuestPort:
     token: str | None
 
 
-class SandboxApi(LeaseTransport, Protocol):
-    """A provider of sandboxes."""
+class SandboxApi(Protocol):
+    """A provider of sandboxes.
+
+    Methods raise `InfrastructureError`; a quota refusal is `QuotaExceeded`, or any error that
+    `quota_signal_from_error` recognizes.
+    """
 
     async def create(self, *, image: str | None, width: int, height: int, ttl_s: float, request_id: str) -> Sandbox:
         """Create a sandbox, possibly not ready yet. A repeated `request_id` returns the same sandbox."""
@@ -50,6 +53,38 @@ class SandboxApi(LeaseTransport, Protocol):
 
     def port(self, sandbox: Sandbox, port: int) -> GuestPort:
         """Return how to reach a port of the guest."""
+        ...
+
+    async def renew(self, sandbox: Sandbox, ttl_s: float) -> None:
+        """Extend the life of a sandbox by `ttl_s`."""
+        ...
+
+    async def delete(self, sandbox: Sandbox) -> None:
+        """Delete a sandbox; ignored if it no longer exists."""
+        ...
+
+    async def exec(
+        self,
+        sandbox: Sandbox,
+        argv: list[str],
+        *,
+        timeout_s: float,
+        env: dict[str, str] | None = None,
+        cwd: str | None = None,
+    ) -> CommandResult:
+        """Run a command once."""
+        ...
+
+    async def read(self, sandbox: Sandbox, path: str) -> bytes:
+        """Return a file. Raises `FileNotFoundError`."""
+        ...
+
+    async def write(self, sandbox: Sandbox, path: str, data: bytes) -> None:
+        """Write a file and create its directories."""
+        ...
+
+    async def close(self) -> None:
+        """Close connections; sandboxes continue. Idempotent."""
         ...
 
 
@@ -79,20 +114,6 @@ class HttpSandboxApi(HttpTransport):
 
     def port(self, sandbox: Sandbox, port: int) -> GuestPort:
         return GuestPort(f"{self.client.base_url}{self.path_of(sandbox)}/ports/{port}", sandbox.key or self._token)
-
-
-async def wait_ready(gateway: SandboxApi, sandbox: Sandbox, timeout_s: float, pause_s: float = 0.5) -> Sandbox:
-    """Wait until the sandbox is ready. Raises `InfrastructureError` on failure or timeout."""
-    try:
-        async with pausable_timeout.pausable_timeout(timeout_s):
-            while sandbox.state != "ready":
-                if sandbox.state in ("failed", "deleted"):
-                    raise InfrastructureError(f"sandbox {sandbox.id}: {sandbox.state}: {sandbox.message}")
-                await asyncio.sleep(pause_s)
-                sandbox = await gateway.get(sandbox)
-    except TimeoutError:
-        raise InfrastructureError(f"sandbox {sandbox.id}: not ready within {timeout_s:g} s") from None
-    return sandbox
 
 
 def connect_sandbox_api(

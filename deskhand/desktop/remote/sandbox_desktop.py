@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx2
 
+from deskhand import pausable_timeout
 from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.base import CommandResult, DesktopSpec, Frame, Lease
 from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ScreenPolling
@@ -22,14 +23,8 @@ from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.desktop.remote.quota_errors import QuotaExceeded, quota_signal_from_error
 from deskhand.desktop.remote.remote_pool import RemotePool
 from deskhand.desktop.remote.retrying_client import RetryingClient
-from deskhand.desktop.remote.sandbox_api import (
-    OSWORLD_PORT,
-    Sandbox,
-    SandboxApi,
-    connect_sandbox_api,
-    endpoint_of,
-    wait_ready,
-)
+from deskhand.desktop.remote.sandbox_api import OSWORLD_PORT, Sandbox, SandboxApi, connect_sandbox_api, endpoint_of
+from deskhand.errors import InfrastructureError
 
 
 class SandboxDesktop(OsworldDesktop):
@@ -128,14 +123,8 @@ class SandboxPool(RemotePool):
     def client_for(self, sandbox: Sandbox) -> RetryingClient:
         """Return a client for the sandbox's in-VM server."""
         port = self.api.port(sandbox, OSWORLD_PORT)
-        return RetryingClient(
-            port.url,
-            port.token,
-            timeouts=self.timeouts,
-            gate=self.gate,
-            quota=self.quota,
-            transport=self._http_transport,
-        )
+        shared: dict[str, Any] = {"timeouts": self.timeouts, "gate": self.gate, "quota": self.quota}
+        return RetryingClient(port.url, port.token, transport=self._http_transport, **shared)
 
     async def create(self, template: DesktopSpec) -> Sandbox:
         """Return a sandbox that is ready; one that does not become ready is deleted. Waits for quota."""
@@ -143,13 +132,8 @@ class SandboxPool(RemotePool):
 
         async def attempt() -> Sandbox:
             try:
-                return await self.api.create(
-                    image=self._image,
-                    width=template.width,
-                    height=template.height,
-                    ttl_s=self.ttl_s,
-                    request_id=request_id,
-                )
+                size = {"width": template.width, "height": template.height}
+                return await self.api.create(image=self._image, **size, ttl_s=self.ttl_s, request_id=request_id)
             except QuotaExceeded:
                 raise
             except Exception as error:
@@ -158,26 +142,33 @@ class SandboxPool(RemotePool):
                     raise
                 raise QuotaExceeded(capacity, "creating a sandbox") from error
 
-        created = await self._wait_for_quota(attempt)
+        client = getattr(self.api, "client", None)
+        waits_itself = client is not None and client.gate is self.gate
+        created = await (attempt() if waits_itself else self.gate.desktops.run(attempt))
         self._created.add(created.id)
         try:
-            return await wait_ready(self.api, created, self.boot_s)
+            return await self._wait_ready(created)
         except BaseException:
             await asyncio.shield(self.delete(created))
             raise
 
-    async def _wait_for_quota(self, attempt: Callable[[], Awaitable[Sandbox]]) -> Sandbox:
-        client = getattr(self.api, "client", None)
-        if client is not None and client.gate is self.gate:  # it waits at the same gate itself
-            return await attempt()
-        return await self.gate.desktops.run(attempt)
+    async def _wait_ready(self, sandbox: Sandbox) -> Sandbox:
+        try:
+            async with pausable_timeout.pausable_timeout(self.boot_s):
+                while sandbox.state != "ready":
+                    if sandbox.state in ("failed", "deleted"):
+                        raise InfrastructureError(f"sandbox {sandbox.id}: {sandbox.state}: {sandbox.message}")
+                    await asyncio.sleep(0.5)
+                    sandbox = await self.api.get(sandbox)
+        except TimeoutError:
+            raise InfrastructureError(f"sandbox {sandbox.id}: not ready within {self.boot_s:g} s") from None
+        return sandbox
 
     async def _acquire(self, template: DesktopSpec) -> SandboxDesktop:
         return SandboxDesktop(self, await self.create(template))
 
     async def lease(self, template: DesktopSpec | None = None) -> Lease:
-        """Return a fresh desktop in the state `template` (default: the pool's). The lease is renewed while it
-        starts."""
+        """Return a fresh desktop in the state `template` (default: the pool's), renewed while it starts."""
         wanted = template or self.template
         lease = await super().lease(wanted)
         try:

@@ -10,9 +10,8 @@ Invariant: an action is performed once, however often its request is sent; if th
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -33,7 +32,7 @@ __all__ = ["RemoteTimeouts", "ServerDesktop", "ServerPool"]
 
 
 class ServerTransport(HttpTransport):
-    """Implements `LeaseTransport` with the native API. `make_client` returns a client that sends a given key.
+    """The native API. `make_client` returns a client that sends a given key.
 
     Each lease has its own client: an HTTP client scans all of its connections on every request.
     """
@@ -101,8 +100,7 @@ class ServerDesktop:
         return frame
 
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
-        """See `Desktop.perform`. Points are converted to pixels here, so one outside the screen fails without a
-        request."""
+        """See `Desktop.perform`. Points become pixels here, so one outside the screen fails without a request."""
         body = {"ops": [op_to_json(op, *self._size) for op in ops], "action_id": action_id}
         max_duration_s = sum(_max_duration_s(op) for op in ops)
         return await self._frame("POST", "/perform", acts=True, may_take_s=max_duration_s, json=body)
@@ -154,34 +152,6 @@ class ServerDesktop:
     async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
         return object_of(await self._send("GET", "/clipboard", params={"selection": selection}))["text"]
 
-    async def events(self, after: int = 0) -> AsyncIterator[tuple[int, str, dict[str, Any]]]:
-        """Yield the lease's events (number, event, data) after number `after` until it is released.
-
-        Reconnects and resumes after connection errors. Raises `InfrastructureError` if that fails repeatedly.
-        """
-        failures = 0
-        client, path = self._transport.client_for(self.sandbox), f"{self._transport.path_of(self.sandbox)}/events"
-        times = client.timeouts
-        while True:
-            headers = client.headers | {"last-event-id": str(after)}
-            timeout = httpx2.Timeout(None, connect=times.connect_s, read=times.read_s + 10)
-            try:
-                async with client.http.stream("GET", path, headers=headers, timeout=timeout) as reply:
-                    if reply.status_code != 200:
-                        await reply.aread()
-                        raise frame_codec.error_from_reply(object_of(reply), reply.status_code, f"GET {path}")
-                    failures = 0
-                    async for event in httpx2.EventSource(reply):
-                        after, data = int(event.id), json.loads(event.data)
-                        yield after, event.event, data
-                        if event.event == "released":
-                            return
-            except httpx2.TransportError as error:
-                failures += 1
-                if failures == times.attempts:
-                    raise InfrastructureError(f"GET {path}: {type(error).__name__} {error}") from error
-            await asyncio.sleep(min(times.longest_pause_s, times.pause_s * 2**failures))
-
     async def close(self) -> None:
         """Release the lease; it expires if the server cannot be reached. Idempotent."""
         self._closed = True
@@ -207,14 +177,11 @@ class ServerPool(RemotePool):
         quota: QuotaManager | None = None,
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        client = RetryingClient(
-            check_base_url(base_url, "desktop server"), api_key, timeouts=timeouts, quota=quota, transport=transport
-        )
+        settings: dict[str, Any] = {"timeouts": timeouts, "transport": transport}
+        client = RetryingClient(check_base_url(base_url, "desktop server"), api_key, quota=quota, **settings)
 
         def client_with_key(key: str) -> RetryingClient:
-            return RetryingClient(
-                client.base_url, key, timeouts=timeouts, quota=client.quota, gate=client.gate, transport=transport
-            )
+            return RetryingClient(client.base_url, key, quota=client.quota, gate=client.gate, **settings)
 
         self.transport = ServerTransport(client, client_with_key)
         self._wait_s = wait_s

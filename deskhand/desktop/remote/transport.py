@@ -1,7 +1,7 @@
-"""Client protocol of servers that lease desktops, and its HTTP implementation.
+"""HTTP client of servers that lease desktops.
 
-`LeaseTransport` is the protocol; `HttpTransport` implements it for desktop servers (`server_desktop`) and sandbox
-gateways (`sandbox_api`), which differ in paths, the request-id header and how a desktop is requested.
+Subclassed for desktop servers (`server_desktop`) and sandbox gateways (`sandbox_api`), which differ in paths, the
+request-id header and how a desktop is requested.
 
 Invariant: every request may be retried. One that acts carries an id, so that the server performs it once.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 import base64
 import secrets
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 import httpx2
@@ -39,46 +39,8 @@ class Sandbox:
     size: tuple[int, int] = (0, 0)
 
 
-class LeaseTransport(Protocol):
-    """Methods raise `InfrastructureError`; a quota refusal is `QuotaExceeded`, or any error that
-    `quota_signal_from_error` recognizes."""
-
-    async def renew(self, sandbox: Sandbox, ttl_s: float) -> None:
-        """Extend the lease by `ttl_s`."""
-        ...
-
-    async def delete(self, sandbox: Sandbox) -> None:
-        """End the lease; ignored if it no longer exists."""
-        ...
-
-    async def exec(
-        self,
-        sandbox: Sandbox,
-        argv: list[str],
-        *,
-        timeout_s: float,
-        env: dict[str, str] | None = None,
-        cwd: str | None = None,
-    ) -> CommandResult:
-        """Run a command once."""
-        ...
-
-    async def read(self, sandbox: Sandbox, path: str) -> bytes:
-        """Return a file. Raises `FileNotFoundError`."""
-        ...
-
-    async def write(self, sandbox: Sandbox, path: str, data: bytes) -> None:
-        """Write a file and create its directories."""
-        ...
-
-    async def close(self) -> None:
-        """Close connections; leases continue. Idempotent."""
-        ...
-
-
 class HttpTransport:
-    """Implements `LeaseTransport` over `client`. Each desktop has a path below `root`; commands and files are below
-    that."""
+    """Requests over `client`. Each desktop has a path below `root`; commands and files are below that."""
 
     root: ClassVar[str]
     command_path: ClassVar[str]
@@ -120,13 +82,11 @@ class HttpTransport:
         cwd: str | None = None,
     ) -> CommandResult:
         body = {"argv": argv, "timeout_s": timeout_s, "env": env, "cwd": cwd}
-        result = object_of(
-            await self.send("POST", self.command_path, sandbox, acts=True, may_take_s=timeout_s, json=body)
-        )
+        reply = await self.send("POST", self.command_path, sandbox, acts=True, may_take_s=timeout_s, json=body)
+        result = object_of(reply)
         try:
-            return CommandResult(
-                int(result["returncode"]), base64.b64decode(result["stdout"]), base64.b64decode(result["stderr"])
-            )
+            stdout, stderr = base64.b64decode(result["stdout"]), base64.b64decode(result["stderr"])
+            return CommandResult(int(result["returncode"]), stdout, stderr)
         except (ValueError, KeyError, TypeError):
             raise InfrastructureError(f"{self.client.base_url}: invalid command result") from None
 

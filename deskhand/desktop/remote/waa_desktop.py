@@ -10,28 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import structlog
+from pydantic import TypeAdapter
 
 from deskhand.desktop.base import DesktopSpec, Frame, Window
 from deskhand.desktop.remote import guest_scripts
-from deskhand.desktop.remote.baselines import BaselineStore
-from deskhand.desktop.remote.osworld_desktop import (
-    READY_S,
-    OsworldDesktop,
-    ProgramFailed,
-    ResetHook,
-    ScreenPolling,
-    parse_run_result,
-)
+from deskhand.desktop.remote.osworld_desktop import READY_S, OsworldDesktop, ProgramFailed, ResetHook, ScreenPolling
 from deskhand.desktop.remote.osworld_server import ServerError
 from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.desktop.remote.waa_server import WaaServer
-from deskhand.errors import DeliveryUnknown, InfrastructureError
+from deskhand.errors import ConfigError, DeliveryUnknown, InfrastructureError
 
 log = structlog.get_logger()
 _FAIL_SAFE = "FailSafe"
@@ -51,6 +46,38 @@ import pyautogui
 pyautogui.FAILSAFE = False
 pyautogui.moveTo(*[each // 2 for each in pyautogui.size()])"""
 MAX_RESET_ATTEMPTS = 3
+BASELINES_FILE = "machine_baselines.json"
+"""File in a run directory."""
+State = dict[str, list[str]]
+"""Window titles and file paths of a machine, by kind."""
+_STATES = TypeAdapter(dict[str, State])
+
+
+class BaselineStore:
+    """State of each machine when it was first seen clean, by URL, across processes if there is a `file`.
+
+    Raises `ConfigError` if the file is damaged.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        self.file = file
+        self._states: dict[str, State] = {}
+        if file is not None and file.exists():
+            try:
+                self._states = _STATES.validate_json(file.read_bytes())
+            except (OSError, ValueError):
+                raise ConfigError(f"{file}: damaged; remove it to record the machines again") from None
+
+    def get(self, address: str) -> State | None:
+        return self._states.get(address)
+
+    def save(self, address: str, state: State) -> None:
+        """Blocks for a small file write."""
+        self._states[address] = state
+        if self.file is not None:
+            partial = self.file.with_suffix(f".{os.getpid()}.partial")
+            partial.write_text(json.dumps(self._states, indent=1), encoding="utf-8")
+            partial.replace(self.file)
 
 
 @dataclass(frozen=True)
@@ -115,9 +142,9 @@ class WaaDesktop(OsworldDesktop):
         except (InfrastructureError, TimeoutError) as error:
             if self._reset_hook is None:
                 raise InfrastructureError(
-                    f"{self.client.base_url}/probe: no reply, and no way to reset the machine: {error}"
+                    f"{self.label}/probe: no reply, and no way to reset the machine: {error}"
                 ) from error
-            log.warning("waa.unresponsive", machine=self.client.base_url, error=str(error))
+            log.warning("waa.unresponsive", machine=self.label, error=str(error))
 
     async def wait_ready(self) -> None:
         """Wait for `/probe`, then for a screen."""
@@ -133,7 +160,7 @@ class WaaDesktop(OsworldDesktop):
                 try:
                     await clean()
                 except InfrastructureError as error:  # it may have closed the server itself
-                    log.warning("waa.cleanup_failed", machine=self.client.base_url, error=str(error))
+                    log.warning("waa.cleanup_failed", machine=self.label, error=str(error))
                     succeeded = False
                     await self.wait_ready()
             now = await self._state()
@@ -145,13 +172,10 @@ class WaaDesktop(OsworldDesktop):
                 await asyncio.to_thread(self._baselines.save, self._baseline_key, now)
                 return
         extra = "; ".join(f"{kind}: {', '.join(names[:3])}" for kind, names in left.items() if names)
-        hint = (
-            f"; if these belong to the machine, remove {self._baselines.file}"
-            if self._baselines.file is not None
-            else ""
-        )
+        file = self._baselines.file
+        hint = f"; if these belong to the machine, remove {file}" if file is not None else ""
         raise InfrastructureError(
-            f"{self.client.base_url}: extra windows or files remain after {MAX_RESET_ATTEMPTS} resets: {extra}{hint}"
+            f"{self.label}: extra windows or files remain after {MAX_RESET_ATTEMPTS} resets: {extra}{hint}"
         )
 
     async def _state(self) -> dict[str, list[str]]:
@@ -163,7 +187,7 @@ class WaaDesktop(OsworldDesktop):
         except ProgramFailed as error:
             if _FAIL_SAFE not in str(error):
                 raise
-            log.warning("waa.fail_safe_triggered", machine=self.client.base_url)
+            log.warning("waa.fail_safe_triggered", machine=self.label)
             await self._run_marked(_CENTER_POINTER, 10.0)  # not performed: the pointer was in a corner
             await self._execute_windows(body, max_duration_s)
 
@@ -177,7 +201,7 @@ class WaaDesktop(OsworldDesktop):
             result = error.server_message.rpartition("deskhand ")[2] if "deskhand " in error.server_message else ""
             if not result:
                 raise DeliveryUnknown(str(error)) from error
-            parse_run_result(result, self.client.base_url)
+            self._parse_result(result)
         self._old_markers = [*(each for each in self._old_markers if each not in old), name]
 
     def _home(self, path: str) -> str:
@@ -191,10 +215,10 @@ class WaaDesktop(OsworldDesktop):
             async with asyncio.timeout(self._tree.timeout_s):
                 found = await self._server.accessibility(backend=self._tree.backend, may_take_s=self._tree.timeout_s)
         except (InfrastructureError, TimeoutError) as error:
-            log.warning("waa.a11y_unavailable", machine=self.client.base_url, error=f"{type(error).__name__} {error}")
+            log.warning("waa.a11y_unavailable", machine=self.label, error=f"{type(error).__name__} {error}")
             return None
         if found is not None and len(found) > self._tree.max_bytes:
-            log.warning("waa.a11y_too_large", machine=self.client.base_url, characters=len(found))
+            log.warning("waa.a11y_too_large", machine=self.label, characters=len(found))
             return None
         return found
 
@@ -218,7 +242,5 @@ class WaaDesktop(OsworldDesktop):
     async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
         if selection != "CLIPBOARD":
             return None
-        return (
-            json.loads(await self._run_marked("import json, pyperclip\n_said = json.dumps(pyperclip.paste())", 10.0))
-            or None
-        )
+        body = "import json, pyperclip\n_said = json.dumps(pyperclip.paste())"
+        return json.loads(await self._run_marked(body, 10.0)) or None

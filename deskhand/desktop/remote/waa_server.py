@@ -24,13 +24,8 @@ class WaaServer(OsworldServer):
         request = {"command": code}
         reply = await self.client.send(
             "POST", "/execute_windows", repeatable=repeatable, acts=True, may_take_s=may_take_s, json=request
-        )  # fmt: skip
+        )
         self._check_ok(reply, "/execute_windows")
-
-    async def observation(self) -> dict[str, Any]:
-        """`/obs_winagent`: active window image and title, all titles, clipboard."""
-        reply = await self.client.send("GET", "/obs_winagent", repeatable=True, may_take_s=20.0)
-        return self._json(reply, "/obs_winagent")
 
     async def close_all(self) -> None:
         await self._post_ok("/setup/close_all", may_take_s=30.0)
@@ -38,31 +33,9 @@ class WaaServer(OsworldServer):
     async def clear_task_files(self) -> None:
         await self._post_ok("/setup/clear_task_files", may_take_s=30.0)
 
-    async def create_folder(self, path: str) -> None:
-        await self._post_ok("/setup/create_folder", json={"path": path})
-
-    async def create_file(self, path: str, content: str) -> None:
-        await self._post_ok("/setup/create_file", json={"path": path, "content": content})
-
-    async def recycle(self, path: str) -> None:
-        await self._post_ok("/setup/recycle", json={"path": path}, acts=True)
-
-    async def is_there(self, folder: str, name: str, *, is_folder: bool = False) -> bool:
-        """Return whether a file or directory exists in a directory; the server replies 400 if it does not."""
-        path, key = ("/folder_exists", "folder_name") if is_folder else ("/file_exists", "file_name")
-        reply = await self._post(path, json={key: name, "path": folder})
-        if reply.status_code == 400:
-            return False
-        self._check_ok(reply, path)
-        return True
-
-    async def documents_path(self) -> str:
-        return str(self._json(await self._post("/documents_path"), "/documents_path").get("documents_path", ""))
-
 
 class WaaEvaluatorClient:
-    """The evaluator server next to the virtual machine (port 5050). Its failures are `EvaluatorError`, never a score
-    of 0."""
+    """The evaluator server next to the virtual machine. Its failures are `EvaluatorError`, never a score of 0."""
 
     def __init__(self, client: RetryingClient) -> None:
         self.client = client

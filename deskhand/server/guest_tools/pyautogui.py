@@ -149,24 +149,26 @@ def click(
             time.sleep(interval)
 
 
-def leftClick(x=None, y=None, interval=0.0, duration=0.0, tween=None, logScreenshot=None, _pause=True):
-    click(x, y, 1, interval, LEFT)
+def _clicker(button):
+    def click_once(x=None, y=None, interval=0.0, duration=0.0, tween=None, logScreenshot=None, _pause=True):
+        click(x, y, 1, interval, button)
+
+    return click_once
 
 
-def rightClick(x=None, y=None, interval=0.0, duration=0.0, tween=None, logScreenshot=None, _pause=True):
-    click(x, y, 1, interval, RIGHT)
+leftClick, rightClick, middleClick = _clicker(LEFT), _clicker(RIGHT), _clicker(MIDDLE)
 
 
-def middleClick(x=None, y=None, interval=0.0, duration=0.0, tween=None, logScreenshot=None, _pause=True):
-    click(x, y, 1, interval, MIDDLE)
+def _multiclicker(clicks):
+    def click_often(
+        x=None, y=None, interval=0.0, button=LEFT, duration=0.0, tween=None, logScreenshot=None, _pause=True
+    ):
+        click(x, y, clicks, interval, button)
+
+    return click_often
 
 
-def doubleClick(x=None, y=None, interval=0.0, button=LEFT, duration=0.0, tween=None, logScreenshot=None, _pause=True):
-    click(x, y, 2, interval, button)
-
-
-def tripleClick(x=None, y=None, interval=0.0, button=LEFT, duration=0.0, tween=None, logScreenshot=None, _pause=True):
-    click(x, y, 3, interval, button)
+doubleClick, tripleClick = _multiclicker(2), _multiclicker(3)
 
 
 def mouseDown(x=None, y=None, button=PRIMARY, duration=0.0, tween=None, logScreenshot=None, _pause=True):
@@ -197,24 +199,20 @@ def dragRel(
 drag = dragRel
 
 
-def scroll(clicks, x=None, y=None, logScreenshot=None, _pause=True):
-    _turn("vscroll", clicks, x, y)
+def _wheel(name):
+    def turn(clicks, x=None, y=None, logScreenshot=None, _pause=True):
+        at = _at(x, y)
+        left = int(clicks)
+        while left:
+            now = max(-100, min(left, 100))
+            _call(name, now, **at)
+            left -= now
+
+    return turn
 
 
-vscroll = scroll
-
-
-def hscroll(clicks, x=None, y=None, logScreenshot=None, _pause=True):
-    _turn("hscroll", clicks, x, y)
-
-
-def _turn(name, clicks, x, y):
-    at = _at(x, y)
-    left = int(clicks)
-    while left:
-        now = max(-100, min(left, 100))
-        _call(name, now, **at)
-        left -= now
+scroll = vscroll = _wheel("vscroll")
+hscroll = _wheel("hscroll")
 
 
 def isValidKey(key):

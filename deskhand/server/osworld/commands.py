@@ -19,7 +19,7 @@ from deskhand.errors import AgentError, DeliveryUnknown, FrameError
 from deskhand.server.active_leases import ActiveLease
 from deskhand.server.guest import Guest, GuestCommandResult, GuestTimeout
 from deskhand.server.osworld.request import command_of, crash, json_of
-from deskhand.server.pyautogui_parser import ops_from_argv
+from deskhand.server.pyautogui_rpc import ops_from_argv
 
 EXECUTE_TIMEOUT_S = 120.0
 RUN_PYTHON_TIMEOUT_S = 30.0
@@ -31,7 +31,6 @@ MAX_TIMEOUT_S = 3600.0
 
 
 async def execute(lease: ActiveLease, request: Request) -> Response:
-    """`POST /execute` and `/setup/execute`."""
     body = await json_of(request)
     argv, command = await command_of(body, lease.guest)
     try:
@@ -41,7 +40,6 @@ async def execute(lease: ActiveLease, request: Request) -> Response:
 
 
 async def execute_with_verification(lease: ActiveLease, request: Request) -> Response:
-    """`POST /execute_with_verification` and `/setup/execute_with_verification`."""
     body = await json_of(request)
     argv, command = await command_of(body, lease.guest)
     wanted = body.get("verification", {})
@@ -62,7 +60,6 @@ async def execute_with_verification(lease: ActiveLease, request: Request) -> Res
 
 
 async def launch(lease: ActiveLease, request: Request) -> Response:
-    """`POST /setup/launch`."""
     body = await json_of(request)
     argv, command = await command_of(body, lease.guest)
     try:
@@ -83,29 +80,19 @@ async def run_python(lease: ActiveLease, request: Request) -> Response:
     path = f"/tmp/python_exec_{secrets.token_hex(16)}.py"
     try:
         done = await _run_file(lease.guest, ["/usr/bin/python3", path], path, code, RUN_PYTHON_TIMEOUT_S, None)
-    except GuestTimeout:
-        message = "Execution timeout: Code took too long to execute"
-        body = {"status": "error", "message": message, "error": "TimeoutExpired", "need_more": False, "output": None}
-        return JSONResponse(body, status_code=500)
     except _START_ERRORS as error:
-        message = f"Execution error: {error}"
-        body = {"status": "error", "message": message, "error": str(error), "need_more": False, "output": None}
+        message, reason = f"Execution error: {error}", str(error)
+        if isinstance(error, GuestTimeout):
+            message, reason = "Execution timeout: Code took too long to execute", "TimeoutExpired"
+        body = {"status": "error", "message": message, "error": reason, "need_more": False, "output": None}
         return JSONResponse(body, status_code=500)
     output, error_text = done.output, done.error
     message = f"{output}\n{error_text}" if output and error_text else output or error_text
     if done.returncode and not error_text:
         error_text = f"Process exited with code {done.returncode}"
         message = f"{message}\n{error_text}" if message else error_text
-    return JSONResponse(
-        {
-            "status": "error" if done.returncode else "success",
-            "message": message,
-            "need_more": False,
-            "output": output,
-            "error": error_text,
-            "return_code": done.returncode,
-        }
-    )
+    body = {"status": "error" if done.returncode else "success", "message": message, "need_more": False}
+    return JSONResponse(body | {"output": output, "error": error_text, "return_code": done.returncode})
 
 
 async def run_bash_script(lease: ActiveLease, request: Request) -> Response:

@@ -7,21 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
-from typing import Protocol
 
 import structlog
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from deskhand.errors import DeskhandError
 from deskhand.server.active_leases import ActiveLease
-from deskhand.server.http_errors import HttpError
-from deskhand.server.osworld import commands, files, recording, screen, wallpaper, windows
+from deskhand.server.http_errors import reply_errors
+from deskhand.server.osworld import commands, files, screen, windows
 
 log = structlog.get_logger()
 Handler = Callable[[ActiveLease, Request], Awaitable[Response]]
-Finder = Callable[[Request], ActiveLease]
+LeaseFinder = Callable[[Request], AbstractContextManager[ActiveLease]]
 
 TABLE: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
     ("POST", ("/execute", "/setup/execute"), commands.execute),
@@ -44,44 +43,32 @@ TABLE: tuple[tuple[str, tuple[str, ...], Handler], ...] = (
     ("POST", ("/setup/open_file",), windows.open_file),
     ("POST", ("/setup/activate_window",), windows.activate_window),
     ("POST", ("/setup/close_window",), windows.close_window),
-    ("POST", ("/start_recording",), recording.start_recording),
-    ("POST", ("/end_recording",), recording.end_recording),
-    ("POST", ("/wallpaper",), wallpaper.wallpaper),
-    ("POST", ("/setup/change_wallpaper",), wallpaper.change_wallpaper),
+    ("POST", ("/start_recording",), screen.start_recording),
+    ("POST", ("/end_recording",), screen.end_recording),
+    ("POST", ("/wallpaper",), screen.wallpaper),
+    ("POST", ("/setup/change_wallpaper",), screen.change_wallpaper),
 )
 
 
-class LeaseTouch(Protocol):
-    """Tracks requests in progress on a lease (`ActiveLeases`)."""
+def routes(find: LeaseFinder, prefix: str = "") -> list[Route]:
+    """Return the routes of `TABLE`. `find` returns a context with the lease of a request or raises `HttpError`."""
 
-    def using(self, lease: ActiveLease) -> AbstractContextManager[ActiveLease]: ...
-
-
-def routes(find: Finder, leases: LeaseTouch, prefix: str = "") -> list[Route]:
-    """Return a route for each path of `TABLE`. `find` returns the lease of a request or raises `HttpError`."""
-    return [
-        Route(prefix + path, _handle_errors(handler, find, leases), methods=[method])
-        for method, paths, handler in TABLE
-        for path in paths
-    ]
-
-
-def _handle_errors(handler: Handler, find: Finder, leases: LeaseTouch) -> Callable[[Request], Awaitable[Response]]:
-    async def handle(request: Request) -> Response:
-        try:
-            with leases.using(find(request)) as lease:
+    def on_lease(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+        async def handle(request: Request) -> Response:
+            with find(request) as lease:
                 return await handler(lease, request)
-        except HttpError as error:
-            return error.response()
-        except ClientDisconnect:
-            return Response(status_code=499)
-        except DeskhandError as error:
-            log.warning("server.desktop_failed", endpoint=handler.__name__, error=str(error))
-            return JSONResponse({"status": "error", "message": str(error)}, status_code=503)
-        except Exception:  # not 500, which clients attribute to the guest
-            log.exception("server.failed", endpoint=handler.__name__)
-            return JSONResponse(
-                {"status": "error", "message": "internal server error; see the server log"}, status_code=503
-            )
 
-    return handle
+        def on_error(error: Exception) -> Response:
+            message = str(error)
+            if isinstance(error, DeskhandError):
+                log.warning("server.desktop_failed", endpoint=handler.__name__, error=message)
+            else:  # not 500, which clients attribute to the guest
+                log.exception("server.failed", endpoint=handler.__name__)
+                message = "internal server error; see the server log"
+            return JSONResponse({"status": "error", "message": message}, status_code=503)
+
+        return reply_errors(handle, on_error)
+
+    return [
+        Route(prefix + path, on_lease(handler), methods=[method]) for method, paths, handler in TABLE for path in paths
+    ]

@@ -22,8 +22,7 @@ _POLL_S = 0.05
 
 
 async def open_file(lease: ActiveLease, request: Request) -> Response:
-    """`POST /setup/open_file`: open a file with its default program, or start a program, and wait for a window that
-    names it."""
+    """`POST /setup/open_file`: open a file, or start a program, and wait for a window that names it."""
     path = (await json_of(request)).get("path")
     if not path:
         return HTMLResponse("Path not supplied!", status_code=400)
@@ -48,8 +47,7 @@ async def open_file(lease: ActiveLease, request: Request) -> Response:
 
 
 async def _activate_when_shown(lease: ActiveLease, request: Request, names: set[str]) -> bool:
-    """Wait for a window with one of `names` in its title and activate it. Returns False on timeout or client
-    disconnect."""
+    """Activate the first window with one of `names` in its title. Returns False on timeout or disconnect."""
     deadline = time.monotonic() + OPEN_TIMEOUT_S
     while time.monotonic() < deadline and not await request.is_disconnected():
         for window in await lease.desktop.windows():
@@ -61,7 +59,6 @@ async def _activate_when_shown(lease: ActiveLease, request: Request, names: set[
 
 
 async def activate_window(lease: ActiveLease, request: Request) -> Response:
-    """`POST /setup/activate_window`."""
     body = await json_of(request)
     if not body.get("window_name"):
         return HTMLResponse("window_name required", status_code=400)
@@ -71,7 +68,6 @@ async def activate_window(lease: ActiveLease, request: Request) -> Response:
 
 
 async def close_window(lease: ActiveLease, request: Request) -> Response:
-    """`POST /setup/close_window`."""
     body = await json_of(request)
     if "window_name" not in body:
         return HTMLResponse("window_name required", status_code=400)
@@ -81,8 +77,7 @@ async def close_window(lease: ActiveLease, request: Request) -> Response:
 
 
 async def _matching(lease: ActiveLease, body: dict[str, Any]) -> list[Window]:
-    """Return the first window that `window_name` matches, by wmctrl's rules: case-insensitive substring, or equality
-    if `strict`."""
+    """Return the first match by wmctrl's rules: case-insensitive substring, or equality if `strict`."""
     name = body["window_name"]
     if not isinstance(name, str):
         raise crash()

@@ -16,11 +16,11 @@ from deskhand.config.schema import DesktopConfig, RemoteTimeouts
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.factory import build_machine_pool, build_remote_pool
 from deskhand.desktop.machine_pool import MachinePool
-from deskhand.desktop.remote.baselines import BASELINES_FILE
 from deskhand.desktop.remote.quota import QuotaManager
-from deskhand.desktop.remote.reset_command import ResetCommand
+from deskhand.desktop.remote.reset_hooks import ResetCommand
 from deskhand.desktop.remote.sandbox_desktop import SandboxPool
 from deskhand.desktop.remote.server_desktop import ServerPool
+from deskhand.desktop.remote.waa_desktop import BASELINES_FILE
 from deskhand.errors import ConfigError, InfrastructureError
 
 
@@ -46,7 +46,7 @@ def pool_of(fails: set[str], now: list[float], names: str = "abc") -> MachinePoo
     return MachinePool(list(names), make, clock=lambda: now[0], quarantine_s=30.0)  # type: ignore[arg-type]
 
 
-async def test_a_machine_is_used_by_one_lease_and_one_that_fails_is_set_aside():
+async def test_a_machine_has_one_lease_and_a_failing_one_is_quarantined():
     now, fails = [0.0], {"a"}
     async with pool_of(fails, now) as pool:
         first, second = await pool.lease(), await pool.lease()
@@ -66,7 +66,7 @@ async def test_a_machine_is_used_by_one_lease_and_one_that_fails_is_set_aside():
         assert len({lease.epoch for lease in (first, second, got, again)}) == 4
 
 
-async def test_when_no_machine_can_be_used_the_last_reason_is_said():
+async def test_without_a_usable_machine_the_last_error_is_reported():
     now, fails = [0.0], set("abc")
     pool = pool_of(fails, now)
     with pytest.raises(InfrastructureError, match="c does not come back"):
@@ -77,18 +77,14 @@ async def test_when_no_machine_can_be_used_the_last_reason_is_said():
             pool_of(fails, now, wrong)
 
 
-async def test_pools_are_made_from_settings_and_keys_from_variables_alone():
+async def test_pools_are_built_from_settings_and_keys_from_variables_alone():
     template, lot = DesktopSpec(), QuotaManager()
 
     def made(environment: dict[str, str] | None = None, **settings):
         return build_remote_pool(DesktopConfig(**settings), template, lot, environment=environment or {})
 
-    bridge = made(
-        {"DESKHAND_SERVER_API_KEY": "k" * 20},
-        backend="server",
-        urls=("http://a:1",),
-        timeouts=RemoteTimeouts(step_s=7.0),
-    )
+    times = RemoteTimeouts(step_s=7.0)
+    bridge = made({"DESKHAND_SERVER_API_KEY": "k" * 20}, backend="server", urls=("http://a:1",), timeouts=times)
     assert isinstance(bridge, ServerPool)
     assert bridge.transport.client.headers == {"authorization": "Bearer " + "k" * 20}
     assert bridge.transport.client.timeouts.step_s == 7.0
@@ -111,7 +107,7 @@ async def test_pools_are_made_from_settings_and_keys_from_variables_alone():
         await pool.close()
 
 
-async def test_a_machine_whose_connection_cannot_be_closed_is_lent_again_all_the_same():
+async def test_a_machine_whose_connection_cannot_be_closed_is_leased_again():
     now: list[float] = [0.0]
     async with pool_of(set(), now, "a") as pool:
         lease = await pool.lease()
@@ -126,7 +122,7 @@ async def test_a_machine_whose_connection_cannot_be_closed_is_lent_again_all_the
             assert (await pool.lease()).desktop.address == "a"  # type: ignore[attr-defined]
 
 
-async def test_what_was_made_for_a_reset_that_failed_is_closed():
+async def test_a_desktop_whose_reset_failed_is_closed():
     made: list[Machine] = []
 
     def make(address: str):
@@ -140,7 +136,7 @@ async def test_what_was_made_for_a_reset_that_failed_is_closed():
     await pool.close()
 
 
-async def test_what_an_episode_left_is_not_taken_for_what_was_there_by_the_next_lease_nor_by_the_next_process(tmp_path):
+async def test_leftovers_of_an_episode_do_not_become_the_baseline(tmp_path):
     fake = FakeWaa(tmp_path / "vm")
     times = RemoteTimeouts(connect_s=1, read_s=2, attempts=1, pause_s=0.01)
 
@@ -171,7 +167,7 @@ async def test_what_an_episode_left_is_not_taken_for_what_was_there_by_the_next_
 
 
 @pytest.mark.parametrize("make", [FakeOsworld, FakeWaa])
-async def test_what_an_episode_holds_down_is_let_go_before_the_next_one(make, tmp_path):
+async def test_pressed_keys_and_buttons_are_released_before_the_next_episode(make, tmp_path):
     fake = make(tmp_path / "vm")
     kind = "waa" if make is FakeWaa else "osworld"
     async with on_a_port(fake.app) as address:
@@ -191,7 +187,7 @@ async def test_what_an_episode_holds_down_is_let_go_before_the_next_one(make, tm
         await pool.close()
 
 
-async def test_a_machine_that_is_started_anew_is_clean_and_one_whose_disk_did_not_come_back_is_none(tmp_path):
+async def test_a_rebooted_machine_is_cleaned_and_an_unrestored_disk_is_an_error(tmp_path):
     fake, said = FakeWaa(tmp_path / "vm"), []
     times = RemoteTimeouts(connect_s=1, read_s=2, attempts=1, pause_s=0.01)
 
@@ -221,7 +217,7 @@ async def test_a_machine_that_is_started_anew_is_clean_and_one_whose_disk_did_no
     assert said == [b"system_reset\n"] * 2
 
 
-async def test_a_command_brings_a_machine_back_and_may_say_where_it_is_from_then_on(tmp_path):
+async def test_a_reset_command_may_print_the_new_url(tmp_path):
     fake, told = FakeOsworld(tmp_path / "vm"), tmp_path / "told"
     async with on_a_port(fake.app) as address:
         script = f"echo {{address}} {{host}} {{port}} >> {told}; echo starting; echo {address}"
@@ -255,7 +251,7 @@ async def test_a_command_brings_a_machine_back_and_may_say_where_it_is_from_then
         await slow.reset()
 
 
-def test_ways_back_that_exclude_each_other_are_refused():
+def test_mutually_exclusive_resets_are_rejected():
     for settings, message in (
         ({"backend": "osworld", "reset_command": ("a",), "skip_reset": True}, "mutually exclusive"),
         ({"backend": "waa", "reset_command": ("a",), "qemu_monitor_port": 7100}, "mutually exclusive"),

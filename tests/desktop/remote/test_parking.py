@@ -1,5 +1,4 @@
-"""Waiting for a quota: in every dialect of it, one that asks at a time, outside all deadlines, for as long as it
-takes."""
+"""Waiting for quotas: recognition of refusals, one probe at a time, outside all timeouts."""
 
 from __future__ import annotations
 
@@ -65,11 +64,11 @@ def reply(status: int, headers: dict[str, str] | None = None, **body) -> httpx2.
         (reply(404, json=[429]), True, None),
     ],
 )
-def test_every_provider_s_not_now_is_understood_and_nothing_else_is(answer, acquires, found):
+def test_quota_replies_of_all_providers_are_recognized(answer, acquires, found):
     assert quota_signal_from_reply(answer, acquires=acquires, now_s=NOW) == found
 
 
-def test_closed_websockets_and_errors_of_sdks_say_it_too():
+def test_quota_refusals_in_websocket_closes_and_sdk_errors_are_recognized():
     assert quota_signal_from_close(1013, "") == QuotaSignal("websocket")
     assert quota_signal_from_close(4000, "CAPACITY_REACHED; retry after 4") == QuotaSignal("websocket", 4)
     assert quota_signal_from_close(1011, "internal error") is None
@@ -120,12 +119,22 @@ class Provider:
         return number
 
 
+@pytest.fixture
+def time() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def lot(time: FakeClock) -> QuotaManager:
+    return QuotaManager(clock=time.clock, seed=1)
+
+
 def taking(gate: QuotaGate, provider: Provider, count: int) -> list[asyncio.Task[int]]:
     return [asyncio.create_task(gate.desktops.run(provider.take)) for _ in range(count)]
 
 
 @pytest.mark.parametrize("retry_after", [None, 30.0])
-async def test_a_day_of_refusals_costs_nobody_his_place_and_one_asks_at_a_time(retry_after):
+async def test_refused_work_stays_in_order_and_one_request_probes_at_a_time(retry_after):
     time = FakeClock()
     provider = Provider(time, 0, retry_after)
     lot = QuotaManager(clock=time.clock, seed=1)
@@ -155,9 +164,7 @@ async def test_a_day_of_refusals_costs_nobody_his_place_and_one_asks_at_a_time(r
     assert time.time > last
 
 
-async def test_a_full_quota_does_not_stop_the_work_on_desktops_that_are_there():
-    time = FakeClock()
-    lot = QuotaManager(clock=time.clock, seed=1)
+async def test_a_full_quota_does_not_block_requests_to_existing_desktops(time, lot):
     gate, provider = lot.gate("http://a", "t"), Provider(time, 2, 20.0)
     tasks = taking(gate, provider, 5)
     await time.pass_(1)
@@ -177,9 +184,7 @@ async def test_a_full_quota_does_not_stop_the_work_on_desktops_that_are_there():
     assert lot.num_waiting == 0
 
 
-async def test_the_bound_on_desktops_falls_when_refused_and_rises_one_by_one():
-    time = FakeClock()
-    lot = QuotaManager(clock=time.clock, seed=1)
+async def test_the_limit_of_desktops_falls_on_refusal_and_rises_by_one(time, lot):
     gate, provider = lot.gate("http://a", "t").desktops, Provider(time, 8, 10.0)
     tasks = taking(gate.desktops, provider, 12)
     await time.pass_(1)
@@ -193,9 +198,7 @@ async def test_the_bound_on_desktops_falls_when_refused_and_rises_one_by_one():
     assert all(task.done() for task in tasks)
 
 
-async def test_what_was_under_way_when_the_gate_was_shut_does_not_open_it():
-    time = FakeClock()
-    lot = QuotaManager(clock=time.clock, seed=1)
+async def test_a_request_sent_before_the_gate_closed_does_not_open_it(time, lot):
     gate, slow = lot.gate("http://a").desktops, asyncio.Event()
 
     async def late() -> str:
@@ -216,9 +219,7 @@ async def test_what_was_under_way_when_the_gate_was_shut_does_not_open_it():
     refused.cancel()
 
 
-async def test_a_short_pause_after_a_long_one_is_kept_to_as_well():
-    time = FakeClock()
-    lot = QuotaManager(clock=time.clock, seed=1)
+async def test_a_short_pause_after_a_long_one_is_honored(time, lot):
     gate, provider = lot.gate("http://a"), Provider(time, 0, 800.0)
     first = asyncio.create_task(gate.run(provider.take))
     await time.pass_(1)
@@ -231,9 +232,7 @@ async def test_a_short_pause_after_a_long_one_is_kept_to_as_well():
     assert second.done()
 
 
-async def test_two_tokens_have_two_queues_and_no_token_is_shown():
-    time = FakeClock()
-    lot = QuotaManager(clock=time.clock, seed=1)
+async def test_two_tokens_have_two_queues_and_no_token_is_shown(time, lot):
     full, free = Provider(time, 0), Provider(time, 9)
     waiting, (going,) = (
         taking(lot.gate("http://a", "secret-one"), full, 2),
@@ -250,7 +249,7 @@ async def test_two_tokens_have_two_queues_and_no_token_is_shown():
     assert lot.summary() == ""
 
 
-async def test_what_is_known_survives_the_process(tmp_path):
+async def test_quota_state_survives_the_process(tmp_path):
     time = FakeClock()
     file = tmp_path / "quota.json"
     lot = QuotaManager(file, clock=time.clock, seed=1)
@@ -277,9 +276,7 @@ async def test_what_is_known_survives_the_process(tmp_path):
         assert saved_summary(file) == ""
 
 
-async def test_a_clock_that_jumps_wakes_nobody_and_forgets_nobody():
-    time = FakeClock()
-    lot = QuotaManager(clock=time.clock, seed=1)
+async def test_a_clock_jump_neither_wakes_nor_forgets_waiters(time, lot):
     provider = Provider(time, 0, 50.0)
     (task,) = taking(lot.gate("http://a"), provider, 1)
     await time.pass_(1)
@@ -292,7 +289,7 @@ async def test_a_clock_that_jumps_wakes_nobody_and_forgets_nobody():
     assert task.done()
 
 
-async def test_parked_time_counts_against_no_deadline():
+async def test_waiting_for_quota_counts_against_no_timeout():
     short = limit(0.15)
     with pausable_timeout.measure_paused() as meter:
         async with pausable_timeout.pausable_timeout(short), pausable_timeout.pausable_timeout(30 * short):
@@ -317,9 +314,7 @@ async def nested() -> None:
         await asyncio.sleep(0.1)
 
 
-async def test_a_warning_comes_after_a_quarter_of_an_hour_and_nothing_is_killed(capsys):
-    time = FakeClock()
-    lot = QuotaManager(clock=time.clock, seed=1)
+async def test_a_long_wait_is_logged_and_continues(capsys, time, lot):
     tasks = taking(lot.gate("http://a"), Provider(time, 0, 60.0), 3)
     await time.pass_(890)
     assert "quota.waiting_long" not in capsys.readouterr().out
@@ -331,7 +326,7 @@ async def test_a_warning_comes_after_a_quarter_of_an_hour_and_nothing_is_killed(
 
 
 @pytest.mark.parametrize("parks", [True, False])
-async def test_a_refusal_does_not_make_a_lost_reply_forgotten(parks):
+async def test_a_refusal_after_a_lost_reply_keeps_the_outcome_unknown(parks):
     answers = ["lost", 429, "away", "away", "away"]
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -348,13 +343,13 @@ async def test_a_refusal_does_not_make_a_lost_reply_forgotten(parks):
         await link.send("POST", "/act", repeatable=True, acts=True)
     assert len(answers) == (0 if parks else 2), "what is not parked is sent three times in all"
     answers[:] = [429, "away", "away", "away"] if parks else [429, 429, 429]
-    with pytest.raises(InfrastructureError) as told:
+    with pytest.raises(InfrastructureError) as error:
         await link.send("POST", "/act", repeatable=True, acts=True)
-    assert not isinstance(told.value, DeliveryUnknown), "it was surely not carried out"
+    assert not isinstance(error.value, DeliveryUnknown), "it was surely not carried out"
     await link.close()
 
 
-async def test_a_file_that_cannot_be_written_loses_nothing_of_what_waits(tmp_path):
+async def test_an_unwritable_quota_file_loses_no_waiting_work(tmp_path):
     time = FakeClock()
     lot = QuotaManager(tmp_path / "gone" / "quota.json", clock=time.clock, seed=1)
     provider = Provider(time, 0, 5.0)

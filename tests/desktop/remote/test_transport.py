@@ -37,7 +37,7 @@ BOTH = pytest.mark.parametrize("make", [bridge, gateway])
 
 
 @BOTH
-async def test_errors_that_are_told_are_raised_as_themselves(make):
+async def test_reported_errors_are_raised_with_their_class(make):
     answers = iter(
         [
             httpx2.Response(422, json={"error": "agent", "message": "off the screen"}),
@@ -49,14 +49,8 @@ async def test_errors_that_are_told_are_raised_as_themselves(make):
         ]
     )
     transport = make(lambda request: next(answers))
-    for kind in (
-        AgentError,
-        PermissionError,
-        FileNotFoundError,
-        RemoteLeaseExpired,
-        DeliveryUnknown,
-        InfrastructureError,
-    ):
+    kinds = (AgentError, PermissionError, FileNotFoundError, RemoteLeaseExpired, DeliveryUnknown, InfrastructureError)
+    for kind in kinds:
         with pytest.raises(kind):
             await transport.read(LENT, "a.txt")
 
@@ -80,7 +74,7 @@ async def test_a_command_keeps_its_id_when_its_reply_is_lost_and_the_next_one_ha
 
 
 @BOTH
-async def test_what_is_gone_is_given_back_without_an_error(make):
+async def test_deleting_a_released_desktop_is_no_error(make):
     transport = make(lambda request: httpx2.Response(410, json={"error": "over"}))
     await transport.delete(LENT)
 
@@ -89,14 +83,14 @@ async def test_what_is_gone_is_given_back_without_an_error(make):
 @pytest.mark.parametrize(
     ("status", "body", "kind"), [(201, {}, InfrastructureError), (403, {"error": "no"}, ConfigError)]
 )
-async def test_a_request_for_a_desktop_that_gives_none_holds_nothing(make, status: int, body: dict[str, Any], kind):
+async def test_a_failed_request_for_a_desktop_holds_nothing(make, status: int, body: dict[str, Any], kind):
     transport = make(lambda request: httpx2.Response(status, json=body))
     with pytest.raises(kind):
         await transport.acquire({}, "an-id", 1.0)
     assert transport.client.gate.desktops.held == 0
 
 
-async def test_requests_about_a_lease_show_its_key_and_its_epoch():
+async def test_requests_about_a_lease_send_its_key_and_epoch():
     seen: list[httpx2.Headers] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
@@ -111,24 +105,24 @@ async def test_requests_about_a_lease_show_its_key_and_its_epoch():
     }
 
 
-async def test_a_server_that_counts_epochs_anew_does_not_make_two_leases_one():
-    given_back: list[str] = []
+async def test_a_server_that_reuses_epochs_does_not_merge_leases():
+    released: list[str] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:
         if request.method == "DELETE":
-            given_back.append(request.url.path)
+            released.append(request.url.path)
             return httpx2.Response(200, json={})
-        told = {"lease": f"lease-{len(requests)}", "key": "k", "idle_s": 60, "epoch": 1, "width": 64, "height": 48}
+        body = {"lease": f"lease-{len(requests)}", "key": "k", "idle_s": 60, "epoch": 1, "width": 64, "height": 48}
         requests.append(request)
-        return httpx2.Response(201, json=told)
+        return httpx2.Response(201, json=body)
 
     requests: list[httpx2.Request] = []
     async with ServerPool("http://host.test", timeouts=QUICK, transport=httpx2.MockTransport(answer)) as pool:
         before, now = await pool.lease(), await pool.lease()
-        assert given_back == ["/leases/lease-0"]
+        assert released == ["/leases/lease-0"]
         await pool.release(before)
-        assert given_back == ["/leases/lease-0"]
+        assert released == ["/leases/lease-0"]
         assert pool.gate.desktops.held == 1
         await pool.release(now)
-        assert given_back == ["/leases/lease-0", "/leases/lease-1"]
+        assert released == ["/leases/lease-0", "/leases/lease-1"]
         assert pool.gate.desktops.held == 0

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 from fake_waa import FakeEvaluate, FakeWaa
+from server_client import LossyNetwork
 from serving import on_a_port
-from test_osworld_client import LOOKING, QUICK, SCREEN, TEXT, Network, at
+from test_osworld_client import LOOKING, QUICK, SCREEN, TEXT, at
 
 from deskhand.actions.ops import Click, Drag, Key, Move, Scroll, Type
 from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.factory import build_machine_pool
-from deskhand.desktop.remote.qemu_monitor import QemuMonitor
+from deskhand.desktop.remote.reset_hooks import QemuMonitor
 from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.desktop.remote.waa_desktop import AccessibilityOptions, WaaDesktop
 from deskhand.desktop.remote.waa_server import WaaEvaluatorClient
@@ -26,7 +26,7 @@ from deskhand.errors import DeliveryUnknown, EvaluatorError, InfrastructureError
 
 @asynccontextmanager
 async def windows(
-    folder: Path, network: Network | None = None, **settings
+    folder: Path, network: LossyNetwork | None = None, **settings
 ) -> AsyncIterator[tuple[FakeWaa, WaaDesktop]]:
     fake = FakeWaa(folder)
     async with on_a_port(fake.app) as address:
@@ -66,18 +66,15 @@ async def test_any_text_and_exact_gestures_reach_windows(tmp_path):
         assert await desktop.clipboard() == "ü"
         await desktop.push("C:\\Users\\Docker\\Documents\\a.txt", b"x")
         assert await desktop.pull("Documents/a.txt") == b"x"
-        assert await desktop.server.is_there("C:\\Users\\Docker\\Documents", "a.txt")
-        assert not await desktop.server.is_there("C:\\Users\\Docker\\Documents", "b", is_folder=True)
         await desktop.launch(["notepad"])
         (window,) = await desktop.wait_window("notepad", timeout_s=2)
         await desktop.activate_window(window)
         await desktop.close_window(window)
         assert fake.guest.windows == ["Program Manager"]
-        assert (await desktop.server.observation())["window_names_str"] == "Program Manager"
 
 
 async def test_nothing_is_done_twice_on_windows_when_replies_are_lost(tmp_path):
-    network = Network(lose=0.25)
+    network = LossyNetwork(lose_reply=0.25)
     async with windows(tmp_path, network) as (fake, desktop):
         await desktop.reset(SCREEN)
         for number in range(80):
@@ -89,7 +86,7 @@ async def test_nothing_is_done_twice_on_windows_when_replies_are_lost(tmp_path):
         assert fake.guest.text == "z€" * 80
 
 
-async def test_a_pointer_in_a_corner_does_not_poison_what_follows(tmp_path):
+async def test_a_pointer_in_a_corner_does_not_block_later_actions(tmp_path):
     async with windows(tmp_path) as (fake, desktop):
         await desktop.reset(SCREEN)
         fake.guest.pointer = (0, 0)
@@ -120,7 +117,7 @@ async def test_a_pointer_in_a_corner_does_not_poison_what_follows(tmp_path):
         assert stubborn
 
 
-async def test_a_program_that_raises_says_whether_anything_was_performed(tmp_path):
+async def test_the_error_of_a_program_tells_whether_input_was_sent(tmp_path):
     async with windows(tmp_path) as (fake, desktop):
         await desktop.reset(SCREEN)
         modules = fake.guest.modules
@@ -138,7 +135,7 @@ async def test_a_program_that_raises_says_whether_anything_was_performed(tmp_pat
             await desktop.perform([Move(at(3, 4)), Type("x")], action_id="2")
 
 
-async def test_a_reset_that_did_not_work_is_no_reset(tmp_path):
+async def test_a_reset_that_leaves_windows_fails(tmp_path):
     async with windows(tmp_path) as (fake, desktop):
         await desktop.reset(SCREEN)
         await desktop.launch(["notepad"])
@@ -154,20 +151,7 @@ async def test_a_reset_that_did_not_work_is_no_reset(tmp_path):
         await desktop.reset(SCREEN)
 
 
-async def test_what_one_lease_leaves_behind_is_not_what_was_always_there(tmp_path):
-    fake = FakeWaa(tmp_path)
-    async with on_a_port(fake.app) as address:
-        pool = build_machine_pool([address], "waa", SCREEN, None, skip_reset=False, timeouts=QUICK)
-        lease = await pool.lease()
-        fake.dirty = ["Do you want to save?"]
-        fake.guest.windows += fake.dirty  # an episode has left it behind, and nothing closes it
-        await pool.release(lease)
-        with pytest.raises(InfrastructureError, match="Do you want to save"):
-            await pool.lease()
-        await pool.close()
-
-
-async def test_a_server_that_is_stuck_is_brought_back_by_the_machines_monitor(tmp_path):
+async def test_a_hanging_server_is_reset_by_the_qemu_monitor(tmp_path):
     said: list[str] = []
     times = RemoteTimeouts(connect_s=1, read_s=0.2, attempts=1, pause_s=0.01)
     async with windows(tmp_path, timeouts=times) as (fake, desktop):
@@ -196,7 +180,7 @@ async def test_a_server_that_is_stuck_is_brought_back_by_the_machines_monitor(tm
             await QemuMonitor("127.0.0.1", port).reset()
 
 
-async def test_the_tree_is_asked_for_only_when_it_is_wanted_and_never_waited_for(tmp_path):
+async def test_the_accessibility_tree_is_off_by_default_and_limited(tmp_path):
     async with windows(tmp_path) as (fake, desktop):
         await desktop.reset(SCREEN)
         assert await desktop.accessibility_tree() is None
@@ -210,17 +194,12 @@ async def test_the_tree_is_asked_for_only_when_it_is_wanted_and_never_waited_for
         assert await desktop.accessibility_tree() is None
 
 
-async def test_an_evaluate_server_that_fails_gives_no_zero(tmp_path):
+async def test_a_failing_evaluator_is_an_error_not_a_zero(tmp_path):
     fake = FakeWaa(tmp_path)
     evaluate = FakeEvaluate(fake.guest, {"a": {"id": "a"}})
-    task = {
-        "id": "a",
-        "evaluator": {
-            "func": "exact_match",
-            "result": {"type": "vm_file", "path": "C:\\Users\\Docker\\a.txt"},
-            "expected": {"type": "rule", "rules": {"expected": "yes"}},
-        },
-    }
+    rule = {"type": "rule", "rules": {"expected": "yes"}}
+    result = {"type": "vm_file", "path": "C:\\Users\\Docker\\a.txt"}
+    task = {"id": "a", "evaluator": {"func": "exact_match", "result": result, "expected": rule}}
     async with on_a_port(evaluate.app) as address:
         evaluator = WaaEvaluatorClient(RetryingClient(address, timeouts=QUICK))
         await evaluator.probe()
@@ -240,7 +219,7 @@ async def test_an_evaluate_server_that_fails_gives_no_zero(tmp_path):
     await evaluator.client.close()
 
 
-async def test_a_template_of_another_size_is_refused(tmp_path):
+async def test_a_template_of_another_size_is_rejected(tmp_path):
     async with windows(tmp_path) as (_, desktop):
         with pytest.raises(Exception, match="320x240"):
             await desktop.reset(DesktopSpec("plain", 1280, 720))

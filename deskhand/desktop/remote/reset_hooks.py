@@ -1,6 +1,7 @@
-"""Reset of a machine by a user-supplied command (`desktop.reset_command`).
+"""Ways to reset a machine: a user-supplied command (`desktop.reset_command`), and QEMU's human monitor (WAA).
 
-The reset succeeded only if the command exits with 0. No command outlives its timeout or the caller.
+WAA's image has the human monitor at port 7100 and QMP at 7200. After a reset the guest needs about 90 s until it
+responds.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ TIMEOUT_S = 600.0
 """Time limit of a reset."""
 MAX_ERROR_CHARS = 300
 """Characters of the command's stderr in an error message."""
+_PROMPT = b"(qemu)"
+MONITOR_TIMEOUT_S = 10.0
 
 
 class ResetCommand:
     """Runs `argv` on this machine, without a shell, with `{address}`, `{host}` and `{port}` of the machine filled in.
 
-    Raises `ConfigError` if the program does not exist.
+    The reset succeeded only if the command exits with 0. It does not outlive its timeout or the caller. Raises
+    `ConfigError` if the program does not exist.
     """
 
     def __init__(self, argv: Sequence[str], url: str, timeout_s: float = TIMEOUT_S) -> None:
@@ -41,9 +45,7 @@ class ResetCommand:
 
         Raises `InfrastructureError` if it fails or times out.
         """
-        about = (
-            f"desktop.reset_command for {self._url} ({self._argv[0]})"  # without arguments: they may contain passwords
-        )
+        about = f"desktop.reset_command for {self._url} ({self._argv[0]})"  # no arguments: they may contain passwords
         pipe = asyncio.subprocess.PIPE
         try:
             process = await asyncio.create_subprocess_exec(
@@ -66,6 +68,29 @@ class ResetCommand:
             raise InfrastructureError(f"{about}: exit code {process.returncode}: {message}")
         last = out.decode(errors="replace").strip().rpartition("\n")[2].strip()
         return last if last.startswith(("http://", "https://")) else None
+
+
+class QemuMonitor:
+    """`await QemuMonitor(host).reset()` presses the machine's reset button."""
+
+    def __init__(self, host: str, port: int = 7100) -> None:
+        self._host, self._port = host, port
+
+    async def reset(self) -> None:
+        """Reset the machine. Raises `InfrastructureError` if the monitor does not respond."""
+        name = f"QEMU monitor {self._host}:{self._port}"
+        try:
+            async with asyncio.timeout(MONITOR_TIMEOUT_S):
+                reader, writer = await asyncio.open_connection(self._host, self._port)
+                try:
+                    await reader.readuntil(_PROMPT)
+                    writer.write(b"system_reset\n")
+                    await writer.drain()
+                    await reader.readuntil(_PROMPT)
+                finally:
+                    writer.close()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            raise InfrastructureError(f"{name}: no reply: {type(error).__name__} {error}") from None
 
 
 def _fill_in(word: str, values: dict[str, str]) -> str:
