@@ -69,9 +69,7 @@ async def test_a_picture_is_as_similar_as_it_looks(tmp_path: Path) -> None:
     assert "similarity to like.png is" in check.detail
 
 
-async def test_a_python_check_judges_bytes_and_its_failures_are_evaluator_errors(
-    tmp_path: Path,
-) -> None:
+async def test_a_python_check_judges_bytes_and_its_failures_are_evaluator_errors(tmp_path: Path) -> None:
     (tmp_path / "judge.py").write_text(JUDGE)
     ends: dict[str, Any] = {}
     for function in ("counts", "half", "broken", "endless", "words", "beyond"):

@@ -115,11 +115,7 @@ async def test_a_seed_is_one_page_and_another_seed_another() -> None:
     assert told[0] == told[1] != told[2]
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [("f5",), ("ctrl", "n")],
-    ids=["loading the page anew", "opening another window"],
-)
+@pytest.mark.parametrize("keys", [("f5",), ("ctrl", "n")], ids=["loading the page anew", "opening another window"])
 async def test_who_leaves_the_page_is_not_paid(keys: tuple[str, ...]) -> None:
     async with desktop_for_pages() as desktop:
         task = miniwob.make_task("click-test", 5)

@@ -22,14 +22,7 @@ from deskhand.tasks.checks.files import CsvCheck, FileCheck, JsonCheck, TextChec
 from deskhand.tasks.checks.office_documents import DocumentCheck, SheetCheck
 from deskhand.tasks.checks.reference_file import ImageCheck, PythonCheck, ReferenceFileCheck
 from deskhand.tasks.checks.vlm_judge import VlmJudgeCheck
-from deskhand.tasks.formats.located_yaml import (
-    Keys,
-    LocatedDocument,
-    Problem,
-    TaskFileError,
-    load_yaml,
-    validate,
-)
+from deskhand.tasks.formats.located_yaml import Keys, LocatedDocument, Problem, TaskFileError, load_yaml, validate
 from deskhand.tasks.task import Difficulty
 
 VERSION = 2

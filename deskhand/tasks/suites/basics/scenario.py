@@ -73,11 +73,7 @@ async def _no_targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect
 
 
 def milestone(
-    name: str,
-    weight: float,
-    value: Callable[[StageableDesktop], Awaitable[float]],
-    *,
-    untrusted_source: bool = False,
+    name: str, weight: float, value: Callable[[StageableDesktop], Awaitable[float]], *, untrusted_source: bool = False
 ) -> Milestone:
     """Return a milestone whose value (a bool, or a share) is `value(desktop)`."""
 

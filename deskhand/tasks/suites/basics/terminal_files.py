@@ -235,10 +235,7 @@ def collect(seed: int) -> Task:
         return ExampleEndStates({what: at_home(files) for what, files in negatives.items()}, at_home(right))
 
     text = f"In the terminal make a folder All and move every .{kind} file of the four folders into it"
-    milestones = (
-        milestone("the folder is there", 0.1, has_folder),
-        milestone("the files are in it", 0.3, share_moved),
-    )
+    milestones = (milestone("the folder is there", 0.1, has_folder), milestone("the files are in it", 0.3, share_moved))
     command = f"mkdir All && mv */*.{kind} All/"
     return scenario.shell_task(text, command, clauses, f"All/first.{kind}", end_states, *milestones, difficulty="hard")
 

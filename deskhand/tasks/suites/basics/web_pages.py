@@ -52,11 +52,7 @@ class WebPageScenario(HdScenario):
         super().__init__(family, seed)
         rng = self.rng
         self.theme = rng.choice(THEMES)
-        self.style = {
-            "size": rng.choice([14, 16, 18]),
-            "margin": rng.choice([16, 24, 40]),
-            "color": rng.choice(COLORS),
-        }
+        self.style = {"size": rng.choice([14, 16, 18]), "margin": rng.choice([16, 24, 40]), "color": rng.choice(COLORS)}
         self.pages: dict[str, str] = {}
 
     def page(self, name: str, title: str, body: str, script: str = "") -> None:
@@ -335,10 +331,7 @@ def look_up(seed: int) -> Task:
         path = "Downloads/answer.txt"
         other = str(next(cost for (one, where), cost in prices.items() if one == good and where != town))
         return near_misses(
-            {path: price.encode()},
-            path,
-            of_another_town={path: other.encode()},
-            with_more={path: f"{price} ".encode()},
+            {path: price.encode()}, path, of_another_town={path: other.encode()}, with_more={path: f"{price} ".encode()}
         )
 
     milestones = (
