@@ -204,14 +204,27 @@ def task_family(
     """
 
     def make(generate: Callable[[int], Task]) -> Family:
-        def generate_named(seed: int) -> Task:
-            task = generate(seed)
-            lacking = task.oracle_unavailable or ("it has no oracle" if task.oracle is _no_oracle else "")
-            named = {"id": f"{suite}/{name}/{seed}", "family": name, "suite": suite, "seed": seed}
-            return replace(task, **named, difficulty=difficulty, oracle_unavailable=lacking)
-
-        made = Family(name, tuple(applications), difficulty, generate_named, summary)
+        made = named_family(name, tuple(applications), difficulty, suite, summary, generate)
         registry.register("task_family", name, made)
         return made
 
     return make
+
+
+def named_family(
+    name: str,
+    applications: tuple[str, ...],
+    difficulty: Difficulty,
+    suite: str,
+    summary: str,
+    generate: Callable[[int], Task],
+) -> Family:
+    """Return a family whose tasks get `id`, `family`, `suite`, `seed`, `difficulty` and `oracle_unavailable`."""
+
+    def generate_named(seed: int) -> Task:
+        task = generate(seed)
+        lacking = task.oracle_unavailable or ("it has no oracle" if task.oracle is _no_oracle else "")
+        named = {"id": f"{suite}/{name}/{seed}", "family": name, "suite": suite, "seed": seed}
+        return replace(task, **named, difficulty=difficulty, oracle_unavailable=lacking)
+
+    return Family(name, applications, difficulty, generate_named, summary)

@@ -1,9 +1,9 @@
 """Base class of the suite's scenarios: one variant of a task, with the `Task` that is built from it.
 
-A family's module subclasses `Scenario`, or uses it with closures, and lists its `Family` objects in `FAMILIES`:
+A module subclasses `Scenario` and decorates one function per family:
 
-  def open_page(seed: int) -> Task:
-      scenario = WebPageScenario("page_open", seed)
+  @scenario_family(WebPageScenario, "page_open", "easy", "open a page")
+  def open_page(scenario: WebPageScenario) -> Task:
       ...
       return scenario.build_task("Open the page", oracle=oracle, clauses=clauses, max_steps=4)
 """
@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from deskhand.actions.ops import Op
 from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics.clauses import combine_clauses
-from deskhand.tasks.task import CheckResult, Milestone, Rect, Task
+from deskhand.tasks.suites.basics.layout import scatter
+from deskhand.tasks.task import CheckResult, Difficulty, Family, Milestone, Rect, Task, named_family
 
 Clauses = Callable[[StageableDesktop], Awaitable[list[Finding]]]
 Oracle = Callable[[StageableDesktop], AsyncIterator[list[Op]]]
@@ -33,14 +34,27 @@ class Scenario:
 
     width, height = 512, 384
     theme = "plain"
+    applications: tuple[str, ...] = ()
+    """Debian packages that the tasks need."""
+    target = ""
+    """Name of the box of a correct first click."""
+    shuffle_windows: Callable[[StageableDesktop, int], Awaitable[None]] | None = None
 
     def __init__(self, family: str, seed: int) -> None:
-        self.family, self.seed = family, seed
+        self.seed = seed
         self.rng = random.Random(f"{family}:{seed}")
 
     async def setup(self, desktop: StageableDesktop) -> None:
         """Stage a desktop that was just reset."""
         raise NotImplementedError
+
+    async def boxes(self, desktop: StageableDesktop) -> dict[str, Rect]:
+        """Return what a first click could hit in the start state, by name; empty if no click is needed."""
+        return {}
+
+    async def first_click_targets(self, desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
+        boxes = await self.boxes(desktop)
+        return boxes.pop(self.target, None), list(boxes.values())
 
     def build_task(self, instruction: str, *, clauses: Clauses | None = None, **fields: Any) -> Task:
         """Return the task. `fields` are those of `Task`; `clauses` replaces `check`: all of them must hold."""
@@ -50,26 +64,35 @@ class Scenario:
                 return combine_clauses(*await clauses(desktop))
 
             fields["check"] = check
-        defaults = {
-            "setup": self.setup,
-            "first_click_targets": _no_targets,
-            "theme": self.theme,
-            "difficulty": "medium",
-        }
-        return Task(
-            id=f"basics/{self.family}/{self.seed}",
-            family=self.family,
-            suite="basics",
-            seed=self.seed,
-            instruction=instruction,
-            width=self.width,
-            height=self.height,
-            **(defaults | fields),
-        )
+        defaults = {name: getattr(self, name) for name in ("setup", "first_click_targets", "theme", "shuffle_windows")}
+        return Task(instruction=instruction, width=self.width, height=self.height, **(defaults | fields))
 
 
-async def _no_targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
-    return None, []
+class SingleWindowScenario(Scenario):
+    """A scenario with one window, of the class `window_class`, at a random place."""
+
+    window_class: str
+    place_seed: int
+
+    async def shuffle_windows(self, desktop: StageableDesktop, seed: int) -> None:
+        (window,) = await desktop.wait_window(self.window_class)
+        ((x, y),) = scatter(random.Random(seed), [(window.width, window.height)], self.width, self.height)
+        await desktop.place_window(window, x, y)
+
+
+AnyScenario = TypeVar("AnyScenario", bound=Scenario)
+
+
+def scenario_family(
+    scenario: type[AnyScenario], name: str, difficulty: Difficulty, summary: str, *more_applications: str
+) -> Callable[[Callable[[AnyScenario], Task]], Family]:
+    """Return a decorator that makes a family of a function from `scenario(name, seed)` to a task."""
+    applications = (*scenario.applications, *more_applications)
+
+    def make(build: Callable[[AnyScenario], Task]) -> Family:
+        return named_family(name, applications, difficulty, "basics", summary, lambda seed: build(scenario(name, seed)))
+
+    return make
 
 
 def milestone(
