@@ -29,7 +29,8 @@ THEMES = ("plain", "dark", "green", "sand")
 class Scenario:
     """Content of one task variant: a pure function of family and seed.
 
-    Subclasses draw it from `rng` in `__init__`, stage it in `setup` and set the screen size.
+    Subclasses draw it from `rng` in `__init__`, stage it in `setup` and set the screen size. With movable windows they
+    have the method `shuffle_windows` of `Task`.
     """
 
     width, height = 512, 384
@@ -38,7 +39,6 @@ class Scenario:
     """Debian packages that the tasks need."""
     target = ""
     """Name of the box of a correct first click."""
-    shuffle_windows: Callable[[StageableDesktop, int], Awaitable[None]] | None = None
 
     def __init__(self, family: str, seed: int) -> None:
         self.seed = seed
@@ -64,7 +64,8 @@ class Scenario:
                 return combine_clauses(*await clauses(desktop))
 
             fields["check"] = check
-        defaults = {name: getattr(self, name) for name in ("setup", "first_click_targets", "theme", "shuffle_windows")}
+        names = ("setup", "first_click_targets", "theme", "shuffle_windows")
+        defaults = {name: getattr(self, name, None) for name in names}
         return Task(instruction=instruction, width=self.width, height=self.height, **(defaults | fields))
 
 
