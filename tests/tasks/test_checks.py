@@ -40,7 +40,7 @@ class Guest:
 
 
 async def value_of(check: dict[str, Any], folder: Path, said: CommandResult | None = None) -> CheckResult:
-    return await measure(CheckNode.model_validate(check), Guest(folder, said), folder)
+    return await measure(CheckNode.model_validate(check), folder, Guest(folder, said))
 
 
 def database_file(*statements: str, wal: bool = False) -> dict[str, bytes]:

@@ -16,11 +16,10 @@ from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import ConfigError
 from deskhand.tasks import end_state
-from deskhand.tasks.end_state import BLOBS, EndState, load_end_states, save_end_state
+from deskhand.tasks.end_state import BLOBS, EndState, load_end_states, rescore_states, save_end_state
 from deskhand.tasks.family_checks import oracle, stops_early
 from deskhand.tasks.judge import judge
 from deskhand.tasks.outcome import Errored, Scored
-from deskhand.tasks.rescoring import rescore_states
 from deskhand.tasks.suites import family_registry
 from deskhand.tasks.task import CheckResult
 

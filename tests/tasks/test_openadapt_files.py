@@ -12,7 +12,6 @@ from deskhand.errors import EvaluatorError
 from deskhand.tasks import subprocess_call
 from deskhand.tasks.formats import openadapt, task_files
 from deskhand.tasks.formats.located_yaml import TaskFileError, canonical_json, load_yaml
-from deskhand.tasks.formats.openadapt_task import load_task
 
 GOOD = """\
 name: Turn the night light on
@@ -124,7 +123,7 @@ async def test_a_fuzzy_match_on_huge_output_times_out_as_an_evaluator_error(tmp_
     path.write_text(
         f"id: a\nname: b\nevaluate:\n  - {{check: command, run: x, expect: {'ba' * 20_000}, match: fuzzy}}\n"
     )
-    check = asyncio.create_task(load_task(path, 320, 240).check(Talkative()))  # type: ignore[arg-type]
+    check = asyncio.create_task(openadapt.load_task(path, 320, 240).check(Talkative()))  # type: ignore[arg-type]
     turns = 0
     while not check.done():
         await asyncio.sleep(0.02)

@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import EvaluatorError
-from deskhand.tasks import document_readers, subprocess_call, user_function
+from deskhand.tasks import document_readers, subprocess_call
 from deskhand.tasks.checks.base import CheckModel, GuestPath, RelativePath, measure_file
 from deskhand.tasks.guest_files import read_file
 from deskhand.tasks.task import CheckResult
@@ -97,7 +97,7 @@ class PythonCheck(ReferenceFileCheck):
         }
         result = await asyncio.to_thread(
             subprocess_call.call_in_subprocess,
-            f"{user_function.__name__}:judge",
+            f"{subprocess_call.__name__}:call_user_function",
             json.dumps(request).encode(),
             timeout_s=self.timeout_s,
         )
