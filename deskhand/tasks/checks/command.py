@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from deskhand.desktop.base import StageableDesktop
-from deskhand.tasks.checks.base import CheckModel, quoted
+from deskhand.tasks.checks.base import FactCheck, quoted
 from deskhand.tasks.task import CheckResult
 
 
-class CommandCheck(CheckModel):
+class CommandCheck(FactCheck):
     """Exit code and output of a command. `stdout` ignores line feeds at the end; `contains` are parts of it."""
 
+    needs_one_of = ("returncode", "stdout", "contains")
     run: list[str] = Field(min_length=1)
     returncode: int | None = 0
     """Expected exit code; null accepts any."""
     stdout: str | None = None
     contains: list[str] = Field(default_factory=list)
     timeout_s: float = Field(default=10.0, gt=0, le=60)
-
-    @model_validator(mode="after")
-    def _require_one(self) -> CommandCheck:
-        if self.returncode is None and self.stdout is None and not self.contains:
-            raise ValueError("set at least one of returncode, stdout, contains")
-        return self
 
     async def measure(self, desktop: StageableDesktop) -> CheckResult:
         done = await desktop.run(list(self.run), timeout_s=self.timeout_s)

@@ -7,28 +7,23 @@ from __future__ import annotations
 
 import re
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import EvaluatorError
-from deskhand.tasks.checks.base import CheckModel, quoted
+from deskhand.tasks.checks.base import FactCheck, quoted
 from deskhand.tasks.task import CheckResult
 
 PGREP_TIMEOUT_S = 10.0
 
 
-class WindowCheck(CheckModel):
+class WindowCheck(FactCheck):
     """Number of windows whose `title` and `class` contain these texts (any case): at least one, or `count`."""
 
+    needs_one_of = ("title", "class_")
     title: str | None = Field(default=None, min_length=1)
     class_: str | None = Field(default=None, alias="class", min_length=1)
     count: int | None = Field(default=None, ge=0)
-
-    @model_validator(mode="after")
-    def _require_one(self) -> WindowCheck:
-        if self.title is None and self.class_ is None:
-            raise ValueError("set title, class, or both")
-        return self
 
     async def measure(self, desktop: StageableDesktop) -> CheckResult:
         windows = await desktop.windows()
@@ -43,7 +38,7 @@ class WindowCheck(CheckModel):
         return CheckResult(float(holds), f"{len(found)} windows, of {titles}", untrusted_source=True)
 
 
-class ProcessCheck(CheckModel):
+class ProcessCheck(FactCheck):
     """Whether a program runs, or with `running: false` does not. `name` is the kernel's name (15 characters)."""
 
     name: str = Field(min_length=1, max_length=15)

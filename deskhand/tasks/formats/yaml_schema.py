@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, Strict, StrictInt, field_validator, model_validator
 
 from deskhand.tasks.checks.app_settings import BrowserCheck, SettingsCheck
-from deskhand.tasks.checks.base import CheckModel, FileCheckProtocol, GuestPath, RelativePath
+from deskhand.tasks.checks.base import CheckModel, FactCheck, GuestPath, RelativePath
 from deskhand.tasks.checks.command import CommandCheck
 from deskhand.tasks.checks.database import SqliteCheck
 from deskhand.tasks.checks.desktop_state import ProcessCheck, WindowCheck
@@ -157,11 +157,11 @@ class CheckNode(OneKeyModel):
         return parts
 
     @property
-    def leaf(self) -> FileCheckProtocol | ReferenceFileCheck | None:
+    def leaf(self) -> FactCheck | ReferenceFileCheck | None:
         found = self.selected[1]
         return None if isinstance(found, list) else found
 
-    def leaves(self, keys: Keys) -> Iterator[tuple[Keys, FileCheckProtocol | ReferenceFileCheck]]:
+    def leaves(self, keys: Keys) -> Iterator[tuple[Keys, FactCheck | ReferenceFileCheck]]:
         """Yield the checks of facts in it, with their locations; `keys` is its own location."""
         name, found = self.selected
         name = type(self).model_fields[name].alias or name
