@@ -138,11 +138,6 @@ class ChromiumSession:
                 await asyncio.sleep(0.02)
         await self.wait_loaded(max(1.0, deadline - asyncio.get_running_loop().time()))
 
-    async def navigate(self, url: str) -> None:
-        """Load another page and wait until it is loaded."""
-        await self.call("Page.navigate", url=url)
-        await self.wait_loaded()
-
     async def wait_loaded(self, timeout_s: float = 20.0) -> None:
         """Wait until the page's document is complete."""
         deadline = asyncio.get_running_loop().time() + timeout_s

@@ -73,7 +73,7 @@ def test_a_file_without_mistakes_has_no_problem_and_is_dumped_as_it_was(tmp_path
         ("max_steps: 12", "max_steps: 0", "max_steps", 4, "must be at least 1", False),
     ],
 )
-def test_a_mistake_is_said_with_its_line_and_the_file_is_kept(
+def test_a_mistake_is_reported_with_its_line_and_the_file_is_kept(
     old: str, new: str, key: str, line: int, word: str, note: bool, tmp_path: Path
 ) -> None:
     assert old in GOOD
@@ -98,7 +98,7 @@ def test_missing_checks_and_unreachable_milestones_are_reported(tmp_path: Path) 
     ]
 
 
-def test_a_value_of_the_wrong_kind_is_refused_with_its_line(tmp_path: Path) -> None:
+def test_a_value_of_the_wrong_type_is_rejected_with_its_line(tmp_path: Path) -> None:
     for old, new, key in [
         ("match: contains", "match: roughly", "evaluate[0].match"),
         ("check: screenshot", "check: smell", "evaluate[1].check"),

@@ -75,9 +75,7 @@ async def judges(*replies: str) -> AsyncIterator[tuple[VlmJudgeClient, Recorder]
         (("no", "no", "no"), False, 1.0),
     ],
 )
-async def test_the_majority_of_the_votes_is_the_judgement(
-    replies: tuple[str, ...], expected: bool, value: float
-) -> None:
+async def test_the_majority_of_the_votes_decides(replies: tuple[str, ...], expected: bool, value: float) -> None:
     desktop = OneScreen()
     async with judges(*replies) as (judging, recorder):
         check = await VlmJudgeCheck(question=QUESTION, expected=expected).measure_with(desktop, judging)
@@ -111,7 +109,7 @@ async def test_an_endpoint_that_fails_is_an_outage_that_names_it() -> None:
             await VlmJudgeCheck(question=QUESTION, votes=2).measure_with(OneScreen(), judging)
 
 
-def test_without_an_endpoint_the_environment_that_is_missing_is_named() -> None:
+def test_missing_endpoint_variables_are_named() -> None:
     with pytest.raises(ConfigError, match="DESKHAND_JUDGE_BASE_URL and DESKHAND_JUDGE_MODEL"):
         VlmJudgeClient.from_environment({})
     found = VlmJudgeClient.from_environment(
@@ -127,7 +125,7 @@ def written(tmp_path: Path) -> Path:
     return path
 
 
-async def test_a_task_file_asks_the_judges_of_the_environment_and_only_once(tmp_path: Path, monkeypatch) -> None:
+async def test_a_task_file_uses_the_endpoint_of_the_environment_once(tmp_path: Path, monkeypatch) -> None:
     task = load_task(written(tmp_path))
     async with judges("no", "no", "no", "yes", "yes", "yes") as (judging, recorder):
         monkeypatch.setattr(VlmJudgeClient, "from_environment", classmethod(lambda cls: judging))
