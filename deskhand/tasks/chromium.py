@@ -17,20 +17,11 @@ from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
 
 FLAGS = (
-    "--no-first-run",
-    "--no-default-browser-check",
-    "--password-store=basic",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-smooth-scrolling",
-    "--disable-features=Translate,MediaRouter,OptimizationHints,GlobalMediaControls",
-    "--hide-crash-restore-bubble",
-    "--force-color-profile=srgb",
-    "--disable-extensions",
-    "--blink-settings=caretBlinkInterval=0",
-)
+    "--no-first-run", "--no-default-browser-check", "--password-store=basic", "--disable-gpu",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-smooth-scrolling",
+    "--disable-features=Translate,MediaRouter,OptimizationHints,GlobalMediaControls", "--hide-crash-restore-bubble",
+    "--force-color-profile=srgb", "--disable-extensions", "--blink-settings=caretBlinkInterval=0",
+)  # fmt: skip
 REPLY_TIMEOUT_S = 10.0
 MAX_URLS = 1000
 _NO_SESSION = -32001

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from dataclasses import replace
 
 from deskhand import pausable_timeout
 from deskhand.desktop.base import StageableDesktop
@@ -60,11 +61,8 @@ async def judge(
     if milestones is not None:
         parts |= {f"milestone: {name}": value for name, value in milestones.reached.items()}
         guest_trusted = guest_trusted or milestones.guest_trusted
-    return Scored(check.value, parts, guest_trusted, _findings(check))
-
-
-def _findings(check: CheckResult) -> tuple[Finding, ...]:
-    return check.findings[:MAX_FINDINGS] or (Finding("end state", check.value, check.detail),)
+    findings = check.findings[:MAX_FINDINGS] or (Finding("end state", check.value, check.detail),)
+    return Scored(check.value, parts, guest_trusted, findings)
 
 
 async def initial_score(task: Task, desktop: StageableDesktop, *, timeout_s: float = CHECK_TIMEOUT_S) -> float:
@@ -145,4 +143,4 @@ async def _run_check(
     value = float(check.value)
     if not (math.isfinite(value) and 0.0 <= value <= 1.0):
         raise EvaluatorError(f"task {task_id}: {where} must return a value in [0, 1], got {value}")
-    return CheckResult(value, check.detail, check.untrusted_source, check.findings, check.no_retry)
+    return replace(check, value=value)

@@ -13,9 +13,8 @@ from collections.abc import AsyncIterator, Iterable
 from deskhand.actions.ops import Click, Done, Key, Op, Point, screen_px
 from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.outcome import Finding
-from deskhand.tasks.suites.basics.clauses import clause, combine_clauses
-from deskhand.tasks.suites.basics.gtk_compact import use_compact_theme
-from deskhand.tasks.suites.basics.scenario import THEMES, SingleWindowScenario, scenario_family
+from deskhand.tasks.suites.basics.layout import use_compact_theme
+from deskhand.tasks.suites.basics.scenario import THEMES, SingleWindowScenario, clause, combine_clauses, scenario_family
 from deskhand.tasks.task import CheckResult, Rect, Task
 
 CONFIGURATION = """[general]

@@ -9,9 +9,8 @@ from deskhand.actions.ops import Done, Key, Op, Type
 from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.guest_files import read_text
 from deskhand.tasks.outcome import Finding
-from deskhand.tasks.suites.basics.clauses import clause, near_misses
 from deskhand.tasks.suites.basics.layout import body, scatter
-from deskhand.tasks.suites.basics.scenario import THEMES, Scenario, milestone, scenario_family
+from deskhand.tasks.suites.basics.scenario import THEMES, Scenario, clause, milestone, near_misses, scenario_family
 from deskhand.tasks.suites.basics.screen_search import click_in, wait_until
 from deskhand.tasks.suites.basics.terminals import COLORS, DARK_TEXT
 from deskhand.tasks.task import ExampleEndStates, Rect, Task

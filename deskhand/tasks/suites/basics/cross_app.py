@@ -12,10 +12,9 @@ from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.guest_files import read_text
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import hd_screen, spreadsheets, web_pages
-from deskhand.tasks.suites.basics.clauses import clause, near_misses
 from deskhand.tasks.suites.basics.hd_screen import HdScenario, click_in, press
 from deskhand.tasks.suites.basics.office_files import Cell, saved_by_application, workbook
-from deskhand.tasks.suites.basics.scenario import Oracle, milestone, scenario_family
+from deskhand.tasks.suites.basics.scenario import Oracle, clause, milestone, near_misses, scenario_family
 from deskhand.tasks.suites.basics.spreadsheets import SpreadsheetScenario
 from deskhand.tasks.suites.basics.web_pages import WebPageScenario
 from deskhand.tasks.task import ExampleEndStates, Task

@@ -8,9 +8,8 @@ from deskhand.actions.ops import Click, Done, Op, Point, screen_px
 from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.guest_files import read_text
 from deskhand.tasks.outcome import Finding
-from deskhand.tasks.suites.basics.clauses import clause
-from deskhand.tasks.suites.basics.gtk_compact import DIALOG_BUTTON_PX, use_compact_theme
-from deskhand.tasks.suites.basics.scenario import SingleWindowScenario, scenario_family
+from deskhand.tasks.suites.basics.layout import DIALOG_BUTTON_PX, use_compact_theme
+from deskhand.tasks.suites.basics.scenario import SingleWindowScenario, clause, scenario_family
 from deskhand.tasks.task import ExampleEndStates, FileContents, Rect, Task
 
 LABELS = ("Yes", "No", "Save", "Open", "Later", "Help", "Retry", "Quit")

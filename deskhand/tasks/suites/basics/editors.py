@@ -12,9 +12,16 @@ from deskhand.actions.ops import Click, Done, Key, Op, Point, Type, screen_px
 from deskhand.desktop.base import StageableDesktop, Window
 from deskhand.tasks.guest_files import read_folder
 from deskhand.tasks.outcome import Finding
-from deskhand.tasks.suites.basics.clauses import near_misses, same_files
 from deskhand.tasks.suites.basics.layout import body, scatter
-from deskhand.tasks.suites.basics.scenario import THEMES, Oracle, Scenario, milestone, scenario_family
+from deskhand.tasks.suites.basics.scenario import (
+    THEMES,
+    Oracle,
+    Scenario,
+    milestone,
+    near_misses,
+    same_files,
+    scenario_family,
+)
 from deskhand.tasks.suites.basics.screen_search import plain_area, wait_until
 from deskhand.tasks.task import ExampleEndStates, Milestone, Rect, Task
 

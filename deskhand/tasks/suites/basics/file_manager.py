@@ -14,9 +14,8 @@ from deskhand.actions.ops import Done, Key, Op, Type, Wait
 from deskhand.desktop.base import StageableDesktop, Window
 from deskhand.tasks.guest_files import read_folder
 from deskhand.tasks.outcome import Finding
-from deskhand.tasks.suites.basics.clauses import same_files
 from deskhand.tasks.suites.basics.layout import scatter
-from deskhand.tasks.suites.basics.scenario import THEMES, Oracle, Scenario, milestone, scenario_family
+from deskhand.tasks.suites.basics.scenario import THEMES, Oracle, Scenario, milestone, same_files, scenario_family
 from deskhand.tasks.suites.basics.screen_search import (
     View,
     click_in,

@@ -9,9 +9,8 @@ from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.guest_files import UNREADABLE, list_folder
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import hd_screen
-from deskhand.tasks.suites.basics.clauses import clause
 from deskhand.tasks.suites.basics.hd_screen import HdScenario, press
-from deskhand.tasks.suites.basics.scenario import THEMES, scenario_family
+from deskhand.tasks.suites.basics.scenario import THEMES, clause, scenario_family
 from deskhand.tasks.task import ExampleEndStates, Task
 
 SHELF = "Documents"

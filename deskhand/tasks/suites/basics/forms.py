@@ -8,8 +8,7 @@ from deskhand.actions.ops import Click, Done, Op, Point, Type, screen_px
 from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.guest_files import read_text
 from deskhand.tasks.outcome import Finding
-from deskhand.tasks.suites.basics.clauses import clause
-from deskhand.tasks.suites.basics.scenario import THEMES, SingleWindowScenario, milestone, scenario_family
+from deskhand.tasks.suites.basics.scenario import THEMES, SingleWindowScenario, clause, milestone, scenario_family
 from deskhand.tasks.suites.basics.screen_search import click_in, find_entries, wait_until, wait_until_visible
 from deskhand.tasks.task import ExampleEndStates, FileContents, Rect, Task
 

@@ -19,9 +19,8 @@ from deskhand.tasks import document_readers, subprocess_call
 from deskhand.tasks.document_readers import InvalidDocument
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import hd_screen
-from deskhand.tasks.suites.basics.clauses import clause
 from deskhand.tasks.suites.basics.hd_screen import HdScenario, Steps, click_at, press
-from deskhand.tasks.suites.basics.scenario import Clauses, Oracle
+from deskhand.tasks.suites.basics.scenario import Clauses, Oracle, clause
 from deskhand.tasks.task import Task
 
 REPLACE_BY_PX, REPLACE_ALL_PX = (200, 117), (74, 172)

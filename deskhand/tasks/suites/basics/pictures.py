@@ -14,9 +14,8 @@ from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.guest_files import list_folder, read_file
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import hd_screen
-from deskhand.tasks.suites.basics.clauses import clause
 from deskhand.tasks.suites.basics.hd_screen import HdScenario, press
-from deskhand.tasks.suites.basics.scenario import THEMES, Oracle, milestone, scenario_family
+from deskhand.tasks.suites.basics.scenario import THEMES, Oracle, clause, milestone, scenario_family
 from deskhand.tasks.task import ExampleEndStates, FileContents, Milestone, Task
 
 FOLDER = "Documents"

@@ -13,7 +13,6 @@ from deskhand.errors import InfrastructureError
 from deskhand.tasks.guest_files import read_file
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import hd_screen
-from deskhand.tasks.suites.basics.clauses import clause
 from deskhand.tasks.suites.basics.hd_screen import Steps, press
 from deskhand.tasks.suites.basics.office_files import (
     Cell,
@@ -25,7 +24,7 @@ from deskhand.tasks.suites.basics.office_files import (
     saved_by_application,
     workbook,
 )
-from deskhand.tasks.suites.basics.scenario import THEMES, Clauses, dialog_milestone, milestone, scenario_family
+from deskhand.tasks.suites.basics.scenario import THEMES, Clauses, clause, dialog_milestone, milestone, scenario_family
 from deskhand.tasks.suites.basics.screen_search import INK_CONTRAST, runs
 from deskhand.tasks.task import Milestone, Rect, Task
 

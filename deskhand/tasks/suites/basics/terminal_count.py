@@ -9,9 +9,16 @@ from deskhand.actions.ops import Done, Op, Type
 from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.guest_files import read_file, read_folder
 from deskhand.tasks.outcome import Finding
-from deskhand.tasks.suites.basics.clauses import clause, near_misses, same_files
 from deskhand.tasks.suites.basics.layout import body, scatter
-from deskhand.tasks.suites.basics.scenario import THEMES, Scenario, milestone, scenario_family
+from deskhand.tasks.suites.basics.scenario import (
+    THEMES,
+    Scenario,
+    clause,
+    milestone,
+    near_misses,
+    same_files,
+    scenario_family,
+)
 from deskhand.tasks.suites.basics.screen_search import click_in, wait_until
 from deskhand.tasks.task import ExampleEndStates, Rect, Task
 

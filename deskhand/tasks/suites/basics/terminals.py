@@ -13,9 +13,8 @@ from deskhand.actions.ops import Click, Done, Op, Point, Type, screen_px
 from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.guest_files import list_folder
 from deskhand.tasks.outcome import Finding
-from deskhand.tasks.suites.basics.clauses import clause
 from deskhand.tasks.suites.basics.layout import body, close_button, scatter
-from deskhand.tasks.suites.basics.scenario import Scenario, milestone, scenario_family
+from deskhand.tasks.suites.basics.scenario import Scenario, clause, milestone, scenario_family
 from deskhand.tasks.task import ExampleEndStates, FileContents, Rect, Task
 
 COLORS = {

@@ -13,7 +13,6 @@ from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.guest_files import read_file
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import hd_screen
-from deskhand.tasks.suites.basics.clauses import clause
 from deskhand.tasks.suites.basics.hd_screen import Steps, press
 from deskhand.tasks.suites.basics.office_files import (
     OfficeScenario,
@@ -23,7 +22,7 @@ from deskhand.tasks.suites.basics.office_files import (
     saved_by_application,
     text_document,
 )
-from deskhand.tasks.suites.basics.scenario import THEMES, dialog_milestone, milestone, scenario_family
+from deskhand.tasks.suites.basics.scenario import THEMES, clause, dialog_milestone, milestone, scenario_family
 from deskhand.tasks.task import Task
 
 FILES = ("letter", "report", "notes", "story", "recipe", "minutes", "plan", "guide")

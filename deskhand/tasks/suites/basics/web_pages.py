@@ -17,9 +17,16 @@ from deskhand.tasks.chromium import FLAGS
 from deskhand.tasks.guest_files import list_folder, read_text
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import hd_screen
-from deskhand.tasks.suites.basics.clauses import clause, near_misses, same_files
 from deskhand.tasks.suites.basics.hd_screen import HdScenario, Steps, press
-from deskhand.tasks.suites.basics.scenario import THEMES, Clauses, milestone, scenario_family
+from deskhand.tasks.suites.basics.scenario import (
+    THEMES,
+    Clauses,
+    clause,
+    milestone,
+    near_misses,
+    same_files,
+    scenario_family,
+)
 from deskhand.tasks.task import ExampleEndStates, FileContents, Task
 
 SITE = "Documents/site"
