@@ -86,10 +86,8 @@ def test_a_mistake_is_reported_with_its_line_and_the_file_is_kept(
 
 def test_missing_checks_and_unreachable_milestones_are_reported(tmp_path: Path) -> None:
     assert [found[2] for found in problems("name: a\nid: b\n", tmp_path)] == ["neither evaluate nor milestones is set"]
-    milestones = (
-        "name: a\nid: b\nmilestones:\n  - {name: c, check: file, path: d}\n  - {name: c, check: python, code: pass}\n"
-    )
-    found = problems(milestones, tmp_path)
+    checks = "[{name: c, check: file, path: d}, {name: c, check: python, code: pass}]"
+    found = problems(f"name: a\nid: b\nmilestones: {checks}\n", tmp_path)
     assert [(each[0], each[3]) for each in found] == [
         ("milestones[0].check", True),
         ("milestones[1].code", True),

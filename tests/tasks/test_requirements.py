@@ -94,11 +94,8 @@ def test_a_windows_task_requires_only_windows(tmp_path: Path) -> None:
 def test_copy_supported_copies_files_unchanged_and_writes_an_index(tmp_path: Path) -> None:
     source = tmp_path / "source"
     here = written(source, task(related_apps=[]), "os/here.json")
-    files = written(
-        source,
-        task(related_apps=[], config=[{"type": "download", "parameters": {"files": [{"url": "u", "path": "p"}]}}]),
-        "os/files.json",
-    )
+    download = {"type": "download", "parameters": {"files": [{"url": "u", "path": "p"}]}}
+    files = written(source, task(related_apps=[], config=[download]), "os/files.json")
     written(source, task(proxy=True), "chrome/web.json")
     report = compatibility.check_compatibility("osworld", source, everything)
     assert report.verdicts() == {"runnable": 1, "missing files": 1, "unsupported": 1}
@@ -109,11 +106,8 @@ def test_copy_supported_copies_files_unchanged_and_writes_an_index(tmp_path: Pat
     assert (out / "os" / "files.json").read_bytes() == files.read_bytes()
     assert not (out / "chrome").exists()
     index = json.loads((out / compatibility.INDEX).read_text())
-    assert index["chrome/web"] == {
-        "id": "0b5c",
-        "verdict": "unsupported",
-        "requirements": [{"kind": "web", "detail": "proxy is true"}],
-    }
+    needs = [{"kind": "web", "detail": "proxy is true"}]
+    assert index["chrome/web"] == {"id": "0b5c", "verdict": "unsupported", "requirements": needs}
     with pytest.raises(ConfigError, match="not an empty folder"):
         compatibility.copy_supported(report, out)
     with pytest.raises(ConfigError, match="folder not found"):

@@ -69,11 +69,7 @@ async def judges(*replies: str) -> AsyncIterator[tuple[VlmJudgeClient, Recorder]
 
 @pytest.mark.parametrize(
     ("replies", "expected", "value"),
-    [
-        (("yes", "Yes.", "no"), True, 1.0),
-        (("No", "no, it is blue", "**no**"), True, 0.0),
-        (("no", "no", "no"), False, 1.0),
-    ],
+    [(("yes", "Yes.", "no"), True, 1.0), (("No", "no, it is blue", "**no**"), True, 0.0), (("no",) * 3, False, 1.0)],
 )
 async def test_the_majority_of_the_votes_decides(replies: tuple[str, ...], expected: bool, value: float) -> None:
     desktop = OneScreen()
@@ -112,10 +108,8 @@ async def test_an_endpoint_that_fails_is_an_outage_that_names_it() -> None:
 def test_missing_endpoint_variables_are_named() -> None:
     with pytest.raises(ConfigError, match="DESKHAND_JUDGE_BASE_URL and DESKHAND_JUDGE_MODEL"):
         VlmJudgeClient.from_environment({})
-    found = VlmJudgeClient.from_environment(
-        {"DESKHAND_JUDGE_BASE_URL": "http://127.0.0.1:1/v1", "DESKHAND_JUDGE_MODEL": "m"}
-    )
-    assert found == VlmJudgeClient("http://127.0.0.1:1/v1", "m", "none")
+    environment = {"DESKHAND_JUDGE_BASE_URL": "http://127.0.0.1:1/v1", "DESKHAND_JUDGE_MODEL": "m"}
+    assert VlmJudgeClient.from_environment(environment) == VlmJudgeClient("http://127.0.0.1:1/v1", "m", "none")
 
 
 def written(tmp_path: Path) -> Path:
