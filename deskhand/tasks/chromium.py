@@ -97,9 +97,7 @@ class ChromiumSession:
         return "; ".join([*urls[:5], *(["the page was reloaded"] if self._num_documents else [])])
 
     async def evaluate(self, expression: str) -> Any:
-        """Return the value of a JavaScript expression in the page, as JSON types; awaits promises. Raises
-        `PageError`.
-        """
+        """Return the value of a JavaScript expression or promise in the page, as JSON types. Raises `PageError`."""
         reply = await self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in reply:
             thrown = reply["exceptionDetails"]

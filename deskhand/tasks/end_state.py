@@ -46,9 +46,7 @@ SKIPPED_FOLDERS = (".cache", "Cache", "Code Cache", "GPUCache", "ShaderCache", "
 async def save_end_state(
     task: Task, desktop: StageableDesktop, outcome: Outcome, folder: Path, *, declared_infeasible: bool = False
 ) -> Path:
-    """Save a desktop as it was judged; return the JSON file. Raises `InfrastructureError` if the desktop cannot be
-    read.
-    """
+    """Save a desktop as it was judged; return the JSON file. Raises `InfrastructureError`."""
     (folder / BLOBS).mkdir(parents=True, exist_ok=True)
     files: dict[str, str | None] = {}
     folders: dict[str, list[str]] = {}

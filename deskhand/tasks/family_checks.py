@@ -169,9 +169,7 @@ async def check_family_live(
 
 
 def _problems(task: Task, solved: Playthrough | Exception, wrong: Playthrough | Exception) -> list[str]:
-    """Return the violations in an oracle's run and a near miss. Raises their exceptions, except `ConfigError` of the
-    oracle's.
-    """
+    """Return the violations of two runs. Raises their exceptions, except `ConfigError` of the oracle's."""
     where = f"{task.family} seed {task.seed}"
     if isinstance(solved, ConfigError):
         return [str(solved)]

@@ -84,9 +84,7 @@ class MilestoneTracker:
     """Milestones that were reached at any time in the episode."""
 
     def __init__(self, task: Task, *, timeout_s: float = CHECK_TIMEOUT_S) -> None:
-        """Raise `ConfigError` if a weight is negative, the weights sum to more than 1, a name occurs twice, or
-        `after` names a later milestone.
-        """
+        """Raise `ConfigError` for invalid weights, duplicate names, or an `after` that names a later milestone."""
         weights = [milestone.weight for milestone in task.milestones]
         if any(weight < 0 for weight in weights) or sum(weights) > 1 + 1e-9:
             raise ConfigError(f"task {task.id}: milestone weights must be >= 0 and sum to at most 1, got {weights}")

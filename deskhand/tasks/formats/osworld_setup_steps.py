@@ -201,9 +201,7 @@ class BareStep(StrictModel):
 
 
 class OtherStep(StrictModel):
-    """A step of a type that neither benchmark has, or that OSWorld does not implement (`tidy_desktop`, `act`,
-    `replay`).
-    """
+    """A step of a type that OSWorld does not implement, such as `tidy_desktop`, or that is unknown."""
 
     type: str
     parameters: Any = None

@@ -1,6 +1,4 @@
-"""Families across two applications: read in one, write in the other. The saved file is judged, and the source must be
-unchanged.
-"""
+"""Families across two applications. The saved file is judged, and the source must be unchanged."""
 
 from __future__ import annotations
 

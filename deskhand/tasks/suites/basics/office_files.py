@@ -30,9 +30,7 @@ Sheets = dict[str, list[list[Cell]]]
 
 
 def workbook(sheets: Sheets, bold: Sequence[str] = ()) -> bytes:
-    """Return an XLSX file of sheets by name, rows from A1 on; `bold` are cell names. Raises `ConfigError` without
-    openpyxl.
-    """
+    """Return an XLSX file of sheets by name, rows from A1 on; `bold` are cell names. Raises `ConfigError`."""
     openpyxl = _library("openpyxl")
     book = openpyxl.Workbook()
     book.remove(book.active)
@@ -98,9 +96,7 @@ def text_document(
 
 @dataclass(frozen=True)
 class TextDocument:
-    """What a check reads of a DOCX file: (text, style, alignment) of its paragraphs, bold texts, and table sizes as
-    (rows, columns).
-    """
+    """A DOCX file: paragraphs as (text, style, alignment), bold texts, and tables as (rows, columns)."""
 
     paragraphs: list[tuple[str, str, str]]
     bold: list[str]

@@ -1,6 +1,4 @@
-"""Families `shell_*`: files in a terminal. Only the resulting files of the folders are judged, not how they were
-made.
-"""
+"""Families `shell_*`: files in a terminal. Only the resulting files are judged, not how they were made."""
 
 from __future__ import annotations
 

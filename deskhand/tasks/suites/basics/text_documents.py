@@ -1,6 +1,4 @@
-"""Families `text_*`: text documents in LibreOffice Writer. Every paragraph of the saved file is judged, with its
-style.
-"""
+"""Families `text_*`: text documents in LibreOffice Writer. All saved paragraphs are judged, with their styles."""
 
 from __future__ import annotations
 
