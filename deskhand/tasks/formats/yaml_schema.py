@@ -15,9 +15,8 @@ from pydantic import AfterValidator, Field, Strict, StrictInt, field_validator, 
 
 from deskhand.tasks.checks.app_settings import BrowserCheck, SettingsCheck
 from deskhand.tasks.checks.base import CheckModel, FactCheck, GuestPath, RelativePath
-from deskhand.tasks.checks.command import CommandCheck
 from deskhand.tasks.checks.database import SqliteCheck
-from deskhand.tasks.checks.desktop_state import ProcessCheck, WindowCheck
+from deskhand.tasks.checks.desktop_state import CommandCheck, ProcessCheck, WindowCheck
 from deskhand.tasks.checks.files import CsvCheck, FileCheck, JsonCheck, TextCheck
 from deskhand.tasks.checks.office_documents import DocumentCheck, SheetCheck
 from deskhand.tasks.checks.reference_file import ImageCheck, PythonCheck, ReferenceFileCheck
