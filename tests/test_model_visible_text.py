@@ -24,7 +24,7 @@ HINT = (
 
 
 @pytest.mark.parametrize("part", model_text.PARTS)
-def test_models_read_what_they_read_before(part):
+def test_model_visible_text_is_unchanged(part):
     missing = model_text.MISSING.get(part, lambda: None)()
     if missing:
         pytest.skip(missing)

@@ -68,12 +68,8 @@ def native(tmp_path: Path) -> Path:
     """A folder of tasks in our YAML: two with an oracle, one without, one that needs a program that is not there."""
     folder = tmp_path / "native"
     folder.mkdir()
-    for name, program, solved in (
-        ("one", "xterm", True),
-        ("two", "xterm", True),
-        ("open", "xterm", False),
-        ("far", "no-such", True),
-    ):
+    files = (("one", "xterm", True), ("two", "xterm", True), ("open", "xterm", False), ("far", "no-such", True))
+    for name, program, solved in files:
         text = NATIVE + (ORACLE if solved else "")
         (folder / f"{name}.yaml").write_text(text.format(id=name, program=program))
     return folder
@@ -112,7 +108,7 @@ def corpus(folder: Path, make: Any) -> Path:
     return folder
 
 
-def test_our_own_files_are_a_suite_with_what_is_left_out_and_why(native: Path, monkeypatch, capsys) -> None:
+def test_native_files_are_a_suite_with_reasons_for_skipped_ones(native: Path, monkeypatch, capsys) -> None:
     found = suite_of(["suite.format=deskhand", f"suite.path={native}"])
     assert (found.train_tasks, found.eval_tasks) == (("one", "open", "two"), ("one", "open", "two"))
     assert [task.id for task in found.held_out_tasks(240)] == ["native/one", "native/open", "native/two"], "each once"
@@ -126,7 +122,7 @@ def test_our_own_files_are_a_suite_with_what_is_left_out_and_why(native: Path, m
     assert "open  256x192  max 4 steps  train and eval; no oracle; add the key oracle" in out
 
 
-def test_what_is_held_out_is_never_trained_on(tmp_path: Path) -> None:
+def test_held_out_tasks_are_never_trained_on(tmp_path: Path) -> None:
     for number in range(20):
         task_files.written(tmp_path, osworld_task(number, "x"), f"os/{number}.json")
     config = load_config(None, ["suite.format=osworld", f"suite.path={tmp_path}", "suite.eval_fraction=0.25"])
@@ -145,7 +141,7 @@ def test_what_is_held_out_is_never_trained_on(tmp_path: Path) -> None:
     assert len(set(found.eval_tasks) & set(again.eval_tasks)) >= 4, "a new file moves others at the edge alone"
 
 
-def test_tasks_that_cannot_be_done_can_be_left_out(tmp_path: Path) -> None:
+def test_infeasible_tasks_can_be_excluded(tmp_path: Path) -> None:
     folder = corpus(tmp_path, osworld_task)
     task_files.written(folder, osworld_task(3, "x") | {"evaluator": {"func": "infeasible"}}, "os/3.json")
     assert suite_of(["suite.format=osworld", f"suite.path={folder}"]).train_tasks == ("os/1", "os/2", "os/3")
@@ -153,7 +149,7 @@ def test_tasks_that_cannot_be_done_can_be_left_out(tmp_path: Path) -> None:
     assert (found.train_tasks, len(found.skipped)) == (("os/1", "os/2"), 1)
 
 
-def test_tasks_can_be_left_out_by_name_or_folder(tmp_path: Path) -> None:
+def test_tasks_can_be_excluded_by_name_or_folder(tmp_path: Path) -> None:
     folder = corpus(tmp_path / "tasks", osworld_task)
     task_files.written(folder, osworld_task(3, "x"), "chrome/3.json")
     for without, left in (("[os/1]", ("chrome/3", "os/2")), ("[os]", ("chrome/3",)), ("[chrome, os/2]", ("os/1",))):
@@ -163,12 +159,10 @@ def test_tasks_can_be_left_out_by_name_or_folder(tmp_path: Path) -> None:
     said = ["suite.families=[terminal_run, file_move]", "suite.exclude=[file_move]"]
     assert suite_of(said).train_tasks == ("terminal_run",)
     (tmp_path / "mine.py").write_text(FAMILIES)
+    osworld = ["suite.format=osworld", f"suite.path={folder}"]
     for settings, said in (
-        (
-            ["suite.format=osworld", f"suite.path={folder}", "suite.exclude=[os/11]"],
-            "has no task 'os/11'; did you mean 'os/1'",
-        ),
-        (["suite.format=osworld", f"suite.path={folder}", "suite.exclude=[os, chrome]"], "excludes every task"),
+        ([*osworld, "suite.exclude=[os/11]"], "has no task 'os/11'; did you mean 'os/1'"),
+        ([*osworld, "suite.exclude=[os, chrome]"], "excludes every task"),
         (["suite.format=python", f"suite.path={tmp_path}/mine.py", "suite.exclude=[yours]"], "has no task 'yours'"),
         (["suite.families=[terminal_run]", "suite.exclude=[terminal_run]"], "excludes every task"),
     ):
@@ -183,7 +177,7 @@ evaluate: [{{check: {check}}}]
 """
 
 
-def test_openadapts_files_are_a_suite_on_machines_and_what_nobody_can_judge_there_is_left_out(tmp_path: Path) -> None:
+def test_openadapt_files_are_a_suite_on_machines_without_those_that_cannot_be_judged(tmp_path: Path) -> None:
     for name, check in (("file", "file, path: a.txt"), ("seen", "screenshot, description: a red circle")):
         (tmp_path / f"{name}.yaml").write_text(OPENADAPT.format(id=name, check=check))
     found = suite_of(
@@ -197,37 +191,27 @@ def test_openadapts_files_are_a_suite_on_machines_and_what_nobody_can_judge_ther
         suite_of(["suite.format=openadapt", f"suite.path={tmp_path}"])
 
 
+NATIVE_SUITE = ["suite.format=deskhand", "suite.path={native}"]
 REFUSED = {
     "a folder that is not there": (
-        ["suite.format=deskhand", "suite.path=/no/such"],
-        "suite.path: /no/such is not a directory",
-    ),
-    "a task that is not there": (
-        ["suite.format=deskhand", "suite.path={native}", "suite.families=[onee]"],
-        "has no task 'onee'; did you mean 'one'?",
-    ),
-    "a named task that cannot run": (
-        ["suite.format=deskhand", "suite.path={native}", "suite.families=[far]"],
-        "far.yaml: requires no-such",
-    ),
+        ["suite.format=deskhand", "suite.path=/no/such"], "suite.path: /no/such is not a directory"),
+    "a task that is not there": ([*NATIVE_SUITE, "suite.families=[onee]"], "has no task 'onee'; did you mean 'one'?"),
+    "a named task that cannot run": ([*NATIVE_SUITE, "suite.families=[far]"], "far.yaml: requires no-such"),
     "no task that can run": (
         ["suite.format=osworld", "suite.path={web}"],
-        "of 1 files in {web} can run on desktop.backend local: {web}/os/w.json: it",
-    ),
-    "a broken file of our own": (
-        ["suite.format=deskhand", "suite.path={broken}"],
-        "{broken}/bad.yaml:1: id: missing key (and ",
-    ),
+        "of 1 files in {web} can run on desktop.backend local: {web}/os/w.json: it"),
+    "an invalid task file": (
+        ["suite.format=deskhand", "suite.path={broken}"], "{broken}/bad.yaml:1: id: missing key (and "),
     "WAA without its machines": (["suite.format=waa", "suite.path={web}"], "requires desktop.backend waa, got local"),
     "a name and a format": (["suite={name: basics, format: waa, path: b}"], "mutually exclusive"),
     "a format without a path": (["suite.format=waa"], "suite.path is missing"),
     "a path without a format": (["suite.path=/tmp"], "suite.format is missing"),
     "another suite": (["suite=basic"], "suite.name: unknown suite 'basic'; did you mean 'basics'?"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_cannot_be_a_suite_is_refused_with_file_and_reason(name: str, native: Path, tmp_path: Path) -> None:
+def test_an_invalid_suite_is_rejected_with_file_and_reason(name: str, native: Path, tmp_path: Path) -> None:
     settings, expected = REFUSED[name]
     places = {"{native}": str(native), "{web}": str(tmp_path / "web"), "{broken}": str(tmp_path / "broken")}
     task_files.written(
@@ -243,21 +227,9 @@ def test_what_cannot_be_a_suite_is_refused_with_file_and_reason(name: str, nativ
     assert "\n" not in str(raised.value)
 
 
-def test_the_oracle_plays_what_has_one_and_says_what_has_none(
-    native: Path, monkeypatch, capsys, tmp_path: Path
-) -> None:
-    small = [
-        "--policy",
-        "oracle",
-        "--set",
-        "suite.format=deskhand",
-        "--set",
-        f"suite.path={native}",
-        "--set",
-        "desktop.prewarm=0",
-        "--set",
-        "loop.max_concurrent_episodes=1",
-    ]
+def test_the_oracle_names_tasks_without_one(native: Path, monkeypatch, capsys, tmp_path: Path) -> None:
+    settings = ["suite.format=deskhand", f"suite.path={native}", "desktop.prewarm=0", "loop.max_concurrent_episodes=1"]
+    small = ["--policy", "oracle", *(word for setting in settings for word in ("--set", setting))]
     code, _, err = called(monkeypatch, capsys, "eval", str(tmp_path / "run"), *small)
     assert code == 2
     assert "the oracle cannot play open: no oracle; add the key oracle" in err
@@ -271,21 +243,9 @@ def test_the_oracle_plays_what_has_one_and_says_what_has_none(
 @needs_weights
 def test_a_model_is_trained_on_files(native: Path, monkeypatch, capsys, tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    few = [
-        "loop.total_steps=1",
-        "loop.groups_per_step=1",
-        "loop.group_size=2",
-        "loop.max_concurrent_episodes=2",
-        "evaluation.num_episodes=0",
-    ]
-    settings = [
-        "suite.format=deskhand",
-        f"suite.path={native}",
-        "suite.eval_fraction=0.3",
-        "desktop.prewarm=0",
-        "trainer.algorithm=ppo",
-        *few,
-    ]
+    settings = ["suite.format=deskhand", f"suite.path={native}", "suite.eval_fraction=0.3", "desktop.prewarm=0"]
+    settings += ["trainer.algorithm=ppo", "loop.total_steps=1", "loop.groups_per_step=1", "loop.group_size=2"]
+    settings += ["loop.max_concurrent_episodes=2", "evaluation.num_episodes=0"]
     words = [word for setting in settings for word in ("--set", setting)]
     code, out, err = called(monkeypatch, capsys, "train", str(ROOT / "configs" / "tiny_cpu.yaml"), str(folder), *words)
     assert code == 0, err
@@ -336,9 +296,7 @@ def with_its_two_lines(config: Path, which: int, folder: Path, **ports: int) -> 
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
-def test_the_two_lines_of_every_shipped_config_name_a_benchmarks_tasks_on_its_machines(
-    config: Path, tmp_path: Path
-) -> None:
+def test_the_two_lines_of_every_shipped_config_select_a_benchmarks_tasks(config: Path, tmp_path: Path) -> None:
     for which, (kind, make) in enumerate((("osworld", osworld_task), ("waa", waa_task))):
         file = tmp_path / f"{kind}.yaml"
         file.write_text(with_its_two_lines(config, which, corpus(tmp_path / kind, make)))
@@ -350,9 +308,7 @@ def test_the_two_lines_of_every_shipped_config_name_a_benchmarks_tasks_on_its_ma
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["osworld", "waa"])
-def test_with_these_two_lines_a_machine_at_an_address_is_played_on_and_judged(
-    which, monkeypatch, capsys, tmp_path: Path
-) -> None:
+def test_with_these_two_lines_a_remote_machine_is_played_and_judged(which, monkeypatch, capsys, tmp_path: Path) -> None:
     folder = corpus(tmp_path / "tasks", (osworld_task, waa_task)[which])
     fake = FakeWaa(tmp_path / "vm", (1920, 1200)) if which else FakeOsworld(tmp_path / "vm", (1920, 1080))
     evaluate = FakeEvaluate(fake.guest)

@@ -34,7 +34,7 @@ def rescore(
     import asyncio
 
     from deskhand.recipes.rescore import TaskFinder
-    from deskhand.tasks import end_state, rescoring
+    from deskhand.tasks import end_state
     from deskhand.tasks.formats import yaml_task
 
     replacement = yaml_task.load_task(task) if task is not None else None
@@ -43,7 +43,7 @@ def rescore(
     async def main() -> tuple[int, int]:
         total = changed = 0
         states = end_state.load_end_states(paths)
-        async for result in rescoring.rescore_states(states, lambda state: replacement or finder.find(state)):
+        async for result in end_state.rescore_states(states, lambda state: replacement or finder.find(state)):
             total, changed = total + 1, changed + result.changed
             if result.changed or not only_changed:
                 print("\n".join(result.lines()))

@@ -131,7 +131,7 @@ class SetupController:
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         kind = name.removeprefix("_").removesuffix("_setup")
-        if name != f"_{kind}_setup" or kind not in osworld_setup_steps.CLASS_OF:
+        if name != f"_{kind}_setup" or kind not in osworld_setup_steps.MODELS:
             raise AttributeError(f"unknown set-up step {name}")
         names = _parameters_of(kind)
 
@@ -147,14 +147,13 @@ def _step_of(value: dict[str, Any]) -> osworld_setup_steps.Step:
         return _STEPS.validate_python(value)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        location = ".".join(map(str, problem["loc"]))
+        location = ".".join(map(str, problem["loc"][2:]))
         kind = value.get("type") if isinstance(value, dict) else value
         raise ConfigError(f"set-up step {kind!r}: {location}: {problem['msg']}") from None
 
 
 def _parameters_of(kind: str) -> list[str]:
     """Return the names of a step's parameters, in order."""
-    model = next(model for model in osworld_setup_steps.KNOWN if model.__name__ == osworld_setup_steps.CLASS_OF[kind])
-    annotation: Any = model.model_fields["parameters"].annotation
+    annotation: Any = osworld_setup_steps.MODELS[kind].model_fields["parameters"].annotation
     part = next((model for model in get_args(annotation) if hasattr(model, "model_fields")), annotation)
     return list(part.model_fields)

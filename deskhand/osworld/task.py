@@ -31,7 +31,7 @@ from deskhand.tasks.end_state import EndState
 from deskhand.tasks.formats import osworld
 from deskhand.tasks.formats.file_cache import FileCache
 from deskhand.tasks.formats.osworld import JsonTask
-from deskhand.tasks.task import CheckResult, Rect, Task
+from deskhand.tasks.task import CheckResult, Task
 
 SUITE = "osworld"
 SCREEN = (1920, 1080)
@@ -104,9 +104,6 @@ def task_of(
             raise ConfigError(f"OSWorld task {task.id}: {no_oracle}")
         yield [Fail()]
 
-    async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
-        return None, []
-
     return Task(
         id=f"{SUITE}/{domain or 'task'}/{task.id}",
         family=f"{SUITE}/{domain or 'task'}/{task.id}",
@@ -119,7 +116,6 @@ def task_of(
         setup=runner.set_up,
         check=check,
         oracle=oracle,
-        first_click_targets=targets,
         difficulty="medium",
         accessibility=needs_tree,
         infeasible_reward=float(task.infeasible),

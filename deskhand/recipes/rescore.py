@@ -10,8 +10,7 @@ from deskhand.config.load import Config, load_config
 from deskhand.errors import ConfigError
 from deskhand.recipes.suite import load_suite
 from deskhand.store.run import Run
-from deskhand.tasks.end_state import EndState
-from deskhand.tasks.rescoring import original_task
+from deskhand.tasks.end_state import EndState, original_task
 from deskhand.tasks.suites import family_registry
 from deskhand.tasks.task import Task
 

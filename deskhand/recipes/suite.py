@@ -27,7 +27,7 @@ from deskhand.desktop.remote.waa_server import WaaEvaluatorClient
 from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
 from deskhand.osworld import task as osworld_task
 from deskhand.tasks.end_state import EndState
-from deskhand.tasks.formats import openadapt_task, osworld, task_files, waa, waa_task, yaml_schema, yaml_task
+from deskhand.tasks.formats import openadapt, osworld, task_files, waa, yaml_schema, yaml_task
 from deskhand.tasks.formats.file_cache import FileCache, urls_of
 from deskhand.tasks.formats.located_yaml import TaskFileError, load_yaml
 from deskhand.tasks.formats.requirements import REQUIREMENT_TEXT, Which, requirements_of
@@ -255,10 +255,10 @@ def _loader(file_format: str, suite: SuiteConfig, backend: str) -> Callable[[Pat
 
     def load_waa(path: Path) -> Task:
         evaluator = functools.partial(PerHostEvaluator, port=suite.evaluator_port)
-        return waa_task.task_of(waa.load(path), evaluator, width, height, steps or waa_task.DEFAULT_MAX_STEPS)
+        return waa.task_of(waa.load(path), evaluator, width, height, steps or waa.DEFAULT_MAX_STEPS)
 
     def load_openadapt(path: Path) -> Task:
-        task = openadapt_task.load_task(path, width, height)
+        task = openadapt.load_task(path, width, height)
         return replace(task, max_steps=steps) if steps else task
 
     def load_deskhand(path: Path) -> Task:
@@ -289,7 +289,7 @@ def _check_requirements(path: Path, task: osworld.JsonTask, backend: str) -> Non
 
 
 class PerHostEvaluator:
-    """Client of the evaluate server on the host of a WAA machine. Implements `waa_task.TaskEvaluator`; each request
+    """Client of the evaluate server on the host of a WAA machine. Implements `waa.TaskEvaluator`; each request
     opens a connection, because episodes run in different event loops."""
 
     def __init__(self, desktop: StageableDesktop, port: int) -> None:

@@ -249,13 +249,8 @@ def _applies(task: Task, agent: AuditAgent, steps: Steps, has_distractors: bool)
 async def audit(task: Task, lease: Lease, names: Iterable[str] = (), save_dir: Path | None = None) -> AuditResult:
     """Run the oracle and all agents (or those of `names`) on a task.
 
-    Args:
-        lease: Leases a desktop that was just reset for the task.
-        save_dir: Folder for the end states, one subfolder per agent.
-
-    Raises:
-        InfrastructureError: No desktop could be leased or set up.
-        ConfigError: A name is not an agent's.
+    `lease` leases a desktop that was just reset for the task; `save_dir` gets the end states, one subfolder per agent.
+    Raises `InfrastructureError` if no desktop could be leased or set up, and `ConfigError` for an unknown agent.
     """
     selected = set(names) or set(LIMITS)
     if unknown := selected - set(LIMITS):
@@ -270,9 +265,7 @@ async def audit(task: Task, lease: Lease, names: Iterable[str] = (), save_dir: P
             if EARLY_STOP in selected and earlier is not None:
                 result.values[EARLY_STOP] = earlier
     for session in AUDIT_SESSIONS:
-        agents = [
-            agent for agent in session if agent.name in selected and _applies(task, agent, steps, has_distractors)
-        ]
+        agents = [each for each in session if each.name in selected and _applies(task, each, steps, has_distractors)]
         if not agents:
             continue
         async with lease(task) as desktop:

@@ -17,20 +17,11 @@ from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
 
 FLAGS = (
-    "--no-first-run",
-    "--no-default-browser-check",
-    "--password-store=basic",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--disable-smooth-scrolling",
-    "--disable-features=Translate,MediaRouter,OptimizationHints,GlobalMediaControls",
-    "--hide-crash-restore-bubble",
-    "--force-color-profile=srgb",
-    "--disable-extensions",
-    "--blink-settings=caretBlinkInterval=0",
-)
+    "--no-first-run", "--no-default-browser-check", "--password-store=basic", "--disable-gpu",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-smooth-scrolling",
+    "--disable-features=Translate,MediaRouter,OptimizationHints,GlobalMediaControls", "--hide-crash-restore-bubble",
+    "--force-color-profile=srgb", "--disable-extensions", "--blink-settings=caretBlinkInterval=0",
+)  # fmt: skip
 REPLY_TIMEOUT_S = 10.0
 MAX_URLS = 1000
 _NO_SESSION = -32001
@@ -106,9 +97,7 @@ class ChromiumSession:
         return "; ".join([*urls[:5], *(["the page was reloaded"] if self._num_documents else [])])
 
     async def evaluate(self, expression: str) -> Any:
-        """Return the value of a JavaScript expression in the page, as JSON types; awaits promises. Raises
-        `PageError`.
-        """
+        """Return the value of a JavaScript expression or promise in the page, as JSON types. Raises `PageError`."""
         reply = await self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in reply:
             thrown = reply["exceptionDetails"]
@@ -137,11 +126,6 @@ class ChromiumSession:
             else:
                 await asyncio.sleep(0.02)
         await self.wait_loaded(max(1.0, deadline - asyncio.get_running_loop().time()))
-
-    async def navigate(self, url: str) -> None:
-        """Load another page and wait until it is loaded."""
-        await self.call("Page.navigate", url=url)
-        await self.wait_loaded()
 
     async def wait_loaded(self, timeout_s: float = 20.0) -> None:
         """Wait until the page's document is complete."""

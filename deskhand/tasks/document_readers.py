@@ -33,16 +33,9 @@ class InvalidDocument(Exception):
 
 
 MALFORMED = (
-    InvalidDocument,
-    zipfile.BadZipFile,
-    KeyError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    IndexError,
-    OSError,
+    InvalidDocument, zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, IndexError, OSError,
     SyntaxError,
-)
+)  # fmt: skip
 """Exceptions that the libraries raise for malformed files."""
 
 

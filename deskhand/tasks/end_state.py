@@ -1,6 +1,7 @@
-"""Saved end states, which can be rescored later.
+"""Saved end states, and rescoring them with the current checks.
 
-Written by the rollout and the audit (`save_end_state`), read by `deskhand rescore` (`load_end_states`). A folder has
+Written by the rollout and the audit (`save_end_state`), read by `deskhand rescore` (`load_end_states`,
+`rescore_states`). A folder has
 one JSON file per state (`<task>-<n>.json`) and `blobs/`, files by the SHA-256 of their bytes. A state is the guest's
 home, windows, clipboard and screen at the time of judging, with the outcome. Commands, live pages and accessibility
 trees are not saved.
@@ -17,12 +18,12 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from PIL import Image
@@ -30,7 +31,8 @@ from PIL import Image
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError, EvaluatorError
 from deskhand.tasks.guest_files import UNREADABLE
-from deskhand.tasks.outcome import Outcome, Scored
+from deskhand.tasks.judge import judge
+from deskhand.tasks.outcome import Errored, Outcome, Scored
 from deskhand.tasks.task import Task
 
 FORMAT = 2
@@ -44,9 +46,7 @@ SKIPPED_FOLDERS = (".cache", "Cache", "Code Cache", "GPUCache", "ShaderCache", "
 async def save_end_state(
     task: Task, desktop: StageableDesktop, outcome: Outcome, folder: Path, *, declared_infeasible: bool = False
 ) -> Path:
-    """Save a desktop as it was judged; return the JSON file. Raises `InfrastructureError` if the desktop cannot be
-    read.
-    """
+    """Save a desktop as it was judged; return the JSON file. Raises `InfrastructureError`."""
     (folder / BLOBS).mkdir(parents=True, exist_ok=True)
     files: dict[str, str | None] = {}
     folders: dict[str, list[str]] = {}
@@ -231,3 +231,57 @@ def load_end_states(paths: list[Path]) -> Iterator[EndState]:
             raise ConfigError(
                 f"{root}: no end states; save them with deskhand eval --set evaluation.save_end_states=true"
             )
+
+
+@dataclass(frozen=True)
+class Rescored:
+    """A saved state with its score at the time (None: errored) and its outcome by the current checks."""
+
+    state: EndState
+    before: float | None
+    outcome: Outcome
+
+    @property
+    def after(self) -> float | None:
+        return self.outcome.value if isinstance(self.outcome, Scored) else None
+
+    @property
+    def changed(self) -> bool:
+        return self.before != self.after
+
+    def lines(self) -> list[str]:
+        """Return the report lines: both scores, and every clause that fails."""
+        change = f"{_score_text(self.before)} -> {_score_text(self.after)}"
+        lines = [f"{self.state.title}: {change}{', CHANGED' if self.changed else ''}"]
+        if isinstance(self.outcome, Errored):
+            lines.append(f"    errored ({self.outcome.cause}): {self.outcome.message}")
+        else:
+            lines += [
+                f"    {finding.clause}: read {finding.read}"
+                + (f", expected {finding.expected}" if finding.expected else "")
+                for finding in self.outcome.failed
+            ]
+        return lines
+
+
+def _score_text(value: float | None) -> str:
+    return "errored" if value is None else f"{value:g}"
+
+
+async def rescore_states(states: Iterable[EndState], task_of: Callable[[EndState], Task]) -> AsyncIterator[Rescored]:
+    """Judge each state with the checks of `task_of(state)`. Raises `ConfigError` if there is no such task."""
+    for state in states:
+        desktop = cast(StageableDesktop, state)  # checks only read
+        outcome = await judge(task_of(state), desktop, declared_infeasible=state.declared_infeasible, grace_s=0.0)
+        yield Rescored(state, state.value, outcome)
+
+
+def original_task(state: EndState, make_task: Callable[[str, int], Task]) -> Task:
+    """Regenerate the task that a state was saved for. Raises `ConfigError` if `make_task` does not know it."""
+    saved = state.record["task"]
+    try:
+        return make_task(str(saved["family"]), int(saved["seed"]))
+    except ConfigError as error:
+        raise ConfigError(
+            f"{state.path}: {error}; pass the suite's config with --config, or a task file with --task"
+        ) from None

@@ -51,9 +51,8 @@ async def oracle(task: Task, desktop: StageableDesktop) -> AsyncIterator[list[Op
 async def wrong_first_click(task: Task, desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
     """Yield the oracle's steps, with the first click on the first distractor."""
     _, distractors = await task.first_click_targets(desktop)
-    wrong_point: Point | None = (
-        Point(*distractors[0].center, screen_px(task.width, task.height)) if distractors else None
-    )
+    size = screen_px(task.width, task.height)
+    wrong_point = Point(*distractors[0].center, size) if distractors else None
     async for ops in task.oracle(desktop):
         changed = list(ops)
         for index, op in enumerate(changed):
@@ -122,10 +121,8 @@ def check_family(family: Family, seeds: Iterable[int]) -> list[str]:
             problems.append(f"{where}: id {task.id} or split {task.split} does not match the seed")
         if not task.instruction.strip() or "\n" in task.instruction:
             problems.append(f"{where}: instruction must be one line, got {task.instruction!r}")
-        if task.format_penalty < 0:
-            problems.append(f"{where}: format_penalty must be >= 0, got {task.format_penalty}")
-        if task.step_cost < 0:
-            problems.append(f"{where}: step_cost must be >= 0, got {task.step_cost}")
+        penalties = {"format_penalty": task.format_penalty, "step_cost": task.step_cost}
+        problems += [f"{where}: {name} must be >= 0, got {value}" for name, value in penalties.items() if value < 0]
         if task.max_steps < 2:
             problems.append(f"{where}: max_steps must be at least 2, got {task.max_steps}")
         try:
@@ -172,9 +169,7 @@ async def check_family_live(
 
 
 def _problems(task: Task, solved: Playthrough | Exception, wrong: Playthrough | Exception) -> list[str]:
-    """Return the violations in an oracle's run and a near miss. Raises their exceptions, except `ConfigError` of the
-    oracle's.
-    """
+    """Return the violations of two runs. Raises their exceptions, except `ConfigError` of the oracle's."""
     where = f"{task.family} seed {task.seed}"
     if isinstance(solved, ConfigError):
         return [str(solved)]

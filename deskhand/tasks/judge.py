@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from dataclasses import replace
 
 from deskhand import pausable_timeout
 from deskhand.desktop.base import StageableDesktop
@@ -60,11 +61,8 @@ async def judge(
     if milestones is not None:
         parts |= {f"milestone: {name}": value for name, value in milestones.reached.items()}
         guest_trusted = guest_trusted or milestones.guest_trusted
-    return Scored(check.value, parts, guest_trusted, _findings(check))
-
-
-def _findings(check: CheckResult) -> tuple[Finding, ...]:
-    return check.findings[:MAX_FINDINGS] or (Finding("end state", check.value, check.detail),)
+    findings = check.findings[:MAX_FINDINGS] or (Finding("end state", check.value, check.detail),)
+    return Scored(check.value, parts, guest_trusted, findings)
 
 
 async def initial_score(task: Task, desktop: StageableDesktop, *, timeout_s: float = CHECK_TIMEOUT_S) -> float:
@@ -86,9 +84,7 @@ class MilestoneTracker:
     """Milestones that were reached at any time in the episode."""
 
     def __init__(self, task: Task, *, timeout_s: float = CHECK_TIMEOUT_S) -> None:
-        """Raise `ConfigError` if a weight is negative, the weights sum to more than 1, a name occurs twice, or
-        `after` names a later milestone.
-        """
+        """Raise `ConfigError` for invalid weights, duplicate names, or an `after` that names a later milestone."""
         weights = [milestone.weight for milestone in task.milestones]
         if any(weight < 0 for weight in weights) or sum(weights) > 1 + 1e-9:
             raise ConfigError(f"task {task.id}: milestone weights must be >= 0 and sum to at most 1, got {weights}")
@@ -145,4 +141,4 @@ async def _run_check(
     value = float(check.value)
     if not (math.isfinite(value) and 0.0 <= value <= 1.0):
         raise EvaluatorError(f"task {task_id}: {where} must return a value in [0, 1], got {value}")
-    return CheckResult(value, check.detail, check.untrusted_source, check.findings, check.no_retry)
+    return replace(check, value=value)

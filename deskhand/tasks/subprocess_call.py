@@ -7,6 +7,7 @@ and returns JSON. `InvalidDocument` passes through, because the agent made the f
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import importlib
 import json
@@ -79,6 +80,18 @@ def text_similarity(text: str, wanted: str) -> float:
     data = text.encode("utf-8", errors="surrogatepass")
     name = f"{document_readers.__name__}:text_similarity"
     return float(call_in_subprocess(name, data, wanted, timeout_s=REGEX_TIMEOUT_S))
+
+
+def call_user_function(data: bytes) -> Any:
+    """Return the result of the function of a `python` check; runs in the subprocess. Guest bytes are never code.
+
+    `data` is JSON with `source`, `name` (of the file), `function`, `files` (base64 by path, or null) and `arguments`.
+    """
+    request = json.loads(data)
+    files = {path: None if text is None else base64.b64decode(text) for path, text in request["files"].items()}
+    names: dict[str, Any] = {"__name__": "task"}
+    exec(compile(request["source"], request["name"], "exec"), names)
+    return names[request["function"]](files, request["arguments"])
 
 
 def _run(function: str, data: bytes, arguments: str, timeout_s: float, memory_mib: int, output_mib: int) -> str:

@@ -132,17 +132,13 @@ class Task:
     milestones: tuple[Milestone, ...] = ()
     difficulty: Difficulty = "easy"
     grounding_targets: Callable[[StageableDesktop], Awaitable[list[tuple[str, Rect]]]] | None = None
-    """Every (instruction, rectangle of the first click) of this family that the start screen admits, for the
-    supervised warm start.
-    """
+    """Every (instruction, first click) of this family that the start screen admits, for the supervised warm start."""
     shuffle_windows: Callable[[StageableDesktop, int], Awaitable[None]] | None = None
     """Move the windows by a seed, without restarting programs."""
     instruction_from: Callable[[StageableDesktop], Awaitable[str]] | None = None
     """Reads the instruction from the staged desktop; until then `instruction` is a placeholder."""
     settle_grace_s: float | None = None
-    """Seconds after the end in which the check may become true, for programs that write late; None: the judge's
-    default.
-    """
+    """Seconds after the end in which the check may become true; None: the judge's default."""
     format_penalty: float = 0.0
     """Reward deduction for each reply that cannot be parsed."""
     accessibility: bool = False
@@ -162,9 +158,7 @@ class Task:
     oracle_unavailable: str = ""
     """Why `oracle` cannot solve the task; empty if it can."""
     forged_files: dict[str, Callable[[], bytes]] = field(default_factory=dict)
-    """Files by path with the correct content, but not written by the application that the task names; the check must
-    score them 0.
-    """
+    """Correct files by path that the wrong application wrote; the check must score them 0."""
     metadata: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -204,14 +198,27 @@ def task_family(
     """
 
     def make(generate: Callable[[int], Task]) -> Family:
-        def generate_named(seed: int) -> Task:
-            task = generate(seed)
-            lacking = task.oracle_unavailable or ("it has no oracle" if task.oracle is _no_oracle else "")
-            named = {"id": f"{suite}/{name}/{seed}", "family": name, "suite": suite, "seed": seed}
-            return replace(task, **named, difficulty=difficulty, oracle_unavailable=lacking)
-
-        made = Family(name, tuple(applications), difficulty, generate_named, summary)
+        made = named_family(name, tuple(applications), difficulty, suite, summary, generate)
         registry.register("task_family", name, made)
         return made
 
     return make
+
+
+def named_family(
+    name: str,
+    applications: tuple[str, ...],
+    difficulty: Difficulty,
+    suite: str,
+    summary: str,
+    generate: Callable[[int], Task],
+) -> Family:
+    """Return a family whose tasks get `id`, `family`, `suite`, `seed`, `difficulty` and `oracle_unavailable`."""
+
+    def generate_named(seed: int) -> Task:
+        task = generate(seed)
+        lacking = task.oracle_unavailable or ("it has no oracle" if task.oracle is _no_oracle else "")
+        named = {"id": f"{suite}/{name}/{seed}", "family": name, "suite": suite, "seed": seed}
+        return replace(task, **named, difficulty=difficulty, oracle_unavailable=lacking)
+
+    return Family(name, applications, difficulty, generate_named, summary)

@@ -20,8 +20,8 @@ from deskhand.integrations.openadapt.vagen_env import VagenDesktopEnv
 from deskhand.rollout.episode import run_episode
 from deskhand.rollout.groups import EpisodeRequest
 from deskhand.tasks.formats import waa
-from deskhand.tasks.formats.openadapt_task import load_task
-from deskhand.tasks.formats.waa_task import task_of
+from deskhand.tasks.formats.openadapt import load_task
+from deskhand.tasks.formats.waa import task_of
 from deskhand.tasks.outcome import Errored, Scored
 
 TIMES = RemoteTimeouts(connect_s=2, read_s=5, attempts=3, pause_s=0.01)

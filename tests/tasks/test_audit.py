@@ -25,7 +25,7 @@ async def audited(task: Task, *agents: str) -> AuditResult:
 
 
 @pytest.mark.parametrize("family", ["editor_append", "form_fill"])
-async def test_every_agent_scores_what_it_may(family: str) -> None:
+async def test_every_agent_stays_within_its_limit(family: str) -> None:
     row = await audited(family_registry.make_task(family, 2))
     assert set(row.values) == set(LIMITS) - {"forged_file"}
     assert row.violations == []
@@ -46,7 +46,7 @@ async def test_a_correct_file_from_another_program_scores_zero() -> None:
     assert told in {str(cell) for rows in forged.values.values() for line in rows for cell in line}
 
 
-async def test_a_task_that_believes_a_window_or_a_file_of_success_is_found() -> None:
+async def test_a_check_that_trusts_a_window_or_file_is_found() -> None:
     good = family_registry.make_task("terminal_run", 3)
 
     async def by_title(desktop) -> CheckResult:
@@ -62,13 +62,8 @@ async def test_a_task_that_believes_a_window_or_a_file_of_success_is_found() -> 
 
 
 async def test_a_task_without_an_oracle_is_audited_by_the_others() -> None:
-    row = await audited(
-        replace(family_registry.make_task("terminal_run", 3), oracle_unavailable="there is none"),
-        "done",
-        "near_miss",
-        "typo",
-        "wrong_click",
-    )
+    task = replace(family_registry.make_task("terminal_run", 3), oracle_unavailable="there is none")
+    row = await audited(task, "done", "near_miss", "typo", "wrong_click")
     assert (row.values, row.violations) == ({"done": 0.0, "near_miss": 0.0}, [])
 
 
@@ -76,23 +71,16 @@ async def test_a_task_solved_at_start_is_reported_and_the_others_are_audited() -
     async def check(desktop) -> CheckResult:
         return CheckResult(1.0)
 
-    solved = replace(
-        family_registry.make_task("terminal_run", 3),
-        id="solved/at/start",
-        check=check,
-        oracle_unavailable="there is none",
-    )
     other = replace(family_registry.make_task("terminal_run", 3), oracle_unavailable="there is none")
+    solved = replace(other, id="solved/at/start", check=check)
     (row, fine), _ = await audit.audit_tasks([solved, other], ["done"], None, lambda _: None)
     assert row.values == {"noop": 1.0}
     (why,) = row.violations
-    assert why.startswith(
-        "solved/at/start: noop scores 1 (task solved/at/start: the start state already scores 1; change"
-    )
+    assert why.startswith("solved/at/start: noop scores 1 (task solved/at/start: the start state already scores 1; ")
     assert (fine.values, fine.violations) == ({"done": 0.0}, [])
 
 
-def test_a_row_says_what_must_not_be() -> None:
+def test_an_audit_result_lists_violations() -> None:
     fine = {"oracle": 1.0, "done": 0.0, "early_stop": 0.5, "wrong_click": 0.0, "disk": None}
     assert AuditResult("t", fine, {}).violations == []
     assert AuditResult("t", fine | {"oracle": 0.5}, {}).violations == ["t: oracle scores 0.5, not 1"]
@@ -105,6 +93,6 @@ def test_a_row_says_what_must_not_be() -> None:
     ]
 
 
-async def test_an_agent_that_is_not_known_is_named_with_those_that_are() -> None:
+async def test_an_unknown_agent_is_rejected_with_the_known_ones() -> None:
     with pytest.raises(ConfigError, match=r"'burglar'; agents: oracle, early_stop, noop, done"):
         await audited(family_registry.make_task("terminal_run", 0), "burglar")

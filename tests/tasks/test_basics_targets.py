@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from desktops import desktop_for
 from patience import limit
 
 from deskhand.actions.ops import Click, Point, screen_px
-from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.tasks.suites.basics import calculator, make_task
 from deskhand.tasks.suites.basics.layout import close_button
 
 
 async def closes(dx: int, dy: int, *, from_end: bool) -> bool:
     """Whether a click so far from the first (or the last) pixel of a terminal's close button closes the terminal."""
-    task, desktop = make_task("terminal_close", 0), LocalDesktop()
-    try:
-        await desktop.reset(DesktopSpec(task.theme, task.width, task.height))
+    task = make_task("terminal_close", 0)
+    async with desktop_for(task) as desktop:
         await task.setup(desktop)
         window = (await desktop.windows())[0]
         box = close_button(window)
@@ -29,8 +27,6 @@ async def closes(dx: int, dy: int, *, from_end: bool) -> bool:
                 return True
             await asyncio.sleep(0.02)
         return False
-    finally:
-        await desktop.close()
 
 
 @pytest.mark.parametrize("from_end", [False, True])
@@ -45,18 +41,7 @@ async def test_a_pixel_beyond_the_close_button_does_not_close(dx: int, dy: int, 
 
 @pytest.mark.parametrize(
     ("shown", "worth"),
-    [
-        ("47", 1.0),
-        ("42", 0.5),
-        ("37", 0.5),
-        ("74", 0.0),
-        ("", 0.0),
-        ("0", 0.0),
-        ("4", 0.0),
-        ("7", 0.0),
-        ("147", 0.0),
-        ("4x", 0.0),
-    ],
+    [("47", 1.0), ("42", 0.5), ("37", 0.5), *((shown, 0.0) for shown in ("74", "", "0", "4", "7", "147", "4x"))],
 )
-def test_a_number_is_worth_its_digits_in_place(shown: str, worth: float) -> None:
+def test_the_score_of_a_number_is_the_share_of_correct_digits(shown: str, worth: float) -> None:
     assert calculator.display_score(shown, "47") == worth

@@ -40,7 +40,7 @@ class Guest:
 
 
 async def value_of(check: dict[str, Any], folder: Path, said: CommandResult | None = None) -> CheckResult:
-    return await measure(CheckNode.model_validate(check), Guest(folder, said), folder)
+    return await measure(CheckNode.model_validate(check), folder, Guest(folder, said))
 
 
 def database_file(*statements: str, wal: bool = False) -> dict[str, bytes]:
@@ -113,7 +113,7 @@ RIGHT_AND_WRONG: list[tuple[str, bytes, dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize("case", range(len(RIGHT_AND_WRONG)))
-async def test_what_is_asked_is_one_and_anything_else_is_zero_with_words(case: int, tmp_path: Path) -> None:
+async def test_a_correct_file_scores_one_and_a_wrong_one_zero_with_a_reason(case: int, tmp_path: Path) -> None:
     kind, data, right, wrong = RIGHT_AND_WRONG[case]
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "a").write_bytes(data)
@@ -165,10 +165,9 @@ async def test_exists_false_fails_if_the_path_is_not_a_file_but_exists(tmp_path:
 async def test_truncated_documents_and_zip_bombs_are_wrong_answers(kind: str, tmp_path: Path) -> None:
     whole = packed.xlsx(A=SHEET) if kind == "sheet" else DOCUMENT
     for length in range(0, len(whole), 97):
+        part = whole[:length]
         with pytest.raises(document_readers.InvalidDocument):
-            document_readers.read_sheet(
-                whole[:length], None
-            ) if kind == "sheet" else document_readers.read_text_document(whole[:length])
+            document_readers.read_sheet(part, None) if kind == "sheet" else document_readers.read_text_document(part)
     bomb = BytesIO(whole)
     with zipfile.ZipFile(bomb, "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("bomb", bytes(document_readers.MAX_UNPACKED_BYTES))
@@ -186,9 +185,8 @@ async def test_database_rows_include_the_write_ahead_log_and_may_be_unordered(tm
         asked = {"path": "a", "query": "select n, x from t"}
         assert (await value_of({"sqlite": asked | {"rows": [[1, "a"], [2, "b"]]}}, tmp_path)).value == 1.0, wal
         assert (await value_of({"sqlite": asked | {"rows": [[2, "b"], [1, "a"]]}}, tmp_path)).value == 0.0
-        assert (
-            await value_of({"sqlite": asked | {"rows": [[2, "b"], [1, "a"]], "ordered": False}}, tmp_path)
-        ).value == 1.0
+        unordered = asked | {"rows": [[2, "b"], [1, "a"]], "ordered": False}
+        assert (await value_of({"sqlite": unordered}, tmp_path)).value == 1.0
 
 
 @pytest.mark.parametrize(
@@ -206,7 +204,7 @@ def test_a_query_cannot_run_without_end_write_or_load(text: str, monkeypatch: py
         database.query(database_file("create table t (n)")["a"], b"", text)
 
 
-async def test_a_command_is_believed_and_the_outcome_says_so(tmp_path: Path) -> None:
+async def test_a_command_check_is_untrusted(tmp_path: Path) -> None:
     said = CommandResult(0, b"3 files\n", b"")
     for asked, value in [
         ({}, 1.0),
@@ -239,6 +237,6 @@ async def test_all_is_the_worst_any_the_best_and_sum_the_weighted_mean(tmp_path:
 
 
 @pytest.mark.parametrize("path", ["", "..", "a/../../b", "a/", "a\0b"])
-def test_a_path_that_is_no_file_of_the_home_is_refused(path: str) -> None:
+def test_a_path_outside_the_home_is_rejected(path: str) -> None:
     with pytest.raises(ValidationError, match=r"relative to the guest's home"):
         CheckNode.model_validate({"file": {"path": path}})

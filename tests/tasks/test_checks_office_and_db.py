@@ -54,7 +54,7 @@ limits: {{steps: 3, check_timeout_s: 9, step_timeout_s: 2, episode_timeout_s: 60
 """
 
 
-async def test_a_picture_is_as_similar_as_it_looks(tmp_path: Path) -> None:
+async def test_images_are_compared_by_structural_similarity(tmp_path: Path) -> None:
     (tmp_path / "like.png").write_bytes(painting(64, 48))
     expected = {"the same": (painting(64, 48), 1.0), "another size": (painting(65, 48), 0.0)}
     expected |= {
@@ -69,9 +69,7 @@ async def test_a_picture_is_as_similar_as_it_looks(tmp_path: Path) -> None:
     assert "similarity to like.png is" in check.detail
 
 
-async def test_a_python_check_judges_bytes_and_its_failures_are_evaluator_errors(
-    tmp_path: Path,
-) -> None:
+async def test_a_python_check_judges_bytes_and_its_failures_are_evaluator_errors(tmp_path: Path) -> None:
     (tmp_path / "judge.py").write_text(JUDGE)
     ends: dict[str, Any] = {}
     for function in ("counts", "half", "broken", "endless", "words", "beyond"):
@@ -87,12 +85,8 @@ async def test_a_python_check_judges_bytes_and_its_failures_are_evaluator_errors
     }  # fmt: skip
     assert "file not found" in ends["counts None"].findings[0].read
     assert all(end.cause == "evaluator" for end in ends.values() if isinstance(end, Errored))
-    for function, said in {
-        "broken": "what is this",
-        "endless": "longer than 2 s",
-        "words": "must return a number",
-        "beyond": "2",
-    }.items():
+    messages = {"broken": "what is this", "endless": "longer than 2 s", "words": "must return a number", "beyond": "2"}
+    for function, said in messages.items():
         assert said in ends[f"{function} xx"].message
 
 
@@ -106,7 +100,7 @@ class Folder:
         return (self.folder / path).read_bytes()
 
 
-async def test_the_browsers_profile_is_read_as_it_is_on_the_disk(tmp_path: Path) -> None:
+async def test_the_browser_profile_is_read_from_disk(tmp_path: Path) -> None:
     profile = tmp_path / ".config" / "chromium" / "Default"
     profile.mkdir(parents=True)
     assert (await value_of({"browser": {"bookmarks": []}}, tmp_path)).value == 1.0, "no bookmark was ever made"
@@ -123,18 +117,15 @@ async def test_the_browsers_profile_is_read_as_it_is_on_the_disk(tmp_path: Path)
         "preference": {"at": ["session", "restore"], "equals": 4},
     }
     assert (await value_of({"browser": right}, tmp_path)).value == 1.0
-    for change in (
-        {"bookmarks": ["file:///a.html"]},
-        {"visited": ["file:///c.html"]},
-        {"preference": {"at": ["session", "x"], "equals": 4}},
-    ):
+    unset = {"preference": {"at": ["session", "x"], "equals": 4}}
+    for change in ({"bookmarks": ["file:///a.html"]}, {"visited": ["file:///c.html"]}, unset):
         wrong = await value_of({"browser": right | change}, tmp_path)
         assert wrong.value == 0.0, change
     (profile / "History").write_bytes(b"noise")
     assert (await value_of({"browser": {"visited": ["file:///b.html"]}}, tmp_path)).value == 0.0
 
 
-async def test_windows_and_processes_are_the_guests_word() -> None:
+async def test_window_and_process_checks_are_untrusted() -> None:
     windows = [
         SimpleNamespace(title="Notes - Editor", wm_class="l3afpad.L3afpad"),
         SimpleNamespace(title="notes", wm_class="xterm"),
@@ -164,7 +155,7 @@ async def test_windows_and_processes_are_the_guests_word() -> None:
         await ProcessCheck(name="a.b").measure(Guest(127))
 
 
-async def test_a_text_that_is_made_for_a_regular_expression_stops_nothing(tmp_path: Path, monkeypatch) -> None:
+async def test_a_slow_regular_expression_does_not_block_other_tasks(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(subprocess_call, "REGEX_TIMEOUT_S", 1.5)
     (tmp_path / "a.txt").write_text("a" * 60 + "!")
     slept = asyncio.create_task(asyncio.sleep(0.2))
@@ -184,13 +175,13 @@ WRONG = {
     ),
     "a host": ("check: {file: {path: a}}\nnetwork: [example.org]", "desktops have no network"),
     "a file outside": ("check: {browser: {profile: ../x, bookmarks: []}}", "without .."),
-    "nothing asked": ("check: {window: {}}", "set title, class, or both"),
+    "nothing asked": ("check: {window: {}}", "set at least one of title, class"),
     "a name that no kernel keeps": ("check: {process: {name: a-very-long-name-of-a-program}}", "15 characters"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_impossible_is_said_with_file_key_and_line(name: str, tmp_path: Path) -> None:
+def test_impossible_values_are_rejected_with_file_key_and_line(name: str, tmp_path: Path) -> None:
     text, said = WRONG[name]
     (tmp_path / "t.yaml").write_text(f"deskhand: 2\nid: t\ninstruction: Do it\n{text}\nlimits: {{steps: 3}}\n")
     with pytest.raises(TaskFileError) as raised:
@@ -199,16 +190,11 @@ def test_what_is_impossible_is_said_with_file_key_and_line(name: str, tmp_path: 
     assert f"{tmp_path}/t.yaml:{4 + text.count(chr(10))}: " in str(raised.value)
 
 
-def test_limits_are_those_of_the_task(tmp_path: Path) -> None:
+def test_limits_are_passed_to_the_task(tmp_path: Path) -> None:
     (tmp_path / "judge.py").write_text(JUDGE)
     (tmp_path / "t.yaml").write_text(TASK.format(function="half"))
     task = load_task(tmp_path / "t.yaml")
-    assert (task.max_steps, task.check_timeout_s, task.step_timeout_s, task.episode_timeout_s, task.settle_grace_s) == (
-        3,
-        9.0,
-        2.0,
-        60.0,
-        0.0,
-    )
+    limits = (task.max_steps, task.check_timeout_s, task.step_timeout_s, task.episode_timeout_s, task.settle_grace_s)
+    assert limits == (3, 9.0, 2.0, 60.0, 0.0)
     with pytest.raises(ValidationError):
         yaml_schema.TaskLimits(steps=3, step_timeout_s=0)

@@ -50,7 +50,7 @@ def write_task(folder: Path) -> Path:
     return path
 
 
-def test_content_is_kept_once_and_given_back_by_any_of_its_addresses(tmp_path: Path) -> None:
+def test_content_is_stored_once_and_read_by_any_of_its_urls(tmp_path: Path) -> None:
     cache = FileCache(tmp_path)
     assert not cache.has(FIRST)
     assert cache.store(FIRST, b"same") == cache.store(SECOND, b"same") == hashlib.sha256(b"same").hexdigest()
@@ -60,7 +60,7 @@ def test_content_is_kept_once_and_given_back_by_any_of_its_addresses(tmp_path: P
     assert (cache.read(FIRST), cache.read(SECOND)) == (b"new", b"same")
 
 
-def test_what_is_missing_or_damaged_is_an_outage_with_its_mend(tmp_path: Path) -> None:
+def test_a_missing_or_damaged_file_is_an_outage_with_a_fix(tmp_path: Path) -> None:
     cache = FileCache(tmp_path)
     with pytest.raises(InfrastructureError, match="deskhand tasks prefetch"):
         cache.read(FIRST)
@@ -72,7 +72,7 @@ def test_what_is_missing_or_damaged_is_an_outage_with_its_mend(tmp_path: Path) -
     assert not cache.has(FIRST), "an address without its content is fetched again"
 
 
-def test_a_task_may_name_local_files_of_one_folder_alone(tmp_path: Path) -> None:
+def test_a_task_may_name_local_files_of_one_folder_only(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text("inside")
     (tmp_path / "secret").write_text("outside")
@@ -112,23 +112,13 @@ def test_a_mirror_gives_no_file_from_outside_it(tmp_path: Path) -> None:
     assert fetch(f"{BASE}/..%2Fsecret") is None
 
 
-def test_the_command_fills_the_cache_and_says_what_is_missing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_prefetch_fills_the_cache_and_lists_missing_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_task(tmp_path)
     mirror = tmp_path / "mirror" / "calc" / "1"
     mirror.mkdir(parents=True)
     (mirror / "a b.xlsx").write_bytes(b"first")
-    words = [
-        "tasks",
-        "prefetch",
-        "osworld",
-        str(tmp_path),
-        "--from",
-        str(tmp_path / "mirror"),
-        "--cache-dir",
-        str(tmp_path / "files"),
-    ]
+    folders = ["--from", str(tmp_path / "mirror"), "--cache-dir", str(tmp_path / "files")]
+    words = ["tasks", "prefetch", "osworld", str(tmp_path), *folders]
     with pytest.raises(SystemExit) as ended:
         app(words, exit_on_error=False)
     assert ended.value.code == 2
@@ -144,7 +134,7 @@ def test_the_default_folder_is_the_users_unless_it_is_named() -> None:
     assert default_folder({"XDG_CACHE_HOME": "/c", "HOME": "/home/x"}) == Path("/c/deskhand/files")
 
 
-async def test_addresses_are_fetched_whole_with_their_redirections() -> None:
+async def test_downloads_follow_redirects() -> None:
     async def moved(request: Request) -> Response:
         return RedirectResponse("/here")
 
@@ -156,6 +146,6 @@ async def test_addresses_are_fetched_whole_with_their_redirections() -> None:
         assert await asyncio.to_thread(fetch_from_web, f"{address}/lost") is None
 
 
-def test_an_address_that_nobody_serves_is_missing() -> None:
+def test_an_unreachable_url_is_missing() -> None:
     assert fetch_from_web("http://127.0.0.1:9/a") is None
     assert fetch_from_web("not an address") is None

@@ -10,17 +10,15 @@ from pathlib import Path
 from threading import Barrier
 
 import pytest
+from desktops import desktop_for
 
 from deskhand.cli.main import app
-from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import ConfigError
 from deskhand.tasks import end_state
-from deskhand.tasks.end_state import BLOBS, EndState, load_end_states, save_end_state
+from deskhand.tasks.end_state import BLOBS, EndState, load_end_states, rescore_states, save_end_state
 from deskhand.tasks.family_checks import oracle, stops_early
 from deskhand.tasks.judge import judge
 from deskhand.tasks.outcome import Errored, Scored
-from deskhand.tasks.rescoring import rescore_states
 from deskhand.tasks.suites import family_registry
 from deskhand.tasks.task import CheckResult
 
@@ -37,32 +35,25 @@ check:
 
 async def played(family: str, seed: int, folder: Path, *, early: bool) -> EndState:
     """An end state of the oracle, or of the oracle that stops before its last act."""
-    task, desktop = family_registry.make_task(family, seed), LocalDesktop()
-    try:
-        await desktop.reset(DesktopSpec(task.theme, task.width, task.height))
+    task = family_registry.make_task(family, seed)
+    async with desktop_for(task) as desktop:
         await task.setup(desktop)
         index = 0
         async for ops in (stops_early(2) if early else oracle)(task, desktop):
             await desktop.perform(ops, action_id=f"{index}")
             index += 1
         return next(load_end_states([await save_end_state(task, desktop, await judge(task, desktop), folder)]))
-    finally:
-        await desktop.close()
 
 
-async def test_a_kept_state_is_judged_as_the_live_one_was_and_tells_every_clause(tmp_path: Path) -> None:
+async def test_rescoring_a_saved_state_repeats_the_live_score_with_every_clause(tmp_path: Path) -> None:
     solved = await played("editor_append", 4, tmp_path / "states", early=False)
     failed = await played("editor_append", 4, tmp_path / "states", early=True)
-    found = [
-        result
-        async for result in rescore_states(
-            load_end_states([tmp_path / "states"]), lambda _: family_registry.make_task("editor_append", 4)
-        )
-    ]
+    task, states = family_registry.make_task("editor_append", 4), load_end_states([tmp_path / "states"])
+    found = [result async for result in rescore_states(states, lambda _: task)]
     assert [(result.before, result.after, result.changed) for result in found] == [(1.0, 1.0, False), (0.0, 0.0, False)]
     assert (solved.value, failed.value) == (1.0, 0.0)
     (said,) = found[1].lines()[1:]
-    target = family_registry.make_task("editor_append", 4).metadata["target"]
+    target = task.metadata["target"]
     assert f"the texts in Lists: read {target}: '" in said
     assert f", expected {target}: '" in said
     assert solved.record["outcome"]["findings"][0]["read"] == "2 files as expected"
@@ -71,7 +62,7 @@ async def test_a_kept_state_is_judged_as_the_live_one_was_and_tells_every_clause
     assert (await solved.observe()).rgb().shape == (384, 512, 3)
 
 
-async def test_new_checks_of_a_task_file_read_the_kept_files(tmp_path: Path, capsys) -> None:
+async def test_new_checks_of_a_task_file_read_the_saved_files(tmp_path: Path, capsys) -> None:
     state = await played("editor_append", 5, tmp_path / "states", early=False)
     target = family_registry.make_task("editor_append", 5).metadata["target"]
     for word, value in (("", 1.0), ("no such word", 0.0)):
@@ -112,23 +103,15 @@ async def test_data_that_was_not_saved_is_an_evaluator_error(tmp_path: Path) -> 
 
 
 async def test_links_and_folders_read_as_they_did(tmp_path: Path) -> None:
-    task, desktop = family_registry.make_task("terminal_run", 0), LocalDesktop()
-    try:
-        await desktop.reset(DesktopSpec(task.theme, task.width, task.height))
-        await desktop.run(
-            ["sh", "-c", "mkdir -p a/b; echo hi >a/b/c; ln -s /etc/passwd out; ln -s a/b/c in; mkfifo pipe"]
-        )
+    task = family_registry.make_task("terminal_run", 0)
+    async with desktop_for(task) as desktop:
+        script = "mkdir -p a/b; echo hi >a/b/c; ln -s /etc/passwd out; ln -s a/b/c in; mkfifo pipe"
+        await desktop.run(["sh", "-c", script])
         state = next(load_end_states([await save_end_state(task, desktop, Errored("cancelled"), tmp_path)]))
-    finally:
-        await desktop.close()
     assert await state.pull("in") == await state.pull("a/b/c") == await state.pull("/home/user/a/b/c") == b"hi\n"
     assert await state.listdir("a") == ["b"]
-    for path, kind in (
-        ("out", PermissionError),
-        ("pipe", PermissionError),
-        ("a", IsADirectoryError),
-        ("../x", FileNotFoundError),
-    ):
+    refused = {"out": PermissionError, "pipe": PermissionError, "a": IsADirectoryError, "../x": FileNotFoundError}
+    for path, kind in refused.items():
         with pytest.raises(kind):
             await state.pull(path)
     assert state.value is None
@@ -142,7 +125,7 @@ def test_a_folder_without_end_states_is_named(tmp_path: Path) -> None:
         list(load_end_states([tmp_path / "other.json"]))
 
 
-def test_states_that_are_kept_at_once_may_hold_the_same_files(tmp_path: Path) -> None:
+def test_concurrently_saved_states_may_share_files(tmp_path: Path) -> None:
     (tmp_path / BLOBS).mkdir()
     blobs = [f"{number}".encode() * 20_000 for number in range(30)]
     together = Barrier(8)

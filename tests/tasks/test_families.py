@@ -8,18 +8,16 @@ from __future__ import annotations
 import hashlib
 import os
 import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from desktops import desktop_for
 
 from deskhand.desktop.applications.catalog import PROFILES
 from deskhand.desktop.applications.install import missing
-from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import ConfigError
 from deskhand.tasks.family_checks import check_family, check_family_live
 from deskhand.tasks.suites import family_registry
@@ -36,16 +34,6 @@ SMALL = [name for name, family in FAMILIES.items() if family.generate(0).width <
 WIDE = [name for name in FAMILIES if name not in SMALL]
 
 
-@asynccontextmanager
-async def fresh_desktop(task: Task) -> AsyncIterator[LocalDesktop]:
-    desktop = LocalDesktop()
-    try:
-        await desktop.reset(DesktopSpec(task.theme, task.width, task.height))
-        yield desktop
-    finally:
-        await desktop.close()
-
-
 @everywhere
 def test_generated_tasks_are_pure_and_well_formed(name: str) -> None:
     seeds = [seed_for(split, index) for split in ("train", "held_out") for index in range(1000 if FULL else 100)]
@@ -53,20 +41,16 @@ def test_generated_tasks_are_pure_and_well_formed(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(SMALL))
-async def test_the_oracle_solves_it_and_nobody_else_does(name: str) -> None:
-    assert await check_family_live(FAMILIES[name], LIVE_SEEDS, fresh_desktop) == []
+async def test_only_the_oracle_solves_the_task(name: str) -> None:
+    assert await check_family_live(FAMILIES[name], LIVE_SEEDS, desktop_for) == []
 
 
 @pytest.mark.parametrize("name", sorted(WIDE) if FULL else EVERY_APPLICATION)
-async def test_on_the_wide_screen_the_oracle_solves_it_and_nobody_else_does(name: str) -> None:
+async def test_only_the_oracle_solves_the_task_on_the_wide_screen(name: str) -> None:
     if lacking := missing(list(FAMILIES[name].applications)):
         pytest.skip(f"not installed: {' '.join(lacking)} (deskhand desktop install all)")
-    assert (
-        await check_family_live(
-            FAMILIES[name], LIVE_SEEDS if FULL else LIVE_SEEDS[-1:], fresh_desktop, max_concurrent=2
-        )
-        == []
-    )
+    seeds = LIVE_SEEDS if FULL else LIVE_SEEDS[-1:]
+    assert await check_family_live(FAMILIES[name], seeds, desktop_for, max_concurrent=2) == []
 
 
 def test_lint_finds_a_family_that_is_not_pure_or_not_well_formed() -> None:
@@ -93,7 +77,7 @@ async def test_lint_finds_a_task_that_is_solved_by_doing_nothing() -> None:
         return CheckResult(1.0)
 
     bad = replace(good, generate=lambda seed: replace(good.generate(seed), check=always))
-    (problem,) = await check_family_live(bad, [0], fresh_desktop)
+    (problem,) = await check_family_live(bad, [0], desktop_for)
     assert "already scores 1" in problem
 
 
@@ -130,24 +114,16 @@ def test_the_suite_is_as_wide_as_it_should_be() -> None:
 
 def test_the_default_families_are_those_with_small_screens() -> None:
     """The policy in the box knows them: what they ask, and the order in which they take turns, must not change."""
-    assert [name for name in FAMILIES if name in SMALL and FAMILIES[name].difficulty == "easy"] == list(
-        family_registry.DEFAULT
-    )
-    said = "\n".join(make_task(name, seed).instruction for name in family_registry.DEFAULT for seed in range(400))
-    assert (
-        hashlib.sha256(said.encode()).hexdigest() == "4d31f2787102c31e1d208ccecbe6843fcc2a7ee02b0bcc3f4b83a17ba93ab27f"
-    )
+    default = family_registry.DEFAULT
+    assert tuple(name for name in SMALL if FAMILIES[name].difficulty == "easy") == default
+    text = "\n".join(make_task(name, seed).instruction for name in default for seed in range(400))
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    assert digest == "4d31f2787102c31e1d208ccecbe6843fcc2a7ee02b0bcc3f4b83a17ba93ab27f"
 
 
 def test_the_documentation_lists_every_family_with_its_milestones() -> None:
-    text = (
-        Path(__file__)
-        .parents[2]
-        .joinpath("docs", "tasks.md")
-        .read_text()
-        .split("## The suite `basics`")[1]
-        .split("\n## ")[0]
-    )
+    whole = Path(__file__).parents[2].joinpath("docs", "tasks.md").read_text()
+    text = whole.split("## The suite `basics`")[1].split("\n## ")[0]
     rows = [line.split("|")[1].strip(" `") for line in text.splitlines() if line.startswith("| `")]
     assert set(rows) == set(FAMILIES)
     for family in FAMILIES.values():

@@ -45,12 +45,13 @@ async def go_to(desktop: LocalDesktop, name: str, seed: int) -> chromium.Chromiu
         await desktop.push(f"{miniwob.FOLDER}/{place}", path.read_bytes())
     page = chromium.session_of(desktop)
     folder = str(await page.evaluate("location.href")).rsplit("/", 1)[0]
-    await page.navigate(f"{folder}/{name}.html")
+    await page.call("Page.navigate", url=f"{folder}/{name}.html")
+    await page.wait_loaded()
     await miniwob.begin_episode(page, seed)
     return page
 
 
-async def test_every_task_loads_says_what_it_wants_and_hides_its_reward() -> None:
+async def test_every_page_loads_with_an_instruction_and_hides_its_reward() -> None:
     wrong: dict[str, object] = {}
     async with desktop_for_pages() as desktop:
         await miniwob.start(desktop, miniwob.task_names()[0], 7)
@@ -87,7 +88,7 @@ async def test_solutions_by_pointer_and_keyboard_earn_the_pages_own_reward() -> 
             assert (outcome.value, reward) == (1.0, 1.0), (name, outcome.findings)
 
 
-async def test_a_wrong_click_is_worth_nothing_and_its_reward_below_zero_is_told() -> None:
+async def test_a_wrong_click_scores_zero_and_its_negative_reward_is_reported() -> None:
     async with desktop_for_pages() as desktop:
         task = miniwob.make_task("click-test-2", 3)
         await task.setup(desktop)
@@ -115,12 +116,8 @@ async def test_a_seed_is_one_page_and_another_seed_another() -> None:
     assert told[0] == told[1] != told[2]
 
 
-@pytest.mark.parametrize(
-    "keys",
-    [("f5",), ("ctrl", "n")],
-    ids=["loading the page anew", "opening another window"],
-)
-async def test_who_leaves_the_page_is_not_paid(keys: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("keys", [("f5",), ("ctrl", "n")], ids=["loading the page anew", "opening another window"])
+async def test_leaving_the_page_scores_zero(keys: tuple[str, ...]) -> None:
     async with desktop_for_pages() as desktop:
         task = miniwob.make_task("click-test", 5)
         await task.setup(desktop)
@@ -128,9 +125,8 @@ async def test_who_leaves_the_page_is_not_paid(keys: tuple[str, ...]) -> None:
         page = chromium.session_of(desktop)
         await page.evaluate("new Promise(done => setTimeout(done, 500))")
         await page.wait_loaded()
-        await page.evaluate(
-            "core.startEpisodeReal(), core.endEpisode(1.0, false)"
-        )  # as a page that was spoken to would have it
+        # as a page whose script was called would have it
+        await page.evaluate("core.startEpisodeReal(), core.endEpisode(1.0, false)")
         assert await miniwob.page_reward(desktop) == 1.0
         outcome = await judge(task, desktop, grace_s=0)
         assert isinstance(outcome, Scored)
@@ -139,7 +135,7 @@ async def test_who_leaves_the_page_is_not_paid(keys: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("keys", [("alt", "f4"), ("ctrl", "w")], ids=["the browser", "the tab"])
-async def test_who_closes_the_page_has_failed_and_is_not_unscored(keys: tuple[str, ...]) -> None:
+async def test_closing_the_page_scores_zero_without_an_error(keys: tuple[str, ...]) -> None:
     async with desktop_for_pages() as desktop:
         task = miniwob.make_task("click-test", 8)
         await task.setup(desktop)
@@ -161,9 +157,7 @@ async def test_keys_open_no_developer_tools() -> None:
         for keys in (("f12",), ("ctrl", "shift", "i"), ("ctrl", "shift", "j")):
             await desktop.perform([Key(keys)], action_id="+".join(keys))
             await asyncio.sleep(0.5)
-            await desktop.perform(
-                [Key(("esc",))], action_id=f"{keys} refused"
-            )  # the browser says that they are not allowed here
+            await desktop.perform([Key(("esc",))], action_id=f"{keys} refused")  # closes the browser's message
         assert await chromium.session_of(desktop).opened_since_mark() == ""
         async for ops in task.oracle(desktop):
             await desktop.perform(ops, action_id="solve")
@@ -172,20 +166,10 @@ async def test_keys_open_no_developer_tools() -> None:
         assert outcome.value == 1.0
 
 
-def test_an_evaluation_plays_pages_and_keeps_their_own_words(tmp_path: Path) -> None:
-    settings = [
-        "suite.families=[miniwob/click-button]",
-        "evaluation.num_episodes=1",
-        "loop.max_concurrent_episodes=1",
-        "desktop.prewarm=0",
-    ]
-    words = [
-        "eval",
-        str(tmp_path / "run"),
-        "--policy",
-        "oracle",
-        *(word for text in settings for word in ("--set", text)),
-    ]
+def test_an_evaluation_stores_the_pages_instruction_and_reward(tmp_path: Path) -> None:
+    settings = ["suite.families=[miniwob/click-button]", "evaluation.num_episodes=1", "desktop.prewarm=0"]
+    settings = [word for text in (*settings, "loop.max_concurrent_episodes=1") for word in ("--set", text)]
+    words = ["eval", str(tmp_path / "run"), "--policy", "oracle", *settings]
     app(words, result_action="return_value")
     with Run.open(tmp_path / "run", read_only=True) as run:
         (row,) = run.episodes("oracle", "scored")

@@ -63,7 +63,7 @@ async def test_near_misses_score_zero_and_correct_states_score_one(family: str, 
 
 
 @pytest.mark.parametrize("family", sorted(name for name in FAMILIES if FAMILIES[name].generate(SEED).forged_files))
-async def test_a_forged_file_says_what_is_asked_for_and_fails_by_who_saved_it(family: str, tmp_path: Path) -> None:
+async def test_a_forged_file_fails_only_by_the_application_that_saved_it(family: str, tmp_path: Path) -> None:
     task = FAMILIES[family].generate(SEED)
     files = {path: make() for path, make in task.forged_files.items()}
     outcome = await judged(task, tmp_path, files, {"Documents"})
@@ -78,9 +78,6 @@ def test_every_family_has_an_end_that_is_nearly_right_or_forged() -> None:
     assert {name for name, task in tasks.items() if task.example_end_states is None and not task.forged_files} == LIVE
 
 
-def test_every_family_of_the_hard_tier_pays_for_the_way() -> None:
-    assert [
-        name
-        for name, family in FAMILIES.items()
-        if family.difficulty == "hard" and not family.generate(SEED).milestones
-    ] == []
+def test_every_hard_family_has_milestones() -> None:
+    hard = [family for family in FAMILIES.values() if family.difficulty == "hard"]
+    assert [family.name for family in hard if not family.generate(SEED).milestones] == []

@@ -12,7 +12,6 @@ from deskhand.errors import EvaluatorError
 from deskhand.tasks import subprocess_call
 from deskhand.tasks.formats import openadapt, task_files
 from deskhand.tasks.formats.located_yaml import TaskFileError, canonical_json, load_yaml
-from deskhand.tasks.formats.openadapt_task import load_task
 
 GOOD = """\
 name: Turn the night light on
@@ -74,7 +73,7 @@ def test_a_file_without_mistakes_has_no_problem_and_is_dumped_as_it_was(tmp_path
         ("max_steps: 12", "max_steps: 0", "max_steps", 4, "must be at least 1", False),
     ],
 )
-def test_a_mistake_is_said_with_its_line_and_the_file_is_kept(
+def test_a_mistake_is_reported_with_its_line_and_the_file_is_kept(
     old: str, new: str, key: str, line: int, word: str, note: bool, tmp_path: Path
 ) -> None:
     assert old in GOOD
@@ -87,10 +86,8 @@ def test_a_mistake_is_said_with_its_line_and_the_file_is_kept(
 
 def test_missing_checks_and_unreachable_milestones_are_reported(tmp_path: Path) -> None:
     assert [found[2] for found in problems("name: a\nid: b\n", tmp_path)] == ["neither evaluate nor milestones is set"]
-    milestones = (
-        "name: a\nid: b\nmilestones:\n  - {name: c, check: file, path: d}\n  - {name: c, check: python, code: pass}\n"
-    )
-    found = problems(milestones, tmp_path)
+    checks = "[{name: c, check: file, path: d}, {name: c, check: python, code: pass}]"
+    found = problems(f"name: a\nid: b\nmilestones: {checks}\n", tmp_path)
     assert [(each[0], each[3]) for each in found] == [
         ("milestones[0].check", True),
         ("milestones[1].code", True),
@@ -99,7 +96,7 @@ def test_missing_checks_and_unreachable_milestones_are_reported(tmp_path: Path) 
     ]
 
 
-def test_a_value_of_the_wrong_kind_is_refused_with_its_line(tmp_path: Path) -> None:
+def test_a_value_of_the_wrong_type_is_rejected_with_its_line(tmp_path: Path) -> None:
     for old, new, key in [
         ("match: contains", "match: roughly", "evaluate[0].match"),
         ("check: screenshot", "check: smell", "evaluate[1].check"),
@@ -124,7 +121,7 @@ async def test_a_fuzzy_match_on_huge_output_times_out_as_an_evaluator_error(tmp_
     path.write_text(
         f"id: a\nname: b\nevaluate:\n  - {{check: command, run: x, expect: {'ba' * 20_000}, match: fuzzy}}\n"
     )
-    check = asyncio.create_task(load_task(path, 320, 240).check(Talkative()))  # type: ignore[arg-type]
+    check = asyncio.create_task(openadapt.load_task(path, 320, 240).check(Talkative()))  # type: ignore[arg-type]
     turns = 0
     while not check.done():
         await asyncio.sleep(0.02)

@@ -14,7 +14,7 @@ from deskhand.tasks.formats.osworld_metric_options import METRICS
 
 
 @pytest.mark.parametrize(("metric", "result", "expected", "options", "value"), CASES)
-def test_a_metric_gives_what_the_official_one_is_to_give(
+def test_a_metric_equals_the_official_one(
     metric: str, result: Any, expected: Any, options: dict[str, Any], value: float
 ) -> None:
     before = json.dumps([str(result), expected if not isinstance(expected, bytes) else ""], default=str)
@@ -43,6 +43,6 @@ def test_every_metric_here_has_a_case_for_right_and_wrong_and_is_one_of_osworlds
         ("check_list", b"a", {"expect": ["("]}),
     ],
 )
-def test_what_cannot_be_judged_is_an_evaluator_error_and_never_a_zero(metric: str, result: Any, expected: Any) -> None:
+def test_unavailable_metrics_and_invalid_rules_are_evaluator_errors(metric: str, result: Any, expected: Any) -> None:
     with pytest.raises(EvaluatorError, match=metric):
         score(metric, result, expected)

@@ -35,16 +35,12 @@ def judged(result: dict[str, Any], expected: Any = None) -> dict[str, Any]:
     [
         ({}, set()),
         ({"proxy": True}, {"web"}),
-        (
-            {"config": [{"type": "download", "parameters": {"files": [{"url": "https://f.example/a", "path": "a"}]}}]},
-            {"file"},
-        ),
+        ({"config": [{"type": "download", "parameters": {"files": [{"url": "https://f.example/a", "path": "a"}]}}]},
+         {"file"}),
         ({"config": [{"type": "chrome_open_tabs", "parameters": {"urls_to_open": ["https://www.example"]}}]}, {"web"}),
         ({"config": [{"type": "chrome_open_tabs", "parameters": {"urls_to_open": ["chrome://settings"]}}]}, set()),
-        (
-            {"config": [{"type": "chrome_open_tabs", "parameters": {"urls_to_open": ["http://localhost:8080/a"]}}]},
-            set(),
-        ),
+        ({"config": [{"type": "chrome_open_tabs", "parameters": {"urls_to_open": ["http://localhost:8080/a"]}}]},
+         set()),
         ({"config": [{"type": "login", "parameters": {"settings_file": "s", "platform": "googledrive"}}]}, {"account"}),
         (launch("bash", "-c", "echo {CLIENT_PASSWORD} | sudo -S apt-get -y install sl"), {"packages", "root"}),
         (launch("gsettings", "set", "org.gnome.x", "y", "1"), {"gnome"}),
@@ -61,8 +57,8 @@ def judged(result: dict[str, Any], expected: Any = None) -> dict[str, Any]:
         ({"instruction": "Play https://media.example/a.m3u8 now."}, {"web"}),
         ({"instruction": "Install the newest editor.", "evaluator": {"func": "infeasible"}}, set()),
     ],
-)
-def test_every_need_has_its_sign(change: dict[str, Any], kinds: set[str], tmp_path: Path) -> None:
+)  # fmt: skip
+def test_every_requirement_is_recognized(change: dict[str, Any], kinds: set[str], tmp_path: Path) -> None:
     loaded = osworld.load(written(tmp_path, task(**change)))
     needs = requirements_of(loaded.task, everything)
     assert {need.kind for need in needs} == kinds
@@ -90,7 +86,7 @@ def test_an_application_that_is_not_installed_is_named_with_its_program(
     assert requirements_of(loaded.task, everything) == []
 
 
-def test_a_windows_task_needs_windows_and_not_our_applications(tmp_path: Path) -> None:
+def test_a_windows_task_requires_only_windows(tmp_path: Path) -> None:
     (need,) = requirements_of(waa.load(written(tmp_path, on_windows(task()))).task, nothing)
     assert need.kind == "windows"
 
@@ -98,11 +94,8 @@ def test_a_windows_task_needs_windows_and_not_our_applications(tmp_path: Path) -
 def test_copy_supported_copies_files_unchanged_and_writes_an_index(tmp_path: Path) -> None:
     source = tmp_path / "source"
     here = written(source, task(related_apps=[]), "os/here.json")
-    files = written(
-        source,
-        task(related_apps=[], config=[{"type": "download", "parameters": {"files": [{"url": "u", "path": "p"}]}}]),
-        "os/files.json",
-    )
+    download = {"type": "download", "parameters": {"files": [{"url": "u", "path": "p"}]}}
+    files = written(source, task(related_apps=[], config=[download]), "os/files.json")
     written(source, task(proxy=True), "chrome/web.json")
     report = compatibility.check_compatibility("osworld", source, everything)
     assert report.verdicts() == {"runnable": 1, "missing files": 1, "unsupported": 1}
@@ -113,11 +106,8 @@ def test_copy_supported_copies_files_unchanged_and_writes_an_index(tmp_path: Pat
     assert (out / "os" / "files.json").read_bytes() == files.read_bytes()
     assert not (out / "chrome").exists()
     index = json.loads((out / compatibility.INDEX).read_text())
-    assert index["chrome/web"] == {
-        "id": "0b5c",
-        "verdict": "unsupported",
-        "requirements": [{"kind": "web", "detail": "proxy is true"}],
-    }
+    needs = [{"kind": "web", "detail": "proxy is true"}]
+    assert index["chrome/web"] == {"id": "0b5c", "verdict": "unsupported", "requirements": needs}
     with pytest.raises(ConfigError, match="not an empty folder"):
         compatibility.copy_supported(report, out)
     with pytest.raises(ConfigError, match="folder not found"):

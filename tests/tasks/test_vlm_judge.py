@@ -69,15 +69,9 @@ async def judges(*replies: str) -> AsyncIterator[tuple[VlmJudgeClient, Recorder]
 
 @pytest.mark.parametrize(
     ("replies", "expected", "value"),
-    [
-        (("yes", "Yes.", "no"), True, 1.0),
-        (("No", "no, it is blue", "**no**"), True, 0.0),
-        (("no", "no", "no"), False, 1.0),
-    ],
+    [(("yes", "Yes.", "no"), True, 1.0), (("No", "no, it is blue", "**no**"), True, 0.0), (("no",) * 3, False, 1.0)],
 )
-async def test_the_majority_of_the_votes_is_the_judgement(
-    replies: tuple[str, ...], expected: bool, value: float
-) -> None:
+async def test_the_majority_of_the_votes_decides(replies: tuple[str, ...], expected: bool, value: float) -> None:
     desktop = OneScreen()
     async with judges(*replies) as (judging, recorder):
         check = await VlmJudgeCheck(question=QUESTION, expected=expected).measure_with(desktop, judging)
@@ -111,13 +105,11 @@ async def test_an_endpoint_that_fails_is_an_outage_that_names_it() -> None:
             await VlmJudgeCheck(question=QUESTION, votes=2).measure_with(OneScreen(), judging)
 
 
-def test_without_an_endpoint_the_environment_that_is_missing_is_named() -> None:
+def test_missing_endpoint_variables_are_named() -> None:
     with pytest.raises(ConfigError, match="DESKHAND_JUDGE_BASE_URL and DESKHAND_JUDGE_MODEL"):
         VlmJudgeClient.from_environment({})
-    found = VlmJudgeClient.from_environment(
-        {"DESKHAND_JUDGE_BASE_URL": "http://127.0.0.1:1/v1", "DESKHAND_JUDGE_MODEL": "m"}
-    )
-    assert found == VlmJudgeClient("http://127.0.0.1:1/v1", "m", "none")
+    environment = {"DESKHAND_JUDGE_BASE_URL": "http://127.0.0.1:1/v1", "DESKHAND_JUDGE_MODEL": "m"}
+    assert VlmJudgeClient.from_environment(environment) == VlmJudgeClient("http://127.0.0.1:1/v1", "m", "none")
 
 
 def written(tmp_path: Path) -> Path:
@@ -127,7 +119,7 @@ def written(tmp_path: Path) -> Path:
     return path
 
 
-async def test_a_task_file_asks_the_judges_of_the_environment_and_only_once(tmp_path: Path, monkeypatch) -> None:
+async def test_a_task_file_uses_the_endpoint_of_the_environment_once(tmp_path: Path, monkeypatch) -> None:
     task = load_task(written(tmp_path))
     async with judges("no", "no", "no", "yes", "yes", "yes") as (judging, recorder):
         monkeypatch.setattr(VlmJudgeClient, "from_environment", classmethod(lambda cls: judging))

@@ -6,7 +6,6 @@ Both read files, so settings that a program has not written yet do not count.
 from __future__ import annotations
 
 import configparser
-import json
 import sqlite3
 from collections.abc import Iterator
 from typing import Any
@@ -14,9 +13,17 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from deskhand.desktop.base import StageableDesktop
-from deskhand.tasks.checks.base import CheckModel, GuestPath, InvalidDocument, measure_file, quoted
+from deskhand.tasks.checks.base import (
+    CheckModel,
+    FactCheck,
+    FileCheckModel,
+    GuestPath,
+    InvalidDocument,
+    measure_file,
+    quoted,
+)
 from deskhand.tasks.checks.database import query
-from deskhand.tasks.checks.files import text_of, values_equal
+from deskhand.tasks.checks.files import json_of, text_of, values_equal
 from deskhand.tasks.guest_files import read_file
 from deskhand.tasks.task import CheckResult
 
@@ -25,13 +32,12 @@ _TOP = "\0top"
 _VISITED = "select url from urls"
 
 
-class SettingsCheck(CheckModel):
+class SettingsCheck(FileCheckModel):
     """The value of `key` in a `key=value` file, with or without `[sections]`.
 
     `equals` is its text; `absent: true` requires that there is no such key. Of a repeated key the last one counts.
     """
 
-    path: GuestPath
     section: str | None = None
     key: str = Field(min_length=1)
     equals: str | None = None
@@ -43,10 +49,7 @@ class SettingsCheck(CheckModel):
             raise ValueError("set either equals or absent: true")
         return self
 
-    async def measure(self, desktop: StageableDesktop) -> CheckResult:
-        return await measure_file(desktop, self.path, self._find_problem)
-
-    def _find_problem(self, data: bytes) -> str | None:
+    def find_problem(self, data: bytes) -> str | None:
         parser = configparser.RawConfigParser(
             strict=False, delimiters=("=",), allow_no_value=True, default_section="\0none"
         )
@@ -56,8 +59,8 @@ class SettingsCheck(CheckModel):
         except configparser.Error as error:
             raise InvalidDocument(f"invalid key=value file: {' '.join(str(error).split())[:200]}") from error
         section = self.section if self.section is not None else _TOP
-        found = parser.get(section, self.key) if parser.has_option(section, self.key) else None
         is_set = parser.has_option(section, self.key)
+        found = parser.get(section, self.key) if is_set else None
         where = f"{self.key} of [{self.section}]" if self.section is not None else self.key
         if self.absent:
             return f"{where} is {found!r}" if is_set else None
@@ -73,22 +76,17 @@ class Preference(CheckModel):
     equals: Any
 
 
-class BrowserCheck(CheckModel):
+class BrowserCheck(FactCheck):
     """Chromium's profile: the URLs of all `bookmarks` (any order), `visited` URLs and one `preference`.
 
     Chromium writes its profile with a delay of seconds: set `limits.settle_grace_s`.
     """
 
+    needs_one_of = ("bookmarks", "visited", "preference")
     profile: GuestPath = PROFILE
     bookmarks: list[str] | None = None
     visited: list[str] = Field(default_factory=list)
     preference: Preference | None = None
-
-    @model_validator(mode="after")
-    def _require_one(self) -> BrowserCheck:
-        if self.bookmarks is None and not self.visited and self.preference is None:
-            raise ValueError("set at least one of bookmarks, visited, preference")
-        return self
 
     async def measure(self, desktop: StageableDesktop) -> CheckResult:
         checks = []
@@ -106,13 +104,11 @@ class BrowserCheck(CheckModel):
         path = f"{self.profile}/Bookmarks"
         data = await read_file(desktop, path) or b"{}"  # Chromium creates the file with the first bookmark
         try:
-            found = sorted(bookmark_urls(_json(data)))
+            found = sorted(bookmark_urls(json_of(data)))
         except InvalidDocument as error:
             return CheckResult(0.0, f"{path}: {error}")
-        return CheckResult(
-            float(found == wanted),
-            f"{path}: {'as expected' if found == wanted else f'the bookmarks are {quoted(found)}'}",
-        )
+        problem = None if found == wanted else f"the bookmarks are {quoted(found)}"
+        return CheckResult(float(problem is None), f"{path}: {problem or 'as expected'}")
 
     def _history(self, data: bytes) -> str | None:
         try:
@@ -136,15 +132,8 @@ def bookmark_urls(node: Any) -> Iterator[str]:
             yield from bookmark_urls(value)
 
 
-def _json(data: bytes) -> Any:
-    try:
-        return json.loads(text_of(data))
-    except (ValueError, RecursionError) as error:
-        raise InvalidDocument(f"invalid JSON: {error}") from error
-
-
 def _preference(data: bytes, wanted: Preference) -> str | None:
-    value = _json(data)
+    value = json_of(data)
     for key in wanted.at:
         try:
             value = value[key]

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import PurePosixPath
-from typing import Annotated, Protocol
+from typing import Annotated, ClassVar, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
 from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.document_readers import InvalidDocument
@@ -25,14 +25,20 @@ class CheckModel(BaseModel):
     """A mapping of a YAML task file; unknown keys are rejected."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    needs_one_of: ClassVar[tuple[str, ...]] = ()
+    """Keys of which at least one must be set."""
 
-
-class FileCheckProtocol(Protocol):
-    """A check of one fact about the end state."""
-
-    async def measure(self, desktop: StageableDesktop) -> CheckResult:
-        """Return the value in [0, 1]. Raises `InfrastructureError` if the desktop cannot be read."""
-        ...
+    @model_validator(mode="after")
+    def _require_any(self) -> Self:
+        fields = {name: type(self).model_fields[name] for name in self.needs_one_of}
+        # an empty list is unset where it is the default
+        unset = [
+            getattr(self, name) in ((None, [], {}) if field.default_factory else (None,))
+            for name, field in fields.items()
+        ]
+        if unset and all(unset):
+            raise ValueError(f"set at least one of {', '.join(field.alias or name for name, field in fields.items())}")
+        return self
 
 
 def guest_path(path: str) -> str:
@@ -56,6 +62,27 @@ def relative_path(path: str) -> str:
 
 
 RelativePath = Annotated[str, AfterValidator(relative_path)]
+
+
+class FactCheck(CheckModel):
+    """A check of one fact about the end state."""
+
+    async def measure(self, desktop: StageableDesktop) -> CheckResult:
+        """Return the value in [0, 1]. Raises `InfrastructureError` if the desktop cannot be read."""
+        raise NotImplementedError
+
+
+class FileCheckModel(FactCheck):
+    """A check of one file of the guest by its bytes."""
+
+    path: GuestPath
+
+    async def measure(self, desktop: StageableDesktop) -> CheckResult:
+        return await measure_file(desktop, self.path, self.find_problem)
+
+    def find_problem(self, data: bytes) -> str | None:
+        """Return what is wrong, or None. Raises `InvalidDocument`."""
+        raise NotImplementedError
 
 
 async def measure_file(

@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import Field
 
 from deskhand.desktop.base import StageableDesktop
-from deskhand.tasks.checks.base import CheckModel, GuestPath, quoted
+from deskhand.tasks.checks.base import FactCheck, GuestPath, quoted
 from deskhand.tasks.checks.files import values_equal
 from deskhand.tasks.guest_files import UNREADABLE, read_file
 from deskhand.tasks.task import CheckResult
@@ -28,7 +28,7 @@ _ALLOWED = (sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_FUNCTION,
 _FORBIDDEN_FUNCTIONS = ("load_extension", "readfile", "writefile", "edit")
 
 
-class SqliteCheck(CheckModel):
+class SqliteCheck(FactCheck):
     """The rows of a query; with `ordered: false` in any order. A write-ahead log (-wal) is read too."""
 
     path: GuestPath

@@ -17,16 +17,15 @@ from pydantic import Field, field_validator, model_validator
 
 from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks import subprocess_call
-from deskhand.tasks.checks.base import UNREADABLE, CheckModel, GuestPath, InvalidDocument, measure_file, quoted
+from deskhand.tasks.checks.base import UNREADABLE, FileCheckModel, InvalidDocument, quoted
 from deskhand.tasks.task import CheckResult
 
 Ignored = Literal["case", "blanks", "final_newline"]
 
 
-class FileCheck(CheckModel):
+class FileCheck(FileCheckModel):
     """A file exists or not; with `sha256`, its bytes have that digest (hex)."""
 
-    path: GuestPath
     exists: bool = True
     sha256: str | None = Field(default=None, pattern="^[0-9a-f]{64}$")
 
@@ -45,15 +44,14 @@ class FileCheck(CheckModel):
             except UNREADABLE:
                 pass
             return CheckResult(0.0, f"{self.path}: exists")
+        return await super().measure(desktop)
 
-        def find_problem(data: bytes) -> str | None:
-            digest = hashlib.sha256(data).hexdigest()
-            return f"its sha256 is {digest}" if self.sha256 not in (None, digest) else None
-
-        return await measure_file(desktop, self.path, find_problem)
+    def find_problem(self, data: bytes) -> str | None:
+        digest = hashlib.sha256(data).hexdigest()
+        return f"its sha256 is {digest}" if self.sha256 not in (None, digest) else None
 
 
-class TextCheck(CheckModel):
+class TextCheck(FileCheckModel):
     """A file's text; every given condition must hold.
 
     `equals` is the whole text, `contains` and `lacks` are parts, `matches` is a regular expression for the whole
@@ -61,7 +59,7 @@ class TextCheck(CheckModel):
     and the condition.
     """
 
-    path: GuestPath
+    needs_one_of = ("equals", "contains", "lacks", "matches", "lines")
     equals: str | None = None
     contains: list[str] = Field(default_factory=list)
     lacks: list[str] = Field(default_factory=list)
@@ -78,12 +76,6 @@ class TextCheck(CheckModel):
             raise ValueError(f"invalid regular expression: {error}") from error
         return pattern
 
-    @model_validator(mode="after")
-    def _require_one(self) -> TextCheck:
-        if self.equals is None and self.matches is None and self.lines is None and not self.contains and not self.lacks:
-            raise ValueError("set at least one of equals, contains, lacks, matches, lines")
-        return self
-
     def _normalize(self, text: str) -> str:
         if "case" in self.ignore:
             text = text.casefold()
@@ -91,7 +83,10 @@ class TextCheck(CheckModel):
             text = "\n".join(" ".join(line.split()) for line in text.split("\n"))
         return text.rstrip("\n") if "final_newline" in self.ignore else text
 
-    def find_problem(self, text: str) -> str | None:
+    def find_problem(self, data: bytes) -> str | None:
+        return self.find_text_problem(text_of(data))
+
+    def find_text_problem(self, text: str) -> str | None:
         """Return what is wrong with a text, or None."""
         found = self._normalize(text)
         if self.equals is not None and found != self._normalize(self.equals):
@@ -110,57 +105,40 @@ class TextCheck(CheckModel):
             return f"its lines are {quoted(found.splitlines())}"
         return None
 
-    async def measure(self, desktop: StageableDesktop) -> CheckResult:
-        return await measure_file(desktop, self.path, lambda data: self.find_problem(text_of(data)))
 
-
-class JsonCheck(CheckModel):
+class JsonCheck(FileCheckModel):
     """The value at `at` (keys and list positions from the root; empty: the whole) of a JSON file."""
 
-    path: GuestPath
     at: list[str | int] = Field(default_factory=list)
     equals: Any
     within: float = Field(default=0.0, ge=0)
     """Tolerance for numbers."""
 
-    async def measure(self, desktop: StageableDesktop) -> CheckResult:
-        def find_problem(data: bytes) -> str | None:
-            try:
-                value = json.loads(text_of(data))
-            except (ValueError, RecursionError) as error:
-                raise InvalidDocument(f"invalid JSON: {error}") from error
-            for key in self.at:
-                inside = isinstance(value, dict) if isinstance(key, str) else isinstance(value, list)
-                if not inside or (key not in value if isinstance(key, str) else not -len(value) <= key < len(value)):
-                    return f"has nothing at {key!r}"
-                value = value[key]
-            return None if values_equal(value, self.equals, self.within) else f"has {quoted(value)}"
-
-        return await measure_file(desktop, self.path, find_problem)
+    def find_problem(self, data: bytes) -> str | None:
+        value = json_of(data)
+        for key in self.at:
+            inside = isinstance(value, dict) if isinstance(key, str) else isinstance(value, list)
+            if not inside or (key not in value if isinstance(key, str) else not -len(value) <= key < len(value)):
+                return f"has nothing at {key!r}"
+            value = value[key]
+        return None if values_equal(value, self.equals, self.within) else f"has {quoted(value)}"
 
 
-class CsvCheck(CheckModel):
+class CsvCheck(FileCheckModel):
     """All rows of a CSV file, without white space around cells; with `ordered: false` in any order."""
 
-    path: GuestPath
     delimiter: str = Field(default=",", min_length=1, max_length=1)
     rows: list[list[str]]
     ordered: bool = True
 
-    async def measure(self, desktop: StageableDesktop) -> CheckResult:
-        def find_problem(data: bytes) -> str | None:
-            try:
-                read = [
-                    [cell.strip() for cell in row]
-                    for row in csv.reader(io.StringIO(text_of(data)), delimiter=self.delimiter)
-                ]
-            except csv.Error as error:
-                raise InvalidDocument(f"invalid CSV: {error}") from error
-            rows = [row for row in read if row]
-            same = rows == self.rows if self.ordered else sorted(rows) == sorted(self.rows)
-            return None if same else f"its rows are {quoted(rows)}"
-
-        return await measure_file(desktop, self.path, find_problem)
+    def find_problem(self, data: bytes) -> str | None:
+        try:
+            read = list(csv.reader(io.StringIO(text_of(data)), delimiter=self.delimiter))
+        except csv.Error as error:
+            raise InvalidDocument(f"invalid CSV: {error}") from error
+        rows = [[cell.strip() for cell in row] for row in read if row]
+        same = rows == self.rows if self.ordered else sorted(rows) == sorted(self.rows)
+        return None if same else f"its rows are {quoted(rows)}"
 
 
 def text_of(data: bytes) -> str:
@@ -169,6 +147,14 @@ def text_of(data: bytes) -> str:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise InvalidDocument(f"invalid UTF-8: {error.reason} at byte {error.start}") from error
+
+
+def json_of(data: bytes) -> Any:
+    """Return the value of a JSON file. Raises `InvalidDocument`."""
+    try:
+        return json.loads(text_of(data))
+    except (ValueError, RecursionError) as error:
+        raise InvalidDocument(f"invalid JSON: {error}") from error
 
 
 def values_equal(found: Any, wanted: Any, within: float = 0.0) -> bool:

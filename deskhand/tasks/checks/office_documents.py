@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import re
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
-from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks import document_readers, subprocess_call
-from deskhand.tasks.checks.base import CheckModel, GuestPath, measure_file, quoted
+from deskhand.tasks.checks.base import FileCheckModel, quoted
 from deskhand.tasks.checks.files import TextCheck, values_equal
-from deskhand.tasks.task import CheckResult
 
 _CELL = re.compile(r"([A-Z]{1,3})([1-9][0-9]{0,6})")
 Cell = str | int | float | bool | None
@@ -30,14 +28,14 @@ def position(cell: str) -> tuple[int, int]:
     return int(match[2]) - 1, column - 1
 
 
-class SheetCheck(CheckModel):
+class SheetCheck(FileCheckModel):
     """Cell values of a spreadsheet.
 
     `cells` are some cells by name (null: empty), `rows` all rows from A1 on without empty ones at the end; dates are
     texts such as 2026-11-30. Numbers may differ by `within`.
     """
 
-    path: GuestPath
+    needs_one_of = ("sheets", "cells", "rows")
     sheet: str | None = None
     """Name of the sheet (default: the first)."""
     sheets: list[str] | None = None
@@ -53,16 +51,7 @@ class SheetCheck(CheckModel):
             position(name)
         return cells
 
-    @model_validator(mode="after")
-    def _require_one(self) -> SheetCheck:
-        if self.sheets is None and self.rows is None and not self.cells:
-            raise ValueError("set at least one of sheets, cells, rows")
-        return self
-
-    async def measure(self, desktop: StageableDesktop) -> CheckResult:
-        return await measure_file(desktop, self.path, self._find_problem)
-
-    def _find_problem(self, data: bytes) -> str | None:
+    def find_problem(self, data: bytes) -> str | None:
         names, rows = subprocess_call.call_in_subprocess(f"{document_readers.__name__}:read_sheet", data, self.sheet)
         if self.sheets is not None and names != self.sheets:
             return f"its sheets are {quoted(names)}"
@@ -78,25 +67,16 @@ class SheetCheck(CheckModel):
         return None
 
 
-class DocumentCheck(CheckModel):
+class DocumentCheck(FileCheckModel):
     """A text document: all non-empty `paragraphs`, all `tables`, and parts of the text (`contains`, `lacks`)."""
 
-    path: GuestPath
+    needs_one_of = ("paragraphs", "tables", "contains", "lacks")
     paragraphs: list[str] | None = None
     tables: list[list[list[str]]] | None = None
     contains: list[str] = Field(default_factory=list)
     lacks: list[str] = Field(default_factory=list)
 
-    @model_validator(mode="after")
-    def _require_one(self) -> DocumentCheck:
-        if self.paragraphs is None and self.tables is None and not self.contains and not self.lacks:
-            raise ValueError("set at least one of paragraphs, tables, contains, lacks")
-        return self
-
-    async def measure(self, desktop: StageableDesktop) -> CheckResult:
-        return await measure_file(desktop, self.path, self._find_problem)
-
-    def _find_problem(self, data: bytes) -> str | None:
+    def find_problem(self, data: bytes) -> str | None:
         paragraphs, tables = subprocess_call.call_in_subprocess(f"{document_readers.__name__}:read_text_document", data)
         if self.paragraphs is not None and paragraphs != [text.strip() for text in self.paragraphs]:
             return f"its paragraphs are {quoted(paragraphs)}"
@@ -105,6 +85,6 @@ class DocumentCheck(CheckModel):
         if not self.contains and not self.lacks:
             return None
         pieces = TextCheck(path=self.path, contains=self.contains, lacks=self.lacks)
-        return pieces.find_problem(
+        return pieces.find_text_problem(
             "\n".join([*paragraphs, *(cell for table in tables for row in table for cell in row)])
         )

@@ -54,9 +54,7 @@ def score(metric: str, result: Any, expected: Any, options: Options | None = Non
 
 
 def score_in_subprocess(metric: str, result: Any, expected: Any, options: Options | None = None) -> float:
-    """Return `score`, computed in a subprocess with bounded time and memory, because guest data may be crafted.
-    Blocks.
-    """
+    """Return `score`, computed in a subprocess with bounded time and memory: guest data may be crafted. Blocks."""
     request = pickle.dumps((metric, result, expected, options))
     return float(subprocess_call.call_in_subprocess(f"{__name__}:score_packed", request))
 

@@ -11,11 +11,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import EvaluatorError
-from deskhand.tasks import document_readers, subprocess_call, user_function
+from deskhand.tasks import document_readers, subprocess_call
 from deskhand.tasks.checks.base import CheckModel, GuestPath, RelativePath, measure_file
 from deskhand.tasks.guest_files import read_file
 from deskhand.tasks.task import CheckResult
@@ -29,7 +29,7 @@ class ReferenceFileCheck(CheckModel):
         raise NotImplementedError
 
     async def measure(self, desktop: StageableDesktop, folder: Path) -> CheckResult:
-        """Return the value; see `FileCheckProtocol.measure`."""
+        """Return the value; see `FactCheck.measure`."""
         raise NotImplementedError
 
 
@@ -39,16 +39,11 @@ class ImageCheck(ReferenceFileCheck):
     The mean structural similarity in grayscale (1: identical, 0: nothing in common) must be at least `similar`.
     """
 
+    needs_one_of = ("size", "like")
     path: GuestPath
     size: tuple[int, int] | None = Field(default=None, strict=False)
     like: RelativePath | None = None
     similar: float = Field(default=0.95, gt=0, le=1)
-
-    @model_validator(mode="after")
-    def _require_one(self) -> ImageCheck:
-        if self.size is None and self.like is None:
-            raise ValueError("set at least one of size, like")
-        return self
 
     def required_file(self) -> str | None:
         return self.like
@@ -87,17 +82,16 @@ class PythonCheck(ReferenceFileCheck):
 
     async def measure(self, desktop: StageableDesktop, folder: Path) -> CheckResult:
         source = await asyncio.to_thread((folder / self.file).read_text, encoding="utf-8")
-        files = {path: await _base64(desktop, path) for path in self.reads}
         request = {
             "source": source,
             "name": self.file,
             "function": self.function,
-            "files": files,
+            "files": {path: await _base64(desktop, path) for path in self.reads},
             "arguments": self.arguments,
         }
         result = await asyncio.to_thread(
             subprocess_call.call_in_subprocess,
-            f"{user_function.__name__}:judge",
+            f"{subprocess_call.__name__}:call_user_function",
             json.dumps(request).encode(),
             timeout_s=self.timeout_s,
         )

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
-from deskhand.tasks.checks.base import CheckModel, quoted
+from deskhand.tasks.checks.base import FactCheck, quoted
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.task import CheckResult
 
@@ -75,7 +75,7 @@ class Votes:
         return f"{yes} yes, {no} no, {len(self.replies) - yes - no} neither"
 
 
-class VlmJudgeCheck(CheckModel):
+class VlmJudgeCheck(FactCheck):
     """Whether the answer to `question` is `expected`, by the majority of `votes`; a share of `threshold` must agree."""
 
     question: str = Field(min_length=8, max_length=2000)

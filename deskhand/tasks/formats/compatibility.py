@@ -80,9 +80,7 @@ class ImportReport:
 
 
 def check_compatibility(source: str, folder: Path, which: Which = shutil.which) -> ImportReport:
-    """Load a corpus and classify its tasks. Raises `ConfigError` for an unknown source or a folder without task
-    files.
-    """
+    """Load a corpus and classify its tasks. Raises `ConfigError` for an unknown source or without task files."""
     if source not in SOURCES:
         raise ConfigError(f"unknown source {source!r}; sources: {', '.join(SOURCES)}")
     if not folder.is_dir():

@@ -89,9 +89,7 @@ def canonical_json(value: Any) -> bytes:
 
 
 def load_json(path: Path) -> LocatedDocument:
-    """Read a JSON file. Raises `TaskFileError` if it cannot be read or parsed; duplicate keys are problems of the
-    document.
-    """
+    """Read a JSON file. Raises `TaskFileError` if it is invalid; duplicate keys are problems of the document."""
     file, text = str(path), _text(path)
     duplicates: list[str] = []
 

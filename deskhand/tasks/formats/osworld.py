@@ -151,9 +151,7 @@ def dump(task: JsonTask) -> dict[str, Any]:
 
 
 def load_folder(folder: Path) -> Corpus[OsworldTask]:
-    """Load the task files of a checkout, its `evaluation_examples`, or any folder. Raises `TaskFileError` if there
-    are none.
-    """
+    """Load the task files of a checkout or any folder. Raises `TaskFileError` if there are none."""
     return load_all(folder, FOLDERS, load)
 
 

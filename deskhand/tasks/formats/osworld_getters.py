@@ -185,16 +185,16 @@ class BareGetter(StrictModel):
     """A state without parameters."""
 
     type: Literal[
-        "accessibility_tree", "bookmarks", "chrome_appearance_mode_ui", "chrome_color_scheme", "chrome_font_size",
-        "chrome_language",
-        "chrome_saved_address", "data_delete_automacally", "data_delete_automacally_from_edge", "default_search_engine",
-        "default_search_engine_from_edge", "default_video_player", "edge_home_page", "enable_do_not_track",
-        "enable_do_not_track_from_edge", "enable_enhanced_safety_browsing", "enable_enhanced_safety_browsing_from_edge",
-        "enable_safe_browsing", "enabled_experiments", "find_installed_extension_name", "find_unpacked_extension_path",
+        "accessibility_tree", "bookmarks", "chrome_appearance_mode_ui", "chrome_color_scheme",
+        "chrome_font_size", "chrome_language", "chrome_saved_address", "data_delete_automacally",
+        "data_delete_automacally_from_edge", "default_search_engine", "default_search_engine_from_edge",
+        "default_video_player", "edge_home_page", "enable_do_not_track", "enable_do_not_track_from_edge",
+        "enable_enhanced_safety_browsing", "enable_enhanced_safety_browsing_from_edge", "enable_safe_browsing",
+        "enabled_experiments", "find_installed_extension_name", "find_unpacked_extension_path",
         "new_startup_page", "night_light_state", "number_of_search_results", "open_tabs_info", "profile_name",
         "profile_name_from_edge", "replay", "shortcuts_on_desktop", "storage_sense_run_frequency",
-        "system_notifications",
-        "system_timezone", "validate_pwa_installed", "vm_active_window_title", "vm_screen_size", "vm_terminal_output",
+        "system_notifications", "system_timezone", "validate_pwa_installed", "vm_active_window_title",
+        "vm_screen_size", "vm_terminal_output",
     ]  # fmt: skip
 
 
@@ -202,11 +202,11 @@ class WindowsStateGetter(StrictModel):
     """A state that Windows Agent Arena's server reports, each for one or two tasks."""
 
     type: Literal[
-        "all_png_file_names", "are_all_images_tagged", "are_files_sorted_by_modified_time", "check_if_timer_started",
-        "check_if_world_clock_exists", "image_dimension_matches_input", "is_all_docx_in_archive", "is_details_view",
-        "is_file_hidden", "is_file_saved_desktop", "is_red_circle_present_on_canvas", "vm_file_exists_in_desktop",
-        "vm_file_exists_in_vm_folder", "vm_folder_exists_in_documents", "vm_library_folders",
-        "zipped_folder_in_desktop",
+        "all_png_file_names", "are_all_images_tagged", "are_files_sorted_by_modified_time",
+        "check_if_timer_started", "check_if_world_clock_exists", "image_dimension_matches_input",
+        "is_all_docx_in_archive", "is_details_view", "is_file_hidden", "is_file_saved_desktop",
+        "is_red_circle_present_on_canvas", "vm_file_exists_in_desktop", "vm_file_exists_in_vm_folder",
+        "vm_folder_exists_in_documents", "vm_library_folders", "zipped_folder_in_desktop",
     ]  # fmt: skip
     filename: Text = None
     textcontent: Text = None
@@ -236,64 +236,36 @@ class OtherGetter(StrictModel):
     type: str
 
 
-KNOWN = (
-    FileGetter, StepOutputGetter, ContentGetter, CommandGetter, RuleGetter, TimeRangeGetter, NamedFileGetter,
-    GimpConfigGetter,
-    CodeConfigGetter, SlideGetter, WindowSizeGetter, FolderGetter, CsvCitiesGetter, DriveGetter, AddressGetter,
-    PageContentGetter,
-    AddressPartsGetter, DashGetter, PageGetter, PdfPageGetter, SiteGetter, RecreationGetter, BareGetter,
-    WindowsStateGetter,
+KnownGetter = (
+    FileGetter | StepOutputGetter | ContentGetter | CommandGetter | RuleGetter | TimeRangeGetter | NamedFileGetter
+    | GimpConfigGetter | CodeConfigGetter | SlideGetter | WindowSizeGetter | FolderGetter | CsvCitiesGetter
+    | DriveGetter | AddressGetter | PageContentGetter | AddressPartsGetter | DashGetter | PageGetter | PdfPageGetter
+    | SiteGetter | RecreationGetter | BareGetter | WindowsStateGetter
 )  # fmt: skip
-CLASS_OF = {name: kind.__name__ for kind in KNOWN for name in get_args(kind.model_fields["type"].annotation)}
+TYPES = frozenset(kind for model in get_args(KnownGetter) for kind in get_args(model.model_fields["type"].annotation))
 WINDOWS_ONLY = frozenset(get_args(WindowsStateGetter.model_fields["type"].annotation)) | {
     "edge_home_page", "night_light_state", "storage_sense_run_frequency", "system_notifications", "system_timezone",
     "validate_pwa_installed", "vm_active_window_title",
-    *(name for name in CLASS_OF if name.endswith(("_from_edge", "_for_edge"))),
+    *(name for name in TYPES if name.endswith(("_from_edge", "_for_edge"))),
 }  # fmt: skip
 """Types of Windows Agent Arena that OSWorld does not have."""
 
 
-def _class_of(value: Any) -> str | None:
+def _tag(value: Any) -> str | None:
     if value is None:
-        return "None"
-    if isinstance(value, dict):
-        name = value.get("type") if value else EmptyGetter
-    else:
-        name = EmptyGetter if isinstance(value, EmptyGetter) else getattr(value, "type", None)
-    if name is EmptyGetter:
-        return "EmptyGetter"
-    return CLASS_OF.get(name, "OtherGetter") if isinstance(name, str) else None
+        return "none"
+    if isinstance(value, EmptyGetter) or value == {}:
+        return "empty"
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return ("known" if kind in TYPES else "other") if isinstance(kind, str) else None
 
 
 Getter = Annotated[
-    Annotated[FileGetter, Tag("FileGetter")]
-    | Annotated[StepOutputGetter, Tag("StepOutputGetter")]
-    | Annotated[ContentGetter, Tag("ContentGetter")]
-    | Annotated[CommandGetter, Tag("CommandGetter")]
-    | Annotated[RuleGetter, Tag("RuleGetter")]
-    | Annotated[TimeRangeGetter, Tag("TimeRangeGetter")]
-    | Annotated[NamedFileGetter, Tag("NamedFileGetter")]
-    | Annotated[GimpConfigGetter, Tag("GimpConfigGetter")]
-    | Annotated[CodeConfigGetter, Tag("CodeConfigGetter")]
-    | Annotated[SlideGetter, Tag("SlideGetter")]
-    | Annotated[WindowSizeGetter, Tag("WindowSizeGetter")]
-    | Annotated[FolderGetter, Tag("FolderGetter")]
-    | Annotated[CsvCitiesGetter, Tag("CsvCitiesGetter")]
-    | Annotated[DriveGetter, Tag("DriveGetter")]
-    | Annotated[AddressGetter, Tag("AddressGetter")]
-    | Annotated[PageContentGetter, Tag("PageContentGetter")]
-    | Annotated[AddressPartsGetter, Tag("AddressPartsGetter")]
-    | Annotated[DashGetter, Tag("DashGetter")]
-    | Annotated[PageGetter, Tag("PageGetter")]
-    | Annotated[PdfPageGetter, Tag("PdfPageGetter")]
-    | Annotated[SiteGetter, Tag("SiteGetter")]
-    | Annotated[RecreationGetter, Tag("RecreationGetter")]
-    | Annotated[BareGetter, Tag("BareGetter")]
-    | Annotated[WindowsStateGetter, Tag("WindowsStateGetter")]
-    | Annotated[EmptyGetter, Tag("EmptyGetter")]
-    | Annotated[OtherGetter, Tag("OtherGetter")]
-    | Annotated[None, Tag("None")],
-    Discriminator(_class_of, custom_error_type="getter", custom_error_message="must be an object with a text key type"),
+    Annotated[KnownGetter, Field(discriminator="type"), Tag("known")]
+    | Annotated[EmptyGetter, Tag("empty")]
+    | Annotated[OtherGetter, Tag("other")]
+    | Annotated[None, Tag("none")],
+    Discriminator(_tag, custom_error_type="getter", custom_error_message="must be an object with a text key type"),
 ]
 """A getter, or None where a metric of a list has none."""
 

@@ -76,25 +76,10 @@ METRICS: dict[str, tuple[str, ...] | None] = {
     "literal_match": ("type", "ignore_case"),
 }  # fmt: skip
 
-TABLE_RULES = frozenset(
-    [
-        "sheet_name",
-        "sheet_data",
-        "sheet_print",
-        "sheet_fuzzy",
-        "sparkline",
-        "chart",
-        "style",
-        "freeze",
-        "zoom",
-        "data_validation",
-        "row_props",
-        "col_props",
-        "filter",
-        "pivot_table",
-        "check_cell",
-    ]
-)
+TABLE_RULES = frozenset({
+    "sheet_name", "sheet_data", "sheet_print", "sheet_fuzzy", "sparkline", "chart", "style", "freeze", "zoom",
+    "data_validation", "row_props", "col_props", "filter", "pivot_table", "check_cell",
+})  # fmt: skip
 """Rule types of `compare_table`."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Discriminator, Tag
+from pydantic import Discriminator, Field, Tag
 
 from deskhand.tasks.formats.located_yaml import StrictModel
 
@@ -201,59 +201,30 @@ class BareStep(StrictModel):
 
 
 class OtherStep(StrictModel):
-    """A step of a type that neither benchmark has, or that OSWorld does not implement (`tidy_desktop`, `act`,
-    `replay`).
-    """
+    """A step of a type that OSWorld does not implement, such as `tidy_desktop`, or that is unknown."""
 
     type: str
     parameters: Any = None
 
 
-KNOWN = (
-    DownloadStep,
-    UploadStep,
-    CommandStep,
-    VerifiedStep,
-    PathStep,
-    CreateFileStep,
-    SleepStep,
-    WindowStep,
-    OpenTabsStep,
-    CloseTabsStep,
-    DriveStep,
-    LoginStep,
-    HistoryStep,
-    ProxyStep,
-    BareStep,
-)
-CLASS_OF = {name: kind.__name__ for kind in KNOWN for name in get_args(kind.model_fields["type"].annotation)}
+KnownStep = (
+    DownloadStep | UploadStep | CommandStep | VerifiedStep | PathStep | CreateFileStep | SleepStep | WindowStep
+    | OpenTabsStep | CloseTabsStep | DriveStep | LoginStep | HistoryStep | ProxyStep | BareStep
+)  # fmt: skip
+MODELS = {kind: model for model in get_args(KnownStep) for kind in get_args(model.model_fields["type"].annotation)}
+"""Models of steps by type."""
 WINDOWS_ONLY = frozenset(
     {"create_folder", "create_file", "recycle_file", "close_all", "clear_task_files", "update_browse_history_edge"}
 )
 """Types of Windows Agent Arena that OSWorld does not have."""
 
 
-def _class_of(value: Any) -> str | None:
-    name = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
-    return CLASS_OF.get(name, "OtherStep") if isinstance(name, str) else None
+def _tag(value: Any) -> str | None:
+    kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
+    return ("known" if kind in MODELS else "other") if isinstance(kind, str) else None
 
 
 Step = Annotated[
-    Annotated[DownloadStep, Tag("DownloadStep")]
-    | Annotated[UploadStep, Tag("UploadStep")]
-    | Annotated[CommandStep, Tag("CommandStep")]
-    | Annotated[VerifiedStep, Tag("VerifiedStep")]
-    | Annotated[PathStep, Tag("PathStep")]
-    | Annotated[CreateFileStep, Tag("CreateFileStep")]
-    | Annotated[SleepStep, Tag("SleepStep")]
-    | Annotated[WindowStep, Tag("WindowStep")]
-    | Annotated[OpenTabsStep, Tag("OpenTabsStep")]
-    | Annotated[CloseTabsStep, Tag("CloseTabsStep")]
-    | Annotated[DriveStep, Tag("DriveStep")]
-    | Annotated[LoginStep, Tag("LoginStep")]
-    | Annotated[HistoryStep, Tag("HistoryStep")]
-    | Annotated[ProxyStep, Tag("ProxyStep")]
-    | Annotated[BareStep, Tag("BareStep")]
-    | Annotated[OtherStep, Tag("OtherStep")],
-    Discriminator(_class_of, custom_error_type="step", custom_error_message="must be an object with a text key type"),
+    Annotated[KnownStep, Field(discriminator="type"), Tag("known")] | Annotated[OtherStep, Tag("other")],
+    Discriminator(_tag, custom_error_type="step", custom_error_message="must be an object with a text key type"),
 ]

@@ -1,17 +1,26 @@
-"""Windows Agent Arena's task files, unchanged.
+"""Windows Agent Arena's task files, unchanged, and the `Task` that the benchmark's server sets up and judges.
 
-Start with `load` or `load_folder`. The format is OSWorld's with Windows setup steps and getters; running a task needs
-the benchmark's server.
+Start with `load` or `load_folder`, then `task_of`. The format is OSWorld's with Windows setup steps and getters.
+Infeasible tasks are rejected, because the server does not receive the agent's answer.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Protocol
 
+from deskhand.desktop.base import StageableDesktop
+from deskhand.errors import ConfigError
 from deskhand.tasks.formats import osworld
 from deskhand.tasks.formats.located_yaml import LocatedDocument, canonical_json, load_json
 from deskhand.tasks.formats.osworld import Corpus, JsonTask, Loaded
+from deskhand.tasks.outcome import Finding
+from deskhand.tasks.task import CheckResult, Task
+
+SUITE = "waa"
+DEFAULT_MAX_STEPS = 15
 
 FOLDERS = (
     "src/win-arena-container/client/evaluation_examples_windows/examples",
@@ -39,3 +48,55 @@ def is_windows(document: LocatedDocument) -> bool:
     """Return whether a task file is for Windows: by its id, or by a drive letter without OSWorld's key `proxy`."""
     text = canonical_json(document.value)
     return bool(_ID.search(text)) or (b'"proxy":' not in text and bool(_DRIVE.search(text)))
+
+
+class TaskEvaluator(Protocol):
+    """Sets up and judges a task (`desktop.remote.waa_server.WaaEvaluatorClient`)."""
+
+    async def setup(self, config: list[dict[str, Any]]) -> None: ...
+
+    async def evaluate(self, task: dict[str, Any]) -> tuple[float, str]: ...
+
+
+EvaluatorFactory = Callable[[StageableDesktop], TaskEvaluator]
+"""Returns the evaluator of a desktop's machine."""
+
+
+def task_of(
+    loaded: Loaded[WindowsTask],
+    evaluator: EvaluatorFactory,
+    width: int,
+    height: int,
+    max_steps: int = DEFAULT_MAX_STEPS,
+) -> Task:
+    """Return the task of a loaded file, for a screen size. Raises `ConfigError` if the task is infeasible.
+
+    It is named after its file, as in the benchmark's lists: two files have the same `id`.
+    """
+    if loaded.task.infeasible:
+        raise ConfigError(f"{loaded.path}: infeasible tasks are not supported; exclude it from the suite")
+    document = osworld.dump(loaded.task)
+
+    async def setup(desktop: StageableDesktop) -> None:
+        await evaluator(desktop).setup(document.get("config", []))
+
+    async def check(desktop: StageableDesktop) -> CheckResult:
+        score, why = await evaluator(desktop).evaluate(document)
+        func = document["evaluator"]["func"]
+        clause = " ".join(["the evaluate server:", *([func] if isinstance(func, str) else func)])
+        expected = str(document["evaluator"].get("expected", ""))
+        return CheckResult(score, why, untrusted_source=True, findings=(Finding(clause, score, why, expected),))
+
+    return Task(
+        id=f"{SUITE}/{loaded.path.stem}/0",
+        family=loaded.path.stem,
+        suite=SUITE,
+        instruction=loaded.task.instruction,
+        width=width,
+        height=height,
+        max_steps=max_steps,
+        setup=setup,
+        check=check,
+        difficulty="medium",
+        oracle_unavailable="Windows Agent Arena files have no oracle",
+    )

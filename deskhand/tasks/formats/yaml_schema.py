@@ -14,22 +14,14 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, Strict, StrictInt, field_validator, model_validator
 
 from deskhand.tasks.checks.app_settings import BrowserCheck, SettingsCheck
-from deskhand.tasks.checks.base import CheckModel, FileCheckProtocol, GuestPath, RelativePath
-from deskhand.tasks.checks.command import CommandCheck
+from deskhand.tasks.checks.base import CheckModel, FactCheck, GuestPath, RelativePath
 from deskhand.tasks.checks.database import SqliteCheck
-from deskhand.tasks.checks.desktop_state import ProcessCheck, WindowCheck
+from deskhand.tasks.checks.desktop_state import CommandCheck, ProcessCheck, WindowCheck
 from deskhand.tasks.checks.files import CsvCheck, FileCheck, JsonCheck, TextCheck
 from deskhand.tasks.checks.office_documents import DocumentCheck, SheetCheck
 from deskhand.tasks.checks.reference_file import ImageCheck, PythonCheck, ReferenceFileCheck
 from deskhand.tasks.checks.vlm_judge import VlmJudgeCheck
-from deskhand.tasks.formats.located_yaml import (
-    Keys,
-    LocatedDocument,
-    Problem,
-    TaskFileError,
-    load_yaml,
-    validate,
-)
+from deskhand.tasks.formats.located_yaml import Keys, LocatedDocument, Problem, TaskFileError, load_yaml, validate
 from deskhand.tasks.task import Difficulty
 
 VERSION = 2
@@ -164,11 +156,11 @@ class CheckNode(OneKeyModel):
         return parts
 
     @property
-    def leaf(self) -> FileCheckProtocol | ReferenceFileCheck | None:
+    def leaf(self) -> FactCheck | ReferenceFileCheck | None:
         found = self.selected[1]
         return None if isinstance(found, list) else found
 
-    def leaves(self, keys: Keys) -> Iterator[tuple[Keys, FileCheckProtocol | ReferenceFileCheck]]:
+    def leaves(self, keys: Keys) -> Iterator[tuple[Keys, FactCheck | ReferenceFileCheck]]:
         """Yield the checks of facts in it, with their locations; `keys` is its own location."""
         name, found = self.selected
         name = type(self).model_fields[name].alias or name

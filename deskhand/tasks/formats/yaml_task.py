@@ -6,6 +6,7 @@ Start with `load_task`. A failing setup raises `InfrastructureError`, so the epi
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -13,14 +14,14 @@ from pathlib import Path
 
 from deskhand.actions.ops import Click, Done, Drag, Key, Move, Op, Point, Scroll, Type, Wait, screen_px
 from deskhand.desktop.base import StageableDesktop
-from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.errors import InfrastructureError
 from deskhand.tasks.checks.base import quoted
 from deskhand.tasks.checks.reference_file import ReferenceFileCheck
 from deskhand.tasks.formats import yaml_schema
 from deskhand.tasks.formats.yaml_schema import CheckNode, NativeTask, OracleOp, SetupStep, WindowPoint
 from deskhand.tasks.guest_files import read_file
 from deskhand.tasks.outcome import Finding
-from deskhand.tasks.task import CheckFunction, CheckResult, Milestone, Rect, Task
+from deskhand.tasks.task import CheckResult, Milestone, Task
 
 SUITE = "native"
 NO_ORACLE = "no oracle; add the key oracle"
@@ -42,9 +43,7 @@ def task_of(file: NativeTask, folder: Path) -> Task:
         await desktop.observe()
 
     async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
-        if file.oracle is None:
-            raise ConfigError(f"task {file.id}: {NO_ORACLE}")
-        for step in file.oracle:
+        for step in file.oracle or ():
             ops: list[Op] = []
             for node in step:
                 if node.wait_window is not None or node.wait_file is not None:
@@ -58,25 +57,19 @@ def task_of(file: NativeTask, folder: Path) -> Task:
                 yield ops
         yield [Done()]
 
-    async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
-        return None, []
-
     return Task(
         id=f"{SUITE}/{file.id}/0",
         family=file.id,
         suite=SUITE,
-        seed=0,
         instruction=file.instruction,
         width=file.screen.width,
         height=file.screen.height,
         max_steps=file.limits.steps,
         setup=setup,
-        check=check_of(file.check, folder),
-        oracle=oracle,
-        first_click_targets=targets,
+        check=functools.partial(measure, file.check, folder),
         theme=file.theme,
         milestones=tuple(
-            Milestone(each.name, each.weight, check_of(each.check, folder), tuple(each.after))
+            Milestone(each.name, each.weight, functools.partial(measure, each.check, folder), tuple(each.after))
             for each in file.milestones
         ),
         difficulty=file.difficulty,
@@ -88,26 +81,17 @@ def task_of(file: NativeTask, folder: Path) -> Task:
         format_penalty=file.format_penalty,
         step_cost=file.step_cost,
         metadata={"programs": file.programs},
+        **({} if file.oracle is None else {"oracle": oracle}),
     )
 
 
-def check_of(node: CheckNode, folder: Path) -> CheckFunction:
-    """Return the function that measures a check with all its parts."""
-
-    async def check(desktop: StageableDesktop) -> CheckResult:
-        return await measure(node, desktop, folder)
-
-    return check
-
-
-async def measure(node: CheckNode, desktop: StageableDesktop, folder: Path) -> CheckResult:
+async def measure(node: CheckNode, folder: Path, desktop: StageableDesktop) -> CheckResult:
     """Return the value of a check; `folder` is the task file's."""
-    leaf = node.leaf
-    if leaf is not None:
+    if (leaf := node.leaf) is not None:
         check = await (leaf.measure(desktop, folder) if isinstance(leaf, ReferenceFileCheck) else leaf.measure(desktop))
         return check if check.findings else replace(check, findings=(_finding(node, check),))
     name, parts = node.selected
-    found = [await measure(part, desktop, folder) for part in parts]
+    found = [await measure(part, folder, desktop) for part in parts]
     values = [check.value for check in found]
     if name == "sum":
         weights = [part.weight or 1.0 for part in parts]
@@ -164,15 +148,11 @@ async def _await(node: OracleOp, desktop: StageableDesktop) -> None:
             node.wait_window.window, count=node.wait_window.count, timeout_s=node.wait_window.timeout_s
         )
     elif node.wait_file is not None:
-        await _wait_file(desktop, node.wait_file)
-
-
-async def _wait_file(desktop: StageableDesktop, path: str) -> None:
-    deadline = time.monotonic() + WAIT_TIMEOUT_S
-    while await read_file(desktop, path) is None:
-        if time.monotonic() > deadline:
-            raise InfrastructureError(f"oracle: {path} did not appear within {WAIT_TIMEOUT_S:g} s")
-        await asyncio.sleep(_RETRY_INTERVAL_S)
+        deadline = time.monotonic() + WAIT_TIMEOUT_S
+        while await read_file(desktop, node.wait_file) is None:
+            if time.monotonic() > deadline:
+                raise InfrastructureError(f"oracle: {node.wait_file} did not appear within {WAIT_TIMEOUT_S:g} s")
+            await asyncio.sleep(_RETRY_INTERVAL_S)
 
 
 async def _op(node: OracleOp, desktop: StageableDesktop, file: NativeTask) -> Op:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import ModuleType
+
 from deskhand.errors import ConfigError
 from deskhand.tasks.suites.basics import (
     calculator,
@@ -22,27 +24,24 @@ from deskhand.tasks.suites.basics import (
 )
 from deskhand.tasks.task import Family, Task
 
+
+def _families(*modules: ModuleType) -> list[Family]:
+    return [each for module in modules for each in vars(module).values() if isinstance(each, Family)]
+
+
+MODULES = (forms, terminal_count, code_copy, spreadsheets, text_documents, web_pages)
+MODULES += (pictures, cross_app, terminal_files, folders)
 FAMILIES: dict[str, Family] = {
     family.name: family
     for family in (
-        *terminals.FAMILIES,
-        *dialogs.FAMILIES,
-        calculator.NUMBER,
-        *editors.FAMILIES,
-        *file_manager.FAMILIES,
-        calculator.SUM,
-        *forms.FAMILIES,
-        *terminal_count.FAMILIES,
-        *code_copy.FAMILIES,
-        *spreadsheets.FAMILIES,
-        *text_documents.FAMILIES,
-        *web_pages.FAMILIES,
-        *pictures.FAMILIES,
-        *cross_app.FAMILIES,
-        *terminal_files.FAMILIES,
-        *folders.FAMILIES,
+        *_families(terminals, dialogs),
+        calculator.enter_number,
+        *_families(editors, file_manager),
+        calculator.enter_sum,
+        *_families(*MODULES),
     )
 }
+"""In the order in which training takes turns."""
 
 
 def make_task(family: str, seed: int) -> Task:

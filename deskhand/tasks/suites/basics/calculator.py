@@ -13,11 +13,9 @@ from collections.abc import AsyncIterator, Iterable
 from deskhand.actions.ops import Click, Done, Key, Op, Point, screen_px
 from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.outcome import Finding
-from deskhand.tasks.suites.basics.clauses import clause, combine_clauses
-from deskhand.tasks.suites.basics.gtk_compact import use_compact_theme
-from deskhand.tasks.suites.basics.layout import scatter
-from deskhand.tasks.suites.basics.scenario import THEMES, Scenario
-from deskhand.tasks.task import CheckResult, Family, Rect, Task
+from deskhand.tasks.suites.basics.layout import use_compact_theme
+from deskhand.tasks.suites.basics.scenario import THEMES, SingleWindowScenario, clause, combine_clauses, scenario_family
+from deskhand.tasks.task import CheckResult, Rect, Task
 
 CONFIGURATION = """[general]
 display_result_font=DejaVu Sans 10
@@ -33,11 +31,12 @@ OPERATORS = ("*", "-", "+")
 """From the row of 4, 5, 6 downwards, right of the digits."""
 
 
-class CalculatorScenario(Scenario):
-    """A calculator with small keys at a random place."""
+class CalculatorScenario(SingleWindowScenario):
+    """A calculator with small keys."""
 
+    applications = ("galculator",)
     width, height = 320, 256
-    place_seed: int
+    window_class = "galculator"
 
     async def setup(self, desktop: StageableDesktop) -> None:
         await use_compact_theme(desktop)
@@ -45,19 +44,14 @@ class CalculatorScenario(Scenario):
         await desktop.launch(["galculator"])
         await self.shuffle_windows(desktop, self.place_seed)
 
-    async def shuffle_windows(self, desktop: StageableDesktop, seed: int) -> None:
-        (window,) = await desktop.wait_window("galculator")
-        ((x, y),) = scatter(random.Random(seed), [(window.width, window.height)], self.width, self.height)
-        await desktop.place_window(window, x, y)
-
-    async def keys(self, desktop: StageableDesktop) -> dict[str, Rect]:
+    async def boxes(self, desktop: StageableDesktop) -> dict[str, Rect]:
         """Return digits, operators and "=" in screen pixels."""
         (window,) = await desktop.wait_window("galculator")
         return key_boxes(window.x, window.y)
 
     async def press_keys(self, desktop: StageableDesktop, keys: Iterable[str]) -> AsyncIterator[list[Op]]:
         """Yield the oracle's steps."""
-        boxes = await self.keys(desktop)
+        boxes = await self.boxes(desktop)
         for key in keys:
             yield [Click(Point(*boxes[key].center, screen_px(self.width, self.height)))]
         yield [Done()]
@@ -86,9 +80,8 @@ async def display_value(desktop: StageableDesktop) -> str:
     return (await desktop.clipboard() or "").strip()
 
 
-def enter_number(seed: int) -> Task:
-    """Enter a number of two different digits."""
-    scenario = CalculatorScenario("calculator_number", seed)
+@scenario_family(CalculatorScenario, "calculator_number", "easy", "enter a number by the calculator's keys")
+def enter_number(scenario: CalculatorScenario) -> Task:
     first, second = scenario.rng.sample(range(1, 10), 2)
     scenario.place_seed = scenario.rng.randrange(2**31)
     number = f"{first}{second}"
@@ -100,22 +93,20 @@ def enter_number(seed: int) -> Task:
         return CheckResult(value, f"the display has {shown!r}", untrusted_source=True, findings=(finding,))
 
     async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
-        digits = {key: box for key, box in (await scenario.keys(desktop)).items() if key.isdecimal()}
-        return digits[str(first)], [box for key, box in digits.items() if key != str(first)]
+        digits = {key: box for key, box in (await scenario.boxes(desktop)).items() if key.isdecimal()}
+        return digits.pop(str(first)), list(digits.values())
 
     async def grounding_targets(desktop: StageableDesktop) -> list[tuple[str, Rect]]:
-        keys = await scenario.keys(desktop)
+        keys = await scenario.boxes(desktop)
         return [(number_instruction(a, b), keys[str(a)]) for a in range(1, 10) for b in range(1, 10) if a != b]
 
     return scenario.build_task(
         number_instruction(first, second),
-        difficulty="easy",
         max_steps=4,
         check=check,
         oracle=lambda desktop: scenario.press_keys(desktop, number),
         first_click_targets=targets,
         grounding_targets=grounding_targets,
-        shuffle_windows=scenario.shuffle_windows,
         metadata={"number": number},
     )
 
@@ -141,30 +132,20 @@ def random_sum(rng: random.Random) -> tuple[str, int]:
             return f"{first}{sign}{second}=", result
 
 
-def enter_sum(seed: int) -> Task:
-    """Compute a sum and leave the result in the display."""
-    scenario = CalculatorScenario("calculator_sum", seed)
+@scenario_family(CalculatorScenario, "calculator_sum", "medium", "work out a sum by the calculator's keys")
+def enter_sum(scenario: CalculatorScenario) -> Task:
     keys, result = random_sum(scenario.rng)
+    scenario.target = keys[0]
     scenario.place_seed, scenario.theme = scenario.rng.randrange(2**31), scenario.rng.choice(THEMES)
 
     async def check(desktop: StageableDesktop) -> CheckResult:
         shown = await display_value(desktop)
         return combine_clauses(clause("the display", shown, str(result)), untrusted_source=True)
 
-    async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
-        boxes = await scenario.keys(desktop)
-        return boxes[keys[0]], [box for key, box in boxes.items() if key != keys[0]]
-
     return scenario.build_task(
         f"Work out {keys.rstrip('=')} on the calculator",
         max_steps=len(keys) + 3,
         check=check,
         oracle=lambda desktop: scenario.press_keys(desktop, keys),
-        first_click_targets=targets,
-        shuffle_windows=scenario.shuffle_windows,
         metadata={"keys": keys, "result": result},
     )
-
-
-NUMBER = Family("calculator_number", ("galculator",), "easy", enter_number, "enter a number by the calculator's keys")
-SUM = Family("calculator_sum", ("galculator",), "medium", enter_sum, "work out a sum by the calculator's keys")

@@ -9,12 +9,11 @@ from deskhand.actions.ops import Done, Key, Op, Type
 from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.guest_files import read_text
 from deskhand.tasks.outcome import Finding
-from deskhand.tasks.suites.basics.clauses import clause, near_misses
 from deskhand.tasks.suites.basics.layout import body, scatter
-from deskhand.tasks.suites.basics.scenario import THEMES, Scenario, milestone
+from deskhand.tasks.suites.basics.scenario import THEMES, Scenario, clause, milestone, near_misses, scenario_family
 from deskhand.tasks.suites.basics.screen_search import click_in, wait_until
 from deskhand.tasks.suites.basics.terminals import COLORS, DARK_TEXT
-from deskhand.tasks.task import ExampleEndStates, Family, Rect, Task
+from deskhand.tasks.task import ExampleEndStates, Rect, Task
 
 FILES = ("code", "door", "gate", "locker", "ticket")
 SYMBOLS = "ACEFHJKLMNPRTUVWXY34679"
@@ -27,11 +26,13 @@ SHOW = 'printf "\\033[?25l\\n  %s" "$1"; exec sleep 86400'
 class CodeCopyScenario(Scenario):
     """Two or three colored windows with a code each, and an empty file in an editor."""
 
-    def __init__(self, seed: int) -> None:
-        super().__init__("code_copy", seed)
+    applications = ("l3afpad", "xterm")
+
+    def __init__(self, family: str, seed: int) -> None:
+        super().__init__(family, seed)
         rng = self.rng
         self.colors = rng.sample(sorted(COLORS), rng.choice([2, 3]))
-        self.target = rng.choice(self.colors)
+        self.color = rng.choice(self.colors)
         self.codes = {color: "".join(rng.choices(SYMBOLS, k=rng.choice([4, 5]))) for color in self.colors}
         self.file = f"{rng.choice(FILES)}.txt"
         self.place_seed = rng.randrange(2**31)
@@ -58,20 +59,27 @@ class CodeCopyScenario(Scenario):
         for window, (x, y) in zip(windows, positions[1:], strict=True):
             await desktop.place_window(window, x, y)
 
+    async def boxes(self, desktop: StageableDesktop) -> dict[str, Rect]:
+        """Return the text area, and the windows by color."""
+        (editor,) = await desktop.wait_window("l3afpad")
+        box = body(editor)
+        text = Rect(box.left, box.top + editor.height // 4, box.right, box.bottom)
+        others = {window.title: body(window) for window in await desktop.windows() if window.title in self.colors}
+        return {self.target: text} | others
+
     async def saved(self, desktop: StageableDesktop) -> str:
         return (await read_text(desktop, self.file) or "").strip()
 
 
-def copy_code(seed: int) -> Task:
-    """Type the code that a window shows into the editor and save."""
-    scenario = CodeCopyScenario(seed)
-    code = scenario.codes[scenario.target]
+@scenario_family(CodeCopyScenario, "code_copy", "medium", "read a code in one window and type it in another")
+def copy_code(scenario: CodeCopyScenario) -> Task:
+    code = scenario.codes[scenario.color]
 
     async def clauses(desktop: StageableDesktop) -> list[Finding]:
         return [clause(f"the text of {scenario.file}", await scenario.saved(desktop), code)]
 
     def end_states() -> ExampleEndStates:
-        other = next(code for color, code in scenario.codes.items() if color != scenario.target)
+        other = next(code for color, code in scenario.codes.items() if color != scenario.color)
         return near_misses(
             {scenario.file: f"{code}\n".encode()},
             scenario.file,
@@ -93,28 +101,15 @@ def copy_code(seed: int) -> Task:
         await wait_until(lambda: is_saved(desktop))
         yield [Done()]
 
-    async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
-        (editor,) = await desktop.wait_window("l3afpad")
-        box = body(editor)
-        text = Rect(box.left, box.top + editor.height // 4, box.right, box.bottom)
-        return text, [body(window) for window in await desktop.windows() if window.title in scenario.colors]
-
     return scenario.build_task(
-        f"Type the code of the {scenario.target} window into {scenario.file} and save it",
+        f"Type the code of the {scenario.color} window into {scenario.file} and save it",
         max_steps=6,
         clauses=clauses,
         oracle=oracle,
-        first_click_targets=targets,
         milestones=(
             milestone("something was saved", 0.1, is_saved),
             milestone("one of the codes was saved", 0.2, is_some_code),
         ),
-        shuffle_windows=scenario.shuffle_windows,
         example_end_states=end_states,
-        metadata={"colours": scenario.colors, "target": scenario.target},
+        metadata={"colors": scenario.colors, "target": scenario.color},
     )
-
-
-FAMILIES = (
-    Family("code_copy", ("l3afpad", "xterm"), "medium", copy_code, "read a code in one window and type it in another"),
-)

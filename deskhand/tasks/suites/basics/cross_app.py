@@ -1,31 +1,32 @@
-"""Families across two applications: read in one, write in the other. The saved file is judged, and the source must be
-unchanged.
-"""
+"""Families across two applications. The saved file is judged, and the source must be unchanged."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import AsyncIterator
 
-from deskhand.actions.ops import Done, Op, Type
+from deskhand.actions.ops import Op, Type
 from deskhand.desktop.base import StageableDesktop
-from deskhand.tasks.guest_files import read_file, read_text
+from deskhand.tasks.guest_files import read_text
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import hd_screen, spreadsheets, web_pages
-from deskhand.tasks.suites.basics.clauses import clause, near_misses
-from deskhand.tasks.suites.basics.hd_screen import click_in, press
-from deskhand.tasks.suites.basics.office_files import read_workbook, workbook
-from deskhand.tasks.suites.basics.scenario import milestone
-from deskhand.tasks.task import ExampleEndStates, Family, Task
+from deskhand.tasks.suites.basics.hd_screen import HdScenario, click_in, press
+from deskhand.tasks.suites.basics.office_files import Cell, saved_by_application, workbook
+from deskhand.tasks.suites.basics.scenario import Oracle, clause, milestone, near_misses, scenario_family
+from deskhand.tasks.suites.basics.spreadsheets import SpreadsheetScenario
+from deskhand.tasks.suites.basics.web_pages import WebPageScenario
+from deskhand.tasks.task import ExampleEndStates, Task
 
 NOTE = "Documents/note.txt"
-EDITOR = ("mousepad", NOTE)
 
 
-async def open_note(desktop: StageableDesktop, text: str = "") -> None:
+async def open_beside(scenario: HdScenario, desktop: StageableDesktop, title: str, text: str = "") -> None:
+    """Stage a scenario, whose window has `title`, with a note next to it."""
+    await scenario.setup(desktop)
     await desktop.push(NOTE, text.encode())
-    await desktop.launch(list(EDITOR))
-    await desktop.wait_window("mousepad")
+    await desktop.launch(["mousepad", NOTE])
+    (editor,) = await desktop.wait_window("mousepad")
+    await hd_screen.side_by_side(desktop, (await desktop.wait_window(title))[0], editor)
 
 
 async def note(desktop: StageableDesktop) -> str | None:
@@ -33,21 +34,21 @@ async def note(desktop: StageableDesktop) -> str | None:
     return None if text is None else text.strip()
 
 
-async def write_note(desktop: StageableDesktop, text: str) -> AsyncIterator[list[Op]]:
-    """Yield the oracle's steps from a click in the editor to the end."""
-    (editor,) = await desktop.wait_window("mousepad")
-    before = await read_file(desktop, NOTE)
-    yield [click_in(editor)]
-    yield [Type(text)]
-    yield press("ctrl+s")
-    await hd_screen.wait_written(desktop, NOTE, before)
-    yield [Done()]
+def write_note(text: str) -> Oracle:
+    """Return the oracle that writes the note."""
+
+    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+        yield [click_in((await desktop.wait_window("mousepad"))[0])]
+        yield [Type(text)]
+
+    return hd_screen.until_written(NOTE, steps, press("ctrl+s"))
 
 
-def sheet_to_note(seed: int) -> Task:
-    """Look something up in a spreadsheet and write it down."""
-    scenario = spreadsheets.SpreadsheetScenario("sheet_to_note", seed)
-    rows = scenario.first[1:]
+@scenario_family(
+    SpreadsheetScenario, "sheet_to_note", "hard", "look up in a spreadsheet, write into a text", "mousepad"
+)
+def sheet_to_note(scenario: SpreadsheetScenario) -> Task:
+    rows = scenario.rows[1:]
     best = max(rows, key=lambda line: int(str(line[2])))
     question, answer = scenario.rng.choice(
         [
@@ -57,25 +58,18 @@ def sheet_to_note(seed: int) -> Task:
         ]
     )
 
-    async def setup(desktop: StageableDesktop) -> None:
-        await scenario.setup(desktop)
-        await open_note(desktop)
-        await hd_screen.side_by_side(
-            desktop, (await desktop.wait_window(scenario.name))[0], (await desktop.wait_window("mousepad"))[0]
-        )
-
     async def clauses(desktop: StageableDesktop) -> list[Finding]:
         book = await scenario.book(desktop)
         return [
             clause("the note", await note(desktop), answer),
-            clause(f"the cells of {scenario.name}", book.values if book else None, scenario.sheets),
+            scenario.same_cells(book, scenario.sheets),
         ]
 
     async def has_text(desktop: StageableDesktop) -> bool:
         return bool(await note(desktop))
 
     async def is_of_sheet(desktop: StageableDesktop) -> bool:
-        cells = {str(cell) for line in scenario.first for cell in line} | {str(len(scenario.first)), answer}
+        cells = {str(cell) for line in scenario.rows for cell in line} | {str(len(scenario.rows)), answer}
         return await note(desktop) in cells
 
     def end_states() -> ExampleEndStates:
@@ -91,10 +85,9 @@ def sheet_to_note(seed: int) -> Task:
 
     return scenario.build_task(
         f"Look up {question} in {scenario.name}, write just that into note.txt and save it",
-        difficulty="hard",
-        setup=setup,
+        setup=lambda desktop: open_beside(scenario, desktop, scenario.name),
         clauses=clauses,
-        oracle=lambda desktop: write_note(desktop, answer),
+        oracle=write_note(answer),
         max_steps=10,
         milestones=(
             milestone("the note says something", 0.1, has_text),
@@ -104,21 +97,13 @@ def sheet_to_note(seed: int) -> Task:
     )
 
 
-def page_to_note(seed: int) -> Task:
-    """Read something on a page and write it down."""
-    scenario = web_pages.WebPageScenario("page_to_note", seed)
+@scenario_family(WebPageScenario, "page_to_note", "medium", "read on a page, write into a text", "mousepad")
+def page_to_note(scenario: WebPageScenario) -> Task:
     towns = scenario.rng.sample(web_pages.TOWNS, 5)
     codes = {town: f"{scenario.rng.choice('ABCDEFGH')}{scenario.rng.randint(100, 999)}" for town in towns}
     wanted = scenario.rng.choice(towns)
     lines = "".join(f"<tr><td>{town}<td>{code}</tr>" for town, code in codes.items())
     scenario.page("codes", "Codes", f"<table><tr><th>Town<th>Code</tr>{lines}</table>")
-
-    async def setup(desktop: StageableDesktop) -> None:
-        await scenario.setup(desktop)
-        await open_note(desktop)
-        await hd_screen.side_by_side(
-            desktop, (await desktop.wait_window("chromium"))[0], (await desktop.wait_window("mousepad"))[0]
-        )
 
     async def clauses(desktop: StageableDesktop) -> list[Finding]:
         return [clause("the note", await note(desktop), codes[wanted])]
@@ -135,46 +120,34 @@ def page_to_note(seed: int) -> Task:
 
     return scenario.build_task(
         f"Write the code of {wanted} from the page into note.txt and save it",
-        setup=setup,
+        setup=lambda desktop: open_beside(scenario, desktop, "chromium"),
         clauses=clauses,
-        oracle=lambda desktop: write_note(desktop, codes[wanted]),
+        oracle=write_note(codes[wanted]),
         max_steps=8,
         example_end_states=end_states,
     )
 
 
-def note_to_sheet(seed: int) -> Task:
-    """Copy a note into a spreadsheet."""
-    rng = random.Random(f"note_to_sheet:{seed}")
-    scenario = spreadsheets.SpreadsheetScenario("note_to_sheet", seed)
-    item = rng.choice([name for name in spreadsheets.ITEMS if name not in {line[0] for line in scenario.first}])
-    line: list[spreadsheets.Cell] = [item, rng.choice(spreadsheets.PLACES), rng.randint(10, 300), rng.randint(1, 40)]
+@scenario_family(SpreadsheetScenario, "note_to_sheet", "hard", "copy from a text into a spreadsheet", "mousepad")
+def note_to_sheet(scenario: SpreadsheetScenario) -> Task:
+    rng = random.Random(f"note_to_sheet:{scenario.seed}")
+    item = rng.choice([name for name in spreadsheets.ITEMS if name not in {line[0] for line in scenario.rows}])
+    line: list[Cell] = [item, rng.choice(spreadsheets.PLACES), rng.randint(10, 300), rng.randint(1, 40)]
     text = f"New: {line[0]} from {line[1]}\nPrice: {line[2]}\nNumber: {line[3]}\n"
-    wanted = {scenario.sheet_names[0]: [*scenario.first, line]}
+    wanted = {scenario.sheet_names[0]: [*scenario.rows, line]}
 
-    async def setup(desktop: StageableDesktop) -> None:
-        await scenario.setup(desktop)
-        await open_note(desktop, text)
-        await hd_screen.side_by_side(
-            desktop, (await desktop.wait_window(scenario.name))[0], (await desktop.wait_window("mousepad"))[0]
-        )
-
-    async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         window = (await desktop.wait_window(scenario.name))[0]
-        before = await read_file(desktop, scenario.path)
         yield [click_in(window, 0.4, 0.75)]
-        yield spreadsheets.go_to(len(scenario.first), 0)
+        yield spreadsheets.go_to(len(scenario.rows), 0)
         yield [Type("".join(f"{cell}\t" for cell in line[:-1]) + f"{line[-1]}\n")]
-        yield press("ctrl+s")
-        await hd_screen.wait_written(desktop, scenario.path, before)
-        yield [Done()]
 
     async def clauses(desktop: StageableDesktop) -> list[Finding]:
-        book = await read_workbook(await read_file(desktop, scenario.path))
+        book = await scenario.book(desktop)
         return [
-            clause(f"the cells of {scenario.name}", book.values if book else None, wanted),
+            scenario.same_cells(book, wanted),
             clause("the note", await note(desktop), text.strip()),
-            spreadsheets.saved_by_application(book),
+            saved_by_application(book),
         ]
 
     async def has_item(desktop: StageableDesktop) -> bool:
@@ -184,10 +157,9 @@ def note_to_sheet(seed: int) -> Task:
 
     return scenario.build_task(
         f"Add what note.txt says as a new row below the table in {scenario.name}, and save the spreadsheet",
-        difficulty="hard",
-        setup=setup,
+        setup=lambda desktop: open_beside(scenario, desktop, scenario.name, text),
         clauses=clauses,
-        oracle=oracle,
+        oracle=hd_screen.until_written(scenario.path, steps, press("ctrl+s")),
         max_steps=10,
         milestones=(
             spreadsheets.saved_milestone(scenario),
@@ -195,24 +167,3 @@ def note_to_sheet(seed: int) -> Task:
         ),
         forged_files={scenario.path: lambda: workbook(wanted)},
     )
-
-
-FAMILIES = (
-    Family(
-        "sheet_to_note",
-        (*spreadsheets.PACKAGES, "mousepad"),
-        "hard",
-        sheet_to_note,
-        "look up in a spreadsheet, write into a text",
-    ),
-    Family(
-        "page_to_note", (*web_pages.PACKAGES, "mousepad"), "medium", page_to_note, "read on a page, write into a text"
-    ),
-    Family(
-        "note_to_sheet",
-        (*spreadsheets.PACKAGES, "mousepad"),
-        "hard",
-        note_to_sheet,
-        "copy from a text into a spreadsheet",
-    ),
-)

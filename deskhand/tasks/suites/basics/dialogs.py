@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Click, Done, Op, Point, screen_px
 from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.guest_files import read_text
 from deskhand.tasks.outcome import Finding
-from deskhand.tasks.suites.basics.clauses import clause
-from deskhand.tasks.suites.basics.gtk_compact import DIALOG_BUTTON_PX, use_compact_theme
-from deskhand.tasks.suites.basics.layout import scatter
-from deskhand.tasks.suites.basics.scenario import Scenario
-from deskhand.tasks.task import ExampleEndStates, Family, FileContents, Rect, Task
+from deskhand.tasks.suites.basics.layout import DIALOG_BUTTON_PX, use_compact_theme
+from deskhand.tasks.suites.basics.scenario import SingleWindowScenario, clause, scenario_family
+from deskhand.tasks.task import ExampleEndStates, FileContents, Rect, Task
 
 LABELS = ("Yes", "No", "Save", "Open", "Later", "Help", "Retry", "Quit")
 QUESTIONS = ("Ready?", "What now?", "Go on?", "And then?", "Your choice?")
 BUTTON_HEIGHT_PX, BUTTON_GAP_PX, EDGE_PX = 17, 4, 8
 
 
-class DialogScenario(Scenario):
+class DialogScenario(SingleWindowScenario):
     """A question with three buttons."""
 
+    applications = ("zenity",)
     width, height = 320, 192
+    window_class = "zenity"
 
-    def __init__(self, seed: int) -> None:
-        super().__init__("dialog_choice", seed)
+    def __init__(self, family: str, seed: int) -> None:
+        super().__init__(family, seed)
         self.labels = self.rng.sample(LABELS, 3)
         self.target = self.rng.choice(self.labels)
         self.question = self.rng.choice(QUESTIONS)
@@ -42,12 +41,7 @@ class DialogScenario(Scenario):
         await desktop.wait_window("zenity")
         await self.shuffle_windows(desktop, self.place_seed)
 
-    async def shuffle_windows(self, desktop: StageableDesktop, seed: int) -> None:
-        (window,) = await desktop.wait_window("zenity")
-        ((x, y),) = scatter(random.Random(seed), [(window.width, window.height)], self.width, self.height)
-        await desktop.place_window(window, x, y)
-
-    async def buttons(self, desktop: StageableDesktop) -> dict[str, Rect]:
+    async def boxes(self, desktop: StageableDesktop) -> dict[str, Rect]:
         """Return the buttons by label: of equal width, right-aligned in the bottom row, in the order of `labels`."""
         (window,) = await desktop.wait_window("zenity")
         bottom = window.y + window.height - EDGE_PX
@@ -58,9 +52,8 @@ class DialogScenario(Scenario):
         return boxes
 
 
-def choose(seed: int) -> Task:
-    """Press the button with a given label."""
-    scenario = DialogScenario(seed)
+@scenario_family(DialogScenario, "dialog_choice", "easy", "press the button with one word on it")
+def choose(scenario: DialogScenario) -> Task:
     extra, cancel, ok = scenario.labels
 
     async def clauses(desktop: StageableDesktop) -> list[Finding]:
@@ -80,26 +73,19 @@ def choose(seed: int) -> Task:
         return ExampleEndStates(negatives, files[scenario.target])
 
     async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
-        box = (await scenario.buttons(desktop))[scenario.target]
+        box = (await scenario.boxes(desktop))[scenario.target]
         yield [Click(Point(*box.center, screen_px(scenario.width, scenario.height)))]
         yield [Done()]
 
-    async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
-        boxes = await scenario.buttons(desktop)
-        return boxes[scenario.target], [box for label, box in boxes.items() if label != scenario.target]
-
     async def grounding_targets(desktop: StageableDesktop) -> list[tuple[str, Rect]]:
-        return [(instruction(label), box) for label, box in (await scenario.buttons(desktop)).items()]
+        return [(instruction(label), box) for label, box in (await scenario.boxes(desktop)).items()]
 
     return scenario.build_task(
         instruction(scenario.target),
-        difficulty="easy",
         max_steps=3,
         clauses=clauses,
         oracle=oracle,
-        first_click_targets=targets,
         grounding_targets=grounding_targets,
-        shuffle_windows=scenario.shuffle_windows,
         example_end_states=end_states,
         metadata={"labels": scenario.labels, "target": scenario.target},
     )
@@ -107,6 +93,3 @@ def choose(seed: int) -> Task:
 
 def instruction(label: str) -> str:
     return f"Press {label} in the dialog"
-
-
-FAMILIES = (Family("dialog_choice", ("zenity",), "easy", choose, "press the button with one word on it"),)

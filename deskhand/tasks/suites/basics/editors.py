@@ -12,11 +12,18 @@ from deskhand.actions.ops import Click, Done, Key, Op, Point, Type, screen_px
 from deskhand.desktop.base import StageableDesktop, Window
 from deskhand.tasks.guest_files import read_folder
 from deskhand.tasks.outcome import Finding
-from deskhand.tasks.suites.basics.clauses import near_misses, same_files
 from deskhand.tasks.suites.basics.layout import body, scatter
-from deskhand.tasks.suites.basics.scenario import THEMES, Oracle, Scenario, milestone
+from deskhand.tasks.suites.basics.scenario import (
+    THEMES,
+    Oracle,
+    Scenario,
+    milestone,
+    near_misses,
+    same_files,
+    scenario_family,
+)
 from deskhand.tasks.suites.basics.screen_search import plain_area, wait_until
-from deskhand.tasks.task import ExampleEndStates, Family, Milestone, Rect, Task
+from deskhand.tasks.task import ExampleEndStates, Milestone, Rect, Task
 
 FOLDER = "Lists"
 STEMS = ("shop", "party", "attic", "garden", "school", "market", "kitchen", "office")
@@ -36,19 +43,22 @@ def random_line(rng: random.Random, color: str | None = None) -> str:
 class EditorScenario(Scenario):
     """Two open files. `texts` have no line feed at the end."""
 
-    def __init__(
-        self, family: str, seed: int, programs: tuple[str, ...], texts: Callable[[random.Random], str]
-    ) -> None:
+    applications = ("l3afpad", "mousepad")
+
+    def __init__(self, family: str, seed: int) -> None:
         super().__init__(family, seed)
         rng = self.rng
         self.names = [f"{stem}.txt" for stem in rng.sample(STEMS, 2)]
         self.target = rng.choice(self.names)
-        self.texts = {name: texts(rng) for name in self.names}
-        self.program = rng.choice(programs)
+        self.texts = {name: self.random_text() for name in self.names}
+        self.program = rng.choice(self.applications)
         width, height = PROGRAMS[self.program]
         self.size = (width + rng.randrange(0, 41, 8), height + rng.randrange(0, 17, 8))
         self.place_seed = rng.randrange(2**31)
         self.theme = rng.choice(THEMES)
+
+    def random_text(self) -> str:
+        return "\n".join(random_line(self.rng) for _ in range(self.rng.randint(1, 3)))
 
     async def setup(self, desktop: StageableDesktop) -> None:
         for name, text in self.texts.items():
@@ -67,7 +77,7 @@ class EditorScenario(Scenario):
     async def window(self, desktop: StageableDesktop, name: str) -> Window:
         return (await desktop.wait_window(name))[0]
 
-    async def areas(self, desktop: StageableDesktop) -> dict[str, Rect]:
+    async def boxes(self, desktop: StageableDesktop) -> dict[str, Rect]:
         """Return the text areas by file name, in the start state."""
         rgb = (await desktop.observe()).rgb()
         return {name: plain_area(rgb, body(await self.window(desktop, name))) for name in self.names}
@@ -94,22 +104,16 @@ class EditorScenario(Scenario):
             twice = {**right, target: right[target] + right[target].splitlines(keepends=True)[-1]}
             return near_misses(right, target, the_other_text_too=both, the_last_line_twice=twice)
 
-        async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
-            areas = await self.areas(desktop)
-            return areas[self.target], [area for name, area in areas.items() if name != self.target]
-
         async def grounding_targets(desktop: StageableDesktop) -> list[tuple[str, Rect]]:
-            return [(wording(name), area) for name, area in (await self.areas(desktop)).items()]
+            return [(wording(name), area) for name, area in (await self.boxes(desktop)).items()]
 
         return self.build_task(
             wording(self.target),
             max_steps=max_steps,
             clauses=clauses,
             oracle=oracle,
-            first_click_targets=targets,
             milestones=milestones,
             grounding_targets=grounding_targets,
-            shuffle_windows=self.shuffle_windows,
             example_end_states=end_states,
             metadata={"program": self.program, "names": self.names, "target": self.target},
         )
@@ -133,18 +137,12 @@ class EditorScenario(Scenario):
 
     async def click_end(self, desktop: StageableDesktop) -> Click:
         """Return a click below the target's text, which puts the cursor at its end."""
-        area = (await self.areas(desktop))[self.target]
+        area = (await self.boxes(desktop))[self.target]
         return Click(Point(area.center[0], area.bottom - 12, screen_px(self.width, self.height)))
 
 
-def append_line(seed: int) -> Task:
-    """Add a line at the end of a text and save."""
-    scenario = EditorScenario(
-        "editor_append",
-        seed,
-        ("l3afpad", "mousepad"),
-        lambda rng: "\n".join(random_line(rng) for _ in range(rng.randint(1, 3))),
-    )
+@scenario_family(EditorScenario, "editor_append", "medium", "add a line at the end of the right text and save it")
+def append_line(scenario: EditorScenario) -> Task:
     line = random_line(scenario.rng)
     before = scenario.texts[scenario.target]
 
@@ -168,15 +166,22 @@ def append_line(seed: int) -> Task:
     )
 
 
-def replace_word(seed: int) -> Task:
-    """Replace a word with the replace dialog and save."""
-    first, second = random.Random(f"editor_replace words:{seed}").sample(COLORS, 2)
-    scenario = EditorScenario(
-        "editor_replace",
-        seed,
-        ("l3afpad",),
-        lambda rng: "\n".join(random_line(rng, first) for _ in range(rng.randint(2, 3))),
-    )
+class ReplaceScenario(EditorScenario):
+    """Two texts of which every line has the first of `words`."""
+
+    applications = ("l3afpad",)
+
+    def __init__(self, family: str, seed: int) -> None:
+        self.words = random.Random(f"{family} words:{seed}").sample(COLORS, 2)
+        super().__init__(family, seed)
+
+    def random_text(self) -> str:
+        return "\n".join(random_line(self.rng, self.words[0]) for _ in range(self.rng.randint(2, 3)))
+
+
+@scenario_family(ReplaceScenario, "editor_replace", "medium", "replace a word everywhere in the right text and save it")
+def replace_word(scenario: ReplaceScenario) -> Task:
+    first, second = scenario.words
 
     async def is_dialog_open(desktop: StageableDesktop) -> bool:
         return any(window.title == "Replace" for window in await desktop.windows())
@@ -211,21 +216,3 @@ def replace_word(seed: int) -> Task:
         milestone("the replace dialog is open", 0.1, is_dialog_open),
         scenario.edited(0.2),
     )
-
-
-FAMILIES = (
-    Family(
-        "editor_append",
-        ("l3afpad", "mousepad"),
-        "medium",
-        append_line,
-        "add a line at the end of the right text and save it",
-    ),
-    Family(
-        "editor_replace",
-        ("l3afpad",),
-        "medium",
-        replace_word,
-        "replace a word everywhere in the right text and save it",
-    ),
-)

@@ -14,9 +14,8 @@ from deskhand.actions.ops import Done, Key, Op, Type, Wait
 from deskhand.desktop.base import StageableDesktop, Window
 from deskhand.tasks.guest_files import read_folder
 from deskhand.tasks.outcome import Finding
-from deskhand.tasks.suites.basics.clauses import same_files
 from deskhand.tasks.suites.basics.layout import scatter
-from deskhand.tasks.suites.basics.scenario import THEMES, Oracle, Scenario, milestone
+from deskhand.tasks.suites.basics.scenario import THEMES, Oracle, Scenario, milestone, same_files, scenario_family
 from deskhand.tasks.suites.basics.screen_search import (
     View,
     click_in,
@@ -25,7 +24,7 @@ from deskhand.tasks.suites.basics.screen_search import (
     wait_until,
     wait_until_visible,
 )
-from deskhand.tasks.task import ExampleEndStates, Family, FileContents, Milestone, Rect, Task
+from deskhand.tasks.task import ExampleEndStates, FileContents, Milestone, Rect, Task
 
 FOLDERS = ("Notes", "Letters", "Reports", "Recipes", "Lists", "Drafts")
 STEMS = (
@@ -65,14 +64,17 @@ small_icon_size=16
 class FileManagerScenario(Scenario):
     """One folder in one window."""
 
-    def __init__(self, family: str, seed: int, subfolders: int = 0) -> None:
+    applications = ("pcmanfm",)
+    num_subfolders = 0
+
+    def __init__(self, family: str, seed: int) -> None:
         super().__init__(family, seed)
         rng = self.rng
         self.folder = rng.choice(FOLDERS)
         stems = rng.sample(STEMS, rng.randint(4, 6))
         self.names = [stem + rng.choice(ENDINGS) for stem in stems]
         self.files = {name: f"{name} {rng.randrange(10**6)}\n".encode() for name in self.names}
-        self.subfolders = rng.sample(SUBFOLDERS, subfolders)
+        self.subfolders = rng.sample(SUBFOLDERS, self.num_subfolders)
         self.target = rng.choice(self.names)
         self.unused_stem = rng.choice([stem for stem in STEMS if stem not in stems])
         self.view: View = rng.choice(VIEWS)
@@ -92,7 +94,7 @@ class FileManagerScenario(Scenario):
         await desktop.push(".config/libfm/libfm.conf", LIBFM.format(confirm=int(self.confirm)).encode())
         await desktop.launch(["pcmanfm", self.folder])
         await self.shuffle_windows(desktop, self.place_seed)
-        await self.items(desktop)
+        await self.boxes(desktop)
 
     async def shuffle_windows(self, desktop: StageableDesktop, seed: int) -> None:
         window = await self.window(desktop)
@@ -103,7 +105,7 @@ class FileManagerScenario(Scenario):
         """Return the first window of the file manager, whatever folder it shows."""
         return (await desktop.wait_window("pcmanfm"))[0]
 
-    async def items(self, desktop: StageableDesktop) -> dict[str, Rect]:
+    async def boxes(self, desktop: StageableDesktop) -> dict[str, Rect]:
         """Return icon and label of every file by name, in the start state. Raises `InfrastructureError`."""
         ordered = [*sorted(self.subfolders), *sorted(self.names)]
 
@@ -133,10 +135,6 @@ class FileManagerScenario(Scenario):
             return await self.contents(desktop) != self.files
 
         await wait_until(changed)
-
-    async def targets(self, desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
-        boxes = await self.items(desktop)
-        return boxes[self.target], [box for name, box in boxes.items() if name != self.target]
 
     def file_task(
         self,
@@ -169,7 +167,7 @@ class FileManagerScenario(Scenario):
             return ExampleEndStates({what: at_home(files) for what, files in negatives.items()}, at_home(expected))
 
         async def grounding_targets(desktop: StageableDesktop) -> list[tuple[str, Rect]]:
-            boxes = await self.items(desktop)
+            boxes = await self.boxes(desktop)
             return [(wording(name), boxes[name]) for name in self.names]
 
         return self.build_task(
@@ -177,10 +175,8 @@ class FileManagerScenario(Scenario):
             max_steps=max_steps,
             clauses=clauses,
             oracle=oracle,
-            first_click_targets=self.targets,
             milestones=milestones,
             grounding_targets=grounding_targets,
-            shuffle_windows=self.shuffle_windows,
             example_end_states=end_states,
             metadata={"folder": self.folder, "names": self.names, "target": self.target, "view": self.view},
         )
@@ -191,12 +187,10 @@ async def is_dialog_open(desktop: StageableDesktop) -> bool:
     return sum("pcmanfm" in window.wm_class.lower() for window in await desktop.windows()) > 1
 
 
-def delete_file(seed: int) -> Task:
-    """Delete the file of a name, and confirm where the file manager asks."""
-    scenario = FileManagerScenario("file_delete", seed)
-
+@scenario_family(FileManagerScenario, "file_delete", "medium", "delete the file of a name in a file manager")
+def delete_file(scenario: FileManagerScenario) -> Task:
     async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
-        yield [click_in((await scenario.items(desktop))[scenario.target])]
+        yield [click_in((await scenario.boxes(desktop))[scenario.target])]
         yield [Key(("Delete",))]
         if scenario.confirm:
             await desktop.wait_window("Confirm")
@@ -209,9 +203,8 @@ def delete_file(seed: int) -> Task:
     return scenario.file_task(lambda name: f"Delete the file {name}", expected, oracle, 6, *milestones)
 
 
-def rename_file(seed: int) -> Task:
-    """Give the file of a name another name."""
-    scenario = FileManagerScenario("file_rename", seed)
+@scenario_family(FileManagerScenario, "file_rename", "medium", "give the file of a name another name in a file manager")
+def rename_file(scenario: FileManagerScenario) -> Task:
     new_name = scenario.unused_stem + scenario.rng.choice(ENDINGS)
 
     async def is_renamed(desktop: StageableDesktop) -> bool:
@@ -219,7 +212,7 @@ def rename_file(seed: int) -> Task:
         return scenario.target not in found and scenario.files[scenario.target] in found.values()
 
     async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
-        yield [click_in((await scenario.items(desktop))[scenario.target])]
+        yield [click_in((await scenario.boxes(desktop))[scenario.target])]
         yield [Key(("F2",))]
         await desktop.wait_window("Rename")
         yield [Key(("ctrl", "a")), Type(new_name + "\n")]
@@ -234,9 +227,14 @@ def rename_file(seed: int) -> Task:
     return scenario.file_task(lambda name: f"Rename {name} to {new_name}", expected, oracle, 6, *milestones)
 
 
-def move_file(seed: int) -> Task:
-    """Move the file of a name into a folder."""
-    scenario = FileManagerScenario("file_move", seed, subfolders=2)
+class MoveScenario(FileManagerScenario):
+    """One folder with subfolders."""
+
+    num_subfolders = 2
+
+
+@scenario_family(MoveScenario, "file_move", "medium", "move the file of a name into a folder in a file manager")
+def move_file(scenario: MoveScenario) -> Task:
     goal = scenario.rng.choice(scenario.subfolders)
     moved = f"{goal}/{scenario.target}"
 
@@ -247,7 +245,7 @@ def move_file(seed: int) -> Task:
         return (await scenario.contents(desktop)).get(moved) == scenario.files[scenario.target]
 
     async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
-        boxes = await scenario.items(desktop)
+        boxes = await scenario.boxes(desktop)
         yield [click_in(boxes[scenario.target])]
         yield [Key(("ctrl", "x"))]
         yield [click_in(boxes[goal]), Wait(SELECTION_DELAY_S)]
@@ -263,12 +261,3 @@ def move_file(seed: int) -> Task:
         milestone("the file is in the folder", 0.3, is_moved),
     )
     return scenario.file_task(lambda name: f"Move {name} to the folder {goal}", expected, oracle, 9, *milestones)
-
-
-FAMILIES = (
-    Family("file_delete", ("pcmanfm",), "medium", delete_file, "delete the file of a name in a file manager"),
-    Family(
-        "file_rename", ("pcmanfm",), "medium", rename_file, "give the file of a name another name in a file manager"
-    ),
-    Family("file_move", ("pcmanfm",), "medium", move_file, "move the file of a name into a folder in a file manager"),
-)

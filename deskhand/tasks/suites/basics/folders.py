@@ -9,18 +9,16 @@ from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.guest_files import UNREADABLE, list_folder
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import hd_screen
-from deskhand.tasks.suites.basics.clauses import clause
 from deskhand.tasks.suites.basics.hd_screen import HdScenario, press
-from deskhand.tasks.suites.basics.scenario import THEMES
-from deskhand.tasks.task import ExampleEndStates, Family, Task
+from deskhand.tasks.suites.basics.scenario import THEMES, clause, scenario_family
+from deskhand.tasks.task import ExampleEndStates, Task
 
 SHELF = "Documents"
 NAMES = ("Bills", "Letters", "Photos", "Recipes", "School", "Songs", "Stories", "Trips", "Work")
 
 
-def make_folder(seed: int) -> Task:
-    """Make a folder in a folder."""
-    scenario = HdScenario("folder_make", seed)
+@scenario_family(HdScenario, "folder_make", "easy", "make a folder in the file manager", "pcmanfm")
+def make_folder(scenario: HdScenario) -> Task:
     *existing, new = scenario.rng.sample(NAMES, 5)
     inside = scenario.rng.choice(existing)
     scenario.theme = scenario.rng.choice(THEMES)
@@ -65,13 +63,9 @@ def make_folder(seed: int) -> Task:
 
     return scenario.build_task(
         f"Make a new folder {new} in the folder {inside}, which the file manager shows",
-        difficulty="easy",
         max_steps=8,
         setup=setup,
         clauses=clauses,
         oracle=oracle,
         example_end_states=end_states,
     )
-
-
-FAMILIES = (Family("folder_make", ("pcmanfm",), "easy", make_folder, "make a folder in the file manager"),)

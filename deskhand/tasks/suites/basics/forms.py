@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Click, Done, Op, Point, Type, screen_px
 from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.guest_files import read_text
 from deskhand.tasks.outcome import Finding
-from deskhand.tasks.suites.basics.clauses import clause
-from deskhand.tasks.suites.basics.layout import scatter
-from deskhand.tasks.suites.basics.scenario import THEMES, Scenario, milestone
+from deskhand.tasks.suites.basics.scenario import THEMES, SingleWindowScenario, clause, milestone, scenario_family
 from deskhand.tasks.suites.basics.screen_search import click_in, find_entries, wait_until, wait_until_visible
-from deskhand.tasks.task import ExampleEndStates, Family, FileContents, Rect, Task
+from deskhand.tasks.task import ExampleEndStates, FileContents, Rect, Task
 
 FIELDS = {
     "Name": ("Anna", "Bruno", "Clara", "David", "Elena", "Felix"),
@@ -29,15 +26,19 @@ OK_FROM_RIGHT_PX, OK_FROM_BOTTOM_PX = 50, 24
 """Center of the OK button, from the window's lower right corner."""
 
 
-class FormScenario(Scenario):
+class FormScenario(SingleWindowScenario):
     """The fields of a form and the values for some of them."""
 
-    def __init__(self, seed: int) -> None:
-        super().__init__("form_fill", seed)
+    applications = ("zenity",)
+    window_class = "zenity"
+
+    def __init__(self, family: str, seed: int) -> None:
+        super().__init__(family, seed)
         rng = self.rng
         self.fields = rng.sample(sorted(FIELDS), 3)
         filled = rng.sample(self.fields, rng.choice([2, 2, 3]))
         self.values = {field: rng.choice(FIELDS[field]) for field in filled}
+        self.target = filled[0]
         self.title = rng.choice(TITLES)
         self.form_width = rng.randrange(240, 321, 16)
         self.place_seed = rng.randrange(2**31)
@@ -48,14 +49,9 @@ class FormScenario(Scenario):
         options += [f"--width={self.form_width}", *(f"--add-entry={field}" for field in self.fields)]
         await desktop.launch(["sh", "-c", 'zenity "$@" > answers.txt; echo $? > status.txt', "sh", *options])
         await self.shuffle_windows(desktop, self.place_seed)
-        await self.entries(desktop)
+        await self.boxes(desktop)
 
-    async def shuffle_windows(self, desktop: StageableDesktop, seed: int) -> None:
-        (window,) = await desktop.wait_window("zenity")
-        ((x, y),) = scatter(random.Random(seed), [(window.width, window.height)], self.width, self.height)
-        await desktop.place_window(window, x, y)
-
-    async def entries(self, desktop: StageableDesktop) -> dict[str, Rect]:
+    async def boxes(self, desktop: StageableDesktop) -> dict[str, Rect]:
         """Return the text fields in the start state."""
         boxes = await wait_until_visible(
             desktop, "zenity", lambda rgb, box: find_entries(rgb, box, len(self.fields)), "its fields"
@@ -70,9 +66,8 @@ class FormScenario(Scenario):
         return dict(zip(self.fields, answers, strict=False))
 
 
-def fill_form(seed: int) -> Task:
-    """Type values into their fields, leave the others empty, press OK."""
-    scenario = FormScenario(seed)
+@scenario_family(FormScenario, "form_fill", "medium", "type values into the right fields of a form and send it")
+def fill_form(scenario: FormScenario) -> Task:
     wishes = ", ".join(f"{field} {value}" for field, value in scenario.values.items())
 
     async def clauses(desktop: StageableDesktop) -> list[Finding]:
@@ -87,7 +82,7 @@ def fill_form(seed: int) -> Task:
 
     def end_states() -> ExampleEndStates:
         values = [scenario.values.get(field, "") for field in scenario.fields]
-        first = scenario.fields.index(next(iter(scenario.values)))
+        first = scenario.fields.index(scenario.target)
 
         def sent(values: list[str], status: str = "0") -> FileContents:
             return {"answers.txt": f"{'|'.join(values)}\n".encode(), "status.txt": f"{status}\n".encode()}
@@ -111,7 +106,7 @@ def fill_form(seed: int) -> Task:
         return sum(sent.get(field) == value for field, value in scenario.values.items()) / len(scenario.values)
 
     async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
-        entries = await scenario.entries(desktop)
+        entries = await scenario.boxes(desktop)
         for field, value in scenario.values.items():
             yield [click_in(entries[field])]
             yield [Type(value)]
@@ -121,27 +116,15 @@ def fill_form(seed: int) -> Task:
         await wait_until(lambda: is_sent(desktop))
         yield [Done()]
 
-    async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
-        entries = await scenario.entries(desktop)
-        first = next(iter(scenario.values))
-        return entries[first], [box for field, box in entries.items() if field != first]
-
     return scenario.build_task(
         f"Fill in the form and press OK: {wishes}. Leave the rest empty",
         max_steps=2 * len(scenario.values) + 4,
         clauses=clauses,
         oracle=oracle,
-        first_click_targets=targets,
         milestones=(
             milestone("the form was sent off", 0.1, is_sent),
             milestone("asked values arrived", 0.3, share_of_values),
         ),
-        shuffle_windows=scenario.shuffle_windows,
         example_end_states=end_states,
         metadata={"fields": scenario.fields, "values": scenario.values},
     )
-
-
-FAMILIES = (
-    Family("form_fill", ("zenity",), "medium", fill_form, "type values into the right fields of a form and send it"),
-)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
-from deskhand.actions.ops import Click, Key, Op, Point, Type, screen_px
+from deskhand.actions.ops import Click, Done, Key, Op, Point, screen_px
 from deskhand.desktop.base import StageableDesktop, Window
 from deskhand.errors import InfrastructureError
 from deskhand.tasks.guest_files import read_file
-from deskhand.tasks.suites.basics.scenario import Scenario
+from deskhand.tasks.suites.basics.scenario import Oracle, Scenario
+from deskhand.tasks.suites.basics.screen_search import wait_until
 
 WIDTH, HEIGHT = 1280, 720
 SPACE = screen_px(WIDTH, HEIGHT)
 WINDOW_TIMEOUT_S = 60.0
 """Office programs and GIMP may start slowly on a busy machine."""
-REPLACE_BY_PX, REPLACE_ALL_PX = (200, 117), (74, 172)
-"""In LibreOffice's dialog: the field from the upper left corner, the button from the upper right one."""
+
+
+Steps = Oracle | Sequence[list[Op]]
+"""Steps of an oracle; a list if they do not depend on the desktop."""
 
 
 class HdScenario(Scenario):
@@ -82,44 +85,55 @@ async def wait_shown(desktop: StageableDesktop, title: str, timeout_s: float = 1
     return window
 
 
-async def wait_closed(desktop: StageableDesktop, title: str, timeout_s: float = 5.0) -> None:
-    """Wait until no window has this part of a title; return after `timeout_s` in any case."""
-    deadline = asyncio.get_running_loop().time() + timeout_s
-    while any(title in window.title for window in await desktop.windows()):
-        if asyncio.get_running_loop().time() > deadline:
-            return
-        await asyncio.sleep(0.05)
+async def wait_closed(desktop: StageableDesktop, title: str) -> None:
+    """Wait until no window has this part of a title; return after 5 s in any case."""
+
+    async def is_closed() -> bool:
+        return all(title not in window.title for window in await desktop.windows())
+
+    await wait_until(is_closed, 5.0)
 
 
 async def wait_written(desktop: StageableDesktop, path: str, before: bytes | None, timeout_s: float = 10.0) -> None:
-    """Wait until a file exists and differs from `before`; return after `timeout_s` in any case."""
-    deadline = asyncio.get_running_loop().time() + timeout_s
-    while (data := await read_file(desktop, path)) in (None, before, b""):
-        if asyncio.get_running_loop().time() > deadline:
-            return
-        await asyncio.sleep(0.05)
-    while (again := await read_file(desktop, path)) != data and asyncio.get_running_loop().time() < deadline:
-        data = again
-        await asyncio.sleep(0.1)
+    """Wait until a file differs from `before` and is complete; return after `timeout_s` in any case."""
+    last: bytes | None = None
+
+    async def is_written() -> bool:
+        nonlocal last
+        last, previous = await read_file(desktop, path), last
+        return last == previous and last not in (None, before, b"")
+
+    await wait_until(is_written, timeout_s, interval_s=0.1)
 
 
-async def replace_all(desktop: StageableDesktop, old: str, new: str) -> AsyncIterator[list[Op]]:
-    """Yield the steps of LibreOffice's dialog to replace a text everywhere, which is the same in all its programs."""
-    title = "Find and Replace"
-    yield press("ctrl+h")
-    window = await wait_shown(desktop, title)
-    yield [Type(old)]
-    yield [click_at(window.x + REPLACE_BY_PX[0], window.y + REPLACE_BY_PX[1]), Type(new)]
-    yield [click_at(window.x + window.width - REPLACE_ALL_PX[0], window.y + REPLACE_ALL_PX[1])]
-    await wait_still(desktop)
-    while any(title in window.title for window in await desktop.windows()):
-        yield press("esc")  # first the result, then the dialog
-        await wait_still(desktop, 0.3)
+async def play(desktop: StageableDesktop, steps: Steps) -> AsyncIterator[list[Op]]:
+    """Yield the steps."""
+    if callable(steps):
+        async for ops in steps(desktop):
+            yield ops
+    else:
+        for ops in steps:
+            yield ops
 
 
-async def side_by_side(desktop: StageableDesktop, left: Window, right: Window, share: float = 0.6) -> None:
-    """Place two windows next to each other on the whole screen, `left` with `share` of the width."""
-    middle = int(WIDTH * share)
+def until_written(path: str, steps: Steps, *last: list[Op]) -> Oracle:
+    """Return an oracle that takes `steps` and `last`, and is done when the program has written the file `path`."""
+
+    async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+        before = await read_file(desktop, path)
+        async for ops in play(desktop, steps):
+            yield ops
+        for ops in last:
+            yield ops
+        await wait_written(desktop, path, before)
+        yield [Done()]
+
+    return oracle
+
+
+async def side_by_side(desktop: StageableDesktop, left: Window, right: Window) -> None:
+    """Place two windows next to each other on the whole screen, `left` with 60 % of the width."""
+    middle = int(WIDTH * 0.6)
     await desktop.place_window(left, 4, 24, middle - 8, HEIGHT - 32)
     await desktop.place_window(right, middle + 4, 24, WIDTH - middle - 8, HEIGHT - 32)
     await wait_still(desktop, 0.3)

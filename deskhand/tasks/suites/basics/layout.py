@@ -1,14 +1,30 @@
-"""Window placement on small screens."""
+"""Window placement and small GTK widgets, for small screens."""
 
 from __future__ import annotations
 
 import random
 
-from deskhand.desktop.base import Window
+from deskhand.desktop.base import StageableDesktop, Window
 from deskhand.tasks.task import Rect
 
 TITLE_BAR_PX = 18
 BORDER_PX = 2
+DIALOG_BUTTON_PX = 50
+FONT_PX = 10
+
+GTK_CSS = f"""
+* {{
+  font-size: {FONT_PX}px;
+  -GtkButtonBox-child-min-width: {DIALOG_BUTTON_PX};
+  -GtkButtonBox-child-min-height: 18;
+  -GtkDialog-content-area-border: 0;
+  -GtkDialog-action-area-border: 2;
+}}
+button {{ padding: 1px 2px; min-height: 0; min-width: 0; margin: 0; }}
+entry, textview {{ min-height: 0; padding: 0; }}
+menubar menuitem, menubar > menuitem {{ padding: 0 3px; min-height: 0; }}
+dialog box, messagedialog box {{ margin: 0; padding: 0; }}
+"""
 
 
 def scatter(rng: random.Random, sizes: list[tuple[int, int]], width: int, height: int) -> list[tuple[int, int]]:
@@ -45,3 +61,8 @@ def close_button(window: Window) -> Rect:
     """Return the clickable part of the title bar's close button, in the themes of local desktops."""
     right = window.x + window.width
     return Rect(right - window.frame_top + 2, window.y - window.frame_top + 3, right - 4, window.y - 3)
+
+
+async def use_compact_theme(desktop: StageableDesktop) -> None:
+    """Write the style sheet into the guest's home; programs that start later use it."""
+    await desktop.push(".config/gtk-3.0/gtk.css", GTK_CSS.encode())

@@ -1,4 +1,4 @@
-"""Write spreadsheets and text documents for set-up, and read them for checks.
+"""Spreadsheets and text documents: written for set-up, read by checks, and edited in LibreOffice by scenarios.
 
 An invalid or oversized file is a wrong answer (None). Guest files are parsed in a subprocess.
 """
@@ -8,23 +8,29 @@ from __future__ import annotations
 import asyncio
 import importlib
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
+from deskhand.actions.ops import Op, Type
+from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError
 from deskhand.tasks import document_readers, subprocess_call
 from deskhand.tasks.document_readers import InvalidDocument
+from deskhand.tasks.outcome import Finding
+from deskhand.tasks.suites.basics import hd_screen
+from deskhand.tasks.suites.basics.hd_screen import HdScenario, Steps, click_at, press
+from deskhand.tasks.suites.basics.scenario import Clauses, Oracle, clause
+from deskhand.tasks.task import Task
 
+REPLACE_BY_PX, REPLACE_ALL_PX = (200, 117), (74, 172)
+"""In LibreOffice's dialog: the field from the upper left corner, the button from the upper right one."""
 Cell = str | int | float | None
 Sheets = dict[str, list[list[Cell]]]
-_MISSING = "openpyxl and python-docx are not installed; pip install 'deskhand[office]'"
 
 
 def workbook(sheets: Sheets, bold: Sequence[str] = ()) -> bytes:
-    """Return an XLSX file of sheets by name, rows from A1 on; `bold` are cell names. Raises `ConfigError` without
-    openpyxl.
-    """
+    """Return an XLSX file of sheets by name, rows from A1 on; `bold` are cell names. Raises `ConfigError`."""
     openpyxl = _library("openpyxl")
     book = openpyxl.Workbook()
     book.remove(book.active)
@@ -90,9 +96,7 @@ def text_document(
 
 @dataclass(frozen=True)
 class TextDocument:
-    """What a check reads of a DOCX file: (text, style, alignment) of its paragraphs, bold texts, and table sizes as
-    (rows, columns).
-    """
+    """A DOCX file: paragraphs as (text, style, alignment), bold texts, and tables as (rows, columns)."""
 
     paragraphs: list[tuple[str, str, str]]
     bold: list[str]
@@ -110,10 +114,60 @@ async def read_document(data: bytes | None) -> TextDocument | None:
     facts = await _facts("document_facts", data)
     if facts is None:
         return None
-    paragraphs = [(text, style, alignment) for text, style, alignment in facts["paragraphs"]]
-    return TextDocument(
-        paragraphs, facts["bold"], [(rows, columns) for rows, columns in facts["tables"]], facts["application"]
-    )
+    pairs = {name: [tuple(each) for each in facts[name]] for name in ("paragraphs", "tables")}
+    return TextDocument(**(facts | pairs))
+
+
+class OfficeScenario(HdScenario):
+    """One document, open in LibreOffice."""
+
+    path: str
+    program: Literal["calc", "writer"]
+
+    @property
+    def name(self) -> str:
+        return self.path.split("/")[-1]
+
+    def content(self) -> bytes:
+        """Return the file at the start."""
+        raise NotImplementedError
+
+    async def setup(self, desktop: StageableDesktop) -> None:
+        await desktop.push(self.path, self.content())
+        await desktop.launch(["soffice", "--norestore", "--nologo", f"--{self.program}", self.path])
+        await desktop.wait_window(self.name, timeout_s=hd_screen.WINDOW_TIMEOUT_S)
+        await hd_screen.wait_responsive(desktop)
+
+    def office_task(
+        self, instruction: str, clauses: Clauses, steps: Steps, forged: Callable[[], bytes], **fields: Any
+    ) -> Task:
+        """Return a task. `steps` are the oracle's before saving; `forged` returns a correct file of another program."""
+        defaults = {"max_steps": 12, "metadata": {"file": self.path}, "forged_files": {self.path: forged}}
+        oracle = hd_screen.until_written(self.path, steps, press("ctrl+s"))
+        return self.build_task(instruction, clauses=clauses, oracle=oracle, **(defaults | fields))
+
+
+def saved_by_application(document: Workbook | TextDocument | None) -> Finding:
+    """Return the clause that LibreOffice saved the file; set-up's file and forged ones name another application."""
+    return clause("the application that saved the file", document.application if document else None, "LibreOffice")
+
+
+def replace_all(old: str, new: str) -> Oracle:
+    """Return the steps of LibreOffice's dialog to replace a text everywhere, which is the same in all its programs."""
+    title = "Find and Replace"
+
+    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+        yield press("ctrl+h")
+        window = await hd_screen.wait_shown(desktop, title)
+        yield [Type(old)]
+        yield [click_at(window.x + REPLACE_BY_PX[0], window.y + REPLACE_BY_PX[1]), Type(new)]
+        yield [click_at(window.x + window.width - REPLACE_ALL_PX[0], window.y + REPLACE_ALL_PX[1])]
+        await hd_screen.wait_still(desktop)
+        while any(title in window.title for window in await desktop.windows()):
+            yield press("esc")  # first the result, then the dialog
+            await hd_screen.wait_still(desktop, 0.3)
+
+    return steps
 
 
 async def _facts(reader: str, data: bytes | None) -> dict[str, Any] | None:
@@ -130,4 +184,4 @@ def _library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise ConfigError(_MISSING) from error
+        raise ConfigError("openpyxl and python-docx are not installed; pip install 'deskhand[office]'") from error

@@ -5,22 +5,19 @@ from __future__ import annotations
 import asyncio
 import io
 from collections.abc import AsyncIterator, Callable
-from typing import Any
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageOps
 
-from deskhand.actions.ops import Done, Op, Type
+from deskhand.actions.ops import Op, Type
 from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.guest_files import list_folder, read_file
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import hd_screen
-from deskhand.tasks.suites.basics.clauses import clause
 from deskhand.tasks.suites.basics.hd_screen import HdScenario, press
-from deskhand.tasks.suites.basics.scenario import THEMES, Oracle, milestone
-from deskhand.tasks.task import ExampleEndStates, Family, FileContents, Milestone, Task
+from deskhand.tasks.suites.basics.scenario import THEMES, Oracle, clause, milestone, scenario_family
+from deskhand.tasks.task import ExampleEndStates, FileContents, Milestone, Task
 
-PACKAGES = ("gimp",)
 FOLDER = "Documents"
 NAMES = ("house", "flag", "map", "sign", "window", "garden", "stage", "tower")
 RESULTS = ("result", "copy", "final", "other", "new", "second")
@@ -31,6 +28,8 @@ CHANNEL_TOLERANCE = 2
 
 class PictureScenario(HdScenario):
     """One open picture without symmetry."""
+
+    applications = ("gimp",)
 
     def __init__(self, family: str, seed: int) -> None:
         super().__init__(family, seed)
@@ -66,33 +65,16 @@ class PictureScenario(HdScenario):
         await hd_screen.wait_still(desktop, 1.0, 30.0)
 
     def exact_task(
-        self,
-        what: str,
-        steps: Oracle,
-        wanted: Callable[[Image.Image], Image.Image],
-        *,
-        milestones: tuple[Milestone, ...] = (),
-        **fields: Any,
+        self, what: str, name: str, wanted: Callable[[Image.Image], Image.Image], *milestones: Milestone
     ) -> Task:
-        """Return a task. `what` is the first part of the instruction; `wanted` turns the original into the exact
-        result.
-        """
+        """Return a task that GIMP's command `name` solves. `wanted` turns the original into the exact result."""
         return self.edit_task(
             what,
-            steps,
+            command(name),
             lambda picture: [same_pixels(picture, wanted(self.picture))],
             lambda: wanted(self.picture),
-            milestones=(self.exported(), *milestones),
-            **fields,
+            *milestones,
         )
-
-    def exported(self) -> Milestone:
-        """Return the milestone that a picture of the result's name was exported, whatever it shows."""
-
-        async def is_exported(desktop: StageableDesktop) -> bool:
-            return await self.exported_picture(desktop) is not None
-
-        return milestone("a picture was exported", 0.1, is_exported)
 
     async def exported_picture(self, desktop: StageableDesktop) -> Image.Image | None:
         return await asyncio.to_thread(open_picture, await read_file(desktop, f"{FOLDER}/{self.result}"))
@@ -112,9 +94,11 @@ class PictureScenario(HdScenario):
         steps: Oracle,
         findings: Callable[[Image.Image | None], list[Finding]],
         right: Callable[[], Image.Image],
-        **fields: Any,
+        *milestones: Milestone,
     ) -> Task:
-        """Return a task. `findings(picture)` are the clauses for the result, `right` returns a correct result."""
+        """Return a task. `what` is the first part of the instruction, `findings(picture)` are the clauses for the
+        result, `right` returns a correct result.
+        """
 
         async def clauses(desktop: StageableDesktop) -> list[Finding]:
             picture = await self.exported_picture(desktop)
@@ -126,7 +110,7 @@ class PictureScenario(HdScenario):
                 *await asyncio.to_thread(findings, picture),
             ]
 
-        async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+        async def and_export(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
             async for ops in steps(desktop):
                 yield ops
             yield press("ctrl+shift+e")
@@ -135,8 +119,6 @@ class PictureScenario(HdScenario):
             yield press("enter")
             await hd_screen.wait_shown(desktop, "Export Image as PNG")
             yield press("enter")
-            await hd_screen.wait_written(desktop, f"{FOLDER}/{self.result}", None)
-            yield [Done()]
 
         def end_states() -> ExampleEndStates:
             source, result, picture = f"{FOLDER}/{self.source}", f"{FOLDER}/{self.result}", right()
@@ -147,7 +129,7 @@ class PictureScenario(HdScenario):
                     source: original,
                     result: _png(picture.crop((0, 0, picture.width, picture.height - 1))),
                 },
-                "its colours are inverted": {source: original, result: _png(ImageOps.invert(picture))},
+                "its colors are inverted": {source: original, result: _png(ImageOps.invert(picture))},
                 "the original has changed": {source: done + b"\0", result: done},
                 "two results": {source: original, result: done, f"{FOLDER}/again.png": done},
             }
@@ -157,10 +139,10 @@ class PictureScenario(HdScenario):
             f"{what} and export it as {self.result} into the same folder; leave {self.source} as it is",
             max_steps=16,
             clauses=clauses,
-            oracle=oracle,
+            oracle=hd_screen.until_written(f"{FOLDER}/{self.result}", and_export),
             settle_grace_s=2.0,
             example_end_states=end_states,
-            **fields,
+            milestones=(self.has_size(0.1, "a picture was exported", lambda wide, high: True), *milestones),
         )
 
 
@@ -190,68 +172,56 @@ def same_pixels(picture: Image.Image | None, wanted: Image.Image, share: float =
     return Finding("the picture", float(1 - off.mean() >= share), f"{off.mean():.4f} of its pixels differ", expected)
 
 
-async def command(desktop: StageableDesktop, words: str) -> AsyncIterator[list[Op]]:
-    """Yield the steps of GIMP's search for a command by its name."""
-    yield press("/")
-    await hd_screen.wait_shown(desktop, "Search Actions")
-    yield [Type(words)]
-    await hd_screen.wait_still(desktop, 0.4)
-    yield press("enter")
-    await hd_screen.wait_closed(desktop, "Search Actions")
-    await hd_screen.wait_still(desktop, 0.3)
+def command(words: str) -> Oracle:
+    """Return the steps of GIMP's search for a command by its name."""
+
+    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+        yield press("/")
+        await hd_screen.wait_shown(desktop, "Search Actions")
+        yield [Type(words)]
+        await hd_screen.wait_still(desktop, 0.4)
+        yield press("enter")
+        await hd_screen.wait_closed(desktop, "Search Actions")
+        await hd_screen.wait_still(desktop, 0.3)
+
+    return steps
 
 
-def flip(seed: int) -> Task:
-    """Mirror a picture."""
-    scenario = PictureScenario("picture_flip", seed)
+@scenario_family(PictureScenario, "picture_flip", "easy", "mirror a picture and export it")
+def flip(scenario: PictureScenario) -> Task:
     across = scenario.rng.random() < 0.5
     name = "Flip image horizontally" if across else "Flip image vertically"
     how = Image.Transpose.FLIP_LEFT_RIGHT if across else Image.Transpose.FLIP_TOP_BOTTOM
-
-    def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
-        return command(desktop, name)
-
     what = "Mirror the picture left to right" if across else "Turn the picture upside down like its reflection in water"
-    return scenario.exact_task(what, steps, lambda picture: picture.transpose(how), difficulty="easy")
+    return scenario.exact_task(what, name, lambda picture: picture.transpose(how))
 
 
-def turn(seed: int) -> Task:
-    """Rotate a picture by 90 degrees."""
-    scenario = PictureScenario("picture_turn", seed)
+@scenario_family(PictureScenario, "picture_turn", "medium", "turn a picture by a quarter and export it")
+def turn(scenario: PictureScenario) -> Task:
     right = scenario.rng.random() < 0.5
     how = Image.Transpose.ROTATE_270 if right else Image.Transpose.ROTATE_90
     name = f"Rotate the image 90 degrees to the {'right' if right else 'left'}"
-
-    def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
-        return command(desktop, name)
-
     what = f"Turn the picture by 90 degrees {'to the right' if right else 'to the left'}"
-    return scenario.exact_task(what, steps, lambda picture: picture.transpose(how))
+    return scenario.exact_task(what, name, lambda picture: picture.transpose(how))
 
 
-def invert(seed: int) -> Task:
-    """Invert the colors."""
-    scenario = PictureScenario("picture_invert", seed)
-
-    def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
-        return command(desktop, "Invert the components (except alpha) perceptually")
-
-    def inverted(picture: Image.Image) -> Image.Image:
-        return Image.fromarray(255 - np.asarray(picture))
-
-    return scenario.exact_task("Invert the colours of the picture", steps, inverted)
+@scenario_family(PictureScenario, "picture_invert", "medium", "invert the colors of a picture and export it")
+def invert(scenario: PictureScenario) -> Task:
+    name = "Invert the components (except alpha) perceptually"
+    return scenario.exact_task(
+        "Invert the colours of the picture", name, lambda picture: Image.fromarray(255 - np.asarray(picture))
+    )
 
 
-def scale(seed: int) -> Task:
-    """Resize a picture."""
-    scenario = PictureScenario("picture_scale", seed)
+@scenario_family(PictureScenario, "picture_scale", "hard", "scale a picture to a given size and export it")
+def scale(scenario: PictureScenario) -> Task:
     width, height = scenario.size[0] // 2, scenario.size[1] // 2
 
     def half() -> Image.Image:
         return scenario.picture.resize((width, height), Image.Resampling.BOX)
 
     async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
-        async for ops in command(desktop, "Scale Image"):
+        async for ops in command("Scale Image")(desktop):
             yield ops
         await hd_screen.wait_shown(desktop, "Scale Image")
         yield [*press("ctrl+a"), Type(f"{width}\t")]
@@ -265,43 +235,29 @@ def scale(seed: int) -> Task:
         return [Finding("it shows the same", float(off < 6), f"mean difference {off:.2f}", "below 6")]
 
     text = f"Scale the picture to a width of {width} and a height of {height} pixels"
-    milestones = (
-        scenario.exported(),
-        scenario.has_size(
-            0.2, "it has the width or the height asked for", lambda wide, high: wide == width or high == height
-        ),
-    )
-    return scenario.edit_task(text, steps, findings, half, difficulty="hard", milestones=milestones)
+    name = "it has the width or the height asked for"
+    size = scenario.has_size(0.2, name, lambda wide, high: wide == width or high == height)
+    return scenario.edit_task(text, steps, findings, half, size)
 
 
-def crop(seed: int) -> Task:
-    """Remove the empty margin."""
-    scenario = PictureScenario("picture_crop", seed)
+@scenario_family(PictureScenario, "picture_crop", "hard", "crop a picture to what it shows and export it")
+def crop(scenario: PictureScenario) -> Task:
     inner = scenario.picture
     left, top, right, bottom = (scenario.rng.randrange(12, 60) for _ in range(4))
     margin = scenario.rng.choice([(255, 255, 255), (0, 0, 0), (5, 60, 120)])
     whole = Image.new("RGB", (inner.width + left + right, inner.height + top + bottom), margin)
     whole.paste(inner, (left, top))
     scenario.picture = whole
-
-    def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
-        return command(desktop, "Crop the image to the extents of its content")
-
+    name = "Crop the image to the extents of its content"
     smaller = scenario.has_size(
         0.1, "it is smaller than it was", lambda wide, high: (wide, high) != whole.size and wide <= whole.width
     )
     what = "Crop the picture so that the margin of one colour is gone"
-    return scenario.exact_task(what, steps, lambda _: inner, difficulty="hard", milestones=(smaller,))
+    return scenario.exact_task(what, name, lambda _: inner, smaller)
 
 
-def grayscale(seed: int) -> Task:
-    """Remove the colors."""
-    scenario = PictureScenario("picture_grey", seed)
-
-    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
-        async for ops in command(desktop, "Convert the image to grayscale"):
-            yield ops
-
+@scenario_family(PictureScenario, "picture_grey", "medium", "take the colors out of a picture and export it")
+def grayscale(scenario: PictureScenario) -> Task:
     def findings(picture: Image.Image | None) -> list[Finding]:
         if picture is None or picture.size != scenario.size:
             return [clause("the size", picture and picture.size, scenario.size)]
@@ -309,35 +265,15 @@ def grayscale(seed: int) -> Task:
         spread = int((pixels.max(axis=2) - pixels.min(axis=2)).max())
         light, was = pixels.mean(axis=2).ravel(), before.mean(axis=2).ravel()
         correlation = float(np.corrcoef(light, was)[0, 1]) if light.std() > 0 else 0.0
+        most = f"channels differ by at most {CHANNEL_TOLERANCE}"
         return [
-            Finding(
-                "no pixel has a color",
-                float(spread <= CHANNEL_TOLERANCE),
-                f"channels differ by up to {spread}",
-                f"at most {CHANNEL_TOLERANCE}",
-            ),
-            Finding(
-                "it shows the same",
-                float(correlation > 0.8),
-                f"brightness correlates by {correlation:.2f}",
-                "more than 0.8",
-            ),
+            Finding("no pixel has a color", float(spread <= CHANNEL_TOLERANCE), f"differ by up to {spread}", most),
+            Finding("it shows the same", float(correlation > 0.8), f"brightness: {correlation:.2f}", "more than 0.8"),
         ]
 
     return scenario.edit_task(
         "Turn the picture into shades of grey",
-        steps,
+        command("Convert the image to grayscale"),
         findings,
         lambda: scenario.picture.convert("L"),
-        milestones=(scenario.exported(),),
     )
-
-
-FAMILIES = (
-    Family("picture_flip", PACKAGES, "easy", flip, "mirror a picture and export it"),
-    Family("picture_turn", PACKAGES, "medium", turn, "turn a picture by a quarter and export it"),
-    Family("picture_invert", PACKAGES, "medium", invert, "invert the colours of a picture and export it"),
-    Family("picture_scale", PACKAGES, "hard", scale, "scale a picture to a given size and export it"),
-    Family("picture_crop", PACKAGES, "hard", crop, "crop a picture to what it shows and export it"),
-    Family("picture_grey", PACKAGES, "medium", grayscale, "take the colours out of a picture and export it"),
-)

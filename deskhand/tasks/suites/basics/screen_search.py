@@ -132,10 +132,12 @@ async def wait_until_visible(
             raise InfrastructureError(f"{where} did not show {what} within {timeout_s:g} s")
 
 
-async def wait_until(condition: Callable[[], Awaitable[bool]], timeout_s: float = 2.0) -> None:
+async def wait_until(
+    condition: Callable[[], Awaitable[bool]], timeout_s: float = 2.0, interval_s: float = 0.02
+) -> None:
     """Wait until a condition holds; return after `timeout_s` in any case, because the judge decides."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     while True:
         if await condition() or asyncio.get_running_loop().time() > deadline:
             return
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(interval_s)

@@ -9,11 +9,18 @@ from deskhand.actions.ops import Done, Op, Type
 from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.guest_files import read_file, read_folder
 from deskhand.tasks.outcome import Finding
-from deskhand.tasks.suites.basics.clauses import clause, near_misses, same_files
 from deskhand.tasks.suites.basics.layout import body, scatter
-from deskhand.tasks.suites.basics.scenario import THEMES, Scenario, milestone
+from deskhand.tasks.suites.basics.scenario import (
+    THEMES,
+    Scenario,
+    clause,
+    milestone,
+    near_misses,
+    same_files,
+    scenario_family,
+)
 from deskhand.tasks.suites.basics.screen_search import click_in, wait_until
-from deskhand.tasks.task import ExampleEndStates, Family, Rect, Task
+from deskhand.tasks.task import ExampleEndStates, Rect, Task
 
 FOLDER = "Data"
 NAMES = ("birds", "boats", "books", "cards", "coins", "games", "plants", "songs")
@@ -25,8 +32,10 @@ EDITOR_SIZE = (230, 110)
 class TerminalCountScenario(Scenario):
     """Two files, a terminal, and an editor that shows one of the files."""
 
-    def __init__(self, seed: int) -> None:
-        super().__init__("terminal_count", seed)
+    applications = ("xfce4-terminal", "l3afpad")
+
+    def __init__(self, family: str, seed: int) -> None:
+        super().__init__(family, seed)
         rng = self.rng
         self.names = [f"{name}.txt" for name in rng.sample(NAMES, 2)]
         counts = rng.sample(range(3, 30), 2)
@@ -34,8 +43,8 @@ class TerminalCountScenario(Scenario):
             name: "".join(f"{rng.choice(WORDS)} {rng.randint(1, 99)}\n" for _ in range(count)).encode()
             for name, count in zip(self.names, counts, strict=True)
         }
-        self.target = rng.choice(self.names)
-        text = self.files[self.target].decode()
+        self.file = rng.choice(self.names)
+        text = self.files[self.file].decode()
         self.word = rng.choice(text.split("\n")[:-1]).split()[0] if rng.random() < 0.5 else None
         lines = text.splitlines()
         self.count = sum(self.word in line for line in lines) if self.word else len(lines)
@@ -46,15 +55,15 @@ class TerminalCountScenario(Scenario):
 
     @property
     def command(self) -> str:
-        count = f"grep -c {self.word} {self.target}" if self.word else f"wc -l < {self.target}"
+        count = f"grep -c {self.word} {self.file}" if self.word else f"wc -l < {self.file}"
         return f"{count} > {self.result}"
 
     @property
     def instruction(self) -> str:
         what = (
-            f"how many lines of {self.target} hold the word {self.word}"
+            f"how many lines of {self.file} hold the word {self.word}"
             if self.word
-            else f"how many lines {self.target} has"
+            else f"how many lines {self.file} has"
         )
         return f"In the terminal count {what} and write just the number to {self.result}"
 
@@ -65,7 +74,7 @@ class TerminalCountScenario(Scenario):
             ["xfce4-terminal", "--disable-server", f"--geometry={self.columns}x{self.rows}"], cwd=FOLDER
         )
         await desktop.wait_window("xfce4-terminal")
-        other = next(name for name in self.names if name != self.target)
+        other = next(name for name in self.names if name != self.file)
         await desktop.launch(["l3afpad", f"{FOLDER}/{other}"])
         await self.shuffle_windows(desktop, self.place_seed)
         await desktop.observe()
@@ -78,21 +87,22 @@ class TerminalCountScenario(Scenario):
         await desktop.place_window(terminal, *positions[0])
         await desktop.place_window(editor, *positions[1], *EDITOR_SIZE)
 
-    async def boxes(self, desktop: StageableDesktop) -> tuple[Rect, Rect]:
+    async def boxes(self, desktop: StageableDesktop) -> dict[str, Rect]:
         """Return the terminal below its menu, and the editor."""
         (terminal,) = await desktop.wait_window("xfce4-terminal")
         (editor,) = await desktop.wait_window("l3afpad")
         box = body(terminal)
-        return Rect(box.left, box.top + terminal.height // 4, box.right, box.bottom), body(editor)
+        text = Rect(box.left, box.top + terminal.height // 4, box.right, box.bottom)
+        return {self.target: text, "editor": body(editor)}
 
     async def written(self, desktop: StageableDesktop) -> bytes | None:
         return await read_file(desktop, f"{FOLDER}/{self.result}")
 
 
-def count_lines(seed: int) -> Task:
-    """Count lines, or lines with a word, and write the number to a file."""
-    scenario = TerminalCountScenario(seed)
-
+@scenario_family(
+    TerminalCountScenario, "terminal_count", "medium", "count lines by a command and write the number to a file"
+)
+def count_lines(scenario: TerminalCountScenario) -> Task:
     async def clauses(desktop: StageableDesktop) -> list[Finding]:
         files = await read_folder(desktop, FOLDER)
         number = (files.pop(scenario.result, None) or b"").strip().decode("utf-8", errors="replace")
@@ -102,14 +112,14 @@ def count_lines(seed: int) -> Task:
         ]
 
     def end_states() -> ExampleEndStates:
-        result, target = f"{FOLDER}/{scenario.result}", f"{FOLDER}/{scenario.target}"
+        result, target = f"{FOLDER}/{scenario.result}", f"{FOLDER}/{scenario.file}"
         files = {f"{FOLDER}/{name}": data for name, data in scenario.files.items()}
         right = {**files, result: f"{scenario.count}\n".encode()}
         return near_misses(
             right,
             result,
             one_too_many={**right, result: f"{scenario.count + 1}\n".encode()},
-            more_than_the_number={**right, result: f"{scenario.count} {scenario.target}\n".encode()},
+            more_than_the_number={**right, result: f"{scenario.count} {scenario.file}\n".encode()},
             the_file_was_changed={**right, target: files[target] + b"\n"},
         )
 
@@ -120,8 +130,7 @@ def count_lines(seed: int) -> Task:
         return (await scenario.written(desktop) or b"").strip().isdigit()
 
     async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
-        terminal, _ = await scenario.boxes(desktop)
-        yield [click_in(terminal)]
+        yield [click_in((await scenario.boxes(desktop))[scenario.target])]
         yield [Type(scenario.command + "\n")]
 
         async def finished() -> bool:
@@ -130,32 +139,15 @@ def count_lines(seed: int) -> Task:
         await wait_until(finished)
         yield [Done()]
 
-    async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
-        terminal, editor = await scenario.boxes(desktop)
-        return terminal, [editor]
-
     return scenario.build_task(
         scenario.instruction,
         max_steps=6,
         clauses=clauses,
         oracle=oracle,
-        first_click_targets=targets,
         milestones=(
             milestone("the result file is there", 0.1, exists),
             milestone("it holds just a number", 0.1, is_number),
         ),
-        shuffle_windows=scenario.shuffle_windows,
         example_end_states=end_states,
-        metadata={"target": scenario.target, "word": scenario.word, "count": scenario.count},
+        metadata={"target": scenario.file, "word": scenario.word, "count": scenario.count},
     )
-
-
-FAMILIES = (
-    Family(
-        "terminal_count",
-        ("xfce4-terminal", "l3afpad"),
-        "medium",
-        count_lines,
-        "count lines by a command and write the number to a file",
-    ),
-)

@@ -1,6 +1,4 @@
-"""Families `shell_*`: files in a terminal. Only the resulting files of the folders are judged, not how they were
-made.
-"""
+"""Families `shell_*`: files in a terminal. Only the resulting files are judged, not how they were made."""
 
 from __future__ import annotations
 
@@ -10,17 +8,24 @@ import tarfile
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from deskhand.actions.ops import Done, Op, Type
+from deskhand.actions.ops import Op, Type
 from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks import document_readers, subprocess_call
 from deskhand.tasks.document_readers import InvalidDocument
 from deskhand.tasks.guest_files import list_folder, read_file, read_folder
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import hd_screen
-from deskhand.tasks.suites.basics.clauses import clause, near_misses, same_files
 from deskhand.tasks.suites.basics.hd_screen import HdScenario, click_in, press
-from deskhand.tasks.suites.basics.scenario import THEMES, Clauses, milestone
-from deskhand.tasks.task import ExampleEndStates, Family, FileContents, Milestone, Task
+from deskhand.tasks.suites.basics.scenario import (
+    THEMES,
+    Clauses,
+    clause,
+    milestone,
+    near_misses,
+    same_files,
+    scenario_family,
+)
+from deskhand.tasks.task import ExampleEndStates, FileContents, Milestone, Task
 
 FOLDER = "Papers"
 STEMS = ("bill", "letter", "plan", "list", "draft", "photo", "poem", "table", "index", "report")
@@ -33,6 +38,8 @@ PLACES = ("north", "south", "east", "west")
 
 class TerminalFilesScenario(HdScenario):
     """A terminal in a folder of files."""
+
+    applications = ("xfce4-terminal",)
 
     def __init__(self, family: str, seed: int) -> None:
         super().__init__(family, seed)
@@ -61,19 +68,17 @@ class TerminalFilesScenario(HdScenario):
     ) -> Task:
         """Return a task. `command` is what the oracle types, `result` the last file that it creates."""
 
-        async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
+        async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
             (window,) = await desktop.wait_window("xfce4-terminal")
             yield [click_in(window)]
             yield [Type(command)]
             yield press("enter")
-            await hd_screen.wait_written(desktop, f"{FOLDER}/{result}", None)
-            yield [Done()]
 
         return self.build_task(
             instruction,
             max_steps=8,
             clauses=clauses,
-            oracle=oracle,
+            oracle=hd_screen.until_written(f"{FOLDER}/{result}", steps),
             milestones=milestones,
             example_end_states=end_states,
             **fields,
@@ -85,9 +90,8 @@ class TerminalFilesScenario(HdScenario):
         ).encode()
 
 
-def sort_lines(seed: int) -> Task:
-    """Sort the distinct lines of a file into another."""
-    scenario = TerminalFilesScenario("shell_sort", seed)
+@scenario_family(TerminalFilesScenario, "shell_sort", "medium", "sort the lines of a file into another")
+def sort_lines(scenario: TerminalFilesScenario) -> Task:
     lines = scenario.rng.choices(WORDS, k=scenario.rng.randint(12, 20))
     lines += scenario.rng.sample(lines, 3)
     result = f"{scenario.rng.choice(STEMS)}.txt"
@@ -113,9 +117,8 @@ def sort_lines(seed: int) -> Task:
     return scenario.shell_task(text, f"sort -u words.txt > {result}", clauses, result, end_states)
 
 
-def pack(seed: int) -> Task:
-    """Pack some of the files."""
-    scenario = TerminalFilesScenario("shell_pack", seed)
+@scenario_family(TerminalFilesScenario, "shell_pack", "hard", "pack the files of a kind")
+def pack(scenario: TerminalFilesScenario) -> Task:
     kind, other = scenario.rng.sample(["txt", "csv", "log"], 2)
     stems = scenario.rng.sample(STEMS, 6)
     for index, stem in enumerate(stems):
@@ -163,7 +166,7 @@ def pack(seed: int) -> Task:
         milestone("the files are in it", 0.2, share_packed),
     )
     return scenario.shell_task(
-        text, f"tar -czf packed.tar.gz *.{kind}", clauses, "packed.tar.gz", end_states, *milestones, difficulty="hard"
+        text, f"tar -czf packed.tar.gz *.{kind}", clauses, "packed.tar.gz", end_states, *milestones
     )
 
 
@@ -189,18 +192,15 @@ async def _members(data: bytes | None) -> dict[str, bytes] | None:
     return {name: text.encode("latin-1") for name, text in found.items()}
 
 
-def collect(seed: int) -> Task:
-    """Move the files of a kind out of four folders into one."""
-    scenario = TerminalFilesScenario("shell_collect", seed)
+@scenario_family(TerminalFilesScenario, "shell_collect", "hard", "move the files of a kind out of several folders")
+def collect(scenario: TerminalFilesScenario) -> Task:
     kind, other = scenario.rng.sample(["txt", "csv", "log"], 2)
     stems = scenario.rng.sample(STEMS, 8)
     for index, stem in enumerate(stems):
-        scenario.files[f"{PLACES[index % 4]}/{stem}.{scenario.rng.choice([kind, kind, other])}"] = (
-            scenario.random_text()
-        )
+        text = scenario.random_text()
+        scenario.files[f"{PLACES[index % 4]}/{stem}.{scenario.rng.choice([kind, kind, other])}"] = text
     scenario.files[f"{PLACES[0]}/first.{kind}"] = scenario.random_text()
     moved = {path.split("/")[1]: data for path, data in scenario.files.items() if path.endswith(kind)}
-
     unmoved = {path: data for path, data in scenario.files.items() if not path.endswith(kind)}
 
     async def clauses(desktop: StageableDesktop) -> list[Finding]:
@@ -235,16 +235,6 @@ def collect(seed: int) -> Task:
         return ExampleEndStates({what: at_home(files) for what, files in negatives.items()}, at_home(right))
 
     text = f"In the terminal make a folder All and move every .{kind} file of the four folders into it"
-    milestones = (
-        milestone("the folder is there", 0.1, has_folder),
-        milestone("the files are in it", 0.3, share_moved),
-    )
+    milestones = (milestone("the folder is there", 0.1, has_folder), milestone("the files are in it", 0.3, share_moved))
     command = f"mkdir All && mv */*.{kind} All/"
-    return scenario.shell_task(text, command, clauses, f"All/first.{kind}", end_states, *milestones, difficulty="hard")
-
-
-FAMILIES = (
-    Family("shell_sort", ("xfce4-terminal",), "medium", sort_lines, "sort the lines of a file into another"),
-    Family("shell_pack", ("xfce4-terminal",), "hard", pack, "pack the files of a kind"),
-    Family("shell_collect", ("xfce4-terminal",), "hard", collect, "move the files of a kind out of several folders"),
-)
+    return scenario.shell_task(text, command, clauses, f"All/first.{kind}", end_states, *milestones)

@@ -13,10 +13,9 @@ from deskhand.actions.ops import Click, Done, Op, Point, Type, screen_px
 from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.guest_files import list_folder
 from deskhand.tasks.outcome import Finding
-from deskhand.tasks.suites.basics.clauses import clause
 from deskhand.tasks.suites.basics.layout import body, close_button, scatter
-from deskhand.tasks.suites.basics.scenario import Scenario, milestone
-from deskhand.tasks.task import ExampleEndStates, Family, FileContents, Rect, Task
+from deskhand.tasks.suites.basics.scenario import Scenario, clause, milestone, scenario_family
+from deskhand.tasks.task import ExampleEndStates, FileContents, Rect, Task
 
 COLORS = {
     "red": "#c02020",
@@ -33,6 +32,7 @@ WORDS = ("apple", "bread", "cloud", "delta", "eagle", "flame", "grape", "house",
 class TerminalScenario(Scenario):
     """Two or three terminals."""
 
+    applications = ("xterm",)
     width, height = 256, 192
 
     def __init__(self, family: str, seed: int) -> None:
@@ -63,7 +63,7 @@ class TerminalScenario(Scenario):
         for window, (x, y) in zip(windows, positions, strict=True):
             await desktop.place_window(window, x, y)
 
-    async def bodies(self, desktop: StageableDesktop) -> dict[str, Rect]:
+    async def boxes(self, desktop: StageableDesktop) -> dict[str, Rect]:
         """Return the client area of each terminal by color."""
         return {window.title: body(window) for window in await desktop.windows() if window.title in self.colors}
 
@@ -73,7 +73,7 @@ class TerminalScenario(Scenario):
 
     async def grounding_targets(self, desktop: StageableDesktop) -> list[tuple[str, Rect]]:
         """Return the instructions of both families that this screen admits."""
-        bodies, buttons = await self.bodies(desktop), await self.close_buttons(desktop)
+        bodies, buttons = await self.boxes(desktop), await self.close_buttons(desktop)
         run = [(run_instruction(color, word), box) for color, box in bodies.items() for word in WORDS]
         return run + [(close_instruction(color), box) for color, box in buttons.items()]
 
@@ -83,9 +83,8 @@ def click_in(box: Rect) -> Click:
     return Click(Point(*box.center, screen_px(TerminalScenario.width, TerminalScenario.height)))
 
 
-def run_command(seed: int) -> Task:
-    """Run `touch WORD` in the terminal of one color."""
-    scenario = TerminalScenario("terminal_run", seed)
+@scenario_family(TerminalScenario, "terminal_run", "easy", "run a command in the terminal of a color")
+def run_command(scenario: TerminalScenario) -> Task:
     command = f"touch {scenario.word}"
 
     async def folders(desktop: StageableDesktop) -> list[str]:
@@ -108,26 +107,19 @@ def run_command(seed: int) -> Task:
         return bool(await folders(desktop))
 
     async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
-        yield [click_in((await scenario.bodies(desktop))[scenario.target])]
+        yield [click_in((await scenario.boxes(desktop))[scenario.target])]
         yield [Type(command + "\n")]
         yield [Done()]
 
-    async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
-        boxes = await scenario.bodies(desktop)
-        return boxes[scenario.target], [box for color, box in boxes.items() if color != scenario.target]
-
     return scenario.build_task(
         run_instruction(scenario.target, scenario.word),
-        difficulty="easy",
         max_steps=4,
         clauses=clauses,
         oracle=oracle,
-        first_click_targets=targets,
         milestones=(milestone("command ran in some terminal", 0.2, command_ran),),
         grounding_targets=scenario.grounding_targets,
-        shuffle_windows=scenario.shuffle_windows,
         example_end_states=end_states,
-        metadata={"colours": scenario.colors, "target": scenario.target, "types": command + "\n"},
+        metadata={"colors": scenario.colors, "target": scenario.target, "types": command + "\n"},
     )
 
 
@@ -135,10 +127,16 @@ def run_instruction(color: str, word: str) -> str:
     return f"In the {color} terminal run touch {word}"
 
 
-def close_terminal(seed: int) -> Task:
-    """Close the terminal of one color and leave the others open."""
-    scenario = TerminalScenario("terminal_close", seed)
+class CloseScenario(TerminalScenario):
+    """Terminals of which one is to be closed."""
 
+    async def first_click_targets(self, desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
+        buttons = await self.close_buttons(desktop)
+        return buttons.pop(self.target), list(buttons.values())
+
+
+@scenario_family(CloseScenario, "terminal_close", "easy", "close the terminal of a color")
+def close_terminal(scenario: CloseScenario) -> Task:
     async def clauses(desktop: StageableDesktop) -> list[Finding]:
         open_now = {window.title for window in await desktop.windows()}.intersection(scenario.colors)
         others = sorted({*scenario.colors} - {scenario.target})
@@ -148,28 +146,15 @@ def close_terminal(seed: int) -> Task:
         yield [click_in((await scenario.close_buttons(desktop))[scenario.target])]
         yield [Done()]
 
-    async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
-        boxes = await scenario.close_buttons(desktop)
-        return boxes[scenario.target], [box for color, box in boxes.items() if color != scenario.target]
-
     return scenario.build_task(
         close_instruction(scenario.target),
-        difficulty="easy",
         max_steps=3,
         clauses=clauses,
         oracle=oracle,
-        first_click_targets=targets,
         grounding_targets=scenario.grounding_targets,
-        shuffle_windows=scenario.shuffle_windows,
-        metadata={"colours": scenario.colors, "target": scenario.target},
+        metadata={"colors": scenario.colors, "target": scenario.target},
     )
 
 
 def close_instruction(color: str) -> str:
     return f"Close the {color} terminal"
-
-
-FAMILIES = (
-    Family("terminal_run", ("xterm",), "easy", run_command, "run a command in the terminal of a colour"),
-    Family("terminal_close", ("xterm",), "easy", close_terminal, "close the terminal of a colour"),
-)

@@ -10,18 +10,25 @@ import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from deskhand.actions.ops import Done, Op, Type
+from deskhand.actions.ops import Op, Type
 from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.checks.app_settings import bookmark_urls
-from deskhand.tasks.guest_files import list_folder, read_file, read_text
+from deskhand.tasks.chromium import FLAGS
+from deskhand.tasks.guest_files import list_folder, read_text
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import hd_screen
-from deskhand.tasks.suites.basics.clauses import clause, near_misses, same_files
-from deskhand.tasks.suites.basics.hd_screen import HdScenario, press
-from deskhand.tasks.suites.basics.scenario import THEMES, Clauses, Oracle, milestone
-from deskhand.tasks.task import ExampleEndStates, Family, FileContents, Task
+from deskhand.tasks.suites.basics.hd_screen import HdScenario, Steps, press
+from deskhand.tasks.suites.basics.scenario import (
+    THEMES,
+    Clauses,
+    clause,
+    milestone,
+    near_misses,
+    same_files,
+    scenario_family,
+)
+from deskhand.tasks.task import ExampleEndStates, FileContents, Task
 
-PACKAGES = ("chromium",)
 SITE = "Documents/site"
 COLORS = ("#fbfbf4", "#eef4fb", "#f4eefb", "#eefbf1")
 NAMES = ("Ada", "Ben", "Cleo", "Dora", "Emil", "Fay", "Gus", "Hana")
@@ -48,15 +55,13 @@ function give(name, text) {{ const a = document.createElement('a'); a.download =
 class WebPageScenario(HdScenario):
     """A browser on a page."""
 
+    applications = ("chromium",)
+
     def __init__(self, family: str, seed: int) -> None:
         super().__init__(family, seed)
         rng = self.rng
         self.theme = rng.choice(THEMES)
-        self.style = {
-            "size": rng.choice([14, 16, 18]),
-            "margin": rng.choice([16, 24, 40]),
-            "color": rng.choice(COLORS),
-        }
+        self.style = {"size": rng.choice([14, 16, 18]), "margin": rng.choice([16, 24, 40]), "color": rng.choice(COLORS)}
         self.pages: dict[str, str] = {}
 
     def page(self, name: str, title: str, body: str, script: str = "") -> None:
@@ -65,45 +70,30 @@ class WebPageScenario(HdScenario):
     async def setup(self, desktop: StageableDesktop) -> None:
         for path, text in self.pages.items():
             await desktop.push(path, text.encode())
-        await start(desktop, next(iter(self.pages)))
+        await desktop.launch(["chromium", *FLAGS, next(iter(self.pages))])
+        await desktop.wait_window("chromium", timeout_s=hd_screen.WINDOW_TIMEOUT_S)
+        await hd_screen.wait_still(desktop, 0.8)
 
     def page_task(
         self,
         instruction: str,
         clauses: Clauses,
-        steps: Oracle,
+        steps: Steps,
         *,
-        waits_for: str = "",
+        waits_for: str,
         end_states: Callable[[], ExampleEndStates],
         **fields: Any,
     ) -> Task:
         """Return a task. `waits_for` is the file that the browser writes after the oracle's last step."""
-
-        async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
-            before = await read_file(desktop, waits_for)
-            async for ops in steps(desktop):
-                yield ops
-            await hd_screen.wait_written(desktop, waits_for, before)
-            yield [Done()]
-
         return self.build_task(
             instruction,
             max_steps=14,
             clauses=clauses,
-            oracle=oracle,
+            oracle=hd_screen.until_written(waits_for, steps),
             settle_grace_s=WRITE_GRACE_S,
             example_end_states=end_states,
             **fields,
         )
-
-
-async def start(desktop: StageableDesktop, page: str) -> None:
-    """Open Chromium on a file of the home and wait until it shows the page."""
-    from deskhand.tasks.chromium import FLAGS
-
-    await desktop.launch(["chromium", *FLAGS, page])
-    await desktop.wait_window("chromium", timeout_s=hd_screen.WINDOW_TIMEOUT_S)
-    await hd_screen.wait_still(desktop, 0.8)
 
 
 async def downloads(desktop: StageableDesktop) -> dict[str, str | None]:
@@ -119,9 +109,8 @@ def _json(text: str | None) -> Any:
         return text
 
 
-def download(seed: int) -> Task:
-    """Download one of the files that a page offers."""
-    scenario = WebPageScenario("page_download", seed)
+@scenario_family(WebPageScenario, "page_download", "easy", "download one of the files that a page offers")
+def download(scenario: WebPageScenario) -> Task:
     towns = scenario.rng.sample(TOWNS, scenario.rng.randint(4, 6))
     texts = {town: f"{town} {scenario.rng.randint(1000, 9999)}\n" for town in towns}
     index = scenario.rng.randrange(len(towns))
@@ -129,10 +118,6 @@ def download(seed: int) -> Task:
     links = "".join(row.format(town, json.dumps(texts[town])) for town in towns)
     scenario.page("files", "Files by town", f"<table>{links}</table>")
     wanted = {f"{towns[index]}.csv": texts[towns[index]]}
-
-    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
-        yield press("tab", times=index + 1)
-        yield press("enter")
 
     async def clauses(desktop: StageableDesktop) -> list[Finding]:
         return [same_files("the files in Downloads", await downloads(desktop), wanted)]
@@ -148,18 +133,16 @@ def download(seed: int) -> Task:
         }
         return ExampleEndStates(negatives, {target: files[target]})
 
+    steps = [press("tab", times=index + 1), press("enter")]
     text = f"On the page get the file of {towns[index]}, and no other"
-    return scenario.page_task(
-        text, clauses, steps, difficulty="easy", waits_for=f"Downloads/{towns[index]}.csv", end_states=end_states
-    )
+    return scenario.page_task(text, clauses, steps, waits_for=f"Downloads/{towns[index]}.csv", end_states=end_states)
 
 
-def fill_form(seed: int) -> Task:
-    """Fill in an order and send it."""
-    scenario = WebPageScenario("page_form", seed)
+@scenario_family(WebPageScenario, "page_form", "medium", "fill in a form on a page and send it")
+def fill_form(scenario: WebPageScenario) -> Task:
     rng = scenario.rng
     towns: list[str] = rng.sample(TOWNS, 4)
-    order = {
+    order: dict[str, Any] = {
         "name": rng.choice(NAMES),
         "number": str(rng.randint(2, 40)),
         "town": rng.choice(towns[1:]),
@@ -178,17 +161,14 @@ def fill_form(seed: int) -> Task:
       gift: at('gift').checked})); }"""
     scenario.page("order", "Order", f"{body}<button onclick='send()'>Send</button>", script)
 
-    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
-        for name in names:
-            yield press("tab")
-            if name == "gift":
-                if order["gift"]:
-                    yield press("space")
-            elif name == "town":
-                yield press("down", times=towns.index(str(order["town"])))
-            else:
-                yield [Type(str(order[name]))]
-        yield [*press("tab"), *press("enter")]
+    entered: dict[str, list[Op]] = {
+        "name": [Type(order["name"])],
+        "number": [Type(order["number"])],
+        "town": press("down", times=towns.index(order["town"])),
+        "gift": press("space", times=int(order["gift"])),
+    }
+    steps = [ops for name in names for ops in (press("tab"), entered[name]) if ops]
+    steps.append([*press("tab"), *press("enter")])
 
     async def clauses(desktop: StageableDesktop) -> list[Finding]:
         found = await downloads(desktop)
@@ -214,9 +194,8 @@ def fill_form(seed: int) -> Task:
     return scenario.page_task(text, clauses, steps, waits_for="Downloads/order.json", end_states=end_states)
 
 
-def bookmark(seed: int) -> Task:
-    """Open a page and bookmark it."""
-    scenario = WebPageScenario("page_bookmark", seed)
+@scenario_family(WebPageScenario, "page_bookmark", "medium", "go to a page and bookmark it")
+def bookmark(scenario: WebPageScenario) -> Task:
     topics = scenario.rng.sample(TOPICS, 5)
     index = scenario.rng.randrange(len(topics))
     scenario.page(
@@ -256,9 +235,8 @@ def bookmark(seed: int) -> Task:
     return scenario.page_task(text, clauses, steps, waits_for=BOOKMARKS, end_states=end_states)
 
 
-def save_page(seed: int) -> Task:
-    """Save the open page under a name."""
-    scenario = WebPageScenario("page_save", seed)
+@scenario_family(WebPageScenario, "page_save", "medium", "save the open page under a name")
+def save_page(scenario: WebPageScenario) -> Task:
     topic, code = scenario.rng.choice(TOPICS), f"{scenario.rng.randint(10_000, 99_999)}"
     name = f"{scenario.rng.choice(GOODS)}{scenario.rng.randint(10, 99)}.html"
     scenario.page("page", topic, f"<p>All about {topic.lower()}: number {code}.</p>")
@@ -294,9 +272,8 @@ def save_page(seed: int) -> Task:
     return scenario.page_task(text, clauses, steps, waits_for=f"Downloads/{name}", end_states=end_states)
 
 
-def look_up(seed: int) -> Task:
-    """Find a number in a long table and send it."""
-    scenario = WebPageScenario("page_look_up", seed)
+@scenario_family(WebPageScenario, "page_look_up", "hard", "find a number in a long table and send it")
+def look_up(scenario: WebPageScenario) -> Task:
     rng = scenario.rng
     keys = [(good, town) for good in GOODS for town in TOWNS]
     rng.shuffle(keys)
@@ -311,11 +288,6 @@ def look_up(seed: int) -> Task:
         f"Send</button><table><tr><th>Good<th>Town<th>Price</tr>{lines}</table>",
     )
     price = str(prices[good, town])
-
-    async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
-        yield press("tab")
-        yield [Type(price)]
-        yield [*press("tab"), *press("enter")]
 
     async def clauses(desktop: StageableDesktop) -> list[Finding]:
         return [same_files("the files in Downloads", await downloads(desktop), {"answer.txt": price})]
@@ -335,10 +307,7 @@ def look_up(seed: int) -> Task:
         path = "Downloads/answer.txt"
         other = str(next(cost for (one, where), cost in prices.items() if one == good and where != town))
         return near_misses(
-            {path: price.encode()},
-            path,
-            of_another_town={path: other.encode()},
-            with_more={path: f"{price} ".encode()},
+            {path: price.encode()}, path, of_another_town={path: other.encode()}, with_more={path: f"{price} ".encode()}
         )
 
     milestones = (
@@ -349,18 +318,8 @@ def look_up(seed: int) -> Task:
     return scenario.page_task(
         text,
         clauses,
-        steps,
-        difficulty="hard",
+        [press("tab"), [Type(price)], [*press("tab"), *press("enter")]],
         waits_for="Downloads/answer.txt",
         end_states=end_states,
         milestones=milestones,
     )
-
-
-FAMILIES = (
-    Family("page_download", PACKAGES, "easy", download, "download one of the files that a page offers"),
-    Family("page_form", PACKAGES, "medium", fill_form, "fill in a form on a page and send it"),
-    Family("page_bookmark", PACKAGES, "medium", bookmark, "go to a page and bookmark it"),
-    Family("page_save", PACKAGES, "medium", save_page, "save the open page under a name"),
-    Family("page_look_up", PACKAGES, "hard", look_up, "find a number in a long table and send it"),
-)

@@ -22,7 +22,7 @@ from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.tasks import chromium
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.miniwob import solutions
-from deskhand.tasks.task import CheckResult, Family, Rect, Task
+from deskhand.tasks.task import CheckResult, Family, Task
 
 SUITE = "miniwob"
 PREFIX = f"{SUITE}/"
@@ -163,9 +163,6 @@ def make_task(name: str, seed: int) -> Task:
     async def setup(desktop: StageableDesktop) -> None:
         await start(desktop, name, seed)
 
-    async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
-        return None, []
-
     return Task(
         id=f"{SUITE}/{name}/{seed}",
         family=f"{PREFIX}{name}",
@@ -179,7 +176,6 @@ def make_task(name: str, seed: int) -> Task:
         setup=setup,
         check=check,
         oracle=oracle,
-        first_click_targets=targets,
         oracle_unavailable="" if name in solutions.STEPS else "no oracle for this page",
     )
 
