@@ -245,8 +245,7 @@ class ImageCache(Mapping[str, PreparedImage]):
                 raise KeyError(sha256)
             if encoded is None:
                 raise RecordError(
-                    "image_lost",
-                    f"image {sha256[:12]} was evicted; pass fetch or a larger encoded_bytes to ImageCache",
+                    "image_lost", f"image {sha256[:12]} was evicted; pass fetch or a larger encoded_bytes to ImageCache"
                 )
         try:
             rgb = decode_rgb(encoded, max_pixels=self.max_pixels)

@@ -32,14 +32,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from deskhand.errors import ConfigError, InfrastructureError
-from deskhand.recorder.apis import (
-    anthropic_messages,
-    chat,
-    chat_response,
-    responses,
-    responses_response,
-    validation,
-)
+from deskhand.recorder.apis import anthropic_messages, chat, chat_response, responses, responses_response, validation
 from deskhand.recorder.http_common import (
     RequestAuth,
     anthropic_error,

@@ -14,12 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from deskhand.engines.http_engine.endpoint import (
-    EndpointUnreachable,
-    HttpEndpoint,
-    RequestRejected,
-    is_loopback,
-)
+from deskhand.engines.http_engine.endpoint import EndpointUnreachable, HttpEndpoint, RequestRejected, is_loopback
 from deskhand.errors import InfrastructureError
 
 

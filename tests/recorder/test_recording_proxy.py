@@ -29,13 +29,7 @@ from deskhand.models.load import load_processors
 from deskhand.recipes import record
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.recorder import Recorder
-from deskhand.recorder.recording_proxy import (
-    IMAGE,
-    RecordingProxy,
-    StoredImages,
-    create_proxy_app,
-    without_images,
-)
+from deskhand.recorder.recording_proxy import IMAGE, RecordingProxy, StoredImages, create_proxy_app, without_images
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.server import create_app, in_process_client
 from deskhand.recorder.session_store import SessionStore

@@ -46,12 +46,7 @@ class HfEngine:
     """
 
     def __init__(
-        self,
-        model: LoadedModel,
-        config: EngineConfig | None = None,
-        *,
-        threads: int | None = None,
-        version: int = 0,
+        self, model: LoadedModel, config: EngineConfig | None = None, *, threads: int | None = None, version: int = 0
     ) -> None:
         self._core = unwrap(model.model)
         self._core.eval()

@@ -73,7 +73,6 @@ class ImageEncoder:
         whole_CHW = np.rint(levels_CHW)
         if np.abs(levels_CHW - whole_CHW).max() > _FAR or whole_CHW.min() < 0 or whole_CHW.max() > 255:
             raise RecordError(
-                "pixels",
-                f"image {image.sha256[:12]} is not 8-bit pixels preprocessed by this checkpoint's processor",
+                "pixels", f"image {image.sha256[:12]} is not 8-bit pixels preprocessed by this checkpoint's processor"
             )
         return whole_CHW.astype(np.uint8).transpose(1, 2, 0)
