@@ -21,6 +21,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -86,7 +87,7 @@ class HfEngine:
     @property
     def stats(self) -> EngineStats:
         """A copy of the counters."""
-        return self._batch.stats.copy()
+        return replace(self._batch.stats)
 
     @property
     def in_flight(self) -> int:
@@ -96,11 +97,7 @@ class HfEngine:
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
         """Sample one completion, truncated at the engine's `max_tokens`.
 
-        Raises:
-            AgentError: The prompt fills the context.
-            RecordError: Placeholders and images differ.
-            UnsupportedGrammar: The grammar is not supported.
-            InfrastructureError: The engine is down.
+        Raises like `types.Engine.generate`, and `RecordError` if placeholders and images differ.
         """
         length = len(prompt.token_ids)
         if length >= self._max_tokens:
@@ -165,7 +162,6 @@ class HfEngine:
 
     @property
     def supports_lora(self) -> bool:
-        """Always true."""
         return True
 
     @property

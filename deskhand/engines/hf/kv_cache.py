@@ -55,8 +55,8 @@ class KVCache:
         grown[:, :used, :, :old_capacity] = self.storage[:, :used]
         self.storage = grown
 
-    def open(self, prefix: Tensor | None, tokens: int) -> int:
-        """Allocate the next slot for `tokens` positions and return its index.
+    def open(self, prefix: Tensor | None, tokens: int) -> None:
+        """Allocate the next slot for `tokens` positions.
 
         `prefix`: initial keys and values, [2 * layers, heads, length, size].
         """
@@ -67,21 +67,19 @@ class KVCache:
             length = prefix.shape[2]
             self.storage[:, slot, :, :length] = prefix
         self.lengths.append(length)
-        return slot
 
     def read(self, slot: int) -> Tensor:
         """Return a copy of a slot, [2 * layers, heads, length, size]."""
         return self.storage[:, slot, :, : self.lengths[slot]].clone()
 
-    def free(self, slot: int) -> int:
-        """Free a slot by moving the last slot into it; return the index of the last slot."""
+    def free(self, slot: int) -> None:
+        """Free a slot by moving the last slot into it."""
         last = self.active - 1
         if slot != last:
             length = self.lengths[last]
             self.storage[:, slot, :, :length] = self.storage[:, last, :, :length]
             self.lengths[slot] = length
         self.lengths.pop()
-        return last
 
     def append(self, first: int, count: int, width: int) -> KVCacheView:
         """Return a view for a forward pass that adds `width` positions to `count` slots from `first` on."""

@@ -20,8 +20,14 @@ from typing import Any
 
 import structlog
 
-from deskhand.engines.http_engine.cancellation import PausableDeadline, cancel_on
-from deskhand.engines.http_engine.endpoint import EndpointUnreachable, HttpEndpoint, RequestRejected
+from deskhand.engines.http_engine.endpoint import (
+    EndpointUnreachable,
+    HttpEndpoint,
+    RequestRejected,
+    cancel_on,
+    check_url,
+)
+from deskhand.engines.http_engine.image_encoding import ImageEncoder
 from deskhand.engines.http_engine.protocol import RetryRequest, ServerProtocol, StaleWeights
 from deskhand.engines.http_engine.server_process import ServerProcess
 from deskhand.engines.http_engine.weight_files import write_adapter, write_checkpoint
@@ -112,12 +118,18 @@ class HttpEngine:
     def features(self) -> frozenset[Feature]:
         return self.wire.features
 
+    @property
+    def supports_lora(self) -> bool:
+        return self.wire.supports_lora
+
+    @property
+    def supports_vision_lora(self) -> bool:
+        return self.wire.supports_vision_lora
+
     async def start(self) -> None:
         """Wait until the server is serving.
 
-        Raises:
-            ConfigError: The server was started with unsuitable options.
-            InfrastructureError: The server does not start in time.
+        Raises `ConfigError` for unsuitable options of the server, `InfrastructureError` if it does not start in time.
         """
         for leftover in self.folder.glob("version-*"):  # from a killed run
             await asyncio.to_thread(shutil.rmtree, leftover, True)
@@ -131,10 +143,7 @@ class HttpEngine:
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
         """Sample one completion, truncated at the server's context length.
 
-        Raises:
-            AgentError: The prompt fills the context.
-            RecordError: The server placed images other than the prompt's.
-            InfrastructureError: The server is down.
+        Raises like `types.Engine.generate`, and `RecordError` if the server placed images other than the prompt's.
         """
         length = len(prompt.token_ids)
         if length >= self.max_tokens:
@@ -144,43 +153,35 @@ class HttpEngine:
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, self.max_tokens - length))
         self.stats.requests += 1
         last: InfrastructureError | None = None
-        async with PausableDeadline(self.patience.outage_s) as deadline:
-            for _ in range(self.patience.tries):
-                lost, endpoint = await self._ready()
-                self.stats.tries += 1
-                deadline.pause()
-                try:
-                    completion = await cancel_on(
-                        lost, self.wire.generate(endpoint, prompt, sampling, self.patience.request_s)
-                    )
-                    self._failed_starts = 0
-                    return completion
-                except StaleWeights as error:
-                    last = error
-                    self._declare_lost(lost, str(error))
-                except RetryRequest as error:
-                    last = error
-                except EndpointUnreachable as error:
-                    last = error
-                    await self._confirm(lost, endpoint)
-                except RequestRejected as error:
-                    if error.status < 500:
-                        raise
-                    last = error
-                    await self._confirm(lost, endpoint)
-                finally:
-                    deadline.resume()
+        clock, left = asyncio.get_running_loop().time, self.patience.outage_s
+        for _ in range(self.patience.tries):
+            waiting_since = clock()
+            try:
+                async with asyncio.timeout(left):
+                    lost, endpoint = await self._ready()
+            except TimeoutError:
+                break
+            left -= clock() - waiting_since
+            self.stats.tries += 1
+            try:
+                completion = await cancel_on(
+                    lost, self.wire.generate(endpoint, prompt, sampling, self.patience.request_s)
+                )
+                self._failed_starts = 0
+                return completion
+            except StaleWeights as error:
+                last = error
+                self._declare_lost(lost, str(error))
+            except RetryRequest as error:
+                last = error
+            except (EndpointUnreachable, RequestRejected) as error:
+                if isinstance(error, RequestRejected) and error.status < 500:
+                    raise
+                last = error
+                await self._confirm(lost, endpoint)
         raise InfrastructureError(
             f"{self.wire.name} did not serve a request within {self.patience.outage_s:g} s: {last or 'unreachable'}"
         )
-
-    @property
-    def supports_lora(self) -> bool:
-        return self.wire.supports_lora
-
-    @property
-    def supports_vision_lora(self) -> bool:
-        return self.wire.supports_vision_lora
 
     async def update_weights(self, version: int, weights: Mapping[str, Any]) -> None:
         """Write weights (torch tensors by state-dict names) as a checkpoint and load it into the server.
@@ -214,11 +215,10 @@ class HttpEngine:
                 break
             try:
                 await cancel_on(lost, self._load(endpoint))
-            except EndpointUnreachable as error:
+            except (EndpointUnreachable, RequestRejected) as error:
                 self._declare_lost(lost, str(error))
-            except RequestRejected as error:
-                self._declare_lost(lost, str(error))
-                raise
+                if isinstance(error, RequestRejected):
+                    raise
         self.stats.published += 1
         if previous != target:
             await self._discard(previous)
@@ -378,3 +378,20 @@ class HttpEngine:
         self._failure = self._failure or InfrastructureError(str(error))
         self._lost.set()
         self._up.set()
+
+
+def connect_server(
+    protocol: Callable[[ImageEncoder], ServerProtocol],
+    url: str,
+    image_processor: Any,
+    folder: Path,
+    *,
+    api_key: str | None = None,
+    version: int = 0,
+    patience: ServerTimeouts | None = None,
+) -> HttpEngine:
+    """Return an engine on a running server, which must be able to read `folder`, where weights are written."""
+    endpoint = HttpEndpoint(check_url(url, "engine.base_url"), api_key=api_key)
+    return HttpEngine(
+        protocol(ImageEncoder(image_processor)), folder, endpoint=endpoint, version=version, patience=patience
+    )

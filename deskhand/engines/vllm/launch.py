@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from deskhand.engines.http_engine.endpoint import HttpEndpoint, check_url
-from deskhand.engines.http_engine.engine import HttpEngine, ServerTimeouts
+from deskhand.engines.http_engine.engine import HttpEngine, ServerTimeouts, connect_server
 from deskhand.engines.http_engine.image_encoding import ImageEncoder
-from deskhand.engines.http_engine.lora_versions import MAX_LOADED_LORAS
+from deskhand.engines.http_engine.protocol import MAX_LOADED_LORAS
 from deskhand.engines.http_engine.server_process import ServerProcess
 from deskhand.engines.vllm.vllm_protocol import EXTENSION, VllmProtocol
 from deskhand.errors import ConfigError
@@ -126,20 +126,4 @@ def _adapters(rank: int, tower: bool) -> tuple[str, ...]:
     )
 
 
-def connect_vllm(
-    url: str,
-    image_processor: Any,
-    folder: Path,
-    *,
-    api_key: str | None = None,
-    version: int = 0,
-    patience: ServerTimeouts | None = None,
-) -> HttpEngine:
-    """Return an engine on a running vLLM server, which must be able to read `folder`, where weights are written.
-
-    The server needs `VLLM_SERVER_DEV_MODE=1`, `--enable-scale-out` and `--logprobs-mode processed_logprobs`.
-    """
-    endpoint = HttpEndpoint(check_url(url, "engine.base_url"), api_key=api_key)
-    return HttpEngine(
-        VllmProtocol(ImageEncoder(image_processor)), folder, endpoint=endpoint, version=version, patience=patience
-    )
+connect_vllm = partial(connect_server, VllmProtocol)
