@@ -8,15 +8,20 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from deskhand.recorder.messages import ToolCall
+from deskhand.recorder.images import ImageStore
+from deskhand.recorder.messages import Message, ToolCall
+from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.request_errors import InvalidRequestError
-from deskhand.types import Feature, Grammar
+from deskhand.types import Feature, Grammar, Sampling
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 MAX_TOOLS = 128
+Tool = Mapping[str, Any]
+"""A tool definition in the chat completions format."""
 
 
 def unsupported(name: str, reason: str = "") -> InvalidRequestError:
@@ -63,15 +68,16 @@ def in_range(value: Any, low: float, high: float, name: str) -> Any:
     return value
 
 
-def seed_of(body: Mapping[str, Any]) -> int | None:
-    """Return the seed, a signed 64-bit integer."""
-    seed = read_field(body, "seed", int, None)
-    return None if seed is None else in_range(seed, -(2**63), 2**63 - 1, "seed")
-
-
-def max_tokens_of(value: int, name: str) -> int:
-    """Check that a token limit is at least 1."""
-    return in_range(value, 1, math.inf, name)
+def read_sampling(body: Mapping[str, Any], max_tokens: int | None, limit_name: str, **more: Any) -> Sampling:
+    """Return the sampling parameters; those of one API alone are in `more`. None: `max_tokens` is required."""
+    if max_tokens is None:
+        raise InvalidRequestError(f"{limit_name} is required", param=limit_name)
+    return Sampling(
+        max_tokens=in_range(max_tokens, 1, math.inf, limit_name),
+        temperature=float(in_range(read_field(body, "temperature", float, 1.0), 0, 2, "temperature")),
+        top_p=float(in_range(read_field(body, "top_p", float, 1.0), 1e-6, 1, "top_p")),
+        **more,
+    )
 
 
 def check_encodable(text: str, where: str) -> str:
@@ -114,6 +120,35 @@ def regex_grammar(pattern: Any, features: Collection[str], where: str) -> Gramma
     return Grammar("regex", pattern)
 
 
+def read_tools(body: Mapping[str, Any], read_tool: Callable[[Any, str], Tool]) -> tuple[Tool, ...]:
+    """Return the tools of a body, each read by `read_tool(tool, path)`."""
+    tools = body.get("tools") or []
+    if not isinstance(tools, list) or len(tools) > MAX_TOOLS:
+        raise InvalidRequestError(f"tools must be a list of at most {MAX_TOOLS} tools", param="tools")
+    return tuple(read_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools))
+
+
+def tool_names(tools: tuple[Tool, ...]) -> list[str]:
+    return [tool["function"]["name"] for tool in tools]
+
+
+def apply_tool_choice(
+    choice: Any, tools: tuple[Tool, ...], name_of: Callable[[Mapping[str, Any]], Any]
+) -> tuple[tuple[Tool, ...], list[str]]:
+    """Return (offered tools, names of those of which one must be called) for OpenAI's `tool_choice`.
+
+    `name_of` returns the name in a choice of one function.
+    """
+    if choice in (None, "auto", "none"):
+        return (() if choice == "none" else tools), []
+    names = tool_names(tools)
+    if choice == "required" and tools:
+        return tools, names
+    if isinstance(choice, Mapping) and choice.get("type") == "function" and name_of(choice) in names:
+        return tools, [name_of(choice)]
+    raise InvalidRequestError('tool_choice must be "auto", "none", "required" or one of the tools', param="tool_choice")
+
+
 def tool_definition(name: Any, description: Any, parameters: Any, where: str) -> dict[str, Any]:
     """Return a tool definition in the chat completions format, as chat templates expect it."""
     if not isinstance(name, str) or not _TOOL_NAME.fullmatch(name):
@@ -148,15 +183,18 @@ def tool_call(name: Any, arguments: Any, where: str) -> ToolCall:
     )
 
 
-def reward_of(body: Mapping[str, Any]) -> tuple[float, str | None, bool]:
-    """Return (reward, call id or None, whether it is for the session as a whole)."""
-    value = read_field(body, "reward", float, None)
-    if value is None:
-        raise InvalidRequestError("reward must be a finite number", param="reward")
-    call_id, whole = read_field(body, "call_id", str, None), read_field(body, "whole", bool, False)
-    if whole and call_id is not None:
-        raise InvalidRequestError("call_id and whole are mutually exclusive", param="whole")
-    return value, call_id, whole
+@dataclass(frozen=True)
+class ApiContext:
+    """What the requests of a session are read with."""
+
+    renderer: ChatRenderer
+    images: ImageStore
+    model: str
+    default_max_tokens: int
+    features: Collection[str]
+    """Features of the engine."""
+    conversations: Mapping[str, tuple[Message, ...]]
+    """Conversations of the session's stored responses, including their replies, by response id."""
 
 
 class ToolCallOrder:
