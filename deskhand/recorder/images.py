@@ -137,8 +137,8 @@ class ImageCache(Mapping[str, PreparedImage]):
         self._patches = PatchExtractor(image_processor)
         self.max_pixels, self.max_encoded_bytes = max_pixels, max_encoded_bytes
         self._fetch, self._on_new = fetch, on_new
-        self._prepared = _LruCache(prepared_bytes, lambda image: image.pixel_values.nbytes)
-        self._encoded = _LruCache(encoded_bytes, len)
+        self._prepared = LruCache(prepared_bytes, lambda image: image.pixel_values.nbytes)
+        self._encoded = LruCache(encoded_bytes, len)
         self._names: OrderedDict[bytes, str] = OrderedDict()
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._outlines: OrderedDict[str, PreparedImage] = OrderedDict()
@@ -325,7 +325,7 @@ class LazyPixels:
         return np.asarray(self._make(), dtype=dtype)
 
 
-class _LruCache:
+class LruCache:
     """A mapping that evicts its least recently used values beyond `limit` bytes; the newest always stays."""
 
     def __init__(self, limit: int, size: Callable[[Any], int]) -> None:

@@ -78,7 +78,6 @@ class Recorder:
         on_reward: Called in the same way as `on_reward(session_id, {"reward", "call_id"})`.
         context_tokens: Context length of the model. A request whose prompt and `max_tokens` exceed it is rejected with
             code "context_length_exceeded".
-        train_superseded: Train on superseded and undelivered calls too.
         idle_s: Sessions idle for this many seconds expire.
         workers: Threads for images and token ids (default: two per core).
     """
@@ -92,7 +91,6 @@ class Recorder:
         on_call: OnCall | None = None,
         on_reward: OnReward | None = None,
         context_tokens: int | None = None,
-        train_superseded: bool = False,
         idle_s: float | None = None,
         workers: int | None = None,
     ) -> None:
@@ -101,9 +99,7 @@ class Recorder:
         self.sessions = SessionRegistry(idle_s)
         self.violations: Counter[str] = Counter()
         """Violated invariants by cause, over all sessions."""
-        self.num_superseded = 0
-        """Superseded calls of closed sessions."""
-        self._on_call, self._on_reward, self._train_superseded = on_call, on_reward, train_superseded
+        self._on_call, self._on_reward = on_call, on_reward
         self._unfinished: set[asyncio.Task[Any]] = set()
         self._workers = ThreadPoolExecutor(workers or min(16, 2 * (os.cpu_count() or 1)), thread_name_prefix="recorder")
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="recorder-writer")
@@ -131,11 +127,8 @@ class Recorder:
         session = self.sessions.close(session_id)
         if session.stopped is not None:
             raise session.stopped
-        superseded = session.superseded_calls()
-        self.num_superseded += len(superseded)
-        if not self._train_superseded:
-            session.graph.untrained |= dict.fromkeys(sorted(session.undelivered_calls), "undelivered")
-            session.graph.untrained |= dict.fromkeys(sorted(superseded), "superseded")
+        session.graph.untrained |= dict.fromkeys(sorted(session.undelivered_calls), "undelivered")
+        session.graph.untrained |= dict.fromkeys(sorted(session.superseded_calls()), "superseded")
         return session.graph, session.rewards
 
     async def reward(

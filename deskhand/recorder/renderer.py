@@ -23,7 +23,7 @@ from deskhand.recorder.messages import Message, Part
 from deskhand.recorder.reply_index import ReplyIndex
 from deskhand.recorder.reply_parser import OPEN, without_thinking
 from deskhand.recorder.request_errors import InvalidRequestError
-from deskhand.recorder.tool_prompt import ToolPrompt
+from deskhand.recorder.tool_formats import ToolPrompt
 from deskhand.types import ImageSpan, PreparedImage, Prompt
 
 log = structlog.get_logger()
