@@ -79,10 +79,8 @@ class PatchExtractor:
         return self.lookup.table_CV is not None
 
     def extract(self, rgb: Image.Image) -> tuple[np.ndarray, Grid]:
-        """Return (patches for `lookup`, (t, h, w) in patches). Raises `ValueError` for an unsupported size.
-
-        The patches are uint8[channels, patches, values of one frame], or the processor's values if it is used itself.
-        """
+        """Return (patches for `lookup`, (t, h, w) in patches). Raises `ValueError` for an unsupported size. The patches
+        are uint8[channels, patches, values of one frame], or the processor's values if it is used itself."""
         return self._in_patches(rgb) if self.fast else self._by_processor(rgb)
 
     def _by_processor(self, rgb: Image.Image) -> tuple[np.ndarray, Grid]:
@@ -139,10 +137,8 @@ class PatchExtractor:
 
 
 class StoredPatches:
-    """An image's stored patches; `numpy.asarray` computes their float32 values and records `checksum`.
-
-    `nbytes` is the stored size.
-    """
+    """An image's stored patches; `numpy.asarray` computes their float32 values and records `checksum`. `nbytes` is the
+    stored size."""
 
     def __init__(self, lookup: PatchLookup, patches: np.ndarray, checksum: Checksum) -> None:
         self._lookup, self._patches, self._checksum = lookup, patches, checksum

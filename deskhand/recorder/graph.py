@@ -67,9 +67,7 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Sequence:
     """One training sequence: int ids[T], bool sampled[T], float logprobs[T], int versions[T] (0.0, -1 if not sampled).
-
-    `call_ids` are its trained calls, in order.
-    """
+    `call_ids` are its trained calls, in order."""
 
     token_ids: tuple[int, ...]
     sampled: tuple[bool, ...]
@@ -161,11 +159,8 @@ class CallGraph:
             self.untrained[call.id] = "inexact"
 
     def check(self, call: Call) -> None:
-        """Raise `RecordError` if a call cannot be added.
-
-        Causes are an inconsistent completion, a duplicate id, and a parent that is unknown, already extended or not a
-        prefix.
-        """
+        """Raise `RecordError` if a call cannot be added. Causes are an inconsistent completion, a duplicate id, and a
+        parent that is unknown, already extended or not a prefix."""
         done = call.completion
         if not len(done.token_ids) == len(done.logprobs) == len(done.versions):
             raise RecordError(
@@ -186,10 +181,8 @@ class CallGraph:
             raise RecordError("not_a_prefix", f"call {call.id} does not extend call {call.parent}")
 
     def sequences(self, merge: bool = True) -> list[Sequence]:
-        """Return the training sequences: one per chain, or one per call with `merge=False`.
-
-        Untrained calls have no sequence of their own; in a chain their tokens are context.
-        """
+        """Return the training sequences: one per chain, or one per call with `merge=False`. Untrained calls have no
+        sequence of their own; in a chain their tokens are context."""
         found = []
         for call_id in self._nodes:
             if merge and call_id not in self._tips:

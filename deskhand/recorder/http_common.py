@@ -43,10 +43,8 @@ def anthropic_error(message: str, kind: str, param: str | None, code: str) -> di
 
 
 def error_handling_route(handler: Handler, body: ErrorBody = openai_error) -> Handler:
-    """Turn a handler's exceptions into error responses.
-
-    They have `x-should-retry: false`, because a retry would sample a second time.
-    """
+    """Turn a handler's exceptions into error responses. They have `x-should-retry: false`, because a retry would sample
+    a second time."""
 
     def error(status: int, message: str, kind: str, param: str | None, code: str) -> JSONResponse:
         return JSONResponse(body(message, kind, param, code), status_code=status, headers={"x-should-retry": "false"})
@@ -100,10 +98,8 @@ class RequestAuth:
         raise InvalidRequestError("this route requires the admin key", code="invalid_api_key", status=401)
 
     def session(self, request: Request) -> Session:
-        """Return the session in the path, for the admin and for its own keys. Raises `InvalidRequestError`.
-
-        Other keys do not learn whether the session exists.
-        """
+        """Return the session in the path, for the admin and for its own keys. Raises `InvalidRequestError`. Other keys
+        do not learn whether the session exists."""
         session_id = request.path_params["session_id"]
         if self.is_admin(request):
             return self._sessions.get(session_id)

@@ -181,19 +181,15 @@ class ImageCache(Mapping[str, PreparedImage]):
             return self._cached(name) if name else None
 
     def __getitem__(self, sha256: str) -> PreparedImage:
-        """Return the prepared image of a hash.
-
-        Raises `KeyError` if it is unknown, `RecordError` if its bytes are lost or altered.
-        """
+        """Return the prepared image of a hash. Raises `KeyError` if it is unknown, `RecordError` if its bytes are lost
+        or altered."""
         with self._lock:
             prepared = self._cached(sha256)
         return prepared or self._prepare_again(sha256)
 
     def _cached(self, name: str) -> PreparedImage | None:
-        """Return the image from memory, or with lazily computed pixels; requires the lock.
-
-        An engine that has an image's features never reads the pixels, so long conversations prepare nothing again.
-        """
+        """Return the image from memory, or with lazily computed pixels; requires the lock. An engine that has an
+        image's features never reads the pixels, so long conversations prepare nothing again."""
         prepared = self._prepared.get(name)
         if (
             prepared is None

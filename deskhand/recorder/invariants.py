@@ -46,10 +46,8 @@ def check_prompt(prompt: Prompt, image_id: int) -> None:
 
 
 def check_history(prompt: Prompt, recorded: Iterable[Collection[tuple[int, ...]]]) -> None:
-    """Check that replies in the history are in the prompt as sampled, in order.
-
-    `recorded` holds, for each reply, the outputs recorded for it; one of them must be in the prompt.
-    """
+    """Check that replies in the history are in the prompt as sampled, in order. `recorded` holds, for each reply, the
+    outputs recorded for it; one of them must be in the prompt."""
     ids, at = np.asarray(prompt.token_ids, dtype=np.int32).tobytes(), 0
     for number, outputs in enumerate(recorded):
         ends = [

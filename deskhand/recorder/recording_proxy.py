@@ -145,10 +145,8 @@ def check_upstream(url: str) -> str:
 
 
 class RecordingProxy:
-    """Forwards requests to `upstream` (a URL that may end in `/v1`) with `upstream_key`, and records them.
-
-    Proxy settings of the environment are ignored for an upstream on this machine. `close` closes the connections.
-    """
+    """Forwards requests to `upstream` (a URL that may end in `/v1`) with `upstream_key`, and records them. Proxy
+    settings of the environment are ignored for an upstream on this machine. `close` closes the connections."""
 
     def __init__(
         self,
@@ -170,12 +168,8 @@ class RecordingProxy:
     async def forward(
         self, access: SessionAccess, method: str, path: str, headers: Mapping[str, str], raw: bytes
     ) -> Response:
-        """Send a request upstream, record it if it belongs to a known API, and return the reply.
-
-        Raises:
-            InvalidRequestError: The body is not a JSON object.
-            InfrastructureError: The upstream or the disk failed.
-        """
+        """Send a request upstream, record it if it belongs to a known API, and return the reply. Raises
+        `InvalidRequestError` if the body is not a JSON object, `InfrastructureError` if upstream or disk failed."""
         api = api_of(path) if method == "POST" else None
         request = await asyncio.to_thread(parse_object, raw) if api else None
         if api == "chat" and self._ask_token_ids and request is not None:

@@ -62,10 +62,8 @@ def create_app(  # noqa: C901
     max_body_bytes: int = 256 << 20,
     folder: SessionStore | None = None,
 ) -> Starlette:
-    """Build the application. `recorder.images` must be an `ImageCache`; closed sessions go to `folder`, if set.
-
-    Raises `ConfigError` for an admin key shorter than 16 characters.
-    """
+    """Build the application. `recorder.images` must be an `ImageCache`; closed sessions go to `folder`, if set. Raises
+    `ConfigError` for an admin key shorter than 16 characters."""
     images = recorder.images
     if not isinstance(images, ImageCache):
         raise ConfigError("recorder.images: must be an ImageCache")

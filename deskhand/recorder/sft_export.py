@@ -105,10 +105,8 @@ class Conversation:
 
 
 def conversations(exchanges: Iterable[tuple[str, Exchange]]) -> list[Conversation]:
-    """Return the conversations of (id, exchange) pairs in chronological order.
-
-    Of several replies to one request the first continues the conversation; the others start new ones.
-    """
+    """Return the conversations of (id, exchange) pairs in chronological order. Of several replies to one request the
+    first continues the conversation; the others start new ones."""
     tips: dict[tuple[bytes, str], Conversation] = {}
     found: list[Conversation] = []
     for exchange_id, exchange in exchanges:

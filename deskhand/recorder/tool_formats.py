@@ -38,9 +38,7 @@ class ToolFormat(ABC):
 
     def read(self, text: str, tools: Tools) -> tuple[str, tuple[ToolCall, ...]]:
         """Return the text before the first call, and the calls; the whole text and no calls if a block is invalid.
-
-        Calls are at the end of the text, with only white space between and after them.
-        """
+        Calls are at the end of the text, with only white space between and after them."""
         start = text.find("<tool_call>")
         if start < 0:
             return text, ()
@@ -142,10 +140,8 @@ class ToolPrompt:
         """Format of tool calls; None if it is unknown."""
 
     def with_tools(self, messages: tuple[Message, ...], tools: Tools) -> tuple[Message, ...]:
-        """Return the messages with the tools in the system message.
-
-        Raises `InvalidRequestError` if the template does not support tools.
-        """
+        """Return the messages with the tools in the system message. Raises `InvalidRequestError` if the template does
+        not support tools."""
         if not tools:
             return messages
         system = messages[0].text if messages and messages[0].role == "system" else None

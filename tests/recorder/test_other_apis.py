@@ -13,7 +13,7 @@ import anthropic
 import chat_templates
 import openai
 import pytest
-from recording import ScriptedEngine, data_uri, image_part, png
+from recording import ADMIN, bearer, data_uri, image_part, openai_client, png, replying
 from transformers import PreTrainedTokenizerFast
 
 from deskhand.recorder.graph import CallGraph
@@ -23,7 +23,6 @@ from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.server import create_app, in_process_client
 
-ADMIN = "admin-key-of-the-tests"
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}}
 CALL = '<tool_call>\n{"name": "click", "arguments": {"x": 5}}\n</tool_call>'
 
@@ -36,9 +35,7 @@ def tool_renderer(tokenizer: PreTrainedTokenizerFast) -> ChatRenderer:
 
 
 def recorder_saying(renderer: ChatRenderer, images: ImageCache, *texts: str) -> Recorder:
-    replies = iter(texts)
-    engine = ScriptedEngine(lambda prompt, sampling: [*renderer.encode_text(next(replies)), renderer.stop_ids[0]])
-    return Recorder(renderer, engine, images)
+    return Recorder(renderer, replying(renderer, *texts), images)
 
 
 @asynccontextmanager
@@ -50,7 +47,7 @@ async def clients(
             lambda key: anthropic.AsyncAnthropic(
                 base_url="http://recorder", api_key=key, http_client=http, max_retries=0
             ),
-            lambda key: openai.AsyncOpenAI(base_url="http://recorder/v1", api_key=key, http_client=http, max_retries=0),
+            lambda key: openai_client(http, key),
         )
 
 
@@ -226,7 +223,7 @@ async def test_responses_refuse_by_name_what_is_not_honoured(
 ) -> None:
     recorder = recorder_saying(tool_renderer, images)
     async with in_process_client(create_app(recorder, ADMIN)) as http:
-        headers = {"authorization": f"Bearer {recorder.open_session('s')}"}
+        headers = bearer(recorder.open_session("s"))
         answer = await http.post("/v1/responses", json={"model": "m", "input": "x", **change}, headers=headers)
     assert answer.status_code in (400, 404)
     assert answer.json()["error"]["param"] == named

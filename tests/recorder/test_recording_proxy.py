@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import anthropic
-import openai
 import pytest
-from recording import ScriptedEngine, data_uri, image_part, png
+from recording import ADMIN, ScriptedEngine, bearer, data_uri, image_part, openai_client, png
 from serving import on_a_port
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -34,7 +33,6 @@ from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.server import create_app, in_process_client
 from deskhand.recorder.session_store import SessionStore
 
-ADMIN = "admin-key-of-the-tests"
 ROOT = Path(__file__).parents[2]
 
 
@@ -65,7 +63,7 @@ async def test_the_relays_call_graph_is_that_of_the_upstream(
     tiny: tuple[ChatRenderer, Any], tmp_path: Path, stream: bool
 ) -> None:
     async with relayed(tiny, tmp_path, ask_token_ids=True) as (recorder, _, http, key):
-        client = openai.AsyncOpenAI(base_url="http://recorder/v1", api_key=key, http_client=http, max_retries=0)
+        client = openai_client(http, key)
         talk: list[Any] = []
         for turn in range(5):
             talk.append({"role": "user", "content": [image_part(turn), {"type": "text", "text": f"go {turn}"}]})
@@ -75,10 +73,8 @@ async def test_the_relays_call_graph_is_that_of_the_upstream(
             else:
                 text = reply.choices[0].message.content
             talk.append({"role": "assistant", "content": text})
-        admin = {"authorization": f"Bearer {ADMIN}"}
-        await http.post(
-            "/sessions/s/rewards", json={"reward": 0.5, "call_id": "s.5"}, headers={"authorization": f"Bearer {key}"}
-        )
+        admin = bearer(ADMIN)
+        await http.post("/sessions/s/rewards", json={"reward": 0.5, "call_id": "s.5"}, headers=bearer(key))
         ended = await http.post("/sessions/s/end", headers=admin)
         assert ended.json()["exchanges"] == [f"s.{number}" for number in range(1, 6)]
         upstream = recorder.close_session("up")
@@ -104,7 +100,7 @@ async def test_conversations_of_the_other_apis_are_recorded_too(
     tiny: tuple[ChatRenderer, Any], tmp_path: Path, stream: bool
 ) -> None:
     async with relayed(tiny, tmp_path) as (recorder, _, http, key):
-        oai = openai.AsyncOpenAI(base_url="http://recorder/v1", api_key=key, http_client=http, max_retries=0)
+        oai = openai_client(http, key)
         ant = anthropic.AsyncAnthropic(base_url="http://recorder", api_key=key, http_client=http, max_retries=0)
         content: Any = [{"type": "input_image", "image_url": data_uri(1)}, {"type": "input_text", "text": "go"}]
         answer = await oai.responses.create(model="m", input=[{"role": "user", "content": content}], stream=stream)
@@ -136,9 +132,9 @@ async def test_agents_use_proxy_keys_and_the_upstream_key_is_never_exposed(
     async with relayed(tiny, tmp_path) as (_, relay, http, key):
         body = {"messages": [{"role": "user", "content": "go"}]}
         for wrong in ("", "sk-wrong", ADMIN):
-            answer = await http.post("/v1/chat/completions", json=body, headers={"authorization": f"Bearer {wrong}"})
+            answer = await http.post("/v1/chat/completions", json=body, headers=bearer(wrong))
             assert answer.status_code == 401
-        own = {"authorization": f"Bearer {key}"}
+        own = bearer(key)
         models = await http.get("/v1/models", headers=own)
         assert models.json()["data"][0]["id"] == "deskhand"
         refused = await http.post("/v1/chat/completions", json={**body, "top_k": 3}, headers=own)
@@ -161,7 +157,7 @@ async def test_an_upstream_that_is_down_or_breaks_off_is_no_recorded_reply(tmp_p
     async with on_a_port(app) as address:
         relay = RecordingProxy(address, SessionStore(tmp_path))
         async with in_process_client(create_proxy_app(relay, ADMIN)) as http:
-            own = {"authorization": f"Bearer {relay.sessions.open('s')}"}
+            own = bearer(relay.sessions.open("s"))
             assert (await http.post("/v1/chat/completions", json=body, headers=own)).status_code == 200
     async with in_process_client(create_proxy_app(relay, ADMIN)) as http:
         down = await http.post("/v1/chat/completions", json=body, headers=own)

@@ -8,7 +8,7 @@ from typing import Any
 
 import openai
 import pytest
-from recording import ScriptedEngine, image_part, text_part
+from recording import ADMIN, ScriptedEngine, bearer, image_part, openai_client, text_part
 from serving import on_a_port
 from starlette.applications import Starlette
 
@@ -18,8 +18,6 @@ from deskhand.recorder.images import ImageCache
 from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.server import create_app, in_process_client
-
-ADMIN = "admin-key-of-the-tests"
 
 
 @pytest.fixture
@@ -40,9 +38,7 @@ def app(recorder: Recorder) -> Starlette:
 @asynccontextmanager
 async def in_process(app: Starlette) -> AsyncIterator[Callable[[str], openai.AsyncOpenAI]]:
     async with in_process_client(app) as http:
-        yield lambda key: openai.AsyncOpenAI(
-            base_url="http://recorder/v1", api_key=key, http_client=http, max_retries=0
-        )
+        yield lambda key: openai_client(http, key)
 
 
 @asynccontextmanager
@@ -192,9 +188,9 @@ async def test_only_a_session_key_samples_and_only_the_admin_key_opens_sessions(
             with pytest.raises(openai.AuthenticationError):
                 await client_for(key or "x").chat.completions.create(**request)
         for key, status in (("", 401), ("wrong", 401), (recorder.open_session("other"), 403)):
-            answer = await http.post("/sessions", json={}, headers={"authorization": f"Bearer {key}"} if key else {})
+            answer = await http.post("/sessions", json={}, headers=bearer(key) if key else {})
             assert answer.status_code == status
-        admin = {"authorization": f"Bearer {ADMIN}"}
+        admin = bearer(ADMIN)
         opened = (await http.post("/sessions", json={"session_id": "mine"}, headers=admin)).json()
         assert opened["session_id"] == "mine"
         assert (await http.post("/sessions", json={"session_id": "mine"}, headers=admin)).status_code == 409
@@ -240,7 +236,7 @@ async def test_a_conversation_longer_than_the_context_has_its_own_error_code(
 
 
 async def test_a_body_that_is_not_json_or_too_large_is_refused(recorder: Recorder) -> None:
-    key = {"authorization": f"Bearer {recorder.open_session('s')}"}
+    key = bearer(recorder.open_session("s"))
     async with in_process_client(create_app(recorder, ADMIN, max_body_bytes=100)) as http:
         assert (await http.post("/v1/chat/completions", content=b"{", headers=key)).status_code == 400
         assert (await http.post("/v1/chat/completions", content=b"[1]", headers=key)).status_code == 400

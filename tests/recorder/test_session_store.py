@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recording import ScriptedEngine, image_part, png
+from recording import ADMIN, ScriptedEngine, bearer, image_part, png
 from test_graph import graphs
 
 from deskhand.errors import InfrastructureError, RecordError
@@ -24,7 +24,6 @@ from deskhand.recorder.server import create_app, in_process_client
 from deskhand.recorder.session_store import SessionStore
 
 ROOT = Path(__file__).parents[2]
-ADMIN = "admin-key-of-the-tests"
 
 
 @settings(max_examples=40, deadline=None)
@@ -103,13 +102,11 @@ async def test_images_are_kept_as_received_and_the_end_of_a_session_writes_its_f
     recorder = Recorder(renderer, ScriptedEngine(), images, on_call=folder.write_call, on_reward=folder.write_reward)
     received = png(3, optimize=True)
     async with in_process_client(create_app(recorder, ADMIN, folder=folder)) as http:
-        key = {"authorization": f"Bearer {recorder.open_session('a/b')}"}
+        key = bearer(recorder.open_session("a/b"))
         body = {"messages": [{"role": "user", "content": [image_part(received)]}]}
         answer = await http.post("/v1/chat/completions", json=body, headers=key)
         await http.post("/sessions/a/b/rewards", json={"reward": 0.5, "whole": True}, headers=key)
-        ended = await http.post(
-            "/sessions/a/b/end", json={"turn_discount": 1.0}, headers={"authorization": f"Bearer {ADMIN}"}
-        )
+        ended = await http.post("/sessions/a/b/end", json={"turn_discount": 1.0}, headers=bearer(ADMIN))
     graph, rewards = folder.read("a/b")
     assert graph == CallGraph.from_dict(ended.json()["graph"])
     assert ended.json()["returns"] == {answer.json()["id"]: 0.5}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from recording import ScriptedEngine
+from recording import ADMIN, ScriptedEngine, bearer
 
 from deskhand.recorder.graph import CallGraph
 from deskhand.recorder.images import ImageCache
@@ -16,12 +16,7 @@ from deskhand.recorder.server import create_app, in_process_client
 from deskhand.recorder.sessions import SessionRegistry
 from deskhand.types import Completion, Prompt, Sampling
 
-ADMIN = "admin-key-of-the-tests"
 ASK = {"messages": [{"role": "user", "content": "go"}], "max_tokens": 6}
-
-
-def bearer(key: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {key}"}
 
 
 @pytest.fixture

@@ -316,9 +316,7 @@ class DecodeBatch:
 
     def _image_features(self, pieces: Sequence[tuple[PreparedImage, int]]) -> tuple[Tensor, ...]:
         """Return the concatenated features of the images without their first rows; uncached ones are encoded together.
-
-        `pieces` are (image, number of placeholders to skip) in the order of a prefill.
-        """
+        `pieces` are (image, number of placeholders to skip) in the order of a prefill."""
         if not pieces:
             return ()
         missing = list({image.sha256: image for image, _ in pieces if image.sha256 not in self._features}.values())

@@ -87,10 +87,8 @@ class KVCache:
 
 
 class KVCacheView:
-    """Cache of the attention layers in one forward pass, with its mask.
-
-    New positions of row b follow its length at creation; the owner adds the real ones to `lengths` afterwards.
-    """
+    """Cache of the attention layers in one forward pass, with its mask. New positions of row b follow its length at
+    creation; the owner adds the real ones to `lengths` afterwards."""
 
     def __init__(self, cache: KVCache, first: int, count: int, width: int) -> None:
         starts = cache.lengths[first : first + count]

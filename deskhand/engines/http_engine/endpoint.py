@@ -48,10 +48,8 @@ def is_loopback(host: str) -> bool:
 
 
 def check_url(url: str, key: str) -> str:
-    """Return the base URL without a trailing slash.
-
-    Raises `ConfigError` with `key` for anything but http(s)://host without credentials and query.
-    """
+    """Return the base URL without a trailing slash. Raises `ConfigError` with `key` for anything but http(s)://host
+    without credentials and query."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -68,9 +66,7 @@ def check_url(url: str, key: str) -> str:
 
 class HttpEndpoint:
     """JSON over HTTP to one server, at `url` or over the Unix socket `socket` (then the host in `url` is ignored).
-
-    `api_key` is sent in a header and never appears in errors.
-    """
+    `api_key` is sent in a header and never appears in errors."""
 
     def __init__(self, url: str, *, api_key: str | None = None, socket: str | None = None) -> None:
         self.url = url
@@ -88,10 +84,8 @@ class HttpEndpoint:
         )
 
     async def get(self, path: str, *, timeout_s: float, query: dict[str, str] | None = None) -> Any:
-        """Return the JSON of the response; None if it is empty.
-
-        Raises `EndpointUnreachable`, or `RequestRejected` for a status of 400 and above.
-        """
+        """Return the JSON of the response; None if it is empty. Raises `EndpointUnreachable`, or `RequestRejected` for
+        a status of 400 and above."""
         return await self._request("GET", path, None, query or {}, timeout_s, True)
 
     async def post(

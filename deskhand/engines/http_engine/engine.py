@@ -127,10 +127,8 @@ class HttpEngine:
         return self.wire.supports_vision_lora
 
     async def start(self) -> None:
-        """Wait until the server is serving.
-
-        Raises `ConfigError` for unsuitable options of the server, `InfrastructureError` if it does not start in time.
-        """
+        """Wait until the server is serving. Raises `ConfigError` for unsuitable options of the server,
+        `InfrastructureError` if it does not start in time."""
         for leftover in self.folder.glob("version-*"):  # from a killed run
             await asyncio.to_thread(shutil.rmtree, leftover, True)
         try:
@@ -141,10 +139,8 @@ class HttpEngine:
         self._watcher = asyncio.create_task(self._watch(), name="engine-watcher")
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
-        """Sample one completion, truncated at the server's context length.
-
-        Raises like `types.Engine.generate`, and `RecordError` if the server placed images other than the prompt's.
-        """
+        """Sample one completion, truncated at the server's context length. Raises like `types.Engine.generate`, and
+        `RecordError` if the server placed images other than the prompt's."""
         length = len(prompt.token_ids)
         if length >= self.max_tokens:
             raise AgentError(

@@ -46,9 +46,7 @@ class LoadedLora:
 
 class ServerProtocol(ABC):
     """Protocol of one kind of server; `images` encodes recorded pixels. All methods raise what `HttpEndpoint` raises.
-
-    Each LoRA version is an adapter with its own name, over base weights whose label does not change.
-    """
+    Each LoRA version is an adapter with its own name, over base weights whose label does not change."""
 
     name: str
     features: frozenset[Feature] = frozenset({"regex", "json_schema", "stop_texts", "top_logprobs"})
@@ -105,10 +103,8 @@ class ServerProtocol(ABC):
         await endpoint.get("/health", timeout_s=timeout_s)
 
     async def load(self, endpoint: HttpEndpoint, folder: Path, label: str) -> None:
-        """Load the checkpoint in `folder` as `label`, or an adapter over the base weights, for new requests.
-
-        All adapters but the previous one, which requests in flight use, are unloaded.
-        """
+        """Load the checkpoint in `folder` as `label`, or an adapter over the base weights, for new requests. All
+        adapters but the previous one, which requests in flight use, are unloaded."""
         if not (folder / ADAPTER_CONFIG).exists():
             await self.load_weights(endpoint, folder, label)
             return
@@ -156,9 +152,7 @@ def build_completion(  # noqa: PLR0913
     exact: bool,
 ) -> Completion:
     """Build the completion from the server's report; with an adapter, the report has the versions of the base weights.
-
-    `scored` and `likely` have (id, log-prob) of the sampled tokens and of their alternatives.
-    """
+    `scored` and `likely` have (id, log-prob) of the sampled tokens and of their alternatives."""
     if reason == "abort":
         raise RetryRequest(f"{server} aborted a request{message}")
     if reason not in _FINISH:
@@ -179,10 +173,8 @@ def build_completion(  # noqa: PLR0913
 
 
 def _versions(spans: Iterable[Mapping[str, Any]] | None, count: int, server: str) -> tuple[int, ...]:
-    """Return the versions of `count` sampled tokens from the server's spans `{"version", "start", "end"}`.
-
-    Raises `StaleWeights` if they were not published by this run or do not cover the tokens.
-    """
+    """Return the versions of `count` sampled tokens from the server's spans `{"version", "start", "end"}`. Raises
+    `StaleWeights` if they were not published by this run or do not cover the tokens."""
     versions: list[int] = []
     for span in spans or ():
         label = str(span.get("version"))

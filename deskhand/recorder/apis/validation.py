@@ -135,10 +135,8 @@ def tool_names(tools: tuple[Tool, ...]) -> list[str]:
 def apply_tool_choice(
     choice: Any, tools: tuple[Tool, ...], name_of: Callable[[Mapping[str, Any]], Any]
 ) -> tuple[tuple[Tool, ...], list[str]]:
-    """Return (offered tools, names of those of which one must be called) for OpenAI's `tool_choice`.
-
-    `name_of` returns the name in a choice of one function.
-    """
+    """Return (offered tools, names of those of which one must be called) for OpenAI's `tool_choice`. `name_of` returns
+    the name in a choice of one function."""
     if choice in (None, "auto", "none"):
         return (() if choice == "none" else tools), []
     names = tool_names(tools)
