@@ -12,15 +12,22 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from deskhand.recorder.apis import validation
 from deskhand.recorder.apis.chat import pieces, read_stops, tool_call_grammar
-from deskhand.recorder.apis.validation import ApiContext, read_field, reject_unknown_fields, unsupported
+from deskhand.recorder.apis.validation import (
+    ApiContext,
+    invalid,
+    read_field,
+    read_parts,
+    reject_unknown_fields,
+    unsupported,
+)
 from deskhand.recorder.images import ImageStore
 from deskhand.recorder.messages import ImagePart, Message, Part, ToolCall, message
 from deskhand.recorder.recorder import ChatRequest, Reply
-from deskhand.recorder.request_errors import InvalidRequestError
 
 SUPPORTED_FIELDS = (
     *("model", "messages", "max_tokens", "system", "stream", "stop_sequences", "temperature", "top_p"),
@@ -84,50 +91,33 @@ def _read_tools(body: Mapping[str, Any]) -> tuple[tuple[validation.Tool, ...], l
         return tools, names if kind == "any" else []
     if kind == "tool" and choice.get("name") in names:
         return tools, [choice["name"]]
-    raise InvalidRequestError(
-        'tool_choice must have type "auto", "any", "none", or "tool" with the name of a tool', param="tool_choice"
-    )
+    raise invalid("tool_choice", 'tool_choice must have type "auto", "any", "none", or "tool" with the name of a tool')
 
 
 def read_conversation(body: Mapping[str, Any], images: ImageStore) -> tuple[Message, ...]:
     """Return the messages of a body, system message first. Raises `InvalidRequestError`."""
-    return _read_system(body) + _read_messages(body.get("messages"), images)
+    system, order, found = body.get("system"), validation.ToolCallOrder(), list[Message]()
+    if system not in (None, []):
+        found.append(message("system", read_parts(system, "system", partial(_read_part, None))))
+    for index, one in enumerate(validation.as_list(body.get("messages"), "messages")):
+        where = f"messages[{index}]"
+        roles = ("user", "assistant")
+        if not isinstance(one, Mapping) or one.get("role") not in roles or set(one) - {"role", "content"}:
+            raise invalid(where, "a message must have only content and the role user or assistant")
+        content = one.get("content")
+        if isinstance(content, str):
+            content = [{"type": "text", "text": content}]
+        if not isinstance(content, list):
+            raise invalid(f"{where}.content", "content must be a string or a list of blocks")
+        read = _read_assistant if one["role"] == "assistant" else _read_user
+        found.extend(read(content, images, f"{where}.content", order))
+    return tuple(found)
 
 
 def read_reply(content: Any, images: ImageStore) -> Message:
     """Return an assistant's content as a message. Raises `InvalidRequestError`."""
     blocks = validation.as_list(content, "content")
     return next(_read_assistant(blocks, images, "content", validation.ToolCallOrder()))
-
-
-def _read_system(body: Mapping[str, Any]) -> tuple[Message, ...]:
-    system = body.get("system")
-    if system is None or system == []:
-        return ()
-    if isinstance(system, str):
-        return (message("system", validation.check_encodable(system, "system")),)
-    blocks = enumerate(validation.as_list(system, "system"))
-    return (message("system", [_read_part(block, None, f"system[{index}]") for index, block in blocks]),)
-
-
-def _read_messages(messages: Any, images: ImageStore) -> tuple[Message, ...]:
-    order, found = validation.ToolCallOrder(), list[Message]()
-    for index, one in enumerate(validation.as_list(messages, "messages")):
-        where = f"messages[{index}]"
-        if (
-            not isinstance(one, Mapping)
-            or one.get("role") not in ("user", "assistant")
-            or set(one) - {"role", "content"}
-        ):
-            raise InvalidRequestError("a message must have only content and the role user or assistant", param=where)
-        content = one.get("content")
-        if isinstance(content, str):
-            content = [{"type": "text", "text": content}]
-        if not isinstance(content, list):
-            raise InvalidRequestError("content must be a string or a list of blocks", param=f"{where}.content")
-        read = _read_assistant if one["role"] == "assistant" else _read_user
-        found.extend(read(content, images, f"{where}.content", order))
-    return tuple(found)
 
 
 def _read_user(
@@ -137,7 +127,7 @@ def _read_user(
     for index, block in enumerate(content):
         at = f"{where}[{index}]"
         if not isinstance(block, Mapping) or block.get("type") != "tool_result":
-            parts.append(_read_part(block, images, at))
+            parts.append(_read_part(images, block, at))
             continue
         reject_unknown_fields(block, ("tool_use_id", "content", "is_error", *_BLOCK), {}, f"{at}.")
         order.check_result(read_field(block, "tool_use_id", str, "", f"{at}."), f"{at}.tool_use_id")
@@ -146,14 +136,7 @@ def _read_user(
             parts = []
         result = list[Part](["error\n"] if read_field(block, "is_error", bool, False, f"{at}.") else [])
         inner = block.get("content")
-        if isinstance(inner, str):
-            result.append(validation.check_encodable(inner, f"{at}.content"))
-        elif inner is not None and not isinstance(inner, list):
-            raise InvalidRequestError("tool result content must be a string or a list of blocks", param=f"{at}.content")
-        else:
-            result.extend(
-                _read_part(part, images, f"{at}.content[{number}]") for number, part in enumerate(inner or [])
-            )
+        result += read_parts([] if inner is None else inner, f"{at}.content", partial(_read_part, images))
         yield message("tool", result)
     if parts or not content:
         yield message("user", parts)
@@ -172,12 +155,12 @@ def _read_assistant(
         elif kind == "thinking":
             reject_unknown_fields(block, ("thinking", "signature", *_BLOCK), {}, f"{at}.")
         else:
-            parts.append(_read_part(block, images, at))
+            parts.append(_read_part(images, block, at))
     order.expect(call_ids)
     yield message("assistant", parts, tuple(calls))
 
 
-def _read_part(block: Any, images: ImageStore | None, where: str) -> Part:
+def _read_part(images: ImageStore | None, block: Any, where: str) -> Part:
     kind = block.get("type") if isinstance(block, Mapping) else None
     if kind == "text" and isinstance(block.get("text"), str):
         reject_unknown_fields(block, ("text", *_BLOCK), {"citations": ([],)}, f"{where}.")
@@ -192,9 +175,7 @@ def _read_part(block: Any, images: ImageStore | None, where: str) -> Part:
             images.add_data_uri(read_field(source, "url", str, "", f"{where}."), param=f"{where}.url").sha256
         )
     if source.get("type") != "base64" or not isinstance(source.get("data"), str):
-        raise InvalidRequestError(
-            'an image source must be {"type": "base64", "media_type": ..., "data": ...}', param=where
-        )
+        raise invalid(where, 'an image source must be {"type": "base64", "media_type": ..., "data": ...}')
     media_type = read_field(source, "media_type", str, "", f"{where}.")
     return ImagePart(images.add_data_uri(f"data:{media_type};base64,{source['data']}", param=f"{where}.data").sha256)
 

@@ -13,10 +13,19 @@ import re
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from deskhand.recorder.apis import validation
-from deskhand.recorder.apis.validation import ApiContext, in_range, read_field, reject_unknown_fields, unsupported
+from deskhand.recorder.apis.validation import (
+    ApiContext,
+    in_range,
+    invalid,
+    read_field,
+    read_parts,
+    reject_unknown_fields,
+    unsupported,
+)
 from deskhand.recorder.graph import Call
 from deskhand.recorder.images import ImageStore
 from deskhand.recorder.messages import ImagePart, Message, Part, ToolCall, message
@@ -64,13 +73,11 @@ def read_request(body: Mapping[str, Any], context: ApiContext) -> ChatBody:
     stream = read_field(body, "stream", bool, False)
     options = body.get("stream_options")
     if options is not None and (not stream or not isinstance(options, Mapping) or set(options) - {"include_usage"}):
-        raise InvalidRequestError(
-            "stream_options supports only include_usage, and only with stream", param="stream_options"
-        )
+        raise invalid("stream_options", "stream_options supports only include_usage, and only with stream")
     names = ("max_completion_tokens", "max_tokens")
     limits = {limit for name in names if (limit := read_field(body, name, int, None)) is not None}
     if len(limits) > 1:
-        raise InvalidRequestError("max_tokens and max_completion_tokens differ; set one", param="max_tokens")
+        raise invalid("max_tokens", "max_tokens and max_completion_tokens differ; set one")
     tools, must = validation.apply_tool_choice(
         body.get("tool_choice"), validation.read_tools(body, _read_tool), _chosen_function
     )
@@ -79,7 +86,7 @@ def read_request(body: Mapping[str, Any], context: ApiContext) -> ChatBody:
     alternatives = in_range(read_field(body, "top_logprobs", int, 0), 0, MAX_ALTERNATIVES, "top_logprobs")
     if alternatives:
         if not logprobs:
-            raise InvalidRequestError("top_logprobs requires logprobs", param="top_logprobs")
+            raise invalid("top_logprobs", "top_logprobs requires logprobs")
         validation.require_feature("top_logprobs", context.features, "top_logprobs")
     seed = read_field(body, "seed", int, None)
     sampling = validation.read_sampling(
@@ -108,10 +115,10 @@ def read_stops(stop: Any, name: str, context: ApiContext) -> tuple[tuple[int, ..
     ids, texts = [], []
     stops = [stop] if isinstance(stop, str) else stop or []
     if not isinstance(stops, list) or len(stops) > MAX_STOPS:
-        raise InvalidRequestError(f"{name} must be a string or a list of at most {MAX_STOPS} strings", param=name)
+        raise invalid(name, f"{name} must be a string or a list of at most {MAX_STOPS} strings")
     for text in stops:
         if not isinstance(text, str) or not text:
-            raise InvalidRequestError(f"{name} must be a non-empty string or a list of such strings", param=name)
+            raise invalid(name, f"{name} must be a non-empty string or a list of such strings")
         token_id = context.renderer.special_id(text)
         if token_id is not None:
             ids.append(token_id)
@@ -156,9 +163,7 @@ def _read_grammar(body: Mapping[str, Any], context: ApiContext) -> Grammar | Non
     form, outputs = body.get("response_format"), body.get("structured_outputs")
     if form is not None and form != {"type": "text"}:
         if outputs is not None:
-            raise InvalidRequestError(
-                "response_format and structured_outputs are mutually exclusive", param="structured_outputs"
-            )
+            raise invalid("structured_outputs", "response_format and structured_outputs are mutually exclusive")
         grammar = _read_response_format(form, context.features)
     elif outputs is not None:
         grammar = _read_structured_outputs(outputs, context.features)
@@ -207,7 +212,7 @@ def read_messages(messages: Any, images: ImageStore) -> tuple[Message, ...]:
 
 def _read_message(one: Any, images: ImageStore, where: str, order: validation.ToolCallOrder) -> Message:
     if not isinstance(one, Mapping) or one.get("role") not in ("system", "user", "assistant", "tool"):
-        raise InvalidRequestError("a message must have the role system, user, assistant or tool", param=f"{where}.role")
+        raise invalid(f"{where}.role", "a message must have the role system, user, assistant or tool")
     role, calls = one["role"], tuple[ToolCall, ...]()
     for name, value in one.items():
         known = {"tool": ("tool_call_id",), "assistant": ("tool_calls", "reasoning_content", "reasoning")}.get(role, ())
@@ -221,18 +226,12 @@ def _read_message(one: Any, images: ImageStore, where: str, order: validation.To
     content = one.get("content")
     if content is None and calls:
         content = ""
-    if isinstance(content, str):
-        return message(role, validation.check_encodable(content, f"{where}.content"), calls)
-    if not isinstance(content, list):
-        raise InvalidRequestError("content must be a string or a list of parts", param=f"{where}.content")
-    return message(
-        role, [_read_part(part, images, f"{where}.content[{index}]") for index, part in enumerate(content)], calls
-    )
+    return message(role, read_parts(content, f"{where}.content", partial(_read_part, images)), calls)
 
 
 def _read_calls(calls: Any, where: str) -> tuple[tuple[ToolCall, ...], list[str]]:
     if not isinstance(calls, list):
-        raise InvalidRequestError("tool_calls must be a list", param=where)
+        raise invalid(where, "tool_calls must be a list")
     found, call_ids = [], []
     for index, call in enumerate(calls):
         at = f"{where}[{index}]"
@@ -240,24 +239,22 @@ def _read_calls(calls: Any, where: str) -> tuple[tuple[ToolCall, ...], list[str]
             call.get("function") if isinstance(call, Mapping) and call.get("type", "function") == "function" else None
         )
         if not isinstance(function, Mapping):
-            raise InvalidRequestError(
-                'a tool call must be {"id": ..., "type": "function", "function": {...}}', param=at
-            )
+            raise invalid(at, 'a tool call must be {"id": ..., "type": "function", "function": {...}}')
         found.append(validation.tool_call(function.get("name"), function.get("arguments"), f"{at}.function"))
         call_ids.append(read_field(call, "id", str, "", f"{at}."))
     return tuple(found), call_ids
 
 
-def _read_part(part: Any, images: ImageStore, where: str) -> Part:
+def _read_part(images: ImageStore, part: Any, where: str) -> Part:
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind == "text" and isinstance(part.get("text"), str) and not set(part) - {"type", "text"}:
         return validation.check_encodable(part["text"], where)
     image = part.get("image_url") if kind == "image_url" and not set(part) - {"type", "image_url"} else None
     if not isinstance(image, Mapping) or not isinstance(image.get("url"), str) or set(image) - {"url", "detail"}:
-        raise InvalidRequestError(
+        raise invalid(
+            where,
             'a part must be {"type": "text", "text": ...} or '
             '{"type": "image_url", "image_url": {"url": "data:image/png;base64,..."}}',
-            param=where,
         )
     return read_image(image["url"], image.get("detail"), images, where, f"{where}.image_url.url")
 

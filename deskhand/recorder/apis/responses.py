@@ -11,11 +11,19 @@ import json
 import time
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from deskhand.recorder.apis import validation
 from deskhand.recorder.apis.chat import pieces, read_image, tool_call_grammar, usage
-from deskhand.recorder.apis.validation import ApiContext, read_field, reject_unknown_fields, unsupported
+from deskhand.recorder.apis.validation import (
+    ApiContext,
+    invalid,
+    read_field,
+    read_parts,
+    reject_unknown_fields,
+    unsupported,
+)
 from deskhand.recorder.images import ImageStore
 from deskhand.recorder.messages import Message, Part, Role, ToolCall, message
 from deskhand.recorder.recorder import ChatRequest, Reply
@@ -93,13 +101,13 @@ def _read_grammar(body: Mapping[str, Any], features: Collection[str]) -> Grammar
     if text is None:
         return None
     if not isinstance(text, Mapping):
-        raise InvalidRequestError('text must be {"format": {...}}', param="text")
+        raise invalid("text", 'text must be {"format": {...}}')
     reject_unknown_fields(text, ("format",), {}, "text.")
     form = text.get("format")
     if form is None or form == {"type": "text"}:
         return None
     if not isinstance(form, Mapping):
-        raise InvalidRequestError("text.format must be an object", param="text.format")
+        raise invalid("text.format", "text.format must be an object")
     kind = form.get("type")
     if kind == "json_object":
         return validation.schema_grammar({"type": "object"}, features, "text.format")
@@ -155,7 +163,7 @@ def read_input(items: Any, images: ImageStore, call_ids: list[str] | None = None
     for index, item in enumerate(validation.as_list(items, "input")):
         where = f"input[{index}]"
         if not isinstance(item, Mapping):
-            raise InvalidRequestError("an item of input must be an object", param=where)
+            raise invalid(where, "an item of input must be an object")
         kind = item.get("type", "message" if "role" in item else None)
         if kind == "message":
             _read_message(item, images, where, turns)
@@ -167,7 +175,7 @@ def read_input(items: Any, images: ImageStore, call_ids: list[str] | None = None
             reject_unknown_fields(item, ("call_id", "output", *_ITEM), {}, f"{where}.")
             turns.close()
             turns.order.check_result(read_field(item, "call_id", str, "", f"{where}."), f"{where}.call_id")
-            turns.other(message("tool", _read_parts(item.get("output"), images, f"{where}.output")))
+            turns.other(message("tool", read_parts(item.get("output"), f"{where}.output", partial(_read_part, images))))
         elif kind != "reasoning":
             raise unsupported(where, f"items of type {str(kind)[:40]!r} are not supported")
     turns.close()
@@ -179,23 +187,15 @@ def _read_message(item: Mapping[str, Any], images: ImageStore, where: str, turns
     role = item.get("role")
     roles: dict[Any, Role] = {"user": "user", "system": "system", "developer": "system", "assistant": "assistant"}
     if not isinstance(role, str) or role not in roles:
-        raise InvalidRequestError("role must be user, assistant, system or developer", param=f"{where}.role")
-    parts = _read_parts(item.get("content"), images, f"{where}.content")
+        raise invalid(f"{where}.role", "role must be user, assistant, system or developer")
+    parts = read_parts(item.get("content"), f"{where}.content", partial(_read_part, images))
     if role == "assistant":
         turns.assistant(parts)
     else:
         turns.other(message(roles[role], parts))
 
 
-def _read_parts(content: Any, images: ImageStore, where: str) -> list[Part]:
-    if isinstance(content, str):
-        return [validation.check_encodable(content, where)]
-    if not isinstance(content, list):
-        raise InvalidRequestError("content must be a string or a list of parts", param=where)
-    return [_read_part(part, images, f"{where}[{index}]") for index, part in enumerate(content)]
-
-
-def _read_part(part: Any, images: ImageStore, where: str) -> Part:
+def _read_part(images: ImageStore, part: Any, where: str) -> Part:
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind in ("input_text", "output_text") and isinstance(part.get("text"), str):
         reject_unknown_fields(part, ("type", "text"), {"annotations": ([],), "logprobs": ([],)}, f"{where}.")
