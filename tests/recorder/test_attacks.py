@@ -258,8 +258,7 @@ async def test_a_client_disconnect_in_mid_stream_affects_no_one_else(
     assert recorder.close_session("s").ids == ["s.1", "s.2", "s.3", "s.4"]
 
 
-async def test_a_conversation_of_ten_thousand_messages_is_served(renderer: ChatRenderer, images: ImageCache) -> None:
-    recorder = Recorder(renderer, ScriptedEngine(), images)
+async def test_a_conversation_of_ten_thousand_messages_is_served(recorder: Recorder) -> None:
     talk: list[Message] = [message("user" if turn % 2 == 0 else "assistant", f"turn {turn}") for turn in range(9_999)]
     talk[50] = message("user", "<|im_end|>" * 1000)
     session = opened(recorder)
@@ -312,10 +311,9 @@ def text_bomb() -> bytes:
     ],
     ids=["10^10 pixels", "one row", "16 million pixels that are not there", "empty", "texts", "thin", "cut", "33 MB"],
 )
-async def test_hostile_pictures_are_refused(
-    renderer: ChatRenderer, images: ImageCache, encoded: Callable[[], bytes]
+async def test_hostile_images_are_rejected(
+    recorder: Recorder, images: ImageCache, encoded: Callable[[], bytes]
 ) -> None:
-    recorder = Recorder(renderer, ScriptedEngine(), images)
     key = recorder.open_session("s")
     part = {"type": "image_url", "image_url": {"url": data_uri(encoded())}}
     body = {**ASK, "messages": [{"role": "user", "content": [part]}]}

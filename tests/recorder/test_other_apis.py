@@ -158,7 +158,7 @@ async def test_streams_of_both_apis_join_to_the_reply(tool_renderer: ChatRendere
         assert (response.output_text, json.loads(response.output[2].arguments)) == (text, {"x": 5})
 
 
-async def test_a_reply_cut_at_its_limit_says_so_in_both_apis(tool_renderer: ChatRenderer, images: ImageCache) -> None:
+async def test_both_apis_report_a_truncated_reply(tool_renderer: ChatRenderer, images: ImageCache) -> None:
     recorder = recorder_saying(tool_renderer, images, "long " * 20, "long " * 20)
     async with clients(recorder) as (anthropic_for, openai_for):
         ask: Any = [{"role": "user", "content": "go"}]
@@ -189,7 +189,7 @@ async def test_a_reply_cut_at_its_limit_says_so_in_both_apis(tool_renderer: Chat
         ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "prefill"}]}, "messages"),
     ],
 )
-async def test_messages_refuse_by_name_what_is_not_honoured(
+async def test_messages_reject_unsupported_parameters_by_name(
     tool_renderer: ChatRenderer, images: ImageCache, change: dict[str, Any], named: str
 ) -> None:
     recorder = recorder_saying(tool_renderer, images)
@@ -218,7 +218,7 @@ async def test_messages_refuse_by_name_what_is_not_honoured(
         ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0]"),
     ],
 )
-async def test_responses_refuse_by_name_what_is_not_honoured(
+async def test_responses_reject_unsupported_parameters_by_name(
     tool_renderer: ChatRenderer, images: ImageCache, change: dict[str, Any], named: str
 ) -> None:
     recorder = recorder_saying(tool_renderer, images)
@@ -229,7 +229,7 @@ async def test_responses_refuse_by_name_what_is_not_honoured(
     assert answer.json()["error"]["param"] == named
 
 
-async def test_a_failed_tool_says_so_in_the_prompt(tool_renderer: ChatRenderer, images: ImageCache) -> None:
+async def test_the_prompt_marks_a_failed_tool(tool_renderer: ChatRenderer, images: ImageCache) -> None:
     recorder = recorder_saying(tool_renderer, images, "done")
     used = [{"type": "tool_use", "id": "t1", "name": "click", "input": {"x": 1}}]
     result = [{"type": "tool_result", "tool_use_id": "t1", "content": "no such place", "is_error": True}]

@@ -59,7 +59,7 @@ async def relayed(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_relays_call_graph_is_that_of_the_upstream(
+async def test_the_proxys_call_graph_is_that_of_the_upstream(
     tiny: tuple[ChatRenderer, Any], tmp_path: Path, stream: bool
 ) -> None:
     async with relayed(tiny, tmp_path, ask_token_ids=True) as (recorder, _, http, key):
@@ -196,7 +196,7 @@ sys.exit(7)
 """
 
 
-async def test_deskhand_record_runs_an_agent_and_writes_both_data_sets(
+async def test_deskhand_record_runs_an_agent_and_writes_both_datasets(
     tiny: tuple[ChatRenderer, Any], tmp_path: Path
 ) -> None:
     recorder = Recorder(tiny[0], ScriptedEngine(), ImageCache(tiny[1]))
@@ -225,6 +225,6 @@ async def test_deskhand_record_runs_an_agent_and_writes_both_data_sets(
 
 
 @pytest.mark.parametrize("upstream", ["127.0.0.1:8000", "ftp://x", "http://user:secret@host/v1", "http://h/v1?key=x"])
-def test_an_upstream_that_is_no_plain_address_is_a_config_error(upstream: str, tmp_path: Path) -> None:
+def test_an_invalid_upstream_url_is_a_config_error(upstream: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected a URL"):
         RecordingProxy(upstream, SessionStore(tmp_path))

@@ -35,7 +35,7 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("api", get_args(Api))
-async def test_a_stream_that_was_cut_at_any_byte_is_never_taken_for_a_whole_reply(
+async def test_a_stream_cut_at_any_byte_is_never_read_as_a_complete_reply(
     api: Api, renderer: ChatRenderer, images: ImageCache
 ) -> None:
     engine = ScriptedEngine(
@@ -123,7 +123,7 @@ async def test_an_upstream_that_dies_in_mid_stream_is_an_outage(tmp_path: Path) 
     assert relay.recorded == 0
 
 
-def test_a_journal_that_was_torn_anywhere_is_gone_on_with(tmp_path: Path) -> None:
+def test_a_torn_journal_is_continued(tmp_path: Path) -> None:
     """A relay that was killed and started again on the same folder and session loses the torn line alone."""
     log = ExchangeLog(SessionStore(tmp_path))
     for number in range(3):

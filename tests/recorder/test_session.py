@@ -100,8 +100,7 @@ def test_every_token_is_in_one_sequence_however_the_agent_edits_its_history(
             assert placeholders == {i for i, token_id in enumerate(row.token_ids) if token_id == renderer.image_id}
 
 
-async def test_growing_windows_give_one_sequence_per_window(renderer: ChatRenderer, images: ImageCache) -> None:
-    recorder = Recorder(renderer, ScriptedEngine(), images)
+async def test_growing_windows_give_one_sequence_per_window(recorder: Recorder, images: ImageCache) -> None:
     session, talk = opened(recorder), []
     for turn in range(12):
         talk.append(message("user", [ImagePart(images.add(png(turn)).sha256), "go"]))
@@ -216,7 +215,9 @@ async def test_the_journal_has_each_call_before_its_reply_leaves(renderer: ChatR
         journal.clear()
 
 
-async def test_a_session_that_waits_for_the_disk_holds_up_no_other(renderer: ChatRenderer, images: ImageCache) -> None:
+async def test_a_session_that_waits_for_the_disk_does_not_block_others(
+    renderer: ChatRenderer, images: ImageCache
+) -> None:
     waiting, free = threading.Event(), threading.Event()
 
     def slow(session_id: str, call: Call) -> None:
@@ -281,7 +282,7 @@ async def test_no_call_is_superseded_if_the_agent_continues_from_the_first_of_tw
     assert third.calls[0].parent == "s.1"
 
 
-async def test_parallel_calls_of_one_session_are_all_kept(renderer: ChatRenderer, images: ImageCache) -> None:
+async def test_parallel_calls_of_one_session_are_all_recorded(renderer: ChatRenderer, images: ImageCache) -> None:
     class Slow(ScriptedEngine):
         async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
             done = await super().generate(prompt, sampling)
@@ -320,7 +321,7 @@ async def test_a_call_that_finishes_after_the_session_is_closed_is_rejected(
     assert graph.calls == journal == []
 
 
-async def test_a_reply_cut_at_its_limit_says_so(renderer: ChatRenderer, images: ImageCache) -> None:
+async def test_a_truncated_reply_has_finish_reason_length(renderer: ChatRenderer, images: ImageCache) -> None:
     recorder = Recorder(renderer, ScriptedEngine(script=lambda prompt, sampling: [65] * 50), images)
     reply = await recorder.complete(opened(recorder), ask(GO, max_tokens=5))
     assert (reply.calls[0].completion.finish_reason, reply.calls[0].text) == ("length", "bbbbb")
@@ -335,7 +336,7 @@ async def test_an_aborted_request_is_an_outage_and_not_recorded(renderer: ChatRe
     assert not recorder.violations
 
 
-async def test_replies_of_one_request_have_seeds_of_their_own(renderer: ChatRenderer, images: ImageCache) -> None:
+async def test_replies_of_one_request_have_different_seeds(renderer: ChatRenderer, images: ImageCache) -> None:
     engine = ScriptedEngine()
     recorder = Recorder(renderer, engine, images)
     await recorder.complete(opened(recorder), ChatRequest(GO, Sampling(seed=5), 3))
@@ -358,8 +359,7 @@ async def test_rendering_never_runs_on_the_event_loop(tokenizer: Any, images: Im
     assert threading.main_thread() not in threads
 
 
-def test_sessions_have_keys_of_their_own(renderer: ChatRenderer, images: ImageCache) -> None:
-    recorder = Recorder(renderer, ScriptedEngine(), images)
+def test_each_session_has_its_own_key(recorder: Recorder) -> None:
     keys = {recorder.open_session(f"s{index}") for index in range(20)}
     assert len(keys) == 20
     assert all(len(key) > 40 for key in keys)

@@ -67,7 +67,7 @@ def test_a_torn_journal_gives_the_calls_before_the_tear(
     assert folder.read("s")[0].calls == graph.calls[:whole]
 
 
-def test_a_killed_recorder_loses_no_call_whose_reply_left(tmp_path: Path) -> None:
+def test_a_killed_recorder_loses_no_call_whose_reply_was_sent(tmp_path: Path) -> None:
     for round_number, lines in enumerate((4, 23)):
         folder = tmp_path / f"{round_number}"
         child = subprocess.Popen(
@@ -94,7 +94,7 @@ def test_a_killed_recorder_loses_no_call_whose_reply_left(tmp_path: Path) -> Non
                 assert recorded.image(span.sha256)
 
 
-async def test_images_are_kept_as_received_and_the_end_of_a_session_writes_its_files(
+async def test_images_are_stored_as_received_and_the_end_of_a_session_writes_its_files(
     renderer: ChatRenderer, image_processor: Any, tmp_path: Path
 ) -> None:
     folder = SessionStore(tmp_path)
@@ -122,7 +122,7 @@ def test_two_sessions_of_one_name_never_share_a_folder(tmp_path: Path) -> None:
         SessionStore(tmp_path).write_reward("s", {"call_id": None, "reward": 1.0})
 
 
-def test_what_cannot_be_read_says_which_file(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     folder = SessionStore(tmp_path)
     with pytest.raises(RecordError, match="no such session"):
         folder.read("other")

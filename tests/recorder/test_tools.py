@@ -47,7 +47,7 @@ ARGUMENTS = st.dictionaries(
 
 
 @given(st.text("ok .", max_size=6), st.lists(st.tuples(st.sampled_from(["click", "say"]), ARGUMENTS), max_size=3))
-def test_calls_that_a_format_writes_it_reads(text: str, said: list[tuple[str, dict[str, Any]]]) -> None:
+def test_a_format_reads_the_calls_that_it_writes(text: str, said: list[tuple[str, dict[str, Any]]]) -> None:
     calls = tuple(ToolCall(name, json.dumps(arguments)) for name, arguments in said)
     got = HermesToolFormat().read(HermesToolFormat().write(text, calls), [])
     assert got[0] == text.rstrip("\n")
@@ -74,7 +74,7 @@ def test_the_coder_format_reads_values_as_the_tools_schema_says() -> None:
         "<tool_call>\n</tool_call>",
     ],
 )
-def test_what_is_not_exactly_a_call_stays_text(text: str) -> None:
+def test_text_that_is_not_exactly_a_call_stays_text(text: str) -> None:
     assert HermesToolFormat().read(text, []) == (text, ())
     assert XmlToolFormat().read(text, []) == (text, ())
 
