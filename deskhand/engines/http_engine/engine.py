@@ -1,6 +1,6 @@
 """Engine over an HTTP server, started by Deskhand or already running.
 
-Built by `vllm.launch` and `sglang_protocol`; call `HttpEngine.start` first. A watcher polls the server's health. A
+Built by `engines.vllm` and `sglang_protocol`; call `HttpEngine.start` first. A watcher polls the server's health. A
 server process that died or did not answer for `stall_s` seconds is restarted; an external server is waited for. A
 recovered server gets the last published weights and their version before any request; interrupted calls, which returned
 no tokens, are repeated. Weights are passed as a checkpoint folder that both sides can read.

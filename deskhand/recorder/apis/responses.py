@@ -43,6 +43,7 @@ IGNORED_IF_DEFAULT: dict[str, tuple[Any, ...]] = {
     "top_logprobs": (0,),
 }
 _ITEM = ("type", "id", "status")
+_ROLES: dict[str, Role] = {"user": "user", "system": "system", "developer": "system", "assistant": "assistant"}
 
 
 @dataclass(frozen=True)
@@ -116,39 +117,6 @@ def _read_grammar(body: Mapping[str, Any], features: Collection[str]) -> Grammar
     raise unsupported("text.format", "its type must be text, json_object, or json_schema with a schema")
 
 
-class _Turns:
-    """Collects items into messages."""
-
-    def __init__(self) -> None:
-        self.messages: list[Message] = []
-        self.order = validation.ToolCallOrder()
-        self._parts: list[Part] | None = None
-        self._calls: list[ToolCall] = []
-        self._call_ids: list[str] = []
-
-    def assistant(self, parts: list[Part]) -> None:
-        """Start an assistant turn with a message."""
-        self.close()
-        self._parts = parts
-
-    def call(self, call: ToolCall, call_id: str) -> None:
-        """Add a call to the open assistant turn, or start one."""
-        self._parts = self._parts or []
-        self._calls.append(call)
-        self._call_ids.append(call_id)
-
-    def other(self, one: Message) -> None:
-        self.close()
-        self.messages.append(one)
-
-    def close(self) -> None:
-        """Complete the open assistant turn, if any."""
-        if self._parts is not None:
-            self.messages.append(message("assistant", self._parts, tuple(self._calls)))
-            self.order.expect(self._call_ids)
-            self._parts, self._calls, self._call_ids = None, [], []
-
-
 def call_id_of(response_id: str, number: int) -> str:
     """Return the id of a function call of a response."""
     return f"call_{response_id}_{number}"
@@ -158,41 +126,39 @@ def read_input(items: Any, images: ImageStore, call_ids: list[str] | None = None
     """Return the messages of an input; `call_ids` are open calls before it. Raises `InvalidRequestError`."""
     if isinstance(items, str):
         return (message("user", validation.check_encodable(items, "input")),)
-    turns = _Turns()
-    turns.order.expect(call_ids or [])
+    read = partial(_read_part, images)
+    turns = list[tuple[Role, list[Part], list[ToolCall]]]()
+    open_ids, order = call_ids or [], validation.ToolCallOrder()
+    order.expect(open_ids)
     for index, item in enumerate(validation.as_list(items, "input")):
         where = f"input[{index}]"
         if not isinstance(item, Mapping):
             raise invalid(where, "an item of input must be an object")
         kind = item.get("type", "message" if "role" in item else None)
+        starts_reply = kind == "function_call" and not (turns and turns[-1][0] == "assistant")
         if kind == "message":
-            _read_message(item, images, where, turns)
-        elif kind == "function_call":
+            reject_unknown_fields(item, ("role", "content", *_ITEM), {"phase": ()}, f"{where}.")
+            role = item.get("role")
+            if not isinstance(role, str) or role not in _ROLES:
+                raise invalid(f"{where}.role", "role must be user, assistant, system or developer")
+            turns.append((_ROLES[role], read_parts(item.get("content"), f"{where}.content", read), []))
+            starts_reply = role == "assistant"
+        elif starts_reply:
+            turns.append(("assistant", [], []))
+        if starts_reply:
+            open_ids = list[str]()
+            order.expect(open_ids)
+        if kind == "function_call":
             reject_unknown_fields(item, ("call_id", "name", "arguments", *_ITEM), {}, f"{where}.")
-            call = validation.tool_call(item.get("name"), item.get("arguments"), where)
-            turns.call(call, read_field(item, "call_id", str, "", f"{where}."))
+            turns[-1][2].append(validation.tool_call(item.get("name"), item.get("arguments"), where))
+            open_ids.append(read_field(item, "call_id", str, "", f"{where}."))
         elif kind == "function_call_output":
             reject_unknown_fields(item, ("call_id", "output", *_ITEM), {}, f"{where}.")
-            turns.close()
-            turns.order.check_result(read_field(item, "call_id", str, "", f"{where}."), f"{where}.call_id")
-            turns.other(message("tool", read_parts(item.get("output"), f"{where}.output", partial(_read_part, images))))
-        elif kind != "reasoning":
+            order.check_result(read_field(item, "call_id", str, "", f"{where}."), f"{where}.call_id")
+            turns.append(("tool", read_parts(item.get("output"), f"{where}.output", read), []))
+        elif kind not in ("message", "reasoning"):
             raise unsupported(where, f"items of type {str(kind)[:40]!r} are not supported")
-    turns.close()
-    return tuple(turns.messages)
-
-
-def _read_message(item: Mapping[str, Any], images: ImageStore, where: str, turns: _Turns) -> None:
-    reject_unknown_fields(item, ("role", "content", *_ITEM), {"phase": ()}, f"{where}.")
-    role = item.get("role")
-    roles: dict[Any, Role] = {"user": "user", "system": "system", "developer": "system", "assistant": "assistant"}
-    if not isinstance(role, str) or role not in roles:
-        raise invalid(f"{where}.role", "role must be user, assistant, system or developer")
-    parts = read_parts(item.get("content"), f"{where}.content", partial(_read_part, images))
-    if role == "assistant":
-        turns.assistant(parts)
-    else:
-        turns.other(message(roles[role], parts))
+    return tuple(message(role, parts, tuple(calls)) for role, parts, calls in turns)
 
 
 def _read_part(images: ImageStore, part: Any, where: str) -> Part:
