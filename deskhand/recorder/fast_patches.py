@@ -8,6 +8,7 @@ other settings), the processor itself is used.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -65,13 +66,11 @@ class PatchExtractor:
         self._smart_resize: Callable[..., tuple[int, int]] | None = getattr(
             inspect.getmodule(type(processor)), "smart_resize", None
         )
-        self.lookup = PatchLookup(None, 1)
-        try:
+        with contextlib.suppress(Exception):  # an unsupported processor is used as it is
             self.lookup = PatchLookup(self._read_table(), processor.temporal_patch_size)
-            if not all(self._matches(width, height) for width, height in _SAMPLE_SIZES):
-                self.lookup = PatchLookup(None, 1)
-        except Exception:  # an unsupported processor is used as it is
-            self.lookup = PatchLookup(None, 1)
+            if all(self._matches(width, height) for width, height in _SAMPLE_SIZES):
+                return
+        self.lookup = PatchLookup(None, 1)
 
     @property
     def fast(self) -> bool:

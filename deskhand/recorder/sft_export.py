@@ -81,16 +81,18 @@ def read_session(log: ExchangeLog, images: StoredImages, session_id: str) -> Rec
 
 
 def to_sft_rows(recorded: RecordedSession) -> Iterator[dict[str, Any]]:
-    """Yield one JSON object per conversation: messages, targets, images, and rewards of session and exchanges."""
+    """Yield one JSON object per conversation: messages, targets, images, and rewards of session and exchanges. Images
+    are `{"type": "image", "image": SHA-256 of the pixels}`."""
     for row in conversations(recorded.exchanges):
-        by_exchange = {
-            one: recorded.rewards.by_call[one] for one in row.exchange_ids if one in recorded.rewards.by_call
-        }
         yield {
             "session": recorded.session_id,
             "session_reward": recorded.total_reward,
-            "rewards": by_exchange,
-            **to_json(row),
+            "rewards": recorded.rewards.of_calls(row.exchange_ids).by_call,
+            "messages": [_message(one) for one in row.messages],
+            "tools": json.loads(row.tools),
+            "targets": row.targets,
+            "images": [sha256 for one in row.messages for sha256 in one.image_hashes],
+            "exchanges": row.exchange_ids,
         }
 
 
@@ -125,17 +127,6 @@ def conversations(exchanges: Iterable[tuple[str, Exchange]]) -> list[Conversatio
             row.exchange_ids.append(exchange_id)
             tips[running_digests(row.messages)[-1], row.tools] = row
     return found
-
-
-def to_json(row: Conversation) -> dict[str, Any]:
-    """Return a row as chat messages; images are `{"type": "image", "image": SHA-256 of the pixels}`."""
-    return {
-        "messages": [_message(one) for one in row.messages],
-        "tools": json.loads(row.tools),
-        "targets": row.targets,
-        "images": [sha256 for one in row.messages for sha256 in one.image_hashes],
-        "exchanges": row.exchange_ids,
-    }
 
 
 def _message(one: Message) -> dict[str, Any]:
