@@ -239,7 +239,7 @@ async def test_a_restarted_server_gets_its_adapter_again(adapted: Policy, desk: 
 async def test_a_server_without_adapter_support_gets_merged_weights(
     adapted: Policy, desk: Desk, fake: FakeSglang
 ) -> None:
-    desk.engine.wire.supports_lora = fake.supports_lora = False
+    desk.engine.protocol.supports_lora = fake.supports_lora = False
     move(adapted, 1)
     await push_weights(adapted, desk.engine, 3)
     prompt = desk.prompt(1)

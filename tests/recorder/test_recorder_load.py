@@ -40,7 +40,7 @@ def test_a_soak_notices_a_call_that_is_not_written(monkeypatch: pytest.MonkeyPat
 async def work(
     renderer: ChatRenderer, processor: Any, turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[int, int, int]:
-    """(images decoded, images preprocessed, characters tokenised) in an episode that keeps all its screenshots."""
+    """(images decoded, images preprocessed, characters tokenized) in an episode that keeps all its screenshots."""
     counts = [0, 0, 0]
     decode, prepare, encode = images_module.decode_rgb, ImageCache._preprocess, ChatRenderer.encode_text
 

@@ -58,7 +58,7 @@ def remember(recall: ReplyIndex, talk: tuple[Message, ...], call: Call) -> None:
 
 
 def ids(renderer: ChatRenderer, *texts: str) -> tuple[int, ...]:
-    """Each text's tokens on its own, so that the sequence is not what tokenising the whole text gives."""
+    """Each text's tokens on its own, so that the sequence is not what tokenizing the whole text gives."""
     return tuple(token_id for text in texts for token_id in renderer.encode_text(text))
 
 
@@ -232,7 +232,7 @@ def test_history_has_the_sampled_tokens_even_if_retokenizing_would_change_them(
     sampled = ids(renderer, "5", "12", "C", "lick", "\n") + renderer.stop_ids[:1]
     text = renderer.text_of(sampled)
     assert text == "512Click\n"
-    assert tuple(renderer.encode_text(text)) != sampled[:-1], "the text must be one that retokenising changes"
+    assert tuple(renderer.encode_text(text)) != sampled[:-1], "the text must be one that retokenizing changes"
     talk, recall = (message("user", [shown[0], "go"]),), ReplyIndex()
     call = answered(renderer.render(talk, images), sampled, renderer)
     remember(recall, talk, call)
