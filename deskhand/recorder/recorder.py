@@ -12,7 +12,6 @@ Invariant: a call is validated and on disk before its reply is sent.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
@@ -36,8 +35,8 @@ from deskhand.types import Completion, Engine, PreparedImage, Prompt, Sampling, 
 
 log = structlog.get_logger()
 T = TypeVar("T")
-OnCall = Callable[[str, Call], Awaitable[None] | None]
-OnReward = Callable[[str, Mapping[str, Any]], Awaitable[None] | None]
+OnCall = Callable[[str, Call], None]
+OnReward = Callable[[str, Mapping[str, Any]], None]
 _WRITERS = 16
 """Threads that write calls to disk; they mostly wait for fsync, which the disk batches."""
 
@@ -70,8 +69,7 @@ class Recorder:
     """Serves model calls from one engine and records them.
 
     Args:
-        on_call: Called as `on_call(session_id, call)` before a reply is sent, in order within a session. A plain
-            function runs in a thread; a coroutine function is awaited.
+        on_call: Called in a thread as `on_call(session_id, call)` before a reply is sent, in order within a session.
         on_reward: Called in the same way as `on_reward(session_id, {"reward", "call_id"})`.
         context_tokens: Context length of the model. A request whose prompt and `max_tokens` exceed it is rejected with
             code "context_length_exceeded".
@@ -320,10 +318,7 @@ class Recorder:
         if write is None:
             return
         try:
-            if inspect.iscoroutinefunction(write):
-                await write(session_id, entry)
-            else:
-                await asyncio.get_running_loop().run_in_executor(self._writers, write, session_id, entry)
+            await asyncio.get_running_loop().run_in_executor(self._writers, write, session_id, entry)
         except RecordError:
             raise
         except Exception as error:  # a user's callback may raise anything

@@ -201,18 +201,13 @@ async def test_the_journal_has_each_call_before_its_reply_leaves(renderer: ChatR
     def write(session_id: str, call: Call) -> None:
         journal.append((session_id, call, threading.current_thread() is threading.main_thread()))
 
-    async def write_async(session_id: str, call: Call) -> None:
-        write(session_id, call)
-
-    for written, on_loop in ((write, False), (write_async, True)):
-        recorder = Recorder(renderer, ScriptedEngine(), images, on_call=written)
-        session = opened(recorder)
-        for count in (1, 2):
-            reply = await recorder.complete(session, ask(GO))
-            assert len(journal) == count
-            assert journal[-1] == ("s", reply.calls[0], on_loop)
-        assert [call for _, call, _ in journal] == recorder.close_session("s").calls
-        journal.clear()
+    recorder = Recorder(renderer, ScriptedEngine(), images, on_call=write)
+    session = opened(recorder)
+    for count in (1, 2):
+        reply = await recorder.complete(session, ask(GO))
+        assert len(journal) == count
+        assert journal[-1] == ("s", reply.calls[0], False)
+    assert [call for _, call, _ in journal] == recorder.close_session("s").calls
 
 
 async def test_a_session_that_waits_for_the_disk_does_not_block_others(
