@@ -22,7 +22,7 @@ from torch import Tensor
 
 from deskhand.config.schema import EngineConfig
 from deskhand.engines.hf.grammar import GrammarState
-from deskhand.engines.hf.kv_cache import KVCache
+from deskhand.engines.hf.kv_cache import KVCache, KVCacheView
 from deskhand.engines.hf.prefix_cache import CachedPrefix, PrefixCache, key_of
 from deskhand.engines.hf.sampler import Sampler
 from deskhand.errors import ConfigError
@@ -132,19 +132,6 @@ class _Newcomer:
         """Number of tokens to compute."""
         return len(self.request.key) - self.start
 
-    @property
-    def prefix(self) -> Tensor | None:
-        return None if self.found is None else self.found.keys_values[:, :, : self.start]
-
-    @property
-    def shared_ids(self) -> tuple[int, ...]:
-        return () if self.found is None else self.found.token_ids[: self.start]
-
-    @property
-    def continues(self) -> CachedPrefix | None:
-        """The cache entry, if this request repeats all of it."""
-        return self.found if self.found is not None and len(self.found.key) == self.start else None
-
 
 class DecodeBatch:
     """Model, cache and requests in flight."""
@@ -211,17 +198,18 @@ class DecodeBatch:
         placeholders: list[np.ndarray] = []
         pieces: list[tuple[PreparedImage, int]] = []
         for b, newcomer in enumerate(newcomers):
-            request, start, length = newcomer.request, newcomer.start, newcomer.width
+            request, found, start, length = newcomer.request, newcomer.found, newcomer.start, newcomer.width
             prompt = request.prompt
-            self._slots.open(newcomer.prefix, len(request.key) + 1)
+            self._slots.open(found.keys_values[:, :, :start] if found is not None else None, len(request.key) + 1)
             request.first_version = version
-            request.reused = newcomer.continues
+            request.reused = found if found is not None and len(found.key) == start else None
             ids_BT[b, :length] = prompt.token_ids[start:]
             positions_3T, request.next_position = positions(
                 len(request.key), prompt.spans, request.images, self._merge_size
             )
             positions_3BT[:, b, :length] = positions_3T[:, start:]
-            request.served_ids = newcomer.shared_ids + tuple(ids_BT[b, :length].tolist())
+            shared_ids = found.token_ids[:start] if found is not None else ()
+            request.served_ids = shared_ids + tuple(ids_BT[b, :length].tolist())
             for span in prompt.spans:
                 skip = max(0, start - span.start)
                 if skip < span.count:
@@ -231,7 +219,7 @@ class DecodeBatch:
         self.requests.extend(rows)
         self._sampler = None
         features = self._image_features(pieces)
-        append = self._slots.append(first, len(rows), width)
+        append = KVCacheView(self._slots, first, len(rows), width)
         hidden_BTH = forward_decoder(
             self.model,
             torch.from_numpy(ids_BT).to(self._device),
@@ -263,7 +251,7 @@ class DecodeBatch:
             [[request.token_ids[-1] for request in rows], [request.next_position for request in rows]],
             device=self._device,
         )
-        append = self._slots.append(0, len(rows), 1)
+        append = KVCacheView(self._slots, 0, len(rows), 1)
         hidden_B1H = forward_decoder(
             self.model,
             inputs_2B[0].unsqueeze(1),

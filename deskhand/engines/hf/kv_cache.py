@@ -81,14 +81,10 @@ class KVCache:
             self.lengths[slot] = length
         self.lengths.pop()
 
-    def append(self, first: int, count: int, width: int) -> KVCacheView:
-        """Return a view for a forward pass that adds `width` positions to `count` slots from `first` on."""
-        return KVCacheView(self, first, count, width)
-
 
 class KVCacheView:
-    """Cache of the attention layers in one forward pass, with its mask. New positions of row b follow its length at
-    creation; the owner adds the real ones to `lengths` afterwards."""
+    """Cache and mask of the attention layers in one pass that adds `width` positions to `count` slots from `first`.
+    New positions of row b follow its length; the owner adds the real ones to `lengths` afterwards."""
 
     def __init__(self, cache: KVCache, first: int, count: int, width: int) -> None:
         starts = cache.lengths[first : first + count]
