@@ -1,4 +1,4 @@
-"""What `deskhand record` kept becomes rows: the replies are learned, each once, and nothing around them."""
+"""Recordings of `deskhand record` become rows in which each reply is trained once and nothing else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def read(tiny: tuple[ChatRenderer, Any], folder: Path, frames: Frames) -> record
     return recorded_data.read(folder, tiny[0], ImageCache(tiny[1], fetch=frames.png), frames)
 
 
-def test_the_replies_of_sessions_are_targets_and_their_pictures_are_kept(tiny, tmp_path: Path) -> None:
+def test_replies_are_targets_and_their_images_are_copied(tiny, tmp_path: Path) -> None:
     folder, frames = tmp_path / "recorded", Frames(tmp_path / "frames")
     recorded_folder.talk(folder, "plain")
     recorded_folder.talk(folder, "good", reward=1.0)
@@ -60,7 +60,7 @@ def test_the_tools_of_every_api_are_offered_alike() -> None:
     )
 
 
-def test_what_the_model_has_no_words_for_is_left_out_and_counted(tiny, tmp_path: Path) -> None:
+def test_unsupported_tools_are_skipped_and_counted(tiny, tmp_path: Path) -> None:
     recorded_folder.talk(tmp_path / "recorded", "plain")
     recorded_folder.talk(tmp_path / "recorded", "tools", tools=[{"type": "computer_use", "display_width": 1}])
     found = read(tiny, tmp_path / "recorded", Frames(tmp_path / "frames"))
@@ -69,7 +69,7 @@ def test_what_the_model_has_no_words_for_is_left_out_and_counted(tiny, tmp_path:
     assert "a tool's name must be" in next(iter(found.skipped))
 
 
-def test_a_picture_that_is_gone_costs_its_conversation_and_nothing_else(tiny, tmp_path: Path) -> None:
+def test_a_missing_image_skips_only_its_conversation(tiny, tmp_path: Path) -> None:
     folder = tmp_path / "recorded"
     recorded_folder.talk(folder, "whole")
     before = set((folder / "images").glob("*/*"))
@@ -80,7 +80,7 @@ def test_a_picture_that_is_gone_costs_its_conversation_and_nothing_else(tiny, tm
     assert found.skipped == {"missing or damaged image": 2}
 
 
-def test_recordings_of_which_nothing_can_be_learned_are_one_line(tiny, tmp_path: Path) -> None:
+def test_a_recording_without_usable_replies_is_a_config_error(tiny, tmp_path: Path) -> None:
     recorded_folder.talk(tmp_path / "recorded", "poor", reward=0.0)
     with pytest.raises(ConfigError, match=r"no usable replies in 1 sessions \(1 with a reward below 1\)"):
         read(tiny, tmp_path / "recorded", Frames(tmp_path / "frames"))

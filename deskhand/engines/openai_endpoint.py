@@ -26,12 +26,11 @@ _KINDS = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "imag
 class OpenAIEndpointEngine:
     """`types.Engine` over `url` (`https://host/v1`).
 
-    Args:
-        tokenizer: Tokenizer of the recorder's renderer.
-        encoded: Returns the encoded bytes of a screenshot by hash.
-        timeout_s: Timeout of one request.
-        retries: Number of retries of failed requests.
+    `tokenizer` is that of the recorder's renderer; `encoded` returns the encoded bytes of a screenshot by hash.
     """
+
+    version = 0
+    features: frozenset[Feature] = frozenset()
 
     def __init__(
         self,
@@ -60,12 +59,7 @@ class OpenAIEndpointEngine:
         self._where = f"{model} at {base}"
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
-        """Sample one completion.
-
-        Raises:
-            AgentError: The conversation exceeds the endpoint's context length.
-            InfrastructureError: The endpoint does not answer or rejects the request.
-        """
+        """Sample one completion. Raises like `types.Engine.generate`."""
         messages = await asyncio.to_thread(self.messages, prompt)
         settings: dict[str, Any] = {"temperature": sampling.temperature, "top_p": sampling.top_p}
         if sampling.seed is not None:
@@ -135,20 +129,9 @@ class OpenAIEndpointEngine:
         """Raise `ConfigError`: the endpoint cannot be trained."""
         raise ConfigError(f"{self._where} is for evaluation only; train with engine.backend hf, vllm or sglang")
 
-    async def pause(self) -> None:
-        """Do nothing."""
+    async def pause(self) -> None: ...
 
-    async def resume(self) -> None:
-        """Do nothing."""
-
-    @property
-    def version(self) -> int:
-        return 0
-
-    @property
-    def features(self) -> frozenset[Feature]:
-        """None."""
-        return frozenset()
+    async def resume(self) -> None: ...
 
     async def close(self) -> None:
         await self._client.close()

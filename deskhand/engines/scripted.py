@@ -17,11 +17,13 @@ from deskhand.types import Completion, Feature, Prompt, Sampling
 class ScriptedEngine:
     """Engine whose replies are `encode(text)` followed by `stop_id`. Log-probs are 0."""
 
+    features: frozenset[Feature] = frozenset()
+
     def __init__(self, encode: Callable[[str], Sequence[int]], stop_id: int) -> None:
         self._encode = encode
         self._stop_id = stop_id
         self._script: ContextVar[AsyncIterator[str] | None] = ContextVar("script", default=None)
-        self._version = 0
+        self.version = 0
 
     @contextmanager
     def playing(self, texts: AsyncIterator[str]) -> Iterator[None]:
@@ -33,10 +35,8 @@ class ScriptedEngine:
             self._script.reset(token)
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
-        """Return the script's next text, truncated at `max_tokens`.
-
-        Raises `InfrastructureError` without a script or after its end.
-        """
+        """Return the script's next text, truncated at `max_tokens`. Raises `InfrastructureError` without a script or
+        after its end."""
         script = self._script.get()
         if script is None:
             raise InfrastructureError("no script is playing; call the scripted engine inside `playing`")
@@ -48,26 +48,14 @@ class ScriptedEngine:
         cut = ids[: sampling.max_tokens]
         count = len(cut)
         finish = "stop" if count == len(ids) else "length"
-        return Completion(cut, (0.0,) * count, (self._version,) * count, finish, prompt.token_ids)
+        return Completion(cut, (0.0,) * count, (self.version,) * count, finish, prompt.token_ids)
 
     async def update_weights(self, version: int, weights: Mapping[str, Any]) -> None:
         """Set the version; a script has no weights."""
-        self._version = version
+        self.version = version
 
-    async def pause(self) -> None:
-        """Do nothing."""
+    async def pause(self) -> None: ...
 
-    async def resume(self) -> None:
-        """Do nothing."""
+    async def resume(self) -> None: ...
 
-    @property
-    def version(self) -> int:
-        return self._version
-
-    @property
-    def features(self) -> frozenset[Feature]:
-        """None."""
-        return frozenset()
-
-    async def close(self) -> None:
-        """Do nothing."""
+    async def close(self) -> None: ...

@@ -21,7 +21,6 @@ import numpy as np
 
 from deskhand.errors import ConfigError, RecordError
 from deskhand.recorder.apis.validation import tool_definition
-from deskhand.recorder.conversations import Conversation, conversations
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.recorder.images import ImageCache, decode_rgb
 from deskhand.recorder.recording_proxy import ExchangeLog, StoredImages
@@ -29,7 +28,7 @@ from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.reply_index import ReplyIndex
 from deskhand.recorder.request_errors import InvalidRequestError
 from deskhand.recorder.session_store import SessionStore
-from deskhand.recorder.sft_export import read_session
+from deskhand.recorder.sft_export import Conversation, conversations, read_session
 from deskhand.store.frames import Frames
 from deskhand.types import Completion
 

@@ -64,13 +64,7 @@ def inspect_template(tokenizer: Any, render: Render, *, source: str, history: Re
         "white space around user text": padded,
         "an image before text": (seen,),
         "images between texts": (message("user", ["a", _IMAGE, " b\n", _IMAGE, _IMAGE, "c"]),),
-        "images in several turns": (
-            seen,
-            reply,
-            seen,
-            message("assistant", "so"),
-            message("user", ["and", _IMAGE]),
-        ),
+        "images in several turns": (seen, reply, seen, message("assistant", "so"), message("user", ["and", _IMAGE])),
     }.items():
         probe.require(what, messages, behavior)
     behavior = _with_history(probe, behavior, source, history)

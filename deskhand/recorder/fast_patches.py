@@ -8,6 +8,7 @@ other settings), the processor itself is used.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -65,13 +66,11 @@ class PatchExtractor:
         self._smart_resize: Callable[..., tuple[int, int]] | None = getattr(
             inspect.getmodule(type(processor)), "smart_resize", None
         )
-        self.lookup = PatchLookup(None, 1)
-        try:
+        with contextlib.suppress(Exception):  # an unsupported processor is used as it is
             self.lookup = PatchLookup(self._read_table(), processor.temporal_patch_size)
-            if not all(self._matches(width, height) for width, height in _SAMPLE_SIZES):
-                self.lookup = PatchLookup(None, 1)
-        except Exception:  # an unsupported processor is used as it is
-            self.lookup = PatchLookup(None, 1)
+            if all(self._matches(width, height) for width, height in _SAMPLE_SIZES):
+                return
+        self.lookup = PatchLookup(None, 1)
 
     @property
     def fast(self) -> bool:
@@ -79,10 +78,8 @@ class PatchExtractor:
         return self.lookup.table_CV is not None
 
     def extract(self, rgb: Image.Image) -> tuple[np.ndarray, Grid]:
-        """Return (patches for `lookup`, (t, h, w) in patches). Raises `ValueError` for an unsupported size.
-
-        The patches are uint8[channels, patches, values of one frame], or the processor's values if it is used itself.
-        """
+        """Return (patches for `lookup`, (t, h, w) in patches). Raises `ValueError` for an unsupported size. The patches
+        are uint8[channels, patches, values of one frame], or the processor's values if it is used itself."""
         return self._in_patches(rgb) if self.fast else self._by_processor(rgb)
 
     def _by_processor(self, rgb: Image.Image) -> tuple[np.ndarray, Grid]:
@@ -139,10 +136,8 @@ class PatchExtractor:
 
 
 class StoredPatches:
-    """An image's stored patches; `numpy.asarray` computes their float32 values and records `checksum`.
-
-    `nbytes` is the stored size.
-    """
+    """An image's stored patches; `numpy.asarray` computes their float32 values and records `checksum`. `nbytes` is the
+    stored size."""
 
     def __init__(self, lookup: PatchLookup, patches: np.ndarray, checksum: Checksum) -> None:
         self._lookup, self._patches, self._checksum = lookup, patches, checksum

@@ -16,7 +16,7 @@ Invariant: every sampled token is in exactly one sequence, however the calls are
 from __future__ import annotations
 
 import collections.abc
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, overload
@@ -67,9 +67,7 @@ class Call:
 @dataclass(frozen=True, slots=True)
 class Sequence:
     """One training sequence: int ids[T], bool sampled[T], float logprobs[T], int versions[T] (0.0, -1 if not sampled).
-
-    `call_ids` are its trained calls, in order.
-    """
+    `call_ids` are its trained calls, in order."""
 
     token_ids: tuple[int, ...]
     sampled: tuple[bool, ...]
@@ -82,20 +80,12 @@ class Sequence:
 
 @dataclass(frozen=True, slots=True)
 class _Node:
-    """A call without the part that its parent has."""
+    """`call` without the prompt and images that its parent has; `served_ids` are empty if equal to the prompt."""
 
-    id: str
-    parent: str | None
-    new_prompt_ids: tuple[int, ...]
-    new_spans: tuple[ImageSpan, ...]
-    completion: Completion
-    """`served_ids` are empty if equal to the prompt."""
-    temperature: float
-    text: str
-    agent: str
+    call: Call
     end: int
     """Length of prompt and output."""
-    span_count: int
+    num_spans: int
     """Number of images in the full prompt."""
 
 
@@ -139,15 +129,13 @@ class CallGraph:
         tip = self._tips.get(call_id)  # one lookup: calls may be added in another thread
         if tip is not None:
             return tip
-        node = self._nodes[call_id]
-        path = self._path(node)
-        prompt_ids = tuple(
-            chain(*(one.new_prompt_ids + one.completion.token_ids for one in path[:-1]), node.new_prompt_ids)
-        )
-        spans = tuple(chain(*(one.new_spans for one in path)))
-        done = node.completion
+        path = [node.call for node in self._path(self._nodes[call_id])]
+        prompt_ids = tuple(chain(*(one.end_ids for one in path[:-1]), path[-1].prompt_ids))
+        done = path[-1].completion
         done = replace(done, served_ids=done.served_ids or prompt_ids)
-        return Call(node.id, node.parent, prompt_ids, spans, done, node.temperature, node.text, node.agent)
+        return replace(
+            path[-1], prompt_ids=prompt_ids, spans=tuple(chain(*(one.spans for one in path))), completion=done
+        )
 
     def parent_of(self, prompt_ids: tuple[int, ...], spans: tuple[ImageSpan, ...], temperature: float) -> str | None:
         """Return the id of the longest call that this prompt extends and that no other call extends yet."""
@@ -171,11 +159,8 @@ class CallGraph:
             self.untrained[call.id] = "inexact"
 
     def check(self, call: Call) -> None:
-        """Raise `RecordError` if a call cannot be added.
-
-        Causes are an inconsistent completion, a duplicate id, and a parent that is unknown, already extended or not a
-        prefix.
-        """
+        """Raise `RecordError` if a call cannot be added. Causes are an inconsistent completion, a duplicate id, and a
+        parent that is unknown, already extended or not a prefix."""
         done = call.completion
         if not len(done.token_ids) == len(done.logprobs) == len(done.versions):
             raise RecordError(
@@ -196,23 +181,21 @@ class CallGraph:
             raise RecordError("not_a_prefix", f"call {call.id} does not extend call {call.parent}")
 
     def sequences(self, merge: bool = True) -> list[Sequence]:
-        """Return the training sequences: one per chain, or one per call with `merge=False`.
-
-        Untrained calls have no sequence of their own; in a chain their tokens are context.
-        """
+        """Return the training sequences: one per chain, or one per call with `merge=False`. Untrained calls have no
+        sequence of their own; in a chain their tokens are context."""
         found = []
         for call_id in self._nodes:
             if merge and call_id not in self._tips:
                 continue
             path = self._path(self._nodes[call_id])
-            trained = {node.id for node in (path if merge else path[-1:]) if node.id not in self.untrained}
+            trained = {node.call.id for node in (path if merge else path[-1:])} - self.untrained.keys()
             if trained:
                 found.append(_sequence(path, trained))
         return found
 
     @property
     def num_sampled_tokens(self) -> int:
-        return sum(len(node.completion.token_ids) for node in self._nodes.values())
+        return sum(len(node.call.completion.token_ids) for node in self._nodes.values())
 
     def to_dict(self) -> dict[str, Any]:
         """Return a lossless dictionary of JSON types; an extending call is written without its parent's part."""
@@ -230,38 +213,29 @@ class CallGraph:
 
     def _node_of(self, call: Call) -> _Node:
         parent = self._nodes[call.parent] if call.parent is not None else None
-        start, num_spans = (parent.end, parent.span_count) if parent is not None else (0, 0)
+        start, num_spans = (parent.end, parent.num_spans) if parent is not None else (0, 0)
         done = call.completion
-        return _Node(
-            call.id,
-            call.parent,
-            call.prompt_ids[start:],
-            call.spans[num_spans:],
-            replace(done, served_ids=()) if done.served_ids == call.prompt_ids else done,
-            call.temperature,
-            call.text,
-            call.agent,
-            call.end,
-            len(call.spans),
-        )
+        done = replace(done, served_ids=()) if done.served_ids == call.prompt_ids else done
+        delta = replace(call, prompt_ids=call.prompt_ids[start:], spans=call.spans[num_spans:], completion=done)
+        return _Node(delta, call.end, len(call.spans))
 
     def _node_to_dict(self, node: _Node) -> dict[str, Any]:
-        done = node.completion
+        call, done = node.call, node.call.completion
         data = {
-            "id": node.id,
-            "parent": node.parent,
-            "new_prompt_ids": list(node.new_prompt_ids),
-            "new_spans": [[span.start, span.count, span.sha256] for span in node.new_spans],
+            "id": call.id,
+            "parent": call.parent,
+            "new_prompt_ids": list(call.prompt_ids),
+            "new_spans": [[span.start, span.count, span.sha256] for span in call.spans],
             "token_ids": list(done.token_ids),
             "logprobs": list(done.logprobs),
             "versions": list(done.versions),
             "finish_reason": done.finish_reason,
             "served_ids": list(done.served_ids) or None,
-            "temperature": node.temperature,
-            "text": node.text,
+            "temperature": call.temperature,
+            "text": call.text,
         }
-        if node.agent:
-            data["agent"] = node.agent
+        if call.agent:
+            data["agent"] = call.agent
         if not done.exact:
             data["exact"] = False
         if done.top_logprobs:
@@ -298,23 +272,15 @@ class CallGraph:
             tuple(tuple((pair[0], pair[1]) for pair in one) for one in entry.get("top_logprobs", ())),
             entry.get("exact", True),
         )
-        call = Call(
-            entry["id"],
-            entry["parent"],
-            prompt_ids,
-            spans,
-            done,
-            entry["temperature"],
-            entry["text"],
-            entry.get("agent", ""),
-        )
+        call_id, temperature, text = entry["id"], entry["temperature"], entry["text"]
+        call = Call(call_id, entry["parent"], prompt_ids, spans, done, temperature, text, entry.get("agent", ""))
         self.add(call)
         return call
 
     def _path(self, node: _Node) -> list[_Node]:
         """Return the nodes from the root of the chain to this one."""
         path = [node]
-        while (parent := path[-1].parent) is not None:
+        while (parent := path[-1].call.parent) is not None:
             path.append(self._nodes[parent])
         return path[::-1]
 
@@ -336,9 +302,6 @@ class Calls(collections.abc.Sequence[Call]):
         found = self._ids[index]
         return Calls(self._graph, found) if isinstance(found, list) else self._graph.get(found)
 
-    def __iter__(self) -> Iterator[Call]:
-        return (self._graph.get(call_id) for call_id in self._ids)
-
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, collections.abc.Sequence) or len(self) != len(other):
             return False
@@ -355,18 +318,18 @@ def _sequence(path: list[_Node], trained: Container[str]) -> Sequence:
     ids, sampled, logprobs, versions = list[int](), list[bool](), list[float](), list[int]()
     spans, call_ids, length = list[ImageSpan](), list[str](), 0
     for node in path:
-        done, known = node.completion, len(node.new_prompt_ids)
-        count, is_trained = len(done.token_ids), node.id in trained
-        ids += node.new_prompt_ids + done.token_ids
+        call, done, known = node.call, node.call.completion, len(node.call.prompt_ids)
+        count, is_trained = len(done.token_ids), call.id in trained
+        ids += call.end_ids
         sampled += [False] * known + [is_trained] * count
         logprobs += [0.0] * known + (list(done.logprobs) if is_trained else [0.0] * count)
         versions += [-1] * known + (list(done.versions) if is_trained else [-1] * count)
-        spans += node.new_spans
+        spans += call.spans
         if is_trained:
-            call_ids.append(node.id)
+            call_ids.append(call.id)
             length = len(ids)
             if length != node.end:
-                raise RecordError("overlap", f"call {node.id} ends at {node.end}, but at {length} in its sequence")
+                raise RecordError("overlap", f"call {call.id} ends at {node.end}, but at {length} in its sequence")
     return Sequence(
         tuple(ids[:length]),
         tuple(sampled[:length]),
@@ -374,5 +337,5 @@ def _sequence(path: list[_Node], trained: Container[str]) -> Sequence:
         tuple(versions[:length]),
         tuple(span for span in spans if span.start < length),
         tuple(call_ids),
-        path[-1].temperature,
+        path[-1].call.temperature,
     )

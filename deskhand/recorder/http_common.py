@@ -1,4 +1,4 @@
-"""Authentication, error responses and body parsing of the recorder's HTTP routes.
+"""Authentication, error responses, body parsing and shared session routes of the recorder's HTTP servers.
 
 Used by `recorder.server` and `recorder.recording_proxy`. Keys are sent as `Authorization: Bearer KEY` or
 `x-api-key: KEY`. An invalid or missing key is 401, a key of another session 403. Internal errors are logged and hidden
@@ -9,14 +9,17 @@ from __future__ import annotations
 
 import hmac
 import json
+import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import structlog
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from deskhand.errors import ConfigError, InfrastructureError, RecordError
+from deskhand.recorder.apis.validation import read_field
 from deskhand.recorder.request_errors import InvalidRequestError
 from deskhand.recorder.sessions import Session, SessionAccess, SessionRegistry
 
@@ -40,10 +43,8 @@ def anthropic_error(message: str, kind: str, param: str | None, code: str) -> di
 
 
 def error_handling_route(handler: Handler, body: ErrorBody = openai_error) -> Handler:
-    """Turn a handler's exceptions into error responses.
-
-    They have `x-should-retry: false`, because a retry would sample a second time.
-    """
+    """Turn a handler's exceptions into error responses. They have `x-should-retry: false`, because a retry would sample
+    a second time."""
 
     def error(status: int, message: str, kind: str, param: str | None, code: str) -> JSONResponse:
         return JSONResponse(body(message, kind, param, code), status_code=status, headers={"x-should-retry": "false"})
@@ -97,10 +98,8 @@ class RequestAuth:
         raise InvalidRequestError("this route requires the admin key", code="invalid_api_key", status=401)
 
     def session(self, request: Request) -> Session:
-        """Return the session in the path, for the admin and for its own keys. Raises `InvalidRequestError`.
-
-        Other keys do not learn whether the session exists.
-        """
+        """Return the session in the path, for the admin and for its own keys. Raises `InvalidRequestError`. Other keys
+        do not learn whether the session exists."""
         session_id = request.path_params["session_id"]
         if self.is_admin(request):
             return self._sessions.get(session_id)
@@ -137,6 +136,14 @@ def parse(raw: bytes) -> Any:
     return found
 
 
+def parse_object(raw: bytes) -> dict[str, Any]:
+    """Like `parse`, for an object."""
+    found = parse(raw)
+    if not isinstance(found, dict):
+        raise InvalidRequestError("the body must be a JSON object")
+    return found
+
+
 async def read_small_json(request: Request, *names: str) -> dict[str, Any]:
     """Return a body that is empty or an object with some of these fields. Raises `InvalidRequestError`."""
     raw = await read_body(request, 1 << 16)
@@ -157,3 +164,32 @@ def _check_depth(value: Any, left: int) -> None:
         raise ValueError(f"nested deeper than {_MAX_DEPTH} levels")
     for inner in value.values() if isinstance(value, dict) else value:
         _check_depth(inner, left - 1)
+
+
+def session_routes(
+    keys: RequestAuth, open_session: Callable[[str], str], reward: Callable[..., Awaitable[str | None]]
+) -> list[Route]:
+    """Return the routes that open and reward sessions; `reward` is `Recorder.reward` or `RecordingProxy.reward`."""
+
+    async def start(request: Request) -> Response:
+        keys.require_admin(request)
+        body = await read_small_json(request, "session_id")
+        session_id = read_field(body, "session_id", str, f"session-{secrets.token_hex(8)}")
+        return JSONResponse({"session_id": session_id, "api_key": open_session(session_id)})
+
+    async def set_reward(request: Request) -> Response:
+        session = keys.session(request)
+        body = await read_small_json(request, "reward", "call_id", "whole")
+        value, call_id = read_field(body, "reward", float, None), read_field(body, "call_id", str, None)
+        if value is None:
+            raise InvalidRequestError("reward must be a finite number", param="reward")
+        whole = read_field(body, "whole", bool, False)
+        if whole and call_id is not None:
+            raise InvalidRequestError("call_id and whole are mutually exclusive", param="whole")
+        rewarded = await reward(session, value, call_id, whole=whole)
+        return JSONResponse({"session_id": session.id, "call_id": rewarded, "reward": value})
+
+    return [
+        Route("/sessions", error_handling_route(start), methods=["POST"]),
+        Route("/sessions/{session_id:path}/rewards", error_handling_route(set_reward), methods=["POST"]),
+    ]

@@ -137,8 +137,8 @@ class ImageCache(Mapping[str, PreparedImage]):
         self._patches = PatchExtractor(image_processor)
         self.max_pixels, self.max_encoded_bytes = max_pixels, max_encoded_bytes
         self._fetch, self._on_new = fetch, on_new
-        self._prepared = _LruCache(prepared_bytes, lambda image: image.pixel_values.nbytes)
-        self._encoded = _LruCache(encoded_bytes, len)
+        self._prepared = LruCache(prepared_bytes, lambda image: image.pixel_values.nbytes)
+        self._encoded = LruCache(encoded_bytes, len)
         self._names: OrderedDict[bytes, str] = OrderedDict()
         self._seen: OrderedDict[str, None] = OrderedDict()
         self._outlines: OrderedDict[str, PreparedImage] = OrderedDict()
@@ -181,19 +181,15 @@ class ImageCache(Mapping[str, PreparedImage]):
             return self._cached(name) if name else None
 
     def __getitem__(self, sha256: str) -> PreparedImage:
-        """Return the prepared image of a hash.
-
-        Raises `KeyError` if it is unknown, `RecordError` if its bytes are lost or altered.
-        """
+        """Return the prepared image of a hash. Raises `KeyError` if it is unknown, `RecordError` if its bytes are lost
+        or altered."""
         with self._lock:
             prepared = self._cached(sha256)
         return prepared or self._prepare_again(sha256)
 
     def _cached(self, name: str) -> PreparedImage | None:
-        """Return the image from memory, or with lazily computed pixels; requires the lock.
-
-        An engine that has an image's features never reads the pixels, so long conversations prepare nothing again.
-        """
+        """Return the image from memory, or with lazily computed pixels; requires the lock. An engine that has an
+        image's features never reads the pixels, so long conversations prepare nothing again."""
         prepared = self._prepared.get(name)
         if (
             prepared is None
@@ -245,8 +241,7 @@ class ImageCache(Mapping[str, PreparedImage]):
                 raise KeyError(sha256)
             if encoded is None:
                 raise RecordError(
-                    "image_lost",
-                    f"image {sha256[:12]} was evicted; pass fetch or a larger encoded_bytes to ImageCache",
+                    "image_lost", f"image {sha256[:12]} was evicted; pass fetch or a larger encoded_bytes to ImageCache"
                 )
         try:
             rgb = decode_rgb(encoded, max_pixels=self.max_pixels)
@@ -326,7 +321,7 @@ class LazyPixels:
         return np.asarray(self._make(), dtype=dtype)
 
 
-class _LruCache:
+class LruCache:
     """A mapping that evicts its least recently used values beyond `limit` bytes; the newest always stays."""
 
     def __init__(self, limit: int, size: Callable[[Any], int]) -> None:

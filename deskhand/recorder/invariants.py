@@ -23,8 +23,7 @@ def check_prompt(prompt: Prompt, image_id: int) -> None:
         image = images.get(span.sha256)
         if image is None or image.sha256 != span.sha256:
             raise RecordError(
-                "image_hash",
-                f"the span at {span.start} refers to image {span.sha256[:12]}, which is not in the prompt",
+                "image_hash", f"the span at {span.start} refers to image {span.sha256[:12]}, which is not in the prompt"
             )
         rows = math.prod(image.grid_thw)
         if len(image.pixel_values) != rows or image.tokens != span.count or rows % image.tokens:
@@ -42,16 +41,13 @@ def check_prompt(prompt: Prompt, image_id: int) -> None:
     found = prompt.token_ids.count(image_id)
     if found != expected:
         raise RecordError(
-            "placeholders",
-            f"expected {expected} image placeholders for {len(prompt.spans)} images, got {found}",
+            "placeholders", f"expected {expected} image placeholders for {len(prompt.spans)} images, got {found}"
         )
 
 
 def check_history(prompt: Prompt, recorded: Iterable[Collection[tuple[int, ...]]]) -> None:
-    """Check that replies in the history are in the prompt as sampled, in order.
-
-    `recorded` holds, for each reply, the outputs recorded for it; one of them must be in the prompt.
-    """
+    """Check that replies in the history are in the prompt as sampled, in order. `recorded` holds, for each reply, the
+    outputs recorded for it; one of them must be in the prompt."""
     ids, at = np.asarray(prompt.token_ids, dtype=np.int32).tobytes(), 0
     for number, outputs in enumerate(recorded):
         ends = [

@@ -12,7 +12,6 @@ Invariant: a call is validated and on disk before its reply is sent.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
@@ -36,18 +35,16 @@ from deskhand.types import Completion, Engine, PreparedImage, Prompt, Sampling, 
 
 log = structlog.get_logger()
 T = TypeVar("T")
-OnCall = Callable[[str, Call], Awaitable[None] | None]
-OnReward = Callable[[str, Mapping[str, Any]], Awaitable[None] | None]
+OnCall = Callable[[str, Call], None]
+OnReward = Callable[[str, Mapping[str, Any]], None]
 _WRITERS = 16
 """Threads that write calls to disk; they mostly wait for fsync, which the disk batches."""
 
 
 @dataclass(frozen=True)
 class ChatRequest:
-    """Request for `n` replies to `messages`.
-
-    The recorder adds the renderer's banned ids and stop ids to `sampling`. With a seed, reply i uses `seed + i`.
-    """
+    """Request for `n` replies to `messages`. The recorder adds the renderer's banned ids and stop ids to `sampling`.
+    With a seed, reply i uses `seed + i`."""
 
     messages: tuple[Message, ...]
     sampling: Sampling
@@ -72,13 +69,10 @@ class Recorder:
     """Serves model calls from one engine and records them.
 
     Args:
-        images: Prepared images by hash.
-        on_call: Called as `on_call(session_id, call)` before a reply is sent, in order within a session. A plain
-            function runs in a thread; a coroutine function is awaited.
+        on_call: Called in a thread as `on_call(session_id, call)` before a reply is sent, in order within a session.
         on_reward: Called in the same way as `on_reward(session_id, {"reward", "call_id"})`.
         context_tokens: Context length of the model. A request whose prompt and `max_tokens` exceed it is rejected with
             code "context_length_exceeded".
-        train_superseded: Train on superseded and undelivered calls too.
         idle_s: Sessions idle for this many seconds expire.
         workers: Threads for images and token ids (default: two per core).
     """
@@ -92,7 +86,6 @@ class Recorder:
         on_call: OnCall | None = None,
         on_reward: OnReward | None = None,
         context_tokens: int | None = None,
-        train_superseded: bool = False,
         idle_s: float | None = None,
         workers: int | None = None,
     ) -> None:
@@ -101,9 +94,7 @@ class Recorder:
         self.sessions = SessionRegistry(idle_s)
         self.violations: Counter[str] = Counter()
         """Violated invariants by cause, over all sessions."""
-        self.num_superseded = 0
-        """Superseded calls of closed sessions."""
-        self._on_call, self._on_reward, self._train_superseded = on_call, on_reward, train_superseded
+        self._on_call, self._on_reward = on_call, on_reward
         self._unfinished: set[asyncio.Task[Any]] = set()
         self._workers = ThreadPoolExecutor(workers or min(16, 2 * (os.cpu_count() or 1)), thread_name_prefix="recorder")
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="recorder-writer")
@@ -118,12 +109,8 @@ class Recorder:
         return access.session if access else None
 
     def close_session(self, session_id: str) -> CallGraph:
-        """Close a session and return its graph; calls still in flight are rejected.
-
-        Raises:
-            InvalidRequestError: No such session is open.
-            RecordError: The violation that stopped the session.
-        """
+        """Close a session and return its graph; calls still in flight are rejected. Raises `InvalidRequestError` if no
+        such session is open, or the `RecordError` that stopped it."""
         return self.close_with_rewards(session_id)[0]
 
     def close_with_rewards(self, session_id: str) -> tuple[CallGraph, Rewards]:
@@ -131,22 +118,15 @@ class Recorder:
         session = self.sessions.close(session_id)
         if session.stopped is not None:
             raise session.stopped
-        superseded = session.superseded_calls()
-        self.num_superseded += len(superseded)
-        if not self._train_superseded:
-            session.graph.untrained |= dict.fromkeys(sorted(session.undelivered_calls), "undelivered")
-            session.graph.untrained |= dict.fromkeys(sorted(superseded), "superseded")
+        session.graph.untrained |= dict.fromkeys(sorted(session.undelivered_calls), "undelivered")
+        session.graph.untrained |= dict.fromkeys(sorted(session.superseded_calls()), "superseded")
         return session.graph, session.rewards
 
     async def reward(
         self, session: Session, reward: float, call_id: str | None = None, *, whole: bool = False
     ) -> str | None:
-        """Reward a call (None: the last one) and return its id, or reward the session as a whole.
-
-        Raises:
-            InvalidRequestError: The session or the call cannot be rewarded.
-            InfrastructureError: The reward cannot be stored.
-        """
+        """Reward a call (None: the last one) and return its id, or reward the session as a whole. Raises
+        `InvalidRequestError` if it cannot be rewarded, `InfrastructureError` if the reward cannot be stored."""
         session.check_open()
         return await asyncio.shield(self._run_to_completion(self._reward(session, reward, call_id, whole)))
 
@@ -192,30 +172,8 @@ class Recorder:
             banned_ids=tuple(sorted({*request.sampling.banned_ids, *self.renderer.banned_ids})),
             stop_ids=tuple(sorted({*request.sampling.stop_ids, *self.renderer.stop_ids})),
         )
-        try:
-            request, prompt, history = await self.in_thread(self._prepare, session, request)
-            length, limit = len(prompt.token_ids), self.context_tokens
-            if limit is not None and length + sampling.max_tokens > limit:
-                raise InvalidRequestError(
-                    f"{length} prompt tokens and {sampling.max_tokens} to sample exceed {limit}",
-                    param="messages",
-                    code="context_length_exceeded",
-                )
-            samplings = [
-                sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + i)
-                for i in range(request.n)
-            ]
-            completions = await _gather(self.engine.generate(prompt, one) for one in samplings)
-            checked = await self.in_thread(self._check_all, prompt, samplings, completions)
-        except RecordError as error:
-            self._stop(session, error)
-            raise
-        except InvalidRequestError:
-            raise
-        except UnsupportedGrammar as error:
-            raise InvalidRequestError(str(error), param="response_format", code="unsupported_parameter") from error
-        except AgentError as error:  # the engine cannot hold a request of this length
-            raise InvalidRequestError(str(error), param="messages", code="context_length_exceeded") from error
+        sampled = self._sample(session, request, sampling)
+        request, prompt, history, checked = await self._stop_on_violation(session, sampled)
         calls = list[Call]()
         recording = self._record(access, request, request_id, prompt, checked, history, calls)
         task = self._run_to_completion(self._stop_on_violation(session, recording))
@@ -232,6 +190,35 @@ class Recorder:
             mark_undelivered()
             raise
         return Reply(request_id, tuple(calls), len(prompt.token_ids), parsed)
+
+    async def _sample(
+        self, session: Session, request: ChatRequest, sampling: Sampling
+    ) -> tuple[ChatRequest, Prompt, set[str], list[Completion]]:
+        """Return the request with its tools rendered, the prompt, the calls in its history and the checked replies."""
+        try:
+            request, prompt, history = await self.in_thread(self._prepare, session, request)
+            length, limit = len(prompt.token_ids), self.context_tokens
+            if limit is not None and length + sampling.max_tokens > limit:
+                raise InvalidRequestError(
+                    f"{length} prompt tokens and {sampling.max_tokens} to sample exceed {limit}",
+                    param="messages",
+                    code="context_length_exceeded",
+                )
+            samplings = [
+                sampling if sampling.seed is None else replace(sampling, seed=sampling.seed + i)
+                for i in range(request.n)
+            ]
+            completions = await _gather(self.engine.generate(prompt, one) for one in samplings)
+            checked = await self.in_thread(
+                lambda: [self._check(prompt, *pair) for pair in zip(samplings, completions, strict=True)]
+            )
+            return request, prompt, history, checked
+        except InvalidRequestError:
+            raise
+        except UnsupportedGrammar as error:
+            raise InvalidRequestError(str(error), param="response_format", code="unsupported_parameter") from error
+        except AgentError as error:  # the engine cannot hold a request of this length
+            raise InvalidRequestError(str(error), param="messages", code="context_length_exceeded") from error
 
     def _run_to_completion(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Start work that survives a cancelled caller, so that disk and memory agree; await with `asyncio.shield`."""
@@ -265,9 +252,6 @@ class Recorder:
         check_history(prompt, [tuple(session.outputs[digest]) for digest in known])
         return request, prompt, session.reply_index.calls_in(request.messages)
 
-    def _check_all(self, prompt: Prompt, samplings: list[Sampling], completions: list[Completion]) -> list[Completion]:
-        return [self._check(prompt, *pair) for pair in zip(samplings, completions, strict=True)]
-
     def _check(self, prompt: Prompt, sampling: Sampling, completion: Completion) -> Completion:
         if completion.finish_reason == "aborted":
             raise InfrastructureError("the engine aborted the request; nothing was recorded")
@@ -278,7 +262,9 @@ class Recorder:
         try:
             return await work
         except RecordError as error:
-            self._stop(session, error)
+            self.violations[error.cause] += 1
+            session.stopped = session.stopped or error
+            log.error("recorder.violation", session=session.id, cause=error.cause, message=str(error))
             raise
 
     async def _record(
@@ -332,19 +318,11 @@ class Recorder:
         if write is None:
             return
         try:
-            if inspect.iscoroutinefunction(write):
-                await write(session_id, entry)
-            else:
-                await asyncio.get_running_loop().run_in_executor(self._writers, write, session_id, entry)
+            await asyncio.get_running_loop().run_in_executor(self._writers, write, session_id, entry)
         except RecordError:
             raise
         except Exception as error:  # a user's callback may raise anything
             raise InfrastructureError(f"session {session_id}: cannot be stored ({error})") from error
-
-    def _stop(self, session: Session, error: RecordError) -> None:
-        self.violations[error.cause] += 1
-        session.stopped = session.stopped or error
-        log.error("recorder.violation", session=session.id, cause=error.cause, message=str(error))
 
 
 async def _gather(work: Iterable[Awaitable[Completion]]) -> list[Completion]:

@@ -20,7 +20,6 @@ import hashlib
 import json
 import os
 import re
-import secrets
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -36,7 +35,6 @@ from starlette.routing import Route
 
 from deskhand.errors import ConfigError, InfrastructureError, RecordError
 from deskhand.recorder import append_log
-from deskhand.recorder.apis import validation
 from deskhand.recorder.exchanges import api_of, assemble_stream
 from deskhand.recorder.http_common import (
     RequestAuth,
@@ -44,8 +42,9 @@ from deskhand.recorder.http_common import (
     error_handling_route,
     openai_error,
     parse,
+    parse_object,
     read_body,
-    read_small_json,
+    session_routes,
 )
 from deskhand.recorder.images import REMEMBERED, decode_rgb, pixels_sha256, read_data_uri
 from deskhand.recorder.messages import ImagePart
@@ -146,10 +145,8 @@ def check_upstream(url: str) -> str:
 
 
 class RecordingProxy:
-    """Forwards requests to `upstream` (a URL that may end in `/v1`) with `upstream_key`, and records them.
-
-    Proxy settings of the environment are ignored for an upstream on this machine. `close` closes the connections.
-    """
+    """Forwards requests to `upstream` (a URL that may end in `/v1`) with `upstream_key`, and records them. Proxy
+    settings of the environment are ignored for an upstream on this machine. `close` closes the connections."""
 
     def __init__(
         self,
@@ -171,16 +168,10 @@ class RecordingProxy:
     async def forward(
         self, access: SessionAccess, method: str, path: str, headers: Mapping[str, str], raw: bytes
     ) -> Response:
-        """Send a request upstream, record it if it belongs to a known API, and return the reply.
-
-        Raises:
-            InvalidRequestError: The body is not a JSON object.
-            InfrastructureError: The upstream or the disk failed.
-        """
+        """Send a request upstream, record it if it belongs to a known API, and return the reply. Raises
+        `InvalidRequestError` if the body is not a JSON object, `InfrastructureError` if upstream or disk failed."""
         api = api_of(path) if method == "POST" else None
-        request = await asyncio.to_thread(parse, raw) if api else None
-        if api and not isinstance(request, dict):
-            raise InvalidRequestError("the body must be a JSON object")
+        request = await asyncio.to_thread(parse_object, raw) if api else None
         if api == "chat" and self._ask_token_ids and request is not None:
             request |= {"return_token_ids": True, "logprobs": True}
             raw = json.dumps(request, ensure_ascii=False).encode()
@@ -275,18 +266,6 @@ def create_proxy_app(relay: RecordingProxy, admin_key: str, *, max_body_bytes: i
     """Build the application: the session routes of `recorder.server`; other paths are forwarded for a session key."""
     keys = RequestAuth(relay.sessions, admin_key)
 
-    async def start(request: Request) -> Response:
-        keys.require_admin(request)
-        body = await read_small_json(request, "session_id")
-        session_id = validation.read_field(body, "session_id", str, f"session-{secrets.token_hex(8)}")
-        return JSONResponse({"session_id": session_id, "api_key": relay.sessions.open(session_id)})
-
-    async def reward(request: Request) -> Response:
-        session = keys.session(request)
-        value, call_id, whole = validation.reward_of(await read_small_json(request, "reward", "call_id", "whole"))
-        rewarded = await relay.reward(session, value, call_id, whole=whole)
-        return JSONResponse({"session_id": session.id, "call_id": rewarded, "reward": value})
-
     async def end(request: Request) -> Response:
         keys.require_admin(request)
         session_id = request.path_params["session_id"]
@@ -310,13 +289,11 @@ def create_proxy_app(relay: RecordingProxy, admin_key: str, *, max_body_bytes: i
         body = anthropic_error if api_of(request.url.path) == "messages" else openai_error
         return await error_handling_route(other, body)(request)
 
-    one = "/sessions/{session_id:path}"
     return Starlette(
         routes=[
             Route("/health", health),
-            Route("/sessions", error_handling_route(start), methods=["POST"]),
-            Route(f"{one}/rewards", error_handling_route(reward), methods=["POST"]),
-            Route(f"{one}/end", error_handling_route(end), methods=["POST"]),
+            *session_routes(keys, relay.sessions.open, relay.reward),
+            Route("/sessions/{session_id:path}/end", error_handling_route(end), methods=["POST"]),
             Route("/{path:path}", any_path, methods=["GET", "POST"]),
         ]
     )

@@ -23,7 +23,7 @@ from deskhand.recorder.messages import Message, Part
 from deskhand.recorder.reply_index import ReplyIndex
 from deskhand.recorder.reply_parser import OPEN, without_thinking
 from deskhand.recorder.request_errors import InvalidRequestError
-from deskhand.recorder.tool_prompt import ToolPrompt
+from deskhand.recorder.tool_formats import ToolPrompt
 from deskhand.types import ImageSpan, PreparedImage, Prompt
 
 log = structlog.get_logger()
@@ -35,16 +35,10 @@ STOPS = (IM_END, "<|endoftext|>")
 
 
 class ChatRenderer:
-    """Renders one checkpoint's conversations.
+    """Renders one checkpoint's conversations. `source` names the checkpoint in errors.
 
-    Args:
-        tokenizer: Fast Hugging Face tokenizer with a chat template.
-        source: Name of the checkpoint in errors.
-        history: Handling of templates that rewrite earlier assistant turns (`chat_template.RewrittenHistory`).
-
-    Raises:
-        ConfigError: The tokenizer lacks a special token or cannot keep special tokens out of text, or the chat template
-            is not ChatML as these families write it.
+    Raises `ConfigError` if the fast tokenizer lacks a special token or cannot keep special tokens out of text, or if
+    its chat template is not ChatML as these families write it.
     """
 
     def __init__(self, tokenizer: Any, *, source: str = "the checkpoint", history: RewrittenHistory = "error") -> None:
@@ -95,15 +89,10 @@ class ChatRenderer:
     def render(
         self, messages: tuple[Message, ...], images: Mapping[str, PreparedImage], replies: ReplyIndex | None = None
     ) -> Prompt:
-        """Return the prompt for the reply to `messages`.
+        """Return the prompt for the reply to `messages`, with the recorded `replies` of the session.
 
-        Args:
-            images: Prepared images by hash; must contain all images of the messages.
-            replies: Recorded replies of the session.
-
-        Raises:
-            InvalidRequestError: The chat template does not support the messages.
-            RecordError: Prompt and messages have different images.
+        Raises `InvalidRequestError` if the chat template does not support the messages, `RecordError` if an image is
+        not in `images` or missing from the prompt.
         """
         self._check(messages)
         replies = replies or ReplyIndex()

@@ -32,10 +32,8 @@ class RecordedReply:
 
 
 class ReplyIndex:
-    """Calls of one session by conversation and by reply.
-
-    `find` returns a call by id, such as `CallGraph.get`; without it the index stores the calls.
-    """
+    """Calls of one session by conversation and by reply. `find` returns a call by id, such as `CallGraph.get`; without
+    it the index stores the calls."""
 
     def __init__(self, find: Callable[[str], Call] | None = None) -> None:
         self._calls: dict[str, Call] | None = {} if find is None else None
@@ -45,10 +43,8 @@ class ReplyIndex:
         self._by_content: dict[bytes, RecordedReply] = {}
 
     def record(self, messages: tuple[Message, ...], call: Call, replies: Iterable[Message]) -> None:
-        """Add a call for `messages`; `replies` are the forms in which agents may send its reply back.
-
-        Of calls with the same reply the latest wins.
-        """
+        """Add a call for `messages`; `replies` are the forms in which agents may send its reply back. Of calls with the
+        same reply the latest wins."""
         before = running_digests(messages)[-1]
         output = RecordedReply(call.id, call.completion.token_ids, call.text)
         if self._calls is not None:

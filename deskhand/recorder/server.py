@@ -22,8 +22,8 @@ The routes of the three APIs and of models exist without `/v1` too, because some
 from __future__ import annotations
 
 import json
-import secrets
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from starlette.applications import Starlette
@@ -32,29 +32,25 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from deskhand.errors import ConfigError, InfrastructureError
-from deskhand.recorder.apis import (
-    anthropic_messages,
-    chat,
-    chat_response,
-    responses,
-    responses_response,
-    validation,
-)
+from deskhand.recorder.apis import anthropic_messages, chat, responses, validation
+from deskhand.recorder.apis.validation import ApiContext
 from deskhand.recorder.http_common import (
+    ErrorBody,
+    Handler,
     RequestAuth,
     anthropic_error,
     error_handling_route,
-    parse,
+    openai_error,
+    parse_object,
     read_body,
     read_small_json,
+    session_routes,
 )
 from deskhand.recorder.images import ImageCache
-from deskhand.recorder.recorder import ChatRequest, Recorder, Reply
+from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.request_errors import InvalidRequestError
 from deskhand.recorder.session_store import SessionStore
-from deskhand.recorder.sessions import Session, SessionAccess
-
-SSE = "text/event-stream"
+from deskhand.recorder.sessions import Session
 
 
 def create_app(  # noqa: C901
@@ -66,57 +62,30 @@ def create_app(  # noqa: C901
     max_body_bytes: int = 256 << 20,
     folder: SessionStore | None = None,
 ) -> Starlette:
-    """Build the application. `recorder.images` must be an `ImageCache`; closed sessions go to `folder`, if set.
-
-    Raises `ConfigError` for an admin key shorter than 16 characters.
-    """
+    """Build the application. `recorder.images` must be an `ImageCache`; closed sessions go to `folder`, if set. Raises
+    `ConfigError` for an admin key shorter than 16 characters."""
     images = recorder.images
     if not isinstance(images, ImageCache):
         raise ConfigError("recorder.images: must be an ImageCache")
-    renderer, keys = recorder.renderer, RequestAuth(recorder.sessions, admin_key)
+    keys = RequestAuth(recorder.sessions, admin_key)
 
-    async def complete(request: Request, access: SessionAccess, chat_request: ChatRequest) -> Reply:
-        reply = await recorder.complete(access, chat_request)
-        if await request.is_disconnected():
-            recorder.mark_undelivered(access.session, reply)
-        return reply
+    def model_route(api: ModuleType, body_of_error: ErrorBody = openai_error) -> Handler:
+        async def serve(request: Request) -> Response:
+            access = keys.access(request)
+            raw = await read_body(request, max_body_bytes)
+            stored, features = access.session.conversations, recorder.engine.features
+            context = ApiContext(recorder.renderer, images, model, default_max_tokens, features, stored)
+            body = await recorder.in_thread(lambda: api.read_request(parse_object(raw), context))
+            reply = await recorder.complete(access, body.request)
+            if await request.is_disconnected():
+                recorder.mark_undelivered(access.session, reply)
+            if api is responses and body.store:
+                stored[reply.id] = (*body.conversation, reply.parsed[0].as_message())
+            if body.stream:
+                return StreamingResponse(api.stream_events(reply, body, context), media_type="text/event-stream")
+            return JSONResponse(api.reply_body(reply, body, context))
 
-    async def completions(request: Request) -> Response:
-        access = keys.access(request)
-        raw = await read_body(request, max_body_bytes)
-        features = recorder.engine.features
-        body = await recorder.in_thread(
-            lambda: chat.read_request(parse(raw), renderer, images, default_max_tokens, features)
-        )
-        reply = await complete(request, access, body.request)
-        if body.stream:
-            return StreamingResponse(chat_response.stream_chunks(reply, body, renderer, model), media_type=SSE)
-        return JSONResponse(chat_response.reply_body(reply, body, renderer, model))
-
-    async def anthropic(request: Request) -> Response:
-        access = keys.access(request)
-        raw = await read_body(request, max_body_bytes)
-        features = recorder.engine.features
-        body = await recorder.in_thread(lambda: anthropic_messages.read_request(parse(raw), renderer, images, features))
-        reply = await complete(request, access, body.request)
-        if body.stream:
-            return StreamingResponse(anthropic_messages.stream_events(reply, body, model), media_type=SSE)
-        return JSONResponse(anthropic_messages.reply_body(reply, body, model))
-
-    async def openai_responses(request: Request) -> Response:
-        access = keys.access(request)
-        raw = await read_body(request, max_body_bytes)
-        features = recorder.engine.features
-        stored = access.session.conversations
-        body = await recorder.in_thread(
-            lambda: responses.read_request(parse(raw), renderer, images, default_max_tokens, features, stored.get)
-        )
-        reply = await complete(request, access, body.request)
-        if body.store:
-            stored[reply.id] = (*body.conversation, reply.parsed[0].as_message())
-        if body.stream:
-            return StreamingResponse(responses_response.stream_events(reply, body, model), media_type=SSE)
-        return JSONResponse(responses_response.reply_body(reply, body, model))
+        return error_handling_route(serve, body_of_error)
 
     async def models(request: Request) -> Response:
         if not keys.is_admin(request):
@@ -124,12 +93,6 @@ def create_app(  # noqa: C901
         return JSONResponse(
             {"object": "list", "data": [{"id": model, "object": "model", "created": 0, "owned_by": "deskhand"}]}
         )
-
-    async def start(request: Request) -> Response:
-        keys.require_admin(request)
-        body = await read_small_json(request, "session_id")
-        session_id = validation.read_field(body, "session_id", str, f"session-{secrets.token_hex(8)}")
-        return JSONResponse({"session_id": session_id, "api_key": recorder.open_session(session_id)})
 
     async def list_sessions(request: Request) -> Response:
         keys.require_admin(request)
@@ -146,12 +109,6 @@ def create_app(  # noqa: C901
         return JSONResponse(
             {"session_id": session.id, "agent": agent, "api_key": recorder.sessions.new_key(session, agent)}
         )
-
-    async def reward(request: Request) -> Response:
-        session = keys.session(request)
-        value, call_id, whole = validation.reward_of(await read_small_json(request, "reward", "call_id", "whole"))
-        rewarded = await recorder.reward(session, value, call_id, whole=whole)
-        return JSONResponse({"session_id": session.id, "call_id": rewarded, "reward": value})
 
     async def end(request: Request) -> Response:
         keys.require_admin(request)
@@ -185,18 +142,19 @@ def create_app(  # noqa: C901
     one = "/sessions/{session_id:path}"
     routes = [
         Route("/health", health),
-        Route("/sessions", error_handling_route(start), methods=["POST"]),
+        *session_routes(keys, recorder.open_session, recorder.reward),
         Route("/sessions", error_handling_route(list_sessions), methods=["GET"]),
         Route(f"{one}/keys", error_handling_route(new_key), methods=["POST"]),
-        Route(f"{one}/rewards", error_handling_route(reward), methods=["POST"]),
         Route(f"{one}/end", error_handling_route(end), methods=["POST"]),
         Route(one, error_handling_route(show), methods=["GET"]),
     ]
     for prefix in ("", "/v1"):
-        routes.append(Route(f"{prefix}/chat/completions", error_handling_route(completions), methods=["POST"]))
-        routes.append(Route(f"{prefix}/responses", error_handling_route(openai_responses), methods=["POST"]))
-        routes.append(Route(f"{prefix}/messages", error_handling_route(anthropic, anthropic_error), methods=["POST"]))
-        routes.append(Route(f"{prefix}/models", error_handling_route(models)))
+        routes += [
+            Route(f"{prefix}/chat/completions", model_route(chat), methods=["POST"]),
+            Route(f"{prefix}/responses", model_route(responses), methods=["POST"]),
+            Route(f"{prefix}/messages", model_route(anthropic_messages, anthropic_error), methods=["POST"]),
+            Route(f"{prefix}/models", error_handling_route(models)),
+        ]
     return Starlette(routes=routes)
 
 

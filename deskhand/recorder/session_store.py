@@ -49,10 +49,8 @@ _ARRAYS = {
 
 
 def encode_arrays(graph: CallGraph) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Split a graph into its dictionary and its arrays.
-
-    The arrays of each key are concatenated over the calls; `<key>_lengths` holds the length for each call (-1: null).
-    """
+    """Split a graph into its dictionary and its arrays. The arrays of each key are concatenated over the calls;
+    `<key>_lengths` holds the length for each call (-1: null)."""
     data = graph.to_dict()
     arrays: dict[str, np.ndarray] = {}
     for key, dtype in _ARRAYS.items():
@@ -74,10 +72,8 @@ def decode_arrays(data: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> 
 
 
 class SessionStore:
-    """Sessions and images under `folder`. Methods are blocking; writing is thread-safe.
-
-    With `durable`, writes are flushed to disk and survive a power failure; otherwise they survive a kill.
-    """
+    """Sessions and images under `folder`. Methods are blocking; writing is thread-safe. With `durable`, writes are
+    flushed to disk and survive a power failure; otherwise they survive a kill."""
 
     def __init__(self, folder: Path, *, durable: bool = True) -> None:
         self.folder, self._durable = folder, durable
@@ -137,10 +133,8 @@ class SessionStore:
         return folder
 
     def read(self, session_id: str) -> tuple[CallGraph, Rewards]:
-        """Return a closed session, or the calls so far of an open one.
-
-        Raises `RecordError` if it is missing, unreadable or of another format.
-        """
+        """Return a closed session, or the calls so far of an open one. Raises `RecordError` if it is missing,
+        unreadable or of another format."""
         folder = self.session_folder(session_id)
         try:
             if (folder / "session.json").exists():

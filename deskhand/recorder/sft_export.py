@@ -3,23 +3,30 @@
 `to_sft_rows` yields conversations with their rewards. `graph_of` builds the call graph of exchanges with token ids and
 log-probs, with the recorder's own checks; it needs the checkpoint's image processor to count placeholders. Skipped
 replies are counted by reason in `RecordedSession.skipped`.
+
+An exchange continues a conversation if it has the same tools and its messages start with the conversation; otherwise it
+starts a new one. A conversation is one row: its messages with the last reply, and the indices of the recorded replies.
+
+Invariant: every recorded reply is a target of exactly one row.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deskhand.errors import RecordError
-from deskhand.recorder.conversations import conversations, to_json
 from deskhand.recorder.exchanges import Exchange, TokenRecord, read_exchange
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.invariants import check_prompt
+from deskhand.recorder.messages import Message
 from deskhand.recorder.recording_proxy import ExchangeLog, StoredImages
+from deskhand.recorder.reply_index import running_digests
 from deskhand.recorder.request_errors import InvalidRequestError
 from deskhand.recorder.rewards import Rewards
 from deskhand.types import Completion, FinishReason, ImageSpan, Prompt
@@ -74,17 +81,63 @@ def read_session(log: ExchangeLog, images: StoredImages, session_id: str) -> Rec
 
 
 def to_sft_rows(recorded: RecordedSession) -> Iterator[dict[str, Any]]:
-    """Yield one JSON object per conversation: messages, targets, images, and rewards of session and exchanges."""
+    """Yield one JSON object per conversation: messages, targets, images, and rewards of session and exchanges. Images
+    are `{"type": "image", "image": SHA-256 of the pixels}`."""
     for row in conversations(recorded.exchanges):
-        by_exchange = {
-            one: recorded.rewards.by_call[one] for one in row.exchange_ids if one in recorded.rewards.by_call
-        }
         yield {
             "session": recorded.session_id,
             "session_reward": recorded.total_reward,
-            "rewards": by_exchange,
-            **to_json(row),
+            "rewards": recorded.rewards.of_calls(row.exchange_ids).by_call,
+            "messages": [_message(one) for one in row.messages],
+            "tools": json.loads(row.tools),
+            "targets": row.targets,
+            "images": [sha256 for one in row.messages for sha256 in one.image_hashes],
+            "exchanges": row.exchange_ids,
         }
+
+
+@dataclass
+class Conversation:
+    """Messages, and the indices of the targets."""
+
+    messages: tuple[Message, ...]
+    tools: str = "[]"
+    targets: list[int] = field(default_factory=list)
+    exchange_ids: list[str] = field(default_factory=list)
+
+
+def conversations(exchanges: Iterable[tuple[str, Exchange]]) -> list[Conversation]:
+    """Return the conversations of (id, exchange) pairs in chronological order. Of several replies to one request the
+    first continues the conversation; the others start new ones."""
+    tips: dict[tuple[bytes, str], Conversation] = {}
+    found: list[Conversation] = []
+    for exchange_id, exchange in exchanges:
+        digests = running_digests(exchange.messages)
+        continued = None
+        for digest in reversed(digests[1:]):
+            continued = tips.pop((digest, exchange.tools), None)
+            if continued is not None:
+                break
+        for number, reply in enumerate(exchange.replies):
+            row = continued if number == 0 and continued is not None else Conversation((), exchange.tools)
+            if row is not continued:
+                found.append(row)
+            row.messages = (*exchange.messages, reply)
+            row.targets.append(len(exchange.messages))
+            row.exchange_ids.append(exchange_id)
+            tips[running_digests(row.messages)[-1], row.tools] = row
+    return found
+
+
+def _message(one: Message) -> dict[str, Any]:
+    content: Any = one.text
+    if one.image_hashes:
+        content = [
+            {"type": "text", "text": part} if isinstance(part, str) else {"type": "image", "image": part.sha256}
+            for part in one.parts
+        ]
+    calls = [{"type": "function", "function": {"name": call.name, "arguments": call.arguments}} for call in one.calls]
+    return {"role": one.role, "content": content, **({"tool_calls": calls} if calls else {})}
 
 
 def graph_of(recorded: RecordedSession, images: ImageCache, image_id: int) -> CallGraph:

@@ -14,12 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from deskhand.engines.http_engine.endpoint import (
-    EndpointUnreachable,
-    HttpEndpoint,
-    RequestRejected,
-    is_loopback,
-)
+from deskhand.engines.http_engine.endpoint import EndpointUnreachable, HttpEndpoint, RequestRejected, is_loopback
 from deskhand.errors import InfrastructureError
 
 
@@ -59,9 +54,7 @@ def server() -> Iterator[str]:
         yield url
 
 
-async def test_a_proxy_is_asked_for_other_machines_and_never_for_this_one(
-    server: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_proxy_is_used_for_other_machines_only(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", server)
     monkeypatch.setenv("HTTP_PROXY", server)
     away = HttpEndpoint("http://elsewhere.invalid")
@@ -80,7 +73,7 @@ def test_this_machine_has_several_names(host: str) -> None:
     assert not is_loopback(host + ".example.org")
 
 
-async def test_errors_name_the_place_and_say_what_the_server_said(server: str) -> None:
+async def test_errors_name_the_url_and_contain_the_servers_message(server: str) -> None:
     endpoint = HttpEndpoint(server, api_key="sk-secret")
     assert (await endpoint.get("/echo", timeout_s=5, query={"a": "1"}))["query"] == "a=1"
     assert (await endpoint.get("/echo", timeout_s=5))["key"] == "Bearer sk-secret"
@@ -99,7 +92,7 @@ async def test_errors_name_the_place_and_say_what_the_server_said(server: str) -
     await endpoint.close()
 
 
-async def test_silence_and_absence_end_in_time(server: str) -> None:
+async def test_a_silent_or_missing_server_is_an_error_in_time(server: str) -> None:
     endpoint, began = HttpEndpoint(server), time.monotonic()
     with pytest.raises(EndpointUnreachable, match=r"/slow did not answer within 0\.3 s"):
         await endpoint.get("/slow", timeout_s=0.3)

@@ -106,7 +106,7 @@ async def test_the_log_probs_are_the_models_own(engine: HfEngine, renderer: Chat
     assert min(min(one.logprobs) for one in done) < -3, "the model alone would hardly have said it"
 
 
-async def test_neighbours_of_a_grammar_are_left_alone(engine: HfEngine, renderer: ChatRenderer) -> None:
+async def test_a_grammar_does_not_affect_other_requests(engine: HfEngine, renderer: ChatRenderer) -> None:
     plain = sampling(renderer, seed=5)
     alone = await engine.generate(prompt(renderer), plain)
     beside, *_ = await asyncio.gather(engine.generate(prompt(renderer), plain), replies(engine, renderer, GRAMMARS[0]))
@@ -132,7 +132,7 @@ async def test_without_the_mask_nothing_matches(
         (Grammar("json_schema", "{"), "not JSON"),
     ],
 )
-async def test_what_cannot_be_kept_to_is_refused(
+async def test_an_unsupported_grammar_is_rejected(
     engine: HfEngine, renderer: ChatRenderer, grammar: Grammar, reason: str
 ) -> None:
     with pytest.raises(UnsupportedGrammar, match=reason):

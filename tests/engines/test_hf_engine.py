@@ -88,7 +88,7 @@ async def test_tokens_after_a_publication_come_from_the_new_weights(engine: HfEn
     assert fresh.logprobs == pytest.approx(expected.logprobs, abs=1e-4)
 
 
-async def test_a_publication_is_taken_whole_or_not_at_all(engine: HfEngine) -> None:
+async def test_weights_are_loaded_completely_or_not_at_all(engine: HfEngine) -> None:
     new = build("qwen3_vl", seed=1).state_dict()
     before = await engine.generate(TEXT, endless(tokens=5))
     with pytest.raises(ConfigError, match=r"'model\.nothing'"):
@@ -132,7 +132,7 @@ async def test_a_cancelled_caller_frees_its_slot() -> None:
     await engine.close()
 
 
-async def test_pausing_keeps_requests_and_makes_no_step(engine: HfEngine) -> None:
+async def test_a_paused_engine_makes_no_step_and_loses_no_request(engine: HfEngine) -> None:
     running = asyncio.create_task(engine.generate(TEXT, endless(tokens=200)))
     await until(lambda: engine.stats.decode_steps > 5)
     await engine.pause()
@@ -193,14 +193,14 @@ async def test_greedy_equals_generate_of_transformers(loaded: LoadedModel) -> No
         assert completion.token_ids == tuple(expected[0, ids.shape[1] :].tolist())
 
 
-async def test_a_prompt_that_is_too_long_is_an_agent_error_with_the_numbers(engine: HfEngine) -> None:
+async def test_a_prompt_that_is_too_long_is_an_agent_error_with_its_length(engine: HfEngine) -> None:
     with pytest.raises(AgentError, match=r"1500 tokens exceeds the context length 1500"):
         await engine.generate(Prompt((1,) * 1500), endless())
     cut = await engine.generate(Prompt((1,) * 1490), endless(tokens=50))
     assert (len(cut.token_ids), cut.finish_reason) == (10, "length")
 
 
-async def test_placeholders_that_disagree_with_the_images_are_refused(engine: HfEngine) -> None:
+async def test_placeholders_that_disagree_with_the_images_are_rejected(engine: HfEngine) -> None:
     shown = image(1, 2, 3)
     images = {shown.sha256: shown}
     for ids, spans, held in [
@@ -217,7 +217,7 @@ async def test_placeholders_that_disagree_with_the_images_are_refused(engine: Hf
 @pytest.mark.parametrize(
     "wrong", [{"max_tokens": 0}, {"temperature": -1.0}, {"top_p": 0.0}, {"banned_ids": (VOCABULARY,)}]
 )
-async def test_impossible_sampling_is_refused_before_it_reaches_the_batch(
+async def test_impossible_sampling_is_rejected_before_it_reaches_the_batch(
     engine: HfEngine, wrong: dict[str, Any]
 ) -> None:
     with pytest.raises(ConfigError):
@@ -284,7 +284,7 @@ async def test_a_fork_reuses_what_it_shares_with_a_finished_request(engine: HfEn
     )
 
 
-async def test_a_small_model_keeps_to_one_thread_and_leaves_those_of_others() -> None:
+async def test_a_small_model_uses_one_thread_and_leaves_other_threads_alone() -> None:
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)

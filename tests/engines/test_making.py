@@ -21,7 +21,7 @@ def nothing(sha256: str) -> bytes:
     raise KeyError(sha256)
 
 
-async def made_by(
+async def build(
     words: list[str], source: str, folder: Path, version: int = 0, environment: dict[str, str] | None = None
 ):
     config = load_config(None, words)
@@ -42,8 +42,8 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(checkpoint(tmp_path_factory.mktemp("checkpoint")))
 
 
-async def test_the_engine_in_this_process_is_made_with_its_version(source: str, tmp_path: Path) -> None:
-    made = await made_by(["engine.max_model_len=64"], source, tmp_path, 4)
+async def test_the_in_process_engine_has_its_version(source: str, tmp_path: Path) -> None:
+    made = await build(["engine.max_model_len=64"], source, tmp_path, 4)
     assert isinstance(made.engine, HfEngine)
     assert made.context_tokens == 64
     done = await made.engine.generate(Prompt((1, 2, 3)), Sampling(3))
@@ -59,35 +59,30 @@ async def test_a_remote_endpoint_needs_its_key_and_keeps_it_out_of_errors(source
         "engine.api_key_env=THE_KEY",
     ]
     with pytest.raises(ConfigError, match=r"engine\.api_key_env: environment variable THE_KEY is not set"):
-        await made_by(words, source, tmp_path, environment={})
-    made = await made_by(words, source, tmp_path, environment={"THE_KEY": "sk-secret"})
+        await build(words, source, tmp_path, environment={})
+    made = await build(words, source, tmp_path, environment={"THE_KEY": "sk-secret"})
     assert isinstance(made.engine, OpenAIEndpointEngine)
     await made.engine.close()
     with pytest.raises(ConfigError, match="must not contain credentials") as caught:
-        await made_by(
+        await build(
             [*words, "engine.base_url=https://sk-secret:x@host/v1"], source, tmp_path, environment={"THE_KEY": "k"}
         )
     assert "sk-secret" not in str(caught.value)
 
 
-async def test_vllm_without_an_environment_is_told_how_to_make_one(source: str, tmp_path: Path) -> None:
+async def test_vllm_without_an_environment_is_an_error_with_the_command_that_creates_one(
+    source: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match=r"no environment for vllm; create one with scripts/environment vllm"):
-        await made_by(["engine.backend=vllm"], source, tmp_path, environment={"DESKHAND_VENV_DIR": str(tmp_path)})
+        await build(["engine.backend=vllm"], source, tmp_path, environment={"DESKHAND_VENV_DIR": str(tmp_path)})
     with pytest.raises(ConfigError, match=r"engine\.venv_python: /nowhere/python is not an executable"):
-        await made_by(["engine.backend=vllm", "engine.venv_python=/nowhere/python"], source, tmp_path)
+        await build(["engine.backend=vllm", "engine.venv_python=/nowhere/python"], source, tmp_path)
 
 
-def test_the_environment_that_was_made_last_is_taken(tmp_path: Path) -> None:
-    for index, name in enumerate(("vllm-b", "vllm-a", "vllm-unfinished", "other-c")):
+def test_the_newest_complete_environment_of_exactly_that_name_is_used(tmp_path: Path) -> None:
+    for index, name in enumerate(("vllm-b", "vllm-a", "vllm-functions-b", "vllm-unfinished", "other-c")):
         (tmp_path / name).mkdir()
         if name != "vllm-unfinished":
             (tmp_path / name / "complete").touch()
             os.utime(tmp_path / name / "complete", (index, index))
     assert newest_venv("vllm", {"DESKHAND_VENV_DIR": str(tmp_path)}) == tmp_path / "vllm-a"
-
-
-def test_an_environment_of_another_name_that_begins_alike_is_not_taken(tmp_path):
-    for name in ("areal-a", "areal-functions-b"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "complete").touch()
-    assert newest_venv("areal", {"DESKHAND_VENV_DIR": str(tmp_path)}) == tmp_path / "areal-a"

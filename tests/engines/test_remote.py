@@ -105,12 +105,12 @@ async def test_the_conversation_arrives_as_it_was(desk: Desk, engine: OpenAIEndp
     assert (done.exact, done.finish_reason) == (False, "stop")
 
 
-async def test_what_cannot_be_trained_says_so(desk: Desk, engine: OpenAIEndpointEngine) -> None:
+async def test_an_endpoint_rejects_weights(desk: Desk, engine: OpenAIEndpointEngine) -> None:
     with pytest.raises(ConfigError, match=r"is for evaluation only; train with engine\.backend hf, vllm or sglang"):
         await engine.update_weights(1, {})
 
 
-async def test_a_reply_is_cut_where_the_caller_said(desk: Desk, engine: OpenAIEndpointEngine) -> None:
+async def test_a_reply_is_truncated_at_max_tokens(desk: Desk, engine: OpenAIEndpointEngine) -> None:
     done = await engine.generate(desk.render(message("user", "Click the button")), Sampling(1))
     assert (len(done.token_ids), done.finish_reason) == (1, "length")
     desk.says = ""

@@ -43,7 +43,7 @@ def test_top_p_cuts_the_tail_and_leaves_the_stated_log_probs_alone() -> None:
     assert set(draws(Sampling(top_p=0.01), logits_V, 100)[0].tolist()) == {0}
 
 
-def test_rows_keep_their_own_settings() -> None:
+def test_rows_have_their_own_settings() -> None:
     logits_V = torch.tensor([1.0, 3.0, 2.0, 0.0])
     rows = [
         Sampling(temperature=0),

@@ -58,13 +58,8 @@ class Bench:
 
     async def engine(self, patience: ServerTimeouts = QUICK, version: int = 0, **settings: str) -> HttpEngine:
         server = self.server(**settings)
-        made = HttpEngine(
-            VllmProtocol(ImageEncoder(self.processor)),
-            self.folder / "weights",
-            server=server,
-            version=version,
-            patience=patience,
-        )
+        wire, folder = VllmProtocol(ImageEncoder(self.processor)), self.folder / "weights"
+        made = HttpEngine(wire, folder, server=server, version=version, patience=patience)
         self.engines.append(made)
         await made.start()
         return made
@@ -95,6 +90,14 @@ def long(tokens: int = 100, seed: int = 0) -> Sampling:
 
 def weights(value: float) -> dict[str, torch.Tensor]:
     return {"w": torch.full((1,), value)}
+
+
+def kill(engine: HttpEngine, number: int = signal.SIGKILL, **settings: str) -> None:
+    """Send a signal to the engine's server; `settings` are those of the next one."""
+    assert engine._server is not None
+    assert engine._server.pid is not None
+    engine._server._environment |= settings
+    os.kill(engine._server.pid, number)
 
 
 async def until(condition: Any) -> None:
@@ -158,9 +161,7 @@ async def test_a_killed_server_is_restarted_and_its_requests_are_repeated(bench:
     assert published.token_ids != expected.token_ids
     calls = [asyncio.create_task(engine.generate(bench.prompt(seed), long(60))) for seed in range(1, 4)]
     await asyncio.sleep(0.2)
-    assert engine._server is not None
-    assert engine._server.pid is not None
-    os.kill(engine._server.pid, signal.SIGKILL)
+    kill(engine)
     done = await asyncio.gather(*calls)
     assert all(one.versions == (7,) * 60 for one in done)
     assert (await engine.generate(bench.prompt(1), long(30))).token_ids == published.token_ids, (
@@ -173,18 +174,14 @@ async def test_a_server_that_hangs_counts_as_dead(bench: Bench) -> None:
     engine = await bench.engine(FAKE_TOKEN_S="0.01")
     call = asyncio.create_task(engine.generate(bench.prompt(1), long(60)))
     await asyncio.sleep(0.1)
-    assert engine._server is not None
-    assert engine._server.pid is not None
-    os.kill(engine._server.pid, signal.SIGSTOP)
+    kill(engine, signal.SIGSTOP)
     assert len((await call).token_ids) == 60
     assert engine.stats.starts == 2
 
 
 async def test_weights_published_in_an_outage_arrive_with_the_next_server(bench: Bench) -> None:
     engine = await bench.engine(FAKE_START_S="0.3")
-    assert engine._server is not None
-    assert engine._server.pid is not None
-    os.kill(engine._server.pid, signal.SIGKILL)
+    kill(engine)
     await until(lambda: engine.stats.outages)
     await engine.update_weights(4, weights(2))
     assert (await engine.generate(bench.prompt(1), long(5))).versions == (4,) * 5
@@ -233,12 +230,9 @@ async def test_a_cpu_server_without_the_worker_extension_accepts_no_weights(benc
         await engine.update_weights(1, weights(1))
 
 
-async def test_a_server_that_dies_again_and_again_is_given_up(bench: Bench) -> None:
+async def test_a_server_that_dies_repeatedly_is_given_up(bench: Bench) -> None:
     engine = await bench.engine()
-    assert engine._server is not None
-    engine._server._environment["FAKE_DIE"] = "1"
-    assert engine._server.pid is not None
-    os.kill(engine._server.pid, signal.SIGKILL)
+    kill(engine, FAKE_DIE="1")
     for call in (engine.generate(bench.prompt(), long(5)), engine.update_weights(1, weights(1)), engine.pause()):
         with pytest.raises(InfrastructureError, match="was lost 3 times in a row"):
             await call
@@ -247,10 +241,7 @@ async def test_a_server_that_dies_again_and_again_is_given_up(bench: Bench) -> N
 async def test_a_call_does_not_wait_longer_than_it_may(bench: Bench) -> None:
     patience = ServerTimeouts(start_s=20, outage_s=0.5, stall_s=1.0, poll_s=0.05)
     engine = await bench.engine(patience)
-    assert engine._server is not None
-    engine._server._environment["FAKE_START_S"] = "15"
-    assert engine._server.pid is not None
-    os.kill(engine._server.pid, signal.SIGKILL)
+    kill(engine, FAKE_START_S="15")
     async with asyncio.timeout(limit(5)):
         with pytest.raises(InfrastructureError, match=r"did not serve a request within 0\.5 s"):
             await engine.generate(bench.prompt(), long(5))
@@ -278,7 +269,7 @@ time.sleep(60)
 """
 
 
-async def test_a_server_ends_when_we_are_killed(bench: Bench) -> None:
+async def test_a_server_ends_when_its_parent_is_killed(bench: Bench) -> None:
     socket = bench.folder / "socket"
     words = bench.server()._command(str(socket))
     starter = await asyncio.create_subprocess_exec(
@@ -292,7 +283,7 @@ async def test_a_server_ends_when_we_are_killed(bench: Bench) -> None:
     await until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
 
 
-async def test_a_prompt_that_does_not_fit_is_the_agents_doing(bench: Bench) -> None:
+async def test_a_prompt_that_does_not_fit_is_an_agent_error(bench: Bench) -> None:
     engine = await bench.engine()
     with pytest.raises(AgentError, match="prompt of 2048 tokens exceeds the context length 2048"):
         await engine.generate(Prompt((1,) * 2048), long(5))

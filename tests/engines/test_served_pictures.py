@@ -34,7 +34,7 @@ FAMILIES = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("size", [(64, 64), (256, 192), (640, 361), (33, 500)])
-def test_the_picture_that_is_sent_gives_the_recorded_tensor(family: str, size: tuple[int, int]) -> None:
+def test_the_sent_image_gives_the_recorded_tensor(family: str, size: tuple[int, int]) -> None:
     recorded = ImageCache(FAMILIES[family]).add(png(picture(1, *size)))
     sent = read_data_uri(ImageEncoder(FAMILIES[family]).data_uri(recorded))
     seen = ImageCache(FAMILIES[family]).add(sent)
@@ -43,7 +43,7 @@ def test_the_picture_that_is_sent_gives_the_recorded_tensor(family: str, size: t
     np.testing.assert_array_equal(seen.pixel_values, recorded.pixel_values)
 
 
-def test_a_picture_is_made_once_and_kept_within_bounds() -> None:
+def test_an_image_is_encoded_once_and_the_cache_is_bounded() -> None:
     cache = ImageCache(FAMILIES["qwen3_vl"])
     images = [cache.add(png(seed, 128, 128)) for seed in range(4)]
     pictures = ImageEncoder(FAMILIES["qwen3_vl"])
@@ -56,7 +56,7 @@ def test_a_picture_is_made_once_and_kept_within_bounds() -> None:
     assert small.data_uri(images[0]) == made[0]
 
 
-def test_values_that_no_picture_has_are_not_sent() -> None:
+def test_values_that_are_not_an_image_are_rejected() -> None:
     image = ImageCache(FAMILIES["qwen3_vl"]).add(png(1, 64, 64))
     pictures = ImageEncoder(FAMILIES["qwen3_vl"])
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from recording import ScriptedEngine
 from transformers import PreTrainedTokenizerFast
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from deskhand.models.tiny.tokenizer import build_tokenizer
 from deskhand.recorder.images import ImageCache
+from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
 
 WORDS = [
@@ -41,3 +43,13 @@ def renderer(tokenizer: PreTrainedTokenizerFast) -> ChatRenderer:
 @pytest.fixture
 def images(image_processor: Any) -> ImageCache:
     return ImageCache(image_processor)
+
+
+@pytest.fixture
+def engine() -> ScriptedEngine:
+    return ScriptedEngine()
+
+
+@pytest.fixture
+def recorder(renderer: ChatRenderer, engine: ScriptedEngine, images: ImageCache) -> Recorder:
+    return Recorder(renderer, engine, images)

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 from patience import limit
 from PIL import Image
-from recording import ScriptedEngine, data_uri, png
+from recording import ADMIN, ScriptedEngine, bearer, data_uri, png
 from serving import on_a_port
 
 from deskhand.errors import InfrastructureError
@@ -31,14 +31,10 @@ from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.request_errors import InvalidRequestError
 from deskhand.recorder.server import create_app, in_process_client
 from deskhand.recorder.session_store import SessionStore
+from deskhand.recorder.sessions import Session
 from deskhand.types import Completion, Prompt, Sampling
 
-ADMIN = "admin-key-of-the-tests"
 ASK = {"messages": [{"role": "user", "content": "go"}], "max_tokens": 6}
-
-
-def bearer(key: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {key}"}
 
 
 def raw(key: str, body: dict[str, object]) -> bytes:
@@ -58,6 +54,11 @@ def ask(*texts: str, n: int = 1) -> ChatRequest:
     return ChatRequest(tuple(talk), Sampling(6), n)
 
 
+def opened(recorder: Recorder) -> Session:
+    recorder.open_session("s")
+    return recorder.sessions.get("s")
+
+
 class Held:
     """A journal whose writing begins, waits until it is let go, and then is done."""
 
@@ -71,6 +72,16 @@ class Held:
         self.folder.write_call(session_id, call)
 
 
+async def disconnect(recorder: Recorder, session: Session, journal: Held) -> None:
+    """A client goes away while its call is written."""
+    waiting = asyncio.create_task(recorder.complete(session, ask("go")))
+    await journal.begun.wait()
+    waiting.cancel()
+    with suppress(asyncio.CancelledError):
+        await waiting
+    journal.go.set()
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> SessionStore:
     return SessionStore(tmp_path, durable=False)
@@ -81,14 +92,8 @@ async def test_a_client_disconnect_during_a_write_leaves_disk_and_memory_equal(
 ) -> None:
     journal = Held(folder)
     recorder = Recorder(renderer, ScriptedEngine(), images, on_call=journal)
-    session = recorder.session(recorder.open_session("s"))
-    assert session is not None
-    waiting = asyncio.create_task(recorder.complete(session, ask("go")))
-    await journal.begun.wait()
-    waiting.cancel()
-    with suppress(asyncio.CancelledError):
-        await waiting
-    journal.go.set()
+    session = opened(recorder)
+    await disconnect(recorder, session, journal)
     first = await recorder.complete(session, ask("go on"))
     text = first.calls[0].text
     second = await recorder.complete(session, ask("go on", text, "and on"))
@@ -123,8 +128,7 @@ async def test_a_reply_to_a_session_closed_meanwhile_is_never_sent(
 ) -> None:
     journal = Held(folder)
     recorder = Recorder(renderer, ScriptedEngine(), images, on_call=journal)
-    session = recorder.session(recorder.open_session("s"))
-    assert session is not None
+    session = opened(recorder)
     asked = asyncio.create_task(recorder.complete(session, ask("go")))
     await journal.begun.wait()
     graph = recorder.close_session("s")
@@ -156,8 +160,7 @@ async def test_a_briefly_full_disk_loses_one_call_and_tears_no_line(
 ) -> None:
     monkeypatch.setattr(append_log, "os", Disk(1, 4, 6))  # the first is of the journal's head
     recorder = Recorder(renderer, ScriptedEngine(), images, on_call=folder.write_call)
-    session = recorder.session(recorder.open_session("s"))
-    assert session is not None
+    session = opened(recorder)
     talk, failed = ["go"], list[str]()
     for _ in range(6):
         try:
@@ -177,8 +180,7 @@ async def test_of_several_replies_none_is_trained_when_one_cannot_be_written(
 ) -> None:
     monkeypatch.setattr(append_log, "os", Disk(3))
     recorder = Recorder(renderer, ScriptedEngine(), images, on_call=folder.write_call)
-    session = recorder.session(recorder.open_session("s"))
-    assert session is not None
+    session = opened(recorder)
     with pytest.raises(InfrastructureError, match="No space left"):
         await recorder.complete(session, ask("go", n=3))
     graph = recorder.close_session("s")
@@ -256,12 +258,10 @@ async def test_a_client_disconnect_in_mid_stream_affects_no_one_else(
     assert recorder.close_session("s").ids == ["s.1", "s.2", "s.3", "s.4"]
 
 
-async def test_a_conversation_of_ten_thousand_messages_is_served(renderer: ChatRenderer, images: ImageCache) -> None:
-    recorder = Recorder(renderer, ScriptedEngine(), images)
+async def test_a_conversation_of_ten_thousand_messages_is_served(recorder: Recorder) -> None:
     talk: list[Message] = [message("user" if turn % 2 == 0 else "assistant", f"turn {turn}") for turn in range(9_999)]
     talk[50] = message("user", "<|im_end|>" * 1000)
-    session = recorder.session(recorder.open_session("s"))
-    assert session is not None
+    session = opened(recorder)
     took = []
     for _ in range(3):
         began = time.process_time()
@@ -311,10 +311,9 @@ def text_bomb() -> bytes:
     ],
     ids=["10^10 pixels", "one row", "16 million pixels that are not there", "empty", "texts", "thin", "cut", "33 MB"],
 )
-async def test_hostile_pictures_are_refused(
-    renderer: ChatRenderer, images: ImageCache, encoded: Callable[[], bytes]
+async def test_hostile_images_are_rejected(
+    recorder: Recorder, images: ImageCache, encoded: Callable[[], bytes]
 ) -> None:
-    recorder = Recorder(renderer, ScriptedEngine(), images)
     key = recorder.open_session("s")
     part = {"type": "image_url", "image_url": {"url": data_uri(encoded())}}
     body = {**ASK, "messages": [{"role": "user", "content": [part]}]}
@@ -334,14 +333,8 @@ async def test_a_check_that_fails_after_its_client_went_away_stops_the_session(
     monkeypatch.setattr("deskhand.recorder.session_store._LINE_BYTES", 0)
     journal = Held(folder)
     recorder = Recorder(renderer, ScriptedEngine(), images, on_call=journal)
-    session = recorder.session(recorder.open_session("s"))
-    assert session is not None
-    waiting = asyncio.create_task(recorder.complete(session, ask("go")))
-    await journal.begun.wait()
-    waiting.cancel()
-    with suppress(asyncio.CancelledError):
-        await waiting
-    journal.go.set()
+    session = opened(recorder)
+    await disconnect(recorder, session, journal)
     async with asyncio.timeout(limit(5)):
         while session.stopped is None:  # noqa: ASYNC110
             await asyncio.sleep(0.01)

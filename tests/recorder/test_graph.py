@@ -139,7 +139,7 @@ def test_a_graph_survives_json(graph: CallGraph) -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(graphs(), st.data())
-def test_an_untrained_call_is_kept_and_trains_nothing(graph: CallGraph, data: st.DataObject) -> None:
+def test_an_untrained_call_is_stored_and_not_trained_on(graph: CallGraph, data: st.DataObject) -> None:
     out = data.draw(st.sets(st.sampled_from([one.id for one in graph.calls])))
     before = graph.sequences()
     graph.untrained.update(dict.fromkeys(out, "superseded"))

@@ -17,7 +17,7 @@ import chat_templates
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from recording import ScriptedEngine
+from recording import ADMIN, ScriptedEngine, bearer
 from request_bodies import BODIES, PICTURE
 from transformers import PreTrainedTokenizerFast
 
@@ -27,7 +27,6 @@ from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.server import create_app, in_process_client
 
 ROOT = Path(__file__).parents[2]
-ADMIN = "admin-key-of-the-tests"
 EXAMPLES = int(os.environ.get("DESKHAND_TEST_FUZZ_EXAMPLES", "250"))
 """How many requests are made up for each test; set the variable to look longer."""
 SCALARS = (
@@ -89,9 +88,9 @@ async def sent(renderer: ChatRenderer, processor: Any, path: str, content: bytes
     headers = {"authorization": f"Bearer {ADMIN if path == '/sessions' else key}"}
     ask = {"messages": [{"role": "user", "content": "go"}], "max_tokens": 4}
     async with in_process_client(create_app(recorder, ADMIN, default_max_tokens=6)) as http:
-        await http.post("/v1/chat/completions", json=ask, headers=headers | {"authorization": f"Bearer {key}"})
+        await http.post("/v1/chat/completions", json=ask, headers=headers | bearer(key))
         answer = await http.post(path, content=content, headers=headers)
-        again = await http.post("/v1/chat/completions", json=ask, headers={"authorization": f"Bearer {key}"})
+        again = await http.post("/v1/chat/completions", json=ask, headers=bearer(key))
         assert again.status_code == 200, again.text
     recorder.close_session("s").sequences()
     recorder.close()
@@ -120,7 +119,7 @@ def test_no_bytes_make_a_server_error(fuzzed: Any, path: str, data: st.DataObjec
 @pytest.mark.parametrize(
     "nested", [b"[" * 100_000, b'{"a":' * 5000 + b"1" + b"}" * 5000, b'{"max_tokens": NaN}', b'{"n": 1e999}']
 )
-def test_hostile_json_is_refused(fuzzed: Any, nested: bytes) -> None:
+def test_hostile_json_is_rejected(fuzzed: Any, nested: bytes) -> None:
     for path in BODIES:
         status, text = asyncio.run(sent(*fuzzed, path, nested))
         assert status in (400, 413), text

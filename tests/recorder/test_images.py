@@ -64,16 +64,16 @@ def test_other_encodings_of_the_same_pixels_are_the_same_image(image_processor: 
 
 @pytest.mark.parametrize("mode", ["1", "L", "P", "LA", "PA", "RGBA", "I;16"])
 def test_a_png_of_any_mode_gives_exactly_its_rgb_pixels(mode: str) -> None:
-    grey = np.arange(24 * 32, dtype=np.uint32).reshape(24, 32) % 256
+    gray = np.arange(24 * 32, dtype=np.uint32).reshape(24, 32) % 256
     if mode == "I;16":
-        source = Image.fromarray((grey * 257).astype(np.uint16))
-        want = np.repeat(grey[:, :, None], 3, 2)
+        source = Image.fromarray((gray * 257).astype(np.uint16))
+        want = np.repeat(gray[:, :, None], 3, 2)
     elif mode in ("LA", "RGBA"):
         source = picture(5).convert(mode)
-        alpha = np.where(grey % 2, 255, 0).astype(np.uint8)
+        alpha = np.where(gray % 2, 255, 0).astype(np.uint8)
         source.putalpha(Image.fromarray(alpha))
-        colour = np.asarray(source.convert("RGBA"))[:, :, :3]
-        want = np.where(alpha[:, :, None], colour, 255)
+        color = np.asarray(source.convert("RGBA"))[:, :, :3]
+        want = np.where(alpha[:, :, None], color, 255)
     else:
         source = picture(5).convert("P" if mode == "PA" else mode)
         if mode == "PA":
@@ -101,13 +101,13 @@ def _over_white(image: Image.Image) -> Image.Image:
         ("data:image/png;base64,", "invalid_image"),
     ],
 )
-def test_what_is_not_an_image_data_uri_is_refused(images: ImageCache, url: str, code: str) -> None:
+def test_what_is_not_an_image_data_uri_is_rejected(images: ImageCache, url: str, code: str) -> None:
     with pytest.raises(InvalidRequestError) as caught:
         images.add_data_uri(url, param="here")
     assert (caught.value.code, caught.value.param, caught.value.status) == (code, "here", 400)
 
 
-def test_oversize_truncated_and_animated_images_are_refused(image_processor: Any) -> None:
+def test_oversize_truncated_and_animated_images_are_rejected(image_processor: Any) -> None:
     images = ImageCache(image_processor, max_pixels=800, max_encoded_bytes=5000)
     images.add(png(picture(1, 32, 24)))
     frames = [picture(1, 16, 16), picture(2, 16, 16)]
@@ -125,7 +125,7 @@ def test_oversize_truncated_and_animated_images_are_refused(image_processor: Any
 
 @settings(max_examples=200, deadline=None)
 @given(st.data())
-def test_damaged_bytes_are_refused_or_decoded_and_nothing_else(data: st.DataObject) -> None:
+def test_damaged_bytes_are_rejected_or_decoded(data: st.DataObject) -> None:
     encoded = bytearray(png(7))
     for _ in range(data.draw(st.integers(1, 8))):
         encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
@@ -138,7 +138,7 @@ def test_damaged_bytes_are_refused_or_decoded_and_nothing_else(data: st.DataObje
 
 @settings(deadline=None)
 @given(st.text(max_size=60), st.sampled_from(["", "data:", "data:image/png;base64,"]))
-def test_any_text_as_address_is_refused_or_read(text: str, head: str) -> None:
+def test_any_text_as_url_is_rejected_or_read(text: str, head: str) -> None:
     try:
         encoded = read_data_uri(head + text)
     except InvalidRequestError:
@@ -207,15 +207,15 @@ def test_recomputed_pixel_values_are_compared_with_the_first_ones(
 
 
 @pytest.mark.parametrize("columns", [96, 147])
-def test_a_checksum_tells_any_other_values_apart(columns: int) -> None:
+def test_a_checksum_detects_any_other_values(columns: int) -> None:
     values, checksum = np.random.default_rng(columns).normal(size=(40, columns)).astype(np.float32), Checksum()
     checksum.record(values)
     checksum.record(np.zeros_like(values))
     assert checksum.matches(values.copy()), "the first count"
-    others = {name: values.copy() for name in ("a bit", "rows", "neighbours", "distant values", "half of it")}
+    others = {name: values.copy() for name in ("a bit", "rows", "neighbors", "distant values", "half of it")}
     others["a bit"].view(np.uint32)[17, 5] ^= 1
     others["rows"][[3, 30]] = values[[30, 3]]
-    others["neighbours"][9, [10, 11]] = values[9, [11, 10]]
+    others["neighbors"][9, [10, 11]] = values[9, [11, 10]]
     others["distant values"][9, [10, 80]] = values[9, [80, 10]]
     others["half of it"][20:] = 0
     assert [name for name, other in others.items() if checksum.matches(other)] == []
@@ -250,7 +250,7 @@ def test_images_come_back_from_storage_and_changed_storage_is_noticed(image_proc
         first["0" * 64]
 
 
-def test_bytes_that_memory_could_not_hold_are_a_record_error(image_processor: Any) -> None:
+def test_evicted_bytes_are_a_record_error(image_processor: Any) -> None:
     images = ImageCache(image_processor, prepared_bytes=1, encoded_bytes=1)
     name = images.add(png(1)).sha256
     images.add(png(2))
@@ -273,7 +273,7 @@ def test_an_image_that_could_not_be_stored_is_stored_at_the_next_try(image_proce
     assert len(tries) == 2
 
 
-def test_threads_that_bring_the_same_image_prepare_it_once(image_processor: Any) -> None:
+def test_threads_that_add_the_same_image_prepare_it_once(image_processor: Any) -> None:
     processor = CountingProcessor(image_processor)
     images = ImageCache(processor)
     gate = threading.Barrier(8)

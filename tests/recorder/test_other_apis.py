@@ -13,7 +13,7 @@ import anthropic
 import chat_templates
 import openai
 import pytest
-from recording import ScriptedEngine, data_uri, image_part, png
+from recording import ADMIN, bearer, data_uri, image_part, openai_client, png, replying
 from transformers import PreTrainedTokenizerFast
 
 from deskhand.recorder.graph import CallGraph
@@ -23,7 +23,6 @@ from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.server import create_app, in_process_client
 
-ADMIN = "admin-key-of-the-tests"
 SCHEMA = {"type": "object", "properties": {"x": {"type": "integer"}}}
 CALL = '<tool_call>\n{"name": "click", "arguments": {"x": 5}}\n</tool_call>'
 
@@ -36,9 +35,7 @@ def tool_renderer(tokenizer: PreTrainedTokenizerFast) -> ChatRenderer:
 
 
 def recorder_saying(renderer: ChatRenderer, images: ImageCache, *texts: str) -> Recorder:
-    replies = iter(texts)
-    engine = ScriptedEngine(lambda prompt, sampling: [*renderer.encode_text(next(replies)), renderer.stop_ids[0]])
-    return Recorder(renderer, engine, images)
+    return Recorder(renderer, replying(renderer, *texts), images)
 
 
 @asynccontextmanager
@@ -50,7 +47,7 @@ async def clients(
             lambda key: anthropic.AsyncAnthropic(
                 base_url="http://recorder", api_key=key, http_client=http, max_retries=0
             ),
-            lambda key: openai.AsyncOpenAI(base_url="http://recorder/v1", api_key=key, http_client=http, max_retries=0),
+            lambda key: openai_client(http, key),
         )
 
 
@@ -161,7 +158,7 @@ async def test_streams_of_both_apis_join_to_the_reply(tool_renderer: ChatRendere
         assert (response.output_text, json.loads(response.output[2].arguments)) == (text, {"x": 5})
 
 
-async def test_a_reply_cut_at_its_limit_says_so_in_both_apis(tool_renderer: ChatRenderer, images: ImageCache) -> None:
+async def test_both_apis_report_a_truncated_reply(tool_renderer: ChatRenderer, images: ImageCache) -> None:
     recorder = recorder_saying(tool_renderer, images, "long " * 20, "long " * 20)
     async with clients(recorder) as (anthropic_for, openai_for):
         ask: Any = [{"role": "user", "content": "go"}]
@@ -192,7 +189,7 @@ async def test_a_reply_cut_at_its_limit_says_so_in_both_apis(tool_renderer: Chat
         ({"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "prefill"}]}, "messages"),
     ],
 )
-async def test_messages_refuse_by_name_what_is_not_honoured(
+async def test_messages_reject_unsupported_parameters_by_name(
     tool_renderer: ChatRenderer, images: ImageCache, change: dict[str, Any], named: str
 ) -> None:
     recorder = recorder_saying(tool_renderer, images)
@@ -221,18 +218,18 @@ async def test_messages_refuse_by_name_what_is_not_honoured(
         ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0]"),
     ],
 )
-async def test_responses_refuse_by_name_what_is_not_honoured(
+async def test_responses_reject_unsupported_parameters_by_name(
     tool_renderer: ChatRenderer, images: ImageCache, change: dict[str, Any], named: str
 ) -> None:
     recorder = recorder_saying(tool_renderer, images)
     async with in_process_client(create_app(recorder, ADMIN)) as http:
-        headers = {"authorization": f"Bearer {recorder.open_session('s')}"}
+        headers = bearer(recorder.open_session("s"))
         answer = await http.post("/v1/responses", json={"model": "m", "input": "x", **change}, headers=headers)
     assert answer.status_code in (400, 404)
     assert answer.json()["error"]["param"] == named
 
 
-async def test_a_failed_tool_says_so_in_the_prompt(tool_renderer: ChatRenderer, images: ImageCache) -> None:
+async def test_the_prompt_marks_a_failed_tool(tool_renderer: ChatRenderer, images: ImageCache) -> None:
     recorder = recorder_saying(tool_renderer, images, "done")
     used = [{"type": "tool_use", "id": "t1", "name": "click", "input": {"x": 1}}]
     result = [{"type": "tool_result", "tool_use_id": "t1", "content": "no such place", "is_error": True}]

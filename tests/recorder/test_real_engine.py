@@ -12,7 +12,7 @@ import openai
 import pytest
 import torch
 from random_models import build
-from recording import image_part, text_part
+from recording import ADMIN, image_part, openai_client, text_part
 from transformers import PreTrainedTokenizerFast
 
 from deskhand.config.schema import EngineConfig
@@ -81,13 +81,8 @@ async def test_recorded_log_probs_are_those_of_the_merged_rows(loaded: LoadedMod
     engine = HfEngine(loaded, EngineConfig(max_num_seqs=4))
     recorder = Recorder(renderer, engine, images)
     try:
-        async with in_process_client(create_app(recorder, "admin-key-of-the-tests")) as http:
-            clients = [
-                openai.AsyncOpenAI(
-                    base_url="http://recorder", api_key=recorder.open_session(f"e{i}"), http_client=http, max_retries=0
-                )
-                for i in range(5)
-            ]
+        async with in_process_client(create_app(recorder, ADMIN)) as http:
+            clients = [openai_client(http, recorder.open_session(f"e{i}")) for i in range(5)]
             await asyncio.gather(*(play(client, seed, 6) for seed, client in enumerate(clients)))
     finally:
         await engine.close()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from recording import ScriptedEngine, image_part, png
+from recording import ADMIN, ScriptedEngine, bearer, image_part, png
 
 from benchmarks import sessions
 from benchmarks.thresholds import Thresholds
@@ -40,7 +40,7 @@ def test_a_soak_notices_a_call_that_is_not_written(monkeypatch: pytest.MonkeyPat
 async def work(
     renderer: ChatRenderer, processor: Any, turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[int, int, int]:
-    """(images decoded, images preprocessed, characters tokenised) in an episode that keeps all its screenshots."""
+    """(images decoded, images preprocessed, characters tokenized) in an episode that keeps all its screenshots."""
     counts = [0, 0, 0]
     decode, prepare, encode = images_module.decode_rgb, ImageCache._preprocess, ChatRenderer.encode_text
 
@@ -58,8 +58,8 @@ async def work(
     counts[:] = [0, 0, 0]
     images = ImageCache(processor, prepared_bytes=3 * held)
     recorder = Recorder(renderer, ScriptedEngine(), images)
-    headers, talk = {"authorization": f"Bearer {recorder.open_session('s')}"}, list[dict[str, Any]]()
-    async with in_process_client(create_app(recorder, "admin-key-of-the-tests")) as http:
+    headers, talk = bearer(recorder.open_session("s")), list[dict[str, Any]]()
+    async with in_process_client(create_app(recorder, ADMIN)) as http:
         for turn in range(turns):
             talk.append({"role": "user", "content": [image_part(turn), {"type": "text", "text": "go on"}]})
             answer = await http.post("/v1/chat/completions", json={"messages": talk, "max_tokens": 9}, headers=headers)

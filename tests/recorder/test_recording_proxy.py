@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import anthropic
-import openai
 import pytest
-from recording import ScriptedEngine, data_uri, image_part, png
+from recording import ADMIN, ScriptedEngine, bearer, data_uri, image_part, openai_client, png
 from serving import on_a_port
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -29,18 +28,11 @@ from deskhand.models.load import load_processors
 from deskhand.recipes import record
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.recorder import Recorder
-from deskhand.recorder.recording_proxy import (
-    IMAGE,
-    RecordingProxy,
-    StoredImages,
-    create_proxy_app,
-    without_images,
-)
+from deskhand.recorder.recording_proxy import IMAGE, RecordingProxy, StoredImages, create_proxy_app, without_images
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.server import create_app, in_process_client
 from deskhand.recorder.session_store import SessionStore
 
-ADMIN = "admin-key-of-the-tests"
 ROOT = Path(__file__).parents[2]
 
 
@@ -67,11 +59,11 @@ async def relayed(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_relays_call_graph_is_that_of_the_upstream(
+async def test_the_proxys_call_graph_is_that_of_the_upstream(
     tiny: tuple[ChatRenderer, Any], tmp_path: Path, stream: bool
 ) -> None:
     async with relayed(tiny, tmp_path, ask_token_ids=True) as (recorder, _, http, key):
-        client = openai.AsyncOpenAI(base_url="http://recorder/v1", api_key=key, http_client=http, max_retries=0)
+        client = openai_client(http, key)
         talk: list[Any] = []
         for turn in range(5):
             talk.append({"role": "user", "content": [image_part(turn), {"type": "text", "text": f"go {turn}"}]})
@@ -81,10 +73,8 @@ async def test_the_relays_call_graph_is_that_of_the_upstream(
             else:
                 text = reply.choices[0].message.content
             talk.append({"role": "assistant", "content": text})
-        admin = {"authorization": f"Bearer {ADMIN}"}
-        await http.post(
-            "/sessions/s/rewards", json={"reward": 0.5, "call_id": "s.5"}, headers={"authorization": f"Bearer {key}"}
-        )
+        admin = bearer(ADMIN)
+        await http.post("/sessions/s/rewards", json={"reward": 0.5, "call_id": "s.5"}, headers=bearer(key))
         ended = await http.post("/sessions/s/end", headers=admin)
         assert ended.json()["exchanges"] == [f"s.{number}" for number in range(1, 6)]
         upstream = recorder.close_session("up")
@@ -110,7 +100,7 @@ async def test_conversations_of_the_other_apis_are_recorded_too(
     tiny: tuple[ChatRenderer, Any], tmp_path: Path, stream: bool
 ) -> None:
     async with relayed(tiny, tmp_path) as (recorder, _, http, key):
-        oai = openai.AsyncOpenAI(base_url="http://recorder/v1", api_key=key, http_client=http, max_retries=0)
+        oai = openai_client(http, key)
         ant = anthropic.AsyncAnthropic(base_url="http://recorder", api_key=key, http_client=http, max_retries=0)
         content: Any = [{"type": "input_image", "image_url": data_uri(1)}, {"type": "input_text", "text": "go"}]
         answer = await oai.responses.create(model="m", input=[{"role": "user", "content": content}], stream=stream)
@@ -142,9 +132,9 @@ async def test_agents_use_proxy_keys_and_the_upstream_key_is_never_exposed(
     async with relayed(tiny, tmp_path) as (_, relay, http, key):
         body = {"messages": [{"role": "user", "content": "go"}]}
         for wrong in ("", "sk-wrong", ADMIN):
-            answer = await http.post("/v1/chat/completions", json=body, headers={"authorization": f"Bearer {wrong}"})
+            answer = await http.post("/v1/chat/completions", json=body, headers=bearer(wrong))
             assert answer.status_code == 401
-        own = {"authorization": f"Bearer {key}"}
+        own = bearer(key)
         models = await http.get("/v1/models", headers=own)
         assert models.json()["data"][0]["id"] == "deskhand"
         refused = await http.post("/v1/chat/completions", json={**body, "top_k": 3}, headers=own)
@@ -167,7 +157,7 @@ async def test_an_upstream_that_is_down_or_breaks_off_is_no_recorded_reply(tmp_p
     async with on_a_port(app) as address:
         relay = RecordingProxy(address, SessionStore(tmp_path))
         async with in_process_client(create_proxy_app(relay, ADMIN)) as http:
-            own = {"authorization": f"Bearer {relay.sessions.open('s')}"}
+            own = bearer(relay.sessions.open("s"))
             assert (await http.post("/v1/chat/completions", json=body, headers=own)).status_code == 200
     async with in_process_client(create_proxy_app(relay, ADMIN)) as http:
         down = await http.post("/v1/chat/completions", json=body, headers=own)
@@ -206,7 +196,7 @@ sys.exit(7)
 """
 
 
-async def test_deskhand_record_runs_an_agent_and_writes_both_data_sets(
+async def test_deskhand_record_runs_an_agent_and_writes_both_datasets(
     tiny: tuple[ChatRenderer, Any], tmp_path: Path
 ) -> None:
     recorder = Recorder(tiny[0], ScriptedEngine(), ImageCache(tiny[1]))
@@ -235,6 +225,6 @@ async def test_deskhand_record_runs_an_agent_and_writes_both_data_sets(
 
 
 @pytest.mark.parametrize("upstream", ["127.0.0.1:8000", "ftp://x", "http://user:secret@host/v1", "http://h/v1?key=x"])
-def test_an_upstream_that_is_no_plain_address_is_a_config_error(upstream: str, tmp_path: Path) -> None:
+def test_an_invalid_upstream_url_is_a_config_error(upstream: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="expected a URL"):
         RecordingProxy(upstream, SessionStore(tmp_path))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from recording import ScriptedEngine, image_part
+from recording import ADMIN, ScriptedEngine, bearer, image_part
 from serving import on_a_port
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -24,7 +24,6 @@ from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.server import create_app, in_process_client
 from deskhand.recorder.session_store import SessionStore
 
-ADMIN = "admin-key-of-the-tests"
 BODIES: dict[str, tuple[str, dict[str, Any]]] = {
     "chat": (
         "/v1/chat/completions",
@@ -36,7 +35,7 @@ BODIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("api", get_args(Api))
-async def test_a_stream_that_was_cut_at_any_byte_is_never_taken_for_a_whole_reply(
+async def test_a_stream_cut_at_any_byte_is_never_read_as_a_complete_reply(
     api: Api, renderer: ChatRenderer, images: ImageCache
 ) -> None:
     engine = ScriptedEngine(
@@ -45,7 +44,7 @@ async def test_a_stream_that_was_cut_at_any_byte_is_never_taken_for_a_whole_repl
     recorder = Recorder(renderer, engine, images)
     path, body = BODIES[api]
     async with in_process_client(create_app(recorder, ADMIN)) as http:
-        headers = {"authorization": f"Bearer {recorder.open_session('s')}"}
+        headers = bearer(recorder.open_session("s"))
         stream = (await http.post(path, json={**body, "stream": True}, headers=headers)).content
     whole = assemble_stream(api, stream)
     taken = []
@@ -91,7 +90,7 @@ async def test_invalid_replies_from_upstream_are_forwarded_and_excluded_from_the
     async with on_a_port(Starlette(routes=[Route("/v1/chat/completions", nonsense, methods=["POST"])])) as address:
         relay = RecordingProxy(address, SessionStore(tmp_path))
         async with in_process_client(create_proxy_app(relay, ADMIN)) as http:
-            own = {"authorization": f"Bearer {relay.sessions.open('s')}"}
+            own = bearer(relay.sessions.open("s"))
             body = {"messages": [{"role": "user", "content": "go"}]}
             for what in NONSENSE:
                 answer = await http.post("/v1/chat/completions", json=body, headers=own)
@@ -116,7 +115,7 @@ async def test_an_upstream_that_dies_in_mid_stream_is_an_outage(tmp_path: Path) 
     async with on_a_port(Starlette(routes=[Route("/v1/chat/completions", chat, methods=["POST"])])) as address:
         relay = RecordingProxy(address, SessionStore(tmp_path))
         async with in_process_client(create_proxy_app(relay, ADMIN)) as http:
-            own = {"authorization": f"Bearer {relay.sessions.open('s')}"}
+            own = bearer(relay.sessions.open("s"))
             body = {"messages": [{"role": "user", "content": "go"}], "stream": True}
             answer = await http.post("/v1/chat/completions", json=body, headers=own)
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "infrastructure")
@@ -124,7 +123,7 @@ async def test_an_upstream_that_dies_in_mid_stream_is_an_outage(tmp_path: Path) 
     assert relay.recorded == 0
 
 
-def test_a_journal_that_was_torn_anywhere_is_gone_on_with(tmp_path: Path) -> None:
+def test_a_torn_journal_is_continued(tmp_path: Path) -> None:
     """A relay that was killed and started again on the same folder and session loses the torn line alone."""
     log = ExchangeLog(SessionStore(tmp_path))
     for number in range(3):

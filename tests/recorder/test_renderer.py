@@ -58,7 +58,7 @@ def remember(recall: ReplyIndex, talk: tuple[Message, ...], call: Call) -> None:
 
 
 def ids(renderer: ChatRenderer, *texts: str) -> tuple[int, ...]:
-    """Each text's tokens on its own, so that the sequence is not what tokenising the whole text gives."""
+    """Each text's tokens on its own, so that the sequence is not what tokenizing the whole text gives."""
     return tuple(token_id for text in texts for token_id in renderer.encode_text(text))
 
 
@@ -95,7 +95,7 @@ def test_conversations_with_images_are_rendered_as_the_template_does(
     check()
 
 
-def test_the_layouts_of_both_families_are_read_off(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_the_layouts_of_both_families_are_detected(tokenizer: PreTrainedTokenizerFast) -> None:
     older = renderer_with(tokenizer, chat_templates.QWEN2_5_VL).behavior
     newer = renderer_with(tokenizer, chat_templates.QWEN3_VL).behavior
     assert (older.default_system, older.tool_as_user) == ("You are a helpful assistant.", False)
@@ -115,7 +115,7 @@ def test_the_layouts_of_both_families_are_read_off(tokenizer: PreTrainedTokenize
         (None, "no chat template"),
     ],
 )
-def test_a_template_that_drops_images_or_rewrites_history_is_refused(
+def test_a_template_that_drops_images_or_rewrites_history_is_rejected(
     tokenizer: PreTrainedTokenizerFast, template: str | None, says: str
 ) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
@@ -124,7 +124,7 @@ def test_a_template_that_drops_images_or_rewrites_history_is_refused(
     assert "\n" not in str(caught.value)
 
 
-def test_images_in_tool_messages_are_refused_where_the_template_drops_them(
+def test_images_in_tool_messages_are_rejected_where_the_template_drops_them(
     tokenizer: PreTrainedTokenizerFast, images: ImageCache
 ) -> None:
     renderer = renderer_with(tokenizer, chat_templates.DROPS_TOOL_IMAGES)
@@ -137,7 +137,7 @@ def test_images_in_tool_messages_are_refused_where_the_template_drops_them(
 
 
 @pytest.mark.parametrize(("template", "role"), [("REFUSES_TOOLS", "tool"), ("REFUSES_SYSTEM", "system")])
-def test_roles_that_the_template_refuses_are_refused_by_name(
+def test_roles_that_the_template_refuses_are_rejected_by_name(
     tokenizer: PreTrainedTokenizerFast, images: ImageCache, template: str, role: Any
 ) -> None:
     renderer = renderer_with(tokenizer, getattr(chat_templates, template))
@@ -146,7 +146,7 @@ def test_roles_that_the_template_refuses_are_refused_by_name(
     renderer.render((message("user", "y"),), images)
 
 
-def test_a_template_that_removes_thoughts_is_taken_when_replies_are_kept(
+def test_a_template_that_removes_thoughts_is_accepted_with_history_preserve(
     tokenizer: PreTrainedTokenizerFast, images: ImageCache
 ) -> None:
     renderer = renderer_with(tokenizer, chat_templates.REMOVES_THOUGHTS, history="preserve")
@@ -209,7 +209,7 @@ def test_no_text_makes_a_special_token(renderer: ChatRenderer, pieces: list[str]
     assert renderer.text_of(tuple(token_ids)) == text
 
 
-def test_the_tokenizer_of_others_is_left_as_it_was(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_the_callers_tokenizer_is_not_changed(tokenizer: PreTrainedTokenizerFast) -> None:
     ChatRenderer(tokenizer)
     token_id = tokenizer.convert_tokens_to_ids("<|im_end|>")
     assert tokenizer("<|im_end|>", add_special_tokens=False)["input_ids"] == [token_id]
@@ -232,7 +232,7 @@ def test_history_has_the_sampled_tokens_even_if_retokenizing_would_change_them(
     sampled = ids(renderer, "5", "12", "C", "lick", "\n") + renderer.stop_ids[:1]
     text = renderer.text_of(sampled)
     assert text == "512Click\n"
-    assert tuple(renderer.encode_text(text)) != sampled[:-1], "the text must be one that retokenising changes"
+    assert tuple(renderer.encode_text(text)) != sampled[:-1], "the text must be one that retokenizing changes"
     talk, recall = (message("user", [shown[0], "go"]),), ReplyIndex()
     call = answered(renderer.render(talk, images), sampled, renderer)
     remember(recall, talk, call)

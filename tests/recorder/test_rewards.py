@@ -38,7 +38,7 @@ def test_the_turn_discount_is_that_of_areal() -> None:
     assert math.isclose(rewards.returns(graph, 0.9)["c0"], 0.5 + 0.81)
 
 
-def test_sub_agents_at_work_at_once_do_not_earn_each_others_rewards_by_agent() -> None:
+def test_by_agent_concurrent_sub_agents_do_not_share_rewards() -> None:
     graph, rewards = graph_of("", "searcher", "", "searcher"), Rewards()
     rewards.set_call(graph.ids, 1.0, "c3")
     assert list(rewards.returns(graph, 1.0).values()) == [1.0, 1.0, 1.0, 1.0]

@@ -8,7 +8,7 @@ from typing import Any
 
 import openai
 import pytest
-from recording import ScriptedEngine
+from recording import ADMIN, ScriptedEngine, openai_client, replying
 
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.recorder import Recorder
@@ -21,11 +21,11 @@ ASK: Any = {"model": "m", "messages": [{"role": "user", "content": "go"}]}
 
 def client_of(recorder: Recorder, http: Any) -> openai.AsyncOpenAI:
     key = recorder.open_session(f"s{len(list(recorder.sessions))}")
-    return openai.AsyncOpenAI(base_url="http://recorder", api_key=key, http_client=http, max_retries=0)
+    return openai_client(http, key)
 
 
 def app_of(recorder: Recorder) -> Any:
-    return in_process_client(create_app(recorder, "admin-key-of-the-tests"))
+    return in_process_client(create_app(recorder, ADMIN))
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -109,11 +109,8 @@ async def test_alternatives_of_a_token_are_those_that_the_engine_gave(
 async def test_constrained_replies_reach_the_engine_as_a_grammar_and_a_reply_that_is_no_json_is_caught(
     renderer: ChatRenderer, images: ImageCache
 ) -> None:
-    replies = iter(['{"x": 1}', "no json", '{"x"', "yes"])
-    engine = ScriptedEngine(
-        lambda prompt, sampling: [*renderer.encode_text(next(replies)), renderer.stop_ids[0]],
-        features=frozenset(["json_schema", "regex"]),
-    )
+    texts, features = ('{"x": 1}', "no json", '{"x"', "yes"), frozenset(["json_schema", "regex"])
+    engine = replying(renderer, *texts, features=features)
     recorder = Recorder(renderer, engine, images)
     schema = {"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]}
     form: Any = {"type": "json_schema", "json_schema": {"name": "point", "schema": schema, "strict": True}}

@@ -31,12 +31,6 @@ def ask(messages: tuple[Message, ...], **sampling: Any) -> ChatRequest:
     return ChatRequest(messages, Sampling(**{"max_tokens": 8, **sampling}))
 
 
-def recorder_with(
-    renderer: ChatRenderer, images: Any, engine: ScriptedEngine | None = None, **options: Any
-) -> Recorder:
-    return Recorder(renderer, engine or ScriptedEngine(), images, **options)
-
-
 def opened(recorder: Recorder, session_id: str = "s") -> Any:
     return recorder.session(recorder.open_session(session_id))
 
@@ -62,7 +56,7 @@ def test_every_token_is_in_one_sequence_however_the_agent_edits_its_history(
             return done
 
     async def play() -> CallGraph:
-        recorder = recorder_with(renderer, images, Watching(), train_superseded=True)
+        recorder = Recorder(renderer, Watching(), images)
         session = opened(recorder)
         talk: list[Message] = [message("user", data.draw(parts))]
         for _ in range(data.draw(st.integers(1, 9))):
@@ -90,6 +84,7 @@ def test_every_token_is_in_one_sequence_however_the_agent_edits_its_history(
         return recorder.close_session("s")
 
     graph = asyncio.run(play())
+    graph.untrained.clear()
     assert [(call.prompt_ids, call.spans, call.completion) for call in graph.calls] == [
         (prompt.token_ids, prompt.spans, done) for prompt, done in served
     ]
@@ -105,8 +100,7 @@ def test_every_token_is_in_one_sequence_however_the_agent_edits_its_history(
             assert placeholders == {i for i, token_id in enumerate(row.token_ids) if token_id == renderer.image_id}
 
 
-async def test_growing_windows_give_one_sequence_per_window(renderer: ChatRenderer, images: ImageCache) -> None:
-    recorder = recorder_with(renderer, images)
+async def test_growing_windows_give_one_sequence_per_window(recorder: Recorder, images: ImageCache) -> None:
     session, talk = opened(recorder), []
     for turn in range(12):
         talk.append(message("user", [ImagePart(images.add(png(turn)).sha256), "go"]))
@@ -137,7 +131,7 @@ async def test_a_violation_by_the_engine_stops_the_sample_and_is_counted(
 ) -> None:
     stop = renderer.stop_ids[0]
     engine = ScriptedEngine(script=lambda prompt, sampling: [65, 66, stop])
-    recorder = recorder_with(renderer, images, engine)
+    recorder = Recorder(renderer, engine, images)
     session = opened(recorder)
     await recorder.complete(session, ask(GO))
     engine.tamper = tamper
@@ -164,7 +158,7 @@ async def test_double_expanded_placeholders_are_caught(renderer: ChatRenderer, i
             done, served_ids=done.served_ids[:at] + (renderer.image_id,) * (shown.tokens - 1) + done.served_ids[at:]
         )
 
-    recorder = recorder_with(renderer, images, ScriptedEngine(tamper=expand_again))
+    recorder = Recorder(renderer, ScriptedEngine(tamper=expand_again), images)
     with pytest.raises(RecordError, match="served_ids"):
         await recorder.complete(opened(recorder), ask((message("user", [ImagePart(shown.sha256)]),)))
 
@@ -174,7 +168,7 @@ async def test_a_sampled_placeholder_is_caught(renderer: ChatRenderer, images: I
     token_id = renderer.special_id(pad)
     assert token_id in renderer.banned_ids
     engine = ScriptedEngine(script=lambda prompt, sampling: [token_id or 0, renderer.stop_ids[0]])
-    recorder = recorder_with(renderer, images, engine)
+    recorder = Recorder(renderer, engine, images)
     with pytest.raises(RecordError, match="banned_id"):
         await recorder.complete(opened(recorder), ask(GO))
     assert token_id in engine.samplings[0].banned_ids
@@ -194,7 +188,7 @@ async def test_an_image_whose_tokens_pixels_or_name_disagree_is_caught_before_it
 ) -> None:
     shown = images.add(png(1))
     engine = ScriptedEngine()
-    recorder = recorder_with(renderer, {shown.sha256: lie(shown)}, engine)
+    recorder = Recorder(renderer, engine, {shown.sha256: lie(shown)})
     with pytest.raises(RecordError) as caught:
         await recorder.complete(opened(recorder), ask((message("user", [ImagePart(shown.sha256)]),)))
     assert caught.value.cause == cause
@@ -207,21 +201,18 @@ async def test_the_journal_has_each_call_before_its_reply_leaves(renderer: ChatR
     def write(session_id: str, call: Call) -> None:
         journal.append((session_id, call, threading.current_thread() is threading.main_thread()))
 
-    async def write_async(session_id: str, call: Call) -> None:
-        write(session_id, call)
-
-    for written, on_loop in ((write, False), (write_async, True)):
-        recorder = recorder_with(renderer, images, on_call=written)
-        session = opened(recorder)
-        for count in (1, 2):
-            reply = await recorder.complete(session, ask(GO))
-            assert len(journal) == count
-            assert journal[-1] == ("s", reply.calls[0], on_loop)
-        assert [call for _, call, _ in journal] == recorder.close_session("s").calls
-        journal.clear()
+    recorder = Recorder(renderer, ScriptedEngine(), images, on_call=write)
+    session = opened(recorder)
+    for count in (1, 2):
+        reply = await recorder.complete(session, ask(GO))
+        assert len(journal) == count
+        assert journal[-1] == ("s", reply.calls[0], False)
+    assert [call for _, call, _ in journal] == recorder.close_session("s").calls
 
 
-async def test_a_session_that_waits_for_the_disk_holds_up_no_other(renderer: ChatRenderer, images: ImageCache) -> None:
+async def test_a_session_that_waits_for_the_disk_does_not_block_others(
+    renderer: ChatRenderer, images: ImageCache
+) -> None:
     waiting, free = threading.Event(), threading.Event()
 
     def slow(session_id: str, call: Call) -> None:
@@ -229,7 +220,7 @@ async def test_a_session_that_waits_for_the_disk_holds_up_no_other(renderer: Cha
             waiting.set()
             free.wait()
 
-    recorder = recorder_with(renderer, images, on_call=slow, workers=1)
+    recorder = Recorder(renderer, ScriptedEngine(), images, on_call=slow, workers=1)
     held = asyncio.create_task(recorder.complete(opened(recorder, "slow"), ask(GO)))
     try:
         assert await asyncio.to_thread(waiting.wait, 60)
@@ -248,19 +239,18 @@ async def test_a_reply_that_cannot_be_stored_is_not_sent_and_not_recorded(
     def full(session_id: str, call: Call) -> None:
         raise OSError("no space left")
 
-    recorder = recorder_with(renderer, images, on_call=full)
+    recorder = Recorder(renderer, ScriptedEngine(), images, on_call=full)
     with pytest.raises(InfrastructureError, match="no space left"):
         await recorder.complete(opened(recorder), ask(GO))
     assert recorder.close_session("s").calls == []
 
 
-@pytest.mark.parametrize(("train_superseded", "trained"), [(True, ["s.1", "s.2", "s.3"]), (False, ["s.2", "s.3"])])
-async def test_a_retry_is_a_sibling_and_the_superseded_call_is_trained_only_on_request(
-    renderer: ChatRenderer, images: ImageCache, train_superseded: bool, trained: list[str]
+async def test_a_retry_is_a_sibling_and_the_superseded_call_is_not_trained(
+    renderer: ChatRenderer, images: ImageCache
 ) -> None:
     replies = iter([[65, 65], [66, 66], [67, 67]])
     engine = ScriptedEngine(script=lambda prompt, sampling: [*next(replies), renderer.stop_ids[0]])
-    recorder = recorder_with(renderer, images, engine, train_superseded=train_superseded)
+    recorder = Recorder(renderer, engine, images)
     session = opened(recorder)
     await recorder.complete(session, ask(GO))
     second = await recorder.complete(session, ask(GO))
@@ -268,9 +258,9 @@ async def test_a_retry_is_a_sibling_and_the_superseded_call_is_trained_only_on_r
     assert session.superseded_calls() == {"s.1"}
     graph = recorder.close_session("s")
     assert [call.id for call in graph.calls] == ["s.1", "s.2", "s.3"]
-    assert sorted(call_id for row in graph.sequences() for call_id in row.call_ids) == trained
+    assert sorted(call_id for row in graph.sequences() for call_id in row.call_ids) == ["s.2", "s.3"]
     assert CallGraph.from_dict(graph.to_dict()) == graph
-    assert recorder.num_superseded == 1
+    assert graph.untrained == {"s.1": "superseded"}
 
 
 async def test_no_call_is_superseded_if_the_agent_continues_from_the_first_of_two_replies(
@@ -278,7 +268,7 @@ async def test_no_call_is_superseded_if_the_agent_continues_from_the_first_of_tw
 ) -> None:
     replies = iter([[65], [66], [67]])
     engine = ScriptedEngine(script=lambda prompt, sampling: [*next(replies), renderer.stop_ids[0]])
-    recorder = recorder_with(renderer, images, engine)
+    recorder = Recorder(renderer, engine, images)
     session = opened(recorder)
     first = await recorder.complete(session, ask(GO))
     await recorder.complete(session, ask(GO))
@@ -287,14 +277,14 @@ async def test_no_call_is_superseded_if_the_agent_continues_from_the_first_of_tw
     assert third.calls[0].parent == "s.1"
 
 
-async def test_parallel_calls_of_one_session_are_all_kept(renderer: ChatRenderer, images: ImageCache) -> None:
+async def test_parallel_calls_of_one_session_are_all_recorded(renderer: ChatRenderer, images: ImageCache) -> None:
     class Slow(ScriptedEngine):
         async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
             done = await super().generate(prompt, sampling)
             await asyncio.sleep(0.001 * (7 - len(self.prompts) % 7))
             return done
 
-    recorder = recorder_with(renderer, images, Slow())
+    recorder = Recorder(renderer, Slow(), images)
     session = opened(recorder)
     first = await recorder.complete(session, ask(GO))
     replies = await asyncio.gather(
@@ -316,7 +306,7 @@ async def test_a_call_that_finishes_after_the_session_is_closed_is_rejected(
             await waiting.wait()
             return await super().generate(prompt, sampling)
 
-    recorder = recorder_with(renderer, images, Held(), on_call=lambda *entry: journal.append(entry))
+    recorder = Recorder(renderer, Held(), images, on_call=lambda *entry: journal.append(entry))
     call = asyncio.create_task(recorder.complete(opened(recorder), ask(GO)))
     await asyncio.sleep(0.05)
     graph = recorder.close_session("s")
@@ -326,24 +316,24 @@ async def test_a_call_that_finishes_after_the_session_is_closed_is_rejected(
     assert graph.calls == journal == []
 
 
-async def test_a_reply_cut_at_its_limit_says_so(renderer: ChatRenderer, images: ImageCache) -> None:
-    recorder = recorder_with(renderer, images, ScriptedEngine(script=lambda prompt, sampling: [65] * 50))
+async def test_a_truncated_reply_has_finish_reason_length(renderer: ChatRenderer, images: ImageCache) -> None:
+    recorder = Recorder(renderer, ScriptedEngine(script=lambda prompt, sampling: [65] * 50), images)
     reply = await recorder.complete(opened(recorder), ask(GO, max_tokens=5))
     assert (reply.calls[0].completion.finish_reason, reply.calls[0].text) == ("length", "bbbbb")
 
 
 async def test_an_aborted_request_is_an_outage_and_not_recorded(renderer: ChatRenderer, images: ImageCache) -> None:
     engine = ScriptedEngine(tamper=lambda done: replace(done, finish_reason="aborted"))
-    recorder = recorder_with(renderer, images, engine)
+    recorder = Recorder(renderer, engine, images)
     with pytest.raises(InfrastructureError, match="aborted"):
         await recorder.complete(opened(recorder), ask(GO))
     assert recorder.close_session("s").calls == []
     assert not recorder.violations
 
 
-async def test_replies_of_one_request_have_seeds_of_their_own(renderer: ChatRenderer, images: ImageCache) -> None:
+async def test_replies_of_one_request_have_different_seeds(renderer: ChatRenderer, images: ImageCache) -> None:
     engine = ScriptedEngine()
-    recorder = recorder_with(renderer, images, engine)
+    recorder = Recorder(renderer, engine, images)
     await recorder.complete(opened(recorder), ChatRequest(GO, Sampling(seed=5), 3))
     assert [sampling.seed for sampling in engine.samplings] == [5, 6, 7]
 
@@ -358,14 +348,13 @@ async def test_rendering_never_runs_on_the_event_loop(tokenizer: Any, images: Im
 
     renderer = Watched(tokenizer)
     threads.clear()
-    recorder = recorder_with(renderer, images)
+    recorder = Recorder(renderer, ScriptedEngine(), images)
     await recorder.complete(opened(recorder), ask(GO))
     assert threads
     assert threading.main_thread() not in threads
 
 
-def test_sessions_have_keys_of_their_own(renderer: ChatRenderer, images: ImageCache) -> None:
-    recorder = recorder_with(renderer, images)
+def test_each_session_has_its_own_key(recorder: Recorder) -> None:
     keys = {recorder.open_session(f"s{index}") for index in range(20)}
     assert len(keys) == 20
     assert all(len(key) > 40 for key in keys)

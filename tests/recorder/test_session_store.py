@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from recording import ScriptedEngine, image_part, png
+from recording import ADMIN, ScriptedEngine, bearer, image_part, png
 from test_graph import graphs
 
 from deskhand.errors import InfrastructureError, RecordError
@@ -24,7 +24,6 @@ from deskhand.recorder.server import create_app, in_process_client
 from deskhand.recorder.session_store import SessionStore
 
 ROOT = Path(__file__).parents[2]
-ADMIN = "admin-key-of-the-tests"
 
 
 @settings(max_examples=40, deadline=None)
@@ -68,7 +67,7 @@ def test_a_torn_journal_gives_the_calls_before_the_tear(
     assert folder.read("s")[0].calls == graph.calls[:whole]
 
 
-def test_a_killed_recorder_loses_no_call_whose_reply_left(tmp_path: Path) -> None:
+def test_a_killed_recorder_loses_no_call_whose_reply_was_sent(tmp_path: Path) -> None:
     for round_number, lines in enumerate((4, 23)):
         folder = tmp_path / f"{round_number}"
         child = subprocess.Popen(
@@ -95,7 +94,7 @@ def test_a_killed_recorder_loses_no_call_whose_reply_left(tmp_path: Path) -> Non
                 assert recorded.image(span.sha256)
 
 
-async def test_images_are_kept_as_received_and_the_end_of_a_session_writes_its_files(
+async def test_images_are_stored_as_received_and_the_end_of_a_session_writes_its_files(
     renderer: ChatRenderer, image_processor: Any, tmp_path: Path
 ) -> None:
     folder = SessionStore(tmp_path)
@@ -103,13 +102,11 @@ async def test_images_are_kept_as_received_and_the_end_of_a_session_writes_its_f
     recorder = Recorder(renderer, ScriptedEngine(), images, on_call=folder.write_call, on_reward=folder.write_reward)
     received = png(3, optimize=True)
     async with in_process_client(create_app(recorder, ADMIN, folder=folder)) as http:
-        key = {"authorization": f"Bearer {recorder.open_session('a/b')}"}
+        key = bearer(recorder.open_session("a/b"))
         body = {"messages": [{"role": "user", "content": [image_part(received)]}]}
         answer = await http.post("/v1/chat/completions", json=body, headers=key)
         await http.post("/sessions/a/b/rewards", json={"reward": 0.5, "whole": True}, headers=key)
-        ended = await http.post(
-            "/sessions/a/b/end", json={"turn_discount": 1.0}, headers={"authorization": f"Bearer {ADMIN}"}
-        )
+        ended = await http.post("/sessions/a/b/end", json={"turn_discount": 1.0}, headers=bearer(ADMIN))
     graph, rewards = folder.read("a/b")
     assert graph == CallGraph.from_dict(ended.json()["graph"])
     assert ended.json()["returns"] == {answer.json()["id"]: 0.5}
@@ -125,7 +122,7 @@ def test_two_sessions_of_one_name_never_share_a_folder(tmp_path: Path) -> None:
         SessionStore(tmp_path).write_reward("s", {"call_id": None, "reward": 1.0})
 
 
-def test_what_cannot_be_read_says_which_file(tmp_path: Path) -> None:
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
     folder = SessionStore(tmp_path)
     with pytest.raises(RecordError, match="no such session"):
         folder.read("other")

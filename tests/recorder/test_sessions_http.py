@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from recording import ScriptedEngine
+from recording import ADMIN, ScriptedEngine, bearer
 
 from deskhand.recorder.graph import CallGraph
 from deskhand.recorder.images import ImageCache
@@ -16,20 +16,10 @@ from deskhand.recorder.server import create_app, in_process_client
 from deskhand.recorder.sessions import SessionRegistry
 from deskhand.types import Completion, Prompt, Sampling
 
-ADMIN = "admin-key-of-the-tests"
 ASK = {"messages": [{"role": "user", "content": "go"}], "max_tokens": 6}
 
 
-def bearer(key: str) -> dict[str, str]:
-    return {"authorization": f"Bearer {key}"}
-
-
-@pytest.fixture
-def recorder(renderer: ChatRenderer, images: ImageCache) -> Recorder:
-    return Recorder(renderer, ScriptedEngine(), images)
-
-
-async def test_every_route_tells_wrong_missing_and_foreign_keys_apart_and_leaks_nothing(recorder: Recorder) -> None:
+async def test_every_route_distinguishes_wrong_missing_and_foreign_keys_and_leaks_nothing(recorder: Recorder) -> None:
     mine, theirs = recorder.open_session("mine"), recorder.open_session("theirs")
     async with in_process_client(create_app(recorder, ADMIN)) as http:
         secret = (await http.post("/v1/chat/completions", json=ASK, headers=bearer(mine))).json()["choices"][0][
@@ -65,7 +55,7 @@ async def test_every_route_tells_wrong_missing_and_foreign_keys_apart_and_leaks_
     assert recorder.close_session("mine").calls[0].text == secret
 
 
-async def test_sub_agents_share_a_session_and_their_calls_say_whose_they_are(recorder: Recorder) -> None:
+async def test_sub_agents_share_a_session_and_their_calls_name_them(recorder: Recorder) -> None:
     key = recorder.open_session("s")
     async with in_process_client(create_app(recorder, ADMIN)) as http:
         answer = await http.post("/sessions/s/keys", json={"agent": "searcher"}, headers=bearer(key))

@@ -12,7 +12,7 @@ import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from recording import ScriptedEngine
+from recording import ADMIN, ScriptedEngine, openai_client, replying
 from transformers import PreTrainedTokenizerFast
 
 from deskhand.recorder.images import ImageCache
@@ -22,7 +22,6 @@ from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.server import create_app, in_process_client
 from deskhand.recorder.tool_formats import HermesToolFormat, XmlToolFormat
 
-ADMIN = "admin-key-of-the-tests"
 CLICK = {
     "type": "function",
     "function": {
@@ -40,13 +39,6 @@ def renderer_with(tokenizer: PreTrainedTokenizerFast, template: str) -> ChatRend
     return ChatRenderer(tokenizer, source="the test checkpoint")
 
 
-def saying(renderer: ChatRenderer, *texts: str, **options: Any) -> ScriptedEngine:
-    replies = iter(texts)
-    return ScriptedEngine(
-        lambda prompt, sampling: [*renderer.encode_text(next(replies)), renderer.stop_ids[0]], **options
-    )
-
-
 ARGUMENTS = st.dictionaries(
     st.text("abc_", min_size=1, max_size=4),
     st.integers() | st.booleans() | st.text('ab 1<>"é', max_size=6) | st.lists(st.integers(), max_size=2),
@@ -55,7 +47,7 @@ ARGUMENTS = st.dictionaries(
 
 
 @given(st.text("ok .", max_size=6), st.lists(st.tuples(st.sampled_from(["click", "say"]), ARGUMENTS), max_size=3))
-def test_calls_that_a_format_writes_it_reads(text: str, said: list[tuple[str, dict[str, Any]]]) -> None:
+def test_a_format_reads_the_calls_that_it_writes(text: str, said: list[tuple[str, dict[str, Any]]]) -> None:
     calls = tuple(ToolCall(name, json.dumps(arguments)) for name, arguments in said)
     got = HermesToolFormat().read(HermesToolFormat().write(text, calls), [])
     assert got[0] == text.rstrip("\n")
@@ -82,7 +74,7 @@ def test_the_coder_format_reads_values_as_the_tools_schema_says() -> None:
         "<tool_call>\n</tool_call>",
     ],
 )
-def test_what_is_not_exactly_a_call_stays_text(text: str) -> None:
+def test_text_that_is_not_exactly_a_call_stays_text(text: str) -> None:
     assert HermesToolFormat().read(text, []) == (text, ())
     assert XmlToolFormat().read(text, []) == (text, ())
 
@@ -95,13 +87,11 @@ async def test_an_agent_with_tools_has_one_sequence_and_the_prompt_of_the_templa
     assert renderer.tools.format is not None
     assert renderer.tools.format.name == form
     calls = [ToolCall("click", '{"x": 5}'), ToolCall("say", "{}")]
-    engine = saying(renderer, renderer.tools.format.write("I click", calls), "done")
+    engine = replying(renderer, renderer.tools.format.write("I click", calls), "done")
     recorder = Recorder(renderer, engine, images)
     tools, talk = [CLICK, SAY], [{"role": "system", "content": "Be brief"}, {"role": "user", "content": "go"}]
     async with in_process_client(create_app(recorder, ADMIN)) as http:
-        client = openai.AsyncOpenAI(
-            base_url="http://recorder/v1", api_key=recorder.open_session("s"), http_client=http, max_retries=0
-        )
+        client = openai_client(http, recorder.open_session("s"))
         first = (await client.chat.completions.create(model="m", messages=talk, tools=tools)).choices[0]
         assert first.finish_reason == "tool_calls"
         assert first.message.content == "I click"
@@ -129,15 +119,13 @@ async def test_a_call_that_was_not_recorded_here_is_written_as_the_template_does
     tokenizer: PreTrainedTokenizerFast, images: ImageCache
 ) -> None:
     renderer = renderer_with(tokenizer, chat_templates.HERMES_TOOLS)
-    engine = saying(renderer, "done")
+    engine = replying(renderer, "done")
     recorder = Recorder(renderer, engine, images)
     called = [{"id": "c1", "type": "function", "function": {"name": "click", "arguments": '{"x":5}'}}]
     talk = [{"role": "user", "content": "go"}, {"role": "assistant", "content": None, "tool_calls": called}]
     talk.append({"role": "tool", "tool_call_id": "c1", "content": "ok"})
     async with in_process_client(create_app(recorder, ADMIN)) as http:
-        client = openai.AsyncOpenAI(
-            base_url="http://recorder/v1", api_key=recorder.open_session("s"), http_client=http, max_retries=0
-        )
+        client = openai_client(http, recorder.open_session("s"))
         await client.chat.completions.create(model="m", messages=talk, tools=[CLICK])
     assert '<tool_call>\n{"name": "click", "arguments": {"x": 5}}\n</tool_call>' in renderer.text_of(
         engine.prompts[0].token_ids
@@ -147,18 +135,13 @@ async def test_a_call_that_was_not_recorded_here_is_written_as_the_template_does
 async def test_tools_are_rejected_if_the_template_does_not_support_them(
     tokenizer: PreTrainedTokenizerFast, images: ImageCache
 ) -> None:
-    for template, says in (
-        (chat_templates.QWEN2_5_VL, "unknown format"),
-        (chat_templates.UNKNOWN_CALLS, "unknown format"),
-    ):
+    for template in (chat_templates.QWEN2_5_VL, chat_templates.UNKNOWN_CALLS):
         renderer = renderer_with(tokenizer, template)
         recorder = Recorder(renderer, ScriptedEngine(), images)
         async with in_process_client(create_app(recorder, ADMIN)) as http:
-            client = openai.AsyncOpenAI(
-                base_url="http://recorder", api_key=recorder.open_session("s"), http_client=http, max_retries=0
-            )
+            client = openai_client(http, recorder.open_session("s"))
             request: Any = {"model": "m", "messages": [{"role": "user", "content": "go"}]}
-            with pytest.raises(openai.BadRequestError, match=says) as caught:
+            with pytest.raises(openai.BadRequestError, match="unknown format") as caught:
                 await client.chat.completions.create(**request, tools=[CLICK])
             assert caught.value.param == "tools"
             await client.chat.completions.create(**request, tools=[CLICK], tool_choice="none")
@@ -169,14 +152,12 @@ async def test_a_call_that_must_be_made_is_a_grammar_where_the_engine_has_gramma
 ) -> None:
     renderer = renderer_with(tokenizer, chat_templates.HERMES_TOOLS)
     call = HermesToolFormat().write("", [ToolCall("say", '{"a": 1}')])
-    engine = saying(renderer, call, call)
+    engine = replying(renderer, call, call)
     recorder = Recorder(renderer, engine, images)
     request: Any = {"model": "m", "messages": [{"role": "user", "content": "go"}], "tools": [CLICK, SAY]}
     named: Any = {"type": "function", "function": {"name": "say"}}
     async with in_process_client(create_app(recorder, ADMIN)) as http:
-        client = openai.AsyncOpenAI(
-            base_url="http://recorder", api_key=recorder.open_session("s"), http_client=http, max_retries=0
-        )
+        client = openai_client(http, recorder.open_session("s"))
         with pytest.raises(openai.BadRequestError, match="has no regex feature"):
             await client.chat.completions.create(**request, tool_choice="required")
         engine.features = frozenset(["regex"])

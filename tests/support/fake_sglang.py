@@ -80,6 +80,8 @@ class FakeSglang:
         self.aborted = 0
         self.requests: list[dict[str, Any]] = []
         self.token_s = 0.0
+        self.released: set[str] | None = None
+        """If set, requests for other adapters wait after their third token."""
         self.sampled = 0
         """Tokens, of all requests."""
         self.fail_loading = False
@@ -212,6 +214,8 @@ class FakeSglang:
                 reason = {"type": "abort", "message": "Abort by pause."}
                 break
             await asyncio.sleep(self.token_s)
+            while len(out) == 3 and self.released is not None and body.get("lora_path") not in self.released:  # noqa: ASYNC110
+                await asyncio.sleep(0.001)
             async with self.weights:
                 version = self.version
                 logits_V = await asyncio.to_thread(self._logits, model, ids + out, pictures)

@@ -14,6 +14,8 @@ from PIL import Image
 
 from deskhand.types import Completion, Feature, Prompt, Sampling
 
+ADMIN = "admin-key-of-the-tests"
+
 
 def picture(seed: int, width: int = 32, height: int = 24) -> Image.Image:
     pixels = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
@@ -37,6 +39,17 @@ def image_part(image: Image.Image | int | bytes) -> dict[str, Any]:
 
 def text_part(text: str) -> dict[str, Any]:
     return {"type": "text", "text": text}
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {key}"}
+
+
+def openai_client(http: Any, key: str) -> Any:
+    """The official client over `deskhand.recorder.server.in_process_client`, without retries."""
+    import openai
+
+    return openai.AsyncOpenAI(base_url="http://recorder/v1", api_key=key, http_client=http, max_retries=0)
 
 
 @dataclass
@@ -81,3 +94,11 @@ class ScriptedEngine:
     async def resume(self) -> None: ...
 
     async def close(self) -> None: ...
+
+
+def replying(renderer: Any, *texts: str, **options: Any) -> ScriptedEngine:
+    """An engine that gives these replies, in order."""
+    replies = iter(texts)
+    return ScriptedEngine(
+        lambda prompt, sampling: [*renderer.encode_text(next(replies)), renderer.stop_ids[0]], **options
+    )

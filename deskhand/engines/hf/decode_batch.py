@@ -13,7 +13,7 @@ import math
 import random
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from torch import Tensor
 
 from deskhand.config.schema import EngineConfig
 from deskhand.engines.hf.grammar import GrammarState
-from deskhand.engines.hf.kv_cache import KVCache
+from deskhand.engines.hf.kv_cache import KVCache, KVCacheView
 from deskhand.engines.hf.prefix_cache import CachedPrefix, PrefixCache, key_of
 from deskhand.engines.hf.sampler import Sampler
 from deskhand.errors import ConfigError
@@ -48,9 +48,6 @@ class EngineStats:
     decoded_tokens: int = 0
     images_encoded: int = 0
     largest_batch: int = 0
-
-    def copy(self) -> EngineStats:
-        return EngineStats(**{item.name: getattr(self, item.name) for item in fields(self)})
 
 
 @dataclass(slots=True, eq=False)
@@ -135,27 +132,6 @@ class _Newcomer:
         """Number of tokens to compute."""
         return len(self.request.key) - self.start
 
-    @property
-    def prefix(self) -> Tensor | None:
-        return None if self.found is None else self.found.keys_values[:, :, : self.start]
-
-    @property
-    def shared_ids(self) -> tuple[int, ...]:
-        return () if self.found is None else self.found.token_ids[: self.start]
-
-    @property
-    def continues(self) -> CachedPrefix | None:
-        """The cache entry, if this request repeats all of it."""
-        return self.found if self.found is not None and len(self.found.key) == self.start else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Placeholders of an image in a prefill, without the first `skip`."""
-
-    image: PreparedImage
-    skip: int
-
 
 class DecodeBatch:
     """Model, cache and requests in flight."""
@@ -220,29 +196,30 @@ class DecodeBatch:
         ids_BT = np.zeros((len(rows), width), dtype=np.int64)
         positions_3BT = np.zeros((3, len(rows), width), dtype=np.int64)
         placeholders: list[np.ndarray] = []
-        pieces: list[_Piece] = []
+        pieces: list[tuple[PreparedImage, int]] = []
         for b, newcomer in enumerate(newcomers):
-            request, start, length = newcomer.request, newcomer.start, newcomer.width
+            request, found, start, length = newcomer.request, newcomer.found, newcomer.start, newcomer.width
             prompt = request.prompt
-            self._slots.open(newcomer.prefix, len(request.key) + 1)
+            self._slots.open(found.keys_values[:, :, :start] if found is not None else None, len(request.key) + 1)
             request.first_version = version
-            request.reused = newcomer.continues
+            request.reused = found if found is not None and len(found.key) == start else None
             ids_BT[b, :length] = prompt.token_ids[start:]
             positions_3T, request.next_position = positions(
                 len(request.key), prompt.spans, request.images, self._merge_size
             )
             positions_3BT[:, b, :length] = positions_3T[:, start:]
-            request.served_ids = newcomer.shared_ids + tuple(ids_BT[b, :length].tolist())
+            shared_ids = found.token_ids[:start] if found is not None else ()
+            request.served_ids = shared_ids + tuple(ids_BT[b, :length].tolist())
             for span in prompt.spans:
                 skip = max(0, start - span.start)
                 if skip < span.count:
                     offset = b * width + span.start + skip - start
                     placeholders.append(np.arange(offset, offset + span.count - skip))
-                    pieces.append(_Piece(request.images[span.sha256], skip))
+                    pieces.append((request.images[span.sha256], skip))
         self.requests.extend(rows)
         self._sampler = None
         features = self._image_features(pieces)
-        append = self._slots.append(first, len(rows), width)
+        append = KVCacheView(self._slots, first, len(rows), width)
         hidden_BTH = forward_decoder(
             self.model,
             torch.from_numpy(ids_BT).to(self._device),
@@ -274,7 +251,7 @@ class DecodeBatch:
             [[request.token_ids[-1] for request in rows], [request.next_position for request in rows]],
             device=self._device,
         )
-        append = self._slots.append(0, len(rows), 1)
+        append = KVCacheView(self._slots, 0, len(rows), 1)
         hidden_B1H = forward_decoder(
             self.model,
             inputs_2B[0].unsqueeze(1),
@@ -325,13 +302,12 @@ class DecodeBatch:
             self._sampler = None
         return removed
 
-    def _image_features(self, pieces: Sequence[_Piece]) -> tuple[Tensor, ...]:
-        """Return the concatenated features of a prefill's placeholders; uncached images are encoded together."""
+    def _image_features(self, pieces: Sequence[tuple[PreparedImage, int]]) -> tuple[Tensor, ...]:
+        """Return the concatenated features of the images without their first rows; uncached ones are encoded together.
+        `pieces` are (image, number of placeholders to skip) in the order of a prefill."""
         if not pieces:
             return ()
-        missing = list(
-            {piece.image.sha256: piece.image for piece in pieces if piece.image.sha256 not in self._features}.values()
-        )
+        missing = list({image.sha256: image for image, _ in pieces if image.sha256 not in self._features}.values())
         pixels, grids = stack_images(missing, self._device)
         if pixels is not None and grids is not None:
             layers = encode_images(self.model, pixels, grids)
@@ -339,9 +315,9 @@ class DecodeBatch:
             for image, *features in zip(missing, *(layer.split(counts) for layer in layers), strict=True):
                 self._features[image.sha256] = tuple(features)
             self.stats.images_encoded += len(missing)
-        chosen = [tuple(layer[piece.skip :] for layer in self._features[piece.image.sha256]) for piece in pieces]
-        for piece in pieces:
-            self._features.move_to_end(piece.image.sha256)
+        chosen = [tuple(layer[skip:] for layer in self._features[image.sha256]) for image, skip in pieces]
+        for image, _ in pieces:
+            self._features.move_to_end(image.sha256)
         cached = sum(len(layers[0]) for layers in self._features.values())
         while cached > self._image_tokens:
             _, evicted = self._features.popitem(last=False)

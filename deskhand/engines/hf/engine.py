@@ -21,6 +21,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -45,13 +46,11 @@ class HfEngine:
             CPU thread for models below 5e7 parameters, else torch's setting. Other threads are unaffected.
     """
 
+    supports_lora = supports_vision_lora = True
+    """Changed image features are dropped."""
+
     def __init__(
-        self,
-        model: LoadedModel,
-        config: EngineConfig | None = None,
-        *,
-        threads: int | None = None,
-        version: int = 0,
+        self, model: LoadedModel, config: EngineConfig | None = None, *, threads: int | None = None, version: int = 0
     ) -> None:
         self._core = unwrap(model.model)
         self._core.eval()
@@ -91,7 +90,7 @@ class HfEngine:
     @property
     def stats(self) -> EngineStats:
         """A copy of the counters."""
-        return self._batch.stats.copy()
+        return replace(self._batch.stats)
 
     @property
     def in_flight(self) -> int:
@@ -99,14 +98,8 @@ class HfEngine:
         return len(self._batch.requests)
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
-        """Sample one completion, truncated at the engine's `max_tokens`.
-
-        Raises:
-            AgentError: The prompt fills the context.
-            RecordError: Placeholders and images differ.
-            UnsupportedGrammar: The grammar is not supported.
-            InfrastructureError: The engine is down.
-        """
+        """Sample one completion, truncated at the engine's `max_tokens`. Raises like `types.Engine.generate`, and
+        `RecordError` if placeholders and images differ."""
         length = len(prompt.token_ids)
         if length >= self._max_tokens:
             raise AgentError(
@@ -151,9 +144,7 @@ class HfEngine:
 
     async def update_weights(self, version: int, weights: Mapping[str, Any]) -> None:
         """Load new weights by state-dict names between two steps; unnamed ones stay. All are checked before loading.
-
-        Raises `ConfigError` for an unknown name or a wrong shape.
-        """
+        Raises `ConfigError` for an unknown name or a wrong shape."""
         for name, value in weights.items():
             if name not in self._targets:
                 raise ConfigError(f"weights {name!r}: unknown tensor; publish merged state-dict names")
@@ -168,21 +159,9 @@ class HfEngine:
 
         await self._command(swap)
 
-    @property
-    def supports_lora(self) -> bool:
-        """Always true."""
-        return True
-
-    @property
-    def supports_vision_lora(self) -> bool:
-        """Always true: changed image features are dropped."""
-        return True
-
     async def update_lora(self, version: int, adapter: LoraWeights) -> None:
-        """Apply an adapter over the initial weights between two steps; requests in flight continue with it.
-
-        Raises `ConfigError` for an unknown projection or a wrong shape.
-        """
+        """Apply an adapter over the initial weights between two steps; requests in flight continue with it. Raises
+        `ConfigError` for an unknown projection or a wrong shape."""
         self._lora.check(adapter)
 
         def swap() -> None:
@@ -241,11 +220,8 @@ class HfEngine:
         await asyncio.to_thread(self._thread.join)
 
     def _start(self, threads: int | None) -> threading.Thread:
-        """Start the thread.
-
-        Torch's thread count belongs to a thread, but setting it also sets the default that other threads read first. So
-        this thread reads its default before setting it, and the caller's count is restored.
-        """
+        """Start the thread. Torch's thread count belongs to a thread, but setting it also sets the default that other
+        threads read first. So this thread reads its default before setting it, and the caller's count is restored."""
         callers, ready = torch.get_num_threads(), threading.Event()
 
         def run() -> None:

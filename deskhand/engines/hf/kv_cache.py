@@ -55,8 +55,8 @@ class KVCache:
         grown[:, :used, :, :old_capacity] = self.storage[:, :used]
         self.storage = grown
 
-    def open(self, prefix: Tensor | None, tokens: int) -> int:
-        """Allocate the next slot for `tokens` positions and return its index.
+    def open(self, prefix: Tensor | None, tokens: int) -> None:
+        """Allocate the next slot for `tokens` positions.
 
         `prefix`: initial keys and values, [2 * layers, heads, length, size].
         """
@@ -67,32 +67,24 @@ class KVCache:
             length = prefix.shape[2]
             self.storage[:, slot, :, :length] = prefix
         self.lengths.append(length)
-        return slot
 
     def read(self, slot: int) -> Tensor:
         """Return a copy of a slot, [2 * layers, heads, length, size]."""
         return self.storage[:, slot, :, : self.lengths[slot]].clone()
 
-    def free(self, slot: int) -> int:
-        """Free a slot by moving the last slot into it; return the index of the last slot."""
+    def free(self, slot: int) -> None:
+        """Free a slot by moving the last slot into it."""
         last = self.active - 1
         if slot != last:
             length = self.lengths[last]
             self.storage[:, slot, :, :length] = self.storage[:, last, :, :length]
             self.lengths[slot] = length
         self.lengths.pop()
-        return last
-
-    def append(self, first: int, count: int, width: int) -> KVCacheView:
-        """Return a view for a forward pass that adds `width` positions to `count` slots from `first` on."""
-        return KVCacheView(self, first, count, width)
 
 
 class KVCacheView:
-    """Cache of the attention layers in one forward pass, with its mask.
-
-    New positions of row b follow its length at creation; the owner adds the real ones to `lengths` afterwards.
-    """
+    """Cache and mask of the attention layers in one pass that adds `width` positions to `count` slots from `first`.
+    New positions of row b follow its length; the owner adds the real ones to `lengths` afterwards."""
 
     def __init__(self, cache: KVCache, first: int, count: int, width: int) -> None:
         starts = cache.lengths[first : first + count]

@@ -6,15 +6,18 @@ machine.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import json
-from typing import Any
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx2
 
 from deskhand.errors import ConfigError, InfrastructureError
 
+T = TypeVar("T")
 _CONNECT_S = 10.0
 _SHOWN = 300
 """Maximum characters of a server's message in an error."""
@@ -45,10 +48,8 @@ def is_loopback(host: str) -> bool:
 
 
 def check_url(url: str, key: str) -> str:
-    """Return the base URL without a trailing slash.
-
-    Raises `ConfigError` with `key` for anything but http(s)://host without credentials and query.
-    """
+    """Return the base URL without a trailing slash. Raises `ConfigError` with `key` for anything but http(s)://host
+    without credentials and query."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -65,9 +66,7 @@ def check_url(url: str, key: str) -> str:
 
 class HttpEndpoint:
     """JSON over HTTP to one server, at `url` or over the Unix socket `socket` (then the host in `url` is ignored).
-
-    `api_key` is sent in a header and never appears in errors.
-    """
+    `api_key` is sent in a header and never appears in errors."""
 
     def __init__(self, url: str, *, api_key: str | None = None, socket: str | None = None) -> None:
         self.url = url
@@ -85,25 +84,21 @@ class HttpEndpoint:
         )
 
     async def get(self, path: str, *, timeout_s: float, query: dict[str, str] | None = None) -> Any:
-        """Return the JSON of the response; None if it is empty.
+        """Return the JSON of the response; None if it is empty. Raises `EndpointUnreachable`, or `RequestRejected` for
+        a status of 400 and above."""
+        return await self._request("GET", path, None, query or {}, timeout_s, True)
 
-        Raises `EndpointUnreachable`, or `RequestRejected` for a status of 400 and above.
-        """
-        return await self._request("GET", path, None, query or {}, timeout_s)
-
-    async def post(self, path: str, body: Any = None, *, timeout_s: float, query: dict[str, str] | None = None) -> Any:
-        """Like `get`, with a JSON body."""
-        return await self._request("POST", path, body, query or {}, timeout_s)
-
-    async def post_ignoring_reply(self, path: str, body: Any, *, timeout_s: float) -> None:
-        """Like `post`, for responses that are not JSON."""
-        await self._request("POST", path, body, {}, timeout_s, read=False)
+    async def post(
+        self, path: str, body: Any = None, *, timeout_s: float, query: dict[str, str] | None = None, read: bool = True
+    ) -> Any:
+        """Like `get`, with a JSON body. With `read` False the response need not be JSON and None is returned."""
+        return await self._request("POST", path, body, query or {}, timeout_s, read)
 
     async def close(self) -> None:
         await self._client.aclose()
 
     async def _request(
-        self, method: str, path: str, body: Any, query: dict[str, str], timeout_s: float, *, read: bool = True
+        self, method: str, path: str, body: Any, query: dict[str, str], timeout_s: float, read: bool
     ) -> Any:
         where = f"{self.name}{path}"
         if self._client.is_closed:
@@ -136,3 +131,17 @@ def _error_line(text: str) -> str:
     except (ValueError, AttributeError):
         pass
     return " ".join(text.split())[:_SHOWN] or "(empty)"
+
+
+async def cancel_on(lost: asyncio.Event, work: Coroutine[Any, Any, T]) -> T:
+    """Return the result of `work`, or raise `EndpointUnreachable` as soon as the server is lost."""
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(lost.wait())
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise EndpointUnreachable("the server was lost during a request")
+    finally:
+        for one in (task, gone):
+            one.cancel()
+        await asyncio.gather(task, gone, return_exceptions=True)

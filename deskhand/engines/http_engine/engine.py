@@ -1,6 +1,6 @@
 """Engine over an HTTP server, started by Deskhand or already running.
 
-Built by `vllm.launch` and `sglang_protocol`; call `HttpEngine.start` first. A watcher polls the server's health. A
+Built by `engines.vllm` and `sglang_protocol`; call `HttpEngine.start` first. A watcher polls the server's health. A
 server process that died or did not answer for `stall_s` seconds is restarted; an external server is waited for. A
 recovered server gets the last published weights and their version before any request; interrupted calls, which returned
 no tokens, are repeated. Weights are passed as a checkpoint folder that both sides can read.
@@ -20,8 +20,14 @@ from typing import Any
 
 import structlog
 
-from deskhand.engines.http_engine.cancellation import PausableDeadline, cancel_on
-from deskhand.engines.http_engine.endpoint import EndpointUnreachable, HttpEndpoint, RequestRejected
+from deskhand.engines.http_engine.endpoint import (
+    EndpointUnreachable,
+    HttpEndpoint,
+    RequestRejected,
+    cancel_on,
+    check_url,
+)
+from deskhand.engines.http_engine.image_encoding import ImageEncoder
 from deskhand.engines.http_engine.protocol import RetryRequest, ServerProtocol, StaleWeights
 from deskhand.engines.http_engine.server_process import ServerProcess
 from deskhand.engines.http_engine.weight_files import write_adapter, write_checkpoint
@@ -67,14 +73,14 @@ class HttpEngine:
     """`types.Engine` over a server process (`server`) or a running server (`endpoint`). Call `start` first.
 
     Args:
-        wire: Protocol of the server.
+        protocol: Protocol of the server.
         folder: Folder for published weights, readable by the server.
         version: Version of the weights that the server starts with.
     """
 
     def __init__(
         self,
-        wire: ServerProtocol,
+        protocol: ServerProtocol,
         folder: Path,
         *,
         server: ServerProcess | None = None,
@@ -84,17 +90,17 @@ class HttpEngine:
     ) -> None:
         if (server is None) == (endpoint is None):
             raise ConfigError("HttpEngine: pass exactly one of server and endpoint")
-        self.wire, self.folder = wire, folder
+        self.protocol, self.folder = protocol, folder
         self.patience = patience or ServerTimeouts()
         self.max_tokens = 0
         self.had_other_weights = False
         """Whether a running server had weights published by another run, or by this run before a kill."""
         self.stats = HttpEngineStats()
         self._server, self._endpoint = server, endpoint
-        self._version = self._wanted_version = version
+        self._version = self._published_version = version
         self._weights: Path | None = None
         """Checkpoint published last; None while the server's own is in use."""
-        self._wanted = self._loaded = 0
+        self._published = self._loaded = 0
         """Numbers of the last publication and of the one that the server has loaded."""
         self._paused = False
         self._failure: InfrastructureError | None = None
@@ -110,15 +116,19 @@ class HttpEngine:
 
     @property
     def features(self) -> frozenset[Feature]:
-        return self.wire.features
+        return self.protocol.features
+
+    @property
+    def supports_lora(self) -> bool:
+        return self.protocol.supports_lora
+
+    @property
+    def supports_vision_lora(self) -> bool:
+        return self.protocol.supports_vision_lora
 
     async def start(self) -> None:
-        """Wait until the server is serving.
-
-        Raises:
-            ConfigError: The server was started with unsuitable options.
-            InfrastructureError: The server does not start in time.
-        """
+        """Wait until the server is serving. Raises `ConfigError` for unsuitable options of the server,
+        `InfrastructureError` if it does not start in time."""
         for leftover in self.folder.glob("version-*"):  # from a killed run
             await asyncio.to_thread(shutil.rmtree, leftover, True)
         try:
@@ -129,13 +139,8 @@ class HttpEngine:
         self._watcher = asyncio.create_task(self._watch(), name="engine-watcher")
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
-        """Sample one completion, truncated at the server's context length.
-
-        Raises:
-            AgentError: The prompt fills the context.
-            RecordError: The server placed images other than the prompt's.
-            InfrastructureError: The server is down.
-        """
+        """Sample one completion, truncated at the server's context length. Raises like `types.Engine.generate`, and
+        `RecordError` if the server placed images other than the prompt's."""
         length = len(prompt.token_ids)
         if length >= self.max_tokens:
             raise AgentError(
@@ -144,43 +149,35 @@ class HttpEngine:
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, self.max_tokens - length))
         self.stats.requests += 1
         last: InfrastructureError | None = None
-        async with PausableDeadline(self.patience.outage_s) as deadline:
-            for _ in range(self.patience.tries):
-                lost, endpoint = await self._ready()
-                self.stats.tries += 1
-                deadline.pause()
-                try:
-                    completion = await cancel_on(
-                        lost, self.wire.generate(endpoint, prompt, sampling, self.patience.request_s)
-                    )
-                    self._failed_starts = 0
-                    return completion
-                except StaleWeights as error:
-                    last = error
-                    self._declare_lost(lost, str(error))
-                except RetryRequest as error:
-                    last = error
-                except EndpointUnreachable as error:
-                    last = error
-                    await self._confirm(lost, endpoint)
-                except RequestRejected as error:
-                    if error.status < 500:
-                        raise
-                    last = error
-                    await self._confirm(lost, endpoint)
-                finally:
-                    deadline.resume()
+        clock, left = asyncio.get_running_loop().time, self.patience.outage_s
+        for _ in range(self.patience.tries):
+            waiting_since = clock()
+            try:
+                async with asyncio.timeout(left):
+                    lost, endpoint = await self._ready()
+            except TimeoutError:
+                break
+            left -= clock() - waiting_since
+            self.stats.tries += 1
+            try:
+                completion = await cancel_on(
+                    lost, self.protocol.generate(endpoint, prompt, sampling, self.patience.request_s)
+                )
+                self._failed_starts = 0
+                return completion
+            except StaleWeights as error:
+                last = error
+                self._declare_lost(lost, str(error))
+            except RetryRequest as error:
+                last = error
+            except (EndpointUnreachable, RequestRejected) as error:
+                if isinstance(error, RequestRejected) and error.status < 500:
+                    raise
+                last = error
+                await self._confirm(lost, endpoint)
         raise InfrastructureError(
-            f"{self.wire.name} did not serve a request within {self.patience.outage_s:g} s: {last or 'unreachable'}"
+            f"{self.protocol.name} did not serve a request within {self.patience.outage_s:g} s: {last or 'unreachable'}"
         )
-
-    @property
-    def supports_lora(self) -> bool:
-        return self.wire.supports_lora
-
-    @property
-    def supports_vision_lora(self) -> bool:
-        return self.wire.supports_vision_lora
 
     async def update_weights(self, version: int, weights: Mapping[str, Any]) -> None:
         """Write weights (torch tensors by state-dict names) as a checkpoint and load it into the server.
@@ -206,19 +203,18 @@ class HttpEngine:
             await self._send(version, target)
 
     async def _send(self, version: int, target: Path) -> None:
-        previous, self._weights, self._wanted_version = self._weights, target, version
-        self._wanted += 1
+        previous, self._weights, self._published_version = self._weights, target, version
+        self._published += 1
         while True:
             lost, endpoint = await self._ready_in_time()
-            if self._loaded == self._wanted:
+            if self._loaded == self._published:
                 break
             try:
                 await cancel_on(lost, self._load(endpoint))
-            except EndpointUnreachable as error:
+            except (EndpointUnreachable, RequestRejected) as error:
                 self._declare_lost(lost, str(error))
-            except RequestRejected as error:
-                self._declare_lost(lost, str(error))
-                raise
+                if isinstance(error, RequestRejected):
+                    raise
         self.stats.published += 1
         if previous != target:
             await self._discard(previous)
@@ -238,7 +234,7 @@ class HttpEngine:
         async with self._changing:
             self._paused = paused
             _, endpoint = await self._ready_in_time()
-            await (self.wire.pause(endpoint) if paused else self.wire.resume(endpoint))
+            await (self.protocol.pause(endpoint) if paused else self.protocol.resume(endpoint))
 
     async def close(self) -> None:
         """Stop the server process, if any. Calls in flight fail with `InfrastructureError`."""
@@ -265,7 +261,9 @@ class HttpEngine:
             async with asyncio.timeout(self.patience.outage_s):
                 return await self._ready()
         except TimeoutError:
-            raise InfrastructureError(f"{self.wire.name} was unreachable for {self.patience.outage_s:g} s") from None
+            raise InfrastructureError(
+                f"{self.protocol.name} was unreachable for {self.patience.outage_s:g} s"
+            ) from None
 
     async def _bring_up(self) -> None:
         """Start or wait for the server, then restore weights, version and pause."""
@@ -277,40 +275,40 @@ class HttpEngine:
         assert self._endpoint is not None
         endpoint = self._endpoint
         await self._wait_healthy(endpoint)
-        self.max_tokens = await self.wire.inspect(endpoint)
-        self.wire.forget()
+        self.max_tokens = await self.protocol.inspect(endpoint)
+        self.protocol.forget()
         if self._weights is not None:
             await self._load(endpoint)
-        elif (label := await self.wire.label(endpoint)) != str(self._version):
+        elif (label := await self.protocol.label(endpoint)) != str(self._version):
             self.had_other_weights = label.isdecimal() and label != "0"
-            await self.wire.set_label(endpoint, str(self._version))
+            await self.protocol.set_label(endpoint, str(self._version))
         if self._paused:
-            await self.wire.pause(endpoint)
+            await self.protocol.pause(endpoint)
         self._lost = asyncio.Event()
         self._up.set()
 
     async def _load(self, endpoint: HttpEndpoint) -> None:
         assert self._weights is not None
-        wanted, version = self._wanted, self._wanted_version
-        await self.wire.load(endpoint, self._weights, str(version))
-        self.wire.forget()
-        self._loaded, self._version = wanted, version
+        published, version = self._published, self._published_version
+        await self.protocol.load(endpoint, self._weights, str(version))
+        self.protocol.forget()
+        self._loaded, self._version = published, version
         if not self._paused:
-            await self.wire.resume(endpoint)
+            await self.protocol.resume(endpoint)
 
     async def _wait_healthy(self, endpoint: HttpEndpoint) -> None:
         clock = asyncio.get_running_loop().time
         end = clock() + self.patience.start_s
         while True:
             try:
-                return await self.wire.healthy(endpoint, min(5.0, self.patience.stall_s))
+                return await self.protocol.healthy(endpoint, min(5.0, self.patience.stall_s))
             except InfrastructureError as error:
                 if self._server is not None and (reason := self._server.exit_reason):
                     output = f"{self._server.log} ends with: {self._server.last_output()}"
-                    raise InfrastructureError(f"{self.wire.name} did not start: {reason}; {output}") from None
+                    raise InfrastructureError(f"{self.protocol.name} did not start: {reason}; {output}") from None
                 if clock() > end:
                     raise InfrastructureError(
-                        f"{self.wire.name} did not start in {self.patience.start_s:g} s: {error}"
+                        f"{self.protocol.name} did not start in {self.patience.start_s:g} s: {error}"
                     ) from None
             await asyncio.sleep(min(self.patience.poll_s, 0.5))
 
@@ -328,20 +326,20 @@ class HttpEngine:
                 reason = exit_reason or "it did not answer or was restarted"
                 if self._failed_starts > self.patience.restarts:
                     hint = f"; see {self._server.log}" if self._server is not None else ""
-                    message = f"{self.wire.name} was lost {self._failed_starts} times in a row"
+                    message = f"{self.protocol.name} was lost {self._failed_starts} times in a row"
                     self._fail(InfrastructureError(f"{message} ({last_error or reason}){hint}"))
                     return
-                log.warning("engine.unreachable", server=self.wire.name, reason=reason)
+                log.warning("engine.unreachable", server=self.protocol.name, reason=reason)
                 try:
                     await self._bring_up()
                     last_error = ""
-                    log.warning("engine.recovered", server=self.wire.name, version=self._version)
+                    log.warning("engine.recovered", server=self.protocol.name, version=self._version)
                 except InfrastructureError as error:
                     last_error = str(error)
-                    log.warning("engine.unhealthy", server=self.wire.name, error=last_error)
+                    log.warning("engine.unhealthy", server=self.protocol.name, error=last_error)
                     await asyncio.sleep(self.patience.poll_s)
         except Exception as error:  # no caller may wait for a watcher that has stopped
-            self._fail(InfrastructureError(f"{self.wire.name}: the watcher failed: {error}"))
+            self._fail(InfrastructureError(f"{self.protocol.name}: the watcher failed: {error}"))
 
     async def _wait_lost(self) -> None:
         clock = asyncio.get_running_loop().time
@@ -351,7 +349,7 @@ class HttpEngine:
             if self._server is not None and self._server.exit_reason:
                 break
             try:
-                await self.wire.healthy(self._endpoint, min(self.patience.stall_s, 10.0))
+                await self.protocol.healthy(self._endpoint, min(self.patience.stall_s, 10.0))
                 last_healthy = clock()
             except InfrastructureError:
                 if clock() - last_healthy > self.patience.stall_s:
@@ -364,13 +362,13 @@ class HttpEngine:
     async def _confirm(self, lost: asyncio.Event, endpoint: HttpEndpoint) -> None:
         """Check the server after a broken connection; a healthy server is not lost."""
         try:
-            await cancel_on(lost, self.wire.healthy(endpoint, min(self.patience.stall_s, 10.0)))
+            await cancel_on(lost, self.protocol.healthy(endpoint, min(self.patience.stall_s, 10.0)))
         except InfrastructureError as error:
             self._declare_lost(lost, str(error))
 
     def _declare_lost(self, lost: asyncio.Event, why: str) -> None:
         if lost is self._lost and not lost.is_set():
-            log.warning("engine.restarted", server=self.wire.name, error=why)
+            log.warning("engine.restarted", server=self.protocol.name, error=why)
             self._up.clear()
             lost.set()
 
@@ -378,3 +376,20 @@ class HttpEngine:
         self._failure = self._failure or InfrastructureError(str(error))
         self._lost.set()
         self._up.set()
+
+
+def connect_server(
+    protocol: Callable[[ImageEncoder], ServerProtocol],
+    url: str,
+    image_processor: Any,
+    folder: Path,
+    *,
+    api_key: str | None = None,
+    version: int = 0,
+    patience: ServerTimeouts | None = None,
+) -> HttpEngine:
+    """Return an engine on a running server, which must be able to read `folder`, where weights are written."""
+    endpoint = HttpEndpoint(check_url(url, "engine.base_url"), api_key=api_key)
+    return HttpEngine(
+        protocol(ImageEncoder(image_processor)), folder, endpoint=endpoint, version=version, patience=patience
+    )

@@ -11,13 +11,13 @@ from __future__ import annotations
 import base64
 import io
 import threading
-from collections import OrderedDict
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from deskhand.errors import RecordError
+from deskhand.recorder.images import LruCache
 from deskhand.types import PreparedImage
 
 _FAR = 0.02
@@ -25,37 +25,27 @@ _FAR = 0.02
 
 
 class ImageEncoder:
-    """PNG data URIs of prepared images. Thread-safe; encoding blocks for about 10 ms.
-
-    Args:
-        processor: The checkpoint's image processor.
-        cache_bytes: Size of the cache of data URIs.
-    """
+    """PNG data URIs of images prepared by `processor`. Thread-safe; encoding blocks for about 10 ms."""
 
     def __init__(self, processor: Any, *, cache_bytes: int = 256 << 20) -> None:
         self.patch, self.merge, self.frames = processor.patch_size, processor.merge_size, processor.temporal_patch_size
         self._mean_C11 = np.asarray(processor.image_mean, dtype=np.float64).reshape(-1, 1, 1)
         self._deviation_C11 = np.asarray(processor.image_std, dtype=np.float64).reshape(-1, 1, 1)
         self._scale = float(processor.rescale_factor)
-        self._limit, self._used = cache_bytes, 0
-        self._cache: OrderedDict[str, str] = OrderedDict()
+        self._cache = LruCache(cache_bytes, len)
         self._lock = threading.Lock()
 
     def data_uri(self, image: PreparedImage) -> str:
         """Return `data:image/png;base64,...`. Raises `RecordError` if the values are not of a preprocessed image."""
         with self._lock:
-            if image.sha256 in self._cache:
-                self._cache.move_to_end(image.sha256)
-                return self._cache[image.sha256]
+            uri = self._cache.get(image.sha256)
+        if uri is not None:
+            return uri
         buffer = io.BytesIO()
         Image.fromarray(self.rgb(image)).save(buffer, "PNG", compress_level=1)
         uri = "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
         with self._lock:
-            if image.sha256 not in self._cache:
-                self._cache[image.sha256] = uri
-                self._used += len(uri)
-            while self._used > self._limit and len(self._cache) > 1:
-                self._used -= len(self._cache.popitem(last=False)[1])
+            self._cache.put(image.sha256, uri)
         return uri
 
     def rgb(self, image: PreparedImage) -> np.ndarray:
@@ -73,7 +63,6 @@ class ImageEncoder:
         whole_CHW = np.rint(levels_CHW)
         if np.abs(levels_CHW - whole_CHW).max() > _FAR or whole_CHW.min() < 0 or whole_CHW.max() > 255:
             raise RecordError(
-                "pixels",
-                f"image {image.sha256[:12]} is not 8-bit pixels preprocessed by this checkpoint's processor",
+                "pixels", f"image {image.sha256[:12]} is not 8-bit pixels preprocessed by this checkpoint's processor"
             )
         return whole_CHW.astype(np.uint8).transpose(1, 2, 0)

@@ -1,4 +1,4 @@
-"""Run vLLM's server in vLLM's own environment: `PYTHON serve.py ARGUMENTS`. Started by `vllm.launch`.
+"""Run vLLM's server in vLLM's own environment: `PYTHON serve.py ARGUMENTS`. Started by `launch_vllm`.
 
 It imports nothing from Deskhand, because the environment has only vLLM. When standard input closes, because the parent
 process ended, it kills its process group, including the engine's workers.

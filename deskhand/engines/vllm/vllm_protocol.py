@@ -1,4 +1,4 @@
-"""vLLM's server protocol. Used by `vllm.launch`.
+"""vLLM's server: its protocol, and how to start or connect to one. Used by `recipes.engine_factory`.
 
 `POST /inference/v1/generate` (`--enable-scale-out`) takes and returns token ids; development routes
 (`VLLM_SERVER_DEV_MODE=1`) load weights. vLLM expands placeholders, and silently expands expanded ids again, so the
@@ -13,48 +13,72 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from deskhand.engines.http_engine.endpoint import HttpEndpoint, RequestRejected
+from deskhand.engines.http_engine.engine import HttpEngine, ServerTimeouts, connect_server
 from deskhand.engines.http_engine.image_encoding import ImageEncoder
-from deskhand.engines.http_engine.lora_versions import LoadedLora, LoraVersions
-from deskhand.engines.http_engine.protocol import RetryRequest, StaleWeights, collapse_placeholders, versions_of
-from deskhand.engines.http_engine.weight_files import ADAPTER_CONFIG
-from deskhand.errors import ConfigError, InfrastructureError, RecordError
-from deskhand.types import Completion, Feature, FinishReason, Prompt, Sampling, UnsupportedGrammar
+from deskhand.engines.http_engine.protocol import (
+    CONTROL_S,
+    LOAD_S,
+    MAX_LOADED_LORAS,
+    RetryRequest,
+    ServerProtocol,
+    StaleWeights,
+    build_completion,
+    collapse_placeholders,
+)
+from deskhand.engines.http_engine.server_process import ServerProcess
+from deskhand.errors import ConfigError, RecordError
+from deskhand.models.load import check_checkpoint
+from deskhand.types import Completion, Prompt, Sampling
 
 EXTENSION = "deskhand_worker.Extension"
 """Worker extension of servers started by Deskhand (`worker/deskhand_worker.py`)."""
-_CONTROL_S = 60.0
-_LOAD_S = 600.0
+_HERE = Path(__file__).parent
+_ARCHITECTURES = {"qwen3_vl": "Qwen3VLForConditionalGeneration", "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration"}
+"""Architecture names, because vLLM treats a checkpoint without one in config.json as an embedding model."""
+_PASSED = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "USER",
+    "LD_LIBRARY_PATH",
+    "CUDA_VISIBLE_DEVICES",
+    "HF_HOME",
+    "XDG_CACHE_HOME",
+)
+"""Environment variables passed to the server: no keys, no proxies."""
+_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
+"""LoRA ranks supported by vLLM."""
 _NEVER = -100.0
 """Bias of banned ids, the lowest that vLLM accepts; e^-100 is zero in float32."""
-_FINISH: dict[str, FinishReason] = {"stop": "stop", "length": "length", "abort": "aborted"}
 
 
-class VllmProtocol:
-    """`ServerProtocol` for vLLM. `images` encodes recorded pixels."""
+class VllmProtocol(ServerProtocol):
+    """Protocol of vLLM."""
 
     name = "vLLM"
-    features: frozenset[Feature] = frozenset({"regex", "json_schema", "stop_texts", "top_logprobs"})
 
     def __init__(self, images: ImageEncoder) -> None:
-        self._images = images
+        super().__init__(images)
         self._sent: set[str] = set()
         """Hashes of images that the server has received."""
         self._model = ""
-        self.supports_lora = self.supports_vision_lora = False
-        self._adapters = LoraVersions()
         self._reload: str | None = None
         """Worker method that loads weights; None if the server cannot load any."""
 
     async def inspect(self, endpoint: HttpEndpoint) -> int:
-        listed = await endpoint.get("/v1/models", timeout_s=_CONTROL_S)
+        listed = await endpoint.get("/v1/models", timeout_s=CONTROL_S)
         self._model = listed["data"][0]["id"]
         try:
-            info = await endpoint.get("/server_info", timeout_s=_CONTROL_S, query={"config_format": "json"})
+            info = await endpoint.get("/server_info", timeout_s=CONTROL_S, query={"config_format": "json"})
         except RequestRejected as error:
             raise ConfigError(
                 f"{endpoint.name}: no development routes ({error.status}); start vLLM with VLLM_SERVER_DEV_MODE=1"
@@ -72,7 +96,7 @@ class VllmProtocol:
                 f"{endpoint.name}: log-probs mode is {mode}; start vLLM with --logprobs-mode processed_logprobs"
             )
         try:
-            await endpoint.post("/inference/v1/generate", {}, timeout_s=_CONTROL_S)
+            await endpoint.post("/inference/v1/generate", {}, timeout_s=CONTROL_S)
         except RequestRejected as error:
             if error.status in (403, 404):
                 raise ConfigError(
@@ -81,21 +105,17 @@ class VllmProtocol:
         return int(listed["data"][0]["max_model_len"])
 
     async def label(self, endpoint: HttpEndpoint) -> str:
-        return str((await endpoint.get("/weight_info", timeout_s=_CONTROL_S))["weight_version"])
+        return str((await endpoint.get("/weight_info", timeout_s=CONTROL_S))["weight_version"])
 
     async def set_label(self, endpoint: HttpEndpoint, label: str) -> None:
-        await endpoint.post("/update_weight_version", {"new_version": label}, timeout_s=_CONTROL_S)
+        await endpoint.post("/update_weight_version", {"new_version": label}, timeout_s=CONTROL_S)
 
-    async def load(self, endpoint: HttpEndpoint, folder: Path, label: str) -> None:
-        """Load weights or an adapter.
+    async def load_weights(self, endpoint: HttpEndpoint, folder: Path, label: str) -> None:
+        """Load weights. Requests in flight are queued again, so their keys and values are recomputed.
 
-        Requests in flight are queued again, so their keys and values are recomputed with the new weights. All caches
-        are reset: the worker drops its encoder cache with the old weights, and a scheduler that still relies on it
-        would crash the engine at the next known image.
+        All caches are reset: the worker drops its encoder cache with the old weights, and a scheduler that still relies
+        on it would crash the engine at the next known image.
         """
-        if (folder / ADAPTER_CONFIG).exists():
-            await self._load_lora(endpoint, folder, label)
-            return
         if self._reload is None:
             raise ConfigError(
                 f"{endpoint.name}: on CPUs vLLM keeps the old weights of a tied output layer; "
@@ -103,30 +123,24 @@ class VllmProtocol:
             )
         await self.pause(endpoint)
         body = {"method": self._reload, "kwargs": {"weights_path": str(folder)}}
-        await endpoint.post("/collective_rpc", body, timeout_s=_LOAD_S)
-        await endpoint.post("/reset_mm_cache", timeout_s=_CONTROL_S)
-        await endpoint.post("/reset_encoder_cache", timeout_s=_CONTROL_S)
-        await endpoint.post("/reset_prefix_cache", timeout_s=_CONTROL_S, query={"reset_running_requests": "true"})
+        await endpoint.post("/collective_rpc", body, timeout_s=LOAD_S)
+        await endpoint.post("/reset_mm_cache", timeout_s=CONTROL_S)
+        await endpoint.post("/reset_encoder_cache", timeout_s=CONTROL_S)
+        await endpoint.post("/reset_prefix_cache", timeout_s=CONTROL_S, query={"reset_running_requests": "true"})
         await self.set_label(endpoint, label)
 
-    async def _load_lora(self, endpoint: HttpEndpoint, folder: Path, label: str) -> None:
-        async def load(name: str) -> None:
-            body = {"lora_name": name, "lora_path": str(folder)}
-            await endpoint.post_ignoring_reply("/v1/load_lora_adapter", body, timeout_s=_LOAD_S)
+    async def load_adapter(self, endpoint: HttpEndpoint, name: str, folder: Path) -> None:
+        body = {"lora_name": name, "lora_path": str(folder)}
+        await endpoint.post("/v1/load_lora_adapter", body, timeout_s=LOAD_S, read=False)
 
-        async def unload(name: str) -> None:
-            await endpoint.post_ignoring_reply("/v1/unload_lora_adapter", {"lora_name": name}, timeout_s=_CONTROL_S)
-
-        await self._adapters.load(self, endpoint, int(label), load, unload)
+    async def unload_adapter(self, endpoint: HttpEndpoint, name: str) -> None:
+        await endpoint.post("/v1/unload_lora_adapter", {"lora_name": name}, timeout_s=CONTROL_S, read=False)
 
     async def pause(self, endpoint: HttpEndpoint) -> None:
-        await endpoint.post("/pause", timeout_s=_CONTROL_S, query={"mode": "keep", "clear_cache": "false"})
+        await endpoint.post("/pause", timeout_s=CONTROL_S, query={"mode": "keep", "clear_cache": "false"})
 
     async def resume(self, endpoint: HttpEndpoint) -> None:
-        await endpoint.post("/resume", timeout_s=_CONTROL_S)
-
-    async def healthy(self, endpoint: HttpEndpoint, timeout_s: float) -> None:
-        await endpoint.get("/health", timeout_s=timeout_s)
+        await endpoint.post("/resume", timeout_s=CONTROL_S)
 
     def forget(self) -> None:
         self._sent.clear()
@@ -136,9 +150,9 @@ class VllmProtocol:
     ) -> Completion:
         names = [span.sha256 for span in prompt.spans]
         known = self._sent.intersection(names)
-        adapter = self._adapters.current
+        lora = self.lora
         body: dict[str, Any] = {
-            "model": adapter.name if adapter is not None else self._model,
+            "model": lora.name if lora is not None else self._model,
             "token_ids": collapse_placeholders(prompt),
             "sampling_params": _sampling(sampling),
             "return_token_ids": True,
@@ -148,16 +162,32 @@ class VllmProtocol:
         try:
             reply = await endpoint.post("/inference/v1/generate", body, timeout_s=timeout_s)
         except RequestRejected as error:
-            if adapter is not None and adapter.name in error.message:
-                raise StaleWeights(f"{endpoint.name} does not have the published adapter: {error.message}") from None
-            if known:  # the server may have evicted one of them, which it reports in several ways
+            found = self.rejection(error, endpoint, sampling, lora)
+            if known and not isinstance(found, StaleWeights):  # it may have evicted one of them
                 self._sent -= known
                 raise RetryRequest(f"{error}; sending its images again") from None
-            if sampling.grammar is not None and error.status == 400:
-                raise UnsupportedGrammar(f"vLLM does not support the grammar: {error.message}") from None
-            raise
+            raise found from None
         self._sent.update(names)
-        return _completion(reply, prompt, sampling, endpoint.name, adapter)
+        choice, served = reply["choices"][0], tuple(reply["prompt_token_ids"])
+        placed = [(place["offset"], place["length"]) for place in (reply.get("mm_placeholders") or {}).get("image", ())]
+        if served == prompt.token_ids and placed != [(span.start, span.count) for span in prompt.spans]:
+            raise RecordError("placeholders", f"{endpoint.name} placed images at {placed[:4]}, unlike the prompt")
+        content = choice["logprobs"]["content"]
+        return build_completion(
+            endpoint.name,
+            sampling,
+            lora,
+            reason=choice["finish_reason"],
+            token_ids=choice["token_ids"],
+            scored=[_scored(entry) for entry in content],
+            weight_versions=choice.get("weight_versions"),
+            served_ids=served,
+            likely=[
+                sorted(map(_scored, entry["top_logprobs"]), key=lambda one: -one[1])[: sampling.top_logprobs]
+                for entry in content
+            ],
+            exact=sampling.top_p >= 1 and sampling.grammar is None,
+        )
 
     def _parts(self, prompt: Prompt, known: set[str]) -> list[dict[str, Any]]:
         images = prompt.images or {}
@@ -192,39 +222,98 @@ def _sampling(sampling: Sampling) -> dict[str, Any]:
     return params
 
 
-def _completion(
-    reply: Mapping[str, Any], prompt: Prompt, sampling: Sampling, server: str, adapter: LoadedLora | None
-) -> Completion:
-    """Build the completion from the server's report, except for the adapter's version, which it omits."""
-    choice = reply["choices"][0]
-    finish = _FINISH.get(choice["finish_reason"])
-    if finish is None:
-        raise InfrastructureError(f"{server}: unknown finish reason {choice['finish_reason']!r}")
-    if finish == "aborted":
-        raise RetryRequest(f"{server} aborted a request")
-    served = tuple(reply["prompt_token_ids"])
-    placed = [(place["offset"], place["length"]) for place in (reply.get("mm_placeholders") or {}).get("image", ())]
-    if served == prompt.token_ids and placed != [(span.start, span.count) for span in prompt.spans]:
-        raise RecordError("placeholders", f"{server} placed images at {placed[:4]}, unlike the prompt")
-    ids = tuple(choice["token_ids"])
-    content = choice["logprobs"]["content"]
-    if [entry["token_id"] for entry in content] != list(ids):
-        raise RecordError(
-            "lengths", f"{server} returned log-probs of {len(content)} tokens that are not the {len(ids)} sampled ones"
+def _scored(entry: Mapping[str, Any]) -> tuple[int, float]:
+    return entry["token_id"], entry["logprob"]
+
+
+def launch_vllm(  # noqa: PLR0913
+    model: str | Path,
+    image_processor: Any,
+    python: str | Path,
+    folder: Path,
+    *,
+    device: Literal["cpu", "cuda"] = "cpu",
+    dtype: str = "float32",
+    max_tokens: int = 8192,
+    max_batch: int = 16,
+    max_images: int = 16,
+    memory_share: float | None = None,
+    adapter_rank: int | None = None,
+    adapter_tower: bool = False,
+    threads: int | None = None,
+    arguments: Sequence[str] = (),
+    version: int = 0,
+    patience: ServerTimeouts | None = None,
+) -> HttpEngine:
+    """Return an engine with its own vLLM server, which `HttpEngine.start` launches.
+
+    Args:
+        python: Python of vLLM's environment (`scripts/environment vllm` creates one for CPUs).
+        folder: Folder for the log and published weights.
+        max_images: Maximum images in one prompt.
+        memory_share: Share of GPU memory for the server (default: vLLM's).
+        adapter_rank: Rank of LoRA adapters; None to publish full weights.
+        adapter_tower: Whether adapters include the vision tower.
+        threads: CPU threads (default: all cores but one).
+        arguments: Additional command-line arguments of vLLM.
+    """
+    if not os.access(python, os.X_OK):
+        raise ConfigError(f"engine.venv_python: {python} is not an executable; create it with scripts/environment vllm")
+    _, family = check_checkpoint(str(model))
+
+    def command(socket: str) -> list[str]:
+        return [
+            *(str(python), str(_HERE / "serve.py")),
+            *("--model", str(model), "--served-model-name", "policy", "--uds", socket),
+            *("--runner", "generate", "--hf-overrides", f'{{"architectures":["{_ARCHITECTURES[family]}"]}}'),
+            *("--dtype", dtype, "--max-model-len", str(max_tokens), "--max-num-seqs", str(max_batch)),
+            *("--limit-mm-per-prompt", f'{{"image":{max_images},"video":0}}'),
+            *("--logprobs-mode", "processed_logprobs", "--enable-scale-out", "--generation-config", "vllm"),
+            *("--worker-extension-cls", EXTENSION, "--disable-uvicorn-access-log"),
+            *(("--enforce-eager",) if device == "cpu" else ()),
+            *(
+                ("--gpu-memory-utilization", f"{memory_share:g}")
+                if device == "cuda" and memory_share is not None
+                else ()
+            ),
+            *(_adapters(adapter_rank, adapter_tower) if adapter_rank is not None else ()),
+            *arguments,
+        ]
+
+    environment = {name: os.environ[name] for name in _PASSED if name in os.environ}
+    environment |= {
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONSAFEPATH": "1",  # keeps the folder of serve.py off the import path
+    }
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [str(_HERE / "worker"), *([str(_HERE / "site")] if device == "cpu" else [])]
+    )
+    if device == "cpu":
+        cores = str(threads or max(1, (os.cpu_count() or 2) - 1))
+        environment |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": cores, "VLLM_CPU_KVCACHE_SPACE": "1"}
+        # No compilation: the helpers that vLLM compiles even in eager mode delay the first request by about 20 s.
+        environment |= {"VLLM_TARGET_DEVICE": "cpu", "TORCHDYNAMO_DISABLE": "1"}
+    server = ServerProcess(command, environment, folder / "vllm.log")
+    return HttpEngine(
+        VllmProtocol(ImageEncoder(image_processor)), folder, server=server, version=version, patience=patience
+    )
+
+
+def _adapters(rank: int, tower: bool) -> tuple[str, ...]:
+    max_rank = next((size for size in _RANKS if size >= rank), None)
+    if max_rank is None:
+        raise ConfigError(
+            f"policy.lora.rank: vLLM supports ranks up to {_RANKS[-1]}, got {rank}; lower it or use engine.backend hf"
         )
-    versions = versions_of(choice.get("weight_versions"), len(ids), server)
-    likely = tuple(
-        tuple(
-            (one["token_id"], one["logprob"]) for one in sorted(entry["top_logprobs"], key=lambda one: -one["logprob"])
-        )[: sampling.top_logprobs]
-        for entry in content
+    return (
+        *("--enable-lora", "--max-lora-rank", str(max_rank)),
+        *("--max-loras", str(MAX_LOADED_LORAS), "--max-cpu-loras", str(MAX_LOADED_LORAS)),
+        *(("--enable-tower-connector-lora",) if tower else ()),
     )
-    return Completion(
-        ids,
-        tuple(min(0.0, entry["logprob"]) for entry in content),
-        versions if adapter is None else adapter.versions(versions, server),
-        finish,
-        served,
-        likely if sampling.top_logprobs else (),
-        exact=sampling.top_p >= 1 and sampling.grammar is None,
-    )
+
+
+connect_vllm = partial(connect_server, VllmProtocol)

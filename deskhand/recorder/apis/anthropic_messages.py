@@ -10,20 +10,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from deskhand.recorder.apis import validation
-from deskhand.recorder.apis.chat import read_stops, tool_call_grammar
-from deskhand.recorder.apis.chat_response import pieces
-from deskhand.recorder.apis.validation import in_range, read_field, reject_unknown_fields, unsupported
+from deskhand.recorder.apis.chat import pieces, read_stops, tool_call_grammar
+from deskhand.recorder.apis.validation import (
+    ApiContext,
+    invalid,
+    read_field,
+    read_parts,
+    reject_unknown_fields,
+    unsupported,
+)
 from deskhand.recorder.images import ImageStore
-from deskhand.recorder.messages import ImagePart, Message, Part, Role, ToolCall, message
+from deskhand.recorder.messages import ImagePart, Message, Part, ToolCall, message
 from deskhand.recorder.recorder import ChatRequest, Reply
-from deskhand.recorder.renderer import ChatRenderer
-from deskhand.recorder.request_errors import InvalidRequestError
-from deskhand.types import Sampling
 
 SUPPORTED_FIELDS = (
     *("model", "messages", "max_tokens", "system", "stream", "stop_sequences", "temperature", "top_p"),
@@ -45,106 +49,75 @@ class MessagesBody:
     stream: bool
 
 
-def read_request(
-    body: Mapping[str, Any], renderer: ChatRenderer, images: ImageStore, features: Collection[str]
-) -> MessagesBody:
+def read_request(body: Mapping[str, Any], context: ApiContext) -> MessagesBody:
     """Parse a body and prepare its images. Blocking; raises `InvalidRequestError` with the parameter."""
-    if not isinstance(body, Mapping):
-        raise InvalidRequestError("the body must be a JSON object")
     reject_unknown_fields(body, SUPPORTED_FIELDS, IGNORED_IF_DEFAULT)
-    if body.get("thinking") is not None and renderer.opens_thinking:
+    if body.get("thinking") is not None and context.renderer.opens_thinking:
         raise unsupported("thinking", "the checkpoint always thinks; omit it")
-    limit = read_field(body, "max_tokens", int, None)
-    if limit is None:
-        raise InvalidRequestError("max_tokens is required", param="max_tokens")
     tools, must = _read_tools(body)
-    stop_ids, stop_texts = read_stops(body.get("stop_sequences"), "stop_sequences", renderer, features)
-    sampling = Sampling(
-        max_tokens=validation.max_tokens_of(limit, "max_tokens"),
-        temperature=float(in_range(read_field(body, "temperature", float, 1.0), 0, 2, "temperature")),
-        top_p=float(in_range(read_field(body, "top_p", float, 1.0), 1e-6, 1, "top_p")),
+    stop_ids, stop_texts = read_stops(body.get("stop_sequences"), "stop_sequences", context)
+    sampling = validation.read_sampling(
+        body,
+        read_field(body, "max_tokens", int, None),
+        "max_tokens",
         stop_ids=stop_ids,
         stop_texts=stop_texts,
-        grammar=tool_call_grammar(must, renderer, features),
+        grammar=tool_call_grammar(must, context),
     )
-    request = ChatRequest(read_conversation(body, images), sampling, 1, tools)
+    request = ChatRequest(read_conversation(body, context.images), sampling, 1, tools)
     return MessagesBody(request, read_field(body, "stream", bool, False))
 
 
-def _read_tools(body: Mapping[str, Any]) -> tuple[tuple[Mapping[str, Any], ...], list[str]]:
+def _read_tool(tool: Any, where: str) -> validation.Tool:
+    if not isinstance(tool, Mapping) or tool.get("type", "custom") not in (None, "custom"):
+        raise unsupported(where, "tools must have a name and an input_schema")
+    reject_unknown_fields(tool, ("name", "description", "input_schema", *_BLOCK), {}, f"{where}.")
+    return validation.tool_definition(tool.get("name"), tool.get("description"), tool.get("input_schema"), where)
+
+
+def _read_tools(body: Mapping[str, Any]) -> tuple[tuple[validation.Tool, ...], list[str]]:
     """Return (tools, names of the tools of which one must be called)."""
-    definitions = body.get("tools") or []
-    if not isinstance(definitions, list) or len(definitions) > validation.MAX_TOOLS:
-        raise InvalidRequestError(f"tools must be a list of at most {validation.MAX_TOOLS} tools", param="tools")
-    tools = []
-    for index, tool in enumerate(definitions):
-        where = f"tools[{index}]"
-        if not isinstance(tool, Mapping) or tool.get("type", "custom") not in (None, "custom"):
-            raise unsupported(where, "tools must have a name and an input_schema")
-        reject_unknown_fields(tool, ("name", "description", "input_schema", *_BLOCK), {}, f"{where}.")
-        tools.append(
-            validation.tool_definition(tool.get("name"), tool.get("description"), tool.get("input_schema"), where)
-        )
-    names = [tool["function"]["name"] for tool in tools]
+    tools = validation.read_tools(body, _read_tool)
+    names = validation.tool_names(tools)
     choice = body.get("tool_choice")
     if choice is None:
-        return tuple(tools), []
+        return tools, []
     kind = choice.get("type") if isinstance(choice, Mapping) else None
     if kind is not None:
         reject_unknown_fields(choice, ("type", "name"), {"disable_parallel_tool_use": (False,)}, "tool_choice.")
     if kind == "none":
         return (), []
     if kind == "auto" or (kind == "any" and tools):
-        return tuple(tools), names if kind == "any" else []
+        return tools, names if kind == "any" else []
     if kind == "tool" and choice.get("name") in names:
-        return tuple(tools), [choice["name"]]
-    raise InvalidRequestError(
-        'tool_choice must have type "auto", "any", "none", or "tool" with the name of a tool', param="tool_choice"
-    )
+        return tools, [choice["name"]]
+    raise invalid("tool_choice", 'tool_choice must have type "auto", "any", "none", or "tool" with the name of a tool')
 
 
 def read_conversation(body: Mapping[str, Any], images: ImageStore) -> tuple[Message, ...]:
     """Return the messages of a body, system message first. Raises `InvalidRequestError`."""
-    return _read_system(body) + _read_messages(body.get("messages"), images)
+    system, order, found = body.get("system"), validation.ToolCallOrder(), list[Message]()
+    if system not in (None, []):
+        found.append(message("system", read_parts(system, "system", partial(_read_part, None))))
+    for index, one in enumerate(validation.as_list(body.get("messages"), "messages")):
+        where = f"messages[{index}]"
+        roles = ("user", "assistant")
+        if not isinstance(one, Mapping) or one.get("role") not in roles or set(one) - {"role", "content"}:
+            raise invalid(where, "a message must have only content and the role user or assistant")
+        content = one.get("content")
+        if isinstance(content, str):
+            content = [{"type": "text", "text": content}]
+        if not isinstance(content, list):
+            raise invalid(f"{where}.content", "content must be a string or a list of blocks")
+        read = _read_assistant if one["role"] == "assistant" else _read_user
+        found.extend(read(content, images, f"{where}.content", order))
+    return tuple(found)
 
 
 def read_reply(content: Any, images: ImageStore) -> Message:
     """Return an assistant's content as a message. Raises `InvalidRequestError`."""
     blocks = validation.as_list(content, "content")
     return next(_read_assistant(blocks, images, "content", validation.ToolCallOrder()))
-
-
-def _read_system(body: Mapping[str, Any]) -> tuple[Message, ...]:
-    system = body.get("system")
-    if system is None or system == []:
-        return ()
-    if isinstance(system, str):
-        return (message("system", validation.check_encodable(system, "system")),)
-    parts = []
-    for index, block in enumerate(validation.as_list(system, "system")):
-        part = _read_part(block, None, f"system[{index}]")
-        parts.append(part)
-    return (message("system", parts),)
-
-
-def _read_messages(messages: Any, images: ImageStore) -> tuple[Message, ...]:
-    order, found = validation.ToolCallOrder(), list[Message]()
-    for index, one in enumerate(validation.as_list(messages, "messages")):
-        where = f"messages[{index}]"
-        if (
-            not isinstance(one, Mapping)
-            or one.get("role") not in ("user", "assistant")
-            or set(one) - {"role", "content"}
-        ):
-            raise InvalidRequestError("a message must have only content and the role user or assistant", param=where)
-        content = one.get("content")
-        if isinstance(content, str):
-            content = [{"type": "text", "text": content}]
-        if not isinstance(content, list):
-            raise InvalidRequestError("content must be a string or a list of blocks", param=f"{where}.content")
-        read = _read_assistant if one["role"] == "assistant" else _read_user
-        found.extend(read(content, images, f"{where}.content", order))
-    return tuple(found)
 
 
 def _read_user(
@@ -154,7 +127,7 @@ def _read_user(
     for index, block in enumerate(content):
         at = f"{where}[{index}]"
         if not isinstance(block, Mapping) or block.get("type") != "tool_result":
-            parts.append(_read_part(block, images, at))
+            parts.append(_read_part(images, block, at))
             continue
         reject_unknown_fields(block, ("tool_use_id", "content", "is_error", *_BLOCK), {}, f"{at}.")
         order.check_result(read_field(block, "tool_use_id", str, "", f"{at}."), f"{at}.tool_use_id")
@@ -163,14 +136,7 @@ def _read_user(
             parts = []
         result = list[Part](["error\n"] if read_field(block, "is_error", bool, False, f"{at}.") else [])
         inner = block.get("content")
-        if isinstance(inner, str):
-            result.append(validation.check_encodable(inner, f"{at}.content"))
-        elif inner is not None and not isinstance(inner, list):
-            raise InvalidRequestError("tool result content must be a string or a list of blocks", param=f"{at}.content")
-        else:
-            result.extend(
-                _read_part(part, images, f"{at}.content[{number}]") for number, part in enumerate(inner or [])
-            )
+        result += read_parts([] if inner is None else inner, f"{at}.content", partial(_read_part, images))
         yield message("tool", result)
     if parts or not content:
         yield message("user", parts)
@@ -189,13 +155,12 @@ def _read_assistant(
         elif kind == "thinking":
             reject_unknown_fields(block, ("thinking", "signature", *_BLOCK), {}, f"{at}.")
         else:
-            parts.append(_read_part(block, images, at))
+            parts.append(_read_part(images, block, at))
     order.expect(call_ids)
-    role: Role = "assistant"
-    yield message(role, parts, tuple(calls))
+    yield message("assistant", parts, tuple(calls))
 
 
-def _read_part(block: Any, images: ImageStore | None, where: str) -> Part:
+def _read_part(images: ImageStore | None, block: Any, where: str) -> Part:
     kind = block.get("type") if isinstance(block, Mapping) else None
     if kind == "text" and isinstance(block.get("text"), str):
         reject_unknown_fields(block, ("text", *_BLOCK), {"citations": ([],)}, f"{where}.")
@@ -210,14 +175,12 @@ def _read_part(block: Any, images: ImageStore | None, where: str) -> Part:
             images.add_data_uri(read_field(source, "url", str, "", f"{where}."), param=f"{where}.url").sha256
         )
     if source.get("type") != "base64" or not isinstance(source.get("data"), str):
-        raise InvalidRequestError(
-            'an image source must be {"type": "base64", "media_type": ..., "data": ...}', param=where
-        )
+        raise invalid(where, 'an image source must be {"type": "base64", "media_type": ..., "data": ...}')
     media_type = read_field(source, "media_type", str, "", f"{where}.")
     return ImagePart(images.add_data_uri(f"data:{media_type};base64,{source['data']}", param=f"{where}.data").sha256)
 
 
-def reply_body(reply: Reply, body: MessagesBody, model: str) -> dict[str, Any]:
+def reply_body(reply: Reply, body: MessagesBody, context: ApiContext) -> dict[str, Any]:
     """Return the `message` object."""
     call, parsed = reply.calls[0], reply.parsed[0]
     reason = _STOP_REASONS[call.completion.finish_reason]
@@ -229,7 +192,7 @@ def reply_body(reply: Reply, body: MessagesBody, model: str) -> dict[str, Any]:
         "id": reply.id,
         "type": "message",
         "role": "assistant",
-        "model": model,
+        "model": context.model,
         "content": _blocks(reply),
         "stop_reason": reason,
         "stop_sequence": parsed.stop_text,
@@ -252,9 +215,9 @@ def _blocks(reply: Reply) -> list[dict[str, Any]]:
     return blocks
 
 
-def stream_events(reply: Reply, body: MessagesBody, model: str) -> Iterator[str]:
+def stream_events(reply: Reply, body: MessagesBody, context: ApiContext) -> Iterator[str]:
     """Yield the reply as Anthropic's server-sent events."""
-    whole = reply_body(reply, body, model)
+    whole = reply_body(reply, body, context)
     usage = whole["usage"]
     start = {**whole, "content": [], "stop_reason": None, "stop_sequence": None, "usage": {**usage, "output_tokens": 0}}
     yield _event("message_start", {"message": start})

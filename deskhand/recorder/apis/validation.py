@@ -8,15 +8,25 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
-from deskhand.recorder.messages import ToolCall
+from deskhand.recorder.images import ImageStore
+from deskhand.recorder.messages import Message, Part, ToolCall
+from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.request_errors import InvalidRequestError
-from deskhand.types import Feature, Grammar
+from deskhand.types import Feature, Grammar, Sampling
 
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 MAX_TOOLS = 128
+Tool = Mapping[str, Any]
+"""A tool definition in the chat completions format."""
+
+
+def invalid(where: str, message: str) -> InvalidRequestError:
+    """Return the error for the value at the path `where`."""
+    return InvalidRequestError(message, param=where)
 
 
 def unsupported(name: str, reason: str = "") -> InvalidRequestError:
@@ -48,9 +58,7 @@ def read_field(body: Mapping[str, Any], name: str, kind: type, default: Any, whe
         return default
     allowed = (int, float) if kind is float else kind
     if not isinstance(value, allowed) or (isinstance(value, bool) and kind is not bool):
-        raise InvalidRequestError(
-            f"{where}{name} must be a {kind.__name__}, got {repr(value)[:80]}", param=where + name
-        )
+        raise invalid(where + name, f"{where}{name} must be a {kind.__name__}, got {repr(value)[:80]}")
     if isinstance(value, str):
         return check_encodable(value, where + name)
     return value
@@ -59,19 +67,20 @@ def read_field(body: Mapping[str, Any], name: str, kind: type, default: Any, whe
 def in_range(value: Any, low: float, high: float, name: str) -> Any:
     """Check that a number is in a closed range and return it."""
     if not low <= value <= high:
-        raise InvalidRequestError(f"{name} must be in {low:g}..{high:g}, got {value}", param=name)
+        raise invalid(name, f"{name} must be in {low:g}..{high:g}, got {value}")
     return value
 
 
-def seed_of(body: Mapping[str, Any]) -> int | None:
-    """Return the seed, a signed 64-bit integer."""
-    seed = read_field(body, "seed", int, None)
-    return None if seed is None else in_range(seed, -(2**63), 2**63 - 1, "seed")
-
-
-def max_tokens_of(value: int, name: str) -> int:
-    """Check that a token limit is at least 1."""
-    return in_range(value, 1, math.inf, name)
+def read_sampling(body: Mapping[str, Any], max_tokens: int | None, limit_name: str, **more: Any) -> Sampling:
+    """Return the sampling parameters; those of one API alone are in `more`. None: `max_tokens` is required."""
+    if max_tokens is None:
+        raise invalid(limit_name, f"{limit_name} is required")
+    return Sampling(
+        max_tokens=in_range(max_tokens, 1, math.inf, limit_name),
+        temperature=float(in_range(read_field(body, "temperature", float, 1.0), 0, 2, "temperature")),
+        top_p=float(in_range(read_field(body, "top_p", float, 1.0), 1e-6, 1, "top_p")),
+        **more,
+    )
 
 
 def check_encodable(text: str, where: str) -> str:
@@ -79,15 +88,24 @@ def check_encodable(text: str, where: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise InvalidRequestError("the text contains an unpaired surrogate", param=where) from None
+        raise invalid(where, "the text contains an unpaired surrogate") from None
     return text
 
 
 def as_list(value: Any, where: str) -> list[Any]:
     """Check that a value is a non-empty list and return it."""
     if not isinstance(value, list) or not value:
-        raise InvalidRequestError(f"{where} must be a non-empty list", param=where)
+        raise invalid(where, f"{where} must be a non-empty list")
     return value
+
+
+def read_parts(content: Any, where: str, read_part: Callable[[Any, str], Part]) -> list[Part]:
+    """Return the parts of a content that is a string or a list; `read_part(part, path)` reads one of the list."""
+    if isinstance(content, str):
+        return [check_encodable(content, where)]
+    if not isinstance(content, list):
+        raise invalid(where, "content must be a string or a list of parts")
+    return [read_part(part, f"{where}[{index}]") for index, part in enumerate(content)]
 
 
 def require_feature(feature: Feature, features: Collection[str], name: str) -> None:
@@ -99,7 +117,7 @@ def require_feature(feature: Feature, features: Collection[str], name: str) -> N
 def schema_grammar(schema: Any, features: Collection[str], where: str) -> Grammar:
     """Return the grammar of a JSON Schema."""
     if not isinstance(schema, Mapping):
-        raise InvalidRequestError(f"{where} must be a JSON Schema object", param=where)
+        raise invalid(where, f"{where} must be a JSON Schema object")
     require_feature("json_schema", features, where)
     return Grammar("json_schema", json.dumps(schema, ensure_ascii=False))
 
@@ -109,21 +127,46 @@ def regex_grammar(pattern: Any, features: Collection[str], where: str) -> Gramma
     try:
         re.compile(pattern)
     except (re.error, TypeError, RecursionError, OverflowError) as error:
-        raise InvalidRequestError(f"{where} is not a valid regular expression: {error}", param=where) from None
+        raise invalid(where, f"{where} is not a valid regular expression: {error}") from None
     require_feature("regex", features, where)
     return Grammar("regex", pattern)
+
+
+def read_tools(body: Mapping[str, Any], read_tool: Callable[[Any, str], Tool]) -> tuple[Tool, ...]:
+    """Return the tools of a body, each read by `read_tool(tool, path)`."""
+    tools = body.get("tools") or []
+    if not isinstance(tools, list) or len(tools) > MAX_TOOLS:
+        raise invalid("tools", f"tools must be a list of at most {MAX_TOOLS} tools")
+    return tuple(read_tool(tool, f"tools[{index}]") for index, tool in enumerate(tools))
+
+
+def tool_names(tools: tuple[Tool, ...]) -> list[str]:
+    return [tool["function"]["name"] for tool in tools]
+
+
+def apply_tool_choice(
+    choice: Any, tools: tuple[Tool, ...], name_of: Callable[[Mapping[str, Any]], Any]
+) -> tuple[tuple[Tool, ...], list[str]]:
+    """Return (offered tools, names of those of which one must be called) for OpenAI's `tool_choice`. `name_of` returns
+    the name in a choice of one function."""
+    if choice in (None, "auto", "none"):
+        return (() if choice == "none" else tools), []
+    names = tool_names(tools)
+    if choice == "required" and tools:
+        return tools, names
+    if isinstance(choice, Mapping) and choice.get("type") == "function" and name_of(choice) in names:
+        return tools, [name_of(choice)]
+    raise invalid("tool_choice", 'tool_choice must be "auto", "none", "required" or one of the tools')
 
 
 def tool_definition(name: Any, description: Any, parameters: Any, where: str) -> dict[str, Any]:
     """Return a tool definition in the chat completions format, as chat templates expect it."""
     if not isinstance(name, str) or not _TOOL_NAME.fullmatch(name):
-        raise InvalidRequestError(
-            "a tool's name must be 1 to 64 letters, digits, dots, dashes or underscores", param=f"{where}.name"
-        )
+        raise invalid(f"{where}.name", "a tool's name must be 1 to 64 letters, digits, dots, dashes or underscores")
     if description is not None and not isinstance(description, str):
-        raise InvalidRequestError("a tool's description must be a string", param=f"{where}.description")
+        raise invalid(f"{where}.description", "a tool's description must be a string")
     if parameters is not None and not isinstance(parameters, Mapping):
-        raise InvalidRequestError("a tool's parameters must be a JSON Schema object", param=f"{where}.parameters")
+        raise invalid(f"{where}.parameters", "a tool's parameters must be a JSON Schema object")
     function: dict[str, Any] = {"name": name}
     if description is not None:
         function["description"] = check_encodable(description, f"{where}.description")
@@ -136,27 +179,30 @@ def tool_definition(name: Any, description: Any, parameters: Any, where: str) ->
 def tool_call(name: Any, arguments: Any, where: str) -> ToolCall:
     """Return a call of an assistant turn. `arguments` is an object, or an object as JSON text."""
     if not isinstance(name, str) or not _TOOL_NAME.fullmatch(name):
-        raise InvalidRequestError("a tool call must have the name of a tool", param=f"{where}.name")
+        raise invalid(f"{where}.name", "a tool call must have the name of a tool")
     try:
         found = json.loads(arguments) if isinstance(arguments, str) else arguments
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, Mapping):
-        raise InvalidRequestError("a tool call's arguments must be a JSON object", param=f"{where}.arguments")
+        raise invalid(f"{where}.arguments", "a tool call's arguments must be a JSON object")
     return ToolCall(
         name, check_encodable(arguments if isinstance(arguments, str) else json.dumps(found, ensure_ascii=False), where)
     )
 
 
-def reward_of(body: Mapping[str, Any]) -> tuple[float, str | None, bool]:
-    """Return (reward, call id or None, whether it is for the session as a whole)."""
-    value = read_field(body, "reward", float, None)
-    if value is None:
-        raise InvalidRequestError("reward must be a finite number", param="reward")
-    call_id, whole = read_field(body, "call_id", str, None), read_field(body, "whole", bool, False)
-    if whole and call_id is not None:
-        raise InvalidRequestError("call_id and whole are mutually exclusive", param="whole")
-    return value, call_id, whole
+@dataclass(frozen=True)
+class ApiContext:
+    """What the requests of a session are read with."""
+
+    renderer: ChatRenderer
+    images: ImageStore
+    model: str
+    default_max_tokens: int
+    features: Collection[str]
+    """Features of the engine."""
+    conversations: Mapping[str, tuple[Message, ...]]
+    """Conversations of the session's stored responses, including their replies, by response id."""
 
 
 class ToolCallOrder:
@@ -174,8 +220,7 @@ class ToolCallOrder:
         if call_id is None:
             return
         if call_id not in self._open:
-            raise InvalidRequestError(
-                "tool results must refer to calls of the preceding assistant turn, in the order of the calls",
-                param=where,
+            raise invalid(
+                where, "tool results must refer to calls of the preceding assistant turn, in the order of the calls"
             )
         self._open = self._open[self._open.index(call_id) + 1 :]
