@@ -57,7 +57,7 @@ def task_of(file: NativeTask, folder: Path) -> Task:
                 yield ops
         yield [Done()]
 
-    return Task(
+    task = Task(
         id=f"{SUITE}/{file.id}/0",
         family=file.id,
         suite=SUITE,
@@ -81,8 +81,8 @@ def task_of(file: NativeTask, folder: Path) -> Task:
         format_penalty=file.format_penalty,
         step_cost=file.step_cost,
         metadata={"programs": file.programs},
-        **({} if file.oracle is None else {"oracle": oracle}),
     )
+    return task if file.oracle is None else replace(task, oracle=oracle)
 
 
 async def measure(node: CheckNode, folder: Path, desktop: StageableDesktop) -> CheckResult:

@@ -53,34 +53,28 @@ async def wait_still(desktop: StageableDesktop, quiet_s: float = 0.5, timeout_s:
         await asyncio.sleep(0.05)
 
 
-async def wait_responsive(
-    desktop: StageableDesktop, probe: str = "down", back: str = "ctrl+home", timeout_s: float = 20.0
-) -> None:
-    """Wait until a program that was just started reacts to keys: press `probe` until the screen changes, then `back`.
+async def wait_responsive(desktop: StageableDesktop) -> None:
+    """Wait until a program that was just started reacts to keys: press Down until the screen changes, then ctrl+home.
 
-    Raises `InfrastructureError` if it never does.
+    Raises `InfrastructureError` if it does not within 20 s.
     """
     loop = asyncio.get_running_loop()
-    deadline, count = loop.time() + timeout_s, 0
+    deadline = loop.time() + 20.0
     await wait_still(desktop)
-    while True:
-        before = (await desktop.observe()).content_hash
-        after = await desktop.perform(press(probe), action_id=f"probe-{probe}-{loop.time()}")
-        if after.content_hash != before:
-            break
-        count += 1
+    before = after = (await desktop.observe()).content_hash
+    while after == before:
         if loop.time() > deadline:
-            raise InfrastructureError(
-                f"the program took none of {count} keys within {timeout_s:g} s; did it start well?"
-            )
-        await asyncio.sleep(0.2)
-    await desktop.perform(press(back), action_id=f"probe-{back}-{loop.time()}")
+            raise InfrastructureError("the program took no key within 20 s; did it start well?")
+        before = (await desktop.observe()).content_hash
+        after = (await desktop.perform(press("down"), action_id=f"probe-down-{loop.time()}")).content_hash
+        await asyncio.sleep(0.2 if after == before else 0.0)
+    await desktop.perform(press("ctrl+home"), action_id=f"probe-home-{loop.time()}")
     await wait_still(desktop, 0.3)
 
 
-async def wait_shown(desktop: StageableDesktop, title: str, timeout_s: float = 10.0) -> Window:
+async def wait_shown(desktop: StageableDesktop, title: str) -> Window:
     """Return the newest window with this part of a title, once it is open and the screen is still."""
-    window = (await desktop.wait_window(title, timeout_s=timeout_s))[-1]
+    window = (await desktop.wait_window(title, timeout_s=10.0))[-1]
     await wait_still(desktop, 0.2)
     return window
 

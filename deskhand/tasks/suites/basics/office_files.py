@@ -114,7 +114,7 @@ async def read_document(data: bytes | None) -> TextDocument | None:
     facts = await _facts("document_facts", data)
     if facts is None:
         return None
-    pairs = {name: [tuple(each) for each in facts[name]] for name in ("paragraphs", "tables")}
+    pairs: dict[str, Any] = {name: [tuple(each) for each in facts[name]] for name in ("paragraphs", "tables")}
     return TextDocument(**(facts | pairs))
 
 

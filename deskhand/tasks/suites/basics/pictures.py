@@ -163,13 +163,13 @@ def open_picture(data: bytes | None) -> Image.Image | None:
         return None
 
 
-def same_pixels(picture: Image.Image | None, wanted: Image.Image, share: float = 1.0) -> Finding:
-    """Return the clause that size and colors match, with at least `share` of the pixels within the tolerance."""
+def same_pixels(picture: Image.Image | None, wanted: Image.Image) -> Finding:
+    """Return the clause that size and colors match, all pixels within the tolerance."""
     expected = f"{wanted.size[0]}x{wanted.size[1]} pixels as expected"
     if picture is None or picture.size != wanted.size:
         return Finding("the picture", 0.0, f"{'no picture' if picture is None else picture.size}", expected)
     off = np.abs(np.asarray(picture, np.int16) - np.asarray(wanted, np.int16)).max(axis=2) > CHANNEL_TOLERANCE
-    return Finding("the picture", float(1 - off.mean() >= share), f"{off.mean():.4f} of its pixels differ", expected)
+    return Finding("the picture", float(not off.any()), f"{off.mean():.4f} of its pixels differ", expected)
 
 
 def command(words: str) -> Oracle:
