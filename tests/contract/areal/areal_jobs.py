@@ -141,7 +141,7 @@ def online(python: Path, folder: Path) -> dict[str, Any]:
             "++deskhand.workflow_class=deskhand.integrations.areal.agent.OSWorldAgent",
             "++deskhand.workflow.tasks=areal_workflows.terminal_by_chance",
             "++deskhand.workflow.agent.observation=a11y_tree",
-            "++deskhand.workflow.agent.max_errors=2",
+            "++deskhand.workflow.agent.max_consecutive_errors=2",
             "deskhand.workflow.desktops.local=2",
             "deskhand.workflow.engine.max_model_len=12000",
             "deskhand.train.families=[terminal_run]",

@@ -63,13 +63,13 @@ def test_a_late_judge_is_repeated_and_becomes_zero_there_and_not_here(proxied):
     habits = proxied["habits"]
     assert habits["theirs late"] == [0, 2]
     said, asked = habits["outside late"]
-    assert "longer than 1.5 s" in said
+    assert "timed out after 1.5 s" in said
     assert asked == 1
     assert habits["outside"] == [0.0, 1]
 
 
 def test_areal_s_wrapper_is_used_for_pure_rewards_without_its_zero(proxied):
     said, asked = proxied["habits"]["pure late"]
-    assert "longer than 1.5 s, 2 times" in said
+    assert "timed out after 1.5 s, 2 times" in said
     assert asked == 2
     assert proxied["habits"]["pure"] == [0.0, 1]

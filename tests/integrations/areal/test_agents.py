@@ -54,7 +54,7 @@ def test_an_agent_returns_a_float_from_an_endpoint_that_it_is_told_of(endpoint, 
     agent = pickle.loads(pickle.dumps(TimidPlainAgent(settings(endpoint))))
     reward = asyncio.run(agent.run({"seed": 1}, base_url=address, api_key=key))
     assert type(reward) is float
-    assert 0.0 <= reward <= 0.5
+    assert reward in (0.0, 0.4, 1.0), "nothing, the right square among others, or it alone"
     calls = len(recorder.session(key).graph.calls)
     assert calls == areal_workflows.TURNS
     monkeypatch.setenv("OPENAI_BASE_URL", address)
