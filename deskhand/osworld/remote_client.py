@@ -27,7 +27,7 @@ class RemoteGuest(Guest):
         """Return `path`: the server expands it."""
         return path
 
-    async def finds(self, program: str) -> bool:
+    async def has_program(self, program: str) -> bool:
         return (
             await self.desktop.run(["/bin/sh", "-c", 'command -v -- "$1" >/dev/null', "sh", program])
         ).returncode == 0
