@@ -33,12 +33,7 @@ from deskhand.integrations.areal.experiment_config import DataSection, DesktopEx
 from deskhand.integrations.areal.online import ProxyGateway
 from deskhand.integrations.areal.patches import ports, worker_launch
 from deskhand.integrations.areal.settings import Desktops, WorkflowSettings, import_by_path, profile_overrides
-from deskhand.integrations.areal.validate_budget import (
-    desktops_needed,
-    find_config_problems,
-    image_cost,
-    is_agent,
-)
+from deskhand.integrations.areal.validate_budget import desktops_needed, find_config_problems, image_cost, is_agent
 from deskhand.integrations.areal.worker_resources import server_api_key, use_worker_resources
 from deskhand.integrations.areal.worker_runs import add_statistics
 from deskhand.models.load import check_checkpoint, load_processors
