@@ -82,7 +82,7 @@ _VIDEO_TYPES = (
 """Video types that OSWorld queries twice."""
 _VIDEO_TYPES_ONCE = "x-ogm+ogg"
 """Video type queried once. The most frequent player is the default."""
-_PLAYERS = 'for kind; do printf "%s\\t%s\\n" "$kind" "$(xdg-mime query default "video/$kind" 2>/dev/null)"; result'
+_PLAYERS = 'for kind; do printf "%s\\t%s\\n" "$kind" "$(xdg-mime query default "video/$kind" 2>/dev/null)"; done'
 _VLC_STATUS = """\
 import sys, urllib.request
 handler = urllib.request.HTTPBasicAuthHandler()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import subprocess
+
 import pytest
 from fake_pool import Painted
 
@@ -40,6 +43,20 @@ async def test_a_closed_chrome_has_no_tabs():
     desktop.code = 1
     reader = GetterReader(SetupRunner(LocalOsworldClient(desktop, DesktopSpec("plain", 64, 48))))  # type: ignore[arg-type]
     assert await reader.read(BareGetter(type="open_tabs_info")) == Value([])
+
+
+async def test_the_default_video_player_is_the_one_of_most_types(tmp_path, monkeypatch):
+    (tmp_path / "xdg-mime").write_text("#!/bin/sh\n[ $3 = video/avi ] && echo other.desktop || echo vlc.desktop\n")
+    (tmp_path / "xdg-mime").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+    class Guest(Painted):
+        async def run(self, argv, **named) -> CommandResult:
+            result = await asyncio.to_thread(subprocess.run, argv, capture_output=True, check=False)
+            return CommandResult(result.returncode, result.stdout, result.stderr)
+
+    reader = GetterReader(SetupRunner(LocalOsworldClient(Guest(), DesktopSpec("plain", 64, 48))))  # type: ignore[arg-type]
+    assert await reader.read(BareGetter(type="default_video_player")) == Value("vlc.desktop\n")
 
 
 def test_an_api_key_in_a_server_url_is_rejected_and_not_printed():
