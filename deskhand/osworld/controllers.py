@@ -1,6 +1,6 @@
 """`env.controller` and `env.setup_controller` of OSWorld, for Deskhand's desktops.
 
-Names, arguments and replies match `desktop-env`. If the desktop fails, `InfrastructureError` is raised location
+Names, arguments and replies match `desktop-env`. If the desktop fails, `InfrastructureError` is raised where
 `desktop-env` would log and return None.
 """
 
@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from deskhand.actions.formats import computer_13
 from deskhand.actions.formats.base import ScreenView
 from deskhand.errors import ConfigError
-from deskhand.osworld.local_client import message_of
+from deskhand.osworld.clients import message_of
 from deskhand.osworld.setup_runner import SetupRunner
 from deskhand.osworld.sync_loop import SyncLoop
 from deskhand.tasks.formats import osworld_setup_steps

@@ -66,7 +66,7 @@ async def score_task(
 
     Raises `EvaluatorError` if a metric or getter fails or is unavailable, `InfrastructureError` if the desktop fails.
     """
-    if not runner.is_saved and _reads_profile(task) and await _is_running(runner, "chrome"):
+    if not runner.client.is_saved and _reads_profile(task) and await _is_running(runner, "chrome"):
         await asyncio.sleep(PROFILE_FLUSH_S)
     await runner.set_up(task.evaluator.postconfig, judging=True)
     if task.infeasible:

@@ -11,8 +11,8 @@ from fake_pool import Painted
 from deskhand.desktop.base import CommandResult, DesktopSpec
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.integrations.desktop_env import server_provider
+from deskhand.osworld.clients import LocalOsworldClient
 from deskhand.osworld.getters import GetterReader
-from deskhand.osworld.local_client import LocalOsworldClient
 from deskhand.osworld.official_evaluators import Value
 from deskhand.osworld.setup_runner import SetupRunner
 from deskhand.tasks.formats.osworld_getters import BareGetter

@@ -20,8 +20,8 @@ from typing import Any
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
+from deskhand.osworld.clients import LocalOsworldClient
 from deskhand.osworld.controllers import PythonController, SetupController
-from deskhand.osworld.local_client import LocalOsworldClient
 from deskhand.osworld.official_evaluators import OfficialEvaluators
 from deskhand.osworld.scoring import Verdict, default_official_evaluators, needs_accessibility, score_task
 from deskhand.osworld.setup_runner import SetupRunner
