@@ -10,7 +10,7 @@ import pytest
 from patience import limit
 
 from deskhand.errors import InfrastructureError
-from deskhand.integrations.areal.group_rollout import run_group
+from deskhand.integrations.areal.workflow import run_group
 from deskhand.rollout.episode import errored_result
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import EpisodeRequest

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from deskhand.integrations.areal import worker_runs
-from deskhand.integrations.areal.group_rollout import run_group
+from deskhand.integrations.areal.workflow import run_group
 from deskhand.reporting.build_report import build_report_view
 from deskhand.rollout.episode import errored_result
 from deskhand.store.run import TRAIN, Run
