@@ -153,7 +153,6 @@ def _step_of(value: dict[str, Any]) -> osworld_setup_steps.Step:
 
 
 def _parameters_of(kind: str) -> list[str]:
-    """Return the names of a step's parameters, in order."""
     model = next(model for model in osworld_setup_steps.KNOWN if model.__name__ == osworld_setup_steps.CLASS_OF[kind])
     annotation: Any = model.model_fields["parameters"].annotation
     part = next((model for model in get_args(annotation) if hasattr(model, "model_fields")), annotation)

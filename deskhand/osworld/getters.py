@@ -64,7 +64,6 @@ _SCHEMES = {1: "light", 2: "dark"}
 
 
 def _at(data: Any, *keys: str) -> Any:
-    """Return the value at the keys, or None."""
     for key in keys:
         data = data.get(key) if isinstance(data, dict) else None
     return data
@@ -309,5 +308,4 @@ def _texts(value: str | list[str]) -> list[str]:
 
 
 def _name(dest: str | list[str]) -> str:
-    """Return a plain file name."""
     return PurePosixPath(_texts(dest)[0]).name or "file"

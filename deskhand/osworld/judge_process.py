@@ -115,8 +115,6 @@ class ReplayController:
 
 
 class ReplayEnv:
-    """The environment as seen by a getter."""
-
     vm_platform = "Linux"
 
     def __init__(self, folder: Path, files: dict[str, bytes | None]) -> None:

@@ -161,7 +161,6 @@ def needs_accessibility(task: JsonTask) -> bool:
 
 
 def _describe(read: Read | None) -> str:
-    """Return the input as text."""
     if isinstance(read, Value):
         return repr(read.value)
     if isinstance(read, Files):

@@ -217,7 +217,6 @@ class SetupRunner:
         await self._post("/setup/execute_with_verification", body, max_wait_s + 130)
 
     def _fill_placeholders(self, command: str | list[str]) -> str | list[str]:
-        """Replace the placeholders for screen size and guest password."""
         width, height = self.client.size
         values = {
             "{CLIENT_PASSWORD}": self._password,

@@ -96,7 +96,6 @@ def _pydrive(probe: dict) -> ProbeResult:
 
 
 def _packages(python: Path) -> Path:
-    """Return the environment's site-packages."""
     return next((python.parents[1] / "lib").glob("python3.*")) / "site-packages"
 
 
@@ -171,8 +170,7 @@ def _fix_pydrive(packages: Path) -> Iterator[str]:
 
 
 def _fix_compiler(python: Path, environment: Mapping[str, str]) -> Iterator[str]:
-    """Link a C++20 compiler into the environment's bin directory, which comes first on a worker's PATH; regular files
-    stay."""
+    """Link a C++20 compiler into the environment's bin directory, which comes first on a worker's PATH."""
     if _compiler(python, environment) is not None:
         return
     path = environment.get("PATH", os.defpath)

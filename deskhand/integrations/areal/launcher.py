@@ -132,8 +132,7 @@ def _setting(key: str, content: Any, overrides: Sequence[str]) -> Any:
 
 @contextmanager
 def _cpu_server(content: dict[str, Any], overrides: Sequence[str], model: Any, folder: Path) -> Iterator[list[str]]:
-    """Yield host:port of a CPU inference server for the duration of the run, or nothing if the experiment needs
-    none."""
+    """Yield host:port of a CPU inference server for the duration of the run, if the experiment needs one."""
     if not _setting("deskhand.cpu_inference_server", content, overrides) or _setting(
         "deskhand.servers", content, overrides
     ):

@@ -67,7 +67,6 @@ class WorkerResources:
     """Users inside `use_worker_resources`."""
 
     def agent(self, temperature: float) -> DesktopAgent:
-        """Return an agent with the configured settings."""
         agent = self.settings.agent.model_copy(update={"temperature": temperature})
         return DesktopAgent(agent, model_image_size=model_image_size(self.preprocessing.image_processor))
 
@@ -94,8 +93,7 @@ async def worker_resources(settings: WorkflowSettings) -> WorkerResources:
 
 @asynccontextmanager
 async def use_worker_resources(settings: WorkflowSettings, *, keep: bool) -> AsyncIterator[WorkerResources]:
-    """Use the resources for these settings. Unless `keep`, the last user closes them: an event loop may end with its
-    only episode."""
+    """Use the resources for these settings. Unless `keep`, the last user closes them."""
     resources = await worker_resources(settings)
     resources.users += 1
     try:

@@ -116,7 +116,6 @@ class DesktopEnv:
         await self._stage.set_up(self.task.config if self.task is not None else [])
 
     def _needs_accessibility(self) -> bool:
-        """Whether the desktop needs an accessibility tree."""
         return (
             self.require_a11y_tree
             or self.require_terminal
