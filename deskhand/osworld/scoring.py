@@ -144,11 +144,8 @@ def unsupported_reasons(task: JsonTask, *, with_official: bool) -> list[str]:
     """
     reasons = [f"step {step.type}: {why}" for _, step in task.steps() if (why := step_unavailable(step))]
     if not task.infeasible:
-        reasons += [
-            f"getter {getattr(getter, 'type', '')}: {why}"
-            for _, getter in task.getters()
-            if (why := unavailable(getter))
-        ]
+        getters = [getter for _, getter in task.getters()]
+        reasons += [f"getter {getattr(each, 'type', '')}: {why}" for each in getters if (why := unavailable(each))]
         if not with_official:
             missing = {clause.metric for clause in task.evaluator.clauses} - osworld_metrics.available()
             reasons += [f"metric {name}: needs OSWorld's own evaluators" for name in sorted(missing)]

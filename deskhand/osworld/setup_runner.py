@@ -129,11 +129,8 @@ class SetupRunner:
             case osworld_setup_steps.SleepStep(parameters=parameters):
                 await asyncio.sleep(parameters.seconds)
             case osworld_setup_steps.WindowStep(parameters=parameters):
-                body = {
-                    "window_name": parameters.window_name,
-                    "strict": bool(parameters.strict),
-                    "by_class": bool(parameters.by_class),
-                }
+                flags = {"strict": bool(parameters.strict), "by_class": bool(parameters.by_class)}
+                body = {"window_name": parameters.window_name, **flags}
                 await self._wait_expected_windows()
                 await self.client.request("POST", f"/setup/{step.type}", json=body)
             case osworld_setup_steps.OpenTabsStep(parameters=parameters):
@@ -205,12 +202,11 @@ class SetupRunner:
 
     async def _verify(self, parameters: osworld_setup_steps.VerifiedCommand) -> None:
         max_wait_s = parameters.max_wait_time if parameters.max_wait_time is not None else 10
+        verification = parameters.verification.model_dump(exclude_unset=True) if parameters.verification else {}
         body = {
             "command": parameters.command,
             "shell": bool(parameters.shell),
-            "verification": parameters.verification.model_dump(exclude_unset=True)
-            if parameters.verification is not None
-            else {},
+            "verification": verification,
             "max_wait_time": max_wait_s,
             "check_interval": parameters.check_interval if parameters.check_interval is not None else 1.0,
         }

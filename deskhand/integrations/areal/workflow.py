@@ -67,11 +67,7 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
     ) -> None:
         self.settings = WorkflowSettings.of(settings, more)
         if gconfig is not None:
-            sampling = {
-                "temperature": gconfig.temperature,
-                "top_p": gconfig.top_p,
-                "max_new_tokens": gconfig.max_new_tokens,
-            }
+            sampling = {name: getattr(gconfig, name) for name in ("temperature", "top_p", "max_new_tokens")}
             agent = self.settings.agent.model_copy(update=sampling)
             self.settings = self.settings.model_copy(update={"agent": agent})
 
@@ -145,24 +141,22 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
 
     def _record_statistics(self, resources: WorkerResources, group: Group, results: Sequence[EpisodeResult]) -> None:
         for result in results:
-            values = {
-                "num_steps": float(len(result.transcript.steps)),
-                "errored": float(isinstance(result.outcome, Errored)),
-            }
+            values: dict[str, float] = {"num_steps": len(result.transcript.steps)}
+            values["errored"] = isinstance(result.outcome, Errored)
             if isinstance(result.outcome, Scored):
-                values |= {"reward": float(result.reward or 0.0), "success": float(result.success)}
-            installed_areal.record(**values)
-        causes = Counter(result.outcome.cause for result in results if isinstance(result.outcome, Errored))
+                values |= {"reward": result.reward or 0.0, "success": result.success}
+            installed_areal.record(**{name: float(value) for name, value in values.items()})
+        errors = [result.outcome for result in results if isinstance(result.outcome, Errored)]
         resources.outages = 0 if group.scored else resources.outages + 1
         installed_areal.record(
             group_scored=float(len(group.scored)),
             group_errored=float(not group.scored),
             group_has_signal=float(group.has_signal),
         )
-        if causes:
-            message = next(result.outcome.message for result in results if isinstance(result.outcome, Errored))
+        if errors:
+            causes, first = dict(Counter(error.cause for error in errors)), errors[0].message
             log.warning(
-                "areal.group_errored", group=group.id, causes=dict(causes), consecutive=resources.outages, first=message
+                "areal.group_errored", group=group.id, causes=causes, consecutive=resources.outages, first=first
             )
 
 

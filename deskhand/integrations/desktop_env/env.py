@@ -106,21 +106,13 @@ class DesktopEnv:
     async def _begin(self) -> None:
         if self._stage is not None:
             await self._stage.client.close()
-        template = DesktopSpec(
-            "plain", self.screen_width, self.screen_height, accessibility=self._needs_accessibility()
-        )
+        needs_tree = self.require_a11y_tree or self.require_terminal
+        needs_tree = needs_tree or (self.task is not None and needs_accessibility(self.task))
+        template = DesktopSpec("plain", self.screen_width, self.screen_height, accessibility=needs_tree)
         await self._desktop.reset(template)
-        self._stage = SetupRunner(
-            LocalOsworldClient(self._desktop, template), self._files, password=self.client_password
-        )
+        client = LocalOsworldClient(self._desktop, template)
+        self._stage = SetupRunner(client, self._files, password=self.client_password)
         await self._stage.set_up(self.task.config if self.task is not None else [])
-
-    def _needs_accessibility(self) -> bool:
-        return (
-            self.require_a11y_tree
-            or self.require_terminal
-            or (self.task is not None and needs_accessibility(self.task))
-        )
 
     def step(self, action: Any, pause: float = 2) -> tuple[Observation, float, bool, dict[str, Any]]:
         """Perform `action` and return (observation, 0, done, info) after `pause` seconds.

@@ -10,24 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from environments import python_of
 from fake_waa import FakeEvaluate, FakeWaa
 from patience import limit
 from serving import on_a_port
 
-ROOT = Path(__file__).parents[3]
-UNREACHABLE = ("Could not fetch", "No matching distribution", "name resolution", "Network is unreachable", "timed out")
-
 
 @pytest.fixture(scope="session")
 def python() -> Path:
-    """The Python of OpenAdapt's environment, which is made the first time."""
-    made = subprocess.run(
-        ["bash", "scripts/environment", "openadapt-live"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    if made.returncode != 0 and any(sign in made.stderr for sign in UNREACHABLE):
-        pytest.skip(f"the package index cannot be reached: {made.stderr.strip().splitlines()[-1]}")
-    assert made.returncode == 0, made.stderr
-    return Path(made.stdout.strip()) / "bin" / "python"
+    return python_of("openadapt-live")
 
 
 async def test_their_adapter_plays_an_episode_on_the_fake(python, tmp_path):
