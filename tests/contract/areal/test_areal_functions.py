@@ -33,7 +33,7 @@ CASES = {
     "sequence ratios": {"eps_clip": 3e-2, "eps_clip_higher": 4e-2, "importance_sampling_level": "sequence"},
 }
 CREDITS = {
-    "generalised": {"discount": 0.97, "decay": 0.9, "group": 0, "whitened": False, "critic": True},
+    "generalized": {"discount": 0.97, "decay": 0.9, "group": 0, "whitened": False, "critic": True},
     "undiscounted": {"discount": 1.0, "decay": 1.0, "group": 0, "whitened": False, "critic": True},
     "whitened": {"discount": 0.99, "decay": 0.95, "group": 0, "whitened": True, "critic": True},
     "of groups": {"discount": 1.0, "decay": 1.0, "group": 4, "whitened": False, "critic": False},
@@ -96,7 +96,7 @@ def test_loss_and_gradient_are_areals(theirs, case):
 
     result = clipped_loss(
         new.flatten(),
-        # without rejection AReaL leaves the behaviour weight out altogether
+        # without rejection AReaL leaves the behavior weight out altogether
         flat("old") if rejection else flat("proximal"),
         flat("advantages"),
         mask.flatten(),

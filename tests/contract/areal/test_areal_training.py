@@ -38,8 +38,8 @@ def test_without_our_attention_packed_rows_see_each_other(trained):
     assert trained["leaking_gap"] > 1e-3
 
 
-def test_its_transformers_misplaces_pictures_of_one_family_unless_mended(trained):
-    assert trained["mended"] == [True, False]
+def test_its_transformers_misplaces_images_of_one_family_unless_patched(trained):
+    assert trained["patched"] == [True, False]
     assert (trained["misplaced_gap"] > 1e-2) == (trained["family"] == "qwen2_5_vl")
 
 

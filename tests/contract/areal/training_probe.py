@@ -156,7 +156,7 @@ def main(checkpoint: str, address: str, out: Path) -> None:
     found["misplaced_gap"] = gap(actor, trajectories)
     from deskhand.integrations.areal.patches.model import patch_rope_positions
 
-    found["mended"] = [patch_rope_positions(), patch_rope_positions()]
+    found["patched"] = [patch_rope_positions(), patch_rope_positions()]
     found["gap"] = gap(actor, trajectories)
     rewarded = sorted(trajectories, key=lambda one: -int(one["rewards"].count_nonzero()))
     found["damage"] = damage(actor, rewarded[:2], image_id)

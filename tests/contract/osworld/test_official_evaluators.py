@@ -103,7 +103,7 @@ def test_getters_of_osworld_make_of_files_what_metrics_take(official: OfficialEv
         judged(official, MetricRequest("exact_match", GetterRequest("bookmarks", {}, {}), Value({"expected": {}})))
 
 
-def test_a_metric_that_needs_what_is_not_installed_is_unscored(official: OfficialEvaluators) -> None:
+def test_a_metric_that_needs_what_is_not_installed_is_an_error(official: OfficialEvaluators) -> None:
     picture = Files((("a.png", b"no picture"),))
     with pytest.raises(EvaluatorError, match=r"compare_image_text.*easyocr.Reader is not installed"):
         judged(official, MetricRequest("compare_image_text", picture, Value({"type": "text", "text": "a"})))

@@ -20,14 +20,8 @@ def test_packed_rows_give_what_each_gives_alone_and_transformers_own_do_not():
     alone = torch.cat([model(input_ids=row).last_hidden_state for row in rows], 1)
 
     def together():
-        return model(
-            input_ids=packed,
-            attention_mask=None,
-            position_ids=positions,
-            cu_seq_lens_q=bounds,
-            cu_seq_lens_k=bounds,
-            use_cache=False,
-        ).last_hidden_state
+        lengths = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "use_cache": False}
+        return model(input_ids=packed, attention_mask=None, position_ids=positions, **lengths).last_hidden_state
 
     try:
         with torch.no_grad():
