@@ -104,9 +104,7 @@ class SetupRunner:
                 self.refused.append(f"{step.type}: {error}")
             except InfrastructureError as error:
                 raise InfrastructureError(f"set-up step {index + 1} of {len(config)} ({step.type}): {error}") from error
-        for window in dict.fromkeys(self._expected_windows):
-            await self.client.desktop.wait_window(window, timeout_s=WINDOW_TIMEOUT_S)
-        self._expected_windows.clear()
+        await self._wait_expected_windows()
 
     async def _run_step(self, step: Step) -> None:
         match step:
@@ -142,8 +140,9 @@ class SetupRunner:
                 raise InfrastructureError(f"unsupported step: {unavailable(step) or 'unknown type'}")
 
     async def _wait_expected_windows(self) -> None:
-        while self._expected_windows:
-            await self.client.desktop.wait_window(self._expected_windows.pop(), timeout_s=WINDOW_TIMEOUT_S)
+        windows, self._expected_windows = dict.fromkeys(self._expected_windows), []
+        for window in windows:
+            await self.client.desktop.wait_window(window, timeout_s=WINDOW_TIMEOUT_S)
 
     async def _upload(self, path: str, data: bytes) -> None:
         files = {"file_data": (posixpath.basename(path), data)}

@@ -154,7 +154,8 @@ class DesktopEnv:
         """As `evaluate`, with the score of each metric and what was read."""
         if self.task is None:
             raise ConfigError("no task to evaluate; pass task_config to reset")
-        failed = bool(self.action_history) and _says(self.action_history[-1], "FAIL")
+        last = self.action_history[-1] if self.action_history else None
+        failed = (last.get("action_type") if isinstance(last, dict) else last) == "FAIL"
         evaluators = self._evaluators or default_official_evaluators()
         return self._loop.run(score_task(self.task, self._staged(), failed=failed, evaluators=evaluators))
 
@@ -201,7 +202,3 @@ def _task_of(value: dict[str, Any]) -> OsworldTask:
     return osworld.load_document(
         Path("task_config"), document, OsworldTask, osworld_setup_steps.WINDOWS_ONLY, osworld_getters.WINDOWS_ONLY
     ).task
-
-
-def _says(action: Any, word: str) -> bool:
-    return action == word or (isinstance(action, dict) and action.get("action_type") == word)
