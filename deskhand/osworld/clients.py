@@ -67,7 +67,8 @@ class LocalOsworldClient(OsworldClient):
     def __init__(self, desktop: StageableDesktop, template: DesktopSpec) -> None:
         lease = ActiveLease(secrets.token_hex(8), Lease(desktop, 0), template, b"", 0, 0.0)
         super().__init__(desktop, template, lease.guest)
-        app = Starlette(routes=routes(lambda _: lease, SimpleNamespace(using=contextlib.nullcontext)))
+        never_expires: Any = SimpleNamespace(using=contextlib.nullcontext)
+        app = Starlette(routes=routes(lambda _: lease, never_expires))
         self._http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://guest", timeout=None)
 
     async def request(self, method: str, path: str, *, timeout_s: float = 180.0, **body: Any) -> httpx2.Response:

@@ -17,7 +17,7 @@ from deskhand.actions.ops import Fail, Op
 from deskhand.desktop.base import DesktopSpec, StageableDesktop
 from deskhand.desktop.remote.osworld_desktop import OsworldDesktop
 from deskhand.errors import ConfigError, InfrastructureError
-from deskhand.osworld.clients import LocalOsworldClient, RemoteOsworldClient, SavedClient
+from deskhand.osworld.clients import LocalOsworldClient, OsworldClient, RemoteOsworldClient, SavedClient
 from deskhand.osworld.official_evaluators import OfficialEvaluators
 from deskhand.osworld.scoring import (
     Verdict,
@@ -52,8 +52,10 @@ class OsworldRunner:
         """Run the set-up steps on a fresh desktop. Raises `InfrastructureError`."""
         if (before := self._runners.pop(desktop, None)) is not None:
             await before.client.close()
-        is_remote = isinstance(desktop, OsworldDesktop)
-        client = (RemoteOsworldClient if is_remote else LocalOsworldClient)(desktop, self._template)
+        if isinstance(desktop, OsworldDesktop):
+            client: OsworldClient = RemoteOsworldClient(desktop, self._template)
+        else:
+            client = LocalOsworldClient(desktop, self._template)
         setup_runner = self._runners[desktop] = SetupRunner(client, self._cache)
         await setup_runner.set_up(self._task.config)
         await desktop.observe()
