@@ -52,7 +52,6 @@ async def open_tabs(guest: Guest, urls: list[str]) -> None:
 
 
 async def close_tabs(guest: Guest, urls: list[str]) -> None:
-    """Close the tabs with these URLs."""
     for tab in await _wait_tabs(guest):
         if any(tab["url"].rstrip("/") == url.rstrip("/") for url in urls):
             await _request(guest, "GET", f"/json/close/{tab['id']}")

@@ -1,6 +1,6 @@
 """`env.controller` and `env.setup_controller` of OSWorld, for Deskhand's desktops.
 
-Names, arguments and replies match `desktop-env`. If the desktop fails, `InfrastructureError` is raised location
+Names, arguments and replies match `desktop-env`. If the desktop fails, `InfrastructureError` is raised where
 `desktop-env` would log and return None.
 """
 
@@ -16,7 +16,7 @@ from pydantic import TypeAdapter, ValidationError
 from deskhand.actions.formats import computer_13
 from deskhand.actions.formats.base import ScreenView
 from deskhand.errors import ConfigError
-from deskhand.osworld.local_client import message_of
+from deskhand.osworld.clients import message_of
 from deskhand.osworld.setup_runner import SetupRunner
 from deskhand.osworld.sync_loop import SyncLoop
 from deskhand.tasks.formats import osworld_setup_steps
@@ -35,20 +35,21 @@ class PythonController:
     def _request(self, method: str, path: str, timeout_s: float = 180.0, **body: Any) -> Any:
         return self._loop.run(self._runner().client.request(method, path, timeout_s=timeout_s, **body))
 
-    def _json(self, method: str, path: str, **body: Any) -> Any:
+    def _json(self, method: str, path: str, key: str | None = None, **body: Any) -> Any:
         reply = self._request(method, path, **body)
-        return reply.json() if reply.status_code == 200 else None
+        if reply.status_code != 200:
+            return None
+        return reply.json() if key is None else reply.json()[key]
 
     def get_screenshot(self) -> bytes:
         """Return the settled screen as PNG, with the pointer."""
         return self._request("GET", "/screenshot").content
 
     def get_accessibility_tree(self) -> str | None:
-        return self._json("GET", "/accessibility")["AT"]
+        return self._json("GET", "/accessibility", "AT")
 
     def get_terminal_output(self) -> str | None:
-        reply = self._json("GET", "/terminal")
-        return reply["output"] if reply else None
+        return self._json("GET", "/terminal", "output")
 
     def get_file(self, file_path: str) -> bytes | None:
         """Return a file's bytes, or None if it does not exist."""
@@ -104,12 +105,10 @@ class PythonController:
         return reply.content if reply.status_code == 200 else None
 
     def get_vm_desktop_path(self) -> str | None:
-        reply = self._json("POST", "/desktop_path")
-        return reply["desktop_path"] if reply else None
+        return self._json("POST", "/desktop_path", "desktop_path")
 
     def get_vm_directory_tree(self, path: str) -> dict[str, Any] | None:
-        reply = self._json("POST", "/list_directory", json={"path": path})
-        return reply["directory_tree"] if reply else None
+        return self._json("POST", "/list_directory", "directory_tree", json={"path": path})
 
 
 class SetupController:
@@ -153,7 +152,6 @@ def _step_of(value: dict[str, Any]) -> osworld_setup_steps.Step:
 
 
 def _parameters_of(kind: str) -> list[str]:
-    """Return the names of a step's parameters, in order."""
     annotation: Any = osworld_setup_steps.MODELS[kind].model_fields["parameters"].annotation
     part = next((model for model in get_args(annotation) if hasattr(model, "model_fields")), annotation)
     return list(part.model_fields)

@@ -78,11 +78,8 @@ class StubImporter(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds `STUBBED_LIBRARIES` when no other importer does."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        return (
-            importlib.machinery.ModuleSpec(name, self, is_package=True)
-            if name.split(".")[0] in STUBBED_LIBRARIES
-            else None
-        )
+        is_stubbed = name.split(".")[0] in STUBBED_LIBRARIES
+        return importlib.machinery.ModuleSpec(name, self, is_package=True) if is_stubbed else None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         return AbsentModule(spec.name)
@@ -115,8 +112,6 @@ class ReplayController:
 
 
 class ReplayEnv:
-    """The environment as seen by a getter."""
-
     vm_platform = "Linux"
 
     def __init__(self, folder: Path, files: dict[str, bytes | None]) -> None:
@@ -255,11 +250,8 @@ def _await_answer(request: dict[str, Any], output: int, answers: int, connection
             data = os.read(answers, 1 << 16)
             answer += data
             if not data:
-                return (
-                    json.loads(answer)
-                    if answer
-                    else {"error": "exited without a score; it may have exceeded its memory or time limit"}
-                )
+                why = "exited without a score; it may have exceeded its memory or time limit"
+                return json.loads(answer) if answer else {"error": why}
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], list[bytes]]:

@@ -148,14 +148,11 @@ class OfficialEvaluators:
     def _request(self, requests: list[MetricRequest], conj: str) -> bytes:
         blobs: list[bytes] = []
         clauses = []
-        for metric_request in requests:
-            clause = {
-                "metric": metric_request.metric,
-                "options": dict(metric_request.options),
-                "result": _encode_input(metric_request.result, blobs),
-            }
-            if metric_request.expected is not None:
-                clause["expected"] = _encode_input(metric_request.expected, blobs)
+        for each in requests:
+            clause: dict[str, Any] = {"metric": each.metric, "options": dict(each.options)}
+            clause["result"] = _encode_input(each.result, blobs)
+            if each.expected is not None:
+                clause["expected"] = _encode_input(each.expected, blobs)
             clauses.append(clause)
         if (size := sum(map(len, blobs))) > _MAX_BLOB_BYTES:
             raise EvaluatorError(f"metric input files: at most {_MAX_BLOB_BYTES} bytes, got {size}")
@@ -188,15 +185,8 @@ class OfficialEvaluators:
         program = Path(judge_process.__file__)
         build = isolation.namespaces_command if level == "namespaces" else isolation.plain_command
         argv = [str(self._python), "-B", "-P", str(program), str(inside / "judge"), *self._modules]
-        command = build(
-            folder,
-            home,
-            control,
-            [program, *self._readable(), *self._extra_readable],
-            None,
-            isolation.ResourceLimits(),
-            argv,
-        )
+        readable = [program, *self._readable(), *self._extra_readable]
+        command = build(folder, home, control, readable, None, isolation.ResourceLimits(), argv)
         environment = {
             "PATH": "/usr/bin:/bin",
             "HOME": isolation.GUEST_HOME if level == "namespaces" else str(home),

@@ -66,7 +66,8 @@ async def score_task(
 
     Raises `EvaluatorError` if a metric or getter fails or is unavailable, `InfrastructureError` if the desktop fails.
     """
-    if not runner.is_saved and _reads_profile(task) and await _is_running(runner, "chrome"):
+    reads_live_profile = not runner.client.is_saved and _types(task) & PROFILE_KINDS
+    if reads_live_profile and (await runner.client.desktop.run(["pgrep", "chrome"])).returncode == 0:
         await asyncio.sleep(PROFILE_FLUSH_S)
     await runner.set_up(task.evaluator.postconfig, judging=True)
     if task.infeasible:
@@ -93,13 +94,8 @@ async def score_task(
     return Verdict(result.value, scores, detail, findings, bool(kinds & LIVE_KINDS), judged_by)
 
 
-def _reads_profile(task: JsonTask) -> bool:
-    kinds = {getattr(getter, "type", "") for _, getter in task.getters()}
-    return bool(kinds & PROFILE_KINDS)
-
-
-async def _is_running(runner: SetupRunner, program: str) -> bool:
-    return (await runner.client.desktop.run(["pgrep", program])).returncode == 0
+def _types(task: JsonTask) -> set[str]:
+    return {getattr(getter, "type", "") for _, getter in task.getters()}
 
 
 async def _build_requests(clauses: Sequence[EvaluatorClause], reader: GetterReader) -> list[MetricRequest]:
@@ -144,11 +140,8 @@ def unsupported_reasons(task: JsonTask, *, with_official: bool) -> list[str]:
     """
     reasons = [f"step {step.type}: {why}" for _, step in task.steps() if (why := step_unavailable(step))]
     if not task.infeasible:
-        reasons += [
-            f"getter {getattr(getter, 'type', '')}: {why}"
-            for _, getter in task.getters()
-            if (why := unavailable(getter))
-        ]
+        getters = [getter for _, getter in task.getters()]
+        reasons += [f"getter {getattr(each, 'type', '')}: {why}" for each in getters if (why := unavailable(each))]
         if not with_official:
             missing = {clause.metric for clause in task.evaluator.clauses} - osworld_metrics.available()
             reasons += [f"metric {name}: needs OSWorld's own evaluators" for name in sorted(missing)]
@@ -157,11 +150,10 @@ def unsupported_reasons(task: JsonTask, *, with_official: bool) -> list[str]:
 
 def needs_accessibility(task: JsonTask) -> bool:
     """Return whether scoring reads the accessibility tree."""
-    return any(getattr(getter, "type", "") in ACCESSIBILITY_KINDS for _, getter in task.getters())
+    return bool(_types(task) & ACCESSIBILITY_KINDS)
 
 
 def _describe(read: Read | None) -> str:
-    """Return the input as text."""
     if isinstance(read, Value):
         return repr(read.value)
     if isinstance(read, Files):

@@ -12,10 +12,11 @@ import posixpath
 from collections.abc import Sequence
 from typing import Any
 
+from deskhand.desktop.applications.browser import FLAGS
 from deskhand.errors import InfrastructureError
 from deskhand.osworld import chrome_devtools
-from deskhand.osworld.home_setup import prepare_home
-from deskhand.osworld.local_client import LocalOsworldClient, message_of
+from deskhand.osworld.clients import OsworldClient, message_of
+from deskhand.server.guest import Guest
 from deskhand.tasks.formats import osworld_setup_steps
 from deskhand.tasks.formats.file_cache import FileCache
 from deskhand.tasks.formats.osworld_setup_steps import Step
@@ -42,6 +43,26 @@ _WINDOWS = {
 _FORWARDERS = ("socat",)
 """Programs that only forward Chrome's port to the host; Deskhand reads it inside the guest."""
 
+_CHROME = """\
+#!/bin/sh
+# Chromium by the name, with the profile and as the process that OSWorld's tasks know.
+tools=$(dirname -- "$0")
+real=/usr/lib/chromium/chromium
+[ -x "$real" ] || real=$(command -v chromium) || {{ echo "chromium is not installed" >&2; exit 127; }}
+[ -L "$tools/chrome" ] || ln -s "$real" "$tools/chrome"
+exec "$tools/chrome" --user-data-dir="$HOME/.config/google-chrome" --start-maximized {flags} "$@"
+"""
+_PREPARE = """\
+set -e
+chmod 755 "$1/bin/google-chrome"
+mkdir -p "$HOME/.config/google-chrome/Default"
+cp -r "$HOME/.config/chromium/." "$HOME/.config/google-chrome/"
+rc="$HOME/.config/openbox/rc.xml"
+sed -i 's#<keyboard>#<keyboard><keybind key="C-A-t"><action name="Execute"><command>xfce4-terminal --disable-server</command>\
+</action></keybind>#' "$rc"
+openbox --reconfigure
+"""  # noqa: E501
+
 
 class _Refused(InfrastructureError):
     """The guest rejected a step."""
@@ -50,12 +71,7 @@ class _Refused(InfrastructureError):
 class SetupRunner:
     """One desktop on which one task is set up, played and scored."""
 
-    is_saved = False
-    """Whether this is a saved end state, without running programs."""
-
-    def __init__(
-        self, client: LocalOsworldClient, cache: FileCache | None = None, *, password: str = "password"
-    ) -> None:
+    def __init__(self, client: OsworldClient, cache: FileCache | None = None, *, password: str = "password") -> None:
         self.client = client
         self.cache = cache or FileCache()
         self.outputs: dict[str, bytes] = {}
@@ -64,20 +80,19 @@ class SetupRunner:
         self.refused: list[str] = []
         """Postconfig steps that the guest rejected, e.g. because the agent removed a file."""
         self._expected_windows: list[str] = []
-        self._prepared = False
-
-    async def prepare(self) -> None:
-        """Adapt a local home to OSWorld, once."""
-        if self.client.is_local and not self._prepared:
-            await prepare_home(self.client.guest)
-            self._prepared = True
+        self._prepared = not client.is_local
 
     async def set_up(self, config: Sequence[Step], *, judging: bool = False) -> None:
         """Run all steps in order, then wait for the windows of launched applications. Raises `InfrastructureError`.
 
-        With `judging` the agent has used the desktop: rejected steps are recorded in `refused` and skipped.
+        With `judging` the agent has used the desktop: rejected steps are recorded in `refused` and skipped. In a saved
+        end state the steps ran before it was saved.
         """
-        await self.prepare()
+        if self.client.is_saved:
+            return
+        if not self._prepared:
+            await _prepare_home(self.client.guest)
+            self._prepared = True
         for index, step in enumerate(config):
             try:
                 await self._run_step(step)
@@ -89,9 +104,7 @@ class SetupRunner:
                 self.refused.append(f"{step.type}: {error}")
             except InfrastructureError as error:
                 raise InfrastructureError(f"set-up step {index + 1} of {len(config)} ({step.type}): {error}") from error
-        for window in dict.fromkeys(self._expected_windows):
-            await self.client.desktop.wait_window(window, timeout_s=WINDOW_TIMEOUT_S)
-        self._expected_windows.clear()
+        await self._wait_expected_windows()
 
     async def _run_step(self, step: Step) -> None:
         match step:
@@ -114,11 +127,8 @@ class SetupRunner:
             case osworld_setup_steps.SleepStep(parameters=parameters):
                 await asyncio.sleep(parameters.seconds)
             case osworld_setup_steps.WindowStep(parameters=parameters):
-                body = {
-                    "window_name": parameters.window_name,
-                    "strict": bool(parameters.strict),
-                    "by_class": bool(parameters.by_class),
-                }
+                flags = {"strict": bool(parameters.strict), "by_class": bool(parameters.by_class)}
+                body = {"window_name": parameters.window_name, **flags}
                 await self._wait_expected_windows()
                 await self.client.request("POST", f"/setup/{step.type}", json=body)
             case osworld_setup_steps.OpenTabsStep(parameters=parameters):
@@ -130,8 +140,9 @@ class SetupRunner:
                 raise InfrastructureError(f"unsupported step: {unavailable(step) or 'unknown type'}")
 
     async def _wait_expected_windows(self) -> None:
-        while self._expected_windows:
-            await self.client.desktop.wait_window(self._expected_windows.pop(), timeout_s=WINDOW_TIMEOUT_S)
+        windows, self._expected_windows = dict.fromkeys(self._expected_windows), []
+        for window in windows:
+            await self.client.desktop.wait_window(window, timeout_s=WINDOW_TIMEOUT_S)
 
     async def _upload(self, path: str, data: bytes) -> None:
         files = {"file_data": (posixpath.basename(path), data)}
@@ -190,19 +201,17 @@ class SetupRunner:
 
     async def _verify(self, parameters: osworld_setup_steps.VerifiedCommand) -> None:
         max_wait_s = parameters.max_wait_time if parameters.max_wait_time is not None else 10
+        verification = parameters.verification.model_dump(exclude_unset=True) if parameters.verification else {}
         body = {
             "command": parameters.command,
             "shell": bool(parameters.shell),
-            "verification": parameters.verification.model_dump(exclude_unset=True)
-            if parameters.verification is not None
-            else {},
+            "verification": verification,
             "max_wait_time": max_wait_s,
             "check_interval": parameters.check_interval if parameters.check_interval is not None else 1.0,
         }
         await self._post("/setup/execute_with_verification", body, max_wait_s + 130)
 
     def _fill_placeholders(self, command: str | list[str]) -> str | list[str]:
-        """Replace the placeholders for screen size and guest password."""
         width, height = self.client.size
         values = {
             "{CLIENT_PASSWORD}": self._password,
@@ -218,6 +227,22 @@ class SetupRunner:
             return text
 
         return fill(command) if isinstance(command, str) else [fill(argument) for argument in command]
+
+
+async def _prepare_home(guest: Guest) -> None:
+    """Adapt a fresh local home to OSWorld's VM; nothing that a task requires is done.
+
+    `google-chrome` starts Debian's Chromium with the profile where tasks and getters look for it, as a process named
+    `chrome`, by which tasks kill it. Ctrl+Alt+T opens a terminal.
+    """
+    tools = await guest.tools()
+    chrome = _CHROME.format(flags=" ".join(FLAGS))
+    await guest.desktop.push(posixpath.join(tools, "bin", "google-chrome"), chrome.encode())
+    result = await guest.desktop.run(["/bin/sh", "-c", _PREPARE, "sh", tools])
+    if result.returncode != 0:
+        raise InfrastructureError(
+            f"cannot adapt the home to OSWorld: {result.stderr.decode(errors='replace').strip()[:300]}"
+        )
 
 
 def unavailable(step: Step) -> str | None:

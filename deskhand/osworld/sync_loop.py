@@ -36,7 +36,6 @@ class SyncLoop:
             raise
 
     def desktop(self, make: MakeDesktop) -> StageableDesktop:
-        """Return the desktop that `make` creates."""
 
         async def build() -> StageableDesktop:
             desktop = make()

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from deskhand.actions.ops import Fail, Op
 from deskhand.desktop.base import DesktopSpec, StageableDesktop
+from deskhand.desktop.remote.osworld_desktop import OsworldDesktop
 from deskhand.errors import ConfigError, InfrastructureError
-from deskhand.osworld.end_state_stage import SavedStageRunner
+from deskhand.osworld.clients import LocalOsworldClient, OsworldClient, RemoteOsworldClient, SavedClient
 from deskhand.osworld.official_evaluators import OfficialEvaluators
-from deskhand.osworld.remote_client import connect_remote
 from deskhand.osworld.scoring import (
     Verdict,
     default_official_evaluators,
@@ -52,14 +52,18 @@ class OsworldRunner:
         """Run the set-up steps on a fresh desktop. Raises `InfrastructureError`."""
         if (before := self._runners.pop(desktop, None)) is not None:
             await before.client.close()
-        setup_runner = self._runners[desktop] = SetupRunner(connect_remote(desktop, self._template), self._cache)
+        if isinstance(desktop, OsworldDesktop):
+            client: OsworldClient = RemoteOsworldClient(desktop, self._template)
+        else:
+            client = LocalOsworldClient(desktop, self._template)
+        setup_runner = self._runners[desktop] = SetupRunner(client, self._cache)
         await setup_runner.set_up(self._task.config)
         await desktop.observe()
 
     async def verdict(self, desktop: StageableDesktop, *, failed: bool) -> Verdict:
         """Score the end state. Raises `EvaluatorError` and `InfrastructureError`."""
         if isinstance(desktop, EndState):
-            setup_runner = SavedStageRunner(desktop, (self._template.width, self._template.height), self._cache)
+            setup_runner = SetupRunner(SavedClient(desktop, self._template), self._cache)
         else:
             setup_runner = self._runners.get(desktop)
         if setup_runner is None:

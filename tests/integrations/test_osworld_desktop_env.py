@@ -35,12 +35,8 @@ SAID = {"type": "vm_command_line", "command": ["cat", NOTES]}
 
 
 def task(evaluator: dict[str, Any], *config: dict[str, Any], **more: Any) -> dict[str, Any]:
-    return {
-        "id": "0f6a",
-        "instruction": "Write two into the notes.",
-        "config": list(config),
-        "evaluator": evaluator,
-    } | more
+    told = {"id": "0f6a", "instruction": "Write two into the notes."}
+    return told | {"config": list(config), "evaluator": evaluator} | more
 
 
 def step(kind: str, **parameters: Any) -> dict[str, Any]:
@@ -158,31 +154,22 @@ def test_saying_that_it_cannot_be_done_is_right_of_infeasible_tasks_alone(env: D
     _, _, done, info = env.step("FAIL", pause=0)
     assert (done, info) == (True, {"fail": True})
     assert env.evaluate() == 1.0
-    env.reset(
-        task_config=task(
-            {"func": "exact_match", "result": {"type": "vm_command_line", "command": "echo two"}, "expected": RULE}
-        )
-    )
+    said = {"type": "vm_command_line", "command": "echo two"}
+    env.reset(task_config=task({"func": "exact_match", "result": said, "expected": RULE}))
     assert env.evaluate() == 1.0
     env.step("FAIL", pause=0)
     assert env.evaluate() == 0.0
 
 
-def test_what_is_missing_scores_zero_and_what_cannot_be_judged_is_unscored(env: DesktopEnv) -> None:
-    evaluator = {
-        "func": "compare_text_file",
-        "result": NOTES_FILE,
-        "expected": {"type": "cloud_file", "path": ADDRESS, "dest": "g"},
-    }
+def test_a_missing_file_scores_zero_and_what_cannot_be_scored_is_errored(env: DesktopEnv) -> None:
+    gold = {"type": "cloud_file", "path": ADDRESS, "dest": "g"}
+    evaluator = {"func": "compare_text_file", "result": NOTES_FILE, "expected": gold}
     env.reset(task_config=task(evaluator))
     assert env.evaluate() == 0.0, "the file that the agent was to write is not there"
-    lost = {"type": "cloud_file", "path": "https://files.example/lost", "dest": "g"}
+    lost = gold | {"path": "https://files.example/lost"}
+    why = "https://files.example/lost is not in .*deskhand tasks prefetch"
     for wrong, cause, says in [
-        (
-            evaluator | {"expected": lost},
-            "infrastructure",
-            "https://files.example/lost is not in .*deskhand tasks prefetch",
-        ),
+        (evaluator | {"expected": lost}, "infrastructure", why),
         (evaluator | {"func": "compare_table"}, "evaluator", "compare_table"),
         (evaluator | {"result": {"type": "cache_file", "path": "never"}}, "evaluator", "no set-up step wrote 'never'"),
         (evaluator | {"result": {"type": "active_tab_info"}}, "evaluator", "live web"),
@@ -249,12 +236,8 @@ def test_the_controllers_do_what_agents_ask_of_them(env: DesktopEnv, tmp_path: P
     env.reset(task_config=task({"func": "infeasible"}))
     ask = env.controller
     assert (env.vm_platform, env.vm_screen_size) == ("Linux", {"width": 640, "height": 480})
-    assert ask.execute_python_command("print(pyautogui.size()[0])") == {
-        "status": "success",
-        "output": "640\n",
-        "error": "",
-        "returncode": 0,
-    }
+    done = {"status": "success", "output": "640\n", "error": "", "returncode": 0}
+    assert ask.execute_python_command("print(pyautogui.size()[0])") == done
     assert ask.run_python_script("print(6 * 7)")["output"] == "42\n"  # pyright: ignore[reportOptionalSubscript]
     assert ask.run_bash_script("echo $((6 * 7)); exit 3")["returncode"] == 3  # pyright: ignore[reportOptionalSubscript]
     assert ask.get_file("/home/user/lost") is None
@@ -316,7 +299,7 @@ def played_on(desktop: Callable[[], Awaitable[StageableDesktop]]) -> float:
         env.close()
 
 
-async def test_it_runs_on_a_desktop_of_a_bridge_as_on_one_of_its_own() -> None:
+async def test_it_runs_on_a_desktop_of_a_server_as_on_a_local_one() -> None:
     async with bridge() as running:
 
         async def leased() -> StageableDesktop:

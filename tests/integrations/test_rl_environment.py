@@ -100,7 +100,7 @@ def test_the_tasks_limit_of_steps_ends_an_episode(env: RLEnvironment) -> None:
         env.step(Done())
 
 
-def test_a_judge_that_fails_raises_and_is_unscored(env: RLEnvironment) -> None:
+def test_a_failing_check_raises_and_is_errored(env: RLEnvironment) -> None:
     env.reset(ResetConfig(task_id="broken:3"))
     outcome = env.outcome()
     assert isinstance(outcome, Errored)

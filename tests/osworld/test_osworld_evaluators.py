@@ -15,14 +15,7 @@ from patience import limit
 
 from deskhand.desktop.local import isolation
 from deskhand.errors import EvaluatorError
-from deskhand.osworld.official_evaluators import (
-    Files,
-    JudgeLimits,
-    MetricRequest,
-    OfficialEvaluators,
-    Read,
-    Value,
-)
+from deskhand.osworld.official_evaluators import Files, JudgeLimits, MetricRequest, OfficialEvaluators, Read, Value
 
 SUPPORT = Path(__file__).parents[1] / "support"
 WALLED = isolation.available_isolation()[0] == "namespaces"

@@ -1,6 +1,10 @@
-"""OSWorld's getters on a failing desktop: an outage, never a value that scores zero."""
+"""OSWorld's getters and clients: a failing desktop is an outage, never a value that scores zero."""
 
 from __future__ import annotations
+
+import asyncio
+import subprocess
+from types import SimpleNamespace
 
 import pytest
 from fake_pool import Painted
@@ -8,8 +12,8 @@ from fake_pool import Painted
 from deskhand.desktop.base import CommandResult, DesktopSpec
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.integrations.desktop_env import server_provider
+from deskhand.osworld.clients import LocalOsworldClient, RemoteOsworldClient
 from deskhand.osworld.getters import GetterReader
-from deskhand.osworld.local_client import LocalOsworldClient
 from deskhand.osworld.official_evaluators import Value
 from deskhand.osworld.setup_runner import SetupRunner
 from deskhand.tasks.formats.osworld_getters import BareGetter
@@ -40,6 +44,35 @@ async def test_a_closed_chrome_has_no_tabs():
     desktop.code = 1
     reader = GetterReader(SetupRunner(LocalOsworldClient(desktop, DesktopSpec("plain", 64, 48))))  # type: ignore[arg-type]
     assert await reader.read(BareGetter(type="open_tabs_info")) == Value([])
+
+
+async def test_a_remote_machine_is_asked_for_a_program_and_nothing_is_written_there():
+    asked = []
+
+    class Machine(Painted):
+        server = SimpleNamespace(client=None)
+
+        async def run(self, argv, **named) -> CommandResult:
+            asked.append(argv[-1])
+            return CommandResult(0, b"", b"")
+
+    client = RemoteOsworldClient(Machine(), DesktopSpec("plain", 64, 48))  # type: ignore[arg-type]
+    assert await client.guest.has_program("socat")
+    assert asked == ["socat"]
+
+
+async def test_the_default_video_player_is_the_one_of_most_types(tmp_path, monkeypatch):
+    (tmp_path / "xdg-mime").write_text("#!/bin/sh\n[ $3 = video/avi ] && echo other.desktop || echo vlc.desktop\n")
+    (tmp_path / "xdg-mime").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+    class Guest(Painted):
+        async def run(self, argv, **named) -> CommandResult:
+            result = await asyncio.to_thread(subprocess.run, argv, capture_output=True, check=False)
+            return CommandResult(result.returncode, result.stdout, result.stderr)
+
+    reader = GetterReader(SetupRunner(LocalOsworldClient(Guest(), DesktopSpec("plain", 64, 48))))  # type: ignore[arg-type]
+    assert await reader.read(BareGetter(type="default_video_player")) == Value("vlc.desktop\n")
 
 
 def test_an_api_key_in_a_server_url_is_rejected_and_not_printed():

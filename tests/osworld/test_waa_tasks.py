@@ -101,7 +101,7 @@ async def test_a_task_with_command_milestones_scores_end_to_end(tmp_path):
         machine.fake.running.set()
 
 
-async def test_a_waa_file_is_set_up_and_judged_by_the_evaluate_server(tmp_path):
+async def test_a_waa_file_is_set_up_and_scored_by_the_evaluate_server(tmp_path):
     document = {
         "id": "a-wos", "snapshot": "s", "instruction": "Write yes into a.txt", "source": "x",
         "related_apps": ["notepad"],

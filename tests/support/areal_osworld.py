@@ -3,9 +3,9 @@ nothing."""
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -27,21 +27,19 @@ def task(data: Mapping[str, Any]) -> Task:
 
 
 class Scripted(areal_workflows.TimidAgent):
-    """What the model says is recorded and not understood. The first desktop of all is acted on by the script."""
+    """What the model says is recorded and not understood. The script acts in the first episode of all."""
 
-    seen: ClassVar[weakref.WeakKeyDictionary[Any, int]] = weakref.WeakKeyDictionary()
+    episodes: ClassVar[Any] = count()
 
-    async def _act(self, desktop, view, text, truncated, action_id):
-        steps = Scripted.seen.setdefault(desktop, 0)
-        Scripted.seen[desktop] += 1
-        if steps:
-            return (Done(),), None, "", None
-        hands = Hands(desktop, *SIZE)
-        if len(Scripted.seen) == 1:
-            await SOLUTIONS[TASK_ID](hands)
-        return tuple(hands.ops), None, "", await desktop.observe()
+    async def _act(self, episode, view, text, call_id, truncated):
+        ops = (Done(),) if episode.steps else ()
+        if not episode.steps and next(Scripted.episodes) == 0:
+            await SOLUTIONS[TASK_ID](Hands(episode.desktop, *SIZE))
+        await episode.act(ops, reply=text, call_id=call_id)
+        await episode.observe()
+        return None, ops
 
 
 class OsworldWorkflow(areal_workflows.PaintedWorkflow):
-    def make_agent(self, place, temperature):
-        return Scripted(replace(place.agent(temperature).config, dialect=areal_workflows.TimidDialect()))
+    def make_agent(self, resources, temperature):
+        return Scripted(resources.agent(temperature).config, action_format=areal_workflows.TimidDialect())

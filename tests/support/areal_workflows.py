@@ -88,11 +88,11 @@ class PaintedWorkflow(OSWorldWorkflow):
     samples: ClassVar[list[Any]] = []
     results: ClassVar[list[Any]] = []
 
-    def make_agent(self, place, temperature):
-        return TimidAgent(place.agent(temperature).config, action_format=TimidDialect())
+    def make_agent(self, resources, temperature):
+        return TimidAgent(resources.agent(temperature).config, action_format=TimidDialect())
 
-    async def _play(self, place, engine, task, size, temperature):
-        group, results = await super()._play(place, engine, task, size, temperature)
+    async def _run_group(self, resources, engine, task, size, temperature):
+        group, results = await super()._run_group(resources, engine, task, size, temperature)
         from deskhand.algorithms.registry import get_algorithm
         from deskhand.recipes.samples import group_to_samples
 

@@ -1,4 +1,5 @@
-"""One process with OSWorld's own `desktop-env` (`tests/contract/osworld/peer.py`), which does what it is told."""
+"""Processes in environments of foreign programs, which answer JSON lines: `tests/contract/osworld/peer.py` with
+OSWorld's own `desktop-env`, and others."""
 
 from __future__ import annotations
 
@@ -31,7 +32,11 @@ class Peer:
 
     async def tell(self, **told: Any) -> Any:
         async with asyncio.timeout(limit(ANSWER_S)):
-            answer = json.loads(await asyncio.to_thread(self._asked, json.dumps(told).encode()))
+            return await asyncio.to_thread(self.ask, **told)
+
+    def ask(self, **told: Any) -> Any:
+        """As `tell`; blocking."""
+        answer = json.loads(self._asked(json.dumps(told).encode()))
         if "error" in answer:
             raise Refused(answer["error"], answer["message"])
         value = answer["value"]
@@ -64,21 +69,17 @@ class Peer:
 
 
 @contextmanager
-def running(python: Path, folder: Path) -> Iterator[Peer]:
-    """The process, in `folder`, with no proxy and no netrc file."""
-    environment = {
+def running(
+    python: Path, folder: Path, script: Path = PEER, environment: dict[str, str] | None = None
+) -> Iterator[Peer]:
+    """The process, in `folder`, by default with no proxy and no netrc file."""
+    environment = environment or {
         name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy") and name != "NETRC"
     }
     log = folder / "peer.log"
     with log.open("wb") as file:
-        process = subprocess.Popen(
-            [str(python), str(PEER)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=file,
-            cwd=folder,
-            env=environment,
-        )
+        words, pipe = [str(python), str(script)], subprocess.PIPE
+        process = subprocess.Popen(words, stdin=pipe, stdout=pipe, stderr=file, cwd=folder, env=environment)
     try:
         yield Peer(process, log)
     finally:

@@ -38,8 +38,7 @@ class OSWorldAgent:
         self.settings = WorkflowSettings.of(settings, more)
 
     async def run(self, data: dict[str, Any], **extra: Any) -> float:
-        """Return the reward of one episode. Raises `InfrastructureError` or `EvaluatorError` if it has no score, and
-        `ConfigError`."""
+        """Return the reward of one episode. Raises `InfrastructureError` or `EvaluatorError` if it has no score."""
         task = task_for(self.settings, data)
         async with use_worker_resources(self.settings, keep=installed_areal.is_running_episode()) as resources:
             extra["http_client"] = extra.get("http_client") or await httpx_client()

@@ -7,10 +7,8 @@ over logits divided by the temperature; unsupported parameters are rejected.
 | route                           | effect |
 |---|---|
 | `GET /health`                   | 200 while the engine runs |
-| `POST /generate`                | samples; a run of placeholders (one, or the image's number of tokens) stands for one
-image |
-| `POST /pause_generation`        | ends requests in flight with "abort" and no token (AReaL retries them), holds new
-ones |
+| `POST /generate`                | samples; a run of placeholders (one, or the image's tokens) stands for one image |
+| `POST /pause_generation`        | ends requests in flight with "abort" and no token, holds new ones |
 | `POST /continue_generation`     | resumes |
 | `POST /update_weights_from_disk`| loads a checkpoint directory |
 | `GET /get_model_info`           | weight version |
@@ -114,10 +112,8 @@ class CpuInferenceServer:
 
     async def _unless_paused(self, prompt: Prompt, sampling: Sampling) -> Completion | None:
         """Return the completion, or None if a pause came first."""
-        work, pause = (
-            asyncio.ensure_future(self.engine.generate(prompt, sampling)),
-            asyncio.ensure_future(self._paused.wait()),
-        )
+        work = asyncio.ensure_future(self.engine.generate(prompt, sampling))
+        pause = asyncio.ensure_future(self._paused.wait())
         try:
             await asyncio.wait((work, pause), return_when=asyncio.FIRST_COMPLETED)
             return await work if work.done() else None
@@ -132,19 +128,17 @@ class CpuInferenceServer:
         if unknown := sorted(set(params) - SUPPORTED_PARAMS):
             raise ValueError(f"unsupported sampling parameters: {unknown}")
         if params.get("frequency_penalty") or (params.get("top_k") or _WHOLE_VOCABULARY) < _WHOLE_VOCABULARY:
-            raise ValueError(
-                "frequency_penalty and top_k are unsupported: log-probs would differ from the trained ones"
-            )
-        images = [self._image(item) for item in body.get("image_data") or ()]
+            raise ValueError("frequency_penalty and top_k are unsupported: log-probs differ from the trained ones")
+        images = [
+            self.images.add_data_uri(item if item.startswith("data:") else f"data:image/png;base64,{item}")
+            for item in body.get("image_data") or ()
+        ]
         prompt = expand_prompt(body["input_ids"], images, self.model.image_token_id)
         if len(prompt.token_ids) + params["max_new_tokens"] > self.max_model_len:
             raise ValueError(f"{len(prompt.token_ids)} + {params['max_new_tokens']} tokens exceed {self.max_model_len}")
         stops = () if params.get("ignore_eos") else tuple(params.get("stop_token_ids") or ())
         temperature, top_p = float(params["temperature"]), float(params.get("top_p", 1.0))
         return prompt, Sampling(params["max_new_tokens"], temperature, top_p, stops)
-
-    def _image(self, item: str) -> PreparedImage:
-        return self.images.add_data_uri(item if item.startswith("data:") else f"data:image/png;base64,{item}")
 
 
 def expand_prompt(ids: Sequence[int], images: Sequence[PreparedImage], image_id: int) -> Prompt:
@@ -173,12 +167,9 @@ def _reply(prompt: Prompt, done: Completion | None) -> dict[str, Any]:
         reason: dict[str, Any] = {"type": "abort", "message": _BEFORE}
         scored: list[list[Any]] = []
     else:
-        stopped = done.finish_reason == "stop"
-        reason = (
-            {"type": "stop", "matched": done.token_ids[-1]}
-            if stopped
-            else {"type": "length", "length": len(done.token_ids)}
-        )
+        reason = {"type": "length", "length": len(done.token_ids)}
+        if done.finish_reason == "stop":
+            reason = {"type": "stop", "matched": done.token_ids[-1]}
         scored = [[value, token, None] for value, token in zip(done.logprobs, done.token_ids, strict=True)]
     counts = {"prompt_tokens": len(prompt.token_ids), "completion_tokens": len(scored)}
     meta = {"finish_reason": reason, "output_token_logprobs": scored, **counts}

@@ -21,8 +21,7 @@ OPENADAPT_KEYS = ("task_id", "instruction", "max_steps", "server_url", "evaluate
 
 
 def make_rows(families: Sequence[str], count: int, split: Split = "train", first: int = 0) -> list[dict[str, Any]]:
-    """Return `count` rows that cycle through the families, each with its own seeds from variant `first` of the split
-    on."""
+    """Return `count` rows that cycle through the families, each with its own seeds from variant `first` on."""
     if not families:
         raise ConfigError(f"deskhand.train.families: empty; available: {', '.join(sorted(basics.FAMILIES))}")
     for name in families:

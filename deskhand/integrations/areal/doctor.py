@@ -42,14 +42,8 @@ def check_areal(environment: Mapping[str, str] | None = None) -> list[ProbeResul
         return [ProbeResult("environment", False, str(error), "scripts/environment areal")]
     words = [str(python), "-m", "deskhand.integrations.areal.environment_probe"]
     try:
-        done = subprocess.run(
-            words,
-            capture_output=True,
-            text=True,
-            env=worker_environment(python, environment),
-            timeout=PROBE_TIMEOUT_S,
-            check=True,
-        )
+        env, timeout = worker_environment(python, environment), PROBE_TIMEOUT_S
+        done = subprocess.run(words, capture_output=True, text=True, env=env, timeout=timeout, check=True)
         probe = json.loads(done.stdout.splitlines()[-1])
     except (subprocess.SubprocessError, OSError, ValueError, IndexError) as error:
         return [ProbeResult("environment", False, f"{python}: probe failed: {error}", "scripts/environment areal")]
@@ -66,13 +60,8 @@ def _findings(probe: dict, python: Path, environment: Mapping[str, str]) -> Iter
     hint = "put the environment on a local disk; AReaL waits for a forked worker's imports"
     yield ProbeResult("imports", not slow, f"{probe['import_s']:.0f} s", hint, needed=False)
     first = probe["python3"] is not None and Path(probe["python3"]).parent == python.parent
-    yield ProbeResult(
-        "path",
-        first,
-        f"python3 is {probe['python3']}",
-        "deskhand train --trainer areal puts it first; nothing to do",
-        needed=False,
-    )
+    hint = "deskhand train --trainer areal puts it first; nothing to do"
+    yield ProbeResult("path", first, f"python3 is {probe['python3']}", hint, needed=False)
     yield _pydrive(probe)
     yield from _gpu(probe, python, environment)
 
@@ -85,18 +74,12 @@ def _pydrive(probe: dict) -> ProbeResult:
     if probe["pydrive"] is not None or (probe["pydrive2"] is not None and shim.is_file()):
         return ProbeResult("pydrive", True, "importable", needed=False)
     if probe["pydrive2"] is None:
-        return ProbeResult(
-            "pydrive",
-            False,
-            "neither pydrive nor pydrive2 is installed",
-            "pip install pydrive2 there, then --fix",
-            False,
-        )
+        hint = "pip install pydrive2 there, then --fix"
+        return ProbeResult("pydrive", False, "neither pydrive nor pydrive2 is installed", hint, False)
     return ProbeResult("pydrive", False, "missing; pydrive2 is installed", "deskhand areal doctor --fix", False)
 
 
 def _packages(python: Path) -> Path:
-    """Return the environment's site-packages."""
     return next((python.parents[1] / "lib").glob("python3.*")) / "site-packages"
 
 
@@ -132,12 +115,10 @@ def _compiles_cpp20(compiler: str) -> bool:
     )
     words = [compiler, "-std=c++20", "-fsyntax-only", "-x", "c++", "-"]
     try:
-        return (
-            subprocess.run(words, input=program, text=True, capture_output=True, timeout=60, check=False).returncode
-            == 0
-        )
+        done = subprocess.run(words, input=program, text=True, capture_output=True, timeout=60, check=False)
     except OSError:
         return False
+    return done.returncode == 0
 
 
 def install_fixes(root: Path, environment: Mapping[str, str] | None = None) -> list[str]:
@@ -171,8 +152,7 @@ def _fix_pydrive(packages: Path) -> Iterator[str]:
 
 
 def _fix_compiler(python: Path, environment: Mapping[str, str]) -> Iterator[str]:
-    """Link a C++20 compiler into the environment's bin directory, which comes first on a worker's PATH; regular files
-    stay."""
+    """Link a C++20 compiler into the environment's bin directory, which comes first on a worker's PATH."""
     if _compiler(python, environment) is not None:
         return
     path = environment.get("PATH", os.defpath)

@@ -37,8 +37,7 @@ class ArealEngine:
         return int(self._engine.get_version())
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
-        """Sample one completion. Raises `AgentError` if the prompt is too long, `InfrastructureError` for any failure
-        of AReaL."""
+        """Raises `AgentError` if the prompt is too long, `InfrastructureError` for any failure of AReaL."""
         if len(prompt.token_ids) >= self.max_model_len:
             raise AgentError(f"prompt of {len(prompt.token_ids)} tokens, the engine's limit is {self.max_model_len}")
         request = await asyncio.to_thread(self._request, prompt, sampling)

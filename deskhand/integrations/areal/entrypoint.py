@@ -33,12 +33,7 @@ from deskhand.integrations.areal.experiment_config import DataSection, DesktopEx
 from deskhand.integrations.areal.online import ProxyGateway
 from deskhand.integrations.areal.patches import ports, worker_launch
 from deskhand.integrations.areal.settings import Desktops, WorkflowSettings, import_by_path, profile_overrides
-from deskhand.integrations.areal.validate_budget import (
-    desktops_needed,
-    find_config_problems,
-    image_cost,
-    is_agent,
-)
+from deskhand.integrations.areal.validate_budget import desktops_needed, find_config_problems, image_cost, is_agent
 from deskhand.integrations.areal.worker_resources import server_api_key, use_worker_resources
 from deskhand.integrations.areal.worker_runs import add_statistics
 from deskhand.models.load import check_checkpoint, load_processors
@@ -106,11 +101,7 @@ def run(arguments: list[str]) -> None:
 
 
 def run_online(arguments: list[str]) -> None:
-    """Run an experiment's rows on the gateway of the run in its directory. Desktops are kept between episodes and
-    released at the end.
-
-    Raises `ConfigError` and `InfrastructureError`.
-    """
+    """Run an experiment's rows on the gateway of the run in its directory; desktops are released at the end."""
     bypass_proxy_for_local_addresses()
     config = load(arguments)
     agent: Any = import_by_path(config.deskhand.workflow_class)(config.deskhand.workflow)
@@ -201,14 +192,19 @@ def bypass_proxy_for_local_addresses() -> None:
 
 
 def trainer_of(servers: Sequence[str]) -> type:
-    """Return AReaL's `PPOTrainer`, or a subclass that uses the given inference servers (host:port) instead of
-    starting its own."""
+    """Return AReaL's `PPOTrainer`, or a subclass that starts no inference servers but uses these (host:port)."""
     base = installed_areal.require_areal("trainer.rl_trainer", "a run").PPOTrainer
     if not servers:
         return base
     engines = installed_areal.require_areal("engine.sglang_remote", "a run")
     structures = installed_areal.require_areal("api.io_struct", "a run")
     allocation = installed_areal.require_areal("api.cli_args", "a run")
+    if wrong := [address for address in servers if not address.rpartition(":")[2].isdecimal()]:
+        raise ConfigError(f"deskhand.servers: expected host:port, got {wrong[0]!r}")
+    located = [
+        structures.LocalInfServerInfo(host=host, port=int(port), process=None)
+        for host, _, port in (address.rpartition(":") for address in servers)
+    ]
 
     class ServedTrainer(base):
         def _init_rollout(self, rollout_config: Any, is_eval: bool = False, lora_path: str | None = None) -> Any:
@@ -223,8 +219,7 @@ def trainer_of(servers: Sequence[str]) -> type:
                 for spec in config.scheduling_spec:
                     spec.gpu = 0
             controller = engines.RemoteSGLangEngine.as_controller(config, self.scheduler)
-            infos = [_info(structures, address) for address in servers]
-            controller.initialize(role="eval-rollout" if is_eval else "rollout", server_args={}, server_infos=infos)
+            controller.initialize(role="eval-rollout" if is_eval else "rollout", server_args={}, server_infos=located)
             return controller
 
     return ServedTrainer
@@ -242,23 +237,16 @@ def save_statistics(logger: Any, folder: Path) -> None:
     logger.commit = both
 
 
-def _info(structures: Any, address: str) -> Any:
-    host, _, port = address.rpartition(":")
-    if not port.isdecimal():
-        raise ConfigError(f"deskhand.servers: expected host:port, got {address!r}")
-    return structures.LocalInfServerInfo(host=host, port=int(port), process=None)
-
-
 def rows_of(config: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return training and validation rows; the latter are empty without validation."""
+
+    def rows(section: DataSection, split: Any) -> list[dict[str, Any]]:
+        if section.path is not None:
+            return read_rows(Path(section.path))
+        return make_rows(section.families, section.count, split, section.first)
+
     valid = config.deskhand.valid
-    return _rows(config.deskhand.train, "train"), _rows(valid, "held_out") if valid else []
-
-
-def _rows(section: DataSection, split: Any) -> list[dict[str, Any]]:
-    if section.path is not None:
-        return read_rows(Path(section.path))
-    return make_rows(section.families, section.count, split, section.first)
+    return rows(config.deskhand.train, "train"), rows(valid, "held_out") if valid else []
 
 
 if __name__ == "__main__":

@@ -19,7 +19,6 @@ PROXY = "areal.experimental.openai.proxy.proxy_rollout_server"
 
 
 def version(name: str) -> str | None:
-    """Return the installed version of a distribution."""
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -48,8 +48,6 @@ class DeskhandSection:
 
 @dataclass
 class DesktopExperiment(PPOConfig):  # pyright: ignore[reportGeneralTypeIssues]
-    """AReaL's PPO experiment for desktops."""
-
     deskhand: DeskhandSection = field(default_factory=DeskhandSection)
     profiles: dict[str, Any] = field(default_factory=dict)
     """Named sets of overrides, selected by `deskhand train --profile`."""

@@ -64,11 +64,8 @@ def is_running_episode() -> bool:
 def record(**values: float) -> None:
     """Add to AReaL's rollout (or evaluation) statistics; does nothing outside of AReaL."""
     if is_running():
-        context, tracker = (
-            require_areal("infra.workflow_context", "statistics"),
-            require_areal("utils.stats_tracker", "statistics"),
-        )
-        tracker.get(context.stat_scope()).scalar(**values)
+        scope = require_areal("infra.workflow_context", "statistics").stat_scope()
+        require_areal("utils.stats_tracker", "statistics").get(scope).scalar(**values)
 
 
 def when_loop_ends(clean_up: Callable[[], Any]) -> None:

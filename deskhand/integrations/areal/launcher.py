@@ -75,13 +75,8 @@ def run_online(
 
 def _areal_args(config: Path, content: dict[str, Any], folder: Path, overrides: Sequence[str]) -> tuple[list[str], Any]:
     """Return the arguments of AReaL's parser (file, directory, checkpoint, overrides), and the checkpoint."""
-    words = [
-        "--config",
-        str(config.resolve()),
-        f"cluster.fileroot={folder}",
-        f"++deskhand.workflow.episode_dir={folder}",
-        *overrides,
-    ]
+    words = ["--config", str(config.resolve()), f"cluster.fileroot={folder}"]
+    words += [f"++deskhand.workflow.episode_dir={folder}", *overrides]
     model = _setting("actor.path", content, overrides)
     if isinstance(model, str):
         model = str(checkpoint_folder(model))
@@ -132,26 +127,18 @@ def _setting(key: str, content: Any, overrides: Sequence[str]) -> Any:
 
 @contextmanager
 def _cpu_server(content: dict[str, Any], overrides: Sequence[str], model: Any, folder: Path) -> Iterator[list[str]]:
-    """Yield host:port of a CPU inference server for the duration of the run, or nothing if the experiment needs
-    none."""
+    """Yield host:port of a CPU inference server for the duration of the run, if the experiment needs one."""
     if not _setting("deskhand.cpu_inference_server", content, overrides) or _setting(
         "deskhand.servers", content, overrides
     ):
         yield []
         return
     max_model_len = _setting("deskhand.workflow.engine.max_model_len", content, overrides) or 8192
-    words = [
-        sys.executable,
-        "-m",
-        "deskhand.integrations.areal.cpu_server",
-        str(model),
-        "--max-model-len",
-        str(max_model_len),
-    ]
+    words = [sys.executable, "-m", "deskhand.integrations.areal.cpu_server", str(model)]
     with socket.socket() as bound, (folder / "server.log").open("a") as log:
         bound.bind(("127.0.0.1", 0))  # the server inherits the socket: a mere port number could be taken by then
         port, handle = bound.getsockname()[1], bound.fileno()
-        words += ["--fd", str(handle)]
+        words += ["--max-model-len", str(max_model_len), "--fd", str(handle)]
         server = subprocess.Popen(words, stdout=log, stderr=log, stdin=subprocess.DEVNULL, pass_fds=(handle,))
     try:
         _wait(server, port, folder / "server.log")

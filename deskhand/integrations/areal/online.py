@@ -77,8 +77,6 @@ class ProxyGateway:
 
 
 class _Sessions:
-    """Requests to the gateway."""
-
     def __init__(self, gateway: ProxyGateway, client: httpx2.AsyncClient) -> None:
         self._gateway, self._client = gateway, client
 

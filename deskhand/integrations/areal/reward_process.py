@@ -20,7 +20,6 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from deskhand.errors import ConfigError, EvaluatorError
@@ -51,12 +50,8 @@ class ProcessReward:
             raise ConfigError(
                 f"reward: timeout_s must be positive and max_retries at least 0, got {timeout_s} and {max_retries}"
             )
-        self.function, self.timeout_s, self.max_retries, self.name = (
-            function,
-            timeout_s,
-            max_retries,
-            qualified_name(function),
-        )
+        self.function, self.name = function, qualified_name(function)
+        self.timeout_s, self.max_retries = timeout_s, max_retries
         if not callable(function):
             raise ConfigError(f"reward: not callable: {function!r}")
         if getattr(function, "__module__", None) == "__main__":
@@ -72,14 +67,8 @@ class ProcessReward:
         return await self._once(payload)
 
     async def _once(self, payload: bytes) -> float:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",
-            str(Path(reward_worker.__file__)),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            start_new_session=True,
-        )
+        words, pipe = [sys.executable, "-P", reward_worker.__file__], asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*words, stdin=pipe, stdout=pipe, start_new_session=True)
         try:
             async with asyncio.timeout(self.timeout_s):
                 out, _ = await process.communicate(payload)

@@ -26,20 +26,17 @@ def load_trajectories(
     from deskhand.recipes.samples import group_to_samples
 
     tokenizer, processor = load_processors(model)
-    renderer, images = (
-        ChatRenderer(tokenizer, source=model, history="preserve"),
-        ImageCache(processor, fetch=run.frames.png),
-    )
+    renderer = ChatRenderer(tokenizer, source=model, history="preserve")
+    images = ImageCache(processor, fetch=run.frames.png)
+    advantages = get_algorithm(algorithm)
     limits = TrajectoryLimits(renderer.image_id, images.merge_size, renderer.banned_ids, max_tokens)
     for row in run.groups():
-        scored = [
-            load_result(run, found.id) for found in run.episodes(TRAIN, group_id=row.id) if found.reward is not None
-        ]
+        rows = run.episodes(TRAIN, group_id=row.id)
+        scored = [load_result(run, found.id) for found in rows if found.reward is not None]
         group = Group(row.id, row.number, None, len(scored), 0, scored=scored)  # pyright: ignore[reportArgumentType]
         if group.has_signal:
-            samples = [one for one in group_to_samples(group, get_algorithm(algorithm)) if any(one.sequence.sampled)]
-            made = samples_to_tensors(
-                samples, images, limits.image_id, normalize_by_episode=get_algorithm(algorithm).loss_norm == "episode"
-            )
-            check_trajectory(made, limits)
-            yield made
+            samples = [one for one in group_to_samples(group, advantages) if any(one.sequence.sampled)]
+            by_episode = advantages.loss_norm == "episode"
+            tensors = samples_to_tensors(samples, images, limits.image_id, normalize_by_episode=by_episode)
+            check_trajectory(tensors, limits)
+            yield tensors

@@ -88,7 +88,6 @@ class WorkflowSettings(_StrictModel):
 
     @property
     def uses_images(self) -> bool:
-        """Whether the model observes screenshots."""
         return self.agent.observation == "screenshot"
 
 

@@ -9,6 +9,7 @@ per call. Works on plain dictionaries, without AReaL; the rules reflect AReaL 1.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -58,10 +59,8 @@ def max_images_in_context(settings: WorkflowSettings, max_steps: int) -> int:
     agent = settings.agent
     if agent.observation == "a11y_tree":
         return 0
-    return min(
-        max_steps,
-        {"full": max_steps, "sliding": agent.sliding_turns, "chunked": agent.history_max_turns}[agent.history],
-    )
+    turns = {"full": max_steps, "sliding": agent.sliding_turns, "chunked": agent.history_max_turns}
+    return min(max_steps, turns[agent.history])
 
 
 def is_agent(experiment: Mapping[str, Any]) -> bool:
@@ -225,10 +224,8 @@ def _budgets(
         )
     if image is not None:
         shown = max_images_in_context(settings, max_steps)
-        turn, head = (
-            image.tokens + settings.agent.max_new_tokens + _TEXT_TOKENS_PER_TURN,
-            _HEAD_TOKENS[settings.agent.prompt_style],
-        )
+        turn = image.tokens + settings.agent.max_new_tokens + _TEXT_TOKENS_PER_TURN
+        head = _HEAD_TOKENS[settings.agent.prompt_style]
         if head + shown * turn > context:
             fits = max(0, (context - head) // turn)
             yield (
@@ -249,7 +246,7 @@ def _budgets(
 def _capacity(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterator[str]:
     rollout, needed = experiment["rollout"], desktops_needed(experiment, settings)
     desktops = settings.desktops
-    replicas = _replicas(str(rollout.get("backend", "")))
+    replicas = _replicas(rollout)
     if desktops.local and desktops.local * replicas < needed:
         yield (
             f"{desktops.local} local desktops in each of {replicas} workers for {needed} concurrent episodes "
@@ -262,7 +259,7 @@ def _capacity(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iter
             "(deskhand.workflow.desktops.server_url)"
         )
     batch = experiment.get("train_dataset", {}).get("batch_size")
-    ranks = _replicas(str(experiment["actor"].get("backend", "")))
+    ranks = _replicas(experiment["actor"])
     if batch is not None and batch < ranks:
         yield (
             f"train_dataset.batch_size {batch} is below the {ranks} ranks of actor.backend: "
@@ -280,12 +277,7 @@ def _memory(
     batch = experiment.get("train_dataset", {}).get("batch_size")
     if image is None or not rooms or not batch:
         return
-    held_gib = (
-        trajectory_mib(settings, image, max_steps)
-        * batch
-        / _replicas(str(experiment["actor"].get("backend", "")))
-        / 1024
-    )
+    held_gib = trajectory_mib(settings, image, max_steps) * batch / _replicas(experiment["actor"]) / 1024
     if held_gib > min(rooms):
         yield (
             f"pixels of a batch are {held_gib:.0f} GiB for each rank, actor.scheduling_spec[].mem is {min(rooms)}: "
@@ -320,12 +312,10 @@ def _vision(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterat
         yield "sglang.enable_multimodal: the server ignores images without it; set it to true"
 
 
-def _replicas(backend: str) -> int:
-    """Return the `d` of `sglang:d4p1t1`."""
-    digits = "".join(
-        character for character in backend.partition(":d")[2].split("p")[0].split("t")[0] if character.isdigit()
-    )
-    return int(digits or 1)
+def _replicas(engine: Mapping[str, Any]) -> int:
+    """Return the `d` of a backend such as `sglang:d4p1t1`."""
+    found = re.search(r":d(\d+)", str(engine.get("backend", "")))
+    return int(found[1]) if found else 1
 
 
 def trajectory_mib(settings: WorkflowSettings, image: ImageCost, max_steps: int) -> float:

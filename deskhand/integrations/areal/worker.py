@@ -18,10 +18,9 @@ SERVER = "areal.infra.rpc.rpc_server"
 def main() -> None:
     held = ports.hold_port(sys.argv)
 
-    from deskhand.integrations.areal.patches.rope import patch_rope_positions
-    from deskhand.integrations.areal.patches.sdpa import install
+    from deskhand.integrations.areal.patches.model import patch_attention, patch_rope_positions
 
-    install()
+    patch_attention()
     patch_rope_positions()
     ports.use_random_ports()
     try:

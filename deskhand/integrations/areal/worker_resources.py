@@ -11,7 +11,7 @@ import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from deskhand.actions.formats.smart_resize import model_image_size
@@ -67,7 +67,6 @@ class WorkerResources:
     """Users inside `use_worker_resources`."""
 
     def agent(self, temperature: float) -> DesktopAgent:
-        """Return an agent with the configured settings."""
         agent = self.settings.agent.model_copy(update={"temperature": temperature})
         return DesktopAgent(agent, model_image_size=model_image_size(self.preprocessing.image_processor))
 
@@ -85,17 +84,13 @@ async def worker_resources(settings: WorkflowSettings) -> WorkerResources:
         if found is None or found.loop is not loop:
             found = _resources[key] = await _make(settings, loop)
 
-            async def close() -> None:
-                await close_worker_resources(settings)
-
-            when_loop_ends(close)
+            when_loop_ends(partial(close_worker_resources, settings))
         return found
 
 
 @asynccontextmanager
 async def use_worker_resources(settings: WorkflowSettings, *, keep: bool) -> AsyncIterator[WorkerResources]:
-    """Use the resources for these settings. Unless `keep`, the last user closes them: an event loop may end with its
-    only episode."""
+    """Use the resources for these settings. Unless `keep`, the last user closes them."""
     resources = await worker_resources(settings)
     resources.users += 1
     try:
@@ -117,19 +112,13 @@ async def close_worker_resources(settings: WorkflowSettings) -> None:
 
 
 async def _make(settings: WorkflowSettings, loop: asyncio.AbstractEventLoop) -> WorkerResources:
+    engine, uses_images = settings.engine, settings.uses_images
     preprocessing = await asyncio.to_thread(
-        load_preprocessing,
-        settings.model,
-        settings.engine.rewritten_history,
-        settings.frame_cache_mib,
-        settings.uses_images,
+        load_preprocessing, settings.model, engine.rewritten_history, settings.frame_cache_mib, uses_images
     )
+    renderer, merge_size = preprocessing.renderer, preprocessing.images.merge_size
     limits = TrajectoryLimits(
-        image_id=preprocessing.renderer.image_id,
-        merge_size=preprocessing.images.merge_size,
-        banned_ids=preprocessing.renderer.banned_ids,
-        max_tokens=settings.engine.max_model_len,
-        needs_picture=settings.uses_images,
+        renderer.image_id, merge_size, renderer.banned_ids, engine.max_model_len, needs_picture=uses_images
     )
     return WorkerResources(settings, preprocessing, await _pool(settings.desktops), limits, loop)
 

@@ -15,7 +15,7 @@ import asyncio
 import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,14 +27,14 @@ from deskhand.errors import InfrastructureError, RecordError
 from deskhand.integrations.areal import installed_areal
 from deskhand.integrations.areal.dataset import task_for
 from deskhand.integrations.areal.engine import ArealEngine
-from deskhand.integrations.areal.group_rollout import run_group
 from deskhand.integrations.areal.settings import WorkflowSettings
 from deskhand.integrations.areal.trajectory import check_trajectory
 from deskhand.integrations.areal.worker_resources import WorkerResources, worker_resources
 from deskhand.integrations.areal.worker_runs import open_worker_run, save_group
 from deskhand.recorder.recorder import Recorder
+from deskhand.rollout.episode import errored_result
 from deskhand.rollout.episode_record import EpisodeResult
-from deskhand.rollout.groups import Group
+from deskhand.rollout.groups import EpisodeRequest, Group
 from deskhand.rollout.runner import RecordedRunner
 from deskhand.tasks.outcome import Errored, Scored
 from deskhand.tasks.task import Task
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from deskhand.trainer.batch import TrainingSample
 
 log = structlog.get_logger()
+RunMember = Callable[[EpisodeRequest], Awaitable[EpisodeResult]]
+"""Runs one episode; raises only cancellation and `ConfigError`."""
 
 try:
     from areal.api.workflow_api import RolloutWorkflow  # pyright: ignore[reportMissingImports]
@@ -65,11 +67,7 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
     ) -> None:
         self.settings = WorkflowSettings.of(settings, more)
         if gconfig is not None:
-            sampling = {
-                "temperature": gconfig.temperature,
-                "top_p": gconfig.top_p,
-                "max_new_tokens": gconfig.max_new_tokens,
-            }
+            sampling = {name: getattr(gconfig, name) for name in ("temperature", "top_p", "max_new_tokens")}
             agent = self.settings.agent.model_copy(update=sampling)
             self.settings = self.settings.model_copy(update={"agent": agent})
 
@@ -143,25 +141,68 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
 
     def _record_statistics(self, resources: WorkerResources, group: Group, results: Sequence[EpisodeResult]) -> None:
         for result in results:
-            values = {
-                "num_steps": float(len(result.transcript.steps)),
-                "errored": float(isinstance(result.outcome, Errored)),
-            }
+            values: dict[str, float] = {"num_steps": len(result.transcript.steps)}
+            values["errored"] = isinstance(result.outcome, Errored)
             if isinstance(result.outcome, Scored):
-                values |= {"reward": float(result.reward or 0.0), "success": float(result.success)}
-            installed_areal.record(**values)
-        causes = Counter(result.outcome.cause for result in results if isinstance(result.outcome, Errored))
+                values |= {"reward": result.reward or 0.0, "success": result.success}
+            installed_areal.record(**{name: float(value) for name, value in values.items()})
+        errors = [result.outcome for result in results if isinstance(result.outcome, Errored)]
         resources.outages = 0 if group.scored else resources.outages + 1
         installed_areal.record(
             group_scored=float(len(group.scored)),
             group_errored=float(not group.scored),
             group_has_signal=float(group.has_signal),
         )
-        if causes:
-            message = next(result.outcome.message for result in results if isinstance(result.outcome, Errored))
+        if errors:
+            causes, first = dict(Counter(error.cause for error in errors)), errors[0].message
             log.warning(
-                "areal.group_errored", group=group.id, causes=dict(causes), consecutive=resources.outages, first=message
+                "areal.group_errored", group=group.id, causes=causes, consecutive=resources.outages, first=first
             )
+
+
+async def run_group(
+    name: str, task: Task, size: int, run_member: RunMember, *, timeout_s: float, max_retries: int = 0
+) -> tuple[Group, list[EpisodeResult]]:
+    """Run `size` episodes of `task` concurrently; returns the group with its scored members, and all results in member
+    order.
+
+    An outage leaves a gap, never a reward; up to `max_retries` new episodes, in total, replace errored ones. Episodes
+    beyond the timeout are errored. When this returns, no episode is running and every desktop is released.
+    """
+    group = Group(name, 0, task, size, max_retries)
+    results: list[EpisodeResult] = []
+
+    async def run_slot() -> None:
+        while True:
+            number, group.next_member = group.next_member, group.next_member + 1
+            request = EpisodeRequest(f"{name}-{number}", task, name, number)
+            group.in_flight += 1
+            try:
+                result = await run_member(request)
+            except asyncio.CancelledError:
+                results.append(errored_result(request, "cancelled", f"group timeout of {timeout_s:g} s"))
+                raise
+            except Exception as error:
+                result = errored_result(request, "infrastructure", f"{type(error).__name__}: {error}")
+            finally:
+                group.in_flight -= 1
+            results.append(result)
+            if isinstance(result.outcome, Scored) or group.retries_left == 0:
+                return
+            group.retries_left -= 1
+
+    members = [asyncio.ensure_future(run_slot()) for _ in range(size)]
+    try:
+        await asyncio.wait(members, timeout=timeout_s)
+    finally:
+        for member in members:
+            member.cancel()
+        await asyncio.gather(*members, return_exceptions=True)
+    results.sort(key=lambda result: result.member)
+    group.scored = [result for result in results if isinstance(result.outcome, Scored)]
+    group.errored = [result.episode_id for result in results if not isinstance(result.outcome, Scored)]
+    group.state = "queued" if group.has_signal else "closed"
+    return group, results
 
 
 def valid_trajectory(

@@ -20,8 +20,8 @@ from typing import Any
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
+from deskhand.osworld.clients import LocalOsworldClient
 from deskhand.osworld.controllers import PythonController, SetupController
-from deskhand.osworld.local_client import LocalOsworldClient
 from deskhand.osworld.official_evaluators import OfficialEvaluators
 from deskhand.osworld.scoring import Verdict, default_official_evaluators, needs_accessibility, score_task
 from deskhand.osworld.setup_runner import SetupRunner
@@ -106,22 +106,13 @@ class DesktopEnv:
     async def _begin(self) -> None:
         if self._stage is not None:
             await self._stage.client.close()
-        template = DesktopSpec(
-            "plain", self.screen_width, self.screen_height, accessibility=self._needs_accessibility()
-        )
+        needs_tree = self.require_a11y_tree or self.require_terminal
+        needs_tree = needs_tree or (self.task is not None and needs_accessibility(self.task))
+        template = DesktopSpec("plain", self.screen_width, self.screen_height, accessibility=needs_tree)
         await self._desktop.reset(template)
-        self._stage = SetupRunner(
-            LocalOsworldClient(self._desktop, template), self._files, password=self.client_password
-        )
+        client = LocalOsworldClient(self._desktop, template)
+        self._stage = SetupRunner(client, self._files, password=self.client_password)
         await self._stage.set_up(self.task.config if self.task is not None else [])
-
-    def _needs_accessibility(self) -> bool:
-        """Whether the desktop needs an accessibility tree."""
-        return (
-            self.require_a11y_tree
-            or self.require_terminal
-            or (self.task is not None and needs_accessibility(self.task))
-        )
 
     def step(self, action: Any, pause: float = 2) -> tuple[Observation, float, bool, dict[str, Any]]:
         """Perform `action` and return (observation, 0, done, info) after `pause` seconds.
@@ -163,7 +154,8 @@ class DesktopEnv:
         """As `evaluate`, with the score of each metric and what was read."""
         if self.task is None:
             raise ConfigError("no task to evaluate; pass task_config to reset")
-        failed = bool(self.action_history) and _says(self.action_history[-1], "FAIL")
+        last = self.action_history[-1] if self.action_history else None
+        failed = (last.get("action_type") if isinstance(last, dict) else last) == "FAIL"
         evaluators = self._evaluators or default_official_evaluators()
         return self._loop.run(score_task(self.task, self._staged(), failed=failed, evaluators=evaluators))
 
@@ -210,7 +202,3 @@ def _task_of(value: dict[str, Any]) -> OsworldTask:
     return osworld.load_document(
         Path("task_config"), document, OsworldTask, osworld_setup_steps.WINDOWS_ONLY, osworld_getters.WINDOWS_ONLY
     ).task
-
-
-def _says(action: Any, word: str) -> bool:
-    return action == word or (isinstance(action, dict) and action.get("action_type") == word)

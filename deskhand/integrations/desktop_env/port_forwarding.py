@@ -33,13 +33,8 @@ def direct_connection(host: str, port: int, secure: bool) -> Connect:
 def tunnel_connection(host: str, port: int, secure: bool, target: str, key: str | None) -> Connect:
     """Return a function that connects to `target` (`<lease>:<port>`) through the server's tunnel port. It raises
     `ConnectionRefusedError`."""
-    lines = [
-        f"CONNECT {target} HTTP/1.1",
-        f"Host: 127.0.0.1:{port}",
-        *([f"Authorization: Bearer {key}"] if key else []),
-        "",
-        "",
-    ]
+    authorization = [f"Authorization: Bearer {key}"] if key else []
+    lines = [f"CONNECT {target} HTTP/1.1", f"Host: 127.0.0.1:{port}", *authorization, "", ""]
     connect_directly = direct_connection(host, port, secure)
 
     async def connect() -> Streams:

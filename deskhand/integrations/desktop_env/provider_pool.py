@@ -11,7 +11,6 @@ import contextlib
 import json
 import os
 from collections.abc import Sequence
-from importlib import util
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +44,7 @@ class ProviderMachine:
         command: Sequence[str] | None = None,
         server: tuple[str, str] | None = None,
     ) -> None:
-        self._command = [python, *(command or [str(_script())])]
+        self._command = [python, *(command or [str(Path(__file__).with_name("machine_process.py"))])]
         self._start_request = {"do": "start", "provider": provider, "settings": settings}
         if server is not None:
             self._start_request["server"] = {"address": server[0], "key": server[1]}
@@ -60,12 +59,9 @@ class ProviderMachine:
         # Safe path is `-P`, which a Python before 3.11 would refuse; such a Python passes over the variable.
         environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
         try:
+            pipe = asyncio.subprocess.PIPE
             self._process = await asyncio.create_subprocess_exec(
-                *self._command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                env=environment,
-                limit=MAX_LINE_BYTES,
+                *self._command, stdin=pipe, stdout=pipe, env=environment, limit=MAX_LINE_BYTES
             )
         except OSError as error:
             raise ConfigError(
@@ -143,10 +139,3 @@ def desktop_env_pool(
 ) -> ProviderPool:
     """Return a pool of `count` machines that `DesktopEnv(provider_name=provider, **settings)` starts under `python`."""
     return ProviderPool([ProviderMachine(python, provider, settings) for _ in range(count)], template=template)
-
-
-def _script() -> Path:
-    spec = util.find_spec("deskhand.integrations.desktop_env.machine_process")
-    if spec is None or spec.origin is None:
-        raise ConfigError("deskhand.integrations.desktop_env.machine_process is missing; reinstall the package")
-    return Path(spec.origin)

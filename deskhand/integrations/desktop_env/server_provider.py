@@ -55,11 +55,7 @@ class ServerVMManager:
 
 
 class LeaseServer:
-    """HTTP client of a server that leases desktops, called `what` in messages.
-
-    Raises:
-        ConfigError: Invalid URL.
-    """
+    """HTTP client of a server that leases desktops, called `what` in messages. Raises `ConfigError` for a bad URL."""
 
     def __init__(self, address: str, key: str | None, what: str) -> None:
         parts = urlsplit(address)
@@ -95,7 +91,6 @@ class LeaseServer:
             ) from error
 
     def check(self, request: str, status: int, said: Any) -> None:
-        """Raise `InfrastructureError` unless a request was granted."""
         if status >= 300:
             raise InfrastructureError(f"{request} of {self.what}: {status} {str(said)[:4096]}")
 

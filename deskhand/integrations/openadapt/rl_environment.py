@@ -83,8 +83,7 @@ class RLEnvironment:
         """Steps since `reset`."""
 
     def reset(self, config: ResetConfig | None = None) -> Frame:
-        """Reset the desktop, set the task up and return the first frame. Raises `ConfigError` without a task, and
-        set-up errors."""
+        """Reset the desktop, set the task up and return the first frame. Raises `ConfigError` without a task."""
         wanted = config.task_id if config is not None and config.task_id is not None else self._default
         if wanted is None:
             raise ConfigError("no task was named; give ResetConfig(task_id=...) or a default_task_id")
@@ -174,7 +173,6 @@ class RLEnvironment:
         return self.step(openadapt_json.FORMAT.parse(json.dumps(given), view))
 
     def observe(self) -> Frame:
-        """Return the settled screen."""
         self._frame = self._loop.run(self._desktop.observe())
         return self._frame
 
@@ -193,8 +191,7 @@ class RLEnvironment:
         raise (EvaluatorError if outcome.cause == "evaluator" else InfrastructureError)(outcome.message)
 
     def evaluate_dense(self) -> float:
-        """Return the reward including milestones reached at any time (`tasks.outcome.dense_reward`). Raises like
-        `evaluate`."""
+        """Return the reward including milestones reached at any time (`dense_reward`). Raises like `evaluate`."""
         value = self.evaluate()
         assert self._milestones is not None
         return dense_reward(value, self._milestones.reached_share, self._baseline)

@@ -97,10 +97,8 @@ class VagenDesktopEnv:
                     self._failed = outcome.cause == "infrastructure"
                     kind = EvaluatorError if outcome.cause == "evaluator" else InfrastructureError
                     raise kind(f"{task.id} has no score: {outcome.message}")
-                reward, success = (
-                    dense_reward(outcome.value, self._milestones.reached_share, self._baseline),
-                    outcome.success,
-                )
+                reward = dense_reward(outcome.value, self._milestones.reached_share, self._baseline)
+                success = outcome.success
             return await self._seen(said), reward, self._over, await self._info(valid, success)
 
     async def health_check(self) -> dict[str, str]:
@@ -128,10 +126,8 @@ class VagenDesktopEnv:
     async def _seen(self, text: str) -> dict[str, Any]:
         assert self._frame is not None
         picture = Image.fromarray(await asyncio.to_thread(self._frame.rgb))
-        return {
-            "obs_str": f"{text}\n{IMAGE_PLACEHOLDER}".lstrip("\n"),
-            "multi_modal_input": {IMAGE_PLACEHOLDER: [picture]},
-        }
+        shown = {IMAGE_PLACEHOLDER: [picture]}
+        return {"obs_str": f"{text}\n{IMAGE_PLACEHOLDER}".lstrip("\n"), "multi_modal_input": shown}
 
     async def _info(self, valid: bool, success: bool) -> dict[str, Any]:
         assert self._frame is not None

@@ -1,6 +1,6 @@
 """Routes of OSWorld's in-VM server for one leased desktop; `TABLE` is the whole protocol.
 
-Mounted by `server.app`, and in process by `osworld.local_client`.
+Mounted by `server.app`, and in process by `osworld.clients`.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ from areal_cpu_server import HERE, LOADING, ROOT, inference_server, surroundings
 from areal_osworld import TASK_ID
 from fake_sglang import listening
 from patience import limit
+from processes import is_alive
 from safetensors.torch import load_file
 from text_server import TextServer
 
@@ -141,7 +142,7 @@ def online(python: Path, folder: Path) -> dict[str, Any]:
             "++deskhand.workflow_class=deskhand.integrations.areal.agent.OSWorldAgent",
             "++deskhand.workflow.tasks=areal_workflows.terminal_by_chance",
             "++deskhand.workflow.agent.observation=a11y_tree",
-            "++deskhand.workflow.agent.max_errors=2",
+            "++deskhand.workflow.agent.max_consecutive_errors=2",
             "deskhand.workflow.desktops.local=2",
             "deskhand.workflow.engine.max_model_len=12000",
             "deskhand.train.families=[terminal_run]",
@@ -177,13 +178,8 @@ def online(python: Path, folder: Path) -> dict[str, Any]:
         (saved,) = (made / "checkpoints").rglob("*globalstep*/model.safetensors")
         kept = load_file(saved)
         same = all(torch.equal(tensor, kept[name]) for name, tensor in server.model.state_dict().items())
-    return {
-        "folder": made,
-        "said": played.stdout.splitlines()[-1],
-        "taken": server.taken,
-        "saved": saved.parent,
-        "same": same,
-    }
+    said = played.stdout.splitlines()[-1]
+    return {"folder": made, "said": said, "taken": server.taken, "saved": saved.parent, "same": same}
 
 
 def trainer(python: Path, folder: Path) -> dict[str, Any]:
@@ -212,7 +208,7 @@ def trainer(python: Path, folder: Path) -> dict[str, Any]:
         processes = _led_by_children(first.pid)
         first.send_signal(signal.SIGTERM)
         code = first.wait(limit(120))
-        left = [process for process in processes if _is_alive(process)]
+        left = [process for process in processes if is_alive(process)]
         before = statistics.read_text().count("\n")
         done = subprocess.run(
             words, stdout=file, stderr=file, check=False, env=environment, cwd=ROOT, timeout=limit(300)
@@ -229,13 +225,6 @@ def _ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]
         if process.poll() is None:
             process.terminate()
             process.wait(limit(120))
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def _led_by_children(parent: int) -> list[int]:

@@ -41,13 +41,9 @@ def main(root: Path, checkpoint: str, out: Path) -> None:
                     extra |= {"words": settings.agent.observation, "max_tokens": settings.agent.max_new_tokens}
             except ConfigError as error:
                 found[f"{path.stem} {profile or ''}".strip()] = str(error)
-    tiny = [
-        "--config",
-        str(root / "configs" / "areal" / "embedded_tiny_cpu.yaml"),
-        f"cluster.fileroot={out}",
-        f"actor.path={checkpoint}",
-    ]
-    large = ["--config", str(root / "configs" / "areal" / "osworld_qwen3vl_4b.yaml"), *tiny[2:]]
+    places = (f"cluster.fileroot={out}", f"actor.path={checkpoint}")
+    tiny = ["--config", str(root / "configs" / "areal" / "embedded_tiny_cpu.yaml"), *places]
+    large = ["--config", str(root / "configs" / "areal" / "osworld_qwen3vl_4b.yaml"), *places]
     reference = ("experiment_name=x", "trial_name=x", "path=x", "attn_impl=sdpa", "backend=fsdp:d1p1t1")
     for name, words in {
         "a typo": [*tiny, "++actor.eps_clipp=1"],

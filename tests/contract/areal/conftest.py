@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
-from areal_cpu_server import ROOT
+from environments import python_of
 
 AT_ONCE = 2
 
 
 @pytest.fixture(scope="session")
 def areal_python() -> Path:
-    """That of the environment of AReaL's trainer, which is made first if need be."""
-    if os.environ.get("DESKHAND_TEST_AREAL") == "0":
-        pytest.skip("DESKHAND_TEST_AREAL=0: the tests against a real AReaL are left out")
-    words = ["bash", str(ROOT / "scripts" / "environment"), "areal"]
-    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0, "scripts/environment areal did not work; it says why above"
-    return Path(done.stdout.strip()) / "bin" / "python"
+    return python_of("areal", "DESKHAND_TEST_AREAL")
 
 
 @pytest.fixture(scope="session")

@@ -212,12 +212,8 @@ def _interpolation(good: Trajectories, bad: Trajectories) -> float:
     found = []
     for batch in (good, bad):
         old = torch.roll(batch[0]["logprobs"], -1, -1)
-        values: dict[str, Any] = {
-            "prox_logp_gt": None,
-            "prox_logp_method": "loglinear",
-            "old_logp": old,
-            "logprobs": old - 1.0,
-        }
+        values: dict[str, Any] = {"prox_logp_gt": None, "prox_logp_method": "loglinear"}
+        values |= {"old_logp": old, "logprobs": old - 1.0}
         versions = torch.roll(batch[0]["versions"], -1, -1)
         mask = torch.roll(good[0]["loss_mask"], -1, -1).bool()
         found.append(_resolve_proximal_logp(**values, versions=versions, current_version=2)[mask])

@@ -47,11 +47,11 @@ def osworld(checkpoint: str, address: str, task_file: str) -> tuple[list[dict[st
 def main(kind: str, checkpoint: str, *rest: str) -> None:
     from areal.api.cli_args import MicroBatchSpec
 
-    from deskhand.integrations.areal.patches.sdpa import install
+    from deskhand.integrations.areal.patches.model import patch_attention
 
     *arguments, out = rest
     trajectories, found = {"text": text, "osworld": osworld}[kind](checkpoint, *arguments)
-    install()
+    patch_attention()
     actor = training_probe.actor_of(checkpoint, mb_spec=MicroBatchSpec(max_tokens_per_mb=16384))
     found |= {"rows": [list(one["input_ids"].shape) for one in trajectories], "keys": sorted(trajectories[0])}
     found |= {"gap": training_probe.gap(actor, trajectories), "update": training_probe.update(actor, trajectories)}

@@ -92,11 +92,8 @@ def main(checkpoint: str, address: str, out: Path) -> None:
     began = time.monotonic()
     found: dict[str, Any] = {}
     rows = [{"family": "calculator_number", "seed": seed} for seed in (3, 4)]
-    settings = {
-        "model": checkpoint,
-        "desktops": {"local": 2},
-        "agent": {"max_new_tokens": 32, "max_consecutive_errors": 6},
-    }
+    settings = {"model": checkpoint, "desktops": {"local": 2}}
+    settings["agent"] = {"max_new_tokens": 32, "max_consecutive_errors": 6}
     found["individual"] = play(checkpoint, address, "individual", areal_agents.Watched(settings), rows, 1)
     found["rewards"] = list(areal_agents.Watched.rewards)
     found["concat"] = play(checkpoint, address, "concat", areal_agents.Watched(settings), rows[:1], 1)

@@ -33,11 +33,8 @@ def reading(checkpoint: Path, pictures: list[Path]) -> dict[str, Any]:
         messages = [*messages, message("assistant", '{"op":"click","x":512,"y":300}')] if len(found) > 1 else messages
         messages.append(message("user", ["Grüße, 屏幕: ", ImagePart(image.sha256), "error: none"]))
     prompt = ChatRenderer(tokenizer).render(tuple(messages), images)
-    return {
-        "ids": list(prompt.token_ids),
-        "spans": [[s.start, s.count, s.sha256] for s in prompt.spans],
-        "images": found,
-    }
+    spans = [[span.start, span.count, span.sha256] for span in prompt.spans]
+    return {"ids": list(prompt.token_ids), "spans": spans, "images": found}
 
 
 def main(checkpoints: Path, pictures: Path, out: Path) -> None:

@@ -16,7 +16,7 @@ def parsed(found):
     return found["parsed"].result()
 
 
-def test_every_shipped_experiment_and_stage_loads_and_adds_up(parsed):
+def test_every_shipped_experiment_and_profile_loads_and_adds_up(parsed):
     shipped = {name: said for name, said in parsed["found"].items() if not name.startswith("a ")}
     assert len(shipped) == 8
     assert set(shipped.values()) == {""}, shipped
@@ -33,20 +33,20 @@ def test_ray_and_slurm_are_taken_by_areal_s_parser(parsed):
         ("a removed key", "rejection_sampling"),
         ("a group of AReaL", "gconfig.n_samples"),
         ("a wrong workflow", "groupsize"),
-        ("a ray cluster without GPUs", "which Ray's workers do not take"),
+        ("a ray cluster without GPUs", "which Ray's workers ignore"),
         ("a reference model", "ref.attn_impl sdpa"),
     ],
 )
-def test_what_is_wrong_is_told(parsed, name, word):
+def test_problems_are_reported(parsed, name, word):
     assert word in parsed["found"][name]
 
 
-def test_a_stage_of_words_shows_no_pictures_and_keeps_the_other_settings(parsed):
+def test_a_text_profile_shows_no_images_and_keeps_the_other_settings(parsed):
     assert parsed["words"] == "a11y_tree"
     assert parsed["max_tokens"] == 512
 
 
-def test_a_bridge_is_asked_for_as_many_desktops_as_episodes_run_at_a_time(parsed):
+def test_a_server_must_have_as_many_desktops_as_concurrent_episodes(parsed):
     assert parsed["desktops"] == [64, 4, 4, 64, 4, 4, 64]
 
 
@@ -71,7 +71,7 @@ def test_two_runs_of_one_seed_draw_ports_of_their_own(parsed):
     assert by_chance[0] != by_chance[1]
 
 
-def test_the_doctor_says_what_is_there_and_mends_nothing_where_nothing_is_missing(parsed):
+def test_the_doctor_reports_what_is_there_and_fixes_nothing_if_nothing_is_missing(parsed):
     code, said, trouble = parsed["doctor"]
     assert code == 0, said + trouble
     assert not [line for line in said.splitlines() if line.startswith("done")]

@@ -11,13 +11,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from environments import python_of
 
 from deskhand.algorithms.grpo import group_advantages
 from deskhand.algorithms.kl import kl_estimate
 from deskhand.algorithms.objective import clipped_loss
 from deskhand.algorithms.ppo import gae, value_loss, whiten
 
-ROOT = Path(__file__).parents[3]
 CASES = {
     "plain": {"eps_clip": 0.2},
     "clip higher": {"eps_clip": 0.2, "eps_clip_higher": 0.28},
@@ -33,7 +33,7 @@ CASES = {
     "sequence ratios": {"eps_clip": 3e-2, "eps_clip_higher": 4e-2, "importance_sampling_level": "sequence"},
 }
 CREDITS = {
-    "generalised": {"discount": 0.97, "decay": 0.9, "group": 0, "whitened": False, "critic": True},
+    "generalized": {"discount": 0.97, "decay": 0.9, "group": 0, "whitened": False, "critic": True},
     "undiscounted": {"discount": 1.0, "decay": 1.0, "group": 0, "whitened": False, "critic": True},
     "whitened": {"discount": 0.99, "decay": 0.95, "group": 0, "whitened": True, "critic": True},
     "of groups": {"discount": 1.0, "decay": 1.0, "group": 4, "whitened": False, "critic": False},
@@ -42,13 +42,7 @@ CREDITS = {
 
 @pytest.fixture(scope="module")
 def python() -> Path:
-    """That of the environment of AReaL's functions, which is made first if need be."""
-    if os.environ.get("DESKHAND_TEST_AREAL") == "0":
-        pytest.skip("DESKHAND_TEST_AREAL=0: the tests against a real AReaL are left out")
-    words = ["bash", str(ROOT / "scripts" / "environment"), "areal-functions"]
-    done = subprocess.run(words, stdout=subprocess.PIPE, text=True, check=False, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0, "scripts/environment areal-functions did not work; it says why above"
-    return Path(done.stdout.strip()) / "bin" / "python"
+    return python_of("areal-functions", "DESKHAND_TEST_AREAL")
 
 
 def arrays() -> dict[str, np.ndarray]:
@@ -82,15 +76,9 @@ def theirs(python, tmp_path_factory) -> dict[str, np.ndarray]:
     folder = tmp_path_factory.mktemp("areal")
     cases = [{"rejection": None, **case} for case in CASES.values()]
     np.savez(folder / "in.npz", cases=json.dumps(cases), credits=json.dumps(list(CREDITS.values())), **arrays())
-    probe = [
-        str(python),
-        str(Path(__file__).with_name("functions_probe.py")),
-        str(folder / "in.npz"),
-        str(folder / "out.npz"),
-    ]
-    done = subprocess.run(
-        probe, capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
+    probe = [python, Path(__file__).with_name("functions_probe.py"), folder / "in.npz", folder / "out.npz"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(probe, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 0, done.stderr[-2000:]
     return dict(np.load(folder / "out.npz"))
 
@@ -108,7 +96,7 @@ def test_loss_and_gradient_are_areals(theirs, case):
 
     result = clipped_loss(
         new.flatten(),
-        # without rejection AReaL leaves the behaviour weight out altogether
+        # without rejection AReaL leaves the behavior weight out altogether
         flat("old") if rejection else flat("proximal"),
         flat("advantages"),
         mask.flatten(),

@@ -22,7 +22,7 @@ def steps(online) -> list[dict[str, Any]]:
 
 
 def test_every_step_trains_on_what_was_played(online, steps):
-    said = re.fullmatch(r"(\d+) episodes scored, ([\d.]+) on average; \d+ without a score", online["said"])
+    said = re.fullmatch(r"episodes: (\d+) scored, mean reward ([\d.]+); \d+ errored", online["said"])
     assert said is not None, online["said"]
     assert int(said[1]) >= 2 * ONLINE_STEPS
     assert 0 < float(said[2]) < 1

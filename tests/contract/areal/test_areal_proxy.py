@@ -24,7 +24,7 @@ def test_a_chain_is_a_row_in_the_concat_style(proxied):
     assert one["input_ids"][0] < proxied["individual"][0]["input_ids"][0] + proxied["individual"][1]["input_ids"][0]
 
 
-def test_pictures_are_not_in_what_this_proxy_exports(proxied):
+def test_images_are_not_in_what_this_proxy_exports(proxied):
     """Why training on pictures goes by `OSWorldWorkflow`: when a newer AReaL exports them, this test says so."""
     assert "multi_modal_input" not in proxied["individual"][0]
     assert "mm_token_type_ids" not in proxied["individual"][0]
@@ -59,17 +59,17 @@ def test_clients_in_an_episode_are_areal_s_own_and_stay_open(proxied):
     assert proxied["habits"]["shared"] == [True] * 4
 
 
-def test_a_late_judge_is_repeated_and_becomes_zero_there_and_not_here(proxied):
+def test_a_late_reward_is_repeated_and_becomes_zero_there_and_not_here(proxied):
     habits = proxied["habits"]
     assert habits["theirs late"] == [0, 2]
     said, asked = habits["outside late"]
-    assert "longer than 1.5 s" in said
+    assert "timed out after 1.5 s" in said
     assert asked == 1
     assert habits["outside"] == [0.0, 1]
 
 
 def test_areal_s_wrapper_is_used_for_pure_rewards_without_its_zero(proxied):
     said, asked = proxied["habits"]["pure late"]
-    assert "longer than 1.5 s, 2 times" in said
+    assert "timed out after 1.5 s, 2 times" in said
     assert asked == 2
     assert proxied["habits"]["pure"] == [0.0, 1]

@@ -150,13 +150,13 @@ def main(checkpoint: str, address: str, out: Path) -> None:
     image_id = AutoConfig.from_pretrained(checkpoint).image_token_id
     actor = actor_of(checkpoint)
     found["leaking_gap"] = gap(actor, trajectories)
-    from deskhand.integrations.areal.patches.sdpa import install
+    from deskhand.integrations.areal.patches.model import patch_attention
 
-    install()
+    patch_attention()
     found["misplaced_gap"] = gap(actor, trajectories)
-    from deskhand.integrations.areal.patches.rope import patch_rope_positions
+    from deskhand.integrations.areal.patches.model import patch_rope_positions
 
-    found["mended"] = [patch_rope_positions(), patch_rope_positions()]
+    found["patched"] = [patch_rope_positions(), patch_rope_positions()]
     found["gap"] = gap(actor, trajectories)
     rewarded = sorted(trajectories, key=lambda one: -int(one["rewards"].count_nonzero()))
     found["damage"] = damage(actor, rewarded[:2], image_id)

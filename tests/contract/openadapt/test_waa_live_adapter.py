@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-import os
-import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
+from environments import python_of
 from fake_waa import FakeEvaluate, FakeWaa
-from patience import limit
+from osworld_peer import running
 from serving import on_a_port
-
-ROOT = Path(__file__).parents[3]
-UNREACHABLE = ("Could not fetch", "No matching distribution", "name resolution", "Network is unreachable", "timed out")
 
 
 @pytest.fixture(scope="session")
 def python() -> Path:
-    """The Python of OpenAdapt's environment, which is made the first time."""
-    made = subprocess.run(
-        ["bash", "scripts/environment", "openadapt-live"], cwd=ROOT, capture_output=True, text=True, check=False
-    )
-    if made.returncode != 0 and any(sign in made.stderr for sign in UNREACHABLE):
-        pytest.skip(f"the package index cannot be reached: {made.stderr.strip().splitlines()[-1]}")
-    assert made.returncode == 0, made.stderr
-    return Path(made.stdout.strip()) / "bin" / "python"
+    return python_of("openadapt-live")
 
 
 async def test_their_adapter_plays_an_episode_on_the_fake(python, tmp_path):
@@ -38,23 +24,10 @@ async def test_their_adapter_plays_an_episode_on_the_fake(python, tmp_path):
         "evaluator": {"func": "exact_match", "result": {"type": "vm_file", "path": "C:\\Users\\Docker\\a.txt"},
                       "expected": {"type": "rule", "rules": {"expected": "yes"}}},
     }  # fmt: skip
-    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    script = Path(__file__).with_name("live_peer.py")
     async with on_a_port(fake.app) as address, on_a_port(evaluate.app) as judge:
-        process = await asyncio.create_subprocess_exec(
-            str(python), str(Path(__file__).with_name("live_peer.py")), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=(tmp_path / "peer.log").open("wb"), env=environment, limit=16 << 20, cwd=tmp_path,
-        )  # fmt: skip
-
-        async def tell(**told: Any) -> Any:
-            assert process.stdin is not None
-            assert process.stdout is not None
-            process.stdin.write(json.dumps(told).encode() + b"\n")
-            async with asyncio.timeout(limit(60)):
-                answer = json.loads(await process.stdout.readline())
-            assert "error" not in answer, answer
-            return answer["value"]
-
-        try:
+        with running(python, tmp_path, script) as peer:
+            tell = peer.tell
             assert await tell(do="make", server=address, evaluate=judge) is True
             assert await tell(do="reset", task=task) > 100
             acted = await tell(do="step", action={"type": "click", "x": 0.5, "y": 0.25})
@@ -72,6 +45,3 @@ async def test_their_adapter_plays_an_episode_on_the_fake(python, tmp_path):
             assert (await tell(do="evaluate"))["score"] == 0.0
             (fake.guest.home / "a.txt").write_text("yes")
             assert (await tell(do="evaluate"))["score"] == 1.0
-        finally:
-            process.kill()
-            await process.wait()

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
-from peer import Finder
+from peer import hide_what_only_metrics_use
 
-sys.meta_path.append(Finder())
+hide_what_only_metrics_use()
 importlib.import_module("deskhand.integrations.desktop_env.machine_process").main()

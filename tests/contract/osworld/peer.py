@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import base64
 import importlib
-import importlib.abc
-import importlib.machinery
+import importlib.util
 import json
 import sys
 import types
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).resolve().parents[3]
 METRICS_ONLY = frozenset(
     (
         "PIL", "PyPDF2", "acoustid", "borb", "bs4", "cv2", "docx", "easyocr", "fastdtw", "fitz", "formulas",
@@ -33,48 +33,16 @@ METRICS_ONLY = frozenset(
 )  # fmt: skip
 
 
-class NotHere:
-    """What stands for anything of a library that is not here: it raises when it is used."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __call__(self, *arguments: Any, **named: Any) -> Any:
-        raise ModuleNotFoundError(f"{self._name} is not in this environment: only metrics use it")
-
-    def __getattr__(self, name: str) -> NotHere:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return NotHere(f"{self._name}.{name}")
-
-    def __or__(self, other: Any) -> Any:
-        return Any
-
-    __ror__ = __or__
-
-
-class Absent(types.ModuleType):
-    """A library that is not here."""
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return NotHere(f"{self.__name__}.{name}")
-
-
-class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Finds the libraries of `METRICS_ONLY` when nobody else does."""
-
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
-        return (
-            importlib.machinery.ModuleSpec(name, self, is_package=True) if name.split(".")[0] in METRICS_ONLY else None
-        )
-
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
-        return Absent(spec.name)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        """There is nothing in it."""
+def hide_what_only_metrics_use() -> None:
+    """Anything of these libraries can be imported and named in annotations; it raises when it is used."""
+    spec = importlib.util.spec_from_file_location("judge_process", ROOT / "deskhand" / "osworld" / "judge_process.py")
+    assert spec is not None
+    assert spec.loader is not None
+    process: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(process)
+    process.STUBBED_LIBRARIES = METRICS_ONLY
+    process.Unavailable.__or__ = process.Unavailable.__ror__ = lambda self, other: Any
+    sys.meta_path.append(process.StubImporter())
 
 
 def plain(value: Any) -> Any:
@@ -113,8 +81,8 @@ def controllers(address: str, cache: str) -> types.SimpleNamespace:
 
 def main() -> None:
     answers, sys.stdout = sys.stdout, sys.stderr
-    sys.meta_path.append(Finder())
-    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+    hide_what_only_metrics_use()
+    sys.path.insert(0, str(ROOT))
     from deskhand.integrations.desktop_env.server_provider import register_server_provider
 
     DesktopEnv: Any = importlib.import_module("desktop_env.desktop_env").DesktopEnv

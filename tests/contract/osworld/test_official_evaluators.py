@@ -14,14 +14,7 @@ from task_files import SHARED
 
 from benchmarks.osworld.sibling_episodes import outcomes
 from deskhand.errors import EvaluatorError
-from deskhand.osworld.official_evaluators import (
-    Files,
-    GetterRequest,
-    MetricRequest,
-    OfficialEvaluators,
-    Read,
-    Value,
-)
+from deskhand.osworld.official_evaluators import Files, GetterRequest, MetricRequest, OfficialEvaluators, Read, Value
 from deskhand.osworld.scoring import score_with_own_metrics
 from deskhand.tasks.formats import osworld
 from deskhand.tasks.formats.osworld_metric_options import INFEASIBLE
@@ -100,9 +93,7 @@ def test_getters_of_osworld_make_of_files_what_metrics_take(official: OfficialEv
     assert judged(official, MetricRequest("literal_match", last_row, Value(["b", "2.5"]), {"type": "list"})) == 1.0
     when = GetterRequest(
         "rule_relativeTime",
-        {
-            "rules": {"relativeTime": {"from": "tomorrow"}, "expected": {"time": "{DayD}"}, "timezone": "UTC"},
-        },
+        {"rules": {"relativeTime": {"from": "tomorrow"}, "expected": {"time": "{DayD}"}, "timezone": "UTC"}},
     )
     assert judged(official, MetricRequest("exact_match", Value({}), when)) == 0.0
     state = "/home/user/.config/google-chrome/Local State"
@@ -112,7 +103,7 @@ def test_getters_of_osworld_make_of_files_what_metrics_take(official: OfficialEv
         judged(official, MetricRequest("exact_match", GetterRequest("bookmarks", {}, {}), Value({"expected": {}})))
 
 
-def test_a_metric_that_needs_what_is_not_installed_is_unscored(official: OfficialEvaluators) -> None:
+def test_a_metric_that_needs_what_is_not_installed_is_an_error(official: OfficialEvaluators) -> None:
     picture = Files((("a.png", b"no picture"),))
     with pytest.raises(EvaluatorError, match=r"compare_image_text.*easyocr.Reader is not installed"):
         judged(official, MetricRequest("compare_image_text", picture, Value({"type": "text", "text": "a"})))

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import base64
 import json
-import subprocess
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+from osworld_peer import Peer, running
 
 from deskhand.integrations.desktop_env.env import DesktopEnv
 
@@ -86,60 +87,29 @@ def env() -> Iterator[DesktopEnv]:
     made.close()
 
 
-class Agent:
-    """The agent's process; `predict` is the agent's own."""
-
-    def __init__(
-        self, python: Path, model: Model, folder: Path, module: str, agent: str, settings: dict[str, Any]
-    ) -> None:
-        variables = {
-            "PATH": "/usr/bin:/bin",
-            "HOME": str(folder),
-            "OPENAI_BASE_URL": model.address,
-            "OPENAI_API_KEY": "scripted",
-            "DOUBAO_API_URL": f"{model.address}/v1",
-            "DOUBAO_API_KEY": "scripted",
-        }
-        with (folder / "agent.log").open("wb") as log:
-            self._process = subprocess.Popen(
-                [str(python), str(Path(__file__).with_name("agent_peer.py"))],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=variables,
-                cwd=folder,
-                text=True,
-            )
-        self._tell(do="make", module=module, agent=agent, settings=settings)
-        self._tell(do="reset")
-
-    def _tell(self, **told: Any) -> Any:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(told) + "\n")
-        self._process.stdin.flush()
-        answer = json.loads(self._process.stdout.readline())
-        assert "error" not in answer, answer
-        return answer["value"]
-
-    def predict(self, instruction: str, observation: dict[str, Any]) -> tuple[str, list[Any]]:
-        said = {
-            name: {"base64": base64.b64encode(part).decode()} if isinstance(part, bytes) else part
-            for name, part in observation.items()
-        }
-        return self._tell(do="predict", instruction=instruction, observation=said)
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.wait()
+@contextmanager
+def agent_process(python: Path, model: Model, folder: Path, *made: Any) -> Iterator[Peer]:
+    """The agent's process."""
+    variables = {
+        "PATH": "/usr/bin:/bin", "HOME": str(folder), "OPENAI_BASE_URL": model.address, "OPENAI_API_KEY": "scripted",
+        "DOUBAO_API_URL": f"{model.address}/v1", "DOUBAO_API_KEY": "scripted",
+    }  # fmt: skip
+    with running(python, folder, Path(__file__).with_name("agent_peer.py"), variables) as agent:
+        agent.ask(do="make", **dict(zip(("module", "agent", "settings"), made, strict=True)))
+        agent.ask(do="reset")
+        yield agent
 
 
-def play(env: DesktopEnv, agent: Agent, most: int = 6) -> float:
+def play(env: DesktopEnv, agent: Peer, most: int = 6) -> float:
     """OSWorld's runner: one episode."""
     observation = env.reset(task_config=TASK)
     done, steps = False, 0
     while not done and steps < most:
-        _, actions = agent.predict(TASK["instruction"], observation)
+        seen = {
+            name: {"base64": base64.b64encode(part).decode()} if isinstance(part, bytes) else part
+            for name, part in observation.items()
+        }
+        _, actions = agent.ask(do="predict", instruction=TASK["instruction"], observation=seen)
         for action in actions:
             observation, _, done, _ = env.step(action, pause=0)
             if done:
@@ -187,11 +157,8 @@ def test_an_unmodified_agent_solves_a_task_and_sees_its_screens(
 ) -> None:
     env.action_space, module, kind, settings, script = AGENTS[name]
     model.script, model.asked = list(script), []
-    agent = Agent(judging_python, model, tmp_path, module, kind, settings)
-    try:
+    with agent_process(judging_python, model, tmp_path, module, kind, settings) as agent:
         assert play(env, agent) == 1.0
-    finally:
-        agent.close()
     assert model.script == [], "every reply was asked for"
     assert len(model.asked) == len(script)
     for asked in model.asked:
@@ -208,9 +175,6 @@ def test_an_agent_that_gives_up_scores_nothing(
 ) -> None:
     env.action_space, module, kind, settings, _ = AGENTS["PromptAgent pyautogui"]
     model.script, model.asked = ["```FAIL```"], []
-    agent = Agent(judging_python, model, tmp_path, module, kind, settings)
-    try:
+    with agent_process(judging_python, model, tmp_path, module, kind, settings) as agent:
         assert play(env, agent) == 0.0
-    finally:
-        agent.close()
     assert env.action_history == ["FAIL"]

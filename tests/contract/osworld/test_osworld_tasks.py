@@ -71,7 +71,7 @@ def test_every_candidate_has_a_solution_or_a_reason_and_none_has_both() -> None:
     assert FIRST in SOLUTIONS
 
 
-def test_a_task_that_cannot_be_judged_here_is_refused_with_the_reason(
+def test_a_task_that_cannot_be_scored_here_is_refused_with_the_reason(
     official: OfficialEvaluators, tmp_path: Path
 ) -> None:
     value = json.loads(path_of(FIRST).read_text())

@@ -152,7 +152,7 @@ GRAMMARS = (Grammar("regex", r"[0-9]{3}-[a-c]{2}"), Grammar("json_schema", json.
 
 
 @pytest.mark.parametrize("grammar", GRAMMARS, ids=lambda grammar: grammar.kind)
-async def test_a_grammar_is_kept_to_and_its_log_probs_are_not_trained_on(served: Served, grammar: Grammar) -> None:
+async def test_a_grammar_is_obeyed_and_its_log_probs_are_not_trained_on(served: Served, grammar: Grammar) -> None:
     sampling = Sampling(
         60, 1.0, stop_ids=served.renderer.stop_ids, banned_ids=served.renderer.banned_ids, seed=3, grammar=grammar
     )

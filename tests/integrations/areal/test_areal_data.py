@@ -6,11 +6,11 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import fake_desktop
 import numpy as np
 import pytest
+from task_files import SHARED
 
 from deskhand.errors import ConfigError, RecordError
 from deskhand.integrations.areal.dataset import make_rows, read_openadapt_rows, read_rows, task_from_row
@@ -31,12 +31,7 @@ from deskhand.types import Completion, ImageSpan
 def test_families_take_turns_with_seeds_of_their_own_split():
     made = make_rows(["terminal_run", "calculator_number"], 4, "held_out", first=3)
     assert [row["family"] for row in made] == ["terminal_run", "calculator_number"] * 2
-    assert [row["seed"] for row in made] == [
-        HELD_OUT_START + 3,
-        HELD_OUT_START + 3,
-        HELD_OUT_START + 4,
-        HELD_OUT_START + 4,
-    ]
+    assert [row["seed"] - HELD_OUT_START for row in made] == [3, 3, 4, 4]
     assert task_from_row(made[1]).family == "calculator_number"
     assert task_from_row(made[1]).id == task_from_row(made[1]).id
 
@@ -44,7 +39,7 @@ def test_families_take_turns_with_seeds_of_their_own_split():
 @pytest.mark.parametrize(
     ("call", "word"), [(lambda: make_rows([], 1), "terminal_run"), (lambda: task_from_row({"seed": 1}), "family")]
 )
-def test_a_row_that_names_no_task_is_told_what_there_is(call, word):
+def test_a_row_that_names_no_task_is_refused_with_what_there_is(call, word):
     with pytest.raises(ConfigError, match=word):
         call()
 
@@ -76,24 +71,11 @@ def test_a_wrong_row_is_named(tmp_path, text, word):
 
 
 def test_a_row_of_openadapt_that_names_a_task_file_is_that_task():
-    file = (
-        Path(__file__).parents[3]
-        / "shared"
-        / "data"
-        / "osworld"
-        / "chrome"
-        / "bb5e4c0d-f964-439c-97b6-bdb9747de3f4.json"
-    )
+    file = SHARED / "osworld" / "chrome" / "bb5e4c0d-f964-439c-97b6-bdb9747de3f4.json"
     if not file.is_file():
         pytest.skip(f"{file} is not there; it is a file of OSWorld's repository")
-    brought = {
-        "task_id": "a",
-        "max_steps": 4,
-        "server_url": "http://h:1",
-        "task_config_path": str(file),
-        "instruction": "Do it",
-    }
-    task = task_from_row(brought)
+    row = {"task_id": "a", "max_steps": 4, "server_url": "http://h:1", "instruction": "Do it"}
+    task = task_from_row(row | {"task_config_path": str(file)})
     assert (task.id, task.max_steps, task.instruction) == (task_from_row({"osworld": str(file)}).id, 4, "Do it")
 
 

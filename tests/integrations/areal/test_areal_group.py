@@ -10,7 +10,7 @@ import pytest
 from patience import limit
 
 from deskhand.errors import InfrastructureError
-from deskhand.integrations.areal.group_rollout import run_group
+from deskhand.integrations.areal.workflow import run_group
 from deskhand.rollout.episode import errored_result
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import EpisodeRequest
@@ -38,13 +38,11 @@ async def test_one_outage_leaves_a_gap_and_the_others_go_on():
     assert group.has_signal
 
 
-async def test_unscored_episodes_are_refilled_while_there_are_refills():
+async def test_errored_episodes_are_replaced_while_there_are_retries():
     async def play(ticket: EpisodeRequest) -> EpisodeResult:
-        return (
-            scored(ticket, ticket.member / 10)
-            if ticket.member >= 2
-            else errored_result(ticket, "infrastructure", "lost")
-        )
+        if ticket.member < 2:
+            return errored_result(ticket, "infrastructure", "lost")
+        return scored(ticket, ticket.member / 10)
 
     group, results = await run_group("g", TASK, 2, play, timeout_s=5, max_retries=3)
     assert len(group.scored) == 2

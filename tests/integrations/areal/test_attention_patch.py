@@ -6,7 +6,7 @@ import random_models
 import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from deskhand.integrations.areal.patches.sdpa import NAME, install
+from deskhand.integrations.areal.patches.model import NAME, patch_attention, patch_rope_positions
 
 
 def test_packed_rows_give_what_each_gives_alone_and_transformers_own_do_not():
@@ -20,20 +20,14 @@ def test_packed_rows_give_what_each_gives_alone_and_transformers_own_do_not():
     alone = torch.cat([model(input_ids=row).last_hidden_state for row in rows], 1)
 
     def together():
-        return model(
-            input_ids=packed,
-            attention_mask=None,
-            position_ids=positions,
-            cu_seq_lens_q=bounds,
-            cu_seq_lens_k=bounds,
-            use_cache=False,
-        ).last_hidden_state
+        lengths = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds, "use_cache": False}
+        return model(input_ids=packed, attention_mask=None, position_ids=positions, **lengths).last_hidden_state
 
     try:
         with torch.no_grad():
             leaking = (together() - alone).abs().max()
-            install()
-            install()
+            patch_attention()
+            patch_attention()
             kept = (together() - alone).abs().max()
             untouched = (torch.cat([model(input_ids=row).last_hidden_state for row in rows], 1) - alone).abs().max()
     finally:
@@ -43,7 +37,5 @@ def test_packed_rows_give_what_each_gives_alone_and_transformers_own_do_not():
     assert leaking > 1e-3
 
 
-def test_pictures_are_placed_right_by_this_transformers_and_nothing_is_mended():
-    from deskhand.integrations.areal.patches.rope import patch_rope_positions
-
+def test_this_transformers_places_images_right_and_is_not_patched():
     assert patch_rope_positions() is False

@@ -29,7 +29,7 @@ def picture(tokens: int) -> PreparedImage:
 
 
 @pytest.mark.parametrize("ids", [[1, 7, 2, 7, 3], [1, 7, 7, 7, 2, 7, 7, 3], [1, 7, 2, 7, 7, 3]])
-def test_a_run_of_placeholders_is_one_picture_whether_expanded_or_not(ids):
+def test_a_run_of_placeholders_is_one_image_whether_expanded_or_not(ids):
     prompt = expand_prompt(ids, [picture(3), picture(2)], IMAGE)
     assert prompt.token_ids == (1, 7, 7, 7, 2, 7, 7, 3)
     assert [(span.start, span.count) for span in prompt.spans] == [(1, 3), (5, 2)]
@@ -38,7 +38,7 @@ def test_a_run_of_placeholders_is_one_picture_whether_expanded_or_not(ids):
 @pytest.mark.parametrize(
     ("ids", "shown"), [([1, 7, 7, 2], [picture(3)]), ([1, 7, 2, 7], [picture(3)]), ([1, 2], [picture(3)])]
 )
-def test_placeholders_that_do_not_fit_their_pictures_are_refused(ids, shown):
+def test_placeholders_that_do_not_fit_their_images_are_refused(ids, shown):
     with pytest.raises(ValueError, match="image"):
         expand_prompt(ids, shown, IMAGE)
 

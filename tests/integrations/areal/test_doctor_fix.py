@@ -72,7 +72,7 @@ def test_workers_and_nvcc_find_a_compiler_that_takes_cpp20(made, tmp_path):
         assert found.resolve().name == ("g++-12" if "+" in name else "gcc-12")
 
 
-def test_mending_again_changes_nothing_and_a_half_written_mend_is_finished(made, tmp_path):
+def test_fixing_again_changes_nothing_and_a_half_written_fix_is_finished(made, tmp_path):
     python, environment = made
     doctor.install_fixes(tmp_path, environment)
     before = kept(python.parents[1])

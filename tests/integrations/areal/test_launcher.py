@@ -9,18 +9,12 @@ from pathlib import Path
 
 import pytest
 from patience import limit
+from processes import is_alive
 
 from deskhand.errors import ConfigError
 from deskhand.integrations.areal import launcher
 
 EXPERIMENT = Path(__file__).parents[3] / "configs" / "areal" / "embedded_tiny_cpu.yaml"
-
-
-def is_alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_workers_that_outlive_their_master_are_ended(tmp_path):
@@ -33,6 +27,6 @@ def test_workers_that_outlive_their_master_are_ended(tmp_path):
         time.sleep(0.01)
 
 
-def test_playing_for_a_run_that_has_no_gateway_says_so(tmp_path):
+def test_run_online_without_a_gateway_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="online"):
         launcher.run_online(EXPERIMENT, tmp_path)

@@ -81,12 +81,8 @@ async def test_every_session_is_rewarded_and_ended_and_an_outage_gives_no_number
     desk = Desk()
     then = [0.0, InfrastructureError("the desktop is lost"), 1.0, EvaluatorError("the judge is late"), 0.5]
     with listening(desk.app()) as address:
-        played = await run_online(
-            Agent(lambda: desk.refused),
-            [{"then": each} for each in then],
-            ProxyGateway(address, "admin"),
-            max_concurrent=3,
-        )
+        agent, gateway = Agent(lambda: desk.refused), ProxyGateway(address, "admin")
+        played = await run_online(agent, [{"then": each} for each in then], gateway, max_concurrent=3)
     assert sorted(played.rewards) == [0.0, 0.5, 1.0]
     assert sorted(played.errors) == ["evaluator: the judge is late", "infrastructure: the desktop is lost"]
     assert desk.refused
@@ -95,7 +91,7 @@ async def test_every_session_is_rewarded_and_ended_and_an_outage_gives_no_number
     assert sum(math.isnan(session[0]) for session in desk.sessions.values()) == 2
 
 
-async def test_a_cancelled_or_misconfigured_player_ends_its_session_without_a_number():
+async def test_a_cancelled_or_misconfigured_episode_ends_its_session_without_a_reward():
     desk = Desk()
     with listening(desk.app()) as address:
         with pytest.raises(ConfigError):
@@ -127,7 +123,7 @@ async def test_a_gateway_that_is_gone_or_refuses_the_key_is_named():
         await run_online(Agent(), [{"then": 1.0}], ProxyGateway(address, "another"))
 
 
-async def test_a_run_that_ends_its_workers_first_ends_the_player_with_what_was_played(monkeypatch):
+async def test_a_run_that_ends_its_workers_first_ends_early_with_the_results_so_far(monkeypatch):
     monkeypatch.setattr("deskhand.integrations.areal.online.RETRY_S", 0.0)
     desk = Desk()
 
@@ -159,7 +155,7 @@ async def test_a_session_whose_reward_did_not_arrive_is_not_ended(monkeypatch, a
     assert list(desk.sessions.values()) == [session]
 
 
-def test_a_run_s_gateway_is_kept_for_its_owner_alone(tmp_path):
+def test_only_the_owner_can_read_the_gateway_file_of_a_run(tmp_path):
     path = ProxyGateway("http://h:1", "secret").save(tmp_path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     ProxyGateway("http://h:2", "secret").save(tmp_path)

@@ -10,6 +10,7 @@ from pathlib import Path
 import bad_judges
 import pytest
 from patience import limit
+from processes import is_alive
 
 from deskhand.errors import ConfigError, EvaluatorError
 from deskhand.integrations.areal.reward_process import ProcessReward, PureReward
@@ -19,15 +20,7 @@ def asked(path: Path) -> int:
     return len(path.read_text().splitlines())
 
 
-def is_alive(process: int) -> bool:
-    try:
-        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return False
-    return state != "Z"
-
-
-async def test_a_judge_says_its_number_whatever_it_prints_and_in_another_process(tmp_path):
+async def test_a_reward_is_computed_in_another_process_whatever_it_prints(tmp_path):
     assert await ProcessReward(bad_judges.half, timeout_s=20)("an argument", 2) == 0.5
     assert await ProcessReward(bad_judges.quarter, timeout_s=20)() == 0.25
     path = tmp_path / "asked"
@@ -35,7 +28,7 @@ async def test_a_judge_says_its_number_whatever_it_prints_and_in_another_process
     assert int(path.read_text()) != os.getpid()
 
 
-async def test_a_late_judge_is_no_zero_is_asked_once_and_leaves_no_process(tmp_path):
+async def test_a_late_reward_is_an_error_is_called_once_and_leaves_no_process(tmp_path):
     path = tmp_path / "asked"
     began = time.monotonic()
     with pytest.raises(EvaluatorError, match=r"timed out after 1\.5 s"):
@@ -56,24 +49,24 @@ async def test_a_late_judge_is_no_zero_is_asked_once_and_leaves_no_process(tmp_p
         ("die", "without a result"),
         ("raise", "no such ledger"),
         ("none", "expected a number"),
-        ("nan", "expected a finite number"),
+        ("nan", "a finite number"),
     ],
 )
-async def test_a_judge_that_fails_gives_no_number_and_is_not_repeated(tmp_path, then, word):
+async def test_a_failing_reward_is_an_error_and_is_not_repeated(tmp_path, then, word):
     path = tmp_path / "asked"
     with pytest.raises(EvaluatorError, match=word):
         await ProcessReward(bad_judges.counted, timeout_s=20)(str(path), then)
     assert asked(path) == 1
 
 
-async def test_only_a_judge_that_may_be_repeated_is(tmp_path):
+async def test_only_a_reward_that_may_be_repeated_is(tmp_path):
     path = tmp_path / "asked"
     assert await ProcessReward(bad_judges.counted, timeout_s=20, max_retries=2)(str(path), "recover") == 1.0
     assert asked(path) == 2
     assert await PureReward(bad_judges.counted, timeout_s=20)(str(path), "zero") == 0.0
 
 
-async def test_the_event_loop_goes_on_and_a_cancelled_judge_is_ended(tmp_path):
+async def test_the_event_loop_goes_on_and_a_cancelled_reward_is_killed(tmp_path):
     path = tmp_path / "asked"
     work = asyncio.ensure_future(ProcessReward(bad_judges.counted, timeout_s=60)(str(path), "hang"))
     children, ticks = path.with_suffix(".children"), 0

@@ -17,7 +17,7 @@ from deskhand.server.process import ServerConfig, serve_pool
 KEY = "an-owner-key-of-this-test"
 
 
-async def test_a_bridge_with_too_few_desktops_is_refused_before_the_start(monkeypatch):
+async def test_a_server_with_too_few_desktops_is_refused_before_the_start(monkeypatch):
     template = DesktopSpec(width=64, height=48)
     async with (
         DesktopPool(3, template, prewarm=0, make=fake_desktop.PaintedDesktop, memory_request_mib=1) as pool,

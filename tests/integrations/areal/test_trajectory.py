@@ -127,7 +127,7 @@ def test_a_row_above_the_budget_is_refused():
         check_trajectory(good(), TrajectoryLimits(IMAGE, 2, (), max_tokens=20))
 
 
-def test_pictures_of_other_sizes_with_the_same_total_are_refused():
+def test_images_of_other_sizes_with_the_same_total_are_refused():
     made = good()
     grids = made["multi_modal_input"][0]["image_grid_thw"] = made["multi_modal_input"][0]["image_grid_thw"].clone()
     grids[0], grids[1] = grids[1].clone(), grids[0].clone()
@@ -135,7 +135,7 @@ def test_pictures_of_other_sizes_with_the_same_total_are_refused():
         check_trajectory(made, LIMITS)
 
 
-def test_text_alone_passes_where_the_model_has_no_eyes():
+def test_text_alone_passes_if_the_model_has_no_vision():
     made = samples_to_tensors([sample("g", [], 3)], IMAGES, IMAGE, has_vision=False)
     assert "multi_modal_input" not in made
     check_trajectory(made, TrajectoryLimits(IMAGE, 2, needs_picture=False))

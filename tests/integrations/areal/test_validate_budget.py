@@ -48,8 +48,8 @@ def test_shipped_experiments_add_up(path):
 
 
 CHANGES: dict[str, tuple[list[tuple[str, Any]], str]] = {
-    "a normalised reward": ([("actor.reward_norm", {"mean_level": "group"})], "actor.reward_norm"),
-    "a normalised advantage": ([("actor.adv_norm", {"mean_level": "batch"})], "actor.adv_norm"),
+    "a normalized reward": ([("actor.reward_norm", {"mean_level": "group"})], "actor.reward_norm"),
+    "a normalized advantage": ([("actor.adv_norm", {"mean_level": "batch"})], "actor.adv_norm"),
     "groups of AReaL": ([("gconfig.n_samples", 8)], "gconfig.n_samples"),
     "another temperature": ([("actor.temperature", 0.7)], "actor.temperature"),
     "advantages that are cut": ([("actor.reward_clip", 20.0)], "actor.reward_clip"),
@@ -97,7 +97,7 @@ def test_what_does_not_add_up_is_one_line_that_names_its_key(name):
     assert CHANGES[name][1] in found[0]
 
 
-def test_too_many_desktops_or_screens_are_told_with_what_fits():
+def test_too_many_desktops_or_screenshots_are_reported_with_what_fits():
     content, settings = experiment(next(path for path in CONFIGS if path.stem == "embedded_tiny_cpu"))
     content["rollout"]["max_concurrent_rollouts"] = 3
     assert desktops_needed(content, settings) == 12
@@ -115,16 +115,13 @@ def test_pixels_of_a_group_grow_with_its_rows():
     assert trajectory_mib(full, SMALL, 10) == 4 * 1 * 10
 
 
-def test_a_stage_becomes_overrides_and_an_unknown_one_is_named(tmp_path):
+def test_a_profile_becomes_overrides_and_an_unknown_one_is_named(tmp_path):
     path = tmp_path / "e.yaml"
     path.write_text(
         "profiles: {smoke: {total_train_steps: 1, deskhand: {workflow: {loop: {group_size: 2}, episode_dir: null}}}}\n"
     )
-    assert profile_overrides(path, "smoke") == [
-        "++total_train_steps=1",
-        "++deskhand.workflow.loop.group_size=2",
-        "++deskhand.workflow.episode_dir=null",
-    ]
+    values = ["total_train_steps=1", "deskhand.workflow.loop.group_size=2", "deskhand.workflow.episode_dir=null"]
+    assert profile_overrides(path, "smoke") == [f"++{value}" for value in values]
     assert profile_overrides(path, None) == profile_overrides(path, "full") == []
     with pytest.raises(ConfigError, match="smoke, full"):
         profile_overrides(path, "nothing")
@@ -177,16 +174,15 @@ def test_what_areal_would_do_to_a_plain_agent_s_rows_is_one_line(name):
 
 def test_an_algorithm_is_what_it_is_called():
     content, settings = experiment()
-    (line,) = find_config_problems(content, settings.model_copy(update={"algorithm": "gspo"}), SMALL, 10)
+
+    def problems(**changes: Any) -> list[str]:
+        return find_config_problems(content, settings.model_copy(update=changes), SMALL, 10)
+
+    (line,) = problems(algorithm="gspo")
     assert "importance_sampling_level: sequence" in line
-    (line,) = find_config_problems(content, settings.model_copy(update={"algorithm": "dr_grpo"}), SMALL, 10)
+    (line,) = problems(algorithm="dr_grpo")
     assert "normalize_by_episode" in line
-    assert (
-        find_config_problems(
-            content, settings.model_copy(update={"algorithm": "dr_grpo", "normalize_by_episode": False}), SMALL, 10
-        )
-        == []
-    )
+    assert problems(algorithm="dr_grpo", normalize_by_episode=False) == []
 
 
 def test_a_workflow_is_known_by_what_it_is_and_not_by_its_name():
@@ -196,7 +192,7 @@ def test_a_workflow_is_known_by_what_it_is_and_not_by_its_name():
         is_agent({"deskhand": {"workflow_class": "deskhand.integrations.areal.agent.NothingWorkflow"}})
 
 
-def test_pictures_of_qwen2_5_vl_need_workers_of_ours():
+def test_images_of_qwen2_5_vl_need_deskhands_workers():
     content, settings = experiment(next(path for path in CONFIGS if path.stem == "waa_qwen25vl_3b"))
     content["scheduler"]["type"] = "ray"
     assert find_config_problems(content, settings, SMALL, 10, "qwen3_vl") == []

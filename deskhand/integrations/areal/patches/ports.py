@@ -15,8 +15,7 @@ from deskhand.integrations.areal import installed_areal
 
 
 def use_random_ports() -> None:
-    """Let AReaL draw its ports from the operating system's randomness, in this process. Raises `ConfigError` where it
-    cannot."""
+    """Let AReaL draw its ports from the operating system's randomness, in this process. Raises `ConfigError`."""
     network = installed_areal.require_areal("utils.network", "a run")
     if getattr(network, "random", None) is None:
         raise ConfigError(
@@ -30,10 +29,7 @@ def hold_port(arguments: Sequence[str]) -> socket.socket | None:
     """Bind the port that `--port` names, without listening. Return None without `--port`.
 
     Other processes that probe the port find it in use. A server that sets `SO_REUSEADDR`, as AReaL's does, can still
-    bind it.
-
-    Raises:
-        OSError: The port is in use; AReaL then chooses another one.
+    bind it. Raises `OSError` if the port is in use; AReaL then chooses another one.
     """
     if "--port" not in arguments[:-1]:
         return None

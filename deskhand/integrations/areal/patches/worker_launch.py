@@ -29,8 +29,7 @@ def apply_launcher_patches() -> None:
 
 
 def allow_slow_forks(seconds: float = FORK_READY_S) -> bool:
-    """Let forked workers take their time; False when this AReaL is not the one that is known, which is left as it
-    is."""
+    """Let forked workers take their time; an unknown version of AReaL is left as it is (False)."""
     scheduler = installed_areal.require_areal("infra.scheduler.local", "a run").LocalScheduler
     function = getattr(scheduler, "_wait_for_fork_ready", None)
     if function is None or inspect.signature(function).parameters.get("timeout") is None:
@@ -45,7 +44,12 @@ def fork_our_workers() -> None:
     """Have a reference model that is colocated with the actor, say, computed by `areal.worker`."""
     for module, name in (("local", "LocalScheduler"), ("slurm", "SlurmScheduler")):
         scheduler = getattr(installed_areal.require_areal(f"infra.scheduler.{module}", "a run"), name)
-        scheduler.fork_workers = _forking(_known(scheduler, "fork_workers", ["self", "role", "target_role", "command"]))
+        fork = _known(scheduler, "fork_workers", ["self", "role", "target_role", "command"])
+
+        def forked(self: Any, role: str, target_role: str, command: str | None = None, fork: Any = fork) -> Any:
+            return fork(self, role, target_role, command or WORKER)
+
+        scheduler.fork_workers = forked
 
 
 def notice_dead_workers() -> None:
@@ -64,8 +68,7 @@ def notice_dead_workers() -> None:
 
 
 def save_without_archon() -> None:
-    """Where Archon cannot be imported, no engine is Archon's, and checkpoints are saved as those of other engines
-    are."""
+    """Where Archon cannot be imported, save checkpoints as those of other engines."""
     saver = installed_areal.require_areal("utils.saver", "a run").Saver
     asks = _known(saver, "_should_use_async", ["self", "engine"])
 
@@ -76,13 +79,6 @@ def save_without_archon() -> None:
             return False
 
     saver._should_use_async = asks_if_it_can
-
-
-def _forking(fork: Any) -> Any:
-    def forked(self: Any, role: str, target_role: str, command: str | None = None) -> Any:
-        return fork(self, role, target_role, command or WORKER)
-
-    return forked
 
 
 def _known(owner: Any, name: str, parameters: list[str]) -> Any:
