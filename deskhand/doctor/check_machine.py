@@ -183,11 +183,7 @@ def _homes() -> Iterator[ProbeResult]:
         method, reason = best_method(tmpfs())
     except ConfigError as error:
         method, reason = "none", str(error)
-    how = {
-        "overlay": "overlay of a template",
-        "reflink": "reflink clone of a template",
-        "copy": "copy of a template",
-    }
+    how = {"overlay": "overlay of a template", "reflink": "reflink clone of a template", "copy": "copy of a template"}
     found = how.get(method, "unavailable") + ("" if method == "overlay" else f": {reason}")
     yield ProbeResult("homes", method != "none", found, "free space in /dev/shm", needed=False)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
 
@@ -103,6 +104,17 @@ def test_every_setting_of_the_office_is_well_formed():
     assert len(root) > 10
     paths = [item.get("{http://openoffice.org/2001/registry}path") or "" for item in root]
     assert all(path.startswith("/org.openoffice.") for path in paths)
+
+
+def test_an_application_without_its_component_is_not_installed(tmp_path):
+    profile = replace(PROFILES["writer"], argv=("sh",), component=str(tmp_path / "*" / "swriter"))
+    assert not profile.installed
+    (tmp_path / "program").mkdir()
+    (tmp_path / "program" / "swriter").touch()
+    assert profile.installed
+    components = [PROFILES[name].component for name in ("calc", "writer", "impress", "vlc")]
+    assert all(components)
+    assert len(set(components)) == 4
 
 
 def test_profiles_resolve_by_name_and_group_without_duplicates():

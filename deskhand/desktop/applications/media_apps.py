@@ -82,6 +82,7 @@ VLC = Profile(
     summary="media player",
     packages=("vlc-bin", "vlc-plugin-base", "vlc-plugin-qt", "vlc-plugin-video-output"),
     argv=("vlc",),
+    component="/usr/lib/*/vlc/plugins/gui/libqt_plugin.so",  # without it, `vlc` has no window
     window="vlc",
     files={".config/vlc/vlcrc": _VLC, ".config/vlc/vlc-qt-interface.conf": _VLC_WINDOW},
     mime_types=("video/mp4", "video/x-matroska", "video/webm", "audio/mpeg", "audio/ogg"),

@@ -13,6 +13,7 @@ _FUTURE_VERSION = "99.0"
 """Version whose release notes the user has seen."""
 _FUTURE_DAY = str(2**31)
 """Day (since 1970) on which the request for help was last shown."""
+_UPDATE_CHECK = "org.openoffice.Office.Jobs/Jobs/org.openoffice.Office.Jobs:Job['UpdateCheck']/Arguments"
 _SETTINGS: tuple[tuple[str, str, str], ...] = (
     ("org.openoffice.Office.Common/Misc", "FirstRun", "false"),
     ("org.openoffice.Office.Common/Misc", "ShowTipOfTheDay", "false"),
@@ -24,11 +25,7 @@ _SETTINGS: tuple[tuple[str, str, str], ...] = (
     ("org.openoffice.Office.Recovery/AutoSave", "Enabled", "false"),
     ("org.openoffice.Office.Recovery/RecoveryInfo", "Enabled", "false"),
     ("org.openoffice.Office.Impress/Misc/NewDoc", "AutoPilot", "false"),
-    (
-        "org.openoffice.Office.Jobs/Jobs/org.openoffice.Office.Jobs:Job['UpdateCheck']/Arguments",
-        "AutoCheckEnabled",
-        "false",
-    ),
+    (_UPDATE_CHECK, "AutoCheckEnabled", "false"),
     ("org.openoffice.Setup/Office", "ooSetupInstCompleted", "true"),
     ("org.openoffice.Setup/Product", "ooSetupLastVersion", _FUTURE_VERSION),
     ("org.openoffice.Setup/Product", "LastTimeGetInvolvedShown", _FUTURE_DAY),
@@ -87,13 +84,14 @@ _OPEN_XML = "application/vnd.openxmlformats-officedocument"
 _OPEN_DOCUMENT = "application/vnd.oasis.opendocument"
 
 
-def _office(name: str, summary: str, option: str, window: str, kind: str, *mime_types: str) -> Profile:
+def _office(name: str, summary: str, kind: str, *mime_types: str) -> Profile:
     return Profile(
         name=name,
-        summary=summary,
+        summary=f"{summary} (LibreOffice {name.title()})",
         packages=(f"libreoffice-{name}", *_SHARED),
-        argv=("soffice", "--norestore", "--nologo", option),
-        window=window,
+        argv=("soffice", "--norestore", "--nologo", f"--{name}"),
+        component=f"/usr/lib/libreoffice/program/s{name}",
+        window=f"libreoffice-{name}",
         files=_FILES,
         plain_wrappers=_PLAIN,
         environment={"SAL_USE_VCLPLUGIN": "gtk3"},
@@ -107,28 +105,16 @@ def _office(name: str, summary: str, option: str, window: str, kind: str, *mime_
 PROFILES = (
     _office(
         "calc",
-        "spreadsheet (LibreOffice Calc)",
-        "--calc",
-        "libreoffice-calc",
+        "spreadsheet",
         "spreadsheetml.sheet",
         f"{_OPEN_DOCUMENT}.spreadsheet",
         "application/vnd.ms-excel",
         "text/csv",
     ),
-    _office(
-        "writer",
-        "word processor (LibreOffice Writer)",
-        "--writer",
-        "libreoffice-writer",
-        "wordprocessingml.document",
-        f"{_OPEN_DOCUMENT}.text",
-        "application/msword",
-    ),
+    _office("writer", "word processor", "wordprocessingml.document", f"{_OPEN_DOCUMENT}.text", "application/msword"),
     _office(
         "impress",
-        "presentations (LibreOffice Impress)",
-        "--impress",
-        "libreoffice-impress",
+        "presentations",
         "presentationml.presentation",
         f"{_OPEN_DOCUMENT}.presentation",
         "application/vnd.ms-powerpoint",

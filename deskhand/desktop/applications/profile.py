@@ -6,6 +6,7 @@ or tip. A profile sets only what a user could set in the application's own confi
 
 from __future__ import annotations
 
+import glob
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -36,10 +37,13 @@ class Profile:
     """File name in /usr/share/applications."""
     maximized: str = ""
     """Class of windows that open maximized."""
+    component: str = ""
+    """Pattern of the file that makes a program shared with other applications, or split into plugins, open this one."""
     groups: tuple[str, ...] = ()
     """Group names accepted by `deskhand desktop install`."""
 
     @property
     def installed(self) -> bool:
-        """Whether its program is in the guests' PATH."""
-        return shutil.which(self.argv[0], path=GUEST_PATH) is not None
+        """Whether its program is in the guests' PATH and, where it has one, its component exists."""
+        has_program = shutil.which(self.argv[0], path=GUEST_PATH) is not None
+        return has_program and (not self.component or bool(glob.glob(self.component)))
