@@ -83,7 +83,7 @@ class DesktopSession:
         self.x_server = self._start_x_server(labels, capture)
         (self.folder / "display").write_text(str(self.x_server.number))
         files = catalog.home_files() | theme.home_files(self.theme)
-        template = home_template.template_folder(runtime().folder / "templates", files, theme.home_directories())
+        template = home_template.template_folder(runtime().folder / "templates", files, theme.HOME_FOLDERS)
         home_folder = home_template.make_home(template, self.folder, home_template.best_method(runtime().folder)[0])
         self.connection = XConnection(self.x_server.name, self.x_server.cookie)
         self._parts.append(self.connection)
