@@ -191,7 +191,6 @@ class OfficialEvaluators:
         command = build(
             folder,
             home,
-            control,
             [program, *self._readable(), *self._extra_readable],
             None,
             isolation.ResourceLimits(),

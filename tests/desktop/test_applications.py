@@ -15,6 +15,7 @@ from deskhand.desktop.applications.catalog import PROFILES
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local import isolation
 from deskhand.desktop.local.desktop import LocalDesktop
+from deskhand.desktop.local.theme import get_theme, home_files
 from deskhand.errors import ConfigError
 
 SMALL = DesktopSpec("plain", 1280, 720)
@@ -100,7 +101,9 @@ async def test_office_and_browser_look_the_same_at_the_plain_level(name):
 
 
 def test_every_setting_of_the_office_is_well_formed():
-    root = ElementTree.fromstring(PROFILES["calc"].files[".config/libreoffice/4/user/registrymodifications.xcu"])
+    root = ElementTree.fromstring(
+        home_files(get_theme("plain"))[".config/libreoffice/4/user/registrymodifications.xcu"]
+    )
     assert len(root) > 10
     paths = [item.get("{http://openoffice.org/2001/registry}path") or "" for item in root]
     assert all(path.startswith("/org.openoffice.") for path in paths)

@@ -10,17 +10,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import sysv_ipc
 from patience import limit
 from xcffib.xproto import CW, GC, RECTANGLE, WindowClass
 
 from deskhand.actions.ops import Move, Point, Type, screen_px
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.local import cursor_overlay
 from deskhand.desktop.local.desktop import LocalDesktop
+from deskhand.desktop.local.framebuffer import PointerImage, draw_cursor
 from deskhand.desktop.local.screen_reader import GetImageReader, SharedMemoryReader, open_screen_reader
-from deskhand.desktop.local.shared_memory import Segment
-from deskhand.desktop.local.x_connection import PointerImage, XConnection
+from deskhand.desktop.local.x_connection import XConnection
 from deskhand.errors import FrameError
 
 SMALL = DesktopSpec("plain", 320, 240)
@@ -66,7 +64,7 @@ def test_the_cursor_is_clipped_at_the_edge():
     argb = np.full((6, 4), 0xFF112233, np.uint32)
     for x, y, covered in ((0, 0, 2), (19, 9, 18), (10, 5, 24), (-8, 2, 0), (40, 2, 0)):
         pixels = np.full((10, 20), 0x445566, np.uint32)
-        under = cursor_overlay.draw_cursor(pixels, PointerImage(x, y, 2, 5, argb))
+        under = draw_cursor(pixels, PointerImage(x, y, 2, 5, argb))
         assert np.count_nonzero(pixels == 0x112233) == (under[2].size if under else 0) == covered
         if under:
             left, top, patch = under
@@ -76,7 +74,7 @@ def test_the_cursor_is_clipped_at_the_edge():
 
 def test_a_translucent_cursor_is_blended():
     pixels = np.full((2, 2), 0x0000C8, np.uint32)
-    cursor_overlay.draw_cursor(pixels, PointerImage(0, 0, 0, 0, np.array([[0x80008000, 0]], np.uint32)))
+    draw_cursor(pixels, PointerImage(0, 0, 0, 0, np.array([[0x80008000, 0]], np.uint32)))
     assert [hex(value) for value in pixels.reshape(-1)] == ["0x8064", "0xc8", "0xc8", "0xc8"]
 
 
@@ -129,10 +127,10 @@ async def test_captures_are_not_torn_during_drawing():
         )
         core.MapWindow(window)
         core.CreateGC(context, window, GC.Foreground, [1])
-        colour = 1
+        color = 1
         while not over.is_set():
-            colour = colour % 250 + 1
-            core.ChangeGC(context, GC.Foreground, [colour * 0x010101])
+            color = color % 250 + 1
+            core.ChangeGC(context, GC.Foreground, [color * 0x010101])
             core.PolyFillRectangle(window, context, 1, [RECTANGLE.synthetic(0, 0, 1920, 1200)])
             painter.sync()
             over.wait(0.001)
@@ -201,16 +199,3 @@ async def test_a_server_without_shared_memory_uses_get_image(desktop):
     session = desktop._session
     with pytest.raises(FrameError, match="without MIT-SHM"):
         open_screen_reader(session.x_server, session.connection, SMALL.width, SMALL.height, "shared")
-
-
-def test_a_segment_is_shared_and_removed_with_its_last_user():
-    segment = Segment(4096, None)
-    again = sysv_ipc.attach(segment.id)
-    segment.remove()
-    segment.bytes[:4] = (1, 2, 3, 4)
-    assert again.read(4) == b"\1\2\3\4"
-    assert str(segment.id) in segments()
-    segment.close()
-    segment.close()
-    again.detach()
-    assert str(segment.id) not in segments()

@@ -11,7 +11,7 @@ import pytest
 from deskhand.desktop.local.framebuffer import Framebuffer, PixelHash, changed_bbox, check_not_black
 from deskhand.errors import FrameError
 
-WIDTH, HEIGHT, COLOURS = 640, 400, 256
+WIDTH, HEIGHT, COLORS = 640, 400, 256
 
 
 def dump(path, *, width=WIDTH, height=HEIGHT, bits=32, version=7, byte_order=0, missing=0):
@@ -36,12 +36,12 @@ def dump(path, *, width=WIDTH, height=HEIGHT, bits=32, version=7, byte_order=0, 
         0xFF00,
         0xFF,
         8,
-        COLOURS,
-        COLOURS,
+        COLORS,
+        COLORS,
     ]
     header = struct.pack(">25I", *words, width, height, 0, 0, 0).ljust(160, b"\0")
-    path.write_bytes(header + bytes(COLOURS * 12) + bytes(line * height - missing))
-    return np.memmap(path, dtype="<u4", mode="r+", offset=160 + COLOURS * 12) if not missing else None
+    path.write_bytes(header + bytes(COLORS * 12) + bytes(line * height - missing))
+    return np.memmap(path, dtype="<u4", mode="r+", offset=160 + COLORS * 12) if not missing else None
 
 
 def test_the_fourth_byte_is_zero_and_padding_is_dropped(tmp_path):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 from deskhand.desktop.base import DesktopSpec
@@ -24,6 +27,16 @@ async def embedded(template: DesktopSpec, **settings: Any) -> AsyncIterator[Loca
         yield desktop
     finally:
         await desktop.close()
+
+
+def home_contents(root: Path) -> dict[str, tuple[int, str | bytes | None]]:
+    """Mode, and link target or content, of everything below `root`."""
+    found: dict[str, tuple[int, str | bytes | None]] = {}
+    for path in root.rglob("*"):
+        mode = path.lstat().st_mode
+        content = os.readlink(path) if stat.S_ISLNK(mode) else path.read_bytes() if stat.S_ISREG(mode) else None
+        found[str(path.relative_to(root))] = mode, content
+    return found
 
 
 def desktop_for(task: Task) -> AbstractAsyncContextManager[LocalDesktop]:

@@ -1,11 +1,8 @@
-"""All application profiles by name.
-
-Every home contains the files of all of them, so it does not depend on what is installed.
-"""
+"""All application profiles by name."""
 
 from __future__ import annotations
 
-from deskhand.desktop.applications import browser, media_apps, office
+from deskhand.desktop.applications import browser, office
 from deskhand.desktop.applications.profile import Profile
 from deskhand.errors import ConfigError
 
@@ -48,7 +45,53 @@ _BASIC = (
     ),
 )
 
-PROFILES = {profile.name: profile for profile in (*_BASIC, *office.PROFILES, browser.CHROMIUM, *media_apps.PROFILES)}
+_MEDIA = (
+    Profile(
+        name="images",
+        summary="image viewer (gpicview)",
+        packages=("gpicview",),
+        argv=("gpicview",),
+        window="gpicview",
+        mime_types=("image/png", "image/jpeg", "image/gif", "image/bmp"),
+        desktop_entry="gpicview.desktop",
+        groups=("basic",),
+    ),
+    Profile(
+        name="evince",
+        summary="document viewer",
+        packages=("evince",),
+        argv=("evince",),
+        window="evince",
+        mime_types=("application/pdf", "application/postscript"),
+        desktop_entry="org.gnome.Evince.desktop",
+        maximized="Evince",
+        groups=("documents",),
+    ),
+    Profile(
+        name="gimp",
+        summary="image editor",
+        packages=("gimp",),
+        argv=("gimp", "--no-splash"),
+        window="gimp",
+        desktop_entry="gimp.desktop",
+        maximized="Gimp*",
+        groups=("graphics",),
+    ),
+    Profile(
+        name="vlc",
+        summary="media player",
+        packages=("vlc-bin", "vlc-plugin-base", "vlc-plugin-qt", "vlc-plugin-video-output"),
+        argv=("vlc",),
+        component="/usr/lib/*/vlc/plugins/gui/libqt_plugin.so",  # without it, `vlc` has no window
+        window="vlc",
+        mime_types=("video/mp4", "video/x-matroska", "video/webm", "audio/mpeg", "audio/ogg"),
+        desktop_entry="vlc.desktop",
+        maximized="vlc",
+        groups=("media",),
+    ),
+)
+
+PROFILES = {profile.name: profile for profile in (*_BASIC, *office.PROFILES, browser.CHROMIUM, *_MEDIA)}
 
 
 def get_profile(name: str) -> Profile:
@@ -67,11 +110,10 @@ def resolve_profiles(names: list[str]) -> list[Profile]:
     return [entry for entry in PROFILES.values() if "all" in names or {entry.name, *entry.groups} & set(names)]
 
 
-def home_files() -> dict[str, str]:
-    """Return the files of a fresh home for all applications, by relative path."""
-    files = {path: text for entry in PROFILES.values() for path, text in entry.files.items()}
-    default_applications = [f"{mime}={entry.desktop_entry}" for entry in PROFILES.values() for mime in entry.mime_types]
-    return files | {".config/mimeapps.list": "\n".join(["[Default Applications]", *default_applications, ""])}
+def default_applications() -> str:
+    """Return the text of `mimeapps.list`."""
+    lines = [f"{mime}={entry.desktop_entry}" for entry in PROFILES.values() for mime in entry.mime_types]
+    return "\n".join(["[Default Applications]", *lines, ""])
 
 
 def window_rules() -> str:

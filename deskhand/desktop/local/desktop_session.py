@@ -82,7 +82,7 @@ class DesktopSession:
         labels = {processes.OWNER_LABEL: token, processes.LEASE_LABEL: label}
         self.x_server = self._start_x_server(labels, capture)
         (self.folder / "display").write_text(str(self.x_server.number))
-        files = catalog.home_files() | theme.home_files(self.theme)
+        files = theme.home_files(self.theme)
         template = home_template.template_folder(runtime().folder / "templates", files, theme.HOME_FOLDERS)
         home_folder = home_template.make_home(template, self.folder, home_template.best_method(runtime().folder)[0])
         self.connection = XConnection(self.x_server.name, self.x_server.cookie)
@@ -102,7 +102,7 @@ class DesktopSession:
         self._parts.append(self.jail)
         resource_monitor.monitor(self.jail, limits, checks_disk=not self._is_disk_limited)
         if allowed:
-            listener = network_namespace.listener(self.jail.first_pid(), egress_proxy.PORT, uid)
+            (listener,) = network_namespace.open_sockets(self.jail.first_pid(), 1, uid, egress_proxy.PORT)
             self._parts.append(egress_proxy.EgressProxy(listener, allowed))
         self.home = Home(home_folder, self.jail.guest_home, uid)
         if self.template.accessibility:
@@ -209,7 +209,7 @@ class DesktopSession:
             raise ConfigError("guest ports are reachable only with isolation 'namespaces'")
         with self._sockets_lock:
             if not self._sockets:
-                self._sockets = network_namespace.sockets(self.jail.first_pid(), SOCKET_BATCH, self._user.uid)
+                self._sockets = network_namespace.open_sockets(self.jail.first_pid(), SOCKET_BATCH, self._user.uid)
             return self._sockets.pop()
 
     def _plain_tmp_variables(self) -> dict[str, str]:

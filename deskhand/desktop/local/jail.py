@@ -94,7 +94,7 @@ class Jail:
             isolation.chown_to_guest(directory, uid)
         build = isolation.namespaces_command if has_namespaces else isolation.plain_command
         shell = ["/bin/sh", "-c", _LOOP if has_namespaces else _PLAIN_LOOP]
-        command = build(folder, home, self._control, binds, uid, limits or ResourceLimits(), shell)
+        command = build(folder, home, binds, uid, limits or ResourceLimits(), shell)
         log_file = folder / "jail.log"
         with log_file.open("wb") as log:
             self._process = processes.start(

@@ -1,7 +1,7 @@
 """Host processes: start, find, kill.
 
 `PR_SET_PDEATHSIG` fires when the *thread* that started the child ends, so one long-lived thread starts every process.
-The reaper (`reaper.py`) additionally kills leftovers by label and removes their folders.
+The reaper (`runtime_dir`) additionally kills leftovers by label and removes their folders.
 """
 
 from __future__ import annotations

@@ -1,7 +1,10 @@
 """Desktop themes and the files of a fresh home.
 
 Nothing blinks, fades or pops up, so an idle screen does not change. Applications are the distribution's own; only their
-ordinary configuration files are written, as a user would.
+ordinary configuration files are written, as a user would: no greetings, no requests, no network access of their own,
+documents saved in Microsoft formats without prompts, no recovery. LibreOffice's keys are those of its configuration
+registry. GIMP ignores the window manager, and its default layout puts half of the window off a small screen. VLC's
+web interface and its password are those that OSWorld's tasks use to query playback.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 
 from deskhand.desktop.applications import catalog
 from deskhand.errors import ConfigError
@@ -46,11 +50,16 @@ def get_theme(name: str) -> Theme:
 
 @functools.cache
 def home_files(theme: Theme) -> dict[str, str]:
-    """Return the files of a fresh home by relative path: those in `home_files/`, with the theme's values filled in."""
-    values = vars(theme) | {"double_click": DOUBLE_CLICK_MS, "rules": catalog.window_rules()}
+    """Return the files of a fresh home by relative path: those in `home_files/`, with the theme's values filled in.
+
+    They include the files of all applications, so a home does not depend on what is installed.
+    """
+    values = vars(theme) | {"dark": int(theme.dark), "double_click": DOUBLE_CLICK_MS, "rules": catalog.window_rules()}
     folder = Path(__file__).with_name("home_files")
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    return {str(path.relative_to(folder)): path.read_text(encoding="utf-8").format(**values) for path in files}
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    texts = {str(path.relative_to(folder)): path.read_text(encoding="utf-8") for path in paths}
+    files = {path: Template(text).safe_substitute(values) for path, text in texts.items()}
+    return files | {".config/mimeapps.list": catalog.default_applications()}
 
 
 def x_resources(theme: Theme) -> str:

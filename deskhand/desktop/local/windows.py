@@ -1,16 +1,18 @@
-"""Managed windows: list, wait, place, activate, close.
+"""Managed windows: list, wait, place, activate, close, and wait until one has read its input.
 
 All information comes from the X server and window manager, not from guest programs. Boxes are in screen pixels.
 """
 
 from __future__ import annotations
 
+import itertools
 import struct
 import time
 from collections.abc import Callable
+from typing import Any
 
 import xcffib.xproto
-from xcffib.xproto import Atom, WindowClass
+from xcffib.xproto import CW, Atom, EventMask, WindowClass
 
 from deskhand.desktop.base import Window
 from deskhand.desktop.local.x_connection import XConnection
@@ -20,6 +22,8 @@ _NORTH_WEST = 1
 _FROM_PAGER = 2
 _POLL_S = 0.02
 _STATIONARY_S = 0.4
+_RECHECK_S = 0.5
+_ping_tokens = itertools.count(1)
 
 
 def list_windows(connection: XConnection) -> list[Window]:
@@ -172,3 +176,41 @@ def _check_deadline(deadline: float, timeout_s: float) -> None:
         raise InfrastructureError(
             f"the window manager did not start within {timeout_s:g} s; check that openbox is installed"
         )
+
+
+def wait_until_input_is_read(connection: XConnection, limit_s: float) -> bool:
+    """Wait until the active program has read all input. Return False if it lacks support or does not reply.
+
+    `_NET_WM_PING` (Extended Window Manager Hints, "Window Manager Protocols") is queued behind the input, so a reply
+    means that earlier input was read. GTK, Qt and LibreOffice reply; xterm does not support it. The reply is untrusted
+    and affects only how long the host waits.
+    """
+    core, root, ping = connection.core, connection.root, connection.atoms["_NET_WM_PING"]
+    window = _active_window(connection)
+    try:
+        if not window or ping not in _cardinals(connection, window, "WM_PROTOCOLS"):
+            return False
+    except xcffib.Error:
+        return False
+    core.ChangeWindowAttributes(root, CW.EventMask, [EventMask.PropertyChange | EventMask.SubstructureNotify])
+    try:
+        token = next(_ping_tokens)
+        payload = struct.pack("<5I", ping, token, window, 0, 0)
+        message = struct.pack("<BBHII20s", 33, 32, 0, window, connection.atoms["WM_PROTOCOLS"], payload)
+        core.SendEvent(False, window, EventMask.NoEvent, message)
+        connection.x.flush()
+        deadline = time.monotonic() + limit_s
+        while (remaining := deadline - time.monotonic()) > 0:
+            event: Any = connection.next_event(min(remaining, _RECHECK_S))
+            if isinstance(event, xcffib.xproto.ClientMessageEvent) and event.window == root:
+                if tuple(event.data.data32[:3]) == (ping, token, window):
+                    return True
+            elif event is None and _active_window(connection) != window:
+                return False
+        return False
+    finally:
+        core.ChangeWindowAttributes(root, CW.EventMask, [EventMask.PropertyChange])
+
+
+def _active_window(connection: XConnection) -> int:
+    return next(iter(_cardinals(connection, connection.root, "_NET_ACTIVE_WINDOW")), 0)

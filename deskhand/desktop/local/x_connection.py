@@ -11,7 +11,6 @@ import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ import xcffib.xtest
 from xcffib.ffi import ffi
 from xcffib.xproto import EventMask, PropMode
 
+from deskhand.desktop.local.framebuffer import PointerImage
 from deskhand.errors import InfrastructureError
 
 _ATOMS = (
@@ -34,20 +34,6 @@ _ATOMS = (
 SYNC_TIMEOUT_S = 4.0
 _ALL_PLANES, _Z_PIXMAP = 0xFFFFFFFF, 2
 _MIT_SHM = "MIT-SHM"
-
-
-@dataclass(frozen=True)
-class PointerImage:
-    """The cursor image: `argb` is `uint32[h, w]`, premultiplied.
-
-    Its pixel (`hot_x`, `hot_y`) is at (`x`, `y`) on the screen.
-    """
-
-    x: int
-    y: int
-    hot_x: int
-    hot_y: int
-    argb: np.ndarray
 
 
 @contextmanager
@@ -161,9 +147,8 @@ class XConnection:
     def attach(self, segment: int) -> int:
         """Attach a System V segment to the server; return its number. Raises `InfrastructureError`."""
         with x_errors("sharing memory"):
-            if (
-                not self.core.QueryExtension(len(_MIT_SHM), _MIT_SHM).reply().present
-            ):  # using an absent extension ends the connection
+            # Using an absent extension ends the connection.
+            if not self.core.QueryExtension(len(_MIT_SHM), _MIT_SHM).reply().present:
                 raise InfrastructureError("the X server was started without MIT-SHM")
             extension: Any = self.x(xcffib.shm.key)
             extension.QueryVersion().reply()
