@@ -14,6 +14,7 @@ import signal
 import stat
 import subprocess
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,12 +57,11 @@ class Jail:
         folder: Path,
         home: Path,
         label: str,
-        owner: str,
         environment: dict[str, str],
         binds: list[Path],
         isolation_level: IsolationLevel,
-        uid: int | None = None,
-        limits: ResourceLimits | None = None,
+        uid: int | None,
+        limits: ResourceLimits,
     ) -> None:
         self.isolation_level = isolation_level
         self.folders = [home, folder / "control", folder / "tmp"]
@@ -75,38 +75,30 @@ class Jail:
         self._label = label
         self._uid = uid
         self._control = folder / "control"
-        labels = {processes.LEASE_LABEL: label, processes.OWNER_LABEL: owner}
         has_namespaces = isolation_level == "namespaces"
         self.guest_home = GUEST_HOME if has_namespaces else str(home)
         self._guest_control = "/run/jail" if has_namespaces else str(self._control)
         runtime = isolation.guest_runtime_dir(folder, isolation_level)
-        variables = {
-            "HOME": self.guest_home,
-            "XDG_RUNTIME_DIR": runtime,
-            "TMPDIR": "/tmp" if has_namespaces else runtime,
-        }
+        temporary = "/tmp" if has_namespaces else runtime
+        variables = {"HOME": self.guest_home, "XDG_RUNTIME_DIR": runtime, "TMPDIR": temporary}
         if not has_namespaces:
             variables["XDG_CONFIG_HOME"] = f"{home}/.config"  # a user without a passwd entry has no other home
-        self._environment = variables | environment | labels
-        for directory in (self._control, folder / "tmp"):
-            directory.mkdir(mode=0o700)
-        for directory in (self._control, folder / "tmp", home):
+        for directory in self.folders:
+            directory.mkdir(mode=0o700, exist_ok=directory == home)
             isolation.chown_to_guest(directory, uid)
         build = isolation.namespaces_command if has_namespaces else isolation.plain_command
         shell = ["/bin/sh", "-c", _LOOP if has_namespaces else _PLAIN_LOOP]
-        command = build(folder, home, binds, uid, limits or ResourceLimits(), shell)
+        command = build(folder, home, binds, uid, limits, shell)
         log_file = folder / "jail.log"
         with log_file.open("wb") as log:
-            self._process = processes.start(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=self._environment, cwd="/"
-            )
+            streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
+            self._process = processes.start(command, **streams, env=variables | environment, cwd="/")
         self._jobs: dict[int, _Job] = {}
         self._next_job = 0
         self._pipes: list[NulPipes] = []
         self._changed = threading.Condition()
         self._is_ready = False
         self._has_exited = False
-        self._shell_pid: int | None = None
         self._reader = threading.Thread(target=self._read_replies, name=f"deskhand-jail-{label}", daemon=True)
         self._reader.start()
         if not self._wait(lambda: self._is_ready, START_TIMEOUT_S):
@@ -137,7 +129,6 @@ class Jail:
             self._changed.notify_all()
 
     def _judge_end(self, job: _Job) -> None:
-        """A program that is required may not end, and one that was launched may not crash."""
         if job.required:
             self._fail(f"{job.program} has exited")
         elif self.crashes_fail and job.program and job.returncode in _CRASHES:
@@ -314,9 +305,6 @@ class Jail:
         self._reader.join(timeout=1.0)
         for pipes in self._pipes:
             pipes.close()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                try:
-                    pipe.close()
-                except OSError:
-                    continue
+        for pipe in filter(None, (self._process.stdin, self._process.stdout)):
+            with suppress(OSError):
+                pipe.close()
