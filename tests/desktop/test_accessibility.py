@@ -8,6 +8,7 @@ from contextlib import suppress
 from xml.etree import ElementTree
 
 import pytest
+from desktops import embedded
 from patience import limit
 
 from deskhand.actions.ops import Key, Type, Wait
@@ -28,10 +29,8 @@ ISOLATIONS = ["namespaces"] * (available_isolation()[0] == "namespaces") + ["pla
 
 @pytest.fixture(params=ISOLATIONS)
 async def desktop(request):
-    desktop = LocalDesktop(isolation_level=request.param)
-    await desktop.reset(TELLING)
-    yield desktop
-    await desktop.close()
+    async with embedded(TELLING, isolation_level=request.param) as desktop:
+        yield desktop
 
 
 async def tree_of(desktop, **options) -> ElementTree.Element:
@@ -85,32 +84,25 @@ async def test_a_user_without_a_name_gets_a_config_error():
 
 
 async def test_there_is_no_tree_unless_the_spec_enables_it():
-    desktop = LocalDesktop()
-    await desktop.reset(DesktopSpec("plain", 320, 240))
-    assert await desktop.accessibility_tree() is None
-    assert b"DBUS_SESSION_BUS_ADDRESS=disabled:" in (await desktop.run(["env"])).stdout
-    await desktop.close()
+    async with embedded(DesktopSpec("plain", 320, 240)) as desktop:
+        assert await desktop.accessibility_tree() is None
+        assert b"DBUS_SESSION_BUS_ADDRESS=disabled:" in (await desktop.run(["env"])).stdout
 
 
 @pytest.mark.skipif(not PROFILES["calc"].installed, reason="not installed; as root: deskhand desktop install calc")
 async def test_a_spreadsheet_lists_only_visible_cells():
-    desktop = LocalDesktop()
-    try:
-        await desktop.reset(DesktopSpec("plain", 1280, 720, accessibility=True))
+    async with embedded(DesktopSpec("plain", 1280, 720, accessibility=True)) as desktop:
         profile = PROFILES["calc"]
         await desktop.launch(list(profile.argv))
         await desktop.wait_window(profile.window, timeout_s=60)
         await desktop.observe()
         cells, tries = [], 0
         async with asyncio.timeout(limit(60)):
-            while "Ada" not in {
-                each.text for each in cells
-            }:  # a window that is there takes no keys yet, and tells of cells late
+            # A window that is there takes no keys yet, and tells of cells late.
+            while "Ada" not in {each.text for each in cells}:
                 tries += 1
                 await desktop.perform([Key(("ctrl", "Home")), Type("Ada\t12\n"), Wait(0.5)], action_id=f"type {tries}")
                 root = await tree_of(desktop, timeout_s=30.0)
                 cells = [each for each in root.iter("table-cell") if each.get("name")]
         assert {"A1", "B1", "C5"} <= {each.get("name") for each in cells}
         assert len(cells) < 3000
-    finally:
-        await desktop.close()

@@ -8,13 +8,13 @@ import xml.etree.ElementTree as ElementTree
 from dataclasses import replace
 
 import pytest
+from desktops import embedded
 
 from deskhand.cli.main import app
 from deskhand.desktop.applications import catalog, install
 from deskhand.desktop.applications.catalog import PROFILES
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local import isolation
-from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.local.theme import get_theme, home_files
 from deskhand.errors import ConfigError
 
@@ -72,31 +72,23 @@ async def test_a_killed_browser_offers_no_recovery(desktop):
     await desktop.wait_window("chromium", timeout_s=60.0)
     await still(desktop)
     first = await desktop.observe()
-    fresh = LocalDesktop()
-    try:
-        await fresh.reset(SMALL)
+    async with embedded(SMALL) as fresh:
         await fresh.launch(["chromium"])
         await fresh.wait_window("chromium", timeout_s=60.0)
         await still(fresh)
         assert (await fresh.observe()).content_hash == first.content_hash
-    finally:
-        await fresh.close()
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in ("calc", "chromium")])
 async def test_office_and_browser_look_the_same_at_the_plain_level(name):
     profile, looks = PROFILES[name], {}
     for level in {"plain", isolation.available_isolation()[0]}:
-        desktop = LocalDesktop(isolation_level=level)
-        try:
-            await desktop.reset(SMALL)
+        async with embedded(SMALL, isolation_level=level) as desktop:
             await desktop.launch(list(profile.argv))
             await desktop.wait_window(profile.window, timeout_s=60.0)
             await still(desktop)
             assert len(await desktop.windows()) == 1
             looks[level] = (await desktop.observe()).without_cursor().sha256
-        finally:
-            await desktop.close()
     assert len(set(looks.values())) == 1
 
 
@@ -121,12 +113,8 @@ def test_an_application_without_its_component_is_not_installed(tmp_path):
 
 
 def test_profiles_resolve_by_name_and_group_without_duplicates():
-    assert [entry.name for entry in catalog.resolve_profiles(["office", "calc", "browser"])] == [
-        "calc",
-        "writer",
-        "impress",
-        "chromium",
-    ]
+    names = [entry.name for entry in catalog.resolve_profiles(["office", "calc", "browser"])]
+    assert names == ["calc", "writer", "impress", "chromium"]
     assert len(catalog.resolve_profiles(["all"])) == len(PROFILES)
     with pytest.raises(ConfigError, match=r"unknown application 'word'; use one of .*writer"):
         catalog.resolve_profiles(["calc", "word"])
@@ -157,15 +145,10 @@ def test_unknown_packages_are_missing():
 
 @needs("calc")
 async def test_the_office_opens_if_only_landlock_denies_tmp(monkeypatch):
-    monkeypatch.setattr(
-        isolation, "guest_uids", lambda: False
-    )  # as where Deskhand does not run as root: /tmp's rights let guests in
-    desktop = LocalDesktop(isolation_level="plain")
-    try:
-        await desktop.reset(SMALL)
+    # As where Deskhand does not run as root: /tmp's rights let guests in.
+    monkeypatch.setattr(isolation, "guest_uids", lambda: False)
+    async with embedded(SMALL, isolation_level="plain") as desktop:
         await desktop.launch(list(PROFILES["calc"].argv))
         await desktop.wait_window(PROFILES["calc"].window, timeout_s=60.0)
         await still(desktop)
         assert len(await desktop.windows()) == 1
-    finally:
-        await desktop.close()

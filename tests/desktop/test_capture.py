@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
-import tempfile
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
+from desktops import embedded, point_on
 from patience import limit
 from xcffib.xproto import CW, GC, RECTANGLE, WindowClass
 
-from deskhand.actions.ops import Move, Point, Type, screen_px
+from deskhand.actions.ops import Move, Type
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.local.framebuffer import PointerImage, draw_cursor
@@ -24,8 +24,7 @@ from deskhand.errors import FrameError
 SMALL = DesktopSpec("plain", 320, 240)
 
 
-def at(x: int, y: int) -> Point:
-    return Point(x, y, screen_px(SMALL.width, SMALL.height))
+at = point_on(SMALL)
 
 
 async def open_editor(desktop):
@@ -168,30 +167,18 @@ exec /usr/bin/Xvfb "${kept[@]}"
 """
 
 
-@pytest.fixture
-def open_folder():
-    """A folder that every user of this machine may read: X servers have a user id of their own."""
-    with tempfile.TemporaryDirectory(prefix="deskhand-test-", dir="/var/tmp") as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
-
-
 async def test_a_server_without_a_framebuffer_file_uses_shared_memory(monkeypatch, open_folder):
     (open_folder / "Xvfb").write_text(WITHOUT_A_FILE)
     (open_folder / "Xvfb").chmod(0o755)
     monkeypatch.setenv("PATH", f"{open_folder}:{os.environ['PATH']}")
     before = segments()
-    desktop = LocalDesktop()
-    try:
-        await desktop.reset(SMALL)
+    async with embedded(SMALL) as desktop:
         assert isinstance(desktop._session.screen, SharedMemoryReader)
         empty = await desktop.observe()
         await open_editor(desktop)
         frame = await desktop.perform([Type("some text")], action_id="typed")
         assert frame.sha256 != empty.sha256
         assert frame.settle_reason == "quiet"
-    finally:
-        await desktop.close()
     assert segments() <= before
 
 

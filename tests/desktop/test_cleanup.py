@@ -7,6 +7,7 @@ import os
 import time
 
 import pytest
+from desktops import embedded
 
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local import desktop as local_desktop
@@ -66,9 +67,7 @@ async def test_desktops_with_similar_labels_have_separate_tmp_folders(monkeypatc
 
 async def test_observing_during_a_long_wait_does_not_fail_the_desktop(monkeypatch):
     monkeypatch.setattr(local_desktop, "REPLY_MARGIN_S", 1.0)
-    desktop = LocalDesktop()
-    try:
-        await desktop.reset(DesktopSpec("plain", 256, 192))
+    async with embedded(DesktopSpec("plain", 256, 192)) as desktop:
         began = time.monotonic()
         waiting = asyncio.create_task(desktop.wait_window("no such window", timeout_s=4.0))
         await asyncio.sleep(0.1)
@@ -76,5 +75,3 @@ async def test_observing_during_a_long_wait_does_not_fail_the_desktop(monkeypatc
         assert time.monotonic() - began > 3.5, "it waited for its turn, longer than it may take itself"
         with pytest.raises(InfrastructureError, match="no such window"):
             await waiting
-    finally:
-        await desktop.close()

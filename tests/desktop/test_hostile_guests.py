@@ -9,15 +9,13 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from desktops import ISOLATIONS
+from desktops import ISOLATIONS, embedded, failure_of
 from patience import limit
 
 from deskhand.desktop.base import DesktopSpec
@@ -34,30 +32,8 @@ LIMITS = ResourceLimits(memory_mib=96, max_processes=48, disk_mib=16, file_mib=8
 
 @pytest.fixture(params=ISOLATIONS)
 async def desktop(request):
-    desktop = LocalDesktop(isolation_level=request.param, limits=LIMITS)
-    await desktop.reset(SMALL)
-    yield desktop
-    await desktop.close()
-
-
-@pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that every user of this machine may read."""
-    with tempfile.TemporaryDirectory(prefix="deskhand-test-", dir="/var/tmp") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        yield folder
-
-
-async def failure_of(desktop, timeout_s: float = 10.0) -> str:
-    """Waits until the desktop says that it has failed."""
-    deadline = time.monotonic() + limit(timeout_s)
-    while time.monotonic() < deadline:
-        try:
-            await desktop.observe()
-        except InfrastructureError as error:
-            return str(error)
-    return "it has not failed"
+    async with embedded(SMALL, isolation_level=request.param, limits=LIMITS) as desktop:
+        yield desktop
 
 
 async def shell(desktop, script, timeout_s=20.0):
@@ -86,9 +62,8 @@ async def test_a_fork_bomb_stays_in_its_jail(desktop):
 
 
 async def test_exceeding_the_memory_limit_fails_the_desktop(desktop):
-    with suppress(
-        InfrastructureError
-    ):  # the kernel ends the one process that wants it all, or the guard has seen it already
+    # The kernel ends the one process that wants it all, or the guard has seen it already.
+    with suppress(InfrastructureError):
         assert (await shell(desktop, "head -c 200m /dev/zero | tail | wc -c"))[1] != "209715200\n"
     for _ in range(3):
         with suppress(InfrastructureError):  # it may be over already
@@ -120,12 +95,9 @@ async def test_disk_usage_is_limited(desktop):
 @pytest.mark.parametrize("level", ISOLATIONS)
 @pytest.mark.parametrize("place", ["$HOME", "$TMPDIR", "control"])
 async def test_the_resource_monitor_limits_disk_without_a_size_limited_file_system(level, place, monkeypatch):
-    monkeypatch.setattr(
-        isolation, "size_limited_folder", lambda folder, mib: False
-    )  # as where this process may not mount
-    desktop = LocalDesktop(isolation_level=level, limits=LIMITS)
-    try:
-        await desktop.reset(SMALL)
+    # As where this process may not mount.
+    monkeypatch.setattr(isolation, "size_limited_folder", lambda folder, mib: False)
+    async with embedded(SMALL, isolation_level=level, limits=LIMITS) as desktop:
         if place == "control":
             place = desktop._session.jail._guest_control
         script = f"for i in 1 2 3 4; do dd if=/dev/zero of={place}/f$i bs=1M count=6 || exit; done; sleep 20"
@@ -135,8 +107,6 @@ async def test_the_resource_monitor_limits_disk_without_a_size_limited_file_syst
             assert int(done[1]) <= LIMITS.disk_mib
         else:
             assert "guest files use more than 16 MiB" in await failure_of(desktop)
-    finally:
-        await desktop.close()
 
 
 @pytest.mark.parametrize("level", ISOLATIONS)
@@ -301,16 +271,12 @@ async def test_a_guest_reaches_only_allowed_destinations():
 
 @pytest.mark.skipif("namespaces" not in ISOLATIONS, reason="bubblewrap cannot make namespaces here")
 async def test_a_guest_resolves_only_its_own_name():
-    desktop = LocalDesktop()
-    try:
-        await desktop.reset(SMALL)
+    async with embedded(SMALL) as desktop:
         look = "import socket; print(socket.gethostbyname('localhost'), socket.gethostbyname(socket.gethostname()))"
         assert (await desktop.run(["python3", "-c", look])).stdout == b"127.0.0.1 127.0.0.1\n"
         assert (
             await desktop.run(["python3", "-c", "import socket; socket.gethostbyname('example.org')"])
         ).returncode == 1
-    finally:
-        await desktop.close()
 
 
 async def test_network_destinations_need_namespaces():
@@ -346,14 +312,10 @@ def test_missing_protections_are_listed(monkeypatch):
 
 async def test_guests_without_their_own_user_have_no_capabilities(monkeypatch):
     monkeypatch.setattr(isolation, "guest_uids", lambda: False)
-    desktop = LocalDesktop(isolation_level="plain")
-    try:
-        await desktop.reset(SMALL)
+    async with embedded(SMALL, isolation_level="plain") as desktop:
         said = (await desktop.run(["cat", "/proc/self/status"])).stdout.decode()
         rights = dict(line.split(":\t") for line in said.splitlines() if line.startswith("Cap"))
         assert set(rights.values()) == {"0" * 16}, rights
-    finally:
-        await desktop.close()
 
 
 def test_a_missing_setpriv_is_not_cached(monkeypatch):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 import signal
 import subprocess
@@ -13,13 +12,13 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from desktops import embedded
 from patience import limit
 from PIL import Image
 
 from deskhand.actions.ops import Click, Drag, Key, Scroll, Type
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.live_view import create_app, ops_from_event
-from deskhand.desktop.local.desktop import LocalDesktop
 
 SMALL = DesktopSpec("plain", 320, 240)
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,13 +26,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 async def client():
-    desktop = LocalDesktop()
-    await desktop.reset(SMALL)
-    transport = httpx2.ASGITransport(create_app(desktop, SMALL, "the-token"))
-    async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-        client.desktop = desktop  # type: ignore[attr-defined]
-        yield client
-    await desktop.close()
+    async with embedded(SMALL) as desktop:
+        transport = httpx2.ASGITransport(create_app(desktop, SMALL, "the-token"))
+        async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            client.desktop = desktop  # type: ignore[attr-defined]
+            yield client
 
 
 KEY = {"Authorization": "Bearer the-token"}
@@ -102,9 +99,8 @@ def test_every_event_becomes_one_op():
 
 def test_desktop_open_prints_a_loopback_url_and_ends_with_ctrl_c():
     command = [sys.executable, "-m", "deskhand", "desktop", "open", "calculator", "--size", "320x240"]
-    trial = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=os.environ
-    )
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    trial = subprocess.Popen(command, **streams, text=True, cwd=ROOT)
     assert trial.stdout is not None
     try:
         found = re.fullmatch(r"(http://127\.0\.0\.1:\d+)/#([\w-]{20,})\n", trial.stdout.readline())

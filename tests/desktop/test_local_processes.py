@@ -11,16 +11,15 @@ import time
 from pathlib import Path
 
 import pytest
+from desktops import ISOLATIONS
 from patience import limit
 
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local import processes
 from deskhand.desktop.local.desktop import LocalDesktop
-from deskhand.desktop.local.isolation import available_isolation
 from deskhand.desktop.local.runtime_dir import runtime
 
 SMALL = DesktopSpec("plain", 256, 192)
-ISOLATIONS = ["namespaces", "plain"] if available_isolation()[0] == "namespaces" else ["plain"]
 ESCAPE = ["sh", "-c", "env -i setsid sh -c '(sleep 777 & sleep 778 &) &' & setsid sleep 779 & true"]
 
 
