@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Self
 
 import structlog
@@ -109,11 +110,9 @@ class MachinePool:
                 raise InfrastructureError(f"no usable machine; last error: {list(failed.values())[-1]}")
             self._changed.clear()
             wait_s = max(0.05, min(self._quarantined.values()) - now) if self._quarantined else None
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._changed.wait()
-            except TimeoutError:
-                continue
 
     def _quarantine(self, url: str, error: Exception) -> None:
         num_failures = self._failures[url] = self._failures.get(url, 0) + 1

@@ -73,10 +73,7 @@ class DesktopPool:
         return len(self._ready)
 
     async def start(self) -> None:
-        """Start the first desktop.
-
-        Raises `ConfigError` or `InfrastructureError` if this machine cannot run desktops.
-        """
+        """Start the first desktop. Raises `ConfigError` or `InfrastructureError` if this machine cannot run it."""
         self._ready.append((self.template, await self._start_desktop(self.template)))
         self._refill()
 
@@ -107,18 +104,15 @@ class DesktopPool:
                 raise InfrastructureError("the desktop pool is closed")
             self._num_leased += 1
         self._recent.append(requested)
+        desktop = None
         try:
             desktop = self._take_prewarmed(requested) or await self._start_desktop(requested)
             if self._closed:
-                await desktop.close()
                 raise InfrastructureError("the desktop pool is closed")
-        except BaseException:
-            await self._free_slot()
-            raise
-        try:
             epoch = self.lease_store.grant(getattr(desktop, "label", ""))
-        except InfrastructureError:
-            self._spawn(desktop.close())
+        except BaseException:
+            if desktop is not None:
+                await desktop.close()
             await self._free_slot()
             raise
         self._leased[epoch] = desktop

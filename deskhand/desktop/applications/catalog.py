@@ -2,89 +2,55 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from deskhand.desktop.applications import browser, office
 from deskhand.desktop.applications.profile import Profile
 from deskhand.errors import ConfigError
 
-_BASIC = (
-    Profile(
-        name="editor",
-        summary="text editor (mousepad)",
-        packages=("mousepad",),
-        argv=("mousepad",),
-        window="mousepad",
-        mime_types=("text/plain", "text/x-python", "application/json", "text/markdown"),
-        desktop_entry="org.xfce.mousepad.desktop",
-        groups=("basic",),
-    ),
-    Profile(
-        name="files",
-        summary="file manager (pcmanfm)",
-        packages=("pcmanfm",),
-        argv=("pcmanfm",),
-        window="pcmanfm",
-        mime_types=("inode/directory",),
-        desktop_entry="pcmanfm.desktop",
-        groups=("basic",),
-    ),
-    Profile(
-        name="terminal",
-        summary="terminal (xfce4-terminal)",
-        packages=("xfce4-terminal",),
-        argv=("xfce4-terminal", "--disable-server"),
-        window="xfce4-terminal",
-        groups=("basic",),
-    ),
-    Profile(
-        name="calculator",
-        summary="calculator (galculator)",
-        packages=("galculator",),
-        argv=("galculator",),
-        window="galculator",
-        groups=("basic",),
-    ),
-)
 
+def _simple(name: str, summary: str, program: str, *mime_types: str, **others: Any) -> Profile:
+    """Return the profile of an application whose package and window are named like its program."""
+    defaults = {"packages": (program,), "argv": (program,), "window": program, "groups": ("basic",)}
+    return Profile(name=name, summary=summary, mime_types=mime_types, **(defaults | others))
+
+
+_TEXT = ("text/plain", "text/x-python", "application/json", "text/markdown")
+_BASIC = (
+    _simple("editor", "text editor (mousepad)", "mousepad", *_TEXT, desktop_entry="org.xfce.mousepad.desktop"),
+    _simple("files", "file manager (pcmanfm)", "pcmanfm", "inode/directory", desktop_entry="pcmanfm.desktop"),
+    _simple("terminal", "terminal (xfce4-terminal)", "xfce4-terminal", argv=("xfce4-terminal", "--disable-server")),
+    _simple("calculator", "calculator (galculator)", "galculator"),
+)
+_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/bmp")
 _MEDIA = (
-    Profile(
-        name="images",
-        summary="image viewer (gpicview)",
-        packages=("gpicview",),
-        argv=("gpicview",),
-        window="gpicview",
-        mime_types=("image/png", "image/jpeg", "image/gif", "image/bmp"),
-        desktop_entry="gpicview.desktop",
-        groups=("basic",),
-    ),
-    Profile(
-        name="evince",
-        summary="document viewer",
-        packages=("evince",),
-        argv=("evince",),
-        window="evince",
-        mime_types=("application/pdf", "application/postscript"),
+    _simple("images", "image viewer (gpicview)", "gpicview", *_IMAGES, desktop_entry="gpicview.desktop"),
+    _simple(
+        "evince",
+        "document viewer",
+        "evince",
+        "application/pdf",
+        "application/postscript",
         desktop_entry="org.gnome.Evince.desktop",
         maximized="Evince",
         groups=("documents",),
     ),
-    Profile(
-        name="gimp",
-        summary="image editor",
-        packages=("gimp",),
+    _simple(
+        "gimp",
+        "image editor",
+        "gimp",
         argv=("gimp", "--no-splash"),
-        window="gimp",
         desktop_entry="gimp.desktop",
         maximized="Gimp*",
         groups=("graphics",),
     ),
-    Profile(
-        name="vlc",
-        summary="media player",
+    _simple(
+        "vlc",
+        "media player",
+        "vlc",
+        *("video/mp4", "video/x-matroska", "video/webm", "audio/mpeg", "audio/ogg"),
         packages=("vlc-bin", "vlc-plugin-base", "vlc-plugin-qt", "vlc-plugin-video-output"),
-        argv=("vlc",),
         component="/usr/lib/*/vlc/plugins/gui/libqt_plugin.so",  # without it, `vlc` has no window
-        window="vlc",
-        mime_types=("video/mp4", "video/x-matroska", "video/webm", "audio/mpeg", "audio/ogg"),
         desktop_entry="vlc.desktop",
         maximized="vlc",
         groups=("media",),

@@ -31,7 +31,6 @@ from deskhand.actions.ops import (
     MouseUp,
     Move,
     Op,
-    Point,
     Scroll,
     Type,
     Wait,
@@ -81,14 +80,13 @@ class ActionExecutor:
         budget_s = self._settle_timeout_s
         steps = []
         for op in ops:
-            points = tuple(self._px(point) for point in _points(op))
+            width, height = self._session.template.width, self._session.template.height
+            targets = () if isinstance(op, Zoom) else points_of(op)
+            points = tuple(to_screen_px(point, width, height) for point in targets)
             _check(op)
             budget_s += op_budget_s(op, points)
             steps.append((op, points))
         return ActionPlan(tuple(steps), budget_s)
-
-    def _px(self, point: Point) -> tuple[int, int]:
-        return to_screen_px(point, self._session.template.width, self._session.template.height)
 
     def perform(self, plan: ActionPlan) -> Frame:
         """Raise `DeliveryUnknown` if it fails after the first input was sent."""
@@ -160,10 +158,7 @@ class ActionExecutor:
         return self._frame(self._settle(_BETWEEN_OPS_SETTLE_S, self._settle_timeout_s))
 
     def observe(self) -> Frame:
-        """Return the settled screen.
-
-        Raises `FrameError` if it is black, `InfrastructureError` if the desktop has failed.
-        """
+        """Return the settled screen. Raises `FrameError` if it is black, `InfrastructureError` on failure."""
         settled = self._settle(self._settle_s, self._settle_timeout_s)
         if not self._session.jail.is_running():
             raise InfrastructureError(self._session.failure() or "the jail has exited")
@@ -193,10 +188,6 @@ class ActionExecutor:
 
 def _bytes(pixels: np.ndarray) -> np.ndarray:
     return pixels.view(np.uint8).reshape(*pixels.shape, 4)
-
-
-def _points(op: Op) -> tuple[Point, ...]:
-    return () if isinstance(op, Zoom) else points_of(op)
 
 
 def _check(op: Op) -> None:  # noqa: C901

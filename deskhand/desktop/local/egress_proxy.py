@@ -138,20 +138,15 @@ class EgressProxy:
 
     def _resolve(self, host: str, port: int) -> tuple[str, int] | None:
         """Return the address to connect to, or None if it is denied. Names must resolve to a public address."""
-        if not any(entry.allows(host, port) for entry in self._allowed):
-            self._record_refusal(host, port)
-            return None
-        with contextlib.suppress(ValueError):
-            return str(ipaddress.ip_address(host)), port
-        for _, _, _, _, found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            if ipaddress.ip_address(found[0]).is_global:
-                return str(found[0]), port
-        self._record_refusal(host, port)
-        return None
-
-    def _record_refusal(self, host: str, port: int) -> None:
+        if any(entry.allows(host, port) for entry in self._allowed):
+            with contextlib.suppress(ValueError):
+                return str(ipaddress.ip_address(host)), port
+            for _, _, _, _, found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+                if ipaddress.ip_address(found[0]).is_global:
+                    return str(found[0]), port
         if len(self.refused) < 100:
             self.refused.append(f"{host}:{port}")
+        return None
 
     def close(self) -> None:
         """Close every connection. Idempotent."""
@@ -197,9 +192,8 @@ def _relay(one: socket.socket, other: socket.socket) -> None:
     """Copy bytes in both directions until both sides have closed or are idle for `IDLE_TIMEOUT_S`."""
     poller = select.poll()
     sides = {one.fileno(): (one, other), other.fileno(): (other, one)}
-    for descriptor in sides:
+    for descriptor, (side, _) in sides.items():
         poller.register(descriptor, select.POLLIN)
-    for side in (one, other):
         side.settimeout(IDLE_TIMEOUT_S)
     open_sides = len(sides)
     while open_sides:

@@ -140,20 +140,15 @@ class GuestUser:
 
 
 @functools.cache
-def close_shared_tmp() -> bool:
-    """Deny plain-level guests access to the host's /tmp and /var/tmp, permanently; return whether it worked.
+def close_shared_tmp() -> None:
+    """Deny plain-level guests access to the host's /tmp and /var/tmp, permanently, where this process may.
 
     Landlock denies access anyway, but only when a file is written. Programs that check permissions first, such as
     LibreOffice, need the permissions to say no.
     """
-    if not guest_uids():
-        return False
-    try:
-        for path in ("/tmp", "/var/tmp"):
+    with suppress(OSError):
+        for path in ("/tmp", "/var/tmp") if guest_uids() else ():
             grant_group(path, GUEST_GROUP, READ_AND_ENTER)
-    except OSError:
-        return False
-    return True
 
 
 def grant_group(path: str, group: int, rights: int) -> None:

@@ -25,13 +25,11 @@ from deskhand.desktop.local.nul_pipes import NulPipes
 from deskhand.errors import ConfigError, InfrastructureError
 
 START_TIMEOUT_S = 20.0
+LAUNCH_TIMEOUT_S = 10.0
 MAX_OUTPUT_BYTES = 16 * 1024 * 1024
 _LOOP = "NL='\n'; echo 1000 >/proc/self/oom_score_adj; echo ready; while IFS= read -r line; do eval \"$line\"; done"
 _PLAIN_LOOP = _LOOP + "; sleep 5"
-_CRASHES = {
-    128 + number
-    for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
-}
+_CRASHES = {128 + getattr(signal, f"SIG{name}") for name in ("KILL", "SEGV", "BUS", "ABRT", "ILL", "FPE")}
 
 
 def _quoted(word: str) -> str:
@@ -165,7 +163,6 @@ class Jail:
     def _shell_line(
         self, argv: list[str], env: dict[str, str] | None, cwd: str | None, prefix: str = "", suffix: str = ""
     ) -> str:
-        """Return one shell line that executes the program."""
         if not argv or any("\0" in word for word in [*argv, *(env or {}).values(), cwd or ""]):
             raise ConfigError("invalid command: needs a program name and no NUL characters")
         if invalid := [name for name in env or {} if not (name.isascii() and name.isidentifier())]:
@@ -180,7 +177,6 @@ class Jail:
         argv: list[str],
         env: dict[str, str] | None = None,
         cwd: str | None = None,
-        timeout_s: float = 10.0,
         *,
         required: bool = False,
         suffix: str = "",
@@ -196,8 +192,8 @@ class Jail:
             f"if command -v {_quoted(argv[0])} >/dev/null; then (({program}) </dev/null >/dev/null 2>&1 & inner=$!; "
             f'echo "started {number} $inner"; wait $inner; echo "ended {number} $?") & else echo "missing {number}"; fi'
         )
-        if not self._wait(lambda: job.inner_pid is not None or job.missing, timeout_s):
-            raise InfrastructureError(f"the jail did not start {argv[0]} within {timeout_s:g} s")
+        if not self._wait(lambda: job.inner_pid is not None or job.missing, LAUNCH_TIMEOUT_S):
+            raise InfrastructureError(f"the jail did not start {argv[0]} within {LAUNCH_TIMEOUT_S:g} s")
         if job.missing:
             self._jobs.pop(number, None)
             raise ConfigError(f"{argv[0]}: not installed; apt-get install its package")
@@ -219,10 +215,9 @@ class Jail:
     def run(
         self, argv: list[str], timeout_s: float, env: dict[str, str] | None = None, cwd: str | None = None
     ) -> CommandResult:
-        """Run a program to completion.
+        """Run a program to completion; past `timeout_s` it is killed and the return code is 124, as in timeout(1).
 
-        Past `timeout_s` its session is killed and the return code is 124, as in timeout(1). Each file that it writes,
-        including its output, is limited to `MAX_OUTPUT_BYTES`.
+        Each file that it writes, including its output, is limited to `MAX_OUTPUT_BYTES`.
         """
         number, job = self._new_job()
         program = self._shell_line(argv, env, cwd, prefix="setsid ")
