@@ -14,7 +14,6 @@ from patience import limit
 from deskhand.actions.ops import Key, Type, Wait
 from deskhand.desktop.applications.catalog import PROFILES
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.local.isolation import FIRST_UID, available_isolation, guest_uids, has_name
 from deskhand.errors import ConfigError, InfrastructureError
 
@@ -77,10 +76,8 @@ async def test_a_hanging_program_does_not_exceed_the_time_limit(desktop):
 
 @pytest.mark.skipif(NAMED, reason="guests of this machine have a name")
 async def test_a_user_without_a_name_gets_a_config_error():
-    desktop = LocalDesktop(isolation_level="plain")
     with pytest.raises(ConfigError, match="namespaces"):
-        await desktop.reset(TELLING)
-    await desktop.close()
+        await embedded(TELLING, isolation_level="plain").__aenter__()
 
 
 async def test_there_is_no_tree_unless_the_spec_enables_it():

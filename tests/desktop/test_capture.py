@@ -15,8 +15,7 @@ from xcffib.xproto import CW, GC, RECTANGLE, WindowClass
 
 from deskhand.actions.ops import Move, Type
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.local.desktop import LocalDesktop
-from deskhand.desktop.local.framebuffer import PointerImage, draw_cursor
+from deskhand.desktop.local.framebuffer import Framebuffer, PointerImage, draw_cursor
 from deskhand.desktop.local.screen_reader import GetImageReader, SharedMemoryReader, open_screen_reader
 from deskhand.desktop.local.x_connection import XConnection
 from deskhand.errors import FrameError
@@ -43,12 +42,11 @@ async def test_the_cursor_is_drawn_as_by_the_server(desktop, place):
     connection.sync()
     drawn = screen.copy()
     connection.hide_pointer()
-    different = (frame.bgrx[:, :, :3].astype(int) - drawn.view(np.uint8).reshape(frame.bgrx.shape)[:, :, :3]).reshape(
-        -1
-    )
+    hidden, drawn = (each.view(np.uint8).reshape(frame.bgrx.shape)[:, :, :3] for each in (hidden, drawn))
+    different = frame.bgrx[:, :, :3].astype(int) - drawn
     assert np.abs(different).max() <= 1  # the server rounds half-transparent edges its own way
     assert frame.cursor == place
-    assert (frame.without_cursor().bgrx[:, :, :3] == hidden.view(np.uint8).reshape(frame.bgrx.shape)[:, :, :3]).all()
+    assert (frame.without_cursor().bgrx[:, :, :3] == hidden).all()
 
 
 async def test_moving_the_pointer_changes_no_pixel_below_it(desktop):
@@ -77,24 +75,24 @@ def test_a_translucent_cursor_is_blended():
     assert [hex(value) for value in pixels.reshape(-1)] == ["0x8064", "0xc8", "0xc8", "0xc8"]
 
 
-@pytest.mark.parametrize(("way", "kind"), [("server", GetImageReader), ("shared", SharedMemoryReader)])
+READERS = [(None, Framebuffer), ("server", GetImageReader), ("shared", SharedMemoryReader)]
+
+
+@pytest.mark.parametrize(("way", "kind"), READERS)
 @pytest.mark.parametrize(("width", "height"), [(256, 192), (1001, 703), (1920, 1200)])
 async def test_every_reader_returns_the_same_pixels_at_any_size(width, height, way, kind):
-    desktop = LocalDesktop(capture=way)
-    try:
-        frame = await desktop.reset(DesktopSpec("plain", width, height))
+    async with embedded(DesktopSpec("dark", width, height), capture=way) as desktop:
         session = desktop._session
         assert isinstance(session.screen, kind)
-        await desktop.launch(["l3afpad"])
-        await desktop.wait_window("l3afpad")
+        await open_editor(desktop)
         frame = await desktop.observe()
         assert frame.size == (width, height)
+        assert frame.bgrx.flags.writeable is False
+        assert tuple(frame.rgb()[-1, 0]) == (0x38, 0x40, 0x48)
         mapped = open_screen_reader(session.x_server, session.connection, width, height, "mapped")
         assert (mapped.copy() == session.screen.copy()).all()
         assert len(np.unique(mapped.copy())) > 10
         mapped.close()
-    finally:
-        await desktop.close()
 
 
 async def test_an_unmappable_framebuffer_falls_back_to_the_server(desktop, tmp_path):
@@ -112,18 +110,14 @@ async def test_an_unmappable_framebuffer_falls_back_to_the_server(desktop, tmp_p
 
 
 async def test_captures_are_not_torn_during_drawing():
-    desktop = LocalDesktop()
-    await desktop.reset(DesktopSpec("plain", 1920, 1200))
-    session, executor = desktop._parts()
     over = threading.Event()
 
-    def paint() -> None:
+    def paint(session) -> None:
         """Fill the screen with one color after another; each fill takes about as long as a copy."""
         painter = XConnection(session.x_server.name, session.x_server.cookie)
         core, window, context = painter.core, painter.x.generate_id(), painter.x.generate_id()
-        core.CreateWindow(
-            0, window, painter.root, 0, 0, 1920, 1200, 0, WindowClass.InputOutput, 0, CW.OverrideRedirect, [1]
-        )
+        unmanaged = (WindowClass.InputOutput, 0, CW.OverrideRedirect, [1])
+        core.CreateWindow(0, window, painter.root, 0, 0, 1920, 1200, 0, *unmanaged)
         core.MapWindow(window)
         core.CreateGC(context, window, GC.Foreground, [1])
         color = 1
@@ -135,18 +129,17 @@ async def test_captures_are_not_torn_during_drawing():
             over.wait(0.001)
         painter.close()
 
-    painting = threading.Thread(target=paint)
-    painting.start()
-    try:
+    async with embedded(DesktopSpec("plain", 1920, 1200)) as desktop:
+        session, executor = desktop._parts()
+        painting = threading.Thread(target=paint, args=[session], daemon=True)
+        painting.start()
         for _ in range(round(limit(100))):  # until the painter's window covers the screen
             if len(np.unique(await asyncio.to_thread(executor.settler.capture))) == 1:
                 break
             await asyncio.sleep(0.05)
         pictures = [await asyncio.to_thread(executor.settler.capture) for _ in range(60)]
-    finally:
         over.set()
         painting.join()
-        await desktop.close()
     assert [len(np.unique(picture)) for picture in pictures] == [1] * 60
     assert len({int(picture[0, 0]) for picture in pictures}) > 3
 

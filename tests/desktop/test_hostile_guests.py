@@ -11,8 +11,10 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 import pytest
 from desktops import ISOLATIONS, embedded, failure_of
@@ -20,7 +22,6 @@ from patience import limit
 
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local import isolation, processes
-from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.local.desktop_session import HOST_DISK_MIB
 from deskhand.desktop.local.isolation import ResourceLimits
 from deskhand.errors import ConfigError, InfrastructureError
@@ -36,6 +37,15 @@ async def desktop(request):
         yield desktop
 
 
+@pytest.fixture
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of the host with a secret in its environment."""
+    process = processes.start(["sleep", "60"], env={"KEY": "sk-of-the-host"})
+    yield process
+    process.kill()
+    process.wait()
+
+
 async def shell(desktop, script, timeout_s=20.0):
     done = await desktop.run(["sh", "-c", script], timeout_s=limit(timeout_s))
     return done.returncode, done.stdout.decode(), done.stderr.decode()
@@ -45,9 +55,7 @@ BOMB = "ulimit -p 300 2>/dev/null || ulimit -u 300; bomb() { bomb & bomb & sleep
 
 
 async def test_a_fork_bomb_stays_in_its_jail(desktop):
-    other = LocalDesktop(isolation_level=desktop.isolation_level)
-    await other.reset(SMALL)
-    try:
+    async with embedded(SMALL, isolation_level=desktop.isolation_level) as other:
         await desktop.launch(["sh", "-c", BOMB])
         most, deadline = 0, time.monotonic() + limit(2.0)
         while time.monotonic() < deadline:
@@ -57,8 +65,6 @@ async def test_a_fork_bomb_stays_in_its_jail(desktop):
         everything = desktop.processes()
         await desktop.close()
         assert [pid for pid in everything if processes.state(pid) not in ("", "Z")] == []
-    finally:
-        await other.close()
 
 
 async def test_exceeding_the_memory_limit_fails_the_desktop(desktop):
@@ -110,12 +116,9 @@ async def test_the_resource_monitor_limits_disk_without_a_size_limited_file_syst
 
 
 @pytest.mark.parametrize("level", ISOLATIONS)
-async def test_a_guest_can_kill_only_its_own_desktop(level):
-    desktop, other = (LocalDesktop(isolation_level=level) for _ in range(2))
-    bystander = processes.start(["sleep", "60"])
-    try:
-        await desktop.reset(SMALL)
-        await other.reset(SMALL)
+async def test_a_guest_can_kill_only_its_own_desktop(level, bystander):
+    opened = (embedded(SMALL, isolation_level=level) for _ in range(2))
+    async with next(opened) as desktop, next(opened) as other:
         server = desktop._session.x_server.process.pid
         targets = [os.getpid(), bystander.pid, server, *other.processes()]
         kills = "; ".join(f"kill -KILL {pid}" for pid in targets if pid != os.getpid())
@@ -127,11 +130,6 @@ async def test_a_guest_can_kill_only_its_own_desktop(level):
         assert processes.state(server) not in ("", "Z")
         assert (await shell(other, "echo fine"))[1] == "fine\n"
         await other.observe()
-    finally:
-        bystander.kill()
-        bystander.wait()
-        await desktop.close()
-        await other.close()
 
 
 async def test_links_and_pipes_instead_of_output_files_are_ignored(desktop, tmp_path):
@@ -152,28 +150,20 @@ async def test_links_and_pipes_instead_of_output_files_are_ignored(desktop, tmp_
     assert not (tmp_path / "new").exists()
 
 
-async def test_a_guest_cannot_read_the_hosts_environment_or_files(desktop, open_folder):
-    bystander = processes.start(["sleep", "60"], env={"KEY": "sk-of-the-host"})
+async def test_a_guest_cannot_read_the_hosts_environment_or_files(desktop, open_folder, bystander):
     secret = open_folder / "secret"
     secret.write_text("sk-of-the-host")
-    try:
-        server = desktop._session.x_server
-        other = LocalDesktop(isolation_level=desktop.isolation_level)
-        await other.reset(SMALL)
+    server = desktop._session.x_server
+    async with embedded(SMALL, isolation_level=desktop.isolation_level) as other:
         keys = f"{server.folder}/screen/authority {other._session.x_server.authority}"
         script = f"cat /proc/*/environ {secret} {keys} /proc/{bystander.pid}/cmdline /proc/*/mem"
-        _, output, _ = await shell(
-            desktop, f"({script}; env; ls -R {server.folder.parent}) 2>/dev/null | tr '\\0' '\\n'"
-        )
+        listing = f"({script}; env; ls -R {server.folder.parent}) 2>/dev/null | tr '\\0' '\\n'"
+        _, output, _ = await shell(desktop, listing)
         assert "sk-of-the-host" not in output
         assert "DESKHAND_LEASE" in output  # it does read its own
         for name in keys.split():
             assert (await desktop.run(["cat", name])).returncode != 0 or name == str(server.authority)
-        await other.close()
-        assert not [name for name in os.environ if name.startswith(("PYTEST", "VIRTUAL_ENV")) and name in output]
-    finally:
-        bystander.kill()
-        bystander.wait()
+    assert not [name for name in os.environ if name.startswith(("PYTEST", "VIRTUAL_ENV")) and name in output]
 
 
 async def test_a_guest_has_no_outside_connections(desktop):
@@ -208,65 +198,52 @@ class Site:
     """Answers every connection on a port of the loopback with one page."""
 
     def __init__(self, page: bytes) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
         self.asked: list[bytes] = []
         self._page = page
+
+    def __enter__(self) -> Self:
         threading.Thread(target=self._serve, daemon=True).start()
+        return self
 
     def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self.listener.accept()
-            except OSError:
-                return
-            with connection:
-                self.asked.append(connection.recv(4096))
-                connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + self._page)
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                with connection:
+                    self.asked.append(connection.recv(4096))
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + self._page)
 
-    def close(self) -> None:
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
+    def __exit__(self, *error: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
 
 
 @pytest.mark.skipif("namespaces" not in ISOLATIONS, reason="bubblewrap cannot make namespaces here")
 async def test_a_guest_reaches_only_allowed_destinations():
-    allowed, other = Site(b"welcome"), Site(b"never")
-    desktop = LocalDesktop()
-    try:
-        await desktop.reset(
-            DesktopSpec("plain", 256, 192, network=(f"127.0.0.1:{allowed.port}", f"localhost:{other.port}"))
-        )
+    with Site(b"welcome") as allowed, Site(b"never") as other:
+        network = (f"127.0.0.1:{allowed.port}", f"localhost:{other.port}")
+        async with embedded(DesktopSpec("plain", 256, 192, network=network)) as desktop:
+            proxy = "exec 3<>/dev/tcp/127.0.0.1/3128; "
 
-        async def ask(line: str) -> str:
-            script = (
-                f"exec 3<>/dev/tcp/127.0.0.1/3128; printf '{line} HTTP/1.1\\r\\nHost: other\\r\\n\\r\\n' >&3; cat <&3"
-            )
-            return (await desktop.run(["bash", "-c", script])).stdout.decode()
+            async def bash(script: str) -> str:
+                return (await desktop.run(["bash", "-c", script])).stdout.decode()
 
-        assert "welcome" in await ask(f"GET http://127.0.0.1:{allowed.port}/page?x=1")
-        assert allowed.asked[0].startswith(b"GET /page?x=1 HTTP/1.1\r\nHost: 127.0.0.1:")
-        assert b"other" not in allowed.asked[0]
-        for line in (
-            f"GET http://127.0.0.1:{other.port}/",
-            f"CONNECT 127.0.0.1:{other.port}",
-            f"GET http://localhost:{other.port}/",
-        ):
-            assert "403 Forbidden" in await ask(line)  # the last name is allowed, but it leads to the host
-        tunnel = (
-            "exec 3<>/dev/tcp/127.0.0.1/3128; printf 'CONNECT 127.0.0.1:%s HTTP/1.1\\r\\n\\r\\n' $0 >&3; "
-            "read a <&3; read b <&3;"
-        )
-        done = await desktop.run(["bash", "-c", f"{tunnel} printf 'GET /inside' >&3; cat <&3", str(allowed.port)])
-        assert b"welcome" in done.stdout
-        assert other.asked == []
-        direct = await desktop.run(["bash", "-c", f"echo >/dev/tcp/127.0.0.1/{allowed.port}"])
-        assert direct.returncode != 0
-        assert "3128" in (await desktop.run(["sh", "-c", "echo $https_proxy"])).stdout.decode()
-    finally:
-        await desktop.close()
-        allowed.close()
-        other.close()
+            async def ask(line: str) -> str:
+                return await bash(f"{proxy} printf '{line} HTTP/1.1\\r\\nHost: other\\r\\n\\r\\n' >&3; cat <&3")
+
+            assert "welcome" in await ask(f"GET http://127.0.0.1:{allowed.port}/page?x=1")
+            assert allowed.asked[0].startswith(b"GET /page?x=1 HTTP/1.1\r\nHost: 127.0.0.1:")
+            assert b"other" not in allowed.asked[0]
+            # The last name is allowed, but it leads to the host.
+            for line in ("GET http://127.0.0.1:{}/", "CONNECT 127.0.0.1:{}", "GET http://localhost:{}/"):
+                assert "403 Forbidden" in await ask(line.format(other.port))
+            connect = f"printf 'CONNECT 127.0.0.1:{allowed.port} HTTP/1.1\\r\\n\\r\\n' >&3; read a <&3; read b <&3"
+            assert "welcome" in await bash(f"{proxy} {connect}; printf 'GET /inside' >&3; cat <&3")
+            assert other.asked == []
+            assert await bash(f"echo >/dev/tcp/127.0.0.1/{allowed.port} && echo reached") == ""
+            assert "3128" in await bash("echo $https_proxy")
 
 
 @pytest.mark.skipif("namespaces" not in ISOLATIONS, reason="bubblewrap cannot make namespaces here")
@@ -274,16 +251,14 @@ async def test_a_guest_resolves_only_its_own_name():
     async with embedded(SMALL) as desktop:
         look = "import socket; print(socket.gethostbyname('localhost'), socket.gethostbyname(socket.gethostname()))"
         assert (await desktop.run(["python3", "-c", look])).stdout == b"127.0.0.1 127.0.0.1\n"
-        assert (
-            await desktop.run(["python3", "-c", "import socket; socket.gethostbyname('example.org')"])
-        ).returncode == 1
+        look = "import socket; socket.gethostbyname('example.org')"
+        assert (await desktop.run(["python3", "-c", look])).returncode == 1
 
 
 async def test_network_destinations_need_namespaces():
-    desktop = LocalDesktop(isolation_level="plain")
+    spec = DesktopSpec("plain", 256, 192, network=("example.org",))
     with pytest.raises(ConfigError, match="namespaces"):
-        await desktop.reset(DesktopSpec("plain", 256, 192, network=("example.org",)))
-    await desktop.close()
+        await embedded(spec, isolation_level="plain").__aenter__()
 
 
 @pytest.mark.skipif(not isolation.guest_uids(), reason="only root can give guests users of their own")

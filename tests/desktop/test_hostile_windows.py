@@ -120,9 +120,8 @@ async def test_a_flood_of_events_does_not_block_steps(desktop):
 
 def own_clipboard(guest: XConnection) -> int:
     window = guest.x.generate_id()
-    guest.core.CreateWindow(
-        0, window, guest.root, 0, 0, 1, 1, 0, WindowClass.InputOnly, 0, CW.EventMask, [EventMask.PropertyChange]
-    )
+    events = (WindowClass.InputOnly, 0, CW.EventMask, [EventMask.PropertyChange])
+    guest.core.CreateWindow(0, window, guest.root, 0, 0, 1, 1, 0, *events)
     name = guest.core.InternAtom(False, 9, "CLIPBOARD").reply().atom
     guest.core.SetSelectionOwner(window, name, 0)
     guest.sync()
@@ -130,9 +129,8 @@ def own_clipboard(guest: XConnection) -> int:
 
 
 def answer(guest: XConnection, asked, kind: int, shape: int, data: bytes) -> None:
-    guest.core.ChangeProperty(
-        PropMode.Replace, asked.requestor, asked.property, kind, shape, len(data) * 8 // shape, data
-    )
+    place = (asked.requestor, asked.property)
+    guest.core.ChangeProperty(PropMode.Replace, *place, kind, shape, len(data) * 8 // shape, data)
     note = struct.pack("<BxHIIIII", 31, 0, asked.time, asked.requestor, asked.selection, asked.target, asked.property)
     guest.core.SendEvent(False, asked.requestor, EventMask.NoEvent, note.ljust(32, b"\0"))
     guest.sync()
@@ -159,9 +157,8 @@ async def test_reading_an_endless_clipboard_times_out(desktop, kind):
                 answer(guest, asked, guest.atoms["INCR"], 32, struct.pack("<I", 2**31))
                 piece = b"x" * (MAX_BYTES // 8)
                 while not over.is_set():
-                    guest.core.ChangeProperty(
-                        PropMode.Replace, asked.requestor, asked.property, Atom.STRING, 8, len(piece), piece
-                    )
+                    place = (asked.requestor, asked.property)
+                    guest.core.ChangeProperty(PropMode.Replace, *place, Atom.STRING, 8, len(piece), piece)
                     guest.sync()
 
         with in_background(over, give):

@@ -56,9 +56,8 @@ async def test_a_frame_is_sent_when_the_screen_changes(client):
 
 
 async def test_page_events_are_performed(client):
-    await client.desktop.launch(
-        ["xterm", "-geometry", "40x12+0+0", "-e", "sh", "-c", "read line; echo $line > said; sleep 20"]
-    )
+    script = "read line; echo $line > said; sleep 20"
+    await client.desktop.launch(["xterm", "-geometry", "40x12+0+0", "-e", "sh", "-c", script])
     await client.desktop.wait_window("xterm")
     await client.desktop.observe()
     for what in ({"kind": "click", "at": [50, 50], "button": 0, "count": 1}, {"kind": "type", "text": "hällo"}):
@@ -67,21 +66,11 @@ async def test_page_events_are_performed(client):
     assert (await client.desktop.pull("said")).decode().strip() == "hällo"
 
 
-@pytest.mark.parametrize(
-    "what",
-    [
-        {},
-        {"kind": "run", "text": "x"},
-        {"kind": "click", "at": [1]},
-        [],
-        {"kind": "click", "at": [1, 1], "button": 9, "count": 1},
-        {"kind": "key", "keys": 1},
-    ],
-)
-async def test_malformed_events_are_rejected(client, what):
-    assert (await client.post("/act", headers=KEY, json=what)).status_code == 400
-    off_screen = {"kind": "click", "at": [5000, 1], "button": 0, "count": 1}
-    assert (await client.post("/act", headers=KEY, json=off_screen)).status_code == 400
+async def test_malformed_events_are_rejected(client):
+    click = {"kind": "click", "at": [1, 1], "button": 0, "count": 1}
+    clicks = [click | changed for changed in ({"at": [1]}, {"button": 9}, {"at": [5000, 1]})]
+    for event in ({}, [], {"kind": "run", "text": "x"}, {"kind": "key", "keys": 1}, *clicks):
+        assert (await client.post("/act", headers=KEY, json=event)).status_code == 400, event
 
 
 def test_every_event_becomes_one_op():

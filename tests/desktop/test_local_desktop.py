@@ -110,36 +110,17 @@ async def test_a_bad_op_performs_nothing_of_its_action(desktop):
     assert (await desktop.observe()).cursor == before.cursor == (100, 100)
 
 
-@pytest.mark.parametrize(("width", "height"), [(256, 192), (1001, 703), (1920, 1200)])
-async def test_a_screen_may_have_any_size_within_the_limits(width, height):
-    desktop = LocalDesktop()
-    try:
-        frame = await desktop.reset(DesktopSpec("dark", width, height))
-        assert frame.size == (width, height)
-        assert frame.bgrx.flags.writeable is False
-        assert tuple(frame.rgb()[0, 0]) == (0x38, 0x40, 0x48)
-    finally:
-        await desktop.close()
-
-
-@pytest.mark.parametrize(
-    "template",
-    [DesktopSpec("plain", 200, 192), DesktopSpec("plain", 1920, 1201), DesktopSpec("no such theme", 320, 240)],
-)
-async def test_invalid_specs_are_config_errors(template):
-    desktop = LocalDesktop()
+@pytest.mark.parametrize(("name", "width", "height"), [("plain", 200, 192), ("plain", 1920, 1201), ("none", 320, 240)])
+async def test_invalid_specs_are_config_errors(name, width, height):
     with pytest.raises(ConfigError):
-        await desktop.reset(template)
-    await desktop.close()
+        await embedded(DesktopSpec(name, width, height)).__aenter__()
 
 
 async def test_unavailable_namespaces_are_a_config_error(monkeypatch):
     refusal = ("plain", "bubblewrap is not installed (apt-get install bubblewrap)")
     monkeypatch.setattr("deskhand.desktop.local.desktop.available_isolation", lambda: refusal)
-    desktop = LocalDesktop(isolation_level="namespaces")
     with pytest.raises(ConfigError, match="apt-get install bubblewrap"):
-        await desktop.reset(SMALL)
-    await desktop.close()
+        await embedded(SMALL, isolation_level="namespaces").__aenter__()
     async with embedded(SMALL) as fallback:
         assert fallback.isolation_level == "plain"
 
@@ -165,23 +146,17 @@ async def test_a_caret_in_the_home_template_does_not_blink(desktop):
     assert len(hashes) == 1
 
 
-async def test_settling_waits_for_late_drawing():
-    async with embedded(SMALL, settle_ms=200) as desktop:
-        await in_terminal(
-            desktop, "read line; for i in 1 2 3 4 5 6; do sleep 0.1; echo tick $i; done; echo > finished; read line"
-        )
-        frame = await desktop.perform([Type("\n")], action_id="go")
-        assert frame.settle_ms >= 550
-        assert await desktop.pull("finished") == b"\n"
+LATE = "for i in 1 2 3 4 5 6; do sleep 0.1; echo tick $i; done"
+COMPUTING = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done"
 
 
-async def test_settling_waits_for_a_computing_guest():
-    async with embedded(SMALL, settle_ms=20) as desktop:
-        await in_terminal(
-            desktop, "read line; i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done; echo done > finished; read line"
-        )
+@pytest.mark.parametrize(("script", "settle_ms", "shortest_ms"), [(LATE, 200, 550), (COMPUTING, 20, 0)])
+async def test_settling_waits_for_late_drawing_and_for_a_computing_guest(script, settle_ms, shortest_ms):
+    async with embedded(SMALL, settle_ms=settle_ms) as desktop:
+        await in_terminal(desktop, f"read line; {script}; echo done > finished; read line")
         frame = await desktop.perform([Type("\n")], action_id="go")
         assert frame.settle_reason == "quiet"
+        assert frame.settle_ms >= shortest_ms
         assert await desktop.pull("finished") == b"done\n"
 
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from desktops import ISOLATIONS
+from desktops import ISOLATIONS, embedded
 from patience import limit
 
 from deskhand.desktop.base import DesktopSpec
@@ -86,13 +86,9 @@ asyncio.run(main())
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_killing_the_owner_ends_its_desktops(isolation, number):
     root = Path(__file__).resolve().parents[2]
-    owner = subprocess.Popen(
-        [sys.executable, "-c", OWNER.format(escape=ESCAPE), isolation],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=os.environ | {"PYTHONPATH": str(root)},
-        text=True,
-    )
+    command = [sys.executable, "-c", OWNER.format(escape=ESCAPE), isolation]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    owner = subprocess.Popen(command, **streams, env=os.environ | {"PYTHONPATH": str(root)}, text=True)
     assert owner.stdout is not None
     folder, *pids = owner.stdout.readline().split()
     guests = [int(pid) for pid in pids]
@@ -108,14 +104,9 @@ def test_killing_the_owner_ends_its_desktops(isolation, number):
 
 @pytest.mark.skipif("namespaces" not in ISOLATIONS, reason="bubblewrap cannot make namespaces here")
 async def test_a_jailed_guest_sees_neither_the_host_nor_another_desktop():
-    first, second = LocalDesktop(), LocalDesktop()
-    try:
-        await first.reset(SMALL)
-        await second.reset(SMALL)
-        listing = await first.run(
-            ["sh", "-c", "id -u; hostname; ls /home; ls /tmp/.X11-unix; ps ax | wc -l; cat /proc/net/dev | wc -l"]
-        )
-        uid, host, home, sockets, count, network = listing.stdout.decode().split()
+    look = "id -u; hostname; ls /home; ls /tmp/.X11-unix; ps ax | wc -l; cat /proc/net/dev | wc -l"
+    async with embedded(SMALL) as first, embedded(SMALL) as second:
+        uid, host, home, sockets, count, network = (await first.run(["sh", "-c", look])).stdout.decode().split()
         assert (uid, host, home) == ("1000", "desktop", "user")
         assert sockets == f"X{first._session.x_server.number}"
         assert int(count) < 12
@@ -126,6 +117,3 @@ async def test_a_jailed_guest_sees_neither_the_host_nor_another_desktop():
         env = {"DISPLAY": second._session.x_server.name}
         assert (await first.run(["xterm", "-e", "true"])).returncode == 0
         assert (await first.run(["xterm", "-e", "true"], env=env)).returncode != 0
-    finally:
-        await first.close()
-        await second.close()
