@@ -55,10 +55,10 @@ def error_code(error: Exception) -> str | None:
 
 def error_from_reply(body: Any, status: int, about: str) -> Exception:
     """Return the exception that a reply describes; `about` names the endpoint."""
-    code = body.get("error") if isinstance(body, dict) else None
-    message = body.get("message", "") if isinstance(body, dict) else ""
+    described = body if isinstance(body, dict) else {}
+    code = described.get("error")
     if isinstance(code, str) and code in ERRORS:
-        return ERRORS[code][1](str(message))
+        return ERRORS[code][1](str(described.get("message", "")))
     if status == 410:
         return RemoteLeaseExpired(f"{about}: 410 {str(code or '')[:300]}".rstrip())
     return InfrastructureError(f"{about}: {status} {str(code or '')[:300]}".rstrip())

@@ -12,7 +12,6 @@ import hmac
 import itertools
 import secrets
 import socket
-from collections.abc import Awaitable, Callable
 from importlib import resources
 from typing import Any
 
@@ -83,11 +82,10 @@ def create_app(desktop: Desktop, spec: DesktopSpec, token: str) -> Starlette:
     async def on_error(request: Request, error: Exception) -> Response:
         return JSONResponse({"error": str(error)}, 400 if isinstance(error, AgentError) else 503)
 
-    handler: Callable[[Request, Exception], Awaitable[Response]] = on_error
     return Starlette(
         routes=[Route("/", index), Route("/frame", frame), Route("/act", act, methods=["POST"])],
         middleware=[Middleware(_TokenAuth, token=token)],
-        exception_handlers={AgentError: handler, InfrastructureError: handler},
+        exception_handlers=dict.fromkeys((AgentError, InfrastructureError), on_error),
     )
 
 

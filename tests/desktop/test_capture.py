@@ -84,11 +84,11 @@ async def test_every_reader_returns_the_same_pixels_at_any_size(width, height, w
     async with embedded(DesktopSpec("dark", width, height), capture=way) as desktop:
         session = desktop._session
         assert isinstance(session.screen, kind)
-        await open_editor(desktop)
         frame = await desktop.observe()
         assert frame.size == (width, height)
         assert frame.bgrx.flags.writeable is False
-        assert tuple(frame.rgb()[-1, 0]) == (0x38, 0x40, 0x48)
+        assert tuple(frame.rgb()[0, 0]) == (0x38, 0x40, 0x48)
+        await open_editor(desktop)
         mapped = open_screen_reader(session.x_server, session.connection, width, height, "mapped")
         assert (mapped.copy() == session.screen.copy()).all()
         assert len(np.unique(mapped.copy())) > 10

@@ -81,9 +81,7 @@ async def test_disk_usage_is_limited(desktop):
     code, _, _ = await shell(desktop, "dd if=/dev/zero of=large bs=1M count=12")
     assert code != 0  # one file
     with suppress(InfrastructureError):  # beyond its bound, the desktop may have been ended
-        await shell(
-            desktop, "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do dd if=/dev/zero of=f$i bs=1M count=6; sleep 0.2; done"
-        )
+        await shell(desktop, "for i in $(seq 12); do dd if=/dev/zero of=f$i bs=1M count=6; sleep 0.2; done")
     home = desktop._session.home.root
     used = sum(path.stat().st_blocks * 512 for path in home.rglob("*") if path.is_file())
     assert used < (LIMITS.disk_mib + HOST_DISK_MIB + 8) * 2**20
@@ -92,9 +90,8 @@ async def test_disk_usage_is_limited(desktop):
         return
     with pytest.raises(InfrastructureError, match="No space left"):
         await desktop.push("more", bytes(8 * 2**20))
-    written = await shell(
-        desktop, "for i in 1 2 3 4 5; do dd if=/dev/zero of=/tmp/f$i bs=1M count=6; done; du -sm /tmp | cut -f1"
-    )
+    script = "for i in 1 2 3 4 5; do dd if=/dev/zero of=/tmp/f$i bs=1M count=6; done; du -sm /tmp | cut -f1"
+    written = await shell(desktop, script)
     assert int(written[1] or 0) <= LIMITS.disk_mib
 
 
@@ -136,10 +133,8 @@ async def test_links_and_pipes_instead_of_output_files_are_ignored(desktop, tmp_
     secret = tmp_path / "secret"
     secret.write_text("secret of the host")
     home = desktop._session.home.root
-    await shell(
-        desktop,
-        f"ln -s {secret} link; ln -s {tmp_path} folder; ln -s / root; mkfifo pipe; ln -s {home}/../authority up",
-    )
+    links = f"ln -s {secret} link; ln -s {tmp_path} folder; ln -s / root; ln -s {home}/../authority up"
+    await shell(desktop, f"{links}; mkfifo pipe")
     for path in ("link", "folder/secret", f"root{secret}", "pipe", "up", "root/etc/hostname"):
         with pytest.raises((PermissionError, FileNotFoundError)):
             await desktop.pull(path)

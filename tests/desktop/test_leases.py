@@ -61,7 +61,7 @@ def test_the_leases_of_a_killed_pool_are_found_and_fenced_by_the_next(tmp_path):
     store.close()
 
 
-def test_a_file_that_is_not_a_lease_store_is_rejected_and_kept(tmp_path):
+def test_a_file_that_is_not_a_lease_store_is_rejected_and_unchanged(tmp_path):
     path = tmp_path / "leases.sqlite"
     path.write_bytes(b"precious notes, and no database at all " * 40)
     with pytest.raises(ConfigError, match=r"leases.sqlite: not a lease store"):
@@ -103,15 +103,11 @@ async def test_an_unwritable_store_grants_no_lease_and_leaks_no_desktop(tmp_path
 
 
 def test_more_desktops_than_fit_are_rejected_with_the_reason(monkeypatch):
-    with pytest.raises(
-        ConfigError, match=r"100000 concurrent desktops do not fit on this machine \(.+\); request at most \d+"
-    ):
+    refusal = r"100000 concurrent desktops do not fit on this machine \(.+\); request at most \d+"
+    with pytest.raises(ConfigError, match=refusal):
         DesktopPool(99_999, SMALL, prewarm=1)
-    monkeypatch.setattr(
-        host_capacity,
-        "available_memory_mib",
-        lambda: host_capacity.RESERVED_MIB + 3 * host_capacity.DEFAULT_MEMORY_REQUEST_MIB,
-    )
+    memory_mib = host_capacity.RESERVED_MIB + 3 * host_capacity.DEFAULT_MEMORY_REQUEST_MIB
+    monkeypatch.setattr(host_capacity, "available_memory_mib", lambda: memory_mib)
     DesktopPool(2, SMALL, prewarm=1)
     with pytest.raises(ConfigError, match=r"\(992 MiB of memory available, 160 MiB per desktop\); request at most 3"):
         DesktopPool(3, SMALL, prewarm=1)
@@ -122,7 +118,5 @@ def test_more_desktops_than_fit_are_rejected_with_the_reason(monkeypatch):
 def test_the_cgroup_limit_counts(monkeypatch, tmp_path):
     texts = {"/sys/fs/cgroup/memory.max": "1048576000", "/sys/fs/cgroup/memory.current": "524288000"}
     real = Path.read_text
-    monkeypatch.setattr(
-        Path, "read_text", lambda path, *a, **k: texts[str(path)] if str(path) in texts else real(path, *a, **k)
-    )
+    monkeypatch.setattr(Path, "read_text", lambda path, *a, **k: texts.get(str(path)) or real(path, *a, **k))
     assert host_capacity.available_memory_mib() <= 500

@@ -216,8 +216,6 @@ def _check(op: Op) -> None:  # noqa: C901
         case Wait():
             if not 0 <= op.seconds <= MAX_WAIT_S:
                 raise AgentError(f"wait of {op.seconds:g} s is not 0..{MAX_WAIT_S:g}")
-        case _:
-            pass
     if isinstance(op, (Click, MouseDown, MouseUp, Drag)) and op.button not in BUTTONS:
         raise AgentError(f"unknown mouse button {op.button!r}; use one of {', '.join(BUTTONS)}")
     if isinstance(op, (Click, Drag, Scroll)):

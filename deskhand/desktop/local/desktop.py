@@ -1,7 +1,6 @@
 """`LocalDesktop`: a real X server, window manager and applications on this machine.
 
-Input, pixels and files never pass through a guest process. One worker thread makes every blocking X call, so the event
-loop never waits.
+Input, pixels and files never pass through a guest process. One worker thread makes every blocking X call.
 """
 
 from __future__ import annotations

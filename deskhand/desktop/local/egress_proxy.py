@@ -84,9 +84,7 @@ class EgressProxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            with self._lock:
-                is_full = len(self._open) >= MAX_CONNECTIONS
-            if is_full:
+            if len(self._open) >= MAX_CONNECTIONS:
                 with client, contextlib.suppress(OSError):
                     client.settimeout(0.05)
                     client.recv(MAX_HEAD_BYTES)  # closing with unread data would discard the response

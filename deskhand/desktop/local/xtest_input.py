@@ -54,8 +54,7 @@ class XTestInput:
             if is_free and not _NAMED_SYMBOLS.intersection(row):
                 spare_codes.append(first + code)
                 continue
-            for level in (0, 1):
-                symbol = row[level] if level < len(row) else 0
+            for level, symbol in enumerate(row[:2]):
                 if symbol and symbol not in self._keys:
                     self._keys[symbol] = (first + code, level == 1)
         self._spare_codes: OrderedDict[int, int] = OrderedDict((code, 0) for code in spare_codes)
