@@ -39,15 +39,13 @@ async def test_machines_of_both_benchmarks_pass_and_what_is_broken_is_named(tmp_
             assert all(each.ok for each in findings), findings
             assert [each.name for each in findings] == LAYERS + (["judge"] if other else [])
             assert findings[0].detail.startswith(kind)
-            picture = fake.guest.picture
-            fake.guest.picture = lambda: b"busy"  # type: ignore[method-assign]
-            broken = await check_desktop(address)
+            with monkeypatch.context() as busy:
+                busy.setattr(fake.guest, "picture", lambda: b"busy")
+                broken = await check_desktop(address)
             assert not broken[-1].ok
             assert broken[-1].fix
-            fake.guest.picture = picture  # type: ignore[method-assign]
-            modules = fake.guest.modules
 
-            def deaf(guest=fake.guest, modules=modules):
+            def deaf(modules=fake.guest.modules):
                 found = modules()
                 found["pyautogui"].moveTo = lambda *arguments, **named: None
                 return found

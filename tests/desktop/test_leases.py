@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -77,7 +76,7 @@ async def test_a_pool_stores_its_leases_on_disk(tmp_path):
         await pool.release(Lease(desktops[0], 1))  # without effect
         desktops.append((await pool.lease()).desktop)
     labels = [desktop.label for desktop in desktops]
-    rows = sqlite3.connect(path).execute("SELECT desktop, reason FROM leases ORDER BY epoch").fetchall()
+    rows = [(row.desktop, row.reason) for row in LeaseStore(path).rows()]
     assert rows == [(labels[0], "released"), (labels[1], "the pool was closed")]
 
 
