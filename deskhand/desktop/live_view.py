@@ -82,10 +82,11 @@ def create_app(desktop: Desktop, spec: DesktopSpec, token: str) -> Starlette:
     async def on_error(request: Request, error: Exception) -> Response:
         return JSONResponse({"error": str(error)}, 400 if isinstance(error, AgentError) else 503)
 
+    handlers: dict[Any, Any] = dict.fromkeys((AgentError, InfrastructureError), on_error)
     return Starlette(
         routes=[Route("/", index), Route("/frame", frame), Route("/act", act, methods=["POST"])],
         middleware=[Middleware(_TokenAuth, token=token)],
-        exception_handlers=dict.fromkeys((AgentError, InfrastructureError), on_error),
+        exception_handlers=handlers,
     )
 
 

@@ -11,7 +11,7 @@ from deskhand.errors import ConfigError
 
 def _simple(name: str, summary: str, program: str, *mime_types: str, **others: Any) -> Profile:
     """Return the profile of an application whose package and window are named like its program."""
-    defaults = {"packages": (program,), "argv": (program,), "window": program, "groups": ("basic",)}
+    defaults: dict[str, Any] = {"packages": (program,), "argv": (program,), "window": program, "groups": ("basic",)}
     return Profile(name=name, summary=summary, mime_types=mime_types, **(defaults | others))
 
 
