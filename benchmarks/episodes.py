@@ -75,10 +75,8 @@ class SlowDesktop:
 class SlowablePool(DesktopPool):
     """Pool that gives a slow desktop to the slot marked as slow."""
 
-    async def lease(
-        self, template: DesktopSpec | None = None, *, holder: str = "", ttl_s: float | None = None
-    ) -> Lease:
-        lease = await super().lease(template, holder=holder, ttl_s=ttl_s)
+    async def lease(self, template: DesktopSpec | None = None) -> Lease:
+        lease = await super().lease(template)
         return Lease(cast(StageableDesktop, SlowDesktop(lease.desktop)), lease.epoch) if _slowed.get() else lease
 
 

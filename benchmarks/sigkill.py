@@ -30,7 +30,7 @@ from benchmarks.server_sigkill import bridge_round, held_in
 from benchmarks.sigkill_report import GONE_WITHIN_S, Observed, Tally, gone, judge
 from benchmarks.thresholds import ROOT, Thresholds, parser_of, print_head
 from deskhand.desktop.base import DesktopSpec, Lease, StageableDesktop
-from deskhand.desktop.lease_store import LeaseExpired, LeaseStore
+from deskhand.desktop.lease_store import LeaseStore
 from deskhand.desktop.local import processes
 from deskhand.desktop.local.runtime_dir import runtime
 from deskhand.desktop.pool import DesktopPool
@@ -54,12 +54,10 @@ class ObservedPool(DesktopPool):
         super().__init__(size, prewarm=1, lease_store=book)
         self.out: dict[int, tuple[Observed, str]] = {}
 
-    async def lease(
-        self, template: DesktopSpec | None = None, *, holder: str = "", ttl_s: float | None = None
-    ) -> Lease:
+    async def lease(self, template: DesktopSpec | None = None) -> Lease:
         task = asyncio.current_task()
         name = task.get_name() if task else ""
-        lease = await super().lease(template, holder=name, ttl_s=ttl_s)
+        lease = await super().lease(template)
         observed = Observed(lease.desktop)
         self.out[lease.epoch] = (observed, name)
         return Lease(cast(StageableDesktop, observed), lease.epoch)
@@ -133,14 +131,9 @@ def pool_round(folder: Path, chance: random.Random, tally: Tally) -> None:
         time.sleep(0.01)
     tally.orphans += len(processes.find_labeled(processes.OWNER_LABEL, token)) + Path(desktops).exists()
     book = LeaseStore(book_file)
-    for row in book.found:
-        tally.leases += 1
-        try:
-            book.check(row.epoch)
-            tally.unfenced += 1
-        except LeaseExpired:
-            pass
-    if book.found and book.grant("next", "next") <= max(row.epoch for row in book.found):
+    tally.leases += len(book.found)
+    tally.unfenced += len(book.rows("ended_at IS NULL"))
+    if book.found and book.grant("next") <= max(row.epoch for row in book.found):
         tally.unfenced += 1
     book.close()
     with Run.open(folder / "run") as run:

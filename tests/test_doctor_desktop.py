@@ -18,7 +18,7 @@ from deskhand.errors import ConfigError
 LAYERS = ["reach", "desktop", "frame", "input", "file", "judge"]
 
 
-async def test_a_bridge_that_works_passes_every_layer():
+async def test_a_working_desktop_server_passes_every_layer():
     async with bridge(1) as running:
         findings = await check_desktop(f"http://127.0.0.1:{running.port}", OWNER_KEY)
         assert [(each.name, each.ok) for each in findings] == [(name, True) for name in LAYERS], findings
@@ -39,15 +39,13 @@ async def test_machines_of_both_benchmarks_pass_and_what_is_broken_is_named(tmp_
             assert all(each.ok for each in findings), findings
             assert [each.name for each in findings] == LAYERS + (["judge"] if other else [])
             assert findings[0].detail.startswith(kind)
-            picture = fake.guest.picture
-            fake.guest.picture = lambda: b"busy"  # type: ignore[method-assign]
-            broken = await check_desktop(address)
+            with monkeypatch.context() as busy:
+                busy.setattr(fake.guest, "picture", lambda: b"busy")
+                broken = await check_desktop(address)
             assert not broken[-1].ok
             assert broken[-1].fix
-            fake.guest.picture = picture  # type: ignore[method-assign]
-            modules = fake.guest.modules
 
-            def deaf(guest=fake.guest, modules=modules):
+            def deaf(modules=fake.guest.modules):
                 found = modules()
                 found["pyautogui"].moveTo = lambda *arguments, **named: None
                 return found
@@ -62,12 +60,9 @@ async def test_machines_of_both_benchmarks_pass_and_what_is_broken_is_named(tmp_
         await check_desktop("desktop.example")
 
 
-async def test_a_server_that_hangs_is_not_waited_for_for_ever(tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        check_desktop_module,
-        "TIMEOUTS",
-        check_desktop_module.RemoteTimeouts(connect_s=1, read_s=0.3, step_s=2, attempts=1, pause_s=0.01),
-    )
+async def test_the_wait_for_a_hanging_server_is_limited(tmp_path, monkeypatch):
+    short = check_desktop_module.RemoteTimeouts(connect_s=1, read_s=0.3, step_s=2, attempts=1, pause_s=0.01)
+    monkeypatch.setattr(check_desktop_module, "TIMEOUTS", short)
     monkeypatch.setattr(check_desktop_module, "WAIT_S", 1.0)
     fake = FakeWaa(tmp_path)
     async with on_a_port(fake.app) as address:

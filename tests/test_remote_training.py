@@ -65,7 +65,7 @@ def checked(folder: Path, steps: int, machines: int) -> list[EpisodeRow]:
         assert {row.cause for row in rows if row.state == "errored"} <= {"infrastructure", "cancelled"}
     book = LeaseStore(folder / LEASE_DB)
     try:
-        leases = book._select("1")
+        leases = book.rows()
     finally:
         book.close()
     assert len({lease.desktop for lease in leases}) == machines

@@ -133,11 +133,10 @@ class Desktop(Protocol):
         ...
 
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
-        """Perform `ops` at most once and return the settled screen.
+        """Perform `ops` at most once and return the settled screen; a repeated `action_id` returns the first frame.
 
-        `action_id` is the idempotency key: a repeated id returns the first call's frame and performs nothing. Raises
-        `AgentError` (nothing performed) if an op is impossible on this screen, `DeliveryUnknown` if the outcome is
-        unknown.
+        Raises `AgentError` (nothing performed) if an op is impossible on this screen, `DeliveryUnknown` if the outcome
+        is unknown.
         """
         ...
 
@@ -173,8 +172,7 @@ class HasGuestNetwork(Protocol):
     """A desktop whose guests have a network of their own that the host can connect to."""
 
     async def socket_inside(self) -> socket.socket:
-        """Return an unconnected TCP socket in the guest network, owned by the caller. Raises `ConfigError` without
-        such a network."""
+        """Return an unconnected TCP socket in the guest network. Raises `ConfigError` without such a network."""
         ...
 
 
@@ -238,8 +236,7 @@ class DesktopPoolProtocol(Protocol):
         ...
 
     async def lease(self, template: DesktopSpec | None = None) -> Lease:
-        """Return a fresh desktop in this state (None: the pool's own). Waits for a free one. Raises
-        `InfrastructureError`."""
+        """Return a fresh desktop in this state (None: the pool's own). Waits for a free one."""
         ...
 
     async def release(self, lease: Lease) -> None:

@@ -69,19 +69,16 @@ def open_pool(
     return registry.resolve("desktop", desktop.backend)(PoolRequest(desktop, spec, size, run_dir, on_wait))
 
 
-@asynccontextmanager
-async def open_local_pool(request: PoolRequest) -> AsyncIterator[DesktopPoolProtocol]:
-    """Open a pool of local desktops."""
-    desktop = request.config
-    async with DesktopPool(
+def open_local_pool(request: PoolRequest) -> DesktopPool:
+    """Return a pool of local desktops."""
+    return DesktopPool(
         request.size,
         request.spec,
-        prewarm=desktop.prewarm,
-        make=local_desktop_factory(desktop),
+        prewarm=request.config.prewarm,
+        make=local_desktop_factory(request.config),
         lease_store=request.lease_store(),
-        memory_request_mib=desktop.memory_request_mib,
-    ) as pool:
-        yield pool
+        memory_request_mib=request.config.memory_request_mib,
+    )
 
 
 @asynccontextmanager

@@ -16,6 +16,7 @@ import numpy as np
 import zstandard
 
 from deskhand.desktop.base import Frame
+from deskhand.desktop.local.framebuffer import changed_bbox
 from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError, InfrastructureError
 
 FRAME_HEADER = "x-deskhand-frame"
@@ -54,24 +55,23 @@ def error_code(error: Exception) -> str | None:
 
 def error_from_reply(body: Any, status: int, about: str) -> Exception:
     """Return the exception that a reply describes; `about` names the endpoint."""
-    code = body.get("error") if isinstance(body, dict) else None
-    message = body.get("message", "") if isinstance(body, dict) else ""
+    described = body if isinstance(body, dict) else {}
+    code = described.get("error")
     if isinstance(code, str) and code in ERRORS:
-        return ERRORS[code][1](str(message))
+        return ERRORS[code][1](str(described.get("message", "")))
     if status == 410:
         return RemoteLeaseExpired(f"{about}: 410 {str(code or '')[:300]}".rstrip())
     return InfrastructureError(f"{about}: {status} {str(code or '')[:300]}".rstrip())
 
 
 def encode_frame(frame: Frame, base: Frame | None) -> tuple[str, bytes]:
-    """Return header and body of `frame` for a client that has `base`, a frame of the same desktop since its last
-    reset."""
+    """Return header and body of `frame` for a client that has `base`, an earlier frame since the last reset."""
     height, width = frame.bgrx.shape[:2]
     box: tuple[int, int, int, int] | None = (0, 0, width, height)
     if is_delta_of(frame, base):
         box = frame.changed_bbox
     elif base is not None and base.bgrx.shape == frame.bgrx.shape:
-        box = _changed_box(base.bgrx, frame.bgrx)
+        box = changed_bbox(*(each.bgrx.view(np.uint32)[:, :, 0] for each in (base, frame)))
     left, top, right, bottom = box or (0, 0, 0, 0)
     values = {
         item.name: _to_json(getattr(frame, item.name)) for item in fields(Frame) if item.init and item.name != "bgrx"
@@ -148,13 +148,3 @@ def _from_json(value: Any) -> Any:
     if isinstance(value, dict):
         return np.frombuffer(base64.b64decode(value["bytes"]), np.uint8).reshape(value["shape"])
     return tuple(_from_json(item) for item in value) if isinstance(value, list) else value
-
-
-def _changed_box(before: np.ndarray, after: np.ndarray) -> tuple[int, int, int, int] | None:
-    """Return the half-open rectangle in which two screens differ."""
-    differs = before.view(np.uint32)[:, :, 0] != after.view(np.uint32)[:, :, 0]
-    rows = np.flatnonzero(differs.any(axis=1))
-    if not rows.size:
-        return None
-    columns = np.flatnonzero(differs[rows[0] : rows[-1] + 1].any(axis=0))
-    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1

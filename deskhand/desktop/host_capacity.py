@@ -40,11 +40,9 @@ def max_desktops(memory_request_mib: float = DEFAULT_MEMORY_REQUEST_MIB) -> tupl
     """Return how many desktops fit and a description of the limiting resource."""
     memory, cores = available_memory_mib(), len(os.sched_getaffinity(0))
     shared = shutil.disk_usage("/dev/shm").free / 2**20 if Path("/dev/shm").is_dir() else 0.0
+    memory_text = f"{memory:.0f} MiB of memory available, {memory_request_mib:g} MiB per desktop"
     limits = [
-        (
-            int((memory - RESERVED_MIB) // memory_request_mib),
-            f"{memory:.0f} MiB of memory available, {memory_request_mib:g} MiB per desktop",
-        ),
+        (int((memory - RESERVED_MIB) // memory_request_mib), memory_text),
         (cores * MAX_DESKTOPS_PER_CORE, f"{cores} cores, {MAX_DESKTOPS_PER_CORE} desktops per core"),
         (int(shared // SHARED_MEMORY_MIB), f"/dev/shm has {shared:.0f} MiB free, {SHARED_MEMORY_MIB} MiB per desktop"),
     ]

@@ -1,21 +1,20 @@
 """Lease store: every lease of a pool, in memory or in an SQLite file (WAL).
 
 Used by `desktop.pool` and `desktop.machine_pool`. An epoch is a fencing token. It rises with every lease and is sent
-with every call, so a client that lost its lease gets an error instead of disturbing the next holder. A pool that is
-killed takes its desktops with it; the next pool on the same file ends the leases it finds. If the file cannot be
-written, e.g. on a full disk, no lease is granted, but leases still end.
+with every call, so a client that lost its lease gets an error instead of disturbing the next one. A pool that is killed
+takes its desktops with it; the next pool on the same file ends the leases it finds. If the file cannot be written, e.g.
+on a full disk, no lease is granted, but leases still end.
 
-Invariant: an epoch is issued once, and is valid only until its lease ends.
+Invariant: an epoch is issued once.
 """
 
 from __future__ import annotations
 
 import fcntl
 import sqlite3
-import threading
 import time
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import structlog
 
@@ -32,41 +31,24 @@ CREATE INDEX IF NOT EXISTS leases_active ON leases (ended_at) WHERE ended_at IS 
 """
 
 
-class LeaseExpired(InfrastructureError):
-    """The lease has ended or is unknown. Nothing was performed."""
-
-
-@dataclass(frozen=True, slots=True)
-class LeaseRow:
-    """One row of the store. `ttl_s` None: the lease needs no heartbeat. Times are Unix timestamps in seconds."""
+class LeaseRow(NamedTuple):
+    """A lease of the desktop with this label. Times are Unix timestamps in seconds."""
 
     epoch: int
-    holder: str
     desktop: str
-    """Label of the desktop."""
-    ttl_s: float | None
     started_at: float
-    ended_at: float | None = None
-    reason: str | None = None
-
-
-@dataclass
-class _ActiveLease:
-    ttl_s: float | None
-    last_used_at: float = field(default_factory=time.monotonic)
+    ended_at: float | None
+    reason: str | None
 
 
 class LeaseStore:
-    """Leases of one pool, stored at `path`, or in memory if it is None. Thread-safe.
+    """Leases of one pool, stored at `path`, or in memory if it is None.
 
     `found` lists the leases that a killed pool left; they are ended. Raises `ConfigError` if another pool has the file
     open or it is not a lease store.
     """
 
     def __init__(self, path: Path | None = None) -> None:
-        self._lock = threading.Lock()
-        self._active: dict[int, _ActiveLease] = {}
-        self._closed = False
         self._path = path
         self._lock_file = None
         if path is not None:
@@ -81,78 +63,37 @@ class LeaseStore:
             self._rows = sqlite3.connect(path or ":memory:", check_same_thread=False, isolation_level=None)
             self._rows.execute("PRAGMA journal_mode=WAL")
             self._rows.executescript(_SCHEMA)
-            self.found = self._select("ended_at IS NULL")
+            self.found = self.rows("ended_at IS NULL")
         except sqlite3.DatabaseError as error:
             raise ConfigError(f"{path}: not a lease store ({error}); move it away") from error
-        self._mark_ended([row.epoch for row in self.found], OWNER_DIED)
+        for row in self.found:
+            self.end(row.epoch, OWNER_DIED)
 
-    def _select(self, condition: str) -> list[LeaseRow]:
-        columns = "epoch, holder, desktop, ttl_s, started_at, ended_at, reason"
-        return [
-            LeaseRow(*row)
-            for row in self._rows.execute(f"SELECT {columns} FROM leases WHERE {condition} ORDER BY epoch")
-        ]
+    def rows(self, condition: str = "TRUE") -> list[LeaseRow]:
+        """Return the leases, oldest first; `condition` is SQL."""
+        query = f"SELECT {', '.join(LeaseRow._fields)} FROM leases WHERE {condition} ORDER BY epoch"
+        return [LeaseRow(*row) for row in self._rows.execute(query)]
 
-    def _mark_ended(self, epochs: list[int], reason: str) -> None:
-        update = "UPDATE leases SET ended_at = ?, reason = ? WHERE epoch = ? AND ended_at IS NULL"
-        self._rows.executemany(update, [(time.time(), reason, epoch) for epoch in epochs])
-
-    def grant(self, holder: str, desktop: str, ttl_s: float | None = None) -> int:
-        """Return a new epoch, higher than every earlier one. With `ttl_s` the lease expires without heartbeats.
-
-        Raises `InfrastructureError` if the lease cannot be written.
-        """
-        insert = "INSERT INTO leases (holder, desktop, ttl_s, started_at) VALUES (?, ?, ?, ?)"
-        with self._lock:
-            try:
-                epoch = self._rows.execute(insert, (holder, desktop, ttl_s, time.time())).lastrowid
-            except sqlite3.Error as error:
-                raise InfrastructureError(f"{self._path}: cannot write the lease ({error}); free disk space") from error
-            assert epoch is not None
-            self._active[epoch] = _ActiveLease(ttl_s)
+    def grant(self, desktop: str) -> int:
+        """Return a new epoch, higher than every earlier one. Raises `InfrastructureError` if it cannot be written."""
+        insert = "INSERT INTO leases (holder, desktop, started_at) VALUES ('', ?, ?)"
+        try:
+            epoch = self._rows.execute(insert, (desktop, time.time())).lastrowid
+        except sqlite3.Error as error:
+            raise InfrastructureError(f"{self._path}: cannot write the lease ({error}); free disk space") from error
+        assert epoch is not None
         return epoch
 
-    def check(self, epoch: int) -> None:
-        """Count as a heartbeat of the lease. Raises `LeaseExpired` if it has ended."""
-        with self._lock:
-            if lease := self._active.get(epoch):
-                lease.last_used_at = time.monotonic()
-                return
-            rows = [] if self._closed else self._select(f"epoch = {int(epoch)}")
-            why = rows[0].reason if rows else "its pool is closed" if self._closed else "unknown lease"
-        raise LeaseExpired(f"lease {epoch} has ended: {why}; take a new lease")
-
-    def end(self, epoch: int, reason: str) -> bool:
-        """End a lease; return whether it was active. If the write fails, the next pool on the file ends it."""
-        with self._lock:
-            if self._active.pop(epoch, None) is None:
-                return False
-            try:
-                self._mark_ended([epoch], reason)
-            except sqlite3.Error as error:
-                log.warning("leases.write_failed", file=str(self._path), epoch=epoch, error=str(error))
-        return True
-
-    def expired(self) -> list[int]:
-        """Return the epochs whose time to live has passed. Measured with the monotonic clock."""
-        now = time.monotonic()
-        with self._lock:
-            return [
-                epoch
-                for epoch, lease in self._active.items()
-                if lease.ttl_s is not None and now - lease.last_used_at > lease.ttl_s
-            ]
-
-    def active(self) -> list[LeaseRow]:
-        """Return the leases that have not ended."""
-        with self._lock:
-            return self._select("ended_at IS NULL")
+    def end(self, epoch: int, reason: str) -> None:
+        """End a lease. If the write fails, the next pool on the file ends it."""
+        update = "UPDATE leases SET ended_at = ?, reason = ? WHERE epoch = ? AND ended_at IS NULL"
+        try:
+            self._rows.execute(update, (time.time(), reason, epoch))
+        except sqlite3.Error as error:
+            log.warning("leases.write_failed", file=str(self._path), epoch=epoch, error=str(error))
 
     def close(self) -> None:
         """Close the store. Active leases are found by the next pool. Idempotent."""
-        with self._lock:
-            self._closed = True
-            self._active.clear()
-            self._rows.close()
-            if self._lock_file is not None:
-                self._lock_file.close()
+        self._rows.close()
+        if self._lock_file is not None:
+            self._lock_file.close()

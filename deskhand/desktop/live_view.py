@@ -12,7 +12,6 @@ import hmac
 import itertools
 import secrets
 import socket
-from collections.abc import Awaitable, Callable
 from importlib import resources
 from typing import Any
 
@@ -57,9 +56,8 @@ def create_app(desktop: Desktop, spec: DesktopSpec, token: str) -> Starlette:
     page = resources.files("deskhand.desktop").joinpath("live_view.html").read_text(encoding="utf-8")
 
     async def index(request: Request) -> Response:
-        return HTMLResponse(
-            page, headers={"Content-Security-Policy": "default-src 'self' 'unsafe-inline'; img-src blob:"}
-        )
+        policy = "default-src 'self' 'unsafe-inline'; img-src blob:"
+        return HTMLResponse(page, headers={"Content-Security-Policy": policy})
 
     async def frame(request: Request) -> Response:
         deadline = asyncio.get_running_loop().time() + MAX_POLL_S
@@ -67,9 +65,8 @@ def create_app(desktop: Desktop, spec: DesktopSpec, token: str) -> Starlette:
             screen = await desktop.observe()
             if screen.content_hash != request.query_params.get("after"):
                 png = await asyncio.to_thread(screen.png)
-                return Response(
-                    png, media_type="image/png", headers={"X-Frame": screen.content_hash, "Cache-Control": "no-store"}
-                )
+                headers = {"X-Frame": screen.content_hash, "Cache-Control": "no-store"}
+                return Response(png, media_type="image/png", headers=headers)
             if asyncio.get_running_loop().time() > deadline:
                 return Response(status_code=204)
             await asyncio.sleep(FRAME_INTERVAL_S)
@@ -85,19 +82,16 @@ def create_app(desktop: Desktop, spec: DesktopSpec, token: str) -> Starlette:
     async def on_error(request: Request, error: Exception) -> Response:
         return JSONResponse({"error": str(error)}, 400 if isinstance(error, AgentError) else 503)
 
-    handler: Callable[[Request, Exception], Awaitable[Response]] = on_error
+    handlers: dict[Any, Any] = dict.fromkeys((AgentError, InfrastructureError), on_error)
     return Starlette(
         routes=[Route("/", index), Route("/frame", frame), Route("/act", act, methods=["POST"])],
         middleware=[Middleware(_TokenAuth, token=token)],
-        exception_handlers={AgentError: handler, InfrastructureError: handler},
+        exception_handlers=handlers,
     )
 
 
 def ops_from_event(event: dict[str, Any], spec: DesktopSpec) -> list[Op]:
-    """Return the ops of one page event.
-
-    Raises `ValueError`, `TypeError`, `KeyError` or `OverflowError` if the event is malformed.
-    """
+    """Return the ops of one page event. Raises `ValueError`, `TypeError`, `KeyError` or `OverflowError`."""
     space = screen_px(spec.width, spec.height)
 
     def point(name: str) -> Point:
@@ -138,10 +132,8 @@ async def serve_live_view(spec: DesktopSpec, profiles: list[Profile], port: int,
                 await desktop.wait_window(profile.window, timeout_s=60.0)
             listener.listen()  # clients that connect as soon as the URL is printed wait in the backlog
             print(f"http://127.0.0.1:{listener.getsockname()[1]}/#{token}", flush=True)
-            server_config = uvicorn.Config(
-                create_app(desktop, spec, token), log_level="warning", timeout_graceful_shutdown=1
-            )
-            server = uvicorn.Server(server_config)
+            app = create_app(desktop, spec, token)
+            server = uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1))
             asyncio.get_running_loop().call_later(limit_s, setattr, server, "should_exit", True)
             await server.serve(sockets=[listener])
         finally:

@@ -10,7 +10,8 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from types import TracebackType
+from contextlib import suppress
+from typing import Self
 
 import structlog
 
@@ -28,11 +29,7 @@ MAX_QUARANTINE_S = 600.0
 class MachinePool:
     """Leases machines in turn. Raises `ConfigError` if `urls` is empty or has duplicates.
 
-    Args:
-        urls: One URL per machine.
-        make: Returns the desktop of a machine by URL.
-        lease_store: Assigns epochs to leases; closed with the pool.
-        clock: Monotonic clock in seconds.
+    `make` returns the desktop of a machine by URL; `lease_store` is closed with the pool.
     """
 
     def __init__(
@@ -63,12 +60,10 @@ class MachinePool:
         self.lease_store = lease_store or LeaseStore()
         self.size = len(urls)
 
-    async def __aenter__(self) -> MachinePool:
+    async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def lease(self, template: DesktopSpec | None = None) -> Lease:
@@ -76,14 +71,14 @@ class MachinePool:
 
         Raises `InfrastructureError` if every machine failed during this call.
         """
-        wanted = template or self.template
+        requested = template or self.template
         failed: dict[str, str] = {}
         while True:
             url = await self._take(failed)
             desktop: StageableDesktop | None = None
             try:
                 desktop = self._make(url)
-                await desktop.reset(wanted)
+                await desktop.reset(requested)
             except InfrastructureError as error:
                 failed[url] = str(error)
                 self._quarantine(url, error)
@@ -95,7 +90,7 @@ class MachinePool:
                 raise
             self._failures.pop(url, None)
             try:
-                epoch = self.lease_store.grant("", url)
+                epoch = self.lease_store.grant(url)
             except InfrastructureError:
                 self._put_back(url)
                 await desktop.close()
@@ -115,11 +110,9 @@ class MachinePool:
                 raise InfrastructureError(f"no usable machine; last error: {list(failed.values())[-1]}")
             self._changed.clear()
             wait_s = max(0.05, min(self._quarantined.values()) - now) if self._quarantined else None
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._changed.wait()
-            except TimeoutError:
-                continue
 
     def _quarantine(self, url: str, error: Exception) -> None:
         num_failures = self._failures[url] = self._failures.get(url, 0) + 1

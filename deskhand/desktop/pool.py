@@ -1,7 +1,6 @@
 """Leases on local desktops: `DesktopPool`.
 
-Desktops are prewarmed in the background. A lease can expire (TTL), and calls with its epoch fail once it has ended
-(`lease_store`).
+Desktops are prewarmed in the background.
 
 Invariant: a desktop serves one lease, and is closed, not reused, when that lease ends.
 """
@@ -11,8 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from deskhand.desktop import host_capacity
 from deskhand.desktop.base import DesktopSpec, Lease, StageableDesktop
@@ -22,7 +20,6 @@ from deskhand.errors import ConfigError, InfrastructureError
 
 START_ATTEMPTS = 3
 MAX_RECENT_SPECS = 16
-MIN_TTL_S = 0.1
 
 
 class DesktopPool:
@@ -60,16 +57,13 @@ class DesktopPool:
         self._leased: dict[int, StageableDesktop] = {}
         self._num_leased = 0
         self._slot_freed = asyncio.Condition()
-        self._expiry_task: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def __aenter__(self) -> DesktopPool:
+    async def __aenter__(self) -> Self:
         await self.start()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *error: object) -> None:
         await self.close()
 
     async def warm_up(self) -> int:
@@ -79,10 +73,7 @@ class DesktopPool:
         return len(self._ready)
 
     async def start(self) -> None:
-        """Start the first desktop.
-
-        Raises `ConfigError` or `InfrastructureError` if this machine cannot run desktops.
-        """
+        """Start the first desktop. Raises `ConfigError` or `InfrastructureError` if this machine cannot run it."""
         self._ready.append((self.template, await self._start_desktop(self.template)))
         self._refill()
 
@@ -104,15 +95,8 @@ class DesktopPool:
             f"({len(self._leased)} leased, {len(self._ready)} prewarmed, size {self.size}): {failure}"
         ) from failure
 
-    async def lease(
-        self, template: DesktopSpec | None = None, *, holder: str = "", ttl_s: float | None = None
-    ) -> Lease:
-        """Lease a fresh desktop in the state `template` (default: the pool's). Waits while `size` leases are active.
-
-        With `ttl_s` the lease expires if neither `heartbeat` nor `desktop_of` is called for that long.
-        """
-        if ttl_s is not None and ttl_s < MIN_TTL_S:
-            raise ConfigError(f"ttl_s: must be at least {MIN_TTL_S:g}, got {ttl_s:g}")
+    async def lease(self, template: DesktopSpec | None = None) -> Lease:
+        """Lease a fresh desktop in the state `template` (default: the pool's). Waits while `size` leases are active."""
         requested = template or self.template
         async with self._slot_freed:
             await self._slot_freed.wait_for(lambda: self._closed or self._num_leased < self.size)
@@ -120,41 +104,20 @@ class DesktopPool:
                 raise InfrastructureError("the desktop pool is closed")
             self._num_leased += 1
         self._recent.append(requested)
+        desktop = None
         try:
             desktop = self._take_prewarmed(requested) or await self._start_desktop(requested)
             if self._closed:
-                await desktop.close()
                 raise InfrastructureError("the desktop pool is closed")
+            epoch = self.lease_store.grant(getattr(desktop, "label", ""))
         except BaseException:
-            await self._free_slot()
-            raise
-        try:
-            epoch = self.lease_store.grant(holder, getattr(desktop, "label", ""), ttl_s)
-        except InfrastructureError:
-            self._spawn(desktop.close())
+            if desktop is not None:
+                await desktop.close()
             await self._free_slot()
             raise
         self._leased[epoch] = desktop
-        if ttl_s is not None and self._expiry_task is None:
-            self._expiry_task = asyncio.ensure_future(self._expire_leases())
         self._refill()
         return Lease(desktop, epoch)
-
-    def heartbeat(self, epoch: int) -> None:
-        """Renew a lease. Raises `LeaseExpired` if it has ended."""
-        self.lease_store.check(epoch)
-
-    def desktop_of(self, epoch: int) -> StageableDesktop:
-        """Return the desktop of an active lease. Raises `LeaseExpired` if it has ended."""
-        self.lease_store.check(epoch)
-        return self._leased[epoch]
-
-    async def _expire_leases(self) -> None:
-        while not self._closed:
-            for epoch in self.lease_store.expired():
-                await self._end(epoch, "its holder did not renew it in time")
-            waits = [row.ttl_s for row in self.lease_store.active() if row.ttl_s is not None]
-            await asyncio.sleep(min([1.0, *waits]) / 4)
 
     async def _free_slot(self) -> None:
         async with self._slot_freed:
@@ -200,23 +163,17 @@ class DesktopPool:
 
     async def release(self, lease: Lease) -> None:
         """End a lease; its desktop is closed in the background. Idempotent."""
-        await self._end(lease.epoch, "released")
-
-    async def _end(self, epoch: int, reason: str) -> None:
-        desktop = self._leased.pop(epoch, None)
-        if desktop is None or not self.lease_store.end(epoch, reason):
-            return
-        self._spawn(desktop.close())
-        await self._free_slot()
-        self._refill()
+        if (desktop := self._leased.pop(lease.epoch, None)) is not None:
+            self.lease_store.end(lease.epoch, "released")
+            self._spawn(desktop.close())
+            await self._free_slot()
+            self._refill()
 
     async def close(self) -> None:
         """Close every desktop. Callers that wait for a lease get an `InfrastructureError`. Idempotent."""
         async with self._slot_freed:
             self._closed = True
             self._slot_freed.notify_all()
-        if self._expiry_task is not None:
-            self._expiry_task.cancel()
         for epoch in self._leased:
             self.lease_store.end(epoch, "the pool was closed")
         desktops = [desktop for _, desktop in self._ready] + list(self._leased.values())

@@ -7,6 +7,7 @@ command output and exit codes (which checks read), and optionally WAA's evaluate
 from __future__ import annotations
 
 import asyncio
+import functools
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -30,13 +31,8 @@ from deskhand.errors import DeskhandError, InfrastructureError
 
 TIMEOUTS = RemoteTimeouts(connect_s=5.0, read_s=20.0, step_s=60.0, attempts=2, pause_s=0.5)
 WAIT_S = 60.0
-_HEALTH_PATHS = (
-    ("sandbox gateway", "/v1/health"),
-    ("desktop server", "/health"),
-    ("waa", "/probe"),
-    ("osworld", "/platform"),
-)
-"""Kinds of endpoints, by the first path that responds with 200."""
+_HEALTH_PATHS = {"sandbox gateway": "/v1/health", "desktop server": "/health", "waa": "/probe", "osworld": "/platform"}
+"""By kind of endpoint, which is the first whose path responds with 200."""
 _FIXES = {
     "reach": "start the server, or check URL, port, tunnel and firewall",
     "desktop": "check the API key (DESKHAND_SERVER_API_KEY, OSWORLD_SANDBOX_TOKEN), and whether a desktop is free",
@@ -72,17 +68,16 @@ async def check_desktop(url: str, key: str | None = None, *, evaluate_url: str |
         findings.append(_failed("desktop", error))
         return findings
     if evaluate_url is not None:
-        await _try("judge", _evaluator(evaluate_url), None, findings)
+        await _try("judge", _evaluator, evaluate_url, findings)
     return findings
 
 
 async def _kind(address: str, key: str | None, findings: list[ProbeResult]) -> str | None:
     replies: list[str] = []
     headers = {"authorization": f"Bearer {key}"} if key else {}
-    async with httpx2.AsyncClient(
-        base_url=address, timeout=httpx2.Timeout(TIMEOUTS.read_s, connect=TIMEOUTS.connect_s)
-    ) as http:
-        for kind, path in _HEALTH_PATHS:
+    timeout = httpx2.Timeout(TIMEOUTS.read_s, connect=TIMEOUTS.connect_s)
+    async with httpx2.AsyncClient(base_url=address, timeout=timeout) as http:
+        for kind, path in _HEALTH_PATHS.items():
             began = time.monotonic()
             try:
                 reply = await http.get(path, headers=headers)
@@ -101,23 +96,16 @@ async def _kind(address: str, key: str | None, findings: list[ProbeResult]) -> s
 async def _opened(kind: str, address: str, key: str | None, findings: list[ProbeResult]) -> AsyncIterator[_Probe]:
     began = time.monotonic()
     if kind in ("desktop server", "sandbox gateway"):
-        pool = (
-            ServerPool(address, key, timeouts=TIMEOUTS, wait_s=5.0)
-            if kind == "desktop server"
-            else SandboxPool(address, key, timeouts=TIMEOUTS)
-        )
-        async with pool:
+        is_server = kind == "desktop server"
+        server_pool = functools.partial(ServerPool, wait_s=5.0) if is_server else SandboxPool
+        async with server_pool(address, key, timeouts=TIMEOUTS) as pool:
             async with asyncio.timeout(WAIT_S):
                 lease = await pool.lease(DesktopSpec(width=1280, height=720))
             findings.append(ProbeResult("desktop", True, f"leased in {time.monotonic() - began:.1f} s"))
             desktop: Any = lease.desktop
 
             async def seen() -> tuple[int, int]:
-                return (
-                    (await desktop.observe()).cursor
-                    if kind == "desktop server"
-                    else await desktop.server.cursor_position()
-                )
+                return (await desktop.observe()).cursor if is_server else await desktop.server.cursor_position()
 
             yield _Probe(desktop, (1280, 720), seen)
         return
@@ -159,9 +147,8 @@ def _failed(name: str, error: BaseException) -> ProbeResult:
 async def _frame(probe: _Probe) -> str:
     frame: Frame = await probe.desktop.observe()
     if frame.size != probe.size:
-        raise InfrastructureError(
-            f"screenshot of {frame.size[0]}x{frame.size[1]} pixels, expected {probe.size[0]}x{probe.size[1]}"
-        )
+        expected = "{}x{}".format(*probe.size)
+        raise InfrastructureError(f"screenshot of {frame.size[0]}x{frame.size[1]} pixels, expected {expected}")
     return f"{frame.size[0]}x{frame.size[1]} pixels"
 
 
@@ -185,23 +172,18 @@ async def _file(probe: _Probe) -> str:
 
 
 async def _judge(probe: _Probe) -> str:
-    done = await probe.desktop.run(
-        ["python3" if not isinstance(probe.desktop, WaaDesktop) else "python", "-c", "print(6 * 7)"]
-    )
+    python = "python" if isinstance(probe.desktop, WaaDesktop) else "python3"
+    done = await probe.desktop.run([python, "-c", "print(6 * 7)"])
     if done.returncode != 0 or done.stdout.strip() != b"42":
-        raise InfrastructureError(
-            f"a command exited with {done.returncode} and printed {done.stdout[:80]!r} {done.stderr[:200]!r}"
-        )
+        printed = f"{done.stdout[:80]!r} {done.stderr[:200]!r}"
+        raise InfrastructureError(f"a command exited with {done.returncode} and printed {printed}")
     return "command output and exit code received"
 
 
-def _evaluator(url: str) -> Callable[[Any], Awaitable[str]]:
-    async def probe_evaluator(_: Any) -> str:
-        evaluator = WaaEvaluatorClient(RetryingClient(check_base_url(url, "--evaluate"), timeouts=TIMEOUTS))
-        try:
-            await evaluator.probe()
-        finally:
-            await evaluator.client.close()
-        return "evaluate server responds"
-
-    return probe_evaluator
+async def _evaluator(url: str) -> str:
+    evaluator = WaaEvaluatorClient(RetryingClient(check_base_url(url, "--evaluate"), timeouts=TIMEOUTS))
+    try:
+        await evaluator.probe()
+    finally:
+        await evaluator.client.close()
+    return "evaluate server responds"

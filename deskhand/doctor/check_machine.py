@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -56,33 +57,22 @@ def debian_packages() -> list[str]:
 
 def _python() -> Iterator[ProbeResult]:
     version = ".".join(map(str, sys.version_info[:3]))
-    yield ProbeResult(
-        "python", sys.version_info >= (3, 11), f"{version} in {sys.prefix}", "install Python 3.11 or newer"
-    )
+    is_supported = sys.version_info >= (3, 11)
+    yield ProbeResult("python", is_supported, f"{version} in {sys.prefix}", "install Python 3.11 or newer")
     try:
         requirements = metadata.requires("deskhand") or []
     except metadata.PackageNotFoundError:
         yield ProbeResult("packages", True, "running from a checkout, not installed", needed=False)
     else:
-        names = [_name(requirement) for requirement in requirements if "extra ==" not in requirement]
+        core = [requirement for requirement in requirements if "extra ==" not in requirement]
+        names = [name[0] for requirement in core if (name := re.match(r"[\w.-]+", requirement))]
         missing = [name for name in names if not _installed(name)]
         found = f"missing: {', '.join(missing)}" if missing else f"all {len(names)} core packages"
         yield ProbeResult("packages", not missing, found, "make setup, or: pip install deskhand")
     missing = [name for name in TRAINING_PACKAGES if not _installed(name)]
-    found = (
-        f"missing: {', '.join(missing)}"
-        if missing
-        else ", ".join(f"{name} {metadata.version(name)}" for name in TRAINING_PACKAGES[:2])
-    )
+    versions = [f"{name} {metadata.version(name)}" for name in TRAINING_PACKAGES[:2] if not missing]
+    found = f"missing: {', '.join(missing)}" if missing else ", ".join(versions)
     yield ProbeResult("training packages", not missing, found, "make setup, or: pip install 'deskhand[train]'")
-
-
-def _name(requirement: str) -> str:
-    end = next(
-        (index for index, letter in enumerate(requirement) if not (letter.isalnum() or letter in "-_.")),
-        len(requirement),
-    )
-    return requirement[:end]
 
 
 def _installed(name: str) -> bool:
@@ -96,57 +86,38 @@ def _installed(name: str) -> bool:
 def _debian() -> Iterator[ProbeResult]:
     from deskhand.desktop.applications import catalog, install
 
-    wanted = debian_packages()
+    packages = debian_packages()
     if shutil.which("dpkg-query") is None:
-        programs = ("Xvfb", "openbox", "bwrap", "dbus-daemon")
-        missing = [program for program in programs if shutil.which(program) is None]
-        found = "not a Debian system" + (
-            f"; missing programs: {', '.join(missing)}" if missing else "; all programs are installed"
-        )
-        yield ProbeResult(
-            "desktop packages", not missing, found, f"install your system's equivalents of: {' '.join(wanted)}"
-        )
+        missing = [name for name in ("Xvfb", "openbox", "bwrap", "dbus-daemon") if shutil.which(name) is None]
+        found = f"missing programs: {', '.join(missing)}" if missing else "all programs are installed"
+        fix = f"install your system's equivalents of: {' '.join(packages)}"
+        yield ProbeResult("desktop packages", not missing, f"not a Debian system; {found}", fix)
         return
-    missing = install.missing(wanted)
-    found = f"missing: {', '.join(missing)}" if missing else f"all {len(wanted)} Debian packages"
-    yield ProbeResult(
-        "desktop packages", not missing, found, f"apt-get install --no-install-recommends {' '.join(missing)}"
-    )
+    missing = install.missing(packages)
+    found = f"missing: {', '.join(missing)}" if missing else f"all {len(packages)} Debian packages"
+    fix = f"apt-get install --no-install-recommends {' '.join(missing)}"
+    yield ProbeResult("desktop packages", not missing, found, fix)
     absent = [profile.name for profile in catalog.PROFILES.values() if not profile.installed]
     found = f"not installed: {', '.join(absent)}" if absent else f"all {len(catalog.PROFILES)}"
-    yield ProbeResult(
-        "applications", not absent, found, f"run as root: deskhand desktop install {' '.join(absent)}", needed=False
-    )
+    fix = f"run as root: deskhand desktop install {' '.join(absent)}"
+    yield ProbeResult("applications", not absent, found, fix, needed=False)
 
 
 def _machine() -> Iterator[ProbeResult]:
-    cores = len(os.sched_getaffinity(0))
-    yield ProbeResult(
-        "cores", cores >= 2, f"{cores}", "the demo needs two or more cores to finish in time", needed=False
-    )
     from deskhand.desktop import host_capacity
 
+    cores = len(os.sched_getaffinity(0))
+    fix = "the demo needs two or more cores to finish in time"
+    yield ProbeResult("cores", cores >= 2, f"{cores}", fix, needed=False)
     memory_gib = host_capacity.available_memory_mib() / 1024
-    yield ProbeResult(
-        "memory",
-        memory_gib >= MEMORY_GIB,
-        f"{memory_gib:.1f} GiB available",
-        f"free memory: {MEMORY_GIB} GiB are required",
-    )
-    try:
-        free_mib = shutil.disk_usage("/dev/shm").free / 2**20
-    except OSError:
-        free_mib = 0.0
+    fix = f"free memory: {MEMORY_GIB} GiB are required"
+    yield ProbeResult("memory", memory_gib >= MEMORY_GIB, f"{memory_gib:.1f} GiB available", fix)
+    free_mib = shutil.disk_usage("/dev/shm").free / 2**20 if os.path.exists("/dev/shm") else 0.0
     fix = "mount a larger tmpfs on /dev/shm (in a container: --shm-size=1g)"
     yield ProbeResult("/dev/shm", free_mib >= SHARED_MEMORY_MIB, f"{free_mib:.0f} MiB free", fix, needed=False)
     count, why = host_capacity.max_desktops()
-    yield ProbeResult(
-        "desktops",
-        count >= 4,
-        f"memory for {count} small desktops ({why})",
-        "the demo needs 4 to finish in time",
-        needed=False,
-    )
+    found, fix = f"memory for {count} small desktops ({why})", "the demo needs 4 to finish in time"
+    yield ProbeResult("desktops", count >= 4, found, fix, needed=False)
     free_gib = shutil.disk_usage(Path.cwd()).free / 2**30
     yield ProbeResult("disk", free_gib >= 1, f"{free_gib:.0f} GiB free here", "free at least 1 GiB for runs")
 
@@ -159,12 +130,8 @@ def _isolation() -> Iterator[ProbeResult]:
     level, reason = available_isolation()
     users = "separate users" if guest_uids() else "this user"
     if level == "namespaces":
-        yield ProbeResult(
-            "isolation",
-            True,
-            f"namespaces: guests have no access to the host or a network, and run as {users}",
-            needed=False,
-        )
+        found = f"namespaces: guests have no access to the host or a network, and run as {users}"
+        yield ProbeResult("isolation", True, found, needed=False)
         return
     missing = missing_protections(level)
     found = "; ".join([f"plain ({reason}): guests run as {users} with Landlock and seccomp", *missing])
@@ -183,11 +150,7 @@ def _homes() -> Iterator[ProbeResult]:
         method, reason = best_method(tmpfs())
     except ConfigError as error:
         method, reason = "none", str(error)
-    how = {
-        "overlay": "overlay of a template",
-        "reflink": "reflink clone of a template",
-        "copy": "copy of a template",
-    }
+    how = {"overlay": "overlay of a template", "reflink": "reflink clone of a template", "copy": "copy of a template"}
     found = how.get(method, "unavailable") + ("" if method == "overlay" else f": {reason}")
     yield ProbeResult("homes", method != "none", found, "free space in /dev/shm", needed=False)
 
@@ -198,9 +161,7 @@ def _training() -> Iterator[ProbeResult]:
     found = f"{size_mb:.1f} MB in the package" if size_mb else f"no weights in {weights}"
     yield ProbeResult("bundled policy", size_mb > 0, found, "reinstall the package, which contains the weights")
     if _installed("torch"):
-        program = (
-            "import torch; print(torch.get_num_threads(), 'threads,', ['no', 'a'][torch.cuda.is_available()], 'GPU')"
-        )
+        program = "import torch as t; print(t.get_num_threads(), 'threads,', ['no', 'a'][t.cuda.is_available()], 'GPU')"
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         yield ProbeResult("torch", done.returncode == 0, done.stdout.strip() or last, "reinstall torch")

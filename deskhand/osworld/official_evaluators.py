@@ -186,7 +186,7 @@ class OfficialEvaluators:
         build = isolation.namespaces_command if level == "namespaces" else isolation.plain_command
         argv = [str(self._python), "-B", "-P", str(program), str(inside / "judge"), *self._modules]
         readable = [program, *self._readable(), *self._extra_readable]
-        command = build(folder, home, control, readable, None, isolation.ResourceLimits(), argv)
+        command = build(folder, home, readable, None, isolation.ResourceLimits(), argv)
         environment = {
             "PATH": "/usr/bin:/bin",
             "HOME": isolation.GUEST_HOME if level == "namespaces" else str(home),

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
 import pytest
+from desktops import embedded
 
 from deskhand.cli.main import app
 from deskhand.desktop.applications import catalog, install
 from deskhand.desktop.applications.catalog import PROFILES
-from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.base import DesktopSpec, Window
 from deskhand.desktop.local import isolation
-from deskhand.desktop.local.desktop import LocalDesktop
+from deskhand.desktop.local.theme import get_theme, home_files
 from deskhand.errors import ConfigError
 
 SMALL = DesktopSpec("plain", 1280, 720)
@@ -25,8 +27,10 @@ def needs(name: str):
     return pytest.mark.skipif(not profile.installed, reason=f"not installed; as root: deskhand desktop install {name}")
 
 
-async def still(desktop, timeout_s: float = 30.0) -> None:
-    """Until the screen has not changed for a while."""
+async def open_application(desktop, argv: list[str], window: str) -> list[Window]:
+    """The windows once the screen has not changed for a while; the application's is the first."""
+    await desktop.launch(argv)
+    (opened,) = await desktop.wait_window(window, timeout_s=60.0)
     last, quiet, waited = "", 0.0, 0.0
     while quiet < STILL_S:
         frame = await desktop.observe()
@@ -34,18 +38,18 @@ async def still(desktop, timeout_s: float = 30.0) -> None:
         last = frame.content_hash
         await asyncio.sleep(0.1)
         waited += 0.1
-        assert waited < timeout_s
+        assert waited < 30.0
+    windows = await desktop.windows()
+    assert windows[0].id == opened.id
+    return windows
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in PROFILES])
 async def test_an_application_shows_only_its_main_window(desktop, name):
     profile = PROFILES[name]
     empty = await desktop.observe()
-    await desktop.launch(list(profile.argv))
-    (window,) = await desktop.wait_window(profile.window, timeout_s=60.0)
-    await still(desktop)
-    windows = await desktop.windows()
-    assert [each.id for each in windows] == [window.id], [each.title for each in windows]
+    windows = await open_application(desktop, list(profile.argv), profile.window)
+    assert len(windows) == 1, [each.title for each in windows]
     frame = await desktop.observe()
     assert frame.changed_bbox is None
     assert (frame.bgrx[:, :, :3] != empty.bgrx[:, :, :3]).any(axis=2).mean() > 0.01
@@ -57,61 +61,53 @@ async def test_an_application_shows_only_its_main_window(desktop, name):
 async def test_a_killed_office_offers_no_recovery(desktop):
     starts = "setsid soffice --nologo --calc & sleep 6; kill -KILL $(pgrep soffice); sleep 0.5"
     await desktop.run(["sh", "-c", starts], timeout_s=30.0)
-    await desktop.launch(["soffice", "--calc"])
-    await desktop.wait_window("libreoffice-calc", timeout_s=60.0)
-    await still(desktop)
-    assert [window.title for window in await desktop.windows()] == ["Untitled 1 - LibreOffice Calc"]
+    windows = await open_application(desktop, ["soffice", "--calc"], "libreoffice-calc")
+    assert [window.title for window in windows] == ["Untitled 1 - LibreOffice Calc"]
 
 
 @needs("chromium")
 async def test_a_killed_browser_offers_no_recovery(desktop):
     await desktop.run(["sh", "-c", "setsid chromium & sleep 4; kill -KILL $(pgrep chromium)"], timeout_s=30.0)
-    await desktop.launch(["chromium"])
-    await desktop.wait_window("chromium", timeout_s=60.0)
-    await still(desktop)
+    await open_application(desktop, ["chromium"], "chromium")
     first = await desktop.observe()
-    fresh = LocalDesktop()
-    try:
-        await fresh.reset(SMALL)
-        await fresh.launch(["chromium"])
-        await fresh.wait_window("chromium", timeout_s=60.0)
-        await still(fresh)
+    async with embedded(SMALL) as fresh:
+        await open_application(fresh, ["chromium"], "chromium")
         assert (await fresh.observe()).content_hash == first.content_hash
-    finally:
-        await fresh.close()
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in ("calc", "chromium")])
 async def test_office_and_browser_look_the_same_at_the_plain_level(name):
     profile, looks = PROFILES[name], {}
     for level in {"plain", isolation.available_isolation()[0]}:
-        desktop = LocalDesktop(isolation_level=level)
-        try:
-            await desktop.reset(SMALL)
-            await desktop.launch(list(profile.argv))
-            await desktop.wait_window(profile.window, timeout_s=60.0)
-            await still(desktop)
-            assert len(await desktop.windows()) == 1
+        async with embedded(SMALL, isolation_level=level) as desktop:
+            assert len(await open_application(desktop, list(profile.argv), profile.window)) == 1
             looks[level] = (await desktop.observe()).without_cursor().sha256
-        finally:
-            await desktop.close()
     assert len(set(looks.values())) == 1
 
 
 def test_every_setting_of_the_office_is_well_formed():
-    root = ElementTree.fromstring(PROFILES["calc"].files[".config/libreoffice/4/user/registrymodifications.xcu"])
+    root = ElementTree.fromstring(
+        home_files(get_theme("plain"))[".config/libreoffice/4/user/registrymodifications.xcu"]
+    )
     assert len(root) > 10
     paths = [item.get("{http://openoffice.org/2001/registry}path") or "" for item in root]
     assert all(path.startswith("/org.openoffice.") for path in paths)
 
 
+def test_an_application_without_its_component_is_not_installed(tmp_path):
+    profile = replace(PROFILES["writer"], argv=("sh",), component=str(tmp_path / "*" / "swriter"))
+    assert not profile.installed
+    (tmp_path / "program").mkdir()
+    (tmp_path / "program" / "swriter").touch()
+    assert profile.installed
+    components = [PROFILES[name].component for name in ("calc", "writer", "impress", "vlc")]
+    assert all(components)
+    assert len(set(components)) == 4
+
+
 def test_profiles_resolve_by_name_and_group_without_duplicates():
-    assert [entry.name for entry in catalog.resolve_profiles(["office", "calc", "browser"])] == [
-        "calc",
-        "writer",
-        "impress",
-        "chromium",
-    ]
+    names = [entry.name for entry in catalog.resolve_profiles(["office", "calc", "browser"])]
+    assert names == ["calc", "writer", "impress", "chromium"]
     assert len(catalog.resolve_profiles(["all"])) == len(PROFILES)
     with pytest.raises(ConfigError, match=r"unknown application 'word'; use one of .*writer"):
         catalog.resolve_profiles(["calc", "word"])
@@ -142,15 +138,7 @@ def test_unknown_packages_are_missing():
 
 @needs("calc")
 async def test_the_office_opens_if_only_landlock_denies_tmp(monkeypatch):
-    monkeypatch.setattr(
-        isolation, "guest_uids", lambda: False
-    )  # as where Deskhand does not run as root: /tmp's rights let guests in
-    desktop = LocalDesktop(isolation_level="plain")
-    try:
-        await desktop.reset(SMALL)
-        await desktop.launch(list(PROFILES["calc"].argv))
-        await desktop.wait_window(PROFILES["calc"].window, timeout_s=60.0)
-        await still(desktop)
-        assert len(await desktop.windows()) == 1
-    finally:
-        await desktop.close()
+    # As where Deskhand does not run as root: /tmp's rights let guests in.
+    monkeypatch.setattr(isolation, "guest_uids", lambda: False)
+    async with embedded(SMALL, isolation_level="plain") as desktop:
+        assert len(await open_application(desktop, list(PROFILES["calc"].argv), PROFILES["calc"].window)) == 1

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import os
-import tempfile
 import threading
 from pathlib import Path
 
 import numpy as np
 import pytest
-import sysv_ipc
+from desktops import embedded, point_on
 from patience import limit
 from xcffib.xproto import CW, GC, RECTANGLE, WindowClass
 
-from deskhand.actions.ops import Move, Point, Type, screen_px
+from deskhand.actions.ops import Move, Type
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.local import cursor_overlay
-from deskhand.desktop.local.desktop import LocalDesktop
+from deskhand.desktop.local.framebuffer import Framebuffer, PointerImage, draw_cursor
 from deskhand.desktop.local.screen_reader import GetImageReader, SharedMemoryReader, open_screen_reader
-from deskhand.desktop.local.shared_memory import Segment
-from deskhand.desktop.local.x_connection import PointerImage, XConnection
+from deskhand.desktop.local.x_connection import XConnection
 from deskhand.errors import FrameError
 
 SMALL = DesktopSpec("plain", 320, 240)
 
 
-def at(x: int, y: int) -> Point:
-    return Point(x, y, screen_px(SMALL.width, SMALL.height))
+at = point_on(SMALL)
 
 
 async def open_editor(desktop):
@@ -46,12 +42,11 @@ async def test_the_cursor_is_drawn_as_by_the_server(desktop, place):
     connection.sync()
     drawn = screen.copy()
     connection.hide_pointer()
-    different = (frame.bgrx[:, :, :3].astype(int) - drawn.view(np.uint8).reshape(frame.bgrx.shape)[:, :, :3]).reshape(
-        -1
-    )
+    hidden, drawn = (each.view(np.uint8).reshape(frame.bgrx.shape)[:, :, :3] for each in (hidden, drawn))
+    different = frame.bgrx[:, :, :3].astype(int) - drawn
     assert np.abs(different).max() <= 1  # the server rounds half-transparent edges its own way
     assert frame.cursor == place
-    assert (frame.without_cursor().bgrx[:, :, :3] == hidden.view(np.uint8).reshape(frame.bgrx.shape)[:, :, :3]).all()
+    assert (frame.without_cursor().bgrx[:, :, :3] == hidden).all()
 
 
 async def test_moving_the_pointer_changes_no_pixel_below_it(desktop):
@@ -66,7 +61,7 @@ def test_the_cursor_is_clipped_at_the_edge():
     argb = np.full((6, 4), 0xFF112233, np.uint32)
     for x, y, covered in ((0, 0, 2), (19, 9, 18), (10, 5, 24), (-8, 2, 0), (40, 2, 0)):
         pixels = np.full((10, 20), 0x445566, np.uint32)
-        under = cursor_overlay.draw_cursor(pixels, PointerImage(x, y, 2, 5, argb))
+        under = draw_cursor(pixels, PointerImage(x, y, 2, 5, argb))
         assert np.count_nonzero(pixels == 0x112233) == (under[2].size if under else 0) == covered
         if under:
             left, top, patch = under
@@ -76,28 +71,28 @@ def test_the_cursor_is_clipped_at_the_edge():
 
 def test_a_translucent_cursor_is_blended():
     pixels = np.full((2, 2), 0x0000C8, np.uint32)
-    cursor_overlay.draw_cursor(pixels, PointerImage(0, 0, 0, 0, np.array([[0x80008000, 0]], np.uint32)))
+    draw_cursor(pixels, PointerImage(0, 0, 0, 0, np.array([[0x80008000, 0]], np.uint32)))
     assert [hex(value) for value in pixels.reshape(-1)] == ["0x8064", "0xc8", "0xc8", "0xc8"]
 
 
-@pytest.mark.parametrize(("way", "kind"), [("server", GetImageReader), ("shared", SharedMemoryReader)])
+READERS = [(None, Framebuffer), ("server", GetImageReader), ("shared", SharedMemoryReader)]
+
+
+@pytest.mark.parametrize(("way", "kind"), READERS)
 @pytest.mark.parametrize(("width", "height"), [(256, 192), (1001, 703), (1920, 1200)])
 async def test_every_reader_returns_the_same_pixels_at_any_size(width, height, way, kind):
-    desktop = LocalDesktop(capture=way)
-    try:
-        frame = await desktop.reset(DesktopSpec("plain", width, height))
+    async with embedded(DesktopSpec("dark", width, height), capture=way) as desktop:
         session = desktop._session
         assert isinstance(session.screen, kind)
-        await desktop.launch(["l3afpad"])
-        await desktop.wait_window("l3afpad")
         frame = await desktop.observe()
         assert frame.size == (width, height)
+        assert frame.bgrx.flags.writeable is False
+        assert tuple(frame.rgb()[0, 0]) == (0x38, 0x40, 0x48)
+        await open_editor(desktop)
         mapped = open_screen_reader(session.x_server, session.connection, width, height, "mapped")
         assert (mapped.copy() == session.screen.copy()).all()
         assert len(np.unique(mapped.copy())) > 10
         mapped.close()
-    finally:
-        await desktop.close()
 
 
 async def test_an_unmappable_framebuffer_falls_back_to_the_server(desktop, tmp_path):
@@ -115,41 +110,36 @@ async def test_an_unmappable_framebuffer_falls_back_to_the_server(desktop, tmp_p
 
 
 async def test_captures_are_not_torn_during_drawing():
-    desktop = LocalDesktop()
-    await desktop.reset(DesktopSpec("plain", 1920, 1200))
-    session, executor = desktop._parts()
     over = threading.Event()
 
-    def paint() -> None:
+    def paint(session) -> None:
         """Fill the screen with one color after another; each fill takes about as long as a copy."""
         painter = XConnection(session.x_server.name, session.x_server.cookie)
         core, window, context = painter.core, painter.x.generate_id(), painter.x.generate_id()
-        core.CreateWindow(
-            0, window, painter.root, 0, 0, 1920, 1200, 0, WindowClass.InputOutput, 0, CW.OverrideRedirect, [1]
-        )
+        unmanaged = (WindowClass.InputOutput, 0, CW.OverrideRedirect, [1])
+        core.CreateWindow(0, window, painter.root, 0, 0, 1920, 1200, 0, *unmanaged)
         core.MapWindow(window)
         core.CreateGC(context, window, GC.Foreground, [1])
-        colour = 1
+        color = 1
         while not over.is_set():
-            colour = colour % 250 + 1
-            core.ChangeGC(context, GC.Foreground, [colour * 0x010101])
+            color = color % 250 + 1
+            core.ChangeGC(context, GC.Foreground, [color * 0x010101])
             core.PolyFillRectangle(window, context, 1, [RECTANGLE.synthetic(0, 0, 1920, 1200)])
             painter.sync()
             over.wait(0.001)
         painter.close()
 
-    painting = threading.Thread(target=paint)
-    painting.start()
-    try:
+    async with embedded(DesktopSpec("plain", 1920, 1200)) as desktop:
+        session, executor = desktop._parts()
+        painting = threading.Thread(target=paint, args=[session], daemon=True)
+        painting.start()
         for _ in range(round(limit(100))):  # until the painter's window covers the screen
             if len(np.unique(await asyncio.to_thread(executor.settler.capture))) == 1:
                 break
             await asyncio.sleep(0.05)
         pictures = [await asyncio.to_thread(executor.settler.capture) for _ in range(60)]
-    finally:
         over.set()
         painting.join()
-        await desktop.close()
     assert [len(np.unique(picture)) for picture in pictures] == [1] * 60
     assert len({int(picture[0, 0]) for picture in pictures}) > 3
 
@@ -170,30 +160,18 @@ exec /usr/bin/Xvfb "${kept[@]}"
 """
 
 
-@pytest.fixture
-def open_folder():
-    """A folder that every user of this machine may read: X servers have a user id of their own."""
-    with tempfile.TemporaryDirectory(prefix="deskhand-test-", dir="/var/tmp") as name:
-        Path(name).chmod(0o755)
-        yield Path(name)
-
-
 async def test_a_server_without_a_framebuffer_file_uses_shared_memory(monkeypatch, open_folder):
     (open_folder / "Xvfb").write_text(WITHOUT_A_FILE)
     (open_folder / "Xvfb").chmod(0o755)
     monkeypatch.setenv("PATH", f"{open_folder}:{os.environ['PATH']}")
     before = segments()
-    desktop = LocalDesktop()
-    try:
-        await desktop.reset(SMALL)
+    async with embedded(SMALL) as desktop:
         assert isinstance(desktop._session.screen, SharedMemoryReader)
         empty = await desktop.observe()
         await open_editor(desktop)
         frame = await desktop.perform([Type("some text")], action_id="typed")
         assert frame.sha256 != empty.sha256
         assert frame.settle_reason == "quiet"
-    finally:
-        await desktop.close()
     assert segments() <= before
 
 
@@ -201,16 +179,3 @@ async def test_a_server_without_shared_memory_uses_get_image(desktop):
     session = desktop._session
     with pytest.raises(FrameError, match="without MIT-SHM"):
         open_screen_reader(session.x_server, session.connection, SMALL.width, SMALL.height, "shared")
-
-
-def test_a_segment_is_shared_and_removed_with_its_last_user():
-    segment = Segment(4096, None)
-    again = sysv_ipc.attach(segment.id)
-    segment.remove()
-    segment.bytes[:4] = (1, 2, 3, 4)
-    assert again.read(4) == b"\1\2\3\4"
-    assert str(segment.id) in segments()
-    segment.close()
-    segment.close()
-    again.detach()
-    assert str(segment.id) not in segments()

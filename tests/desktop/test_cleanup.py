@@ -7,13 +7,15 @@ import os
 import time
 
 import pytest
+from desktops import embedded
 
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local import desktop as local_desktop
 from deskhand.desktop.local import isolation, resource_monitor
-from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.local.runtime_dir import remove
 from deskhand.errors import InfrastructureError
+
+SMALL = DesktopSpec("plain", 256, 192)
 
 
 def test_the_folder_of_an_owner_that_died_while_writing_is_removed(tmp_path):
@@ -49,26 +51,19 @@ def test_a_vanishing_file_does_not_hide_others_from_the_disk_count(tmp_path, mon
 
 async def test_desktops_with_similar_labels_have_separate_tmp_folders(monkeypatch):
     monkeypatch.setattr(isolation, "guest_uids", lambda: False)
-    desktops = [LocalDesktop(label=f"worker-{number}", isolation_level="plain") for number in range(2)]
-    try:
-        for desktop in desktops:
-            await desktop.reset(DesktopSpec("plain", 256, 192))
-        for desktop in desktops:
+    opened = (embedded(SMALL, label=f"worker-{number}", isolation_level="plain") for number in range(2))
+    async with next(opened) as first, next(opened) as second:
+        for desktop in (first, second):
             await desktop.run(["sh", "-c", 'echo "$0" >"$TMPDIR/mine"', desktop.label])
-        for desktop in desktops:
+        for desktop in (first, second):
             assert (await desktop.run(["sh", "-c", 'cat "$TMPDIR/mine"'])).stdout.decode().strip() == desktop.label
-        await desktops[0].close()
-        assert (await desktops[1].run(["sh", "-c", 'cat "$TMPDIR/mine"'])).returncode == 0
-    finally:
-        for desktop in desktops:
-            await desktop.close()
+        await first.close()
+        assert (await second.run(["sh", "-c", 'cat "$TMPDIR/mine"'])).returncode == 0
 
 
 async def test_observing_during_a_long_wait_does_not_fail_the_desktop(monkeypatch):
     monkeypatch.setattr(local_desktop, "REPLY_MARGIN_S", 1.0)
-    desktop = LocalDesktop()
-    try:
-        await desktop.reset(DesktopSpec("plain", 256, 192))
+    async with embedded(SMALL) as desktop:
         began = time.monotonic()
         waiting = asyncio.create_task(desktop.wait_window("no such window", timeout_s=4.0))
         await asyncio.sleep(0.1)
@@ -76,5 +71,3 @@ async def test_observing_during_a_long_wait_does_not_fail_the_desktop(monkeypatc
         assert time.monotonic() - began > 3.5, "it waited for its turn, longer than it may take itself"
         with pytest.raises(InfrastructureError, match="no such window"):
             await waiting
-    finally:
-        await desktop.close()

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 
 import pytest
-from desktops import ISOLATIONS
+from desktops import ISOLATIONS, embedded, failure_of
 from patience import limit
 
 from deskhand.actions.ops import Done, Key
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local import processes, windows
-from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.local.x_connection import x_errors
 from deskhand.errors import InfrastructureError
 
@@ -22,41 +20,22 @@ SMALL = DesktopSpec("plain", 320, 240)
 
 @pytest.fixture(params=ISOLATIONS)
 async def desktop(request):
-    desktop = LocalDesktop(isolation_level=request.param)
-    await desktop.reset(SMALL)
-    await desktop.launch(["l3afpad"])
-    await desktop.wait_window("l3afpad")
-    yield desktop
-    await desktop.close()
-
-
-async def failure_of(desktop) -> str:
-    deadline = time.monotonic() + limit(10)
-    while time.monotonic() < deadline:
-        try:
-            await desktop.windows()
-        except InfrastructureError as error:
-            return str(error)
-        await asyncio.sleep(0.02)
-    return "none"
+    async with embedded(SMALL, isolation_level=request.param) as desktop:
+        await desktop.launch(["l3afpad"])
+        await desktop.wait_window("l3afpad")
+        yield desktop
 
 
 @pytest.mark.parametrize("part", ["x server", "window manager", "applications"])
 async def test_a_part_that_is_killed_fails_every_later_call_until_the_next_reset(desktop, part):
     (pid,) = desktop.parts()[part]
     processes.kill(pid)
-    wanted = {"window manager": ["openbox has exited"], "applications": ["l3afpad was killed by SIGKILL"]}
+    reasons = {"window manager": ["openbox has exited"], "applications": ["l3afpad was killed by SIGKILL"]}
     failure = await failure_of(desktop)  # with the X server goes whatever needs it: which end is noticed first differs
-    assert any(reason in failure for reason in wanted.get(part, ["exited", "the X server failed"])), failure
+    assert any(reason in failure for reason in reasons.get(part, ["exited", "the X server failed"])), failure
     await asyncio.sleep(0.2)
-    for call in (
-        desktop.observe(),
-        desktop.perform([Done()], action_id="after"),
-        desktop.pull(".bashrc"),
-        desktop.push("x", b""),
-        desktop.run(["true"]),
-        desktop.listdir("."),
-    ):
+    calls = [desktop.observe(), desktop.perform([Done()], action_id="after"), desktop.pull(".bashrc")]
+    for call in [*calls, desktop.push("x", b""), desktop.run(["true"]), desktop.listdir(".")]:
         with pytest.raises(InfrastructureError):
             await call
     await desktop.reset(SMALL)
@@ -90,12 +69,10 @@ async def test_a_window_that_closes_while_listed_is_skipped(desktop, monkeypatch
 
 
 async def test_crashes_are_ignored_with_crashes_fail_false():
-    desktop = LocalDesktop(crashes_fail=False)
-    await desktop.reset(SMALL)
-    await desktop.launch(["sh", "-c", "sleep 0.1; kill -KILL $$"])
-    await asyncio.sleep(0.4)
-    await desktop.observe()
-    await desktop.close()
+    async with embedded(SMALL, crashes_fail=False) as desktop:
+        await desktop.launch(["sh", "-c", "sleep 0.1; kill -KILL $$"])
+        await asyncio.sleep(0.4)
+        await desktop.observe()
 
 
 async def test_waiting_for_a_window_stops_when_the_desktop_fails(desktop):

@@ -11,37 +11,17 @@ import pytest
 from deskhand.desktop.local.framebuffer import Framebuffer, PixelHash, changed_bbox, check_not_black
 from deskhand.errors import FrameError
 
-WIDTH, HEIGHT, COLOURS = 640, 400, 256
+WIDTH, HEIGHT, COLORS = 640, 400, 256
 
 
 def dump(path, *, width=WIDTH, height=HEIGHT, bits=32, version=7, byte_order=0, missing=0):
     """A dump file with a padding of two pixels at the end of each row."""
     line = (width + 2) * 4
-    words = [
-        160,
-        version,
-        2,
-        24,
-        width,
-        height,
-        0,
-        byte_order,
-        32,
-        0,
-        32,
-        bits,
-        line,
-        4,
-        0xFF0000,
-        0xFF00,
-        0xFF,
-        8,
-        COLOURS,
-        COLOURS,
-    ]
-    header = struct.pack(">25I", *words, width, height, 0, 0, 0).ljust(160, b"\0")
-    path.write_bytes(header + bytes(COLOURS * 12) + bytes(line * height - missing))
-    return np.memmap(path, dtype="<u4", mode="r+", offset=160 + COLOURS * 12) if not missing else None
+    words = [160, version, 2, 24, width, height, 0, byte_order, 32, 0, 32, bits, line, 4]
+    words += [0xFF0000, 0xFF00, 0xFF, 8, COLORS, COLORS, width, height, 0, 0, 0]
+    header = struct.pack(">25I", *words).ljust(160, b"\0")
+    path.write_bytes(header + bytes(COLORS * 12) + bytes(line * height - missing))
+    return np.memmap(path, dtype="<u4", mode="r+", offset=160 + COLORS * 12) if not missing else None
 
 
 def test_the_fourth_byte_is_zero_and_padding_is_dropped(tmp_path):

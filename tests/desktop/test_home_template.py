@@ -7,9 +7,9 @@ import shutil
 from pathlib import Path
 
 import pytest
+from desktops import home_contents
 
 from deskhand.desktop.local import home_template, isolation
-from deskhand.desktop.local.fingerprint import home_digest
 
 FILES = {".config/app/settings": "a=1\n", "notes.txt": "ąę\n"}
 FOLDERS = ("Desktop", "Documents/deep")
@@ -32,22 +32,22 @@ def possible(base: Path) -> list[home_template.Method]:
 
 def test_every_method_gives_the_same_home_and_an_unchanged_template(base):
     template = home_template.template_folder(base / "templates", FILES, FOLDERS)
-    untouched = home_digest(template)
+    untouched = home_contents(template)
     for method in possible(base):
-        digests = []
+        homes = []
         for number in range(3):
             folder = base / f"{method}-{number}"
             folder.mkdir()
             home = home_template.make_home(template, folder, method)
-            digests.append(home_digest(home))
+            homes.append(home_contents(home))
             (home / "notes.txt").write_text("changed")
             (home / ".config/app/settings").unlink()
             shutil.rmtree(home / "Desktop")
             (home / "new").write_text("new")
             os.chmod(home / "Documents", 0o700)
             assert home.stat().st_mode & 0o777 == 0o700
-        assert digests == [untouched] * 3
-        assert home_digest(template) == untouched
+        assert homes == [untouched] * 3
+        assert home_contents(template) == untouched
 
 
 def test_a_template_is_written_once_per_content(base):
@@ -70,31 +70,3 @@ def test_mounts_are_removed(base):
     assert str(base) not in Path("/proc/self/mountinfo").read_text()
     shutil.rmtree(folder)
     assert (template / "notes.txt").read_text() == FILES["notes.txt"]
-
-
-def test_the_home_digest_covers_names_modes_links_and_content(tmp_path):
-    def changed(change) -> str:
-        home = tmp_path / "home"
-        shutil.rmtree(home, ignore_errors=True)
-        home.mkdir()
-        (home / "file").write_text("text")
-        (home / "folder").mkdir()
-        os.symlink("file", home / "link")
-        change(home)
-        return home_digest(home)
-
-    (tmp_path / "outside").write_text("outside")
-    same = changed(lambda home: os.utime(home / "file", (1, 1)))
-    others = [
-        changed(lambda home: (home / "file").write_text("Text")),
-        changed(lambda home: (home / "file").rename(home / "file2")),
-        changed(lambda home: os.chmod(home / "file", 0o600)),
-        changed(lambda home: (home / "folder" / "empty").touch()),
-        changed(lambda home: ((home / "link").unlink(), os.symlink("folder", home / "link"))),
-        changed(lambda home: os.mkfifo(home / "pipe")),
-        changed(lambda home: os.symlink(tmp_path / "outside", home / "out")),
-    ]
-    assert changed(lambda home: None) == same
-    assert len({same, *others}) == len(others) + 1
-    (tmp_path / "outside").write_text("other")
-    assert changed(lambda home: os.symlink(tmp_path / "outside", home / "out")) == others[-1]

@@ -9,20 +9,19 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Self
 
 import pytest
-from desktops import ISOLATIONS
+from desktops import ISOLATIONS, embedded, failure_of
 from patience import limit
 
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local import isolation, processes
-from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.local.desktop_session import HOST_DISK_MIB
 from deskhand.desktop.local.isolation import ResourceLimits
 from deskhand.errors import ConfigError, InfrastructureError
@@ -34,30 +33,17 @@ LIMITS = ResourceLimits(memory_mib=96, max_processes=48, disk_mib=16, file_mib=8
 
 @pytest.fixture(params=ISOLATIONS)
 async def desktop(request):
-    desktop = LocalDesktop(isolation_level=request.param, limits=LIMITS)
-    await desktop.reset(SMALL)
-    yield desktop
-    await desktop.close()
+    async with embedded(SMALL, isolation_level=request.param, limits=LIMITS) as desktop:
+        yield desktop
 
 
 @pytest.fixture
-def open_folder() -> Iterator[Path]:
-    """A folder that every user of this machine may read."""
-    with tempfile.TemporaryDirectory(prefix="deskhand-test-", dir="/var/tmp") as name:
-        folder = Path(name)
-        folder.chmod(0o755)
-        yield folder
-
-
-async def failure_of(desktop, timeout_s: float = 10.0) -> str:
-    """Waits until the desktop says that it has failed."""
-    deadline = time.monotonic() + limit(timeout_s)
-    while time.monotonic() < deadline:
-        try:
-            await desktop.observe()
-        except InfrastructureError as error:
-            return str(error)
-    return "it has not failed"
+def bystander() -> Iterator[subprocess.Popen[bytes]]:
+    """A process of the host with a secret in its environment."""
+    process = processes.start(["sleep", "60"], env={"KEY": "sk-of-the-host"})
+    yield process
+    process.kill()
+    process.wait()
 
 
 async def shell(desktop, script, timeout_s=20.0):
@@ -69,9 +55,7 @@ BOMB = "ulimit -p 300 2>/dev/null || ulimit -u 300; bomb() { bomb & bomb & sleep
 
 
 async def test_a_fork_bomb_stays_in_its_jail(desktop):
-    other = LocalDesktop(isolation_level=desktop.isolation_level)
-    await other.reset(SMALL)
-    try:
+    async with embedded(SMALL, isolation_level=desktop.isolation_level) as other:
         await desktop.launch(["sh", "-c", BOMB])
         most, deadline = 0, time.monotonic() + limit(2.0)
         while time.monotonic() < deadline:
@@ -81,14 +65,11 @@ async def test_a_fork_bomb_stays_in_its_jail(desktop):
         everything = desktop.processes()
         await desktop.close()
         assert [pid for pid in everything if processes.state(pid) not in ("", "Z")] == []
-    finally:
-        await other.close()
 
 
 async def test_exceeding_the_memory_limit_fails_the_desktop(desktop):
-    with suppress(
-        InfrastructureError
-    ):  # the kernel ends the one process that wants it all, or the guard has seen it already
+    # The kernel ends the one process that wants it all, or the guard has seen it already.
+    with suppress(InfrastructureError):
         assert (await shell(desktop, "head -c 200m /dev/zero | tail | wc -c"))[1] != "209715200\n"
     for _ in range(3):
         with suppress(InfrastructureError):  # it may be over already
@@ -100,9 +81,7 @@ async def test_disk_usage_is_limited(desktop):
     code, _, _ = await shell(desktop, "dd if=/dev/zero of=large bs=1M count=12")
     assert code != 0  # one file
     with suppress(InfrastructureError):  # beyond its bound, the desktop may have been ended
-        await shell(
-            desktop, "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do dd if=/dev/zero of=f$i bs=1M count=6; sleep 0.2; done"
-        )
+        await shell(desktop, "for i in $(seq 12); do dd if=/dev/zero of=f$i bs=1M count=6; sleep 0.2; done")
     home = desktop._session.home.root
     used = sum(path.stat().st_blocks * 512 for path in home.rglob("*") if path.is_file())
     assert used < (LIMITS.disk_mib + HOST_DISK_MIB + 8) * 2**20
@@ -111,21 +90,17 @@ async def test_disk_usage_is_limited(desktop):
         return
     with pytest.raises(InfrastructureError, match="No space left"):
         await desktop.push("more", bytes(8 * 2**20))
-    written = await shell(
-        desktop, "for i in 1 2 3 4 5; do dd if=/dev/zero of=/tmp/f$i bs=1M count=6; done; du -sm /tmp | cut -f1"
-    )
+    script = "for i in 1 2 3 4 5; do dd if=/dev/zero of=/tmp/f$i bs=1M count=6; done; du -sm /tmp | cut -f1"
+    written = await shell(desktop, script)
     assert int(written[1] or 0) <= LIMITS.disk_mib
 
 
 @pytest.mark.parametrize("level", ISOLATIONS)
 @pytest.mark.parametrize("place", ["$HOME", "$TMPDIR", "control"])
 async def test_the_resource_monitor_limits_disk_without_a_size_limited_file_system(level, place, monkeypatch):
-    monkeypatch.setattr(
-        isolation, "size_limited_folder", lambda folder, mib: False
-    )  # as where this process may not mount
-    desktop = LocalDesktop(isolation_level=level, limits=LIMITS)
-    try:
-        await desktop.reset(SMALL)
+    # As where this process may not mount.
+    monkeypatch.setattr(isolation, "size_limited_folder", lambda folder, mib: False)
+    async with embedded(SMALL, isolation_level=level, limits=LIMITS) as desktop:
         if place == "control":
             place = desktop._session.jail._guest_control
         script = f"for i in 1 2 3 4; do dd if=/dev/zero of={place}/f$i bs=1M count=6 || exit; done; sleep 20"
@@ -135,17 +110,12 @@ async def test_the_resource_monitor_limits_disk_without_a_size_limited_file_syst
             assert int(done[1]) <= LIMITS.disk_mib
         else:
             assert "guest files use more than 16 MiB" in await failure_of(desktop)
-    finally:
-        await desktop.close()
 
 
 @pytest.mark.parametrize("level", ISOLATIONS)
-async def test_a_guest_can_kill_only_its_own_desktop(level):
-    desktop, other = (LocalDesktop(isolation_level=level) for _ in range(2))
-    bystander = processes.start(["sleep", "60"])
-    try:
-        await desktop.reset(SMALL)
-        await other.reset(SMALL)
+async def test_a_guest_can_kill_only_its_own_desktop(level, bystander):
+    opened = (embedded(SMALL, isolation_level=level) for _ in range(2))
+    async with next(opened) as desktop, next(opened) as other:
         server = desktop._session.x_server.process.pid
         targets = [os.getpid(), bystander.pid, server, *other.processes()]
         kills = "; ".join(f"kill -KILL {pid}" for pid in targets if pid != os.getpid())
@@ -157,21 +127,14 @@ async def test_a_guest_can_kill_only_its_own_desktop(level):
         assert processes.state(server) not in ("", "Z")
         assert (await shell(other, "echo fine"))[1] == "fine\n"
         await other.observe()
-    finally:
-        bystander.kill()
-        bystander.wait()
-        await desktop.close()
-        await other.close()
 
 
 async def test_links_and_pipes_instead_of_output_files_are_ignored(desktop, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("secret of the host")
     home = desktop._session.home.root
-    await shell(
-        desktop,
-        f"ln -s {secret} link; ln -s {tmp_path} folder; ln -s / root; mkfifo pipe; ln -s {home}/../authority up",
-    )
+    links = f"ln -s {secret} link; ln -s {tmp_path} folder; ln -s / root; ln -s {home}/../authority up"
+    await shell(desktop, f"{links}; mkfifo pipe")
     for path in ("link", "folder/secret", f"root{secret}", "pipe", "up", "root/etc/hostname"):
         with pytest.raises((PermissionError, FileNotFoundError)):
             await desktop.pull(path)
@@ -182,28 +145,20 @@ async def test_links_and_pipes_instead_of_output_files_are_ignored(desktop, tmp_
     assert not (tmp_path / "new").exists()
 
 
-async def test_a_guest_cannot_read_the_hosts_environment_or_files(desktop, open_folder):
-    bystander = processes.start(["sleep", "60"], env={"KEY": "sk-of-the-host"})
+async def test_a_guest_cannot_read_the_hosts_environment_or_files(desktop, open_folder, bystander):
     secret = open_folder / "secret"
     secret.write_text("sk-of-the-host")
-    try:
-        server = desktop._session.x_server
-        other = LocalDesktop(isolation_level=desktop.isolation_level)
-        await other.reset(SMALL)
+    server = desktop._session.x_server
+    async with embedded(SMALL, isolation_level=desktop.isolation_level) as other:
         keys = f"{server.folder}/screen/authority {other._session.x_server.authority}"
         script = f"cat /proc/*/environ {secret} {keys} /proc/{bystander.pid}/cmdline /proc/*/mem"
-        _, output, _ = await shell(
-            desktop, f"({script}; env; ls -R {server.folder.parent}) 2>/dev/null | tr '\\0' '\\n'"
-        )
+        listing = f"({script}; env; ls -R {server.folder.parent}) 2>/dev/null | tr '\\0' '\\n'"
+        _, output, _ = await shell(desktop, listing)
         assert "sk-of-the-host" not in output
         assert "DESKHAND_LEASE" in output  # it does read its own
         for name in keys.split():
             assert (await desktop.run(["cat", name])).returncode != 0 or name == str(server.authority)
-        await other.close()
-        assert not [name for name in os.environ if name.startswith(("PYTEST", "VIRTUAL_ENV")) and name in output]
-    finally:
-        bystander.kill()
-        bystander.wait()
+    assert not [name for name in os.environ if name.startswith(("PYTEST", "VIRTUAL_ENV")) and name in output]
 
 
 async def test_a_guest_has_no_outside_connections(desktop):
@@ -238,86 +193,67 @@ class Site:
     """Answers every connection on a port of the loopback with one page."""
 
     def __init__(self, page: bytes) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self.listener.getsockname()[1]
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
         self.asked: list[bytes] = []
         self._page = page
+
+    def __enter__(self) -> Self:
         threading.Thread(target=self._serve, daemon=True).start()
+        return self
 
     def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self.listener.accept()
-            except OSError:
-                return
-            with connection:
-                self.asked.append(connection.recv(4096))
-                connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + self._page)
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                with connection:
+                    self.asked.append(connection.recv(4096))
+                    connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + self._page)
 
-    def close(self) -> None:
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
+    def __exit__(self, *error: object) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
 
 
 @pytest.mark.skipif("namespaces" not in ISOLATIONS, reason="bubblewrap cannot make namespaces here")
 async def test_a_guest_reaches_only_allowed_destinations():
-    allowed, other = Site(b"welcome"), Site(b"never")
-    desktop = LocalDesktop()
-    try:
-        await desktop.reset(
-            DesktopSpec("plain", 256, 192, network=(f"127.0.0.1:{allowed.port}", f"localhost:{other.port}"))
-        )
+    with Site(b"welcome") as allowed, Site(b"never") as other:
+        network = (f"127.0.0.1:{allowed.port}", f"localhost:{other.port}")
+        async with embedded(DesktopSpec("plain", 256, 192, network=network)) as desktop:
+            proxy = "exec 3<>/dev/tcp/127.0.0.1/3128; "
 
-        async def ask(line: str) -> str:
-            script = (
-                f"exec 3<>/dev/tcp/127.0.0.1/3128; printf '{line} HTTP/1.1\\r\\nHost: other\\r\\n\\r\\n' >&3; cat <&3"
-            )
-            return (await desktop.run(["bash", "-c", script])).stdout.decode()
+            async def bash(script: str) -> str:
+                return (await desktop.run(["bash", "-c", script])).stdout.decode()
 
-        assert "welcome" in await ask(f"GET http://127.0.0.1:{allowed.port}/page?x=1")
-        assert allowed.asked[0].startswith(b"GET /page?x=1 HTTP/1.1\r\nHost: 127.0.0.1:")
-        assert b"other" not in allowed.asked[0]
-        for line in (
-            f"GET http://127.0.0.1:{other.port}/",
-            f"CONNECT 127.0.0.1:{other.port}",
-            f"GET http://localhost:{other.port}/",
-        ):
-            assert "403 Forbidden" in await ask(line)  # the last name is allowed, but it leads to the host
-        tunnel = (
-            "exec 3<>/dev/tcp/127.0.0.1/3128; printf 'CONNECT 127.0.0.1:%s HTTP/1.1\\r\\n\\r\\n' $0 >&3; "
-            "read a <&3; read b <&3;"
-        )
-        done = await desktop.run(["bash", "-c", f"{tunnel} printf 'GET /inside' >&3; cat <&3", str(allowed.port)])
-        assert b"welcome" in done.stdout
-        assert other.asked == []
-        direct = await desktop.run(["bash", "-c", f"echo >/dev/tcp/127.0.0.1/{allowed.port}"])
-        assert direct.returncode != 0
-        assert "3128" in (await desktop.run(["sh", "-c", "echo $https_proxy"])).stdout.decode()
-    finally:
-        await desktop.close()
-        allowed.close()
-        other.close()
+            async def ask(line: str) -> str:
+                return await bash(f"{proxy} printf '{line} HTTP/1.1\\r\\nHost: other\\r\\n\\r\\n' >&3; cat <&3")
+
+            assert "welcome" in await ask(f"GET http://127.0.0.1:{allowed.port}/page?x=1")
+            assert allowed.asked[0].startswith(b"GET /page?x=1 HTTP/1.1\r\nHost: 127.0.0.1:")
+            assert b"other" not in allowed.asked[0]
+            # The last name is allowed, but it leads to the host.
+            for line in ("GET http://127.0.0.1:{}/", "CONNECT 127.0.0.1:{}", "GET http://localhost:{}/"):
+                assert "403 Forbidden" in await ask(line.format(other.port))
+            connect = f"printf 'CONNECT 127.0.0.1:{allowed.port} HTTP/1.1\\r\\n\\r\\n' >&3; read a <&3; read b <&3"
+            assert "welcome" in await bash(f"{proxy} {connect}; printf 'GET /inside' >&3; cat <&3")
+            assert other.asked == []
+            assert await bash(f"echo >/dev/tcp/127.0.0.1/{allowed.port} && echo reached") == ""
+            assert "3128" in await bash("echo $https_proxy")
 
 
 @pytest.mark.skipif("namespaces" not in ISOLATIONS, reason="bubblewrap cannot make namespaces here")
 async def test_a_guest_resolves_only_its_own_name():
-    desktop = LocalDesktop()
-    try:
-        await desktop.reset(SMALL)
+    async with embedded(SMALL) as desktop:
         look = "import socket; print(socket.gethostbyname('localhost'), socket.gethostbyname(socket.gethostname()))"
         assert (await desktop.run(["python3", "-c", look])).stdout == b"127.0.0.1 127.0.0.1\n"
-        assert (
-            await desktop.run(["python3", "-c", "import socket; socket.gethostbyname('example.org')"])
-        ).returncode == 1
-    finally:
-        await desktop.close()
+        look = "import socket; socket.gethostbyname('example.org')"
+        assert (await desktop.run(["python3", "-c", look])).returncode == 1
 
 
 async def test_network_destinations_need_namespaces():
-    desktop = LocalDesktop(isolation_level="plain")
+    spec = DesktopSpec("plain", 256, 192, network=("example.org",))
     with pytest.raises(ConfigError, match="namespaces"):
-        await desktop.reset(DesktopSpec("plain", 256, 192, network=("example.org",)))
-    await desktop.close()
+        await embedded(spec, isolation_level="plain").__aenter__()
 
 
 @pytest.mark.skipif(not isolation.guest_uids(), reason="only root can give guests users of their own")
@@ -346,14 +282,10 @@ def test_missing_protections_are_listed(monkeypatch):
 
 async def test_guests_without_their_own_user_have_no_capabilities(monkeypatch):
     monkeypatch.setattr(isolation, "guest_uids", lambda: False)
-    desktop = LocalDesktop(isolation_level="plain")
-    try:
-        await desktop.reset(SMALL)
+    async with embedded(SMALL, isolation_level="plain") as desktop:
         said = (await desktop.run(["cat", "/proc/self/status"])).stdout.decode()
         rights = dict(line.split(":\t") for line in said.splitlines() if line.startswith("Cap"))
         assert set(rights.values()) == {"0" * 16}, rights
-    finally:
-        await desktop.close()
 
 
 def test_a_missing_setpriv_is_not_cached(monkeypatch):

@@ -38,6 +38,20 @@ def show_window(guest: XConnection, x: int = 0, y: int = 0) -> int:
     return window
 
 
+@contextmanager
+def in_background(over: threading.Event, *functions):
+    """Threads that end when `over` is set, which this does at the end."""
+    threads = [threading.Thread(target=function) for function in functions]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+
+
 async def test_malformed_window_properties_do_not_fail_the_desktop(desktop):
     await desktop.launch(["xterm", "-geometry", "30x5+0+0", "-e", "sh", "-c", "cat > typed.txt"])
     (window,) = await desktop.wait_window("xterm")
@@ -73,18 +87,13 @@ async def test_a_storm_of_windows_does_not_block_steps(desktop):
                     guest.core.DestroyWindow(window)
                 guest.sync()
 
-    storming = threading.Thread(target=storm)
-    storming.start()
-    try:
+    with in_background(over, storm):
         for number in range(3):
             began = time.monotonic()
             frame = await desktop.perform([Click(Point(5, 5, screen_px(320, 240)))], action_id=f"click {number}")
             await desktop.windows()
             assert frame.size == (320, 240)
             assert time.monotonic() - began < limit(10)
-    finally:
-        over.set()
-        storming.join()
     await desktop.launch(["l3afpad"])
     await desktop.wait_window("l3afpad")
     assert (await desktop.observe()).settle_reason in ("quiet", "moving")
@@ -101,26 +110,18 @@ async def test_a_flood_of_events_does_not_block_steps(desktop):
                     guest.core.ChangeProperty(PropMode.Replace, guest.root, name, Atom.STRING, 8, 1, b"x")
                 guest.sync()
 
-    flooding = [threading.Thread(target=flood) for _ in range(2)]
-    for thread in flooding:
-        thread.start()
-    try:
+    with in_background(over, flood, flood):
         for number in range(3):
             began = time.monotonic()
             await desktop.perform([Click(Point(5, 5, screen_px(320, 240)))], action_id=f"click {number}")
             assert time.monotonic() - began < limit(8)
-    finally:
-        over.set()
-        for thread in flooding:
-            thread.join()
     assert (await desktop.observe()).settle_reason == "quiet"
 
 
 def own_clipboard(guest: XConnection) -> int:
     window = guest.x.generate_id()
-    guest.core.CreateWindow(
-        0, window, guest.root, 0, 0, 1, 1, 0, WindowClass.InputOnly, 0, CW.EventMask, [EventMask.PropertyChange]
-    )
+    events = (WindowClass.InputOnly, 0, CW.EventMask, [EventMask.PropertyChange])
+    guest.core.CreateWindow(0, window, guest.root, 0, 0, 1, 1, 0, *events)
     name = guest.core.InternAtom(False, 9, "CLIPBOARD").reply().atom
     guest.core.SetSelectionOwner(window, name, 0)
     guest.sync()
@@ -128,9 +129,8 @@ def own_clipboard(guest: XConnection) -> int:
 
 
 def answer(guest: XConnection, asked, kind: int, shape: int, data: bytes) -> None:
-    guest.core.ChangeProperty(
-        PropMode.Replace, asked.requestor, asked.property, kind, shape, len(data) * 8 // shape, data
-    )
+    place = (asked.requestor, asked.property)
+    guest.core.ChangeProperty(PropMode.Replace, *place, kind, shape, len(data) * 8 // shape, data)
     note = struct.pack("<BxHIIIII", 31, 0, asked.time, asked.requestor, asked.selection, asked.target, asked.property)
     guest.core.SendEvent(False, asked.requestor, EventMask.NoEvent, note.ljust(32, b"\0"))
     guest.sync()
@@ -157,19 +157,13 @@ async def test_reading_an_endless_clipboard_times_out(desktop, kind):
                 answer(guest, asked, guest.atoms["INCR"], 32, struct.pack("<I", 2**31))
                 piece = b"x" * (MAX_BYTES // 8)
                 while not over.is_set():
-                    guest.core.ChangeProperty(
-                        PropMode.Replace, asked.requestor, asked.property, Atom.STRING, 8, len(piece), piece
-                    )
+                    place = (asked.requestor, asked.property)
+                    guest.core.ChangeProperty(PropMode.Replace, *place, Atom.STRING, 8, len(piece), piece)
                     guest.sync()
 
-        giving = threading.Thread(target=give)
-        giving.start()
-        try:
+        with in_background(over, give):
             began = time.monotonic()
             text = await desktop.clipboard()
             assert time.monotonic() - began < limit(8)
             assert text is None or len(text) <= MAX_BYTES
-        finally:
-            over.set()
-            giving.join()
     assert (await desktop.observe()).size == (320, 240)

@@ -6,8 +6,8 @@ import asyncio
 import signal
 import time
 
-import numpy as np
 import pytest
+from desktops import embedded, point_on
 from patience import limit
 
 from deskhand.actions.ops import (
@@ -25,7 +25,6 @@ from deskhand.actions.ops import (
     Scroll,
     Type,
     Wait,
-    screen_px,
 )
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local import processes
@@ -36,8 +35,7 @@ from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, Infrastruc
 SMALL = DesktopSpec("plain", 320, 240)
 
 
-def at(x: int, y: int) -> Point:
-    return Point(x, y, screen_px(SMALL.width, SMALL.height))
+at = point_on(SMALL)
 
 
 async def open_editor(desktop, *arguments):
@@ -82,15 +80,11 @@ async def test_an_action_id_is_performed_once(desktop):
 
 
 async def test_only_the_last_64_actions_are_cached():
-    desktop = LocalDesktop(settle_ms=1)
-    try:
-        await desktop.reset(SMALL)
+    async with embedded(SMALL, settle_ms=1) as desktop:
         frames = [await desktop.perform([Done()], action_id=str(index)) for index in range(66)]
         assert await desktop.perform([Done()], action_id="65") is frames[65]
         assert (await desktop.perform([Done()], action_id="2")).sequence == frames[2].sequence
         assert (await desktop.perform([Done()], action_id="0")).sequence > frames[65].sequence
-    finally:
-        await desktop.close()
 
 
 BAD_OPS = [
@@ -116,52 +110,19 @@ async def test_a_bad_op_performs_nothing_of_its_action(desktop):
     assert (await desktop.observe()).cursor == before.cursor == (100, 100)
 
 
-async def test_a_frame_equals_the_servers_image_except_under_the_pointer(desktop):
-    await open_editor(desktop)
-    frame = await desktop.perform([Type("some text"), Move(at(300, 220))], action_id="draw")
-    connection = desktop._session.connection
-    reply = connection.core.GetImage(2, connection.root, 0, 0, 320, 240, 0xFFFFFFFF).reply()
-    image = np.frombuffer(bytes(reply.data.buf()), np.uint8).reshape(240, 320, 4)
-    different = (frame.bgrx[:, :, :3] != image[:, :, :3]).any(axis=2)
-    different[200:, 280:] = False
-    assert not different.any()
-    assert len(np.unique(frame.rgb().reshape(-1, 3), axis=0)) > 10
-
-
-@pytest.mark.parametrize(("width", "height"), [(256, 192), (1001, 703), (1920, 1200)])
-async def test_a_screen_may_have_any_size_within_the_limits(width, height):
-    desktop = LocalDesktop()
-    try:
-        frame = await desktop.reset(DesktopSpec("dark", width, height))
-        assert frame.size == (width, height)
-        assert frame.bgrx.flags.writeable is False
-        assert tuple(frame.rgb()[0, 0]) == (0x38, 0x40, 0x48)
-    finally:
-        await desktop.close()
-
-
-@pytest.mark.parametrize(
-    "template",
-    [DesktopSpec("plain", 200, 192), DesktopSpec("plain", 1920, 1201), DesktopSpec("no such theme", 320, 240)],
-)
-async def test_invalid_specs_are_config_errors(template):
-    desktop = LocalDesktop()
+@pytest.mark.parametrize(("name", "width", "height"), [("plain", 200, 192), ("plain", 1920, 1201), ("none", 320, 240)])
+async def test_invalid_specs_are_config_errors(name, width, height):
     with pytest.raises(ConfigError):
-        await desktop.reset(template)
-    await desktop.close()
+        await embedded(DesktopSpec(name, width, height)).__aenter__()
 
 
 async def test_unavailable_namespaces_are_a_config_error(monkeypatch):
     refusal = ("plain", "bubblewrap is not installed (apt-get install bubblewrap)")
     monkeypatch.setattr("deskhand.desktop.local.desktop.available_isolation", lambda: refusal)
-    desktop = LocalDesktop(isolation_level="namespaces")
     with pytest.raises(ConfigError, match="apt-get install bubblewrap"):
-        await desktop.reset(SMALL)
-    await desktop.close()
-    fallback = LocalDesktop()
-    await fallback.reset(SMALL)
-    assert fallback.isolation_level == "plain"
-    await fallback.close()
+        await embedded(SMALL, isolation_level="namespaces").__aenter__()
+    async with embedded(SMALL) as fallback:
+        assert fallback.isolation_level == "plain"
 
 
 async def test_the_same_pixels_have_the_same_hash_and_a_change_shows_its_box(desktop):
@@ -176,16 +137,6 @@ async def test_the_same_pixels_have_the_same_hash_and_a_change_shows_its_box(des
     assert (await desktop.observe()).changed_bbox is None
 
 
-async def test_a_blinking_caret_does_not_delay_settling(desktop):
-    await desktop.launch(["xterm", "-bc", "-bcn", "40", "-bcf", "40"])
-    await desktop.wait_window("xterm")
-    await desktop.observe()
-    start = time.monotonic()
-    frame = await desktop.observe()
-    assert frame.settle_reason == "moving"
-    assert time.monotonic() - start < limit(1.0)
-
-
 async def test_a_caret_in_the_home_template_does_not_blink(desktop):
     await open_editor(desktop)
     hashes = set()
@@ -195,32 +146,18 @@ async def test_a_caret_in_the_home_template_does_not_blink(desktop):
     assert len(hashes) == 1
 
 
-async def test_settling_waits_for_late_drawing():
-    desktop = LocalDesktop(settle_ms=200)
-    try:
-        await desktop.reset(SMALL)
-        await in_terminal(
-            desktop, "read line; for i in 1 2 3 4 5 6; do sleep 0.1; echo tick $i; done; echo > finished; read line"
-        )
-        frame = await desktop.perform([Type("\n")], action_id="go")
-        assert frame.settle_ms >= 550
-        assert await desktop.pull("finished") == b"\n"
-    finally:
-        await desktop.close()
+LATE = "for i in 1 2 3 4 5 6; do sleep 0.1; echo tick $i; done"
+COMPUTING = "i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done"
 
 
-async def test_settling_waits_for_a_computing_guest():
-    desktop = LocalDesktop(settle_ms=20)
-    try:
-        await desktop.reset(SMALL)
-        await in_terminal(
-            desktop, "read line; i=0; while [ $i -lt 60000 ]; do i=$((i+1)); done; echo done > finished; read line"
-        )
+@pytest.mark.parametrize(("script", "settle_ms", "shortest_ms"), [(LATE, 200, 550), (COMPUTING, 20, 0)])
+async def test_settling_waits_for_late_drawing_and_for_a_computing_guest(script, settle_ms, shortest_ms):
+    async with embedded(SMALL, settle_ms=settle_ms) as desktop:
+        await in_terminal(desktop, f"read line; {script}; echo done > finished; read line")
         frame = await desktop.perform([Type("\n")], action_id="go")
         assert frame.settle_reason == "quiet"
+        assert frame.settle_ms >= shortest_ms
         assert await desktop.pull("finished") == b"done\n"
-    finally:
-        await desktop.close()
 
 
 async def test_a_double_click_selects_a_word_and_two_separate_clicks_do_not(desktop):
@@ -360,13 +297,11 @@ async def test_the_event_loop_never_waits_for_a_desktop():
             longest = max(longest, time.monotonic() - before - 0.005)
 
     watcher = asyncio.create_task(watch())
-    desktop = LocalDesktop()
-    await desktop.reset(SMALL)
-    await open_editor(desktop)
-    await desktop.perform([Type("abc"), Wait(0.3)], action_id="1")
-    await desktop.run(["true"])
-    await desktop.pull(".bashrc")
-    await desktop.close()
+    async with embedded(SMALL) as desktop:
+        await open_editor(desktop)
+        await desktop.perform([Type("abc"), Wait(0.3)], action_id="1")
+        await desktop.run(["true"])
+        await desktop.pull(".bashrc")
     watcher.cancel()
     assert longest < limit(0.1)
 

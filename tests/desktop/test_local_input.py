@@ -6,18 +6,18 @@ import asyncio
 import re
 import unicodedata
 
+from desktops import point_on
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from deskhand.actions.ops import Click, Drag, Key, KeyDown, KeyUp, Move, Point, Scroll, Type, screen_px
+from deskhand.actions.ops import Click, Drag, Key, KeyDown, KeyUp, Move, Scroll, Type
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local.desktop import LocalDesktop
 
 SMALL = DesktopSpec("plain", 320, 240)
 
 
-def at(x: int, y: int) -> Point:
-    return Point(x, y, screen_px(SMALL.width, SMALL.height))
+at = point_on(SMALL)
 
 
 SCRIPTS = (
@@ -106,9 +106,8 @@ async def test_a_drag_passes_through_every_point_of_its_path_with_the_button_hel
     corners = [(20, 20), (200, 20), (200, 120), (30, 120)]
     await desktop.perform([Drag(tuple(at(*corner) for corner in corners))], action_id="drag")
     heard = re.findall(rb"\x1b\[<(\d+);(\d+);(\d+)([Mm])", await desktop.pull("heard"))
-    codes = [
-        int(code) for code, *_ in heard if int(code) != 35
-    ]  # 35: motion without a button, on the way to the first point
+    # 35: motion without a button, on the way to the first point.
+    codes = [int(code) for code, *_ in heard if int(code) != 35]
     assert codes[0] == 0
     assert codes[-1] == 0
     assert set(codes[1:-1]) == {32}

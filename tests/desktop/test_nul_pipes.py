@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from desktops import embedded
 
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local import nul_pipes
-from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import InfrastructureError
 
 ECHO = """import os
@@ -23,12 +23,8 @@ FLOOD = "import os\nwhile True: os.write(4, b'x' * 65536)"
 
 @pytest.fixture(params=["namespaces", "plain"])
 async def desktop(request):
-    made = LocalDesktop(isolation_level=request.param)
-    try:
-        await made.reset(DesktopSpec("plain", 256, 192))
+    async with embedded(DesktopSpec("plain", 256, 192), isolation_level=request.param) as made:
         yield made
-    finally:
-        await made.close()
 
 
 async def test_messages_go_both_ways_and_an_exit_is_detected(desktop) -> None:

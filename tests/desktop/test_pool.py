@@ -6,7 +6,7 @@ import asyncio
 import time
 
 import pytest
-from fake_pool import painted_pool
+from fake_pool import Painted, painted_pool
 from patience import limit
 
 from deskhand.desktop.base import DesktopSpec
@@ -43,25 +43,18 @@ async def test_prewarmed_desktops_are_leased_at_once_and_used_once():
 
 
 async def test_at_most_size_leases_are_active_and_epochs_rise():
-    started = 0
-
-    class Counted(LocalDesktop):
-        async def reset(self, template):
-            nonlocal started
-            started += 1
-            return await super().reset(template)
-
-    async with DesktopPool(2, SMALL, prewarm=0, make=Counted) as pool:
+    started: list[Painted] = []
+    async with painted_pool(2, started) as pool:
         first, second = await pool.lease(), await pool.lease()
         third = asyncio.create_task(pool.lease())
         await asyncio.sleep(0.2)
-        assert started == 2
+        assert len(started) == 2
         await pool.release(first)
         await pool.release(first)
         assert (await third).epoch > second.epoch > first.epoch
         fourth = asyncio.create_task(pool.lease())
         await asyncio.sleep(0.1)
-        assert started == 3
+        assert len(started) == 3
         fourth.cancel()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deskhand.desktop.local import isolation, posix_acl
+from deskhand.desktop.local import isolation
 
 pytestmark = pytest.mark.skipif(not isolation.guest_uids(), reason="only root can be another user for a while")
 
@@ -30,17 +30,17 @@ def test_only_the_group_loses_write_access(folder):
     others, guests = "--clear-groups", f"--groups={isolation.GUEST_GROUP}"
     assert may_write(folder, others)
     assert may_write(folder, guests)
-    posix_acl.grant_group(str(folder), isolation.GUEST_GROUP, posix_acl.READ_AND_ENTER)
+    isolation.grant_group(str(folder), isolation.GUEST_GROUP, isolation.READ_AND_ENTER)
     assert may_write(folder, others)
     assert not may_write(folder, guests)
     assert folder.stat().st_mode & 0o7777 == 0o1777
 
 
 def test_existing_entries_stay_and_nothing_is_written_twice(folder):
-    posix_acl.grant_group(str(folder), 4711, posix_acl.READ_AND_ENTER)
-    posix_acl.grant_group(str(folder), isolation.GUEST_GROUP, posix_acl.READ_AND_ENTER)
+    isolation.grant_group(str(folder), 4711, isolation.READ_AND_ENTER)
+    isolation.grant_group(str(folder), isolation.GUEST_GROUP, isolation.READ_AND_ENTER)
     before = folder.stat().st_ctime_ns
-    posix_acl.grant_group(str(folder), isolation.GUEST_GROUP, posix_acl.READ_AND_ENTER)
+    isolation.grant_group(str(folder), isolation.GUEST_GROUP, isolation.READ_AND_ENTER)
     assert folder.stat().st_ctime_ns == before
     assert not may_write(folder, "--groups=4711")
     assert not may_write(folder, f"--groups={isolation.GUEST_GROUP}")

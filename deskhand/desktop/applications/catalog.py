@@ -1,54 +1,63 @@
-"""All application profiles by name.
-
-Every home contains the files of all of them, so it does not depend on what is installed.
-"""
+"""All application profiles by name."""
 
 from __future__ import annotations
 
-from deskhand.desktop.applications import browser, media_apps, office
+from typing import Any
+
+from deskhand.desktop.applications import browser, office
 from deskhand.desktop.applications.profile import Profile
 from deskhand.errors import ConfigError
 
+
+def _simple(name: str, summary: str, program: str, *mime_types: str, **others: Any) -> Profile:
+    """Return the profile of an application whose package and window are named like its program."""
+    defaults: dict[str, Any] = {"packages": (program,), "argv": (program,), "window": program, "groups": ("basic",)}
+    return Profile(name=name, summary=summary, mime_types=mime_types, **(defaults | others))
+
+
+_TEXT = ("text/plain", "text/x-python", "application/json", "text/markdown")
 _BASIC = (
-    Profile(
-        name="editor",
-        summary="text editor (mousepad)",
-        packages=("mousepad",),
-        argv=("mousepad",),
-        window="mousepad",
-        mime_types=("text/plain", "text/x-python", "application/json", "text/markdown"),
-        desktop_entry="org.xfce.mousepad.desktop",
-        groups=("basic",),
+    _simple("editor", "text editor (mousepad)", "mousepad", *_TEXT, desktop_entry="org.xfce.mousepad.desktop"),
+    _simple("files", "file manager (pcmanfm)", "pcmanfm", "inode/directory", desktop_entry="pcmanfm.desktop"),
+    _simple("terminal", "terminal (xfce4-terminal)", "xfce4-terminal", argv=("xfce4-terminal", "--disable-server")),
+    _simple("calculator", "calculator (galculator)", "galculator"),
+)
+_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/bmp")
+_MEDIA = (
+    _simple("images", "image viewer (gpicview)", "gpicview", *_IMAGES, desktop_entry="gpicview.desktop"),
+    _simple(
+        "evince",
+        "document viewer",
+        "evince",
+        "application/pdf",
+        "application/postscript",
+        desktop_entry="org.gnome.Evince.desktop",
+        maximized="Evince",
+        groups=("documents",),
     ),
-    Profile(
-        name="files",
-        summary="file manager (pcmanfm)",
-        packages=("pcmanfm",),
-        argv=("pcmanfm",),
-        window="pcmanfm",
-        mime_types=("inode/directory",),
-        desktop_entry="pcmanfm.desktop",
-        groups=("basic",),
+    _simple(
+        "gimp",
+        "image editor",
+        "gimp",
+        argv=("gimp", "--no-splash"),
+        desktop_entry="gimp.desktop",
+        maximized="Gimp*",
+        groups=("graphics",),
     ),
-    Profile(
-        name="terminal",
-        summary="terminal (xfce4-terminal)",
-        packages=("xfce4-terminal",),
-        argv=("xfce4-terminal", "--disable-server"),
-        window="xfce4-terminal",
-        groups=("basic",),
-    ),
-    Profile(
-        name="calculator",
-        summary="calculator (galculator)",
-        packages=("galculator",),
-        argv=("galculator",),
-        window="galculator",
-        groups=("basic",),
+    _simple(
+        "vlc",
+        "media player",
+        "vlc",
+        *("video/mp4", "video/x-matroska", "video/webm", "audio/mpeg", "audio/ogg"),
+        packages=("vlc-bin", "vlc-plugin-base", "vlc-plugin-qt", "vlc-plugin-video-output"),
+        component="/usr/lib/*/vlc/plugins/gui/libqt_plugin.so",  # without it, `vlc` has no window
+        desktop_entry="vlc.desktop",
+        maximized="vlc",
+        groups=("media",),
     ),
 )
 
-PROFILES = {profile.name: profile for profile in (*_BASIC, *office.PROFILES, browser.CHROMIUM, *media_apps.PROFILES)}
+PROFILES = {profile.name: profile for profile in (*_BASIC, *office.PROFILES, browser.CHROMIUM, *_MEDIA)}
 
 
 def get_profile(name: str) -> Profile:
@@ -67,11 +76,10 @@ def resolve_profiles(names: list[str]) -> list[Profile]:
     return [entry for entry in PROFILES.values() if "all" in names or {entry.name, *entry.groups} & set(names)]
 
 
-def home_files() -> dict[str, str]:
-    """Return the files of a fresh home for all applications, by relative path."""
-    files = {path: text for entry in PROFILES.values() for path, text in entry.files.items()}
-    default_applications = [f"{mime}={entry.desktop_entry}" for entry in PROFILES.values() for mime in entry.mime_types]
-    return files | {".config/mimeapps.list": "\n".join(["[Default Applications]", *default_applications, ""])}
+def default_applications() -> str:
+    """Return the text of `mimeapps.list`."""
+    lines = [f"{mime}={entry.desktop_entry}" for entry in PROFILES.values() for mime in entry.mime_types]
+    return "\n".join(["[Default Applications]", *lines, ""])
 
 
 def window_rules() -> str:

@@ -1,11 +1,12 @@
 """`Profile`: everything Deskhand knows about an application.
 
 Started on a fresh home, an application shows its main window and nothing else: no greeting, license, recovery, update
-or tip. A profile sets only what a user could set in the application's own configuration files.
+or tip. Its configuration files are in `local/home_files/`.
 """
 
 from __future__ import annotations
 
+import glob
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ GUEST_PATH = "/usr/local/bin:/usr/bin:/bin:/usr/local/games:/usr/games"
 class Profile:
     """`argv` starts it with an empty document; a document path may be appended.
 
-    `window` is a substring of the WM_CLASS of its main window. `files` are its files in a fresh home, by relative path.
+    `window` is a substring of the WM_CLASS of its main window.
     """
 
     name: str
@@ -26,7 +27,6 @@ class Profile:
     """Debian packages, installed without recommended packages."""
     argv: tuple[str, ...]
     window: str
-    files: Mapping[str, str] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     plain_wrappers: Mapping[str, str] = field(default_factory=dict)
     """Shell scripts by name that replace its programs at the plain isolation level, where it would not start."""
@@ -36,10 +36,13 @@ class Profile:
     """File name in /usr/share/applications."""
     maximized: str = ""
     """Class of windows that open maximized."""
+    component: str = ""
+    """Pattern of the file that makes a program shared with other applications, or split into plugins, open this one."""
     groups: tuple[str, ...] = ()
     """Group names accepted by `deskhand desktop install`."""
 
     @property
     def installed(self) -> bool:
-        """Whether its program is in the guests' PATH."""
-        return shutil.which(self.argv[0], path=GUEST_PATH) is not None
+        """Whether its program is in the guests' PATH and, where it has one, its component exists."""
+        has_program = shutil.which(self.argv[0], path=GUEST_PATH) is not None
+        return has_program and (not self.component or bool(glob.glob(self.component)))

@@ -8,8 +8,7 @@ untrusted: guest programs describe themselves.
 
 from __future__ import annotations
 
-import functools
-from importlib import resources
+from pathlib import Path
 
 from deskhand.desktop.local.jail import Jail
 from deskhand.errors import ConfigError, InfrastructureError
@@ -35,17 +34,13 @@ DISABLED_ENVIRONMENT = {"NO_AT_BRIDGE": "1", "GTK_A11Y": "none", "DBUS_SESSION_B
 """Variables that disable AT-SPI."""
 
 
-@functools.cache
-def _program() -> str:
-    return resources.files("deskhand.desktop.local").joinpath("collect_tree").read_text(encoding="utf-8")
-
-
 def read(jail: Jail, budget_s: float) -> str:
     """Return the tree as XML.
 
     Raises `ConfigError` if a package is missing, `InfrastructureError` if the tree cannot be read.
     """
-    result = jail.run(["/usr/bin/python3", "-c", _program(), f"{budget_s:g}"], budget_s + START_MARGIN_S)
+    program = Path(__file__).with_name("collect_tree").read_text(encoding="utf-8")
+    result = jail.run(["/usr/bin/python3", "-c", program, f"{budget_s:g}"], budget_s + START_MARGIN_S)
     if result.returncode == 0 and result.stdout.startswith(b"<desktop-frame"):
         return result.stdout.decode("utf-8", "replace")
     message = (result.stderr.decode("utf-8", "replace").strip().splitlines() or ["no message"])[-1]

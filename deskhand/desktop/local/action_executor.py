@@ -24,7 +24,6 @@ from deskhand.actions.ops import (
     MouseUp,
     Move,
     Op,
-    Point,
     Scroll,
     Type,
     Wait,
@@ -32,10 +31,10 @@ from deskhand.actions.ops import (
     to_screen_px,
 )
 from deskhand.desktop.base import Frame
-from deskhand.desktop.local import cursor_overlay, framebuffer
+from deskhand.desktop.local import framebuffer
 from deskhand.desktop.local.desktop_session import DesktopSession
-from deskhand.desktop.local.input_sync import wait_until_read
 from deskhand.desktop.local.settle import MAX_BUSY_S, Settler, SettleResult
+from deskhand.desktop.local.windows import wait_until_input_is_read
 from deskhand.desktop.local.x_connection import x_errors
 from deskhand.desktop.local.xtest_input import BUTTONS, DRAG_STEP_PX, DRAG_STEP_S, XTestInput
 from deskhand.errors import AgentError, DeliveryUnknown, FrameError, InfrastructureError
@@ -74,14 +73,13 @@ class ActionExecutor:
         budget_s = self._settle_timeout_s
         steps = []
         for op in ops:
-            points = tuple(self._px(point) for point in _points(op))
+            width, height = self._session.template.width, self._session.template.height
+            targets = () if isinstance(op, Zoom) else points_of(op)
+            points = tuple(to_screen_px(point, width, height) for point in targets)
             _check(op)
             budget_s += op_budget_s(op, points)
             steps.append((op, points))
         return ActionPlan(tuple(steps), budget_s)
-
-    def _px(self, point: Point) -> tuple[int, int]:
-        return to_screen_px(point, self._session.template.width, self._session.template.height)
 
     def perform(self, plan: ActionPlan) -> Frame:
         """Raise `DeliveryUnknown` if it fails after the first input was sent."""
@@ -139,7 +137,7 @@ class ActionExecutor:
 
     def _drain(self) -> None:
         # The keyboard map is about to change: pending input must be read under the current map.
-        if not wait_until_read(self._session.connection, _DRAIN_TIMEOUT_S):
+        if not wait_until_input_is_read(self._session.connection, _DRAIN_TIMEOUT_S):
             self._settle(_BETWEEN_OPS_SETTLE_S, _DRAIN_TIMEOUT_S, _DRAIN_TIMEOUT_S)
 
     def _settle(self, settle_s: float, settle_timeout_s: float, max_busy_s: float = MAX_BUSY_S) -> SettleResult:
@@ -153,10 +151,7 @@ class ActionExecutor:
         return self._frame(self._settle(_BETWEEN_OPS_SETTLE_S, self._settle_timeout_s))
 
     def observe(self) -> Frame:
-        """Return the settled screen.
-
-        Raises `FrameError` if it is black, `InfrastructureError` if the desktop has failed.
-        """
+        """Return the settled screen. Raises `FrameError` if it is black, `InfrastructureError` on failure."""
         settled = self._settle(self._settle_s, self._settle_timeout_s)
         if not self._session.jail.is_running():
             raise InfrastructureError(self._session.failure() or "the jail has exited")
@@ -166,15 +161,13 @@ class ActionExecutor:
         pixels = settled.pixels
         framebuffer.check_not_black(pixels)
         image = self._session.connection.pointer_image()
-        under = cursor_overlay.draw_cursor(pixels, image)
+        under = framebuffer.draw_cursor(pixels, image)
         changed = framebuffer.changed_bbox(self._last, pixels)
         self._last = pixels
         self._sequence += 1
         pixels.flags.writeable = False
-        height, width = pixels.shape
-        bgrx = pixels.view(np.uint8).reshape(height, width, 4)
         return Frame(
-            bgrx=bgrx,
+            bgrx=_bytes(pixels),
             sequence=self._sequence,
             content_hash=self._hash(pixels),
             settle_ms=settled.elapsed_s * 1000,
@@ -182,14 +175,12 @@ class ActionExecutor:
             changed_bbox=changed,
             cursor=(image.x, image.y),
             moving=self.settler.animation_filter.boxes(),
-            under_cursor=(under[0], under[1], under[2].view(np.uint8).reshape(*under[2].shape, 4))
-            if under is not None
-            else None,
+            under_cursor=(under[0], under[1], _bytes(under[2])) if under else None,
         )
 
 
-def _points(op: Op) -> tuple[Point, ...]:
-    return () if isinstance(op, Zoom) else points_of(op)
+def _bytes(pixels: np.ndarray) -> np.ndarray:
+    return pixels.view(np.uint8).reshape(*pixels.shape, 4)
 
 
 def _check(op: Op) -> None:

@@ -1,11 +1,9 @@
-"""Clipboard: read an X selection, bounded in time and size.
-
-The text is untrusted.
-"""
+"""Clipboard: read an X selection, bounded in time and size. The text is untrusted."""
 
 from __future__ import annotations
 
 import time
+from typing import Any
 
 import xcffib.xproto
 from xcffib.xproto import CW, Atom, EventMask, Property, WindowClass
@@ -33,29 +31,21 @@ def read(connection: XConnection, selection: str, timeout_s: float = 1.0) -> str
                 return None
             if answer.property != 0:
                 data = _read_property(connection, window, deadline)
-                return (
-                    data.decode("utf-8" if target != Atom.STRING else "latin-1", errors="replace")
-                    if data is not None
-                    else None
-                )
+                encoding = "latin-1" if target == Atom.STRING else "utf-8"
+                return None if data is None else data.decode(encoding, errors="replace")
         return None
     finally:
         core.DestroyWindow(window)
         connection.x.flush()
 
 
-def _wait(connection: XConnection, kind: type, deadline: float):
-    while (remaining := deadline - time.monotonic()) > 0:
-        event = connection.next_event(remaining)
-        if isinstance(event, kind):
-            return event
-    return None
+def _wait(connection: XConnection, kind: type, deadline: float) -> Any:
+    return next((event for event in connection.events(deadline - time.monotonic()) if isinstance(event, kind)), None)
 
 
-def _get_and_delete(connection: XConnection, window: int):
-    return connection.core.GetProperty(
-        True, window, connection.atoms["DESKHAND_SELECTION"], Atom.Any, 0, MAX_BYTES // 4
-    ).reply()
+def _get_and_delete(connection: XConnection, window: int) -> Any:
+    name = connection.atoms["DESKHAND_SELECTION"]
+    return connection.core.GetProperty(True, window, name, Atom.Any, 0, MAX_BYTES // 4).reply()
 
 
 def _read_property(connection: XConnection, window: int, deadline: float) -> bytes | None:

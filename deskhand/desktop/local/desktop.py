@@ -1,7 +1,6 @@
 """`LocalDesktop`: a real X server, window manager and applications on this machine.
 
-Input, pixels and files never pass through a guest process. One worker thread makes every blocking X call, so the event
-loop never waits.
+Input, pixels and files never pass through a guest process. One worker thread makes every blocking X call.
 """
 
 from __future__ import annotations
@@ -17,11 +16,10 @@ from typing import Any, TypeVar
 
 from deskhand.actions.ops import Op
 from deskhand.desktop.base import CommandResult, DesktopSpec, Frame, Window
-from deskhand.desktop.local import accessibility, fingerprint, windows
+from deskhand.desktop.local import accessibility, windows
 from deskhand.desktop.local.action_executor import ActionExecutor
 from deskhand.desktop.local.clipboard import read as read_selection
 from deskhand.desktop.local.desktop_session import DesktopSession
-from deskhand.desktop.local.fingerprint import Fingerprint
 from deskhand.desktop.local.idempotency_cache import IdempotencyCache
 from deskhand.desktop.local.isolation import IsolationLevel, ResourceLimits, available_isolation
 from deskhand.desktop.local.nul_pipes import NulPipes
@@ -93,12 +91,8 @@ class LocalDesktop:
             async with asyncio.timeout(limit_s):
                 return await asyncio.shield(waiting)
         except InfrastructureError as error:
-            if (
-                type(error) is InfrastructureError
-                and self._session is not None
-                and (failure := self._session.failure())
-            ):
-                raise InfrastructureError(f"desktop {self.label} has failed: {failure}") from error
+            if type(error) is InfrastructureError and self._session is not None:
+                self._check_alive(self._session)
             raise
         except TimeoutError:
             if future.done():
@@ -111,20 +105,32 @@ class LocalDesktop:
         self._pending_budgets_s.popleft()
         _ = waiting.cancelled() or waiting.exception()  # mark as retrieved: the caller may be gone
 
-    async def _on_helper(self, function: Callable[..., Result], *arguments: object) -> Result:
+    async def _on_helper(self, function: Callable[[DesktopSession], Result], *, changes: bool = False) -> Result:
         """Run on a helper thread: files and commands need no X connection."""
-        if self._closed:
-            raise InfrastructureError(f"desktop {self.label} is closed")
-        return await asyncio.get_running_loop().run_in_executor(self._helpers, functools.partial(function, *arguments))
+        session = self._active_session(changes)
+        return await asyncio.get_running_loop().run_in_executor(self._helpers, function, session)
 
-    def _parts(self, check_alive: bool = True) -> tuple[DesktopSession, ActionExecutor]:
+    async def _on_x(
+        self, doing: str, budget_s: float, function: Callable[..., Result], *arguments: object, changes: bool = False
+    ) -> Result:
+        """Run `function(connection, *arguments)` on the worker."""
+        job = functools.partial(function, self._active_session(changes).connection, *arguments)
+        return await self._call(x_errors(doing)(job), budget_s)
+
+    def _parts(self) -> tuple[DesktopSession, ActionExecutor]:
         if self._closed:
             raise InfrastructureError(f"desktop {self.label} is closed")
         if self._session is None or self._executor is None:
             raise InfrastructureError(f"desktop {self.label} has no session; call reset first")
-        if check_alive:
-            self._check_alive(self._session)
         return self._session, self._executor
+
+    def _active_session(self, changes: bool = False) -> DesktopSession:
+        """Return the session, which works; a desktop that the caller `changes` is rebuilt by the next reset."""
+        session, _ = self._parts()
+        self._check_alive(session)
+        if changes:
+            self._pristine = None
+        return session
 
     def _check_alive(self, session: DesktopSession) -> None:
         if failure := session.failure():
@@ -154,7 +160,7 @@ class LocalDesktop:
 
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
         """See `Desktop.perform`. Ops for the trainer (Done, Fail, Answer, Screenshot, Zoom) do nothing here."""
-        session, executor = self._parts(check_alive=False)
+        session, executor = self._parts()
         plan = executor.plan(ops)
 
         def perform() -> Frame:
@@ -170,106 +176,66 @@ class LocalDesktop:
         return await self._call(perform, plan.budget_s)
 
     async def observe(self) -> Frame:
-        session, executor = self._parts()
-        frame = await self._on_x(executor.observe, "observing", self.settle_timeout_s)
+        session = self._active_session()
+        _, executor = self._parts()
+        frame = await self._call(x_errors("observing")(executor.observe), self.settle_timeout_s)
         self._check_alive(session)
         return frame
-
-    async def _on_x(self, function: Callable[[], Result], doing: str, budget_s: float) -> Result:
-        def guarded() -> Result:
-            with x_errors(doing):
-                return function()
-
-        return await self._call(guarded, budget_s)
 
     async def run(
         self, argv: list[str], *, timeout_s: float = 30.0, env: dict[str, str] | None = None, cwd: str | None = None
     ) -> CommandResult:
-        session, _ = self._parts()
-        self._pristine = None
-        return await self._on_helper(session.jail.run, argv, timeout_s, env, cwd)
+        return await self._on_helper(lambda session: session.jail.run(argv, timeout_s, env, cwd), changes=True)
 
     async def launch(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None) -> int:
-        session, _ = self._parts()
-        self._pristine = None
-        return await self._on_helper(session.jail.launch, argv, env, cwd)
+        return await self._on_helper(lambda session: session.jail.launch(argv, env, cwd), changes=True)
 
     async def launch_piped(
         self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None
     ) -> NulPipes:
         """Start a program that exchanges messages on descriptors 3 and 4. Its messages are untrusted."""
-        session, _ = self._parts()
-        self._pristine = None
-        return await self._on_helper(session.jail.launch_piped, argv, env, cwd)
+        return await self._on_helper(lambda session: session.jail.launch_piped(argv, env, cwd), changes=True)
 
     async def windows(self) -> list[Window]:
-        session, _ = self._parts()
-        return await self._on_x(lambda: windows.list_windows(session.connection), "listing windows", 2.0)
+        return await self._on_x("listing windows", 2.0, windows.list_windows)
 
     async def wait_window(self, match: str, *, timeout_s: float = 20.0, count: int = 1) -> list[Window]:
-        session, _ = self._parts()
-
-        def wait() -> list[Window]:
-            return windows.wait_windows(session.connection, match, timeout_s, count, lambda: self._check_alive(session))
-
-        return await self._on_x(wait, f"waiting for window '{match}'", timeout_s)
+        check = functools.partial(self._check_alive, self._active_session())
+        doing = f"waiting for window '{match}'"
+        return await self._on_x(doing, timeout_s, windows.wait_windows, match, timeout_s, count, check)
 
     async def place_window(
         self, window: Window, x: int, y: int, width: int | None = None, height: int | None = None
     ) -> Window:
-        session, _ = self._parts()
-        self._pristine = None
-        return await self._on_x(
-            lambda: windows.place(session.connection, window, x, y, width, height), "placing a window", 3.0
-        )
+        placed = (window, x, y, width, height)
+        return await self._on_x("placing a window", 3.0, windows.place, *placed, changes=True)
 
     async def activate_window(self, window: Window) -> None:
-        session, _ = self._parts()
-        self._pristine = None
-        await self._on_x(lambda: windows.activate(session.connection, window), "activating a window", 2.0)
+        await self._on_x("activating a window", 2.0, windows.activate, window, changes=True)
 
     async def close_window(self, window: Window) -> None:
-        session, _ = self._parts()
-        self._pristine = None
-        await self._on_x(lambda: windows.close(session.connection, window), "closing a window", 2.0)
+        await self._on_x("closing a window", 2.0, windows.close, window, changes=True)
 
     async def socket_inside(self) -> socket.socket:
-        session, _ = self._parts()
-        return await self._on_helper(session.socket_inside)
+        return await self._on_helper(lambda session: session.socket_inside())
 
     async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
-        session, _ = self._parts()
-        return await self._on_x(lambda: read_selection(session.connection, selection), "reading the clipboard", 2.0)
+        return await self._on_x("reading the clipboard", 2.0, read_selection, selection)
 
     async def pull(self, path: str) -> bytes:
-        session, _ = self._parts()
-        return await self._on_helper(session.home.read, path)
+        return await self._on_helper(lambda session: session.home.read(path))
 
     async def push(self, path: str, data: bytes) -> None:
-        session, _ = self._parts()
-        self._pristine = None
-        await self._on_helper(session.home.write, path, data)
+        await self._on_helper(lambda session: session.home.write(path, data), changes=True)
 
     async def listdir(self, path: str) -> list[str]:
-        session, _ = self._parts()
-        return await self._on_helper(session.home.listdir, path)
-
-    async def fingerprint(self) -> Fingerprint:
-        """Return the current state as seen by the host; equal for desktops that an episode cannot tell apart."""
-        session, executor = self._parts()
-
-        def take() -> Fingerprint:
-            frame = executor.observe()
-            return fingerprint.take(session.connection, session.home.root, session.jail.pids(), frame.content_hash)
-
-        return await self._on_x(take, "taking a fingerprint", self.settle_timeout_s)
+        return await self._on_helper(lambda session: session.home.listdir(path))
 
     async def accessibility_tree(self, *, timeout_s: float = 10.0) -> str | None:
         """See `local.accessibility`; None unless the spec enables it. `timeout_s` excludes the start of the reader."""
-        session, _ = self._parts()
-        if not session.template.accessibility:
+        if not self._active_session().template.accessibility:
             return None
-        return await self._on_helper(accessibility.read, session.jail, timeout_s)
+        return await self._on_helper(lambda session: accessibility.read(session.jail, timeout_s))
 
     def processes(self) -> list[int]:
         """Return the host process ids of this desktop (X server, jail, guests)."""

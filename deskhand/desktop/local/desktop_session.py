@@ -55,73 +55,71 @@ class DesktopSession:
         label: str,
         template: DesktopSpec,
         isolation_level: IsolationLevel,
-        limits: ResourceLimits | None = None,
-        capture: Capture | None = None,
+        limits: ResourceLimits,
+        capture: Capture | None,
     ) -> None:
         self.template = template
-        self.theme = theme.get_theme(template.name)
+        self._isolation_level: IsolationLevel = isolation_level
+        self._theme = theme.get_theme(template.name)
         owner = runtime()
         self.folder = owner.folder / f"{label}-{time.monotonic_ns():x}"
         self._user = isolation.GuestUser()
         self.folder.mkdir(mode=0o711 if isolation.guest_uids() else 0o700)
-        limits = limits or ResourceLimits()
         self._is_disk_limited = isolation.size_limited_folder(self.folder, limits.disk_mib + HOST_DISK_MIB)
         self._tmp_link: Path | None = None
         self._sockets: list[socket.socket] = []
         self._sockets_lock = threading.Lock()
         self._parts: list[XServer | Jail | XConnection | ScreenReader | egress_proxy.EgressProxy] = []
+        labels = {processes.OWNER_LABEL: owner.token, processes.LEASE_LABEL: label}
         try:
-            self._start(label, owner.token, isolation_level, limits, capture)
+            self._start(label, labels, limits, capture)
         except BaseException:
             self.close()
             raise
 
-    def _start(
-        self, label: str, token: str, isolation_level: IsolationLevel, limits: ResourceLimits, capture: Capture | None
-    ) -> None:
-        labels = {processes.OWNER_LABEL: token, processes.LEASE_LABEL: label}
+    def _start(self, label: str, labels: dict[str, str], limits: ResourceLimits, capture: Capture | None) -> None:
         self.x_server = self._start_x_server(labels, capture)
         (self.folder / "display").write_text(str(self.x_server.number))
-        files = catalog.home_files() | theme.home_files(self.theme)
-        template = home_template.template_folder(runtime().folder / "templates", files, theme.home_directories())
-        home_folder = home_template.make_home(template, self.folder, home_template.best_method(runtime().folder)[0])
+        base = runtime().folder
+        template = home_template.template_folder(base / "templates", theme.home_files(self._theme), theme.HOME_FOLDERS)
+        home_folder = home_template.make_home(template, self.folder, home_template.best_method(base)[0])
         self.connection = XConnection(self.x_server.name, self.x_server.cookie)
         self._parts.append(self.connection)
         with x_errors("preparing the screen"):
             self._paint_root()
         binds = [self.x_server.socket_path, self.x_server.authority]
         uid = self._user.uid
-        if isolation_level == "plain":
+        if self._isolation_level == "plain":
             binds.append(self._write_wrappers())
         isolation.chown_to_guest(self.x_server.authority, uid)
-        if self.template.network and isolation_level != "namespaces":
+        if self.template.network and self._isolation_level != "namespaces":
             raise ConfigError("network destinations need isolation 'namespaces'; remove the spec's network")
         allowed = [egress_proxy.parse_destination(text) for text in self.template.network]
-        environment = self._environment(isolation_level)
-        self.jail = Jail(self.folder, home_folder, label, token, environment, binds, isolation_level, uid, limits)
+        environment = self._environment() | labels
+        self.jail = Jail(self.folder, home_folder, label, environment, binds, self._isolation_level, uid, limits)
         self._parts.append(self.jail)
         resource_monitor.monitor(self.jail, limits, checks_disk=not self._is_disk_limited)
         if allowed:
-            listener = network_namespace.listener(self.jail.first_pid(), egress_proxy.PORT, uid)
+            (listener,) = network_namespace.open_sockets(self.jail.first_pid(), 1, uid, egress_proxy.PORT)
             self._parts.append(egress_proxy.EgressProxy(listener, allowed))
         self.home = Home(home_folder, self.jail.guest_home, uid)
         if self.template.accessibility:
-            self._start_bus(isolation_level)
-        try:
-            self.manager = self.jail.launch(
-                ["openbox", "--config-file", f"{self.jail.guest_home}/.config/openbox/rc.xml", "--sm-disable"],
-                required=True,
-            )
-        except ConfigError as error:
-            raise ConfigError("openbox: not installed; apt-get install openbox") from error
+            self._start_bus()
+        config_file = f"{self.jail.guest_home}/.config/openbox/rc.xml"
+        self.manager = self._start_required(["openbox", "--config-file", config_file, "--sm-disable"], "openbox")
         for pid in (self.x_server.process.pid, self.manager):
             processes.raise_priority(pid)
-        self.screen = open_screen_reader(
-            self.x_server, self.connection, self.template.width, self.template.height, capture
-        )
+        size = (self.template.width, self.template.height)
+        self.screen = open_screen_reader(self.x_server, self.connection, *size, capture)
         self._parts.append(self.screen)
         with x_errors("starting the window manager"):
             windows.wait_window_manager(self.connection)
+
+    def _start_required(self, argv: list[str], package: str) -> int:
+        try:
+            return self.jail.launch(argv, required=True)
+        except ConfigError as error:
+            raise ConfigError(f"{argv[0]}: not installed; apt-get install {package}") from error
 
     def _write_wrappers(self) -> Path:
         """Write wrappers for programs that need one at the plain level; return their directory."""
@@ -146,77 +144,66 @@ class DesktopSession:
 
     def _paint_root(self) -> None:
         core, root = self.connection.core, self.connection.root
-        core.ChangeWindowAttributes(root, xcffib.xproto.CW.BackPixel, [int(self.theme.background, 16)])
+        core.ChangeWindowAttributes(root, xcffib.xproto.CW.BackPixel, [int(self._theme.background, 16)])
         core.ClearArea(False, root, 0, 0, 0, 0)
-        resources = theme.x_resources(self.theme).encode()
+        resources = theme.x_resources(self._theme).encode()
         self.connection.set_string(root, xcffib.xproto.Atom.RESOURCE_MANAGER, xcffib.xproto.Atom.STRING, resources)
         self.connection.sync()
 
-    def _start_bus(self, isolation_level: IsolationLevel) -> None:
+    def _start_bus(self) -> None:
         """Start the session bus. Programs look it up at start, so it must exist before them."""
-        if isolation_level == "plain" and not isolation.has_name(self._user.uid):
+        if self._isolation_level == "plain" and not isolation.has_name(self._user.uid):
             raise ConfigError(
                 "accessibility: the session bus needs a user with a name, or isolation 'namespaces'; "
                 "disable the tree (accessibility=False, deskhand serve desktops --no-accessibility)"
             )
-        bus_path = f"{isolation.guest_runtime_dir(self.folder, isolation_level)}/bus"
-        try:
-            self.jail.launch(
-                ["dbus-daemon", "--session", "--nofork", "--nopidfile", f"--address=unix:path={bus_path}"],
-                required=True,
-            )
-        except ConfigError as error:
-            raise ConfigError("dbus-daemon: not installed; apt-get install dbus") from error
-        result = self.jail.run(["sh", "-c", 'until [ -S "$0" ]; do sleep 0.01; done', bus_path], BUS_START_S)
-        if result.returncode != 0:
+        address = f"--address=unix:path={self._bus_path()}"
+        self._start_required(["dbus-daemon", "--session", "--nofork", "--nopidfile", address], "dbus")
+        wait = ["sh", "-c", 'until [ -S "$0" ]; do sleep 0.01; done', self._bus_path()]
+        if self.jail.run(wait, BUS_START_S).returncode != 0:
             raise InfrastructureError(f"the desktop's session bus did not start within {BUS_START_S:g} s")
 
-    def _environment(self, isolation_level: IsolationLevel) -> dict[str, str]:
-        plain = isolation_level == "plain"
-        bus = f"unix:path={isolation.guest_runtime_dir(self.folder, isolation_level)}/bus"
-        return (
-            catalog.environment()
-            | (accessibility.environment(bus) if self.template.accessibility else accessibility.DISABLED_ENVIRONMENT)
-            | {
-                "DISPLAY": self.x_server.name,
-                "XAUTHORITY": str(self.x_server.authority),
-                "PATH": f"{self.folder}/bin:{GUEST_PATH}" if plain else GUEST_PATH,
-                "LANG": "C.UTF-8",
-                "USER": "user",
-                "LOGNAME": "user",
-                "SHELL": "/bin/bash",
-                "TZ": "UTC",
-                "XCOMPOSEFILE": "/dev/null",
-                "XDG_CURRENT_DESKTOP": "openbox",
-                "XDG_SESSION_TYPE": "x11",
-                "GDK_BACKEND": "x11",
-                "GIO_USE_VFS": "local",
-                "GIO_USE_VOLUME_MONITOR": "unix",
-                "GSETTINGS_BACKEND": "keyfile",
-                "GTK_OVERLAY_SCROLLING": "0",
-                "GTK_IM_MODULE": "gtk-im-context-simple",
-                **(egress_proxy.proxy_environment() if self.template.network else {}),
-                **(self._plain_tmp_variables() if plain else {}),
-            }
-        )
+    def _bus_path(self) -> str:
+        return f"{isolation.guest_runtime_dir(self.folder, self._isolation_level)}/bus"
+
+    def _environment(self) -> dict[str, str]:
+        plain = self._isolation_level == "plain"
+        bus = accessibility.environment(f"unix:path={self._bus_path()}")
+        return {
+            **catalog.environment(),
+            **(bus if self.template.accessibility else accessibility.DISABLED_ENVIRONMENT),
+            "DISPLAY": self.x_server.name,
+            "XAUTHORITY": str(self.x_server.authority),
+            "PATH": f"{self.folder}/bin:{GUEST_PATH}" if plain else GUEST_PATH,
+            "LANG": "C.UTF-8",
+            "USER": "user",
+            "LOGNAME": "user",
+            "SHELL": "/bin/bash",
+            "TZ": "UTC",
+            "XCOMPOSEFILE": "/dev/null",
+            "XDG_CURRENT_DESKTOP": "openbox",
+            "XDG_SESSION_TYPE": "x11",
+            "GDK_BACKEND": "x11",
+            "GIO_USE_VFS": "local",
+            "GIO_USE_VOLUME_MONITOR": "unix",
+            "GSETTINGS_BACKEND": "keyfile",
+            "GTK_OVERLAY_SCROLLING": "0",
+            "GTK_IM_MODULE": "gtk-im-context-simple",
+            **(egress_proxy.proxy_environment() if self.template.network else {}),
+            **(self._plain_tmp_variables() if plain else {}),
+        }
 
     def socket_inside(self) -> socket.socket:
-        """Return an unconnected TCP socket in the guests' network.
-
-        Raises `ConfigError` at the plain level, which has no guest network.
-        """
-        if self.jail.isolation_level != "namespaces":
+        """Return an unconnected TCP socket in the guests' network. Raises `ConfigError` at the plain level."""
+        if self._isolation_level != "namespaces":
             raise ConfigError("guest ports are reachable only with isolation 'namespaces'")
         with self._sockets_lock:
             if not self._sockets:
-                self._sockets = network_namespace.sockets(self.jail.first_pid(), SOCKET_BATCH, self._user.uid)
+                self._sockets = network_namespace.open_sockets(self.jail.first_pid(), SOCKET_BATCH, self._user.uid)
             return self._sockets.pop()
 
     def _plain_tmp_variables(self) -> dict[str, str]:
-        """Point temporary directories at a short link.
-
-        A socket path may have 107 bytes, and LibreOffice's own part takes 63.
-        """
+        """Use a short link for temporary files: a socket path has at most 107 bytes, of which LibreOffice needs 63."""
         isolation.close_shared_tmp()
         self._tmp_link = runtime().folder / f"t{next(_tmp_link_numbers)}"
         self._tmp_link.symlink_to(self.folder / "tmp")

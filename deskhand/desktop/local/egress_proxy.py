@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import re
 import select
 import socket
 import threading
@@ -45,24 +46,14 @@ class Destination:
 
 
 def parse_destination(text: str) -> Destination:
-    """Parse `example.org`, `*.example.org:443`, `127.0.0.1:8000` or `[::1]:8000`.
-
-    Raises `ConfigError` if `text` is invalid.
-    """
+    """Parse `example.org`, `*.example.org:443`, `127.0.0.1:8000` or `[::1]:8000`. Raises `ConfigError`."""
     parts = urlsplit(f"//{text}")
     try:
         host, port = parts.hostname or "", parts.port
     except ValueError:
         host, port = "", None
     bare = host.removeprefix("*.")
-    if (
-        not bare
-        or "*" in bare
-        or parts.username
-        or parts.path
-        or parts.query
-        or any(letter.isspace() for letter in text)
-    ):
+    if not bare or "*" in bare or parts.username or parts.path or parts.query or re.search(r"\s", text):
         raise ConfigError(f"network: invalid destination {text!r}; use HOST or HOST:PORT")
     return Destination(host.lower().rstrip("."), port)
 
@@ -93,17 +84,13 @@ class EgressProxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            with self._lock:
-                is_full = len(self._open) >= MAX_CONNECTIONS
-            if is_full:
+            if len(self._open) >= MAX_CONNECTIONS:
                 with client, contextlib.suppress(OSError):
                     client.settimeout(0.05)
                     client.recv(MAX_HEAD_BYTES)  # closing with unread data would discard the response
                     _respond(client, "503 Too Many Connections")
             else:
-                threading.Thread(
-                    target=self._serve, args=(client,), name="deskhand-egress-connection", daemon=True
-                ).start()
+                threading.Thread(target=self._serve, args=(client,), name="deskhand-egress", daemon=True).start()
 
     @contextlib.contextmanager
     def _tracked(self, connection: socket.socket):
@@ -143,27 +130,21 @@ class EgressProxy:
                     client.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
                     server.sendall(rest)
                 else:
-                    server.sendall(
-                        _rewrite_request(method, parts.path or "/", parts.query, version, host, port, head[1:]) + rest
-                    )
+                    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+                    server.sendall(_rewrite_request(f"{method} {path} {version}", host, port, head[1:]) + rest)
                 _relay(client, server)
 
     def _resolve(self, host: str, port: int) -> tuple[str, int] | None:
         """Return the address to connect to, or None if it is denied. Names must resolve to a public address."""
-        if not any(entry.allows(host, port) for entry in self._allowed):
-            self._record_refusal(host, port)
-            return None
-        with contextlib.suppress(ValueError):
-            return str(ipaddress.ip_address(host)), port
-        for _, _, _, _, found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-            if ipaddress.ip_address(found[0]).is_global:
-                return str(found[0]), port
-        self._record_refusal(host, port)
-        return None
-
-    def _record_refusal(self, host: str, port: int) -> None:
+        if any(entry.allows(host, port) for entry in self._allowed):
+            with contextlib.suppress(ValueError):
+                return str(ipaddress.ip_address(host)), port
+            for _, _, _, _, found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+                if ipaddress.ip_address(found[0]).is_global:
+                    return str(found[0]), port
         if len(self.refused) < 100:
             self.refused.append(f"{host}:{port}")
+        return None
 
     def close(self) -> None:
         """Close every connection. Idempotent."""
@@ -189,19 +170,13 @@ def _read_head(client: socket.socket) -> tuple[list[str], bytes]:
     return head.decode("latin-1").split("\r\n"), rest
 
 
-def _rewrite_request(
-    method: str, path: str, query: str, version: str, host: str, port: int, headers: list[str]
-) -> bytes:
+def _rewrite_request(request: str, host: str, port: int, headers: list[str]) -> bytes:
     """Return an origin-form request with `Connection: close`, so that no second destination can follow."""
     dropped = ("proxy-", "connection:", "keep-alive:", "host:", "upgrade:")
     forwarded = [line for line in headers if not line.lower().startswith(dropped)]
     name = f"[{host}]" if ":" in host else host
-    lines = [
-        f"{method} {path}{'?' + query if query else ''} {version}",
-        f"Host: {name}{'' if port == 80 else f':{port}'}",
-        *forwarded,
-    ]
-    return "\r\n".join([*lines, "Connection: close", "", ""]).encode("latin-1")
+    lines = [request, f"Host: {name}{'' if port == 80 else f':{port}'}", *forwarded, "Connection: close", "", ""]
+    return "\r\n".join(lines).encode("latin-1")
 
 
 def _respond(client: socket.socket, status: str, text: str = "") -> None:
@@ -215,9 +190,8 @@ def _relay(one: socket.socket, other: socket.socket) -> None:
     """Copy bytes in both directions until both sides have closed or are idle for `IDLE_TIMEOUT_S`."""
     poller = select.poll()
     sides = {one.fileno(): (one, other), other.fileno(): (other, one)}
-    for descriptor in sides:
+    for descriptor, (side, _) in sides.items():
         poller.register(descriptor, select.POLLIN)
-    for side in (one, other):
         side.settimeout(IDLE_TIMEOUT_S)
     open_sides = len(sides)
     while open_sides:

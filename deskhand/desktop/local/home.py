@@ -15,6 +15,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Literal
 
 from deskhand.errors import InfrastructureError
 
@@ -121,10 +122,7 @@ class Home:
             if error.errno in (errno.ENOTDIR, errno.ENOENT):
                 raise FileNotFoundError(errno.ENOENT, "no such file in the guest's home", path) from None
             raise PermissionError(error.errno, "not a regular file in the guest's home", path) from None
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise PermissionError(errno.EPERM, "not a regular file", path)
-        with os.fdopen(descriptor, "rb") as file:
+        with _regular_file(descriptor, "rb", path) as file:
             data = file.read(limit + 1)
         if len(data) > limit:
             raise PermissionError(errno.EFBIG, f"larger than {limit} bytes", path)
@@ -146,11 +144,9 @@ class Home:
             if error.errno in _GUEST_ERRORS:
                 raise PermissionError(error.errno, "cannot write in the guest's home", path) from None
             raise InfrastructureError(f"{path}: cannot write in the guest's home: {error.strerror}") from error
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise PermissionError(errno.EPERM, "not a regular file", path)
+        file = _regular_file(descriptor, "wb", path)
         try:
-            with os.fdopen(descriptor, "wb") as file:
+            with file:
                 file.write(data)
         except OSError as error:
             raise InfrastructureError(f"{path}: cannot write in the guest's home: {error.strerror}") from error
@@ -162,3 +158,10 @@ class Home:
                 return sorted(os.listdir(folder))
         except (NotADirectoryError, FileNotFoundError):
             raise FileNotFoundError(errno.ENOENT, "no such directory in the guest's home", path) from None
+
+
+def _regular_file(descriptor: int, mode: Literal["rb", "wb"], path: str) -> BinaryIO:
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise PermissionError(errno.EPERM, "not a regular file", path)
+    return os.fdopen(descriptor, mode)

@@ -62,11 +62,10 @@ def make_home(template: Path, folder: Path, method: Method) -> Path:
     home.mkdir(mode=0o700)
     if method == "overlay":
         _mount_overlay(template, folder, home)
-        os.chmod(home, 0o700)
     else:
         copier = _clone if method == "reflink" else shutil.copyfile
         shutil.copytree(template, home, symlinks=True, copy_function=copier, dirs_exist_ok=True)
-        os.chmod(home, 0o700)
+    home.chmod(0o700)
     return home
 
 

@@ -8,8 +8,7 @@ Invariant: an id is stored until `limit` other actions have started.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, replace
 
 import numpy as np
 import zstandard
@@ -22,22 +21,19 @@ from deskhand.errors import DeliveryUnknown
 class _CompressedFrame:
     """A frame without pixels, and its compressed pixels."""
 
-    others: dict[str, Any]
+    frame: Frame
     shape: tuple[int, ...]
     data: bytes
 
     @classmethod
     def of(cls, frame: Frame) -> _CompressedFrame:
-        others = {
-            field.name: getattr(frame, field.name) for field in fields(frame) if field.init and field.name != "bgrx"
-        }
         packed = zstandard.ZstdCompressor(level=1).compress(np.ascontiguousarray(frame.bgrx).data)
         data = bytes(memoryview(packed))  # `packed` holds a worst-case buffer
-        return cls(others, frame.bgrx.shape, data)
+        return cls(replace(frame, bgrx=np.empty((0, 0, 4), np.uint8)), frame.bgrx.shape, data)
 
-    def frame(self) -> Frame:
+    def decompressed(self) -> Frame:
         pixels = np.frombuffer(zstandard.ZstdDecompressor().decompress(self.data), np.uint8)
-        return Frame(bgrx=pixels.reshape(self.shape), **self.others)
+        return replace(self.frame, bgrx=pixels.reshape(self.shape))
 
 
 class IdempotencyCache:
@@ -55,7 +51,7 @@ class IdempotencyCache:
         found = self._actions[action_id]
         if found is None:
             raise DeliveryUnknown(f"action {action_id} failed before; it may or may not have been performed")
-        return found if isinstance(found, Frame) else found.frame()
+        return found if isinstance(found, Frame) else found.decompressed()
 
     def begin(self, action_id: str) -> None:
         """Register the id of an action."""

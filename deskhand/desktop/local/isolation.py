@@ -13,12 +13,14 @@ desktop uses and that owns only the desktop's home.
 from __future__ import annotations
 
 import ctypes
+import errno
 import fcntl
 import functools
 import json
 import os
 import pwd
 import shutil
+import stat
 import struct
 import subprocess
 from contextlib import suppress
@@ -26,8 +28,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from deskhand.desktop.local import landlock, posix_acl, processes
-from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.desktop.local import landlock, processes
+from deskhand.errors import InfrastructureError
 
 IsolationLevel = Literal["namespaces", "plain"]
 
@@ -41,6 +43,8 @@ _USERS = "/dev/shm/deskhand-users"
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _NOSUID, _NODEV, _DETACH = 2, 4, 2
 _MIB = 1024 * 1024
+READ_AND_ENTER = 5
+_ACL_ATTRIBUTE, _ACL_VERSION, _ACL_ENTRY = "system.posix_acl_access", struct.Struct("<I"), struct.Struct("<HHI")
 _ETC = (
     "alternatives", "fonts", "gtk-2.0", "gtk-3.0", "xdg", "X11", "mime.types", "mailcap", "ld.so.cache", "ld.so.conf",
     "ld.so.conf.d", "localtime", "nsswitch.conf", "dbus-1", "dillo", "profile", "bash.bashrc", "magic", "papersize",
@@ -48,15 +52,14 @@ _ETC = (
     "services",
 )  # fmt: skip
 _VAR = ("cache/fontconfig", "lib/mime", "lib/dbus", "lib/libreoffice")
+_SYSTEM_FILES = (*(f"/etc/{name}" for name in _ETC), *(f"/var/{name}" for name in _VAR))
+_BWRAP = ("bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-net")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
 
 
 @dataclass(frozen=True)
 class ResourceLimits:
-    """Limits of one desktop's guests together. `max_processes` counts threads too.
-
-    Raises `ConfigError` if a limit is too small for any application.
-    """
+    """Limits of one desktop's guests together. `max_processes` counts threads too."""
 
     memory_mib: int = 4096
     max_processes: int = 1024
@@ -64,23 +67,15 @@ class ResourceLimits:
     file_mib: int = 256
     """Maximum size of one file."""
 
-    def __post_init__(self) -> None:
-        minimums = {"memory_mib": 64, "max_processes": 16, "disk_mib": 16, "file_mib": 1}
-        for name, minimum in minimums.items():
-            if getattr(self, name) < minimum:
-                raise ConfigError(f"{name}: must be at least {minimum}, got {getattr(self, name)}")
-
 
 @functools.cache
 def available_isolation() -> tuple[IsolationLevel, str]:
     """Return the best available level and a one-line reason."""
     if shutil.which("bwrap") is None:
         return "plain", "bubblewrap is not installed (apt-get install bubblewrap)"
-    command = ["bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-net", "--ro-bind", "/", "/"]
-    command += ["--proc", "/proc", "--dev", "/dev", "true"]
-    probe = subprocess.run(
-        command_as_user(FIRST_UID if guest_uids() else None, command), capture_output=True, text=True, check=False
-    )
+    command = [*_BWRAP, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"]
+    command = command_as_user(FIRST_UID if guest_uids() else None, command)
+    probe = subprocess.run(command, capture_output=True, text=True, check=False)
     if probe.returncode != 0:
         message = (probe.stderr.strip().splitlines() or ["no message"])[-1]
         return "plain", f"bubblewrap cannot make namespaces here ({message})"
@@ -120,10 +115,7 @@ def _may_change_user() -> bool:
 
 
 class GuestUser:
-    """Reserve a user id on this machine until `close`.
-
-    `uid` None: guests run as this user.
-    """
+    """Reserve a user id on this machine until `close`; `uid` None: guests run as this user."""
 
     def __init__(self) -> None:
         self.uid: int | None = None
@@ -133,9 +125,8 @@ class GuestUser:
         self._file = os.open(_USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         for number in range(MAX_GUEST_UIDS):
             with suppress(BlockingIOError, PermissionError):
-                fcntl.fcntl(
-                    self._file, fcntl.F_OFD_SETLK, struct.pack("@hhqqi", fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
-                )
+                lock = struct.pack("@hhqqi", fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
+                fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, lock)
                 self.uid = FIRST_UID + number
                 return
         self.close()
@@ -149,20 +140,39 @@ class GuestUser:
 
 
 @functools.cache
-def close_shared_tmp() -> bool:
-    """Deny plain-level guests access to the host's /tmp and /var/tmp, permanently; return whether it worked.
+def close_shared_tmp() -> None:
+    """Deny plain-level guests access to the host's /tmp and /var/tmp, permanently, where this process may.
 
     Landlock denies access anyway, but only when a file is written. Programs that check permissions first, such as
     LibreOffice, need the permissions to say no.
     """
-    if not guest_uids():
-        return False
+    with suppress(OSError):
+        for path in ("/tmp", "/var/tmp") if guest_uids() else ():
+            grant_group(path, GUEST_GROUP, READ_AND_ENTER)
+
+
+def grant_group(path: str, group: int, rights: int) -> None:
+    """Set the rights of `group` on a folder to exactly `rights`, even if others have more. Raises `OSError`.
+
+    Changes no other user's or group's rights. The access control list (POSIX draft 1003.1e) is an extended attribute,
+    laid out as in linux/posix_acl_xattr.h.
+    """
+    owner, owning_group, named_group, mask, other = 0x01, 0x04, 0x08, 0x10, 0x20
+    nobody = 0xFFFFFFFF
     try:
-        for path in ("/tmp", "/var/tmp"):
-            posix_acl.grant_group(path, GUEST_GROUP, posix_acl.READ_AND_ENTER)
-    except OSError:
-        return False
-    return True
+        data = os.getxattr(path, _ACL_ATTRIBUTE)[_ACL_VERSION.size :]
+        entries = {(tag, who): bits for tag, bits, who in _ACL_ENTRY.iter_unpack(data)}
+    except OSError as error:
+        if error.errno != errno.ENODATA:
+            raise
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+        entries = {(owner, nobody): mode >> 6 & 7, (owning_group, nobody): mode >> 3 & 7, (other, nobody): mode & 7}
+    if entries.get((named_group, group)) == rights:
+        return
+    entries[named_group, group] = rights
+    entries.setdefault((mask, nobody), entries[owning_group, nobody] | rights)
+    packed = b"".join(_ACL_ENTRY.pack(tag, bits, who) for (tag, who), bits in sorted(entries.items()))
+    os.setxattr(path, _ACL_ATTRIBUTE, _ACL_VERSION.pack(2) + packed)
 
 
 def has_name(uid: int | None) -> bool:
@@ -225,26 +235,8 @@ def chown_to_guest(folder: Path, uid: int | None) -> None:
             os.chown(os.path.join(base, name), uid, uid, follow_symlinks=False)
 
 
-def _with_rlimits(limits: ResourceLimits, command: list[str]) -> list[str]:
-    data = limits.memory_mib * _MIB
-    return [
-        "prlimit",
-        "--core=0",
-        f"--fsize={limits.file_mib * _MIB}",
-        f"--nproc={limits.max_processes}",
-        f"--data={data}",
-        *command,
-    ]
-
-
 def namespaces_command(
-    folder: Path,
-    home: Path,
-    control: Path,
-    binds: list[Path],
-    uid: int | None,
-    limits: ResourceLimits,
-    command: list[str],
+    folder: Path, home: Path, binds: list[Path], uid: int | None, limits: ResourceLimits, command: list[str]
 ) -> list[str]:
     """Return `command` wrapped in bubblewrap.
 
@@ -257,8 +249,18 @@ def namespaces_command(
     }
     for name, text in etc_files.items():
         (folder / name).write_text(text)
-    words = ["bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-net", "--unshare-uts"]
-    words += ["--uid", "1000", "--gid", "1000", "--hostname", "desktop", "--die-with-parent", "--new-session"]
+    words = [
+        *_BWRAP,
+        "--unshare-uts",
+        "--uid",
+        "1000",
+        "--gid",
+        "1000",
+        "--hostname",
+        "desktop",
+        "--die-with-parent",
+        "--new-session",
+    ]
     words += ["--ro-bind", "/usr", "/usr"]
     for name in ("bin", "sbin", "lib", "lib32", "lib64", "libx32"):
         path = Path("/", name)
@@ -266,10 +268,8 @@ def namespaces_command(
             words += ["--symlink", os.readlink(path), str(path)]
         elif path.is_dir():
             words += ["--ro-bind", str(path), str(path)]
-    for name in _ETC:
-        words += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
-    for name in _VAR:
-        words += ["--ro-bind-try", f"/var/{name}", f"/var/{name}"]
+    for path in _SYSTEM_FILES:
+        words += ["--ro-bind-try", path, path]
     for name in etc_files:
         words += ["--ro-bind", str(folder / name), f"/etc/{name}"]
     words += ["--proc", "/proc", "--dev", "/dev"]
@@ -278,28 +278,22 @@ def namespaces_command(
     words += ["--remount-ro", "/dev", "--perms", "0700", "--dir", "/run/user"]
     for path in binds:
         words += ["--ro-bind", str(path), str(path)]
-    words += ["--bind", str(control), "/run/jail", "--bind", str(home), GUEST_HOME, "--chdir", GUEST_HOME]
-    return command_as_user(uid, [*words, *_with_rlimits(limits, command)])
+    words += ["--bind", str(folder / "control"), "/run/jail", "--bind", str(home), GUEST_HOME, "--chdir", GUEST_HOME]
+    words += ["prlimit", "--core=0", f"--fsize={limits.file_mib * _MIB}", f"--nproc={limits.max_processes}"]
+    return command_as_user(uid, [*words, f"--data={limits.memory_mib * _MIB}", *command])
 
 
 def plain_command(
-    folder: Path,
-    home: Path,
-    control: Path,
-    binds: list[Path],
-    uid: int | None,
-    limits: ResourceLimits,
-    command: list[str],
+    folder: Path, home: Path, binds: list[Path], uid: int | None, limits: ResourceLimits, command: list[str]
 ) -> list[str]:
     """Return `command` wrapped in `landlock`; the guest's /tmp is a folder next to its home."""
-    temporary = folder / "tmp"
     readable = ["/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/proc", "/tmp/.X11-unix"]
-    readable += [f"/etc/{name}" for name in (*_ETC, "passwd", "group", "hosts")] + [f"/var/{name}" for name in _VAR]
+    readable += [*_SYSTEM_FILES, "/etc/passwd", "/etc/group", "/etc/hosts"]
     rules = {
         "uid": uid,
         "groups": [GUEST_GROUP],
         "read": [*readable, *map(str, binds)],
-        "write": [str(home), str(control), str(temporary)],
+        "write": [str(path) for path in (home, folder / "control", folder / "tmp")],
         "devices": [f"/dev/{name}" for name in _DEVICES],
         "limits": {
             "core": 0,

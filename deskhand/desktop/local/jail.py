@@ -14,6 +14,7 @@ import signal
 import stat
 import subprocess
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,13 +25,11 @@ from deskhand.desktop.local.nul_pipes import NulPipes
 from deskhand.errors import ConfigError, InfrastructureError
 
 START_TIMEOUT_S = 20.0
+LAUNCH_TIMEOUT_S = 10.0
 MAX_OUTPUT_BYTES = 16 * 1024 * 1024
 _LOOP = "NL='\n'; echo 1000 >/proc/self/oom_score_adj; echo ready; while IFS= read -r line; do eval \"$line\"; done"
 _PLAIN_LOOP = _LOOP + "; sleep 5"
-_CRASHES = {
-    128 + number
-    for number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGILL, signal.SIGFPE)
-}
+_CRASHES = {128 + getattr(signal, f"SIG{name}") for name in ("KILL", "SEGV", "BUS", "ABRT", "ILL", "FPE")}
 
 
 def _quoted(word: str) -> str:
@@ -56,12 +55,11 @@ class Jail:
         folder: Path,
         home: Path,
         label: str,
-        owner: str,
         environment: dict[str, str],
         binds: list[Path],
         isolation_level: IsolationLevel,
-        uid: int | None = None,
-        limits: ResourceLimits | None = None,
+        uid: int | None,
+        limits: ResourceLimits,
     ) -> None:
         self.isolation_level = isolation_level
         self.folders = [home, folder / "control", folder / "tmp"]
@@ -75,38 +73,30 @@ class Jail:
         self._label = label
         self._uid = uid
         self._control = folder / "control"
-        labels = {processes.LEASE_LABEL: label, processes.OWNER_LABEL: owner}
         has_namespaces = isolation_level == "namespaces"
         self.guest_home = GUEST_HOME if has_namespaces else str(home)
         self._guest_control = "/run/jail" if has_namespaces else str(self._control)
         runtime = isolation.guest_runtime_dir(folder, isolation_level)
-        variables = {
-            "HOME": self.guest_home,
-            "XDG_RUNTIME_DIR": runtime,
-            "TMPDIR": "/tmp" if has_namespaces else runtime,
-        }
+        temporary = "/tmp" if has_namespaces else runtime
+        variables = {"HOME": self.guest_home, "XDG_RUNTIME_DIR": runtime, "TMPDIR": temporary}
         if not has_namespaces:
             variables["XDG_CONFIG_HOME"] = f"{home}/.config"  # a user without a passwd entry has no other home
-        self._environment = variables | environment | labels
-        for directory in (self._control, folder / "tmp"):
-            directory.mkdir(mode=0o700)
-        for directory in (self._control, folder / "tmp", home):
+        for directory in self.folders:
+            directory.mkdir(mode=0o700, exist_ok=directory == home)
             isolation.chown_to_guest(directory, uid)
         build = isolation.namespaces_command if has_namespaces else isolation.plain_command
         shell = ["/bin/sh", "-c", _LOOP if has_namespaces else _PLAIN_LOOP]
-        command = build(folder, home, self._control, binds, uid, limits or ResourceLimits(), shell)
+        command = build(folder, home, binds, uid, limits, shell)
         log_file = folder / "jail.log"
         with log_file.open("wb") as log:
-            self._process = processes.start(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=self._environment, cwd="/"
-            )
+            streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
+            self._process = processes.start(command, **streams, env=variables | environment, cwd="/")
         self._jobs: dict[int, _Job] = {}
         self._next_job = 0
         self._pipes: list[NulPipes] = []
         self._changed = threading.Condition()
         self._is_ready = False
         self._has_exited = False
-        self._shell_pid: int | None = None
         self._reader = threading.Thread(target=self._read_replies, name=f"deskhand-jail-{label}", daemon=True)
         self._reader.start()
         if not self._wait(lambda: self._is_ready, START_TIMEOUT_S):
@@ -137,7 +127,6 @@ class Jail:
             self._changed.notify_all()
 
     def _judge_end(self, job: _Job) -> None:
-        """A program that is required may not end, and one that was launched may not crash."""
         if job.required:
             self._fail(f"{job.program} has exited")
         elif self.crashes_fail and job.program and job.returncode in _CRASHES:
@@ -174,7 +163,6 @@ class Jail:
     def _shell_line(
         self, argv: list[str], env: dict[str, str] | None, cwd: str | None, prefix: str = "", suffix: str = ""
     ) -> str:
-        """Return one shell line that executes the program."""
         if not argv or any("\0" in word for word in [*argv, *(env or {}).values(), cwd or ""]):
             raise ConfigError("invalid command: needs a program name and no NUL characters")
         if invalid := [name for name in env or {} if not (name.isascii() and name.isidentifier())]:
@@ -189,7 +177,6 @@ class Jail:
         argv: list[str],
         env: dict[str, str] | None = None,
         cwd: str | None = None,
-        timeout_s: float = 10.0,
         *,
         required: bool = False,
         suffix: str = "",
@@ -205,8 +192,8 @@ class Jail:
             f"if command -v {_quoted(argv[0])} >/dev/null; then (({program}) </dev/null >/dev/null 2>&1 & inner=$!; "
             f'echo "started {number} $inner"; wait $inner; echo "ended {number} $?") & else echo "missing {number}"; fi'
         )
-        if not self._wait(lambda: job.inner_pid is not None or job.missing, timeout_s):
-            raise InfrastructureError(f"the jail did not start {argv[0]} within {timeout_s:g} s")
+        if not self._wait(lambda: job.inner_pid is not None or job.missing, LAUNCH_TIMEOUT_S):
+            raise InfrastructureError(f"the jail did not start {argv[0]} within {LAUNCH_TIMEOUT_S:g} s")
         if job.missing:
             self._jobs.pop(number, None)
             raise ConfigError(f"{argv[0]}: not installed; apt-get install its package")
@@ -228,10 +215,9 @@ class Jail:
     def run(
         self, argv: list[str], timeout_s: float, env: dict[str, str] | None = None, cwd: str | None = None
     ) -> CommandResult:
-        """Run a program to completion.
+        """Run a program to completion; past `timeout_s` it is killed and the return code is 124, as in timeout(1).
 
-        Past `timeout_s` its session is killed and the return code is 124, as in timeout(1). Each file that it writes,
-        including its output, is limited to `MAX_OUTPUT_BYTES`.
+        Each file that it writes, including its output, is limited to `MAX_OUTPUT_BYTES`.
         """
         number, job = self._new_job()
         program = self._shell_line(argv, env, cwd, prefix="setsid ")
@@ -314,9 +300,6 @@ class Jail:
         self._reader.join(timeout=1.0)
         for pipes in self._pipes:
             pipes.close()
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                try:
-                    pipe.close()
-                except OSError:
-                    continue
+        for pipe in filter(None, (self._process.stdin, self._process.stdout)):
+            with suppress(OSError):
+                pipe.close()

@@ -16,6 +16,7 @@ import platform
 import resource
 import struct
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -49,11 +50,9 @@ def threads_of(uid: int) -> int:
     """Return the number of threads of a user; the kernel counts them against its process limit."""
     found = 0
     for name in os.listdir("/proc"):
-        try:
+        with suppress(OSError):
             if name.isdigit() and os.stat(f"/proc/{name}").st_uid == uid:
                 found += len(os.listdir(f"/proc/{name}/task"))
-        except OSError:
-            continue
     return found
 
 

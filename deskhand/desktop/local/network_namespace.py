@@ -21,35 +21,18 @@ _OWNER_OF_NAMESPACE = 0xB701
 TIMEOUT_S = 10.0
 
 
-def listener(pid: int, port: int, uid: int | None) -> socket.socket:
-    """Return a listener on 127.0.0.1:`port` in the network of process `pid`, owned by `uid` (None: this user).
+def open_sockets(pid: int, count: int, uid: int | None, port: int = 0) -> list[socket.socket]:
+    """Return up to 64 unconnected TCP sockets of the network of process `pid`, owned by `uid` (None: this user).
 
-    Raises `InfrastructureError`.
+    With a `port`, they are listeners on 127.0.0.1. Raises `InfrastructureError`.
     """
-    return _request_sockets(pid, port, 1, uid)[0]
-
-
-def sockets(pid: int, count: int, uid: int | None) -> list[socket.socket]:
-    """Return up to 64 unconnected TCP sockets of that network. Raises `InfrastructureError`."""
-    return _request_sockets(pid, 0, count, uid)
-
-
-def _request_sockets(pid: int, port: int, count: int, uid: int | None) -> list[socket.socket]:
-    """Return listeners on `port`, or unconnected sockets if it is 0."""
     receiver, sender = socket.socketpair()
     arguments = (pid, port, count, sender.fileno(), os.getuid() if uid is None else uid)
     command = processes.python_command("deskhand.desktop.local.network_namespace", *map(str, arguments))
     with receiver, sender:
         try:
-            result = subprocess.run(
-                command,
-                pass_fds=(sender.fileno(),),
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=TIMEOUT_S,
-                env={},
-            )
+            pipes = {"pass_fds": (sender.fileno(),), "capture_output": True, "text": True}
+            result = subprocess.run(command, **pipes, check=False, timeout=TIMEOUT_S, env={})
         except subprocess.TimeoutExpired:
             raise InfrastructureError(f"no socket in the guest network within {TIMEOUT_S:g} s") from None
         if result.returncode == 0:

@@ -76,10 +76,10 @@ class NulPipes:
             try:
                 data = os.read(descriptor, _CHUNK)
             except BlockingIOError:
-                ready = loop.create_future()
-                loop.add_reader(descriptor, _set_ready, ready)
+                ready = asyncio.Event()
+                loop.add_reader(descriptor, ready.set)
                 try:
-                    await ready
+                    await ready.wait()
                 finally:
                     loop.remove_reader(descriptor)
                 continue
@@ -104,8 +104,3 @@ class NulPipes:
             os.close(descriptor)
         for path in self._paths:
             path.unlink(missing_ok=True)
-
-
-def _set_ready(ready: asyncio.Future[None]) -> None:
-    if not ready.done():
-        ready.set_result(None)

@@ -1,7 +1,7 @@
 """Host processes: start, find, kill.
 
 `PR_SET_PDEATHSIG` fires when the *thread* that started the child ends, so one long-lived thread starts every process.
-The reaper (`reaper.py`) additionally kills leftovers by label and removes their folders.
+The reaper (`runtime_dir`) additionally kills leftovers by label and removes their folders.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -58,23 +57,14 @@ def python_command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-I", "-S", "-c", program, *arguments]
 
 
-def process_ids() -> Iterator[int]:
-    """Iterate over all process ids in /proc."""
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            yield int(name)
-
-
 def find_labeled(label: str, value: str) -> list[int]:
     """Return the processes (not zombies) whose initial environment contains `label=value`."""
     entry = f"{label}={value}".encode()
     found = []
-    for pid in process_ids():
-        try:
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+        with contextlib.suppress(OSError):
             if entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 found.append(pid)
-        except OSError:
-            continue
     return found
 
 
@@ -91,12 +81,10 @@ def state(pid: int) -> str:
 def children(parent: int) -> list[int]:
     """Return the children of `parent`, including zombies."""
     found = []
-    try:
+    with contextlib.suppress(OSError):
         for thread in os.listdir(f"/proc/{parent}/task"):
             with open(f"/proc/{parent}/task/{thread}/children", "rb") as file:
                 found += [int(word) for word in file.read().split()]
-    except OSError:
-        return found
     return found
 
 

@@ -107,16 +107,13 @@ def disk_bytes(folder: Path, limit: int) -> int:
     """Return the disk usage of a folder in bytes; stops counting above `limit`. Links are not followed."""
     total, entries, pending = 0, 0, [str(folder)]
     while pending and total <= limit:
-        try:
-            with os.scandir(pending.pop()) as found:
-                for entry in found:
-                    entries += 1
-                    if entries > MAX_ENTRIES:
-                        return MAX_ENTRIES * _MIB
-                    with contextlib.suppress(OSError):  # the file may be gone
-                        total += max(entry.stat(follow_symlinks=False).st_blocks * 512, 1024)
-                        if entry.is_dir(follow_symlinks=False):
-                            pending.append(entry.path)
-        except OSError:
-            continue
+        with contextlib.suppress(OSError), os.scandir(pending.pop()) as found:
+            for entry in found:
+                entries += 1
+                if entries > MAX_ENTRIES:
+                    return MAX_ENTRIES * _MIB
+                with contextlib.suppress(OSError):  # the file may be gone
+                    total += max(entry.stat(follow_symlinks=False).st_blocks * 512, 1024)
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(entry.path)
     return total

@@ -12,6 +12,7 @@ import secrets
 import shutil
 import signal
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -32,7 +33,7 @@ class RuntimeDir:
         self.folder = base / f"{_PREFIX}{os.getuid()}-{self.token}"
         self.folder.mkdir(mode=0o711 if os.getuid() == 0 else 0o700)  # guests with their own user id must pass through
         self._reaper = processes.start(
-            processes.python_command("deskhand.desktop.local.reaper", self.token, str(self.folder)),
+            processes.python_command("deskhand.desktop.local.runtime_dir", self.token, str(self.folder)),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -51,10 +52,7 @@ class RuntimeDir:
 
 
 def runtime() -> RuntimeDir:
-    """Return the runtime directory of this process; forked children get their own.
-
-    Raises `ConfigError` without a tmpfs.
-    """
+    """Return the runtime directory of this process; forked children get their own. Raises `ConfigError`."""
     global _current
     with _lock:
         if _current is None or _current.owner_pid != os.getpid():
@@ -100,3 +98,9 @@ def remove(token: str, folder: Path) -> None:
             xserver.remove_dead_socket(int(number))
     isolation.unmount_below(folder)
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def main() -> None:
+    """The reaper. `argv`: the owner's token, its folder. End of input means that the owner has ended."""
+    sys.stdin.buffer.read()
+    remove(sys.argv[-2], Path(sys.argv[-1]))

@@ -9,13 +9,14 @@ MIT-SHM is disabled in a mapped server: guests in a jail could not use it and wo
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from contextlib import suppress
+from typing import Literal
 
 import numpy as np
+import sysv_ipc
 
 from deskhand.desktop.local import isolation
 from deskhand.desktop.local.framebuffer import PIXEL_MASK, Framebuffer
-from deskhand.desktop.local.shared_memory import Segment
 from deskhand.desktop.local.x_connection import XConnection
 from deskhand.desktop.local.xserver import XServer
 from deskhand.errors import FrameError, InfrastructureError
@@ -23,47 +24,40 @@ from deskhand.errors import FrameError, InfrastructureError
 Capture = Literal["mapped", "shared", "server"]
 
 
-class ScreenReader(Protocol):
-    """Pixels are `uint32[H, W]` with the undefined fourth byte set to zero."""
-
-    @property
-    def is_atomic(self) -> bool:
-        """Whether a copy shows one instant; otherwise it is torn if the server draws meanwhile (`settle`)."""
-        ...
-
-    def copy(self) -> np.ndarray:
-        """Return the current screen."""
-        ...
-
-    def close(self) -> None: ...
-
-
 class SharedMemoryReader:
-    """Reads the screen through a shared-memory segment. Raises `FrameError`."""
+    """Reads the screen through a System V segment. Raises `FrameError`.
+
+    Only the server's user and this one can attach the segment. It is marked for removal as soon as the server has
+    attached it, so the kernel frees it after the last detach, even if a process is killed.
+    """
 
     is_atomic = True
 
     def __init__(self, connection: XConnection, width: int, height: int) -> None:
-        self._connection, self._size = connection, (width, height)
+        self._connection, self._size, size = connection, (width, height), 4 * width * height
         try:
-            self._segment = Segment(4 * width * height, isolation.x_server_uid())
-        except OSError as error:
-            raise FrameError(f"cannot share memory with the X server: {error}") from error
+            self._memory = sysv_ipc.SharedMemory(sysv_ipc.IPC_PRIVATE, sysv_ipc.IPC_CREX, mode=0o600, size=size)
+        except (sysv_ipc.Error, MemoryError, ValueError) as error:
+            raise FrameError(f"cannot create a shared memory segment of {size} bytes: {error}") from error
         try:
-            self._number = connection.attach(self._segment.id)
-        except InfrastructureError as error:
-            self._segment.close()
+            if (uid := isolation.x_server_uid()) is not None:
+                self._memory.uid = self._memory.gid = uid
+            self._number = connection.attach(self._memory.id)
+        except (sysv_ipc.Error, InfrastructureError) as error:
+            self.close()
             raise FrameError(f"the X server does not share memory: {error}") from error
         finally:
-            self._segment.remove()
+            with suppress(sysv_ipc.Error):
+                self._memory.remove()
 
     def copy(self) -> np.ndarray:
         width, height = self._size
         self._connection.capture_into(self._number, width, height)
-        return self._segment.bytes.view("<u4").reshape(height, width) & PIXEL_MASK
+        return np.frombuffer(self._memory, "<u4", width * height).reshape(height, width) & PIXEL_MASK
 
     def close(self) -> None:
-        self._segment.close()
+        if self._memory.attached:
+            self._memory.detach()
 
 
 class GetImageReader:
@@ -79,6 +73,9 @@ class GetImageReader:
 
     def close(self) -> None:
         return
+
+
+ScreenReader = Framebuffer | SharedMemoryReader | GetImageReader
 
 
 def open_screen_reader(

@@ -28,10 +28,7 @@ MAX_BUSY_S = 1.0
 
 @dataclass(frozen=True)
 class SettleResult:
-    """`pixels` is `uint32[H, W]`; `reason` is that of `Frame`.
-
-    `elapsed_s` is the time to the last change that was not an animation.
-    """
+    """`elapsed_s` is the time to the last change that was not an animation; `reason` is that of `Frame`."""
 
     pixels: np.ndarray
     elapsed_s: float

@@ -1,16 +1,18 @@
-"""Managed windows: list, wait, place, activate, close.
+"""Managed windows: list, wait, place, activate, close, and wait until one has read its input.
 
 All information comes from the X server and window manager, not from guest programs. Boxes are in screen pixels.
 """
 
 from __future__ import annotations
 
+import itertools
 import struct
 import time
 from collections.abc import Callable
+from typing import Any
 
 import xcffib.xproto
-from xcffib.xproto import Atom, WindowClass
+from xcffib.xproto import CW, Atom, EventMask, WindowClass
 
 from deskhand.desktop.base import Window
 from deskhand.desktop.local.x_connection import XConnection
@@ -20,6 +22,9 @@ _NORTH_WEST = 1
 _FROM_PAGER = 2
 _POLL_S = 0.02
 _STATIONARY_S = 0.4
+_PLACE_TIMEOUT_S, _START_TIMEOUT_S = 2.0, 20.0
+_RECHECK_S = 0.5
+_ping_tokens = itertools.count(1)
 
 
 def list_windows(connection: XConnection) -> list[Window]:
@@ -49,9 +54,8 @@ def _describe(connection: XConnection, identity: int) -> Window:
     size, origin = geometry.reply(), position.reply()
     title, old_title, wm_class = (bytes(reply.reply().value.buf()).decode(errors="replace") for reply in names)
     frame = extents.reply()
-    left, _, top, _ = (
-        struct.unpack("<4I", frame.value.buf()) if (frame.format, frame.value_len) == (32, 4) else (0, 0, 0, 0)
-    )
+    is_valid = (frame.format, frame.value_len) == (32, 4)
+    left, _, top, _ = struct.unpack("<4I", frame.value.buf()) if is_valid else (0, 0, 0, 0)
     return Window(
         id=identity,
         title=title or old_title,
@@ -93,21 +97,13 @@ def wait_windows(
         connection.wait_for_root_property("_NET_CLIENT_LIST", _POLL_S if windows else 4 * _POLL_S)
 
 
-def place(
-    connection: XConnection,
-    window: Window,
-    x: int,
-    y: int,
-    width: int | None,
-    height: int | None,
-    timeout_s: float = 2.0,
-) -> Window:
+def place(connection: XConnection, window: Window, x: int, y: int, width: int | None, height: int | None) -> Window:
     """Move and resize through the window manager. Return the window as it is then (it may have a minimum size)."""
     width, height = width or window.width, height or window.height
     atoms = connection.atoms
     maximized = [0, atoms["_NET_WM_STATE_MAXIMIZED_VERT"], atoms["_NET_WM_STATE_MAXIMIZED_HORZ"], _FROM_PAGER, 0]
     connection.send_root_message(window.id, "_NET_WM_STATE", maximized)
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + _PLACE_TIMEOUT_S
     requested: tuple[int, int] | None = None
     last, same_since = None, 0.0
     while True:
@@ -140,35 +136,70 @@ def close(connection: XConnection, window: Window) -> None:
     connection.send_root_message(window.id, "_NET_CLOSE_WINDOW", [0, _FROM_PAGER, 0, 0, 0])
 
 
-def wait_window_manager(connection: XConnection, timeout_s: float = 20.0) -> None:
+def wait_window_manager(connection: XConnection) -> None:
     """Wait until the window manager manages windows.
 
     It announces itself before it listens, so a probe window is mapped until it is managed.
     """
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + _START_TIMEOUT_S
     core = connection.core
+
+    def wait_for(name: str, period_s: float) -> None:
+        if time.monotonic() > deadline:
+            raise InfrastructureError(
+                f"the window manager did not start within {_START_TIMEOUT_S:g} s; check that openbox is installed"
+            )
+        connection.wait_for_root_property(name, period_s)
+
+    def is_managed(window: int) -> bool:
+        return window in _cardinals(connection, connection.root, "_NET_CLIENT_LIST")
+
     while not _cardinals(connection, connection.root, "_NET_SUPPORTING_WM_CHECK"):
-        _check_deadline(deadline, timeout_s)
-        connection.wait_for_root_property("_NET_SUPPORTING_WM_CHECK", 0.2)
+        wait_for("_NET_SUPPORTING_WM_CHECK", 0.2)
     probe = connection.x.generate_id()
     core.CreateWindow(0, probe, connection.root, 0, 0, 8, 8, 0, WindowClass.InputOutput, 0, 0, [])
-    while not _managed(connection, probe):
-        _check_deadline(deadline, timeout_s)
+    while not is_managed(probe):
         core.UnmapWindow(probe)
         core.MapWindow(probe)
-        connection.wait_for_root_property("_NET_CLIENT_LIST", 0.04)
+        wait_for("_NET_CLIENT_LIST", 0.04)
     core.DestroyWindow(probe)
-    while _managed(connection, probe):
-        _check_deadline(deadline, timeout_s)
-        connection.wait_for_root_property("_NET_CLIENT_LIST", 0.04)
+    while is_managed(probe):
+        wait_for("_NET_CLIENT_LIST", 0.04)
 
 
-def _managed(connection: XConnection, window: int) -> bool:
-    return window in _cardinals(connection, connection.root, "_NET_CLIENT_LIST")
+def wait_until_input_is_read(connection: XConnection, limit_s: float) -> bool:
+    """Wait until the active program has read all input. Return False if it lacks support or does not reply.
+
+    `_NET_WM_PING` (Extended Window Manager Hints, "Window Manager Protocols") is queued behind the input, so a reply
+    means that earlier input was read. GTK, Qt and LibreOffice reply; xterm does not support it. The reply is untrusted
+    and affects only how long the host waits.
+    """
+    core, root, ping = connection.core, connection.root, connection.atoms["_NET_WM_PING"]
+    window = _active_window(connection)
+    try:
+        if not window or ping not in _cardinals(connection, window, "WM_PROTOCOLS"):
+            return False
+    except xcffib.Error:
+        return False
+    core.ChangeWindowAttributes(root, CW.EventMask, [EventMask.PropertyChange | EventMask.SubstructureNotify])
+    try:
+        token = next(_ping_tokens)
+        payload = struct.pack("<5I", ping, token, window, 0, 0)
+        message = struct.pack("<BBHII20s", 33, 32, 0, window, connection.atoms["WM_PROTOCOLS"], payload)
+        core.SendEvent(False, window, EventMask.NoEvent, message)
+        connection.x.flush()
+        deadline = time.monotonic() + limit_s
+        while (remaining := deadline - time.monotonic()) > 0:
+            event: Any = connection.next_event(min(remaining, _RECHECK_S))
+            if isinstance(event, xcffib.xproto.ClientMessageEvent) and event.window == root:
+                if tuple(event.data.data32[:3]) == (ping, token, window):
+                    return True
+            elif event is None and _active_window(connection) != window:
+                return False
+        return False
+    finally:
+        core.ChangeWindowAttributes(root, CW.EventMask, [EventMask.PropertyChange])
 
 
-def _check_deadline(deadline: float, timeout_s: float) -> None:
-    if time.monotonic() > deadline:
-        raise InfrastructureError(
-            f"the window manager did not start within {timeout_s:g} s; check that openbox is installed"
-        )
+def _active_window(connection: XConnection) -> int:
+    return next(iter(_cardinals(connection, connection.root, "_NET_ACTIVE_WINDOW")), 0)

@@ -10,8 +10,7 @@ import select
 import struct
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,7 @@ import xcffib.xtest
 from xcffib.ffi import ffi
 from xcffib.xproto import EventMask, PropMode
 
+from deskhand.desktop.local.framebuffer import PointerImage
 from deskhand.errors import InfrastructureError
 
 _ATOMS = (
@@ -34,20 +34,6 @@ _ATOMS = (
 SYNC_TIMEOUT_S = 4.0
 _ALL_PLANES, _Z_PIXMAP = 0xFFFFFFFF, 2
 _MIT_SHM = "MIT-SHM"
-
-
-@dataclass(frozen=True)
-class PointerImage:
-    """The cursor image: `argb` is `uint32[h, w]`, premultiplied.
-
-    Its pixel (`hot_x`, `hot_y`) is at (`x`, `y`) on the screen.
-    """
-
-    x: int
-    y: int
-    hot_x: int
-    hot_y: int
-    argb: np.ndarray
 
 
 @contextmanager
@@ -92,15 +78,12 @@ class XConnection:
             self.setup: Any = self.x.get_setup()
             self.root: int = self.setup.roots[0].root
             self.test: Any = self.x(xcffib.xtest.key)
-            cookies = [self.core.InternAtom(False, len(atom), atom) for atom in _ATOMS]
-            self.atoms: dict[str, int] = {
-                atom: cookie.reply().atom for atom, cookie in zip(_ATOMS, cookies, strict=True)
-            }
-            damage_extension: Any = self.x(xcffib.damage.key)
-            damage_extension.QueryVersion(1, 1).reply()
-            self._damage_extension: Any = damage_extension
+            requests = {atom: self.core.InternAtom(False, len(atom), atom) for atom in _ATOMS}
+            self.atoms: dict[str, int] = {atom: request.reply().atom for atom, request in requests.items()}
+            self._damage_extension: Any = self.x(xcffib.damage.key)
+            self._damage_extension.QueryVersion(1, 1).reply()
             self._damage = self.x.generate_id()
-            damage_extension.Create(self._damage, self.root, xcffib.damage.ReportLevel.NonEmpty)
+            self._damage_extension.Create(self._damage, self.root, xcffib.damage.ReportLevel.NonEmpty)
             self._fixes: Any = self.x(xcffib.xfixes.key)
             self._fixes.QueryVersion(4, 0).reply()
             self.core.ChangeWindowAttributes(self.root, xcffib.xproto.CW.EventMask, [EventMask.PropertyChange])
@@ -161,15 +144,13 @@ class XConnection:
     def attach(self, segment: int) -> int:
         """Attach a System V segment to the server; return its number. Raises `InfrastructureError`."""
         with x_errors("sharing memory"):
-            if (
-                not self.core.QueryExtension(len(_MIT_SHM), _MIT_SHM).reply().present
-            ):  # using an absent extension ends the connection
+            # Using an absent extension ends the connection.
+            if not self.core.QueryExtension(len(_MIT_SHM), _MIT_SHM).reply().present:
                 raise InfrastructureError("the X server was started without MIT-SHM")
-            extension: Any = self.x(xcffib.shm.key)
-            extension.QueryVersion().reply()
-            self._shared: Any = extension
+            self._shared: Any = self.x(xcffib.shm.key)
+            self._shared.QueryVersion().reply()
             number = self.x.generate_id()
-            extension.AttachChecked(number, segment, False).check()
+            self._shared.AttachChecked(number, segment, False).check()
         return number
 
     def capture_into(self, number: int, width: int, height: int) -> None:
@@ -194,15 +175,15 @@ class XConnection:
             if self.x.has_error():
                 raise xcffib.ConnectionException("connection lost")
 
-    def wait_for_damage(self, timeout_s: float) -> bool:
-        """Return whether something was drawn within `timeout_s`. Other events do not extend the wait."""
+    def events(self, timeout_s: float) -> Iterator[Any]:
+        """Iterate over the events of the next `timeout_s`, however many there are."""
         deadline = time.monotonic() + timeout_s
-        while True:
-            event = self.next_event(max(0.0, deadline - time.monotonic()))
-            if isinstance(event, xcffib.damage.NotifyEvent):
-                return True
-            if event is None or time.monotonic() > deadline:
-                return False
+        while (remaining := deadline - time.monotonic()) > 0 and (event := self.next_event(remaining)) is not None:
+            yield event
+
+    def wait_for_damage(self, timeout_s: float) -> bool:
+        """Return whether something was drawn within `timeout_s`."""
+        return any(isinstance(event, xcffib.damage.NotifyEvent) for event in self.events(timeout_s))
 
     def has_damage(self, limit_s: float) -> bool:
         """Return whether the server has reported drawing, without waiting; clears the reports.
@@ -218,16 +199,8 @@ class XConnection:
 
     def wait_for_root_property(self, name: str, timeout_s: float) -> bool:
         """Return whether the root window's property `name` changed within `timeout_s`."""
-        deadline = time.monotonic() + timeout_s
-        while True:
-            event = self.next_event(max(0.0, deadline - time.monotonic()))
-            if event is None or time.monotonic() > deadline:
-                return False
-            if isinstance(event, xcffib.xproto.PropertyNotifyEvent) and (event.window, event.atom) == (
-                self.root,
-                self.atoms[name],
-            ):
-                return True
+        changes = (event for event in self.events(timeout_s) if isinstance(event, xcffib.xproto.PropertyNotifyEvent))
+        return any((event.window, event.atom) == (self.root, self.atoms[name]) for event in changes)
 
     def clear_damage(self) -> None:
         """Re-arm the report of the next drawing."""
@@ -246,7 +219,5 @@ class XConnection:
         self.x.flush()
 
     def close(self) -> None:
-        try:
+        with suppress(xcffib.ConnectionException, OSError):
             self.x.disconnect()
-        except (xcffib.ConnectionException, OSError):
-            return

@@ -45,7 +45,7 @@ class XServer:
         screen.mkdir(mode=0o700, exist_ok=True)
         self.framebuffer_path = screen / "Xvfb_screen0"
         server_authority = screen / "authority"
-        server_authority.write_bytes(authority_record(self.cookie))
+        server_authority.write_bytes(_authority_record(self.cookie))
         uid = isolation.x_server_uid()
         isolation.chown_to_guest(screen, uid)
         reader, writer = os.pipe()
@@ -56,15 +56,8 @@ class XServer:
         command += ["-extension", "GLX", *([] if shared_memory else ["-extension", "MIT-SHM"])]
         try:
             with self.log.open("wb") as log:
-                self.process = processes.start(
-                    command,
-                    pass_fds=(writer,),
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=environment,
-                    cwd="/",
-                )
+                streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+                self.process = processes.start(command, **streams, pass_fds=(writer,), env=environment, cwd="/")
         except FileNotFoundError as error:
             raise ConfigError("setpriv: not installed; apt-get install util-linux") from error
         finally:
@@ -80,7 +73,7 @@ class XServer:
         self.socket_path = socket_path(self.number)
         self.authority = folder / "authority"
         self.authority.touch(mode=0o600)
-        self.authority.write_bytes(authority_record(self.cookie))
+        self.authority.write_bytes(_authority_record(self.cookie))
 
     def _read_number(self, reader: int) -> int:
         text = b""
@@ -128,10 +121,7 @@ def remove_dead_socket(number: int) -> None:
             return
 
 
-def authority_record(cookie: bytes) -> bytes:
-    """Return an Xauthority entry that matches any host and display.
-
-    Family, address, number, name and data, each length-prefixed.
-    """
+def _authority_record(cookie: bytes) -> bytes:
+    """Return an Xauthority entry for any host and display: family; address, number, name, data with their lengths."""
     name = b"MIT-MAGIC-COOKIE-1"
     return struct.pack(">HHHH", 0xFFFF, 0, 0, len(name)) + name + struct.pack(">H", len(cookie)) + cookie

@@ -31,11 +31,7 @@ DRAG_STEP_S = 0.004
 
 
 class XTestInput:
-    """Sends input.
-
-    `settle` is called where a guest should catch up before the next input, `drain` where it must have read all input so
-    far, however long that takes.
-    """
+    """Sends input. `settle` lets guests catch up before the next input; `drain` waits until they have read it all."""
 
     def __init__(self, connection: XConnection, settle: Callable[[], None], drain: Callable[[], None]) -> None:
         self._connection = connection
@@ -54,13 +50,11 @@ class XTestInput:
         spare_codes: list[int] = []
         for code in range(count):
             row = symbols[code * self._per_code : (code + 1) * self._per_code]
-            if not any(
-                symbol and symbol >> 16 != _VENDOR_SYMBOLS for symbol in row
-            ) and not _NAMED_SYMBOLS.intersection(row):
+            is_free = all(not symbol or symbol >> 16 == _VENDOR_SYMBOLS for symbol in row)
+            if is_free and not _NAMED_SYMBOLS.intersection(row):
                 spare_codes.append(first + code)
                 continue
-            for level in (0, 1):
-                symbol = row[level] if level < len(row) else 0
+            for level, symbol in enumerate(row[:2]):
                 if symbol and symbol not in self._keys:
                     self._keys[symbol] = (first + code, level == 1)
         self._spare_codes: OrderedDict[int, int] = OrderedDict((code, 0) for code in spare_codes)
@@ -91,7 +85,7 @@ class XTestInput:
         for symbol in symbols:  # mark their spare keys as used, so that these are not remapped
             if symbol in self._keys:
                 self._code(symbol)
-        self._flush()
+        self._connection.sync()
         self._drain()
         codes = sorted(itertools.islice((code for code in self._spare_codes if code not in self._down), len(missing)))
         for code, symbol in zip(codes, missing, strict=True):
@@ -101,17 +95,11 @@ class XTestInput:
             self._keys[symbol] = (code, False)
         for _, group in itertools.groupby(enumerate(codes), key=lambda pair: pair[1] - pair[0]):
             block = [code for _, code in group]  # adjacent codes in one request: guests react to every request
-            rows = [
-                value
-                for code in block
-                for value in (self._spare_codes[code], self._spare_codes[code], *[0] * (self._per_code - 2))
-            ]
+            unused = [0] * (self._per_code - 2)
+            rows = [value for code in block for value in (*[self._spare_codes[code]] * 2, *unused)]
             self._connection.core.ChangeKeyboardMapping(len(block), block[0], self._per_code, rows)
-        self._flush()
-        self._drain()
-
-    def _flush(self) -> None:
         self._connection.sync()
+        self._drain()
 
     def move(self, x: int, y: int) -> None:
         self._fake(_MOTION, 0, x, y)
@@ -130,7 +118,7 @@ class XTestInput:
         held = self._press_keys(modifiers)
         for index in range(count):
             if index:  # some programs merge presses with equal time stamps
-                self._flush()
+                self._connection.sync()
                 time.sleep(_REPEAT_GAP_S)
             self.press(button)
             self.release(button)
@@ -153,7 +141,7 @@ class XTestInput:
         near = all(abs(old - new) <= _SAME_POSITION_PX for old, new in zip(last_position, self.position, strict=True))
         remaining = at_s + DOUBLE_CLICK_MS / 1000 * min(count, 2) + _CLICK_MARGIN_S - time.monotonic()
         if near and remaining > 0:
-            self._flush()
+            self._connection.sync()
             time.sleep(remaining)
 
     def drag(self, path: list[tuple[int, int]], button: str, modifiers: Iterable[str]) -> None:
@@ -161,14 +149,14 @@ class XTestInput:
         self.move(*path[0])
         held = self._press_keys(modifiers)
         self.press(button)
-        self._flush()
+        self._connection.sync()
         self._settle()
         x, y = path[0]
         for next_x, next_y in path[1:]:
             steps = max(2, max(abs(next_x - x), abs(next_y - y)) // DRAG_STEP_PX)
             for step in range(1, steps + 1):
                 self.move(x + (next_x - x) * step // steps, y + (next_y - y) * step // steps)
-                self._flush()
+                self._connection.sync()
                 time.sleep(DRAG_STEP_S)
             x, y = next_x, next_y
         self._settle()
