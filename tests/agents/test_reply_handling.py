@@ -29,7 +29,8 @@ async def test_a_reply_that_cannot_be_parsed_is_reported_and_performs_nothing(na
     assert [step.reply_error for step in transcript.steps] == ["format", "", ""]
     assert (transcript.stop_reason, transcript.num_format_errors, desktop.actions) == ("done", 1, 1)
     assert desktop.clicked == ["blue"]
-    assert endpoint.last_texts() == ["Click it", f"Click it\nerror: {transcript.steps[0].error}", "Click it"]
+    first, *later = endpoint.last_texts()
+    assert later == [f"{first}\nerror: {transcript.steps[0].error}", first]
 
 
 @everyone
