@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from deskhand.algorithms.registry import get_algorithm
+from deskhand.algorithms.base import get_algorithm
 from deskhand.config.schema import EngineConfig
 from deskhand.config.trainer import PolicyConfig, TrainerConfig
 from deskhand.trainer import meta_trace

@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from deskhand.algorithms.kl import kl_estimate
-from deskhand.algorithms.objective import ClippedLoss
+from deskhand.algorithms.objective import ClippedLoss, kl_estimate
 from deskhand.trainer.batch import TrainBatch
 from deskhand.trainer.policy import TokenScores
 

@@ -19,10 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deskhand.algorithms.kl import kl_estimate, reference_penalty
-from deskhand.algorithms.loss_norm import token_weights
-from deskhand.algorithms.objective import clipped_loss
-from deskhand.algorithms.registry import get_algorithm
+from deskhand.algorithms.base import get_algorithm
+from deskhand.algorithms.objective import clipped_loss, kl_estimate, token_weights
 from deskhand.config.trainer import TrainerConfig
 from deskhand.errors import RecordError
 from deskhand.trainer.advantages import AdvantageEstimate, gae_advantages_of, group_advantages_of, mean_reward
@@ -231,7 +229,6 @@ class Trainer:
                 logprobs_W,
                 batch.behaviour_logprobs_W,
                 _concat(work.estimate.advantages, rows, logprobs_W),
-                torch.ones_like(logprobs_W, dtype=torch.bool),
                 algorithm.clip_ratio_low if config.clip_ratio_low is None else config.clip_ratio_low,
                 algorithm.clip_ratio_high if config.clip_ratio_high is None else config.clip_ratio_high,
                 proximal_W,
@@ -245,7 +242,7 @@ class Trainer:
             value = (result.values * coefficients_W).sum()
             if work.reference is not None:
                 reference_W = _concat(work.reference, rows, logprobs_W)
-                penalty_W = reference_penalty(logprobs_W, reference_W, config.kl_estimator)
+                penalty_W = kl_estimate(reference_W, logprobs_W, config.kl_estimator)
                 value = value + config.kl_loss_coef * (penalty_W * coefficients_W).sum()
                 tally.add_reference(kl_estimate(reference_W, logprobs_W))
             tally.add(batch, scores, result, value, first=first, updated=updated)

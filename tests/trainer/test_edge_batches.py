@@ -11,13 +11,13 @@ import torch
 from test_critic import samples
 from test_trainer import weights
 
-from deskhand.algorithms.registry import available_algorithms
+from deskhand import registry
 from deskhand.config.trainer import CriticConfig, TrainerConfig
 from deskhand.recorder.graph import Sequence
 from deskhand.trainer.batch import TrainingSample
 from deskhand.trainer.trainer import Trainer
 
-KINDS = [*available_algorithms(), "ppo, own trunk"]
+KINDS = [*registry.names("algorithm"), "ppo, own trunk"]
 
 
 def made(make_policy, kind, **settings):
