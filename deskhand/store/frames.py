@@ -104,11 +104,6 @@ class Frames:
     def __iter__(self) -> Iterator[str]:
         return (path.stem for path in sorted(self.folder.glob("??/*.zst")))
 
-    def base_of(self, sha256: str) -> str | None:
-        """Return the base of a stored screenshot; None if it is stored whole. Raises `InfrastructureError`."""
-        base = self._file(sha256)[3]
-        return None if base == _WHOLE else base.hex()
-
     def _file(self, sha256: str) -> tuple[int, int, int, bytes, bytes]:
         """(width, height, depth, base, body) of a file."""
         path = self.path(sha256)
