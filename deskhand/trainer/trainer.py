@@ -13,6 +13,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -87,16 +88,12 @@ class Trainer:
 
     def step(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> StepMetrics:
         """Train on the sequences of complete episodes. `images` are keyed by sha256."""
-        with torch_threads(self.config.torch_threads):
-            return self._step(samples, images)
-
-    def _step(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> StepMetrics:
-        started = time.perf_counter()
+        started, config = time.perf_counter(), self.config
         samples, rejected = self._valid_samples(samples, images)
-        if not self._scores_first:
-            return self._train(samples, rejected, images, started)
-        with self.policy.cached_vision(
-            {span.sha256: images[span.sha256] for each in samples for span in each.sequence.spans}
+        shown = {span.sha256: images[span.sha256] for each in samples for span in each.sequence.spans}
+        with (
+            torch_threads(config.torch_threads),
+            self.policy.cached_vision(shown) if self._scores_first else nullcontext(),
         ):
             return self._train(samples, rejected, images, started)
 

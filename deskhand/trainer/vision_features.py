@@ -12,19 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from deskhand.models.forward import encode_images, stack_images, unwrap
 from deskhand.types import PreparedImage
-
-
-class BatchImages(Protocol):
-    """Source of the features of micro-batches."""
-
-    def of(self, hashes: Sequence[str], index_N: Tensor) -> tuple[Tensor, ...]: ...
 
 
 class VisionFeatureCache:

@@ -12,8 +12,7 @@ from test_trainer import samples, weights
 
 from deskhand.config.trainer import CriticConfig, LoraConfig, PolicyConfig, TrainerConfig
 from deskhand.trainer.checkpoint import CheckpointManager
-from deskhand.trainer.master_weights import MasterWeights
-from deskhand.trainer.policy import Policy
+from deskhand.trainer.policy import MasterWeights, Policy
 from deskhand.trainer.trainer import Trainer
 from deskhand.trainer.vision_features import VisionFeatureCache
 

@@ -15,8 +15,8 @@ from deskhand.config.trainer import LoraConfig, PolicyConfig, TrainerConfig
 from deskhand.errors import ConfigError
 from deskhand.trainer.batch import TrainingSample
 from deskhand.trainer.checkpoint import CheckpointManager
+from deskhand.trainer.lora import dequantize, is_quantized
 from deskhand.trainer.policy import Policy
-from deskhand.trainer.quantize import dequantize, is_quantized
 from deskhand.trainer.trainer import Trainer
 
 
