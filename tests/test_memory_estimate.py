@@ -267,8 +267,8 @@ def test_a_folder_without_a_model_is_one_error(tmp_path: Path) -> None:
     for source, words in (
         (f"model={tmp_path / 'absent'}", "no such folder"),
         (f"model={tmp_path / 'empty'}", "config.json: missing"),
-        (described(tmp_path / "torn", text='{"model_type": "qwen'), "config.json: missing or unreadable"),
-        (described(tmp_path / "list", text="[]"), "not a model config"),
+        (described(tmp_path / "torn", text='{"model_type": "qwen'), "config.json: unreadable"),
+        (described(tmp_path / "list", text="[]"), "not a JSON object"),
     ):
         with pytest.raises(ConfigError, match=words):
             plan.plan(load_config(None, [source]))

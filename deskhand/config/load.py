@@ -40,15 +40,9 @@ def load_config(
 ) -> Config:
     """Load the settings, from the lowest precedence to the highest: `base`, file, environment, overrides.
 
-    Args:
-        path: Config file.
-        overrides: Settings as `key.key=value`.
-        environment: Environment variables.
-        base: Settings of a stored run, and their origin for messages.
-        profile: Profile of the config file; `full` is the file without one.
-
-    Raises:
-        ConfigError: The first invalid setting, in one line.
+    `base`: settings of a stored run, and their origin for messages; `overrides`: settings as `key.key=value`;
+    `profile`: profile of the config file, `full` is the file without one. Raises `ConfigError` for the first invalid
+    setting.
     """
     if profile is not None and path is None:
         raise ConfigError(f"--profile {profile}: profiles belong to a config file; pass the file, or remove --profile")
@@ -78,8 +72,7 @@ def load_config(
 
 
 def config_of_run(metadata: Mapping[str, Any], folder: Path, overrides: Sequence[str] = ()) -> Config:
-    """Return the settings of the run in `folder`, with `overrides`. Raises `ConfigError` for another version's
-    settings."""
+    """Return the settings of a run, with `overrides`. Raises `ConfigError` for another version's settings."""
     return load_config(None, overrides, base=(metadata.get("config", {}), f"{folder}/run.sqlite"))
 
 

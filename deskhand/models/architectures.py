@@ -6,12 +6,11 @@ config.json that determine tensor shapes. Source: the config.json files of the c
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from deskhand.errors import ConfigError
-from deskhand.models.load import adapter_base, checkpoint_folder
+from deskhand.models.load import adapter_base, checkpoint_folder, read_json
 
 _IDS = {
     "image_token_id": 151655,
@@ -114,12 +113,7 @@ def values_of(source: str) -> dict[str, Any]:
     if base := adapter_base(folder):
         return values_of(base)
     file = folder / "config.json"
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file}: missing or unreadable; choose a complete checkpoint folder") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"{file}: not a model config; choose a complete checkpoint folder")
+    values = read_json(file)
     values = values if "text_config" in values else {**values, "text_config": values}
     _check(values, file)
     return values
@@ -146,19 +140,19 @@ def preprocessing_of(source: str) -> tuple[int, int]:
     if base := adapter_base(folder):
         return preprocessing_of(base)
     file = folder / "preprocessor_config.json"
+    config = read_json(file)
+    size = config.get("size") or {}
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-        size = config.get("size") or {}
         return size.get("shortest_edge") or config["min_pixels"], size.get("longest_edge") or config["max_pixels"]
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"{file}: missing or without a size; choose a complete checkpoint folder") from error
+    except KeyError as error:
+        raise ConfigError(f"{file}: {error} is missing; choose a complete checkpoint folder") from error
 
 
 def build(values: dict[str, Any]) -> Any:
     """Build a model of that architecture on the current `torch.device` (meta: shapes without memory)."""
     import transformers
 
-    from deskhand.models.patch_embed import embed_patches_by_product
+    from deskhand.models.fast_layers import embed_patches_by_product
 
     kinds = {
         "qwen3_vl": (transformers.Qwen3VLConfig, transformers.Qwen3VLForConditionalGeneration),

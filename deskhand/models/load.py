@@ -53,12 +53,7 @@ class LoadedModel:
 def load(source: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedModel:
     """Load a checkpoint folder, a hub id or "tiny".
 
-    Args:
-        dtype: float32, bfloat16 or float16.
-        device: Torch device name.
-
-    Raises:
-        ConfigError: A file is missing or unreadable, the architecture is unsupported, or the parts are inconsistent.
+    Raises `ConfigError` if a file is missing or unreadable, the architecture is unsupported, or parts are inconsistent.
     """
     if dtype not in DTYPES:
         raise ConfigError(f"dtype: must be one of {', '.join(DTYPES)}, got {dtype!r}")
@@ -67,7 +62,7 @@ def load(source: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedM
     if base is not None:
         return _merged(load(base, dtype=dtype, device=device), folder, source)
     folder, family = check_checkpoint(source)
-    preprocessing = _read_json(folder / "preprocessor_config.json")
+    preprocessing = read_json(folder / "preprocessor_config.json")
     _check_device(device)
     tokenizer, image_processor = _processing(folder)
     from deskhand.models.forward import check_positions
@@ -126,7 +121,7 @@ def adapter_base(folder: Path) -> str | None:
     """Return the base model of an adapter folder; None for a full checkpoint."""
     if (folder / "config.json").is_file() or not (folder / ADAPTER_CONFIG).is_file():
         return None
-    base = _read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
+    base = read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise ConfigError(f"{folder / ADAPTER_CONFIG}: base_model_name_or_path is missing; set the base model")
     return base
@@ -162,9 +157,9 @@ def check_checkpoint(source: str) -> tuple[Path, Family]:
     base = adapter_base(folder)
     if base is not None:
         return check_checkpoint(base)
-    family = _family(folder, _read_json(folder / "config.json"))
+    family = _family(folder, read_json(folder / "config.json"))
     _weight_files(folder)
-    _read_json(folder / "preprocessor_config.json")
+    read_json(folder / "preprocessor_config.json")
     if not (folder / "tokenizer.json").is_file():
         raise ConfigError(f"{folder / 'tokenizer.json'}: missing; save the checkpoint with its fast tokenizer")
     return folder, family
@@ -206,7 +201,7 @@ def _weight_files(folder: Path) -> None:
     if single.is_file():
         files = [single]
     elif index.is_file():
-        names = set(_read_json(index).get("weight_map", {}).values())
+        names = set(read_json(index).get("weight_map", {}).values())
         files = [folder / name for name in sorted(names)]
     else:
         raise ConfigError(f"{single}: missing; save the checkpoint with safetensors weights")
@@ -247,8 +242,7 @@ def _model(folder: Path, family: Family, dtype: str, device: str) -> Any:
     import transformers
     from transformers.utils import logging as transformers_logging
 
-    from deskhand.models.onednn_linear import replace_linear_with_onednn
-    from deskhand.models.patch_embed import embed_patches_by_product
+    from deskhand.models.fast_layers import embed_patches_by_product, replace_linear_with_onednn
 
     kind = {
         "qwen3_vl": transformers.Qwen3VLForConditionalGeneration,
@@ -306,7 +300,8 @@ def _check_agreement(
         )
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """Return a checkpoint's JSON object. Raises `ConfigError` if it is missing or unreadable."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

@@ -207,8 +207,7 @@ def trace_language_model(
 def _batch(shape: MicrobatchShape) -> TrainBatch:
     numbers_N, numbers_W = torch.zeros(shape.images, dtype=torch.int64), torch.ones(shape.sampled, dtype=torch.int64)
     ids_BT = torch.zeros(1, shape.tokens, dtype=torch.int64)
-    marks_BT, positions_3BT = ids_BT.bool(), torch.zeros(3, 1, shape.tokens, dtype=torch.int64)
-    inputs = ModelInputs(ids_BT, marks_BT, positions_3BT, ids_BT, None, None, (), numbers_N, numbers_N)
+    inputs = ModelInputs(ids_BT, torch.zeros(3, 1, shape.tokens, dtype=torch.int64), (), numbers_N, numbers_N)
     return TrainBatch(
         inputs,
         rows=(0,),

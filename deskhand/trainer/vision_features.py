@@ -38,15 +38,12 @@ class VisionFeatureCache:
             outputs = [self._encode(chunk) for chunk in self._chunks]
         self._graph = outputs[0] if self._gradients and len(self._chunks) == 1 else None
         start = 0
-        for sha256 in (sha256 for chunk in self._chunks for sha256 in chunk):
-            self._rows[sha256] = torch.arange(start, start + images[sha256].tokens, device=self._device)
-            start += images[sha256].tokens
-        wide = torch.float32 if self._gradients else None
+        for sha256, image in images.items():
+            self._rows[sha256] = torch.arange(start, start + image.tokens, device=self._device)
+            start += image.tokens
+        leaves_SH = (torch.cat([layer.detach() for layer in layers]) for layers in zip(*outputs, strict=True))
         self._leaves_SH = tuple(
-            torch.cat([layer.detach().to(wide) if wide else layer.detach() for layer in layers]).requires_grad_(
-                self._gradients
-            )
-            for layers in zip(*outputs, strict=True)
+            (leaf_SH.float() if self._gradients else leaf_SH).requires_grad_(self._gradients) for leaf_SH in leaves_SH
         )
 
     def of(self, hashes: Sequence[str], index_N: Tensor) -> tuple[Tensor, ...]:
@@ -76,10 +73,7 @@ class VisionFeatureCache:
         self._graph = None
 
     def _encode(self, chunk: list[str]) -> tuple[Tensor, ...]:
-        pixels, grids_thw = stack_images([self._images[sha256] for sha256 in chunk], self._device)
-        assert pixels is not None
-        assert grids_thw is not None
-        return encode_images(self._model, pixels, grids_thw)
+        return encode_images(self._model, *stack_images([self._images[name] for name in chunk], self._device))
 
 
 def _chunks(images: Mapping[str, PreparedImage], patches: int) -> list[list[str]]:
