@@ -125,9 +125,7 @@ def evaluation_views(run: Run) -> dict[str, EvaluationView]:
     for name, version in sorted(found.items(), key=lambda entry: entry[1]):
         report = build_eval_report(run, name, both if both and name in sides else None)
         own = name == f"version-{version}"
-        label = (
-            name if not own else "before" if version == 0 else "after" if version == newest else f"version {version}"
-        )
+        label = {newest: "after", 0: "before"}.get(version, f"version {version}") if own else name
         views[name] = EvaluationView(
             label=label,
             step=steps.get(version, version) if own else version,

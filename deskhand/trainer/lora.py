@@ -95,9 +95,7 @@ def extract_lora(model: Any, config: LoraConfig) -> LoraWeights:
 @contextmanager
 def lora_disabled(model: Any) -> Iterator[None]:
     """Disable the adapters in the body."""
-    layers = [
-        module for module in model.modules() if hasattr(module, "base_layer") and hasattr(module, "enable_adapters")
-    ]
+    layers = [part for part in model.modules() if hasattr(part, "base_layer") and hasattr(part, "enable_adapters")]
     for layer in layers:
         layer.enable_adapters(False)
     try:

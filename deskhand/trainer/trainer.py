@@ -165,16 +165,18 @@ class Trainer:
     @property
     def _scores_first(self) -> bool:
         """Whether sequences are scored before the first update, so that images are encoded more than once."""
-        config = self.config
-        several = config.ppo_epochs * config.num_minibatches > 1
-        proximal, reference = config.decoupled_loss and several, config.kl_loss_coef and self.policy.config.lora
-        return bool(proximal or reference or (self.critic is not None and self.critic.own is None))
+        reference = self.config.kl_loss_coef and self.policy.config.lora
+        shared_critic = self.critic is not None and self.critic.own is None
+        return bool(self._needs_proximal or reference or shared_critic)
+
+    @property
+    def _needs_proximal(self) -> bool:
+        return self.config.decoupled_loss and self.config.ppo_epochs * self.config.num_minibatches > 1
 
     def _prepare(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> _StepInputs:
         """Score the sequences under the initial weights as far as the algorithm needs it."""
         config, rows = self.config, [sample.sequence for sample in samples]
-        several = config.ppo_epochs * config.num_minibatches > 1
-        proximal = self.policy.logprobs(rows, images) if config.decoupled_loss and several else None
+        proximal = self.policy.logprobs(rows, images) if self._needs_proximal else None
         reference = self.policy.reference_logprobs(rows, images) if config.kl_loss_coef else None
         if self.critic is None:
             estimate = group_advantages_of(samples)
@@ -182,9 +184,8 @@ class Trainer:
             if self.steps == 0 and samples:
                 self.critic.set_initial_value(mean_reward(samples))
             estimate = gae_advantages_of(samples, self.critic.values(rows, images), config.critic)
-        return _StepInputs(
-            samples, images, estimate, [sample.reply_lengths() for sample in samples], proximal, reference
-        )
+        lengths = [sample.reply_lengths() for sample in samples]
+        return _StepInputs(samples, images, estimate, lengths, proximal, reference)
 
     def _active(self, work: _StepInputs, part: Sequence[int]) -> list[int]:
         """Return the sequences with a gradient; those with zero advantage count only in the mean."""
@@ -205,13 +206,9 @@ class Trainer:
         chosen = self._active(work, part)
 
         def targets(batch: TrainBatch) -> tuple[Tensor, Tensor, Tensor]:
-            rows = [chosen[index] for index in batch.rows]
+            rows, estimate = [chosen[index] for index in batch.rows], work.estimate
             weights_W = _per_token([means[index] for index in rows], batch.rows_W)
-            return (
-                _concat(work.estimate.returns, rows, weights_W),
-                _concat(work.estimate.values, rows, weights_W),
-                weights_W,
-            )
+            return _concat(estimate.returns, rows, weights_W), _concat(estimate.values, rows, weights_W), weights_W
 
         def loss(batch: TrainBatch, scores: TokenScores) -> Tensor:
             rows, logprobs_W = [chosen[index] for index in batch.rows], scores.logprobs_W

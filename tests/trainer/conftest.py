@@ -87,6 +87,15 @@ def make_policy() -> Callable[..., Policy]:
     return lambda **settings: Policy(copy.deepcopy(_BUILT), PolicyConfig(**settings), BANNED)
 
 
+def encoded_images(policy: Policy) -> list[int]:
+    """A list that gets the number of images of every pass through the vision tower."""
+    counts: list[int] = []
+    policy.model.model.visual.register_forward_hook(
+        lambda module, args, kwargs, output: counts.append(kwargs["grid_thw"].shape[0]), with_kwargs=True
+    )
+    return counts
+
+
 def screenshot(seed: int, height: int = 4, width: int = 6) -> PreparedImage:
     """Random pixels; `height` and `width` in patches."""
     pixels = np.random.default_rng(seed).standard_normal((height * width, 3 * 2 * 4 * 4)).astype(np.float32)
