@@ -53,7 +53,6 @@ def values_of(source: str) -> dict[str, Any]:
 
 
 def _check(values: dict[str, Any], file: Path) -> None:
-    """Raise `ConfigError` for an unsupported model type or an invalid size."""
     if values.get("model_type") not in AREAS:
         raise ConfigError(f"{file}: model_type must be {' or '.join(AREAS)}, got {values.get('model_type')!r}")
     for section, names in _SIZES.items():

@@ -41,7 +41,6 @@ class LoadedModel:
 
     @property
     def image_token_id(self) -> int:
-        """Id of the image placeholder."""
         return self.model.config.image_token_id
 
     @property
@@ -136,7 +135,6 @@ def quiet_bitsandbytes() -> None:
 
 
 def _merged(base: LoadedModel, folder: Path, source: str) -> LoadedModel:
-    """Merge the adapter in `folder` into its base model."""
     quiet_bitsandbytes()
     try:
         from peft import PeftModel
@@ -194,7 +192,6 @@ def _family(folder: Path, config: dict[str, Any]) -> Family:
 
 
 def _weight_files(folder: Path) -> None:
-    """Check that the weights exist and open as safetensors."""
     from safetensors import SafetensorError, safe_open
 
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
@@ -278,7 +275,6 @@ def _model(folder: Path, family: Family, dtype: str, device: str) -> Any:
 def _check_agreement(
     folder: Path, config: Any, tokenizer: Any, image_processor: Any, preprocessing: dict[str, Any]
 ) -> None:
-    """Check that tokenizer and preprocessor match the model's config."""
     vision = config.vision_config
     for key, expected in (
         ("patch_size", vision.patch_size),

@@ -84,7 +84,6 @@ def write(view: ReportView, path: Path) -> Path:
 
 
 def render(view: ReportView) -> str:
-    """Return the page."""
     script, style = _static("report.js"), _static("report.css")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
@@ -192,7 +191,6 @@ def duration(seconds: float) -> str:
 
 
 def _curves(view: ReportView, before: EvaluationView | None, after: EvaluationView | None) -> str:
-    """Return the two charts that have data."""
     own = [evaluation for evaluation in view.evaluations if evaluation.own]
     figures = []
     if view.steps or own:

@@ -118,7 +118,6 @@ def cells_of(report: StepReport) -> tuple[str, ...]:
 
 
 def line_of(report: StepReport) -> str:
-    """Return a step as a line of text."""
     return "  ".join(f"{name} {cell}" for name, cell in zip(COLUMNS, cells_of(report), strict=True))
 
 
@@ -127,7 +126,6 @@ def _table(title: str | None = None) -> Table:
 
 
 def steps_table(rows: list[StepReport]) -> Table:
-    """Return the table of steps."""
     table = _table()
     for name in COLUMNS:
         table.add_column(name, justify="right", min_width=max(len(name), 8))

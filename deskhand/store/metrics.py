@@ -21,16 +21,6 @@ from deskhand.errors import ConfigError
 log = structlog.get_logger()
 
 
-def rewrite_lines(path: Path, lines: list[str]) -> None:
-    """Write exactly these lines, unless the file already has them."""
-    text = "".join(f"{line}\n" for line in lines)
-    if (path.read_text(encoding="utf-8") if path.exists() else "") == text:
-        return
-    partial = path.with_suffix(".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
-
-
 class Tracker(Protocol):
     """Receiver of the metrics of every step."""
 

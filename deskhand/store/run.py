@@ -35,7 +35,7 @@ import structlog
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.store.database import connect, create_database, lock_folder
 from deskhand.store.frames import Frames
-from deskhand.store.metrics import EventFile, Tracker, rewrite_lines
+from deskhand.store.metrics import EventFile, Tracker
 
 log = structlog.get_logger()
 
@@ -139,9 +139,17 @@ class Run:
             run.close()
             raise ConfigError(f"{folder}: run format {found}, this version reads format {FORMAT}; start a new run")
         if not read_only:
-            lines = [line for (line,) in run._all("SELECT line FROM metrics ORDER BY step")]
-            rewrite_lines(folder / "metrics.jsonl", lines)
+            run._restore_metrics()
         return run
+
+    def _restore_metrics(self) -> None:
+        """Rewrite metrics.jsonl if a kill tore it."""
+        path, rows = self.folder / "metrics.jsonl", self._all("SELECT line FROM metrics ORDER BY step")
+        text = "".join(f"{line}\n" for (line,) in rows)
+        if (path.read_text(encoding="utf-8") if path.exists() else "") != text:
+            partial = path.with_suffix(".partial")
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(path)
 
     def close(self) -> None:
         """Close the trackers, the database and the lock. Idempotent."""
@@ -165,7 +173,6 @@ class Run:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The metadata passed to `create`."""
         return self._value("metadata")
 
     def open_group(self, group: GroupRow) -> None:
@@ -279,7 +286,6 @@ class Run:
         return bool(self._all("SELECT 1 FROM episodes WHERE id=? AND record IS NOT NULL", (episode_id,)))
 
     def groups(self, state: str | None = None) -> list[GroupRow]:
-        """Return groups by number."""
         rows = self._all("SELECT id, number, family, seed, state FROM groups ORDER BY number")
         return [group for group in (GroupRow(*row) for row in rows) if state in (None, group.state)]
 
@@ -312,7 +318,6 @@ class Run:
         return -1 if found is None else found
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the metrics of every step, in order."""
         return [json.loads(line) for (line,) in self._all("SELECT line FROM metrics ORDER BY step")]
 
     def _value(self, key: str) -> Any:

@@ -277,7 +277,6 @@ def _restore(trainer: Trainer, folder: Path, manifest: dict[str, Any]) -> None:
 def _state_of(
     saved: dict[str, Tensor], name: str, parameter: Tensor, optimizer: torch.optim.Optimizer
 ) -> dict[str, Any]:
-    """Return the optimizer state of one parameter."""
     # The step count is an int in 8-bit optimizers, and a CPU tensor unless the optimizer is fused.
     found: dict[str, Any] = {}
     for key, value in saved.items():

@@ -94,7 +94,6 @@ def extract_lora(model: Any, config: LoraConfig) -> LoraWeights:
 
 @contextmanager
 def lora_disabled(model: Any) -> Iterator[None]:
-    """Disable the adapters in the body."""
     layers = [part for part in model.modules() if hasattr(part, "base_layer") and hasattr(part, "enable_adapters")]
     for layer in layers:
         layer.enable_adapters(False)
@@ -167,7 +166,6 @@ def quantize_linear(model: Any) -> None:
 
 
 def is_quantized(module: Any) -> bool:
-    """Return whether the weight of a module is quantized."""
     return getattr(getattr(module, "weight", None), "quant_state", None) is not None
 
 

@@ -139,7 +139,6 @@ class _Traced:
 
     @property
     def trained(self) -> float:
-        """Number of trained weights."""
         return self.lm.trained + self.tower.trained
 
     @property
@@ -292,7 +291,6 @@ def server_bytes(values: dict[str, Any], memory: MemoryEstimate, dtype: str, max
 
 
 def _numbers_per_token(values: dict[str, Any]) -> int:
-    """Return the numbers per token in the KV cache of all layers."""
     text = values["text_config"]
     head = text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
     return 2 * text["num_hidden_layers"] * text["num_key_value_heads"] * head

@@ -50,7 +50,6 @@ class MasterWeights:
 
     @torch.no_grad()
     def sync_to_model(self) -> None:
-        """Cast the masters into the parameters."""
         for name, parameter in self._parameters.items():
             if self.tensors[name] is not parameter:
                 parameter.copy_(self.tensors[name])
@@ -137,7 +136,6 @@ class Policy:
             return extract_lora(unwrap(self.model), config)
 
     def check(self, sequence: graph.Sequence, images: Mapping[str, PreparedImage]) -> None:
-        """Raise `RecordError` if a sequence is invalid."""
         check_sequence(sequence, images, unwrap(self.model).config.image_token_id, self.banned_ids)
 
     def plan(self, sequences: Sequence[graph.Sequence], images: Mapping[str, PreparedImage]) -> MicrobatchPlan:
@@ -168,7 +166,6 @@ class Policy:
             self._reference = self.copy(frozen=True)
 
     def copy(self, *, frozen: bool = False) -> Policy:
-        """Return a deep copy of the policy."""
         twin = copy.copy(self)
         twin.model, twin.lock = copy.deepcopy(self.model), threading.Lock()
         twin._reference = twin._cached_features = None
@@ -232,7 +229,6 @@ class Policy:
         return hidden_BTH.reshape(-1, hidden_BTH.shape[-1]).index_select(0, batch.positions_W - 1)
 
     def scores(self, batch: TrainBatch, hidden_WH: Tensor) -> TokenScores:
-        """Score the trained tokens of a micro-batch."""
         logprobs_WV = log_softmax(unwrap(self.model).lm_head(hidden_WH), batch.temperature, self.banned_ids)
         targets_W = batch.inputs.input_ids_BT.reshape(-1).index_select(0, batch.positions_W)
         with torch.no_grad():

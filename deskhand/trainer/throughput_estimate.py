@@ -158,7 +158,6 @@ def estimate_throughput(
     values: dict[str, Any], policy: PolicyConfig, trainer: TrainerConfig, dtype: str, requests: int,
     memory: MemoryEstimate, work: Workload, device: Device,
 ) -> ThroughputEstimate:  # fmt: skip
-    """Return the expected speed on `device` with `requests` concurrent requests."""
     tokens = work.step_rows * work.row_tokens
     done = operations(values, memory, work, adapters=policy.lora is not None)
     scored = trainer.decoupled_loss and trainer.ppo_epochs * trainer.num_minibatches > 1

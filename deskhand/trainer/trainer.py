@@ -70,7 +70,6 @@ class Trainer:
 
     @property
     def version(self) -> int:
-        """Version of the current weights."""
         return self.steps + self.versions_ahead
 
     def parts(self) -> Iterator[tuple[str, Mapping[str, Tensor], torch.optim.Optimizer]]:
