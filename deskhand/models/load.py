@@ -80,29 +80,25 @@ def load_processors(source: str, *, needs_images: bool = True) -> tuple[PreTrain
     folder = checkpoint_folder(source)
     if needs_images or (folder / "preprocessor_config.json").is_file():
         return _processing(folder)
-    return _tokenizer(folder), _processor_class()()
+    return _from_pretrained(_tokenizer_class(), folder / "tokenizer.json"), _processor_class()()
 
 
 def _processing(folder: Path) -> tuple[PreTrainedTokenizerFast, Any]:
-    tokenizer, processor = _tokenizer(folder), _processor_class()
+    tokenizer = _from_pretrained(_tokenizer_class(), folder / "tokenizer.json")
+    return tokenizer, _from_pretrained(_processor_class(), folder / "preprocessor_config.json")
+
+
+def _from_pretrained(kind: Any, file: Path) -> Any:
     try:
-        image_processor = processor.from_pretrained(folder)
+        return kind.from_pretrained(file.parent)
     except Exception as error:
-        raise ConfigError(
-            f"{folder / 'preprocessor_config.json'}: unreadable ({_line(error)}); export it again"
-        ) from error
-    return tokenizer, image_processor
+        raise ConfigError(f"{file}: unreadable ({_line(error)}); download or export it again") from error
 
 
-def _tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+def _tokenizer_class() -> type[PreTrainedTokenizerFast]:
     from transformers import PreTrainedTokenizerFast
 
-    try:
-        return PreTrainedTokenizerFast.from_pretrained(folder)
-    except Exception as error:
-        raise ConfigError(
-            f"{folder / 'tokenizer.json'}: unreadable ({_line(error)}); download or export it again"
-        ) from error
+    return PreTrainedTokenizerFast
 
 
 def _processor_class() -> Any:
@@ -141,9 +137,8 @@ def _merged(base: LoadedModel, folder: Path, source: str) -> LoadedModel:
 
         model: Any = PeftModel.from_pretrained(base.model, str(folder)).merge_and_unload()
     except Exception as error:
-        raise ConfigError(
-            f"{folder}: the adapter does not fit {base.source} ({_line(error)}); set its own base model"
-        ) from error
+        why = f"the adapter does not fit {base.source} ({_line(error)})"
+        raise ConfigError(f"{folder}: {why}; set its own base model") from error
     for parameter in model.parameters():
         parameter.requires_grad_(True)
     return LoadedModel(model.eval(), base.tokenizer, base.image_processor, base.family, source)
@@ -195,23 +190,18 @@ def _weight_files(folder: Path) -> None:
     from safetensors import SafetensorError, safe_open
 
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if single.is_file():
-        files = [single]
-    elif index.is_file():
-        names = set(read_json(index).get("weight_map", {}).values())
-        files = [folder / name for name in sorted(names)]
-    else:
+    if not single.is_file() and not index.is_file():
         raise ConfigError(f"{single}: missing; save the checkpoint with safetensors weights")
-    for file in files:
+    names = [single.name] if single.is_file() else sorted(set(read_json(index).get("weight_map", {}).values()))
+    for file in (folder / name for name in names):
         if not file.is_file():
             raise ConfigError(f"{file}: listed in {index.name} but missing; finish the download")
         try:
             with safe_open(file, framework="np"):
                 pass
         except (SafetensorError, OSError) as error:
-            raise ConfigError(
-                f"{file}: unreadable weights ({_line(error)}); download or save the file again"
-            ) from error
+            why = f"unreadable weights ({_line(error)})"
+            raise ConfigError(f"{file}: {why}; download or save the file again") from error
 
 
 def tensors_of(folder: Path, like: LoadedModel) -> dict[str, Any]:
@@ -286,14 +276,11 @@ def _check_agreement(
             raise ConfigError(f"{file}: {key} must be {expected} as in config.json, got {found}")
     file = folder / "tokenizer.json"
     placeholder = tokenizer.convert_tokens_to_ids("<|image_pad|>")
-    if placeholder != config.image_token_id:
-        raise ConfigError(
-            f"{file}: <|image_pad|> must have id {config.image_token_id} as in config.json, got {placeholder}"
-        )
+    if placeholder != (expected := config.image_token_id):
+        raise ConfigError(f"{file}: <|image_pad|> must have id {expected} as in config.json, got {placeholder}")
     if len(tokenizer) > (size := config.text_config.vocab_size):
-        raise ConfigError(
-            f"{file}: {len(tokenizer)} ids exceed vocab_size {size} of config.json; use the tokenizer of these weights"
-        )
+        why = f"{len(tokenizer)} ids exceed vocab_size {size} of config.json"
+        raise ConfigError(f"{file}: {why}; use the tokenizer of these weights")
 
 
 def read_json(file: Path) -> dict[str, Any]:
