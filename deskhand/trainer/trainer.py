@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -87,22 +87,15 @@ class Trainer:
 
     def step(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> StepMetrics:
         """Train on the sequences of complete episodes. `images` are keyed by sha256."""
-        started, config = time.perf_counter(), self.config
+        started = time.perf_counter()
         samples, rejected = self._valid_samples(samples, images)
         shown = {span.sha256: images[span.sha256] for each in samples for span in each.sequence.spans}
-        with (
-            torch_threads(config.torch_threads),
-            self.policy.cached_vision(shown) if self._scores_first else nullcontext(),
-        ):
-            return self._train(samples, rejected, images, started)
+        encoded_once = self.policy.cached_vision(shown) if self._scores_first else nullcontext()
+        with torch_threads(self.config.torch_threads), encoded_once:
+            metrics = self._train(samples, images)
+        return replace(metrics, rejected=rejected, seconds=time.perf_counter() - started)
 
-    def _train(
-        self,
-        samples: Sequence[TrainingSample],
-        rejected: dict[str, int],
-        images: Mapping[str, PreparedImage],
-        started: float,
-    ) -> StepMetrics:
+    def _train(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> StepMetrics:
         config = self.config
         work, tally = self._prepare(samples, images), StepMetricsAccumulator(self.version)
         order = np.random.default_rng([config.seed, self.steps])
@@ -136,10 +129,8 @@ class Trainer:
             ref_kl=tally.ref_kl,
             value_loss=tally.value_loss / rounds if self.critic else None,
             explained_variance=work.estimate.explained_variance,
-            rejected=rejected,
             num_updates=self.updates - updates_before,
             lr=rate,
-            seconds=time.perf_counter() - started,
         )
 
     def _valid_samples(

@@ -41,10 +41,12 @@ class VisionFeatureCache:
         for sha256, image in images.items():
             self._rows[sha256] = torch.arange(start, start + image.tokens, device=self._device)
             start += image.tokens
-        leaves_SH = (torch.cat([layer.detach() for layer in layers]) for layers in zip(*outputs, strict=True))
         self._leaves_SH = tuple(
-            (leaf_SH.float() if self._gradients else leaf_SH).requires_grad_(self._gradients) for leaf_SH in leaves_SH
+            torch.cat([layer.detach().to(torch.float32 if self._gradients else layer.dtype) for layer in layers])
+            for layers in zip(*outputs, strict=True)
         )
+        for leaf_SH in self._leaves_SH:
+            leaf_SH.requires_grad_(self._gradients)
 
     def of(self, hashes: Sequence[str], index_N: Tensor) -> tuple[Tensor, ...]:
         """Return the features [N, H] of placeholders, one tensor per feature layer; () without images.
