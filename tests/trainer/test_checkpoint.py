@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -214,7 +215,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_former_checkpoint(make_policy, w
 
 KILLED = """
 import sys, pathlib
-sys.path.insert(0, sys.argv[2])
+sys.path[:0] = sys.argv[2:]
 import conftest
 from deskhand.trainer.checkpoint import CheckpointManager
 from deskhand.trainer.policy import Policy
@@ -230,9 +231,9 @@ while True:
 
 def test_a_kill_at_any_moment_leaves_a_valid_checkpoint(make_policy, tmp_path):
     run = tmp_path / "run"
-    with subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(run), os.path.dirname(__file__)], stdout=subprocess.PIPE, env={**os.environ}
-    ) as process:
+    folders = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "support")]
+    command = [sys.executable, "-c", KILLED, str(run), *folders]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ}) as process:
         assert process.stdout is not None
         process.stdout.readline()
         time.sleep(0.7)
