@@ -230,17 +230,17 @@ while True:
 
 
 def test_a_kill_at_any_moment_leaves_a_valid_checkpoint(make_policy, tmp_path):
-    run = tmp_path / "run"
+    run, checkpoints = tmp_path / "run", CheckpointManager(tmp_path / "run", keep=2)
     folders = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "support")]
     command = [sys.executable, "-c", KILLED, str(run), *folders]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ}) as process:
         assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(0.7)
+        assert process.stdout.readline() == b"ready\n"
+        while checkpoints.steps()[-1:] <= [3]:
+            time.sleep(0.01)
+        time.sleep(0.05)  # into one of the next checkpoints
         process.send_signal(signal.SIGKILL)
-    checkpoints = CheckpointManager(run, keep=2)
     newest = checkpoints.steps()[-1]
-    assert newest > 3
     for step in checkpoints.steps():
         verify(checkpoints.path(step))
     restored = checkpoints.load(Trainer(make_policy()))
