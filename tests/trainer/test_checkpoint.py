@@ -236,7 +236,7 @@ def test_a_kill_at_any_moment_leaves_a_valid_checkpoint(make_policy, tmp_path):
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ}) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        while checkpoints.steps()[-1:] <= [3]:
+        while checkpoints.steps()[-1:] <= [3] and process.poll() is None:
             time.sleep(0.01)
         time.sleep(0.05)  # into one of the next checkpoints
         process.send_signal(signal.SIGKILL)
