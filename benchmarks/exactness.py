@@ -21,7 +21,7 @@ import torch
 from benchmarks.recording import Recording, held_out_tasks, record
 from benchmarks.thresholds import Thresholds, parser_of, print_head
 from deskhand.agents.desktop_agent import AgentConfig
-from deskhand.algorithms.kl import kl_estimate
+from deskhand.algorithms.objective import kl_estimate
 from deskhand.models.load import load
 from deskhand.recorder.graph import Sequence
 from deskhand.trainer.batch import TrainingSample

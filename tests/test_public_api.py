@@ -10,7 +10,7 @@ import pytest
 
 import deskhand
 from deskhand import registry
-from deskhand.algorithms.registry import get_algorithm
+from deskhand.algorithms.base import get_algorithm
 from deskhand.errors import ConfigError
 from deskhand.rollout.reward import apply_reward, load_reward
 

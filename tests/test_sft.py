@@ -16,7 +16,6 @@ from test_cli import called
 from deskhand.models.load import load
 from deskhand.models.tiny.architecture import PREPROCESSOR
 from deskhand.recipes.sft import DEMONSTRATIONS, FIRST_SEED, load_demonstrations, split
-from deskhand.store.export import exported_episodes
 from deskhand.store.run import Run
 from deskhand.trainer.checkpoint import CheckpointManager
 
@@ -137,7 +136,8 @@ def test_the_episodes_of_a_run_are_written_as_plain_files(warm: Path, tmp_path: 
     code, said, err = called(monkeypatch, capsys, "export", str(warm), "--out", str(out), "--episodes")
     assert code == 0, err
     assert said == f"4 episodes in {out}\n"
-    assert [row.phase for row, _, _ in exported_episodes(out)] == [DEMONSTRATIONS] * 4
+    lines = (out / "episodes.jsonl").read_text().splitlines()
+    assert [json.loads(line)["phase"] for line in lines] == [DEMONSTRATIONS] * 4
 
 
 def logits_of(source: Path) -> torch.Tensor:

@@ -1,7 +1,7 @@
-"""Algorithms: the `Algorithm` class and the decorator `algorithm`.
+"""Algorithms: the `Algorithm` class, the decorator `algorithm`, and `get_algorithm` by name or import path.
 
 An algorithm is a function from the rewards of one group to their advantages, with three choices: probability ratios per
-token or per reply, how an episode's losses are summed, and the clip bounds. All share `objective` and `loss_norm`.
+token or per reply, how an episode's losses are summed, and the clip bounds. All share `objective`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from deskhand import registry
+from deskhand.errors import ConfigError
 
 GroupAdvantages = Callable[[np.ndarray], np.ndarray]
 """float64[N] rewards of one group's scored episodes -> float64[N] advantages."""
@@ -70,3 +71,13 @@ def algorithm(
         return made
 
     return make
+
+
+def get_algorithm(ref: str) -> Algorithm:
+    """Return the algorithm of a name or import path. Raises `ConfigError` if it is not one."""
+    found = registry.resolve("algorithm", ref)
+    if not isinstance(found, Algorithm):
+        raise ConfigError(
+            f"trainer.algorithm: {ref} is not an algorithm; decorate the function with deskhand.algorithm"
+        )
+    return found

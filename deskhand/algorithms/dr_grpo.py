@@ -3,7 +3,7 @@
     A_i = r_i - mean(r)                             no division by the group's standard deviation
     loss = sum over tokens / (constant * episodes)  no division by the episode's own length
 
-Implemented by `grpo.group_advantages(..., normalize="none")` and `loss_norm.token_weights(..., divisor=constant)`.
+Implemented by `grpo.group_advantages(..., normalize="none")` and `objective.token_weights(..., divisor=constant)`.
 
 Source: Liu et al., "Understanding R1-Zero-Like Training" (arXiv:2503.20783, section 3.2 and appendix A).
 """
@@ -19,4 +19,4 @@ from deskhand.algorithms.grpo import group_advantages
 @algorithm("dr_grpo", loss_norm="constant", clip_ratio_low=0.2, clip_ratio_high=0.28)
 def dr_grpo(rewards: np.ndarray) -> np.ndarray:
     """Return the rewards minus the mean of the group."""
-    return group_advantages(rewards, np.ones(len(rewards), dtype=bool), "none").values
+    return group_advantages(rewards, "none")

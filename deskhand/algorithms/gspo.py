@@ -11,11 +11,8 @@ Source: Zheng et al. (arXiv:2507.18071, equations 5 to 7; bounds, section 5.1).
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from deskhand.algorithms.arrays import namespace, sums_by
 from deskhand.algorithms.base import algorithm
 from deskhand.algorithms.grpo import group_advantages
 
@@ -23,15 +20,4 @@ from deskhand.algorithms.grpo import group_advantages
 @algorithm("gspo", ratio_level="reply", clip_ratio_low=3e-4, clip_ratio_high=4e-4)
 def gspo(rewards: np.ndarray) -> np.ndarray:
     """Return the advantages of GRPO."""
-    return group_advantages(rewards, np.ones(len(rewards), dtype=bool)).values
-
-
-def sequence_means(values: Any, replies: Any, mask: Any) -> Any:
-    """Return, for each token, the mean of `values` over the unmasked tokens of its reply, float[N].
-
-    `values`: float[N], 0 where masked; `replies`: int64[N], from 0; `mask`: bool[N].
-    """
-    xp = namespace(values)
-    counts = sums_by(xp.where(mask, xp.ones_like(values), xp.zeros_like(values)), replies)
-    means = sums_by(values, replies) / xp.clip(counts, 1.0, None)
-    return means[replies]
+    return group_advantages(rewards)

@@ -1,40 +1,84 @@
-"""Clipped surrogate loss shared by all algorithms, for numpy and torch.
+"""Losses that all algorithms share, for numpy and torch. This module does not import torch.
 
-Invariant: masked tokens have loss 0 and gradient 0, whatever their values.
+Invariant: episodes have equal weight, whatever their length and their split into sequences.
 
 Sources: clipping, PPO (arXiv:1707.06347, equation 7); separate bounds, DAPO (arXiv:2503.14476, section 3.1); dual clip,
-    Ye et al.
-(arXiv:1912.09729, equation 5); decoupled behavior and proximal policies, Hilton et al. (arXiv:2110.00641) as in AReaL
-(arXiv:2505.24298, section 5.2).
+Ye et al. (arXiv:1912.09729, equation 5); decoupled behavior and proximal policies, Hilton et al. (arXiv:2110.00641) as
+in AReaL (arXiv:2505.24298, section 5.2); ratios of replies, GSPO (`algorithms.gspo`).
 """
 
 from __future__ import annotations
 
+import sys
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from deskhand.algorithms.arrays import namespace
-from deskhand.algorithms.gspo import sequence_means
+import numpy as np
+
+
+def namespace(array: Any) -> Any:
+    """Return torch for tensors, numpy for everything else."""
+    torch = sys.modules.get("torch")
+    return torch if torch is not None and isinstance(array, torch.Tensor) else np
+
+
+def kl_estimate(logprobs_p: Any, logprobs_q: Any, estimator: Literal["k1", "k2", "k3"] = "k3") -> Any:
+    """Return nats per token; the mean over tokens sampled from q estimates KL(q || p).
+
+    With `d = log p(x) - log q(x)` (Schulman, "Approximating KL divergence", 2020):
+
+        k1 = -d              unbiased, may be negative
+        k2 = d**2 / 2        biased, never negative; its gradient is that of KL(p || q) for samples of p
+        k3 = exp(d) - 1 - d  unbiased, never negative
+
+    With p the reference policy and q the new one, k3 is GRPO's penalty (arXiv:2402.03300, equation 4).
+    """
+    difference = logprobs_p - logprobs_q
+    if estimator == "k1":
+        return -difference
+    if estimator == "k2":
+        return 0.5 * difference**2
+    return namespace(difference).expm1(difference) - difference
+
+
+def token_weights(
+    episodes: Sequence[str], token_counts: Sequence[int], weights: Sequence[float], divisor: float | None = None
+) -> np.ndarray:
+    """Return factors on the token losses of sequences, so that they sum to the mean over episodes of token means.
+
+    Each sequence has an episode, a number of trained tokens and the weight of its episode. The factor is `weight /
+    (tokens of the episode * number of episodes)`, 0 without trained tokens; `divisor` replaces the tokens (Dr.GRPO).
+    """
+    tokens: Counter[str] = Counter()
+    for episode, count in zip(episodes, token_counts, strict=True):
+        tokens[episode] += count
+    return np.array(
+        [
+            weight / ((divisor or tokens[episode]) * len(tokens)) if tokens[episode] else 0.0
+            for episode, weight in zip(episodes, weights, strict=True)
+        ]
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class ClippedLoss:
-    """Arrays with the shape of the log-probs. `values` is the loss per token, 0 where masked."""
+    """Arrays with the shape of the log-probs. `values` is the loss per token."""
 
     values: Any
     ratios: Any
-    """new / proximal, or new / behavior without proximal log-probs; 1 where masked."""
+    """new / proximal, or new / behavior without proximal log-probs."""
     clipped: Any
     """Whether the token's gradient is 0 because of the clip or the dual clip."""
     importance_weights: Any
     """proximal / behavior after the cap; 1 without proximal log-probs, 0 where masked by the cap."""
 
 
-def clipped_loss(  # noqa: PLR0913
+def clipped_loss(
     logprobs_new: Any,
     logprobs_old: Any,
     advantages: Any,
-    mask: Any,
     clip_low: float = 0.2,
     clip_high: float = 0.2,
     logprobs_proximal: Any = None,
@@ -60,24 +104,32 @@ def clipped_loss(  # noqa: PLR0913
             cap.
         replies: Reply of each token, int64[N]; rho and w become geometric means over replies (`gspo`).
     """
-    xp = namespace(logprobs_new)
-    zeros = xp.zeros_like(logprobs_new)
+    xp, zeros = namespace(logprobs_new), namespace(logprobs_new).zeros_like(logprobs_new)
     proximal = logprobs_old if logprobs_proximal is None else logprobs_proximal
-    log_ratios = xp.where(mask, logprobs_new - proximal, zeros)
-    log_weights = xp.where(mask, proximal - logprobs_old, zeros)
+    log_ratios, log_weights = logprobs_new - proximal, proximal - logprobs_old
     if replies is not None:
-        log_ratios, log_weights = sequence_means(log_ratios, replies, mask), sequence_means(log_weights, replies, mask)
+        log_ratios, log_weights = _reply_means(log_ratios, replies), _reply_means(log_weights, replies)
     ratios = xp.exp(log_ratios)
     bounded = xp.clip(ratios, 1.0 - clip_low, 1.0 + clip_high)
     plain, limited = -advantages * ratios, -advantages * bounded
-    clipped = mask & (limited > plain)
-    surrogate = xp.maximum(plain, limited)
+    clipped, surrogate = limited > plain, xp.maximum(plain, limited)
     if dual_clip is not None:
         ceiling = dual_clip * abs(advantages) + zeros
-        clipped = clipped | (mask & (surrogate > ceiling))
+        clipped = clipped | (surrogate > ceiling)
         surrogate = xp.minimum(surrogate, ceiling)
     weights = xp.exp(log_weights)
     if importance_weight_cap is not None:
         over = weights > importance_weight_cap
         weights = xp.where(over, zeros if importance_weight_mode == "mask" else zeros + importance_weight_cap, weights)
-    return ClippedLoss(xp.where(mask, weights * surrogate, zeros), ratios, clipped, weights)
+    return ClippedLoss(weights * surrogate, ratios, clipped, weights)
+
+
+def _reply_means(values: Any, replies: Any) -> Any:
+    """Return for each token the mean of its reply's values, float[N]. Differentiable for tensors."""
+    num_replies = int(replies.max()) + 1 if len(replies) else 0
+    if namespace(values) is np:
+        sums, counts = np.bincount(replies, values, num_replies), np.bincount(replies, minlength=num_replies)
+    else:
+        sums = values.new_zeros(num_replies).index_add(0, replies, values)
+        counts = replies.bincount(minlength=num_replies)
+    return sums[replies] / counts[replies]

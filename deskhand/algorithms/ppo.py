@@ -3,15 +3,16 @@
 Advantages are estimated over all sampled tokens of an episode in order. Transitions between replies, which are the
 steps of the environment, have their own discount and lambda:
 
-    delta_t = r_t + gamma_t * V_{t+1} - V_t A_t     = delta_t + gamma_t * lambda_t * A_{t+1} gamma_t, lambda_t =
-    turn_discount, turn_lambda   if t is the last token of its reply, else token_discount, token_lambda
+    delta_t = r_t + gamma_t * V_{t+1} - V_t
+    A_t     = delta_t + gamma_t * lambda_t * A_{t+1}
+    gamma_t, lambda_t = turn_discount, turn_lambda   if t is the last token of its reply, else token_discount,
+                                                     token_lambda
 
 After the last token the value is 0, also if the episode ran out of steps. The policy loss is `objective.clipped_loss`
 on whitened advantages, the critic's loss is `value_loss`.
 
 Sources: PPO (arXiv:1707.06347), GAE (arXiv:1506.02438, equation 16); separate discounts of tokens and turns, VAGEN's
-    bi-level GAE
-(arXiv:2510.16907); the clipped value loss is that of OpenAI's baselines (ppo2).
+bi-level GAE (arXiv:2510.16907); the clipped value loss is that of OpenAI's baselines (ppo2).
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from deskhand.algorithms.arrays import namespace
 from deskhand.algorithms.base import Algorithm
+from deskhand.algorithms.objective import namespace
 
 PPO = Algorithm(
     "ppo", advantages=None, ratio_level="token", loss_norm="episode", clip_ratio_low=0.2, clip_ratio_high=0.2

@@ -40,15 +40,9 @@ def load_config(
 ) -> Config:
     """Load the settings, from the lowest precedence to the highest: `base`, file, environment, overrides.
 
-    Args:
-        path: Config file.
-        overrides: Settings as `key.key=value`.
-        environment: Environment variables.
-        base: Settings of a stored run, and their origin for messages.
-        profile: Profile of the config file; `full` is the file without one.
-
-    Raises:
-        ConfigError: The first invalid setting, in one line.
+    `base`: settings of a stored run, and their origin for messages; `overrides`: settings as `key.key=value`;
+    `profile`: profile of the config file, `full` is the file without one. Raises `ConfigError` for the first invalid
+    setting.
     """
     if profile is not None and path is None:
         raise ConfigError(f"--profile {profile}: profiles belong to a config file; pass the file, or remove --profile")
@@ -60,12 +54,11 @@ def load_config(
         *_from_command_line(overrides),
     ]
     settings = [setting for keys, value, origin in sources for setting in _flattened(keys, value, origin)]
-    values: dict[str, Any] = {}
-    displaced = _DisplacedKeys()
-    for keys, value, origin in settings:
+    for keys, _, origin in settings:
         _check_key(keys, origin)
+    settings, values = _without_displaced(settings), dict[str, Any]()
+    for keys, value, _ in settings:
         section = values
-        displaced.remove(values, keys, value, origin)
         for key in keys[:-1]:
             if not isinstance(section.get(key), dict):
                 section[key] = {}
@@ -78,31 +71,18 @@ def load_config(
 
 
 def config_of_run(metadata: Mapping[str, Any], folder: Path, overrides: Sequence[str] = ()) -> Config:
-    """Return the settings of the run in `folder`, with `overrides`. Raises `ConfigError` for another version's
-    settings."""
+    """Return the settings of a run, with `overrides`. Raises `ConfigError` for another version's settings."""
     return load_config(None, overrides, base=(metadata.get("config", {}), f"{folder}/run.sqlite"))
 
 
-class _DisplacedKeys:
-    """Mutually exclusive keys (`displaces` of a section): the last origin that sets one of them displaces the keys that
-    the earlier origin set next to its own."""
-
-    def __init__(self) -> None:
-        self._origins: dict[tuple[str, ...], str] = {}
-        self._chosen: dict[tuple[str, ...], str] = {}
-
-    def remove(self, values: dict[str, Any], keys: tuple[str, ...], value: Any, origin: str) -> None:
-        """Remove from `values` what setting `keys` displaces."""
-        section = keys[:-1]
-        if keys[-1] in getattr(_section_at(section)[0], "displaces", ()) and value is not None:
-            earlier = self._chosen.get(section, origin)
-            content = values
-            for key in section:
-                content = content.get(key, {})
-            for key in [key for key in content if earlier != origin and self._origins.get((*section, key)) == earlier]:
-                del content[key]
-            self._chosen[section] = origin
-        self._origins[keys] = origin
+def _without_displaced(settings: list[Setting]) -> list[Setting]:
+    """Drop what an origin set in a section if a later one sets one of its mutually exclusive keys (`displaces`)."""
+    chosen: dict[tuple[str, ...], list[str]] = {}
+    for (*section, key), value, origin in settings:
+        if value is not None and key in getattr(_section_at(tuple(section))[0], "displaces", ()):
+            chosen.setdefault(tuple(section), []).append(origin)
+    displaced = {(section, origin) for section, found in chosen.items() for origin in found if origin != found[-1]}
+    return [setting for setting in settings if (setting[0][:-1], setting[2]) not in displaced]
 
 
 def known_keys(model: type[BaseModel] = Config) -> Iterator[tuple[str, ...]]:

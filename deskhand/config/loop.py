@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from deskhand.config.trainer import Section
 
 
-class HealthConfig(BaseModel):
+class HealthConfig(Section):
     """Thresholds of the alerts in `recipes.health`, and how often the vision probe runs."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     vision_probe_every: int = Field(default=10, ge=0)
     """Steps between vision probes, which score sequences with swapped images; 0 disables them."""
@@ -48,10 +48,8 @@ class HealthConfig(BaseModel):
     """Earlier steps required before a metric is compared with its baseline."""
 
 
-class GroupConfig(BaseModel):
+class GroupConfig(Section):
     """Groups of episodes of one task, whose rewards are compared."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     group_size: int = Field(default=8, ge=2)
     """Episodes per group."""

@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from deskhand import registry
 from deskhand.config.loop import LoopConfig
-from deskhand.config.trainer import PolicyConfig, SupervisedConfig, TrainerConfig
+from deskhand.config.trainer import PolicyConfig, Section, SupervisedConfig, TrainerConfig, reference_to
 
 MACHINE_BACKENDS = ("osworld", "waa")
 """Desktop backends with one URL per machine."""
@@ -20,11 +20,7 @@ CONTEXT_SCREENSHOTS = 256
 """Maximum screenshots in a prompt with the full history."""
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class RemoteTimeouts(_Section):
+class RemoteTimeouts(Section):
     """Timeouts and retries of requests to remote desktops. Waiting for a quota does not count."""
 
     connect_s: float = Field(default=5.0, gt=0)
@@ -45,10 +41,10 @@ class RemoteTimeouts(_Section):
     """Maximum pause between two attempts."""
 
 
-class DesktopConfig(_Section):
+class DesktopConfig(Section):
     """Desktops. The keys from `isolation` on apply to local desktops."""
 
-    backend: str = "local"
+    backend: Annotated[str, reference_to("desktop")] = "local"
     """"local" desktops run on this machine, "server" ones on a desktop server (`deskhand serve desktops`), "sandbox"
     ones behind a sandbox gateway; "osworld" and "waa" are machines with those benchmarks' servers."""
     urls: tuple[str, ...] = ()
@@ -81,11 +77,6 @@ class DesktopConfig(_Section):
     memory_request_mib: float = Field(default=160.0, gt=0)
     """Expected memory of a desktop, which limits how many may run."""
 
-    @field_validator("backend")
-    @classmethod
-    def _is_known(cls, ref: str) -> str:
-        return registry.check("desktop", ref)
-
     @model_validator(mode="after")
     def _has_one_reset(self) -> DesktopConfig:
         if self.reset_command and self.backend not in MACHINE_BACKENDS:
@@ -99,17 +90,17 @@ class DesktopConfig(_Section):
         return self
 
 
-class AgentConfig(_Section):
+class AgentConfig(Section):
     """Prompts, context and sampling of the agent."""
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 
-    class_: str = Field(default="desktop", alias="class")
+    class_: Annotated[str, reference_to("agent")] = Field(default="desktop", alias="class")
     """"desktop" is Deskhand's agent; or the import path of your own (`my_agent.py:MyAgent`,
     `my_package.agents:MyAgent`)."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments of an agent of your own."""
-    action_format: str = "deskhand_json"
+    action_format: Annotated[str, reference_to("action_format")] = "deskhand_json"
     """Action format of the model's replies: a name of `deskhand.actions.formats`."""
     prompt_style: Literal["compact", "full"] = "compact"
     """"full" describes the action format in the prompt; "compact" expects a model that knows it."""
@@ -147,16 +138,6 @@ class AgentConfig(_Section):
         turns = {"chunked": self.history_max_turns, "sliding": self.sliding_turns, "full": CONTEXT_SCREENSHOTS}
         return turns[self.history]
 
-    @field_validator("action_format")
-    @classmethod
-    def _is_known_format(cls, ref: str) -> str:
-        return registry.check("action_format", ref)
-
-    @field_validator("class_")
-    @classmethod
-    def _is_known_agent(cls, ref: str) -> str:
-        return registry.check("agent", ref)
-
     @model_validator(mode="after")
     def _has_options_of_its_own(self) -> AgentConfig:
         if self.options and self.class_ == "desktop":
@@ -164,7 +145,7 @@ class AgentConfig(_Section):
         return self
 
 
-class ContextConfig(_Section):
+class ContextConfig(Section):
     """Context of a conversation, common to all engine backends."""
 
     max_model_len: int = Field(default=8192, ge=1)
@@ -177,7 +158,7 @@ class ContextConfig(_Section):
 class EngineConfig(ContextConfig):
     """Inference engine."""
 
-    backend: str = "hf"
+    backend: Annotated[str, reference_to("engine")] = "hf"
     """"hf" runs in this process; "vllm" is launched here or runs at `base_url`; "sglang" runs at `base_url`; "openai"
     is any OpenAI-compatible endpoint, for evaluation only."""
     max_num_seqs: int = Field(default=16, ge=1)
@@ -205,11 +186,6 @@ class EngineConfig(ContextConfig):
     server_timeout_s: float = Field(default=300.0, gt=0)
     """Maximum wait for an unreachable server, during a call or at the start of a run."""
 
-    @field_validator("backend")
-    @classmethod
-    def _is_known(cls, ref: str) -> str:
-        return registry.check("engine", ref)
-
     @model_validator(mode="after")
     def _matches_backend(self) -> EngineConfig:
         used = {
@@ -234,7 +210,7 @@ class EngineConfig(ContextConfig):
         return self
 
 
-class EvaluationConfig(_Section):
+class EvaluationConfig(Section):
     """Evaluation on held-out tasks, before and after training."""
 
     num_episodes: int = Field(default=240, ge=0)
@@ -247,14 +223,14 @@ class EvaluationConfig(_Section):
     """Save scored end states to `end_states/` in the run directory, for `deskhand rescore`."""
 
 
-class SuiteConfig(_Section):
+class SuiteConfig(Section):
     """Tasks: a bundled suite by its name (`suite: miniwob`), or task files (`suite: {format: osworld, path:
     ../OSWorld}`)."""
 
     plain: ClassVar[str] = "name"
     displaces: ClassVar[tuple[str, ...]] = ("name", "format")
 
-    name: str | None = None
+    name: Annotated[str, reference_to("suite")] | None = None
     """Suite: basics (the default), miniwob, or the import path of task families of your own."""
     format: Literal["osworld", "waa", "deskhand", "openadapt", "python"] | None = None
     """Format of the task files: OSWorld's or Windows Agent Arena's JSON, Deskhand's or OpenAdapt's YAML, or a Python
@@ -277,11 +253,6 @@ class SuiteConfig(_Section):
     evaluator_port: int = Field(default=5050, ge=1, le=65535)
     """Port of WAA's evaluate server on each machine."""
 
-    @field_validator("name")
-    @classmethod
-    def _is_known(cls, ref: str | None) -> str | None:
-        return ref if ref is None else registry.check("suite", ref)
-
     @model_validator(mode="after")
     def _names_one_source(self) -> SuiteConfig:
         if self.name is not None and self.format is not None:
@@ -296,7 +267,7 @@ class SuiteConfig(_Section):
         return self
 
 
-class TrackingConfig(_Section):
+class TrackingConfig(Section):
     """Metrics outside the run directory."""
 
     wandb: bool = False
@@ -305,7 +276,7 @@ class TrackingConfig(_Section):
     """Weights & Biases project."""
 
 
-class Config(_Section):
+class Config(Section):
     """All settings of a run."""
 
     model: str = "tiny"
@@ -323,7 +294,7 @@ class Config(_Section):
     """Maximum duration of training, which ends after the current step; None trains all steps."""
     desktop: DesktopConfig = DesktopConfig()
     agent: AgentConfig = AgentConfig()
-    reward: str | None = None
+    reward: Annotated[str, reference_to("reward")] | None = None
     """Import path of a function from a judged episode to its reward (`my_rewards.py:shorter`); None is the judge's
     reward."""
     engine: EngineConfig = EngineConfig()
@@ -333,11 +304,6 @@ class Config(_Section):
     sft: SupervisedConfig = Field(default_factory=SupervisedConfig)
     evaluation: EvaluationConfig = EvaluationConfig()
     tracking: TrackingConfig = TrackingConfig()
-
-    @field_validator("reward")
-    @classmethod
-    def _is_known(cls, ref: str | None) -> str | None:
-        return ref if ref is None else registry.check("reward", ref)
 
     @property
     def eval_agent(self) -> AgentConfig:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from functools import partial
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from deskhand import registry
 
 OptimizerName = Literal["adamw_fused", "adamw", "adamw_8bit"]
 
 
-class _Settings(BaseModel):
+def reference_to(kind: registry.Kind) -> AfterValidator:
+    """Annotation of a setting that names a part of that kind."""
+    return AfterValidator(partial(registry.check, kind))
+
+
+class Section(BaseModel):
+    """Base of all sections of the settings."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class LoraConfig(_Settings):
+class LoraConfig(Section):
     """LoRA (arXiv:2106.09685) on the language model and optionally the vision tower; all other weights are frozen."""
 
     rank: int = Field(default=16, ge=1)
@@ -30,7 +38,7 @@ class LoraConfig(_Settings):
     """Store the frozen projections of the language model in 4 bits (QLoRA, arXiv:2305.14314; requires bitsandbytes)."""
 
 
-class PolicyConfig(_Settings):
+class PolicyConfig(Section):
     """The trained weights, and memory limits that do not change the result."""
 
     max_tokens_per_mb: int = Field(default=8192, ge=1)
@@ -45,7 +53,7 @@ class PolicyConfig(_Settings):
     """LoRA settings; None trains the full weights."""
 
 
-class CriticConfig(_Settings):
+class CriticConfig(Section):
     """Critic of PPO (`trainer.critic`); other algorithms have none."""
 
     backbone: Literal["shared", "separate"] = "shared"
@@ -70,12 +78,12 @@ class CriticConfig(_Settings):
     """GAE lambda between turns. Below 1, returns bootstrap from the critic, which requires a trained critic."""
 
 
-class TrainerConfig(_Settings):
+class TrainerConfig(Section):
     """One `Trainer.step`."""
 
     learning_rate: float = Field(default=1e-5, gt=0)
     """Learning rate of the policy."""
-    algorithm: str = "grpo"
+    algorithm: Annotated[str, reference_to("algorithm")] = "grpo"
     """Algorithm: advantages and clipping. grpo, dr_grpo, gspo, ppo, or the import path of your own."""
     optimizer: OptimizerName = "adamw_fused"
     """AdamW: fused kernel, plain operations, or 8-bit moments (requires a GPU and bitsandbytes)."""
@@ -118,18 +126,13 @@ class TrainerConfig(_Settings):
     seed: int = 0
     """Random seed of the split into minibatches."""
 
-    @field_validator("algorithm")
-    @classmethod
-    def _is_known(cls, ref: str) -> str:
-        return registry.check("algorithm", ref)
-
     @property
     def supervised(self) -> TrainerConfig:
         """These settings without critic, KL loss and minibatches, for supervised fine-tuning."""
         return self.model_copy(update={"algorithm": "grpo", "kl_loss_coef": 0.0, "ppo_epochs": 1, "num_minibatches": 1})
 
 
-class SupervisedConfig(_Settings):
+class SupervisedConfig(Section):
     """Supervised warm start (`deskhand sft`). Other optimizer settings come from `trainer`."""
 
     total_steps: int = Field(default=200, ge=1)

@@ -1,7 +1,7 @@
 """Architectures of published checkpoints, so that estimates and benchmarks need no download.
 
 Used by `recipes.plan` and benchmarks: `values_of("Qwen/Qwen3-VL-4B-Instruct")` returns the parts of its
-config.json that determine tensor shapes. Source: the config.json files of the checkpoints on the Hugging Face hub.
+config.json that determine tensor shapes. `published.json` holds them, from the hub.
 """
 
 from __future__ import annotations
@@ -11,80 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from deskhand.errors import ConfigError
-from deskhand.models.load import adapter_base, checkpoint_folder
+from deskhand.models.load import adapter_base, checkpoint_folder, read_json
 
-_IDS = {
-    "image_token_id": 151655,
-    "video_token_id": 151656,
-    "vision_start_token_id": 151652,
-    "vision_end_token_id": 151653,
-}
-QWEN3_VL_4B: dict[str, Any] = {
-    "model_type": "qwen3_vl",
-    "tie_word_embeddings": True,
-    **_IDS,
-    "text_config": {
-        "vocab_size": 151936,
-        "hidden_size": 2560,
-        "intermediate_size": 9728,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "max_position_embeddings": 262144,
-        "rms_norm_eps": 1e-6,
-        "tie_word_embeddings": True,
-        "rope_parameters": {
-            "rope_type": "default",
-            "rope_theta": 5_000_000.0,
-            "mrope_section": [24, 20, 20],
-            "mrope_interleaved": True,
-        },
-    },
-    "vision_config": {
-        "depth": 24,
-        "hidden_size": 1024,
-        "intermediate_size": 4096,
-        "num_heads": 16,
-        "patch_size": 16,
-        "spatial_merge_size": 2,
-        "temporal_patch_size": 2,
-        "out_hidden_size": 2560,
-        "num_position_embeddings": 2304,
-        "deepstack_visual_indexes": [5, 11, 17],
-    },
-}
-QWEN25_VL_3B: dict[str, Any] = {
-    "model_type": "qwen2_5_vl",
-    "tie_word_embeddings": True,
-    **_IDS,
-    "text_config": {
-        "vocab_size": 151936,
-        "hidden_size": 2048,
-        "intermediate_size": 11008,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 128000,
-        "rms_norm_eps": 1e-6,
-        "tie_word_embeddings": True,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1_000_000.0, "mrope_section": [16, 24, 24]},
-    },
-    "vision_config": {
-        "depth": 32,
-        "hidden_size": 1280,
-        "intermediate_size": 3420,
-        "num_heads": 16,
-        "patch_size": 14,
-        "spatial_merge_size": 2,
-        "temporal_patch_size": 2,
-        "out_hidden_size": 2048,
-        "window_size": 112,
-        "fullatt_block_indexes": [7, 15, 23, 31],
-        "tokens_per_second": 2,
-    },
-}
-PUBLISHED: dict[str, dict[str, Any]] = {
+_PUBLISHED = json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
+QWEN3_VL_4B: dict[str, Any] = _PUBLISHED["Qwen/Qwen3-VL-4B"]
+QWEN25_VL_3B: dict[str, Any] = _PUBLISHED["Qwen/Qwen2.5-VL-3B"]
+PUBLISHED = {
     "Qwen/Qwen3-VL-4B-Instruct": QWEN3_VL_4B,
     "Qwen/Qwen3-VL-4B-Thinking": QWEN3_VL_4B,
     "Qwen/Qwen2.5-VL-3B-Instruct": QWEN25_VL_3B,
@@ -114,19 +46,13 @@ def values_of(source: str) -> dict[str, Any]:
     if base := adapter_base(folder):
         return values_of(base)
     file = folder / "config.json"
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{file}: missing or unreadable; choose a complete checkpoint folder") from error
-    if not isinstance(values, dict):
-        raise ConfigError(f"{file}: not a model config; choose a complete checkpoint folder")
+    values = read_json(file)
     values = values if "text_config" in values else {**values, "text_config": values}
     _check(values, file)
     return values
 
 
 def _check(values: dict[str, Any], file: Path) -> None:
-    """Raise `ConfigError` for an unsupported model type or an invalid size."""
     if values.get("model_type") not in AREAS:
         raise ConfigError(f"{file}: model_type must be {' or '.join(AREAS)}, got {values.get('model_type')!r}")
     for section, names in _SIZES.items():
@@ -146,19 +72,19 @@ def preprocessing_of(source: str) -> tuple[int, int]:
     if base := adapter_base(folder):
         return preprocessing_of(base)
     file = folder / "preprocessor_config.json"
+    config = read_json(file)
+    size = config.get("size") or {}
     try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-        size = config.get("size") or {}
         return size.get("shortest_edge") or config["min_pixels"], size.get("longest_edge") or config["max_pixels"]
-    except (OSError, ValueError, KeyError) as error:
-        raise ConfigError(f"{file}: missing or without a size; choose a complete checkpoint folder") from error
+    except KeyError as error:
+        raise ConfigError(f"{file}: {error} is missing; choose a complete checkpoint folder") from error
 
 
 def build(values: dict[str, Any]) -> Any:
     """Build a model of that architecture on the current `torch.device` (meta: shapes without memory)."""
     import transformers
 
-    from deskhand.models.patch_embed import embed_patches_by_product
+    from deskhand.models.fast_layers import embed_patches_by_product
 
     kinds = {
         "qwen3_vl": (transformers.Qwen3VLConfig, transformers.Qwen3VLForConditionalGeneration),

@@ -43,16 +43,8 @@ class ModelInputs:
 
     input_ids_BT: Tensor
     """int64; 0 where padded."""
-    attention_mask_BT: Tensor
-    """bool; False where padded."""
     position_ids_3BT: Tensor
     """int64; temporal, height and width positions."""
-    mm_token_type_ids_BT: Tensor
-    """int64; 1 at image placeholders, 0 elsewhere."""
-    pixel_values: Tensor | None
-    """float32[patches of the unique images, patch values]; None without images."""
-    image_grid_thw: Tensor | None
-    """int64[unique images, 3]."""
     image_hashes: tuple[str, ...]
     placeholder_index_N: Tensor
     """Indices of the placeholders in the flattened (B*T) batch."""
@@ -67,8 +59,7 @@ def unwrap(model: Any) -> Any:
 
 def check_row(row: ModelSequence, images: Mapping[str, PreparedImage], image_token_id: int) -> None:
     """Raise `RecordError("placeholders")` if the placeholders of a row are not exactly those of its images."""
-    covered = 0
-    end = 0
+    covered = end = 0
     for span in row.spans:
         if span.sha256 not in images:
             raise RecordError("placeholders", f"image {span.sha256[:12]} has no pixels")
@@ -134,18 +125,15 @@ def check_positions(model: Any) -> None:
         raise ConfigError("transformers: rotary positions of images differ; install the pinned version")
 
 
-def collate(
-    rows: Sequence[ModelSequence], images: Mapping[str, PreparedImage], model: Any, *, pixels: bool = True
-) -> ModelInputs:
-    """Build a batch of rows, with or without pixels. Raises `RecordError` if placeholders and images differ."""
+def collate(rows: Sequence[ModelSequence], images: Mapping[str, PreparedImage], model: Any) -> ModelInputs:
+    """Build a batch of rows without pixels. Raises `RecordError` if placeholders and images differ."""
     core = unwrap(model)
     image_token_id, merge_size = core.config.image_token_id, core.config.vision_config.spatial_merge_size
     device = core.lm_head.weight.device
     longest = max(len(row.token_ids) for row in rows)
     input_ids_BT = np.zeros((len(rows), longest), dtype=np.int64)
     position_ids_3BT = np.zeros((3, len(rows), longest), dtype=np.int64)
-    offsets: dict[str, int] = {}
-    total = 0
+    offsets, total = dict[str, int](), 0
     placeholder_parts, feature_parts = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     for b, row in enumerate(rows):
         check_row(row, images, image_token_id)
@@ -159,31 +147,29 @@ def collate(
             start = b * longest + span.start
             placeholder_parts.append(np.arange(start, start + span.count))
             feature_parts.append(np.arange(offsets[span.sha256], offsets[span.sha256] + span.count))
-    lengths_B = np.array([len(row.token_ids) for row in rows])
-    pixel_values, image_grid_thw = stack_images([images[sha256] for sha256 in offsets] if pixels else [], device)
 
     def put(array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(device)
 
     return ModelInputs(
         input_ids_BT=put(input_ids_BT),
-        attention_mask_BT=put(np.arange(longest) < lengths_B[:, None]),
         position_ids_3BT=put(position_ids_3BT),
-        mm_token_type_ids_BT=put((input_ids_BT == image_token_id).astype(np.int64)),
-        pixel_values=pixel_values,
-        image_grid_thw=image_grid_thw,
         image_hashes=tuple(offsets),
         placeholder_index_N=put(np.concatenate(placeholder_parts)),
         feature_index_N=put(np.concatenate(feature_parts)),
     )
 
 
-def stack_images(images: Sequence[PreparedImage], device: Any) -> tuple[Tensor | None, Tensor | None]:
-    """Return pixels and grids for the vision tower; (None, None) without images."""
-    if not images:
-        return None, None
-    pixels = join_pixels(images)
-    _check_pixels(images, pixels)
+def stack_images(images: Sequence[PreparedImage], device: Any) -> tuple[Tensor, Tensor]:
+    """Return pixels and grids for the vision tower.
+
+    Raises `RecordError("pixels")` if an image's patches differ from those first prepared for it.
+    """
+    pixels, end = join_pixels(images), 0
+    for image in images:
+        start, end = end, end + math.prod(image.grid_thw)
+        if image.checksum is not None and not image.checksum.matches(pixels[start:end].numpy()):
+            raise RecordError("pixels", f"the patches at {start} are not those prepared for image {image.sha256[:12]}")
     return pixels.to(device), torch.tensor([image.grid_thw for image in images], dtype=torch.int64, device=device)
 
 
@@ -196,15 +182,6 @@ def join_pixels(images: Sequence[PreparedImage]) -> Tensor:
         start, end = end, end + len(image.pixel_values)
         joined.numpy()[start:end] = np.asarray(image.pixel_values)
     return joined
-
-
-def _check_pixels(images: Sequence[PreparedImage], pixels: Tensor) -> None:
-    """Raise `RecordError("pixels")` if an image's patches differ from those first prepared for it."""
-    end = 0
-    for image in images:
-        start, end = end, end + math.prod(image.grid_thw)
-        if image.checksum is not None and not image.checksum.matches(pixels[start:end].numpy()):
-            raise RecordError("pixels", f"the patches at {start} are not those prepared for image {image.sha256[:12]}")
 
 
 def encode_images(model: Any, pixel_values: Tensor, image_grid_thw: Tensor) -> tuple[Tensor, ...]:
@@ -253,15 +230,6 @@ def _place(hidden_BTH: Tensor, index_N: Tensor, features_NH: Tensor, *, replace:
     features_NH = features_NH.to(flat.dtype)
     flat = flat.index_copy(0, index_N, features_NH) if replace else flat.index_add(0, index_N, features_NH)
     return flat.view_as(hidden_BTH)
-
-
-def hidden_states(model: Any, inputs: ModelInputs) -> Tensor:
-    """Return the final hidden states [B, T, H] of a batch, differentiable in all weights."""
-    features: tuple[Tensor, ...] = ()
-    if inputs.pixel_values is not None and inputs.image_grid_thw is not None:
-        unique = encode_images(model, inputs.pixel_values, inputs.image_grid_thw)
-        features = tuple(layer.index_select(0, inputs.feature_index_N) for layer in unique)
-    return forward_decoder(model, inputs.input_ids_BT, inputs.position_ids_3BT, features, inputs.placeholder_index_N)
 
 
 def log_softmax(logits_WV: Tensor, temperature: float, banned_ids: Sequence[int]) -> Tensor:

@@ -41,7 +41,6 @@ class LoadedModel:
 
     @property
     def image_token_id(self) -> int:
-        """Id of the image placeholder."""
         return self.model.config.image_token_id
 
     @property
@@ -53,12 +52,7 @@ class LoadedModel:
 def load(source: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedModel:
     """Load a checkpoint folder, a hub id or "tiny".
 
-    Args:
-        dtype: float32, bfloat16 or float16.
-        device: Torch device name.
-
-    Raises:
-        ConfigError: A file is missing or unreadable, the architecture is unsupported, or the parts are inconsistent.
+    Raises `ConfigError` if a file is missing or unreadable, the architecture is unsupported, or parts are inconsistent.
     """
     if dtype not in DTYPES:
         raise ConfigError(f"dtype: must be one of {', '.join(DTYPES)}, got {dtype!r}")
@@ -67,7 +61,7 @@ def load(source: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedM
     if base is not None:
         return _merged(load(base, dtype=dtype, device=device), folder, source)
     folder, family = check_checkpoint(source)
-    preprocessing = _read_json(folder / "preprocessor_config.json")
+    preprocessing = read_json(folder / "preprocessor_config.json")
     _check_device(device)
     tokenizer, image_processor = _processing(folder)
     from deskhand.models.forward import check_positions
@@ -86,29 +80,25 @@ def load_processors(source: str, *, needs_images: bool = True) -> tuple[PreTrain
     folder = checkpoint_folder(source)
     if needs_images or (folder / "preprocessor_config.json").is_file():
         return _processing(folder)
-    return _tokenizer(folder), _processor_class()()
+    return _from_pretrained(_tokenizer_class(), folder / "tokenizer.json"), _processor_class()()
 
 
 def _processing(folder: Path) -> tuple[PreTrainedTokenizerFast, Any]:
-    tokenizer, processor = _tokenizer(folder), _processor_class()
+    tokenizer = _from_pretrained(_tokenizer_class(), folder / "tokenizer.json")
+    return tokenizer, _from_pretrained(_processor_class(), folder / "preprocessor_config.json")
+
+
+def _from_pretrained(kind: Any, file: Path) -> Any:
     try:
-        image_processor = processor.from_pretrained(folder)
+        return kind.from_pretrained(file.parent)
     except Exception as error:
-        raise ConfigError(
-            f"{folder / 'preprocessor_config.json'}: unreadable ({_line(error)}); export it again"
-        ) from error
-    return tokenizer, image_processor
+        raise ConfigError(f"{file}: unreadable ({_line(error)}); download or export it again") from error
 
 
-def _tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+def _tokenizer_class() -> type[PreTrainedTokenizerFast]:
     from transformers import PreTrainedTokenizerFast
 
-    try:
-        return PreTrainedTokenizerFast.from_pretrained(folder)
-    except Exception as error:
-        raise ConfigError(
-            f"{folder / 'tokenizer.json'}: unreadable ({_line(error)}); download or export it again"
-        ) from error
+    return PreTrainedTokenizerFast
 
 
 def _processor_class() -> Any:
@@ -126,7 +116,7 @@ def adapter_base(folder: Path) -> str | None:
     """Return the base model of an adapter folder; None for a full checkpoint."""
     if (folder / "config.json").is_file() or not (folder / ADAPTER_CONFIG).is_file():
         return None
-    base = _read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
+    base = read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
         raise ConfigError(f"{folder / ADAPTER_CONFIG}: base_model_name_or_path is missing; set the base model")
     return base
@@ -141,16 +131,14 @@ def quiet_bitsandbytes() -> None:
 
 
 def _merged(base: LoadedModel, folder: Path, source: str) -> LoadedModel:
-    """Merge the adapter in `folder` into its base model."""
     quiet_bitsandbytes()
     try:
         from peft import PeftModel
 
         model: Any = PeftModel.from_pretrained(base.model, str(folder)).merge_and_unload()
     except Exception as error:
-        raise ConfigError(
-            f"{folder}: the adapter does not fit {base.source} ({_line(error)}); set its own base model"
-        ) from error
+        why = f"the adapter does not fit {base.source} ({_line(error)})"
+        raise ConfigError(f"{folder}: {why}; set its own base model") from error
     for parameter in model.parameters():
         parameter.requires_grad_(True)
     return LoadedModel(model.eval(), base.tokenizer, base.image_processor, base.family, source)
@@ -162,9 +150,9 @@ def check_checkpoint(source: str) -> tuple[Path, Family]:
     base = adapter_base(folder)
     if base is not None:
         return check_checkpoint(base)
-    family = _family(folder, _read_json(folder / "config.json"))
+    family = _family(folder, read_json(folder / "config.json"))
     _weight_files(folder)
-    _read_json(folder / "preprocessor_config.json")
+    read_json(folder / "preprocessor_config.json")
     if not (folder / "tokenizer.json").is_file():
         raise ConfigError(f"{folder / 'tokenizer.json'}: missing; save the checkpoint with its fast tokenizer")
     return folder, family
@@ -199,27 +187,21 @@ def _family(folder: Path, config: dict[str, Any]) -> Family:
 
 
 def _weight_files(folder: Path) -> None:
-    """Check that the weights exist and open as safetensors."""
     from safetensors import SafetensorError, safe_open
 
     single, index = folder / "model.safetensors", folder / "model.safetensors.index.json"
-    if single.is_file():
-        files = [single]
-    elif index.is_file():
-        names = set(_read_json(index).get("weight_map", {}).values())
-        files = [folder / name for name in sorted(names)]
-    else:
+    if not single.is_file() and not index.is_file():
         raise ConfigError(f"{single}: missing; save the checkpoint with safetensors weights")
-    for file in files:
+    names = [single.name] if single.is_file() else sorted(set(read_json(index).get("weight_map", {}).values()))
+    for file in (folder / name for name in names):
         if not file.is_file():
             raise ConfigError(f"{file}: listed in {index.name} but missing; finish the download")
         try:
             with safe_open(file, framework="np"):
                 pass
         except (SafetensorError, OSError) as error:
-            raise ConfigError(
-                f"{file}: unreadable weights ({_line(error)}); download or save the file again"
-            ) from error
+            why = f"unreadable weights ({_line(error)})"
+            raise ConfigError(f"{file}: {why}; download or save the file again") from error
 
 
 def tensors_of(folder: Path, like: LoadedModel) -> dict[str, Any]:
@@ -247,8 +229,7 @@ def _model(folder: Path, family: Family, dtype: str, device: str) -> Any:
     import transformers
     from transformers.utils import logging as transformers_logging
 
-    from deskhand.models.onednn_linear import replace_linear_with_onednn
-    from deskhand.models.patch_embed import embed_patches_by_product
+    from deskhand.models.fast_layers import embed_patches_by_product, replace_linear_with_onednn
 
     kind = {
         "qwen3_vl": transformers.Qwen3VLForConditionalGeneration,
@@ -284,7 +265,6 @@ def _model(folder: Path, family: Family, dtype: str, device: str) -> Any:
 def _check_agreement(
     folder: Path, config: Any, tokenizer: Any, image_processor: Any, preprocessing: dict[str, Any]
 ) -> None:
-    """Check that tokenizer and preprocessor match the model's config."""
     vision = config.vision_config
     for key, expected in (
         ("patch_size", vision.patch_size),
@@ -296,17 +276,15 @@ def _check_agreement(
             raise ConfigError(f"{file}: {key} must be {expected} as in config.json, got {found}")
     file = folder / "tokenizer.json"
     placeholder = tokenizer.convert_tokens_to_ids("<|image_pad|>")
-    if placeholder != config.image_token_id:
-        raise ConfigError(
-            f"{file}: <|image_pad|> must have id {config.image_token_id} as in config.json, got {placeholder}"
-        )
+    if placeholder != (expected := config.image_token_id):
+        raise ConfigError(f"{file}: <|image_pad|> must have id {expected} as in config.json, got {placeholder}")
     if len(tokenizer) > (size := config.text_config.vocab_size):
-        raise ConfigError(
-            f"{file}: {len(tokenizer)} ids exceed vocab_size {size} of config.json; use the tokenizer of these weights"
-        )
+        why = f"{len(tokenizer)} ids exceed vocab_size {size} of config.json"
+        raise ConfigError(f"{file}: {why}; use the tokenizer of these weights")
 
 
-def _read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path) -> dict[str, Any]:
+    """Return a checkpoint's JSON object. Raises `ConfigError` if it is missing or unreadable."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

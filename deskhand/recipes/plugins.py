@@ -5,7 +5,7 @@ from __future__ import annotations
 from deskhand import registry
 from deskhand.actions import formats
 from deskhand.agents.build import build_agent
-from deskhand.algorithms.registry import get_algorithm
+from deskhand.algorithms.base import get_algorithm
 from deskhand.config.load import Config
 from deskhand.errors import ConfigError
 from deskhand.rollout.reward import load_reward

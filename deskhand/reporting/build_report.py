@@ -15,43 +15,17 @@ from deskhand.agents.episode_context import Step
 from deskhand.desktop.remote import quota
 from deskhand.errors import AgentError, ConfigError, InfrastructureError
 from deskhand.recorder.graph import CallGraph
-from deskhand.reporting.view_model import (
-    QUOTA_WAIT,
-    EpisodeStepView,
-    EpisodeView,
-    EvaluationView,
-    Interval,
-    MarkView,
-    ReportView,
-    TokenView,
-    TrainStepView,
-)
+from deskhand.reporting.charts import EvaluationView
+from deskhand.reporting.html_report import ReportView
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.eval_loop import build_eval_report
 from deskhand.rollout.run_writer import load_result
-from deskhand.rollout.success_rates import Proportion
 from deskhand.store.run import TRAIN, EpisodeRow, Run
 from deskhand.tasks.outcome import Scored
 
 EPISODES_PER_PHASE = 36
 MAX_NAMED_TASKS = 20
 """Maximum number of tasks in one line."""
-EXTRA_METRICS = {
-    "reward/first_click_accuracy": "first click",
-    "policy/staleness": "staleness",
-    "groups/zero_variance": "zero-variance groups",
-    "time/rollout_wait": "rollout wait, s",
-    "time/quota_wait": QUOTA_WAIT,
-    "train/approx_kl": "KL",
-    "train/entropy": "entropy",
-    "train/clip_frac": "clip fraction",
-    "train/grad_norm": "grad norm",
-    "train/num_tokens": "tokens",
-    "train/num_images": "images",
-    "time/train_step": "train step, s",
-}
-"""Additional columns of the table of steps: metric -> heading."""
-
 TokenText = Callable[[int], str]
 
 
@@ -78,11 +52,9 @@ def build_report_view(run: Run, *, shown_per_phase: int = EPISODES_PER_PHASE) ->
         rows = [row for row in finished if run.has_record(row.id)]  # episodes interrupted by a kill have no record
         chosen = select_episodes(rows, shown_per_phase)
         num_hidden += len(rows) - len(chosen)
-        episodes += [episode_view(load_result(run, row.id), phases[phase], run, token_text) for row in chosen]
-    names = {
-        name for episode in episodes for name in (*(step.frame for step in episode.steps), episode.last_frame) if name
-    }
-    metadata = run.metadata
+        episodes += [episode_data(load_result(run, row.id), phases[phase], run, token_text) for row in chosen]
+    names = {name for each in episodes for name in (*(step["frame"] for step in each["steps"]), each["last_frame"])}
+    metadata, metrics = run.metadata, run.metrics()
     more = {
         "Waiting for quota": quota.saved_summary(run.folder / quota.QUOTA_FILE),
         "No signal": families_without_signal(run.episodes(TRAIN)),
@@ -91,13 +63,13 @@ def build_report_view(run: Run, *, shown_per_phase: int = EPISODES_PER_PHASE) ->
         title=metadata.get("title") or f"Run {run.folder.name}",
         facts={name: str(value) for name, value in metadata.get("facts", {}).items()}
         | {name: text for name, text in more.items() if text},
-        steps=tuple(step_views([entry for entry in run.metrics() if "version" in entry])),
+        steps=tuple(with_total_time([entry for entry in metrics if "version" in entry])),
         evaluations=tuple(evaluations.values()),
         episodes=tuple(episodes),
-        frames=dict(_frames(run, names)),
+        frames=dict(_frames(run, names - {""})),
         episode_counts=format_episode_counts(run.episode_counts()),
         num_hidden_episodes=num_hidden,
-        updates=tuple(entry for entry in run.metrics() if "version" not in entry),
+        updates=tuple(entry for entry in metrics if "version" not in entry),
     )
 
 
@@ -153,25 +125,16 @@ def evaluation_views(run: Run) -> dict[str, EvaluationView]:
     for name, version in sorted(found.items(), key=lambda entry: entry[1]):
         report = build_eval_report(run, name, both if both and name in sides else None)
         own = name == f"version-{version}"
-        label = (
-            name if not own else "before" if version == 0 else "after" if version == newest else f"version {version}"
-        )
+        label = {newest: "after", 0: "before"}.get(version, f"version {version}") if own else name
         views[name] = EvaluationView(
             label=label,
             step=steps.get(version, version) if own else version,
             version=version,
-            overall=interval_of(report.success),
-            families={family: interval_of(rate) for family, rate in report.by_family.items()},
-            first_click=interval_of(report.first_click) if report.first_click.total else None,
-            errored=sum(report.errored.values()),
+            report=report,
             own=own,
             held_out=name not in on_training_tasks,
         )
     return views
-
-
-def interval_of(rate: Proportion) -> Interval:
-    return Interval(rate.hits, rate.total, *rate.interval)
 
 
 def format_episode_counts(counts: dict[str, Any]) -> dict[str, int]:
@@ -180,28 +143,15 @@ def format_episode_counts(counts: dict[str, Any]) -> dict[str, int]:
     return rows | {f"errored ({cause})": count for cause, count in counts.get("errored", {}).items()}
 
 
-def step_views(metrics: Sequence[dict[str, Any]]) -> Iterable[TrainStepView]:
-    """Yield one view per step. `time/elapsed` restarts with each resume; the views add it up."""
+def with_total_time(metrics: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    """Yield the metrics with `time/elapsed` since the start of the run; stored values restart with each resume."""
     before_s = last_s = 0.0
     for entry in metrics:
         elapsed_s = float(entry.get("time/elapsed", 0.0))
         if elapsed_s < last_s:
             before_s += last_s
         last_s = elapsed_s
-        more = {heading: float(entry[name]) for name, heading in EXTRA_METRICS.items() if name in entry}
-        if not more.get(QUOTA_WAIT):
-            more.pop(QUOTA_WAIT, None)
-        yield TrainStepView(
-            step=entry["step"],
-            version=entry["version"],
-            episodes=int(entry.get("train/num_episodes", 0)),
-            episodes_per_minute=entry["perf/episodes_per_minute"],
-            reward=entry.get("reward/mean"),
-            success=entry.get("reward/success_rate"),
-            errored=entry["episodes/errored_frac_total"],
-            elapsed_s=before_s + elapsed_s,
-            metrics=more,
-        )
+        yield {**entry, "time/elapsed": before_s + elapsed_s}
 
 
 def select_episodes(rows: Sequence[EpisodeRow], limit: int) -> list[EpisodeRow]:
@@ -215,72 +165,70 @@ def select_episodes(rows: Sequence[EpisodeRow], limit: int) -> list[EpisodeRow]:
     return sorted([*errored, *spread], key=lambda row: row.started_at)
 
 
-def episode_view(result: EpisodeResult, phase: str, run: Run, token_text: TokenText | None) -> EpisodeView:
-    """Return the view of an episode with its steps."""
+def episode_data(result: EpisodeResult, phase: str, run: Run, token_text: TokenText | None) -> dict[str, Any]:
+    """Return an episode with its steps as static/report.js reads it."""
     outcome, transcript = result.outcome, result.transcript
-    scored = isinstance(outcome, Scored)
-    terms = dict(result.reward_terms)
     if isinstance(outcome, Scored):
-        terms |= {name: value for name, value in outcome.parts.items() if name not in terms}
-    return EpisodeView(
-        id=result.episode_id,
-        phase=phase,
-        family=result.family,
-        seed=result.seed,
-        instruction=result.instruction,
-        outcome=("success" if result.success else "failure") if scored else "errored",
-        value=outcome.value if isinstance(outcome, Scored) else None,
-        cause=transcript.stop_reason.replace("_", " ")
-        if isinstance(outcome, Scored)
-        else f"{outcome.cause}: {outcome.message}",
-        reward=result.reward,
-        terms=terms,
-        first_click_on_target=result.first_click_on_target,
-        version_min=result.version_min,
-        version_max=result.version_max,
-        steps=tuple(step_view(step, result.graph, run, token_text) for step in transcript.steps),
-        last_frame=transcript.last_frame_sha256,
-        group=(result.group_id or "")[:8],
-        target=result.target,
-        seconds=result.seconds,
-    )
+        shown, value, cause = "success" if result.success else "failure", outcome.value, transcript.stop_reason
+        cause, parts = cause.replace("_", " "), outcome.parts
+    else:
+        shown, value, cause, parts = "errored", None, f"{outcome.cause}: {outcome.message}", {}
+    return {
+        "id": result.episode_id,
+        "phase": phase,
+        "family": result.family,
+        "seed": result.seed,
+        "instruction": result.instruction,
+        "outcome": shown,
+        "value": value,
+        "cause": cause,
+        "reward": result.reward,
+        "terms": {**result.reward_terms, **parts, **result.reward_terms},
+        "first_click_on_target": result.first_click_on_target,
+        "version_min": result.version_min,
+        "version_max": result.version_max,
+        "steps": [_step_data(step, result.graph, run, token_text) for step in transcript.steps],
+        "last_frame": transcript.last_frame_sha256,
+        "group": (result.group_id or "")[:8],
+        "target": result.target,
+        "seconds": result.seconds,
+    }
 
 
-def step_view(step: Step, graph: CallGraph, run: Run, token_text: TokenText | None) -> EpisodeStepView:
-    """Return the view of a model call with its tokens, and marks where its ops act on the screenshot."""
+def _step_data(step: Step, graph: CallGraph, run: Run, token_text: TokenText | None) -> dict[str, Any]:
+    """Return a model call with its tokens, and marks where its ops act on the screenshot."""
     size = run.frames.size(step.frame_sha256)
-    return EpisodeStepView(
-        frame=step.frame_sha256,
-        text=step.text,
-        tokens=tuple(token_views(step.call_id, graph, token_text)) if token_text else (),
-        marks=tuple(mark for op in step.ops for mark in marks_of(op, size)) if size else (),
-        error=step.error,
-        settled_ms=step.settled_ms,
-    )
+    return {
+        "frame": step.frame_sha256,
+        "text": step.text,
+        "tokens": list(_token_data(step.call_id, graph, token_text)) if token_text else [],
+        "marks": [mark for op in step.ops for mark in _marks(op, size)] if size else [],
+        "error": step.error,
+    }
 
 
-def token_views(call_id: str, graph: CallGraph, token_text: TokenText) -> Iterable[TokenView]:
+def _token_data(call_id: str, graph: CallGraph, token_text: TokenText) -> Iterable[dict[str, Any]]:
     """Yield the sampled tokens of a call; none if the call is not in the graph."""
     try:
         done = graph.get(call_id).completion
     except KeyError:
         return
     for token_id, logprob, version in zip(done.token_ids, done.logprobs, done.versions, strict=True):
-        yield TokenView(token_text(token_id), logprob, version)
+        yield {"text": token_text(token_id), "logprob": logprob, "version": version}
 
 
-def marks_of(op: Op, size: tuple[int, int]) -> Iterable[MarkView]:
+def _marks(op: Op, size: tuple[int, int]) -> Iterable[dict[str, Any]]:
     """Yield where an op acts in screen pixels; nothing for ops without a point or with one off the screen."""
     points: tuple[Point, ...] = op.path if isinstance(op, Drag) else ()
     point = getattr(op, "point", None)
     if isinstance(point, Point):
         points = (point,)
     try:
-        pixels = tuple(to_screen_px(point, *size) for point in points)
+        pixels = [to_screen_px(point, *size) for point in points]
     except AgentError:
         return
     if pixels:
-        yield MarkView(type(op).__name__.lower(), pixels)
+        yield {"kind": type(op).__name__.lower(), "points": pixels}
 
 
 def open_run(folder: Path) -> Run:

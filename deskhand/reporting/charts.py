@@ -1,20 +1,39 @@
 """Charts of the report as inline SVG, without scripts.
 
-Used by `reporting.html_report`. Pure functions of the view model; text is escaped, colors are CSS classes.
+Used by `reporting.html_report`. Text is escaped, colors are CSS classes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
+from typing import Any
 
-from deskhand.reporting.view_model import EvaluationView, Interval, TrainStepView
+from deskhand.rollout.eval_loop import EvalReport
+from deskhand.rollout.success_rates import Proportion
 
 WIDTH, HEIGHT = 560, 262
 LEFT, RIGHT, TOP, BOTTOM = 44, 16, 14, 34
 ROW, LABEL = 46, 148
+NONE = Proportion(0, 0)
 SMOOTHING = 0.3
 """Weight of the newest step in the smoothed lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationView:
+    """Evaluation of one version of the policy, or of another policy."""
+
+    label: str
+    """"before", "after" or "version N"; for other policies or settings the name of the evaluation."""
+    step: int
+    version: int
+    report: EvalReport
+    own: bool = True
+    """Whether it evaluates a version of the run with the run's settings."""
+    held_out: bool = True
+    """Whether its tasks are held out; demonstrations use training tasks."""
 
 
 def percent(value: float) -> str:
@@ -29,9 +48,12 @@ def smoothed(values: Sequence[float]) -> list[float]:
     return out
 
 
-def learning_curve(steps: Sequence[TrainStepView], evaluations: Sequence[EvaluationView]) -> str:
-    """Return the chart of success and reward by step, with held-out success and its 95 % interval."""
-    last = max([step.step for step in steps] + [evaluation.step for evaluation in evaluations] + [1])
+def learning_curve(steps: Sequence[Mapping[str, Any]], evaluations: Sequence[EvaluationView]) -> str:
+    """Return the chart of success and reward by step, with held-out success and its 95 % interval.
+
+    `steps`: metrics of the steps; reward and success are None or missing if no episode ended.
+    """
+    last = max([step["step"] for step in steps] + [evaluation.step for evaluation in evaluations] + [1])
 
     def x(step: float) -> float:
         return LEFT + 14 + (WIDTH - LEFT - RIGHT - 28) * step / last
@@ -49,15 +71,11 @@ def learning_curve(steps: Sequence[TrainStepView], evaluations: Sequence[Evaluat
         for tick in step_ticks(last)
     ]
     parts.append(f'<text class="tick" x="{WIDTH - RIGHT}" y="{HEIGHT - 1}" text-anchor="end">training step</text>')
-    found = [
-        (step.step, step.reward, step.success) for step in steps if step.reward is not None and step.success is not None
-    ]
-    for name, values in (
-        ("reward", [reward for _, reward, _ in found]),
-        ("success", [success for _, _, success in found]),
-    ):
-        positions = zip((x(step) for step, _, _ in found), smoothed(values), strict=True)
-        points = " ".join(f"{at:.1f},{y(value):.1f}" for at, value in positions)
+    found = [(step["step"], step.get("reward/mean"), step.get("reward/success_rate")) for step in steps]
+    found = [row for row in found if None not in row]
+    for column, name in ((1, "reward"), (2, "success")):
+        values = smoothed([row[column] for row in found])
+        points = " ".join(f"{x(row[0]):.1f},{y(value):.1f}" for row, value in zip(found, values, strict=True))
         if name == "success":
             parts += [
                 f'<circle class="dot success" cx="{x(step):.1f}" cy="{y(success):.1f}" r="2.2">'
@@ -74,14 +92,14 @@ def learning_curve(steps: Sequence[TrainStepView], evaluations: Sequence[Evaluat
 
 
 def _whisker(at: float, y: Callable[[float], float], evaluation: EvaluationView) -> str:
-    score = evaluation.overall
+    score, (low, high) = evaluation.report.success, evaluation.report.success.interval
     kind = "after" if evaluation.label == "after" else "before"
     return (
         f'<g class="whisker {kind}"><title>{escape(evaluation.label)}: {escape(described(score))}</title>'
-        f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{y(score.low):.1f}" y2="{y(score.high):.1f}"/>'
-        f'<line x1="{at - 5:.1f}" x2="{at + 5:.1f}" y1="{y(score.low):.1f}" y2="{y(score.low):.1f}"/>'
-        f'<line x1="{at - 5:.1f}" x2="{at + 5:.1f}" y1="{y(score.high):.1f}" y2="{y(score.high):.1f}"/>'
-        f'<circle cx="{at:.1f}" cy="{y(score.rate):.1f}" r="5"/></g>'
+        f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{y(low):.1f}" y2="{y(high):.1f}"/>'
+        f'<line x1="{at - 5:.1f}" x2="{at + 5:.1f}" y1="{y(low):.1f}" y2="{y(low):.1f}"/>'
+        f'<line x1="{at - 5:.1f}" x2="{at + 5:.1f}" y1="{y(high):.1f}" y2="{y(high):.1f}"/>'
+        f'<circle cx="{at:.1f}" cy="{y(score.value):.1f}" r="5"/></g>'
     )
 
 
@@ -93,24 +111,22 @@ def step_ticks(last: int) -> list[int]:
     return [0, last]
 
 
-def described(score: Interval) -> str:
-    interval = f"{percent(score.low)} to {percent(score.high)}"
-    return f"{percent(score.rate)} ({score.successes}/{score.trials}, 95 % interval {interval})"
+def interval_text(score: Proportion) -> str:
+    return " to ".join(map(percent, score.interval))
+
+
+def described(score: Proportion) -> str:
+    return f"{percent(score.value)} ({score.hits}/{score.total}, 95 % interval {interval_text(score)})"
 
 
 def before_and_after(before: EvaluationView | None, after: EvaluationView | None) -> str:
     """Return the bar chart of success before and after, by family, and of first clicks on target."""
-    rows: list[tuple[str, Interval | None, Interval | None, str]] = [
-        ("All families", before.overall if before else None, after.overall if after else None, "strong")
-    ]
-    names = sorted({*(before.families if before else ()), *(after.families if after else ())})
-    rows += [
-        (name, before.families.get(name) if before else None, after.families.get(name) if after else None, "")
-        for name in names
-    ]
-    clicks = (before.first_click if before else None), (after.first_click if after else None)
-    if any(clicks):
-        rows.append(("First click on target", *clicks, "other"))
+    sides = [side.report if side else EvalReport("", NONE, {}, NONE, 0.0) for side in (before, after)]
+    rows = [("All families", [side.success for side in sides], "strong")]
+    names = sorted({name for side in sides for name in side.by_family})
+    rows += [(name, [side.by_family.get(name, NONE) for side in sides], "") for name in names]
+    if any(side.first_click.total for side in sides):
+        rows.append(("First click on target", [side.first_click for side in sides], "other"))
     height = 22 + ROW * len(rows)
     width = WIDTH - LABEL - 112
 
@@ -122,7 +138,7 @@ def before_and_after(before: EvaluationView | None, after: EvaluationView | None
         f'<text class="tick" x="{x(tick):.1f}" y="{height - 4}" text-anchor="middle">{percent(tick)}</text>'
         for tick in (0, 0.25, 0.5, 0.75, 1)
     ]
-    for index, (name, first, second, style) in enumerate(rows):
+    for index, (name, (first, second), style) in enumerate(rows):
         top = 6 + index * ROW
         if style == "other":
             parts.append(f'<line class="rule" x1="0" x2="{WIDTH}" y1="{top - 3}" y2="{top - 3}"/>')
@@ -130,17 +146,17 @@ def before_and_after(before: EvaluationView | None, after: EvaluationView | None
             f'<text class="label {style}" x="{LABEL - 12}" y="{top + 23}" text-anchor="end">{escape(name)}</text>'
         )
         for offset, kind, score in ((4, "before", first), (20, "after", second)):
-            if score is None or not score.trials:
+            if not score.total:
                 continue
-            middle = top + offset + 6.5
+            middle, (low, high) = top + offset + 6.5, score.interval
             parts.append(
                 f"<g><title>{kind}: {escape(described(score))}</title>"
                 f'<rect class="bar {kind}" x="{x(0):.1f}" y="{top + offset}" height="13" rx="2" '
-                f'width="{max(width * score.rate, 1):.1f}"/>'
-                f'<path class="interval" d="M{x(score.low):.1f} {middle}H{x(score.high):.1f}'
-                f'M{x(score.low):.1f} {middle - 3.5}v7M{x(score.high):.1f} {middle - 3.5}v7"/>'
-                f'<text class="value {kind}" x="{x(1) + 16:.1f}" y="{middle + 4}">{percent(score.rate)}'
-                f'<tspan class="tick" dx="6">{score.successes}/{score.trials}</tspan></text></g>'
+                f'width="{max(width * score.value, 1):.1f}"/>'
+                f'<path class="interval" d="M{x(low):.1f} {middle}H{x(high):.1f}'
+                f'M{x(low):.1f} {middle - 3.5}v7M{x(high):.1f} {middle - 3.5}v7"/>'
+                f'<text class="value {kind}" x="{x(1) + 16:.1f}" y="{middle + 4}">{percent(score.value)}'
+                f'<tspan class="tick" dx="6">{score.hits}/{score.total}</tspan></text></g>'
             )
     return (
         f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="Held-out success before and after training">'

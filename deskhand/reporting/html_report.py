@@ -13,8 +13,8 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Iterable
-from dataclasses import asdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from html import escape
 from importlib import resources
 from pathlib import Path
@@ -22,7 +22,53 @@ from typing import Any
 
 from deskhand.errors import ConfigError
 from deskhand.reporting import charts
-from deskhand.reporting.view_model import QUOTA_WAIT, EvaluationView, ReportView
+from deskhand.reporting.charts import EvaluationView
+
+QUOTA_WAIT = "time/quota_wait"
+COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "step": ("step", str),
+    "version": ("version", str),
+    "time/elapsed": ("time", lambda seconds: duration(seconds)),
+    "train/num_episodes": ("trained", "{:.0f}".format),
+    "perf/episodes_per_minute": ("episodes/min", "{:.1f}".format),
+    "reward/mean": ("reward", "{:.3f}".format),
+    "reward/success_rate": ("success", charts.percent),
+    "episodes/errored_frac_total": ("errored", charts.percent),
+    "reward/first_click_accuracy": ("first click", "{:.4g}".format),
+    "policy/staleness": ("staleness", "{:.4g}".format),
+    "groups/zero_variance": ("zero-variance groups", "{:.4g}".format),
+    "time/rollout_wait": ("rollout wait, s", "{:.4g}".format),
+    QUOTA_WAIT: ("quota wait, s", lambda seconds: f"{seconds:.4g}" if seconds else ""),
+    "train/approx_kl": ("KL", "{:.4g}".format),
+    "train/entropy": ("entropy", "{:.4g}".format),
+    "train/clip_frac": ("clip fraction", "{:.4g}".format),
+    "train/grad_norm": ("grad norm", "{:.4g}".format),
+    "train/num_tokens": ("tokens", "{:.4g}".format),
+    "train/num_images": ("images", "{:.4g}".format),
+    "time/train_step": ("train step, s", "{:.4g}".format),
+}
+"""Table of steps: metric -> heading and format. Columns without any value are left out."""
+
+
+@dataclass(frozen=True)
+class ReportView:
+    """A report. Text of models and guests is unescaped; `frames` maps SHA-256 hashes of screenshots to PNG bytes."""
+
+    title: str
+    facts: dict[str, str] = field(default_factory=dict)
+    """Facts of the run: command, machine, model, duration..."""
+    steps: tuple[dict[str, Any], ...] = ()
+    """Metrics of the training steps."""
+    evaluations: tuple[EvaluationView, ...] = ()
+    episodes: tuple[dict[str, Any], ...] = ()
+    """Episodes as static/report.js reads them."""
+    frames: dict[str, bytes] = field(default_factory=dict)
+    episode_counts: dict[str, int] = field(default_factory=dict)
+    """Episodes by state, errored ones by cause."""
+    num_hidden_episodes: int = 0
+    """Stored episodes that the report does not show."""
+    updates: tuple[dict[str, float], ...] = ()
+    """Metrics of each logged update of supervised training."""
 
 
 def write(view: ReportView, path: Path) -> Path:
@@ -38,7 +84,6 @@ def write(view: ReportView, path: Path) -> Path:
 
 
 def render(view: ReportView) -> str:
-    """Return the page."""
     script, style = _static("report.js"), _static("report.css")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
@@ -82,15 +127,8 @@ def _static(name: str) -> str:
 
 def _data(view: ReportView) -> str:
     """Return episodes and screenshots as JSON that cannot close its script element."""
-    wanted = {
-        name for episode in view.episodes for name in (*(step.frame for step in episode.steps), episode.last_frame)
-    }
-    frames = {
-        name: "data:image/png;base64," + base64.b64encode(png).decode()
-        for name, png in view.frames.items()
-        if name in wanted
-    }
-    data = {"episodes": [_finite(asdict(episode)) for episode in view.episodes], "frames": frames}
+    frames = {name: "data:image/png;base64," + base64.b64encode(png).decode() for name, png in view.frames.items()}
+    data = {"episodes": _finite(view.episodes), "frames": frames}
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
@@ -112,27 +150,23 @@ def _ends(evaluations: Iterable[EvaluationView]) -> tuple[EvaluationView | None,
 def _tiles(view: ReportView, before: EvaluationView | None, after: EvaluationView | None) -> str:
     tiles: list[tuple[str, str, str]] = []
     if before and after:
-        first, last = before.overall.trials, after.overall.trials
+        first, last = before.report.success.total, after.report.success.total
         counted = f"{last} episodes each" if first == last else f"{first} and {last} episodes"
-        tiles.append(_change("Held-out success", before.overall.rate, after.overall.rate, counted))
-        if before.first_click and after.first_click:
-            tiles.append(_change("First click on target", before.first_click.rate, after.first_click.rate, ""))
-    elif before or after:
-        only = before or after
-        assert only is not None
-        tiles.append(("Held-out success", charts.percent(only.overall.rate), charts.described(only.overall)))
+        tiles.append(_change("Held-out success", before.report.success.value, after.report.success.value, counted))
+        clicks = before.report.first_click, after.report.first_click
+        if clicks[0].total and clicks[1].total:
+            tiles.append(_change("First click on target", clicks[0].value, clicks[1].value, ""))
+    elif only := before or after:
+        score = only.report.success
+        tiles.append(("Held-out success", charts.percent(score.value), charts.described(score)))
     if view.steps:
-        trained, end = sum(step.episodes for step in view.steps), view.steps[-1]
+        trained, end = sum(int(step.get("train/num_episodes", 0)) for step in view.steps), view.steps[-1]
         started = view.episode_counts.get("started", trained)
-        tiles.append(
-            (
-                "Training episodes",
-                f"{started}",
-                f"{trained} trained, {end.episodes_per_minute:.0f} per minute at the end",
-            )
-        )
-        tiles.append(("Training", duration(end.elapsed_s), f"{len(view.steps)} steps, policy version {end.version}"))
-        if wait_s := max((step.metrics.get(QUOTA_WAIT, 0.0) for step in view.steps), default=0.0):
+        rate = f"{trained} trained, {end['perf/episodes_per_minute']:.0f} per minute at the end"
+        tiles.append(("Training episodes", f"{started}", rate))
+        note = f"{len(view.steps)} steps, policy version {end['version']}"
+        tiles.append(("Training", duration(end["time/elapsed"]), note))
+        if wait_s := max(step.get(QUOTA_WAIT) or 0.0 for step in view.steps):
             tiles.append(("Quota wait", duration(wait_s), "summed over episodes; excluded from all other metrics"))
     cells = "".join(
         f"<div><dt>{escape(name)}</dt><dd>{value}</dd><dd class='note'>{escape(note)}</dd></div>"
@@ -157,7 +191,6 @@ def duration(seconds: float) -> str:
 
 
 def _curves(view: ReportView, before: EvaluationView | None, after: EvaluationView | None) -> str:
-    """Return the two charts that have data."""
     own = [evaluation for evaluation in view.evaluations if evaluation.own]
     figures = []
     if view.steps or own:
@@ -181,10 +214,11 @@ def _others(evaluations: Iterable[EvaluationView]) -> str:
     for evaluation in evaluations:
         if evaluation.own:
             continue
-        score, clicks = evaluation.overall, evaluation.first_click
-        cells = [evaluation.label, "held out" if evaluation.held_out else "training", charts.percent(score.rate)]
-        cells += [f"{charts.percent(score.low)} to {charts.percent(score.high)}", f"{score.trials}"]
-        rows.append([*cells, charts.percent(clicks.rate) if clicks else "", f"{evaluation.errored}"])
+        score, clicks = evaluation.report.success, evaluation.report.first_click
+        cells = [evaluation.label, "held out" if evaluation.held_out else "training", charts.percent(score.value)]
+        cells += [charts.interval_text(score), f"{score.total}"]
+        cells += [charts.percent(clicks.value) if clicks.total else "", f"{sum(evaluation.report.errored.values())}"]
+        rows.append(cells)
     return f"<section><h2>Other results</h2>{_table(head, rows)}</section>" if rows else ""
 
 
@@ -195,23 +229,12 @@ def _steps_table(view: ReportView) -> str:
         return _table(names, rows)
     if not view.steps:
         return "<p class='note'>No training steps yet.</p>"
-    more = list(dict.fromkeys(name for step in view.steps for name in step.metrics))
-    head = ["step", "version", "time", "trained", "episodes/min", "reward", "success", "errored", *more]
-    rows = [
-        [
-            f"{step.step}",
-            f"{step.version}",
-            duration(step.elapsed_s),
-            f"{step.episodes}",
-            f"{step.episodes_per_minute:.1f}",
-            "" if step.reward is None else f"{step.reward:.3f}",
-            "" if step.success is None else charts.percent(step.success),
-            charts.percent(step.errored),
-            *(f"{step.metrics[name]:.4g}" if name in step.metrics else "" for name in more),
-        ]
-        for step in view.steps
-    ]
-    return _table(head, rows)
+    columns = []
+    for metric, (heading, form) in COLUMNS.items():
+        values = [step.get(metric) for step in view.steps]
+        columns.append((heading, ["" if value is None else form(value) for value in values]))
+    columns = [(heading, cells) for heading, cells in columns if any(cells)]
+    return _table([heading for heading, _ in columns], zip(*(cells for _, cells in columns), strict=True))
 
 
 def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
@@ -221,11 +244,8 @@ def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
 
 
 def _facts(facts: dict[str, str]) -> str:
-    return (
-        "<dl class='facts'>"
-        + "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in facts.items())
-        + "</dl>"
-    )
+    rows = "".join(f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>" for name, text in facts.items())
+    return f"<dl class='facts'>{rows}</dl>"
 
 
 def _episode_counts(counts: dict[str, int]) -> str:

@@ -6,7 +6,6 @@ Used by the command line; `TerminalDisplay` is the `ProgressListener`, the funct
 from __future__ import annotations
 
 import time
-from types import TracebackType
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -46,9 +45,7 @@ class TerminalDisplay(ProgressListener):
             self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._status = ""
         if self._live is not None:
             self._live.stop()
@@ -98,9 +95,8 @@ class TerminalDisplay(ProgressListener):
         if self._status:
             if self._quota_wait:
                 parts.append(Text(f" {self._quota_wait}", style="yellow"))
-            parts.append(
-                Spinner("dots", Text(f" {self._status}   {duration(time.monotonic() - self._started)}", style="dim"))
-            )
+            elapsed = duration(time.monotonic() - self._started)
+            parts.append(Spinner("dots", Text(f" {self._status}   {elapsed}", style="dim")))
         return Group(*parts)
 
 
@@ -122,13 +118,15 @@ def cells_of(report: StepReport) -> tuple[str, ...]:
 
 
 def line_of(report: StepReport) -> str:
-    """Return a step as a line of text."""
     return "  ".join(f"{name} {cell}" for name, cell in zip(COLUMNS, cells_of(report), strict=True))
 
 
+def _table(title: str | None = None) -> Table:
+    return Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+
+
 def steps_table(rows: list[StepReport]) -> Table:
-    """Return the table of steps."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = _table()
     for name in COLUMNS:
         table.add_column(name, justify="right", min_width=max(len(name), 8))
     for report in rows:
@@ -139,16 +137,13 @@ def steps_table(rows: list[StepReport]) -> Table:
 def comparison(before: EvalReport, after: EvalReport) -> Table:
     """Return the table of held-out success before and after, by family, with 95 % Wilson intervals."""
     title = f"{before.success.total} held-out episodes before, {after.success.total} after; 95 % Wilson intervals"
-    table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+    table = _table(title)
     table.add_column("held-out success")
     for name in ("before", "after", "points", "intervals"):
         table.add_column(name, justify="right")
     rows = [("all families", before.success, after.success)]
-    rows += [
-        (name, before.by_family[name], after.by_family[name])
-        for name in sorted(before.by_family)
-        if name in after.by_family
-    ]
+    names = sorted(before.by_family.keys() & after.by_family.keys())
+    rows += [(name, before.by_family[name], after.by_family[name]) for name in names]
     for name, first, second in [*rows, ("first click hits", before.first_click, after.first_click)]:
         if first.total and second.total:
             apart = second.interval[0] > first.interval[1] or second.interval[1] < first.interval[0]
@@ -159,7 +154,7 @@ def comparison(before: EvalReport, after: EvalReport) -> Table:
 
 def evaluation_table(report: EvalReport) -> Table:
     """Return the table of an evaluation by family, with 95 % Wilson intervals and pass@k."""
-    table = Table(box=None, pad_edge=False, header_style="bold", title=report.name, title_justify="left")
+    table = _table(report.name)
     table.add_column("family")
     table.add_column("success", justify="right")
     for k in report.pass_at:
@@ -167,9 +162,8 @@ def evaluation_table(report: EvalReport) -> Table:
     rows = [("all families", report.success, report.pass_at)]
     rows += [(name, rate, report.family_pass_at.get(name, {})) for name, rate in report.by_family.items()]
     for name, rate, chances in rows:
-        table.add_row(
-            name, interval_text(rate), *(f"{100 * chances[k]:.1f} %" if k in chances else "" for k in report.pass_at)
-        )
+        cells = (f"{100 * chances[k]:.1f} %" if k in chances else "" for k in report.pass_at)
+        table.add_row(name, interval_text(rate), *cells)
     if report.first_click.total:
         table.add_row("first click on target", interval_text(report.first_click))
     for cause, count in sorted(report.errored.items()):

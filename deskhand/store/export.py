@@ -1,6 +1,4 @@
-"""Export of a run to plain files that other programs can read, and loading it back.
-
-Used by `deskhand export`; `export_run` writes, `exported_episodes` reads.
+"""Export of a run to plain files that other programs can read. Used by `deskhand export`.
 
 ```
 <folder>/run.json              format, run metadata, episode counts, checkpoints and groups
@@ -21,26 +19,21 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from deskhand.errors import ConfigError
-from deskhand.store.png_frames import PngFrames
-from deskhand.store.run import EpisodeRow, Run
+from deskhand.store.run import Run
 
 FORMAT = 2
 
 
 def export_run(run: Run, folder: Path) -> int:
-    """Write the finished episodes with their screenshots and return their number.
+    """Write the finished episodes with their screenshots and return their number; a failed export leaves nothing.
 
-    A failed export leaves nothing behind.
-
-    Raises:
-        ConfigError: The folder is not empty.
-        InfrastructureError: A screenshot is missing.
+    Raises `ConfigError` if the folder is not empty, `InfrastructureError` if a screenshot is missing.
     """
     if folder.exists() and any(folder.iterdir()):
         raise ConfigError(f"{folder}: not empty; export to a new folder")
@@ -59,7 +52,7 @@ def export_run(run: Run, folder: Path) -> int:
 
 def _write(run: Run, folder: Path) -> int:
     (folder / "tensors").mkdir(parents=True)
-    frames, count = PngFrames(folder / "frames"), 0
+    count = 0
     with (folder / "episodes.jsonl").open("w", encoding="utf-8") as file:
         for row in run.episodes():
             if row.finished_at is None or row.state == "in_flight":
@@ -69,7 +62,10 @@ def _write(run: Run, folder: Path) -> int:
             if record is not None:
                 (folder / "tensors" / f"{row.id}.safetensors").write_bytes(tensors)
                 for sha256 in screens_of(record):
-                    frames.put(sha256, run.frames.png(sha256))
+                    image = folder / "frames" / sha256[:2] / f"{sha256}.png"
+                    if not image.exists():
+                        image.parent.mkdir(parents=True, exist_ok=True)
+                        image.write_bytes(run.frames.png(sha256))
             count += 1
     lines = "".join(json.dumps(line) + "\n" for line in run.metrics())
     (folder / "metrics.jsonl").write_text(lines, encoding="utf-8")
@@ -93,34 +89,3 @@ def screens_of(record: Mapping[str, Any]) -> set[str]:
     }
     found |= {span[2] for call in record["graph"]["calls"] for span in call["new_spans"]}
     return {sha256 for sha256 in found if sha256}
-
-
-def exported_summary(folder: Path) -> dict[str, Any]:
-    """Return the contents of run.json. Raises `ConfigError` if the folder is not an export of this format."""
-    path = Path(folder) / "run.json"
-    try:
-        summary = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{path}: cannot be read ({error}); choose a folder written by an export") from error
-    if summary.get("format") != FORMAT:
-        raise ConfigError(
-            f"{path}: export format {summary.get('format')}, this version reads format {FORMAT}; export the run again"
-        )
-    return summary
-
-
-def exported_episodes(folder: Path) -> Iterator[tuple[EpisodeRow, dict[str, Any] | None, bytes]]:
-    """Yield (row, record, tensors) of every exported episode; record is None if a kill interrupted the episode."""
-    exported_summary(folder)
-    folder = Path(folder)
-    with (folder / "episodes.jsonl").open(encoding="utf-8") as file:
-        for line in file:
-            entry = json.loads(line)
-            record = entry.pop("record")
-            tensors = (folder / "tensors" / f"{entry['id']}.safetensors").read_bytes() if record is not None else b""
-            yield EpisodeRow(**entry), record, tensors
-
-
-def exported_frames(folder: Path) -> PngFrames:
-    """Return the screenshots of an export."""
-    return PngFrames(Path(folder) / "frames")

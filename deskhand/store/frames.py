@@ -104,13 +104,7 @@ class Frames:
     def __iter__(self) -> Iterator[str]:
         return (path.stem for path in sorted(self.folder.glob("??/*.zst")))
 
-    def base_of(self, sha256: str) -> str | None:
-        """Return the base of a stored screenshot; None if it is stored whole. Raises `InfrastructureError`."""
-        base = self._file(sha256)[3]
-        return None if base == _WHOLE else base.hex()
-
     def _file(self, sha256: str) -> tuple[int, int, int, bytes, bytes]:
-        """(width, height, depth, base, body) of a file."""
         path = self.path(sha256)
         try:
             data = path.read_bytes()
@@ -180,6 +174,5 @@ class Frames:
 
 
 def _sample(rgb: np.ndarray) -> np.ndarray:
-    """Return one number for every eighth pixel of every eighth row."""
     red, green, blue = np.moveaxis(rgb[::8, ::8].astype(np.uint32), 2, 0)
     return red << 16 | green << 8 | blue

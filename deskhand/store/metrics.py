@@ -21,24 +21,6 @@ from deskhand.errors import ConfigError
 log = structlog.get_logger()
 
 
-def append_line(path: Path, line: str) -> None:
-    """Append one line."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(line + "\n")
-
-
-def rewrite_lines(path: Path, lines: list[str]) -> None:
-    """Write exactly these lines, unless the file already has them."""
-    text = "".join(f"{line}\n" for line in lines)
-    if path.exists() and path.read_text(encoding="utf-8") == text:
-        return
-    if not path.exists() and not lines:
-        return
-    partial = path.with_suffix(".partial")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
-
-
 class Tracker(Protocol):
     """Receiver of the metrics of every step."""
 

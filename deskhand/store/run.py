@@ -26,7 +26,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ import structlog
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.store.database import connect, create_database, lock_folder
 from deskhand.store.frames import Frames
-from deskhand.store.metrics import EventFile, Tracker, append_line, rewrite_lines
+from deskhand.store.metrics import EventFile, Tracker
 
 log = structlog.get_logger()
 
@@ -105,11 +105,7 @@ class Run:
 
     @classmethod
     def create(cls, folder: Path, metadata: Mapping[str, Any]) -> Run:
-        """Start a run in an empty or new folder and store `metadata` (its config).
-
-        Raises:
-            ConfigError: The folder contains a run or cannot be written.
-        """
+        """Start a run in an empty or new folder. Raises `ConfigError` if it contains a run or cannot be written."""
         folder = Path(folder)
         if (folder / "run.sqlite").exists():
             raise ConfigError(f"{folder}: already contains a run; resume it or choose another folder")
@@ -129,10 +125,9 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path, *, read_only: bool = False) -> Run:
-        """Open an existing run. Only one process may have it open for writing.
+        """Open an existing run, for writing in one process at a time.
 
-        Raises:
-            ConfigError: The folder has no run, has one of another format, or is in use.
+        Raises `ConfigError` if the folder has no run, has one of another format, or is in use.
         """
         folder = Path(folder)
         if not (folder / "run.sqlite").exists():
@@ -144,10 +139,17 @@ class Run:
             run.close()
             raise ConfigError(f"{folder}: run format {found}, this version reads format {FORMAT}; start a new run")
         if not read_only:
-            rewrite_lines(
-                folder / "metrics.jsonl", [line for (line,) in run._all("SELECT line FROM metrics ORDER BY step")]
-            )
+            run._restore_metrics()
         return run
+
+    def _restore_metrics(self) -> None:
+        """Rewrite metrics.jsonl if a kill tore it."""
+        path, rows = self.folder / "metrics.jsonl", self._all("SELECT line FROM metrics ORDER BY step")
+        text = "".join(f"{line}\n" for (line,) in rows)
+        if (path.read_text(encoding="utf-8") if path.exists() else "") != text:
+            partial = path.with_suffix(".partial")
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(path)
 
     def close(self) -> None:
         """Close the trackers, the database and the lock. Idempotent."""
@@ -171,19 +173,15 @@ class Run:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """The metadata passed to `create`."""
         return self._value("metadata")
 
     def open_group(self, group: GroupRow) -> None:
         with self._transaction() as connection:
-            connection.execute(
-                "INSERT INTO groups VALUES (?, ?, ?, ?, ?)",
-                (group.id, group.number, group.family, group.seed, group.state),
-            )
+            connection.execute("INSERT INTO groups VALUES (?, ?, ?, ?, ?)", astuple(group))
 
     def start_episode(self, row: EpisodeRow, counts: Mapping[str, Any] | None = None) -> None:
         """Insert an episode that has started; it is in flight until `finish_episode`."""
-        values = [getattr(row, name) for name in EpisodeRow.__slots__]
+        values = astuple(row)
         with self._transaction(counts) as connection:
             connection.execute(f"INSERT INTO episodes ({_ROW}) VALUES ({', '.join('?' * len(values))})", values)
 
@@ -199,12 +197,8 @@ class Run:
     ) -> None:
         """Store a finished episode with its record and tensors, in one transaction.
 
-        Args:
-            states: (episode id, new state) of other members of the group that this episode closed.
-            group: (group id, new state), if the group closed.
-
-        Raises:
-            InfrastructureError: The episode is not in flight, or the disk cannot be written.
+        `group`: (group id, new state), if the episode closed its group; `states`: (episode id, new state) of the other
+        members. Raises `InfrastructureError` if the episode is not in flight or the disk cannot be written.
         """
         values = [getattr(row, name) for name in _FINISHED] + [json.dumps(record), tensors, row.id]
         query = f"UPDATE episodes SET {', '.join(f'{name}=?' for name in _FINISHED)}, record=?, tensors=?"
@@ -220,8 +214,7 @@ class Run:
         """Mark episodes that a killed process left in flight as errored (infrastructure) and return their number."""
         query = "UPDATE episodes SET state='errored', cause='infrastructure', finished_at=?"
         with self._transaction(counts) as connection:
-            where = "WHERE state='in_flight' AND phase=?"
-            return connection.execute(f"{query} {where}", (time.time(), phase)).rowcount
+            return connection.execute(f"{query} WHERE state='in_flight' AND phase=?", (time.time(), phase)).rowcount
 
     def commit(
         self,
@@ -234,12 +227,8 @@ class Run:
     ) -> None:
         """Store the results of one or more steps in one transaction, then send their metrics to the trackers.
 
-        Args:
-            states: Episode id -> (new state, step in which it was trained or None); the episodes must be queued.
-            metrics: One mapping per step, each with its "step".
-
-        Raises:
-            InfrastructureError: An episode is not queued, or the disk cannot be written.
+        `states`: episode id -> (new state, step in which it was trained or None). Raises `InfrastructureError` if an
+        episode is not queued or the disk cannot be written.
         """
         lines = [(entry["step"], json.dumps(entry), entry) for entry in metrics]
         with self._transaction(counts) as connection:
@@ -251,15 +240,14 @@ class Run:
             connection.executemany("INSERT INTO metrics VALUES (?, ?)", [line[:2] for line in lines])
             if checkpoint is not None:
                 path = str(checkpoint.path.relative_to(self.folder))
-                connection.execute(
-                    "INSERT INTO checkpoints VALUES (?, ?, ?, ?)",
-                    (checkpoint.step, checkpoint.version, path, checkpoint.created_at),
-                )
+                values = (checkpoint.step, checkpoint.version, path, checkpoint.created_at)
+                connection.execute("INSERT INTO checkpoints VALUES (?, ?, ?, ?)", values)
         if lines and not any(isinstance(tracker, EventFile) for tracker in self._trackers):
             self._trackers.append(EventFile(self.folder / "tensorboard"))
         for step, line, entry in lines:
             try:
-                append_line(self.folder / "metrics.jsonl", line)
+                with (self.folder / "metrics.jsonl").open("a", encoding="utf-8") as file:
+                    file.write(line + "\n")
                 for tracker in self._trackers:
                     tracker.add(step, entry)
             # The database has the metrics and `open` rewrites the file; a tracker may be a user's code.
@@ -298,12 +286,8 @@ class Run:
         return bool(self._all("SELECT 1 FROM episodes WHERE id=? AND record IS NOT NULL", (episode_id,)))
 
     def groups(self, state: str | None = None) -> list[GroupRow]:
-        """Return groups by number."""
-        where, values = ("WHERE state=?", (state,)) if state else ("", ())
-        return [
-            GroupRow(*row)
-            for row in self._all(f"SELECT id, number, family, seed, state FROM groups {where} ORDER BY number", values)
-        ]
+        rows = self._all("SELECT id, number, family, seed, state FROM groups ORDER BY number")
+        return [group for group in (GroupRow(*row) for row in rows) if state in (None, group.state)]
 
     def count_states(self, phase: str = TRAIN) -> dict[tuple[str, str | None], int]:
         """Count the stored episodes by (state, cause)."""
@@ -334,7 +318,6 @@ class Run:
         return -1 if found is None else found
 
     def metrics(self) -> list[dict[str, Any]]:
-        """Return the metrics of every step, in order."""
         return [json.loads(line) for (line,) in self._all("SELECT line FROM metrics ORDER BY step")]
 
     def _value(self, key: str) -> Any:
@@ -359,10 +342,8 @@ class Run:
                 if self._connection.in_transaction:
                     self._connection.execute("ROLLBACK")
                 if isinstance(error, sqlite3.OperationalError):
-                    path = self.folder / "run.sqlite"
-                    raise InfrastructureError(
-                        f"{path}: cannot be written ({error}); free disk space, then resume"
-                    ) from error
+                    why = f"{self.folder / 'run.sqlite'}: cannot be written ({error})"
+                    raise InfrastructureError(f"{why}; free disk space, then resume") from error
                 raise
 
 

@@ -39,9 +39,7 @@ class AdvantageEstimate:
 
 def group_advantages_of(samples: Sequence[TrainingSample]) -> AdvantageEstimate:
     """Return the episode's advantage for every token."""
-    return AdvantageEstimate(
-        [np.full(sum(sample.sequence.sampled), sample.advantage, dtype=np.float32) for sample in samples]
-    )
+    return AdvantageEstimate([np.full(sum(each.sequence.sampled), each.advantage, np.float32) for each in samples])
 
 
 def mean_reward(samples: Sequence[TrainingSample]) -> float:
@@ -57,7 +55,10 @@ def gae_advantages_of(
     """Return generalized advantage estimates. `values`: predictions of the critic by sequence."""
     advantages = [np.zeros(len(row), dtype=np.float64) for row in values]
     returns = [np.zeros(len(row), dtype=np.float64) for row in values]
-    for rows in _rows_of_episodes(samples).values():
+    episodes: defaultdict[str, list[int]] = defaultdict(list)
+    for index, sample in enumerate(samples):
+        episodes[sample.episode_id].append(index)
+    for rows in episodes.values():
         order = _replies_in_order(samples, rows)
         if not order:
             continue
@@ -82,18 +83,7 @@ def gae_advantages_of(
             position = following
     lengths = np.cumsum([len(row) for row in advantages])[:-1]
     whitened = np.split(whiten(np.concatenate(advantages)), lengths) if advantages else []
-    return AdvantageEstimate(
-        [row.astype(np.float32) for row in whitened],
-        [row.astype(np.float32) for row in returns],
-        [row.astype(np.float32) for row in values],
-    )
-
-
-def _rows_of_episodes(samples: Sequence[TrainingSample]) -> dict[str, list[int]]:
-    rows: defaultdict[str, list[int]] = defaultdict(list)
-    for index, sample in enumerate(samples):
-        rows[sample.episode_id].append(index)
-    return rows
+    return AdvantageEstimate(*([row.astype(np.float32) for row in rows] for rows in (whitened, returns, values)))
 
 
 def _replies_in_order(samples: Sequence[TrainingSample], rows: Sequence[int]) -> list[tuple[int, int, int]]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Rows
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -58,7 +58,6 @@ class TrainBatch:
     """A micro-batch on the model's device. `_W` tensors list the trained tokens, sequence by sequence."""
 
     inputs: ModelInputs
-    """Inputs without pixels; images are encoded once for all micro-batches."""
     rows: tuple[int, ...]
     """Indices of the samples."""
     positions_W: Tensor
@@ -73,13 +72,12 @@ class TrainBatch:
     temperature: float
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class MicrobatchPlan:
-    """Micro-batches that cover all sequences."""
+    """Micro-batches that cover all sequences, and the images of the sequences by sha256."""
 
-    batches: list[TrainBatch] = field(default_factory=list)
-    images: dict[str, PreparedImage] = field(default_factory=dict)
-    """Images of the sequences by sha256."""
+    batches: list[TrainBatch]
+    images: dict[str, PreparedImage]
 
 
 def check_sequence(
@@ -104,54 +102,41 @@ def check_sequence(
 
 
 def plan_microbatches(
-    sequences: Rows[Sequence],
-    images: Mapping[str, PreparedImage],
-    model: Any,
-    max_tokens: int,
+    sequences: Rows[Sequence], images: Mapping[str, PreparedImage], model: Any, max_tokens: int
 ) -> MicrobatchPlan:
     """Pack checked sequences into micro-batches of at most `max_tokens` padded tokens and one temperature.
 
     Sequences are sorted by length to reduce padding; those without a sampled token are skipped.
     """
-    result = MicrobatchPlan()
     order = [index for index in range(len(sequences)) if any(sequences[index].sampled)]
     order.sort(key=lambda index: (sequences[index].temperature, len(sequences[index].token_ids)))
-    chosen: list[int] = []
+    groups: list[list[int]] = []
     for index in order:
-        if chosen:
-            longest = len(sequences[index].token_ids)
-            other = sequences[chosen[0]].temperature != sequences[index].temperature
-            if other or longest * (len(chosen) + 1) > max_tokens:
-                result.batches.append(_batch(chosen, sequences, images, model))
-                chosen = []
-        chosen.append(index)
-    if chosen:
-        result.batches.append(_batch(chosen, sequences, images, model))
-    for batch in result.batches:
-        result.images.update((sha256, images[sha256]) for sha256 in batch.inputs.image_hashes)
-    return result
+        longest, temperature = len(sequences[index].token_ids), sequences[index].temperature
+        fits = groups and longest * (len(groups[-1]) + 1) <= max_tokens
+        if not fits or sequences[groups[-1][0]].temperature != temperature:
+            groups.append([])
+        groups[-1].append(index)
+    batches = [_batch(chosen, sequences, images, model) for chosen in groups]
+    return MicrobatchPlan(batches, {name: images[name] for batch in batches for name in batch.inputs.image_hashes})
 
 
 def _batch(chosen: list[int], sequences: Rows[Sequence], images: Mapping[str, PreparedImage], model: Any) -> TrainBatch:
     rows = [sequences[index] for index in chosen]
-    inputs = collate(rows, images, model, pixels=False)
+    inputs = collate(rows, images, model)
     longest = inputs.input_ids_BT.shape[1]
-    positions, owners, logprobs, versions, after_image = [], [], [], [], []
+    columns = []
     for b, row in enumerate(rows):
         where = np.flatnonzero(row.sampled)
-        positions.append(where + b * longest)
-        owners.append(np.full(len(where), b))
-        logprobs.append(np.asarray(row.logprobs, dtype=np.float32)[where])
-        versions.append(np.asarray(row.versions, dtype=np.int64)[where])
-        after_image.append(where > (row.spans[0].start if row.spans else longest))
+        columns.append(
+            (
+                where + b * longest,
+                np.full(len(where), b),
+                np.asarray(row.logprobs, dtype=np.float32)[where],
+                np.asarray(row.versions, dtype=np.int64)[where],
+                where > (row.spans[0].start if row.spans else longest),
+            )
+        )
     device = inputs.input_ids_BT.device
-    return TrainBatch(
-        inputs,
-        tuple(chosen),
-        torch.from_numpy(np.concatenate(positions)).to(device),
-        torch.from_numpy(np.concatenate(owners)).to(device),
-        torch.from_numpy(np.concatenate(logprobs)).to(device),
-        torch.from_numpy(np.concatenate(versions)).to(device),
-        torch.from_numpy(np.concatenate(after_image)).to(device),
-        rows[0].temperature,
-    )
+    tensors = (torch.from_numpy(np.concatenate(column)).to(device) for column in zip(*columns, strict=True))
+    return TrainBatch(inputs, tuple(chosen), *tensors, temperature=rows[0].temperature)

@@ -2,18 +2,16 @@
 
 Used by the recipes; start with `CheckpointManager`.
 
-    <folder>/step-000012/  model.safetensors, config.json, tokenizer...   a Hugging Face checkpoint, LoRA merged in
-                           model.safetensors.index.json                   keeps servers from reading the next file as
-                           weights trainer.safetensors                            optimizer moments; LoRA, master
-                           weights, critic manifest.json                                  counters, caller's state, size
-                           and SHA-256 of files
+    <folder>/step-000012/model.safetensors, config.json, ...   a Hugging Face checkpoint, LoRA merged in
+                         model.safetensors.index.json          keeps servers from reading the next file as weights
+                         trainer.safetensors                   optimizer moments, LoRA, master weights, critic
+                         manifest.json                         counters, caller's state, size and SHA-256 of files
 
 No random state is stored: the trainer's follows from its seed and step, sampling from the episodes' seeds
 (`agents.seeding`).
 
-Invariant: a checkpoint is complete or absent (it is written next to its folder, flushed and renamed), and resuming from
-    it
-is bit-exact.
+Invariant: a checkpoint is complete or absent (it is written next to its folder, flushed and renamed), and resuming
+from it is bit-exact.
 """
 
 from __future__ import annotations
@@ -86,12 +84,8 @@ class CheckpointManager:
     def save(self, trainer: Trainer, assets: Path, state: dict[str, Any] | None = None) -> Path:
         """Write the checkpoint of the trainer's current step and return its folder.
 
-        Args:
-            assets: Checkpoint folder whose tokenizer, chat template and preprocessor files are copied.
-            state: JSON-serializable state that `load` returns.
-
-        Raises:
-            ConfigError: The disk cannot be written.
+        Tokenizer, chat template and preprocessor files are copied from the folder `assets`; `state` is returned by
+        `load`. Raises `ConfigError` if the disk cannot be written.
         """
         target = self.path(trainer.steps)
         draft = self.folder / f".saving-{target.name}"
@@ -148,10 +142,10 @@ class CheckpointManager:
 
     def latest_valid_before(self, step: int) -> Path | None:
         """Return the newest valid checkpoint before `step`; None if there is none."""
-        for candidate in reversed([each for each in self.steps() if each < step]):
+        for path in (self.path(each) for each in reversed(self.steps()) if each < step):
             with suppress(ConfigError):
-                verify(self.path(candidate))
-                return self.path(candidate)
+                verify(path)
+                return path
         return None
 
     def best(self) -> BestCheckpoint | None:
@@ -236,21 +230,16 @@ def _index(weights: Path) -> str:
     """Return the index of the model's tensors. Without it vLLM and SGLang read every safetensors file as weights."""
     with safe_open(weights, framework="pt") as file:
         names = sorted(file.keys())
-    return (
-        json.dumps(
-            {"metadata": {"total_size": weights.stat().st_size}, "weight_map": dict.fromkeys(names, weights.name)}
-        )
-        + "\n"
-    )
+    index = {"metadata": {"total_size": weights.stat().st_size}, "weight_map": dict.fromkeys(names, weights.name)}
+    return json.dumps(index) + "\n"
 
 
 def _restore(trainer: Trainer, folder: Path, manifest: dict[str, Any]) -> None:
     """Load weights, moments and counters. Everything is read and compared before anything is changed."""
     adapter = trainer.policy.config.lora.model_dump(mode="json") if trainer.policy.config.lora else None
     if adapter != manifest["adapter"]:
-        raise ConfigError(
-            f"policy.lora: checkpoint {folder} was saved with {manifest['adapter']}, got {adapter}; use its settings"
-        )
+        saved_with = f"checkpoint {folder} was saved with {manifest['adapter']}"
+        raise ConfigError(f"policy.lora: {saved_with}, got {adapter}; use its settings")
     saved = _read(folder / "trainer.safetensors")
     copies: list[tuple[Tensor, Tensor]] = []
 
@@ -288,7 +277,6 @@ def _restore(trainer: Trainer, folder: Path, manifest: dict[str, Any]) -> None:
 def _state_of(
     saved: dict[str, Tensor], name: str, parameter: Tensor, optimizer: torch.optim.Optimizer
 ) -> dict[str, Any]:
-    """Return the optimizer state of one parameter."""
     # The step count is an int in 8-bit optimizers, and a CPU tensor unless the optimizer is fused.
     found: dict[str, Any] = {}
     for key, value in saved.items():

@@ -1,10 +1,11 @@
-"""LoRA adapters: injection by peft, export as merged weights or in peft's format.
+"""LoRA adapters: injection by peft, 4-bit base weights, export as merged weights or in peft's format.
 
 Used by `trainer.policy`. Adapters are injected in place, so the forward pass is unchanged.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +16,6 @@ from torch import Tensor, nn
 from deskhand.config.trainer import LoraConfig
 from deskhand.errors import ConfigError
 from deskhand.models.load import quiet_bitsandbytes
-from deskhand.trainer.quantize import dequantize, is_quantized, quantize_linear
 from deskhand.types import LoraWeights
 
 _NAME = "default"
@@ -94,10 +94,7 @@ def extract_lora(model: Any, config: LoraConfig) -> LoraWeights:
 
 @contextmanager
 def lora_disabled(model: Any) -> Iterator[None]:
-    """Disable the adapters in the body."""
-    layers = [
-        module for module in model.modules() if hasattr(module, "base_layer") and hasattr(module, "enable_adapters")
-    ]
+    layers = [part for part in model.modules() if hasattr(part, "base_layer") and hasattr(part, "enable_adapters")]
     for layer in layers:
         layer.enable_adapters(False)
     try:
@@ -140,3 +137,50 @@ def merged_weights(model: Any, device: str | None = None) -> dict[str, Tensor]:
                 copies[key] = tensor.detach().to(device or tensor.device, copy=True)
             weights[plain] = copies[key]
     return weights
+
+
+def quantize_linear(model: Any) -> None:
+    """Quantize the frozen projections of the language model in place, for QLoRA (arXiv:2305.14314).
+
+    They become NF4 with double quantization; embeddings, norms, the head and the vision tower are unchanged. Raises
+    `ConfigError` if bitsandbytes cannot be loaded.
+    """
+    library = _library()
+    layers = model.model.language_model.layers
+    for name, module in list(layers.named_modules()):
+        if not isinstance(module, nn.Linear):
+            continue
+        packed = library.nn.Linear4bit(
+            module.in_features,
+            module.out_features,
+            bias=module.bias is not None,
+            compute_dtype=module.weight.dtype,
+            quant_type="nf4",
+            device="meta",
+        )
+        packed.weight = library.nn.Params4bit(module.weight.data, requires_grad=False, quant_type="nf4", module=packed)
+        packed.bias = module.bias
+        holder, _, last = name.rpartition(".")
+        setattr(layers.get_submodule(holder), last, packed.to(module.weight.device))
+    model.is_loaded_in_4bit = True  # peft checks this before it wraps such layers
+
+
+def is_quantized(module: Any) -> bool:
+    return getattr(getattr(module, "weight", None), "quant_state", None) is not None
+
+
+def dequantize(module: Any) -> Tensor:
+    """Return the weight of a quantized module in its compute precision."""
+    weight = module.weight
+    return _library().functional.dequantize_4bit(weight.data, weight.quant_state).to(module.compute_dtype)
+
+
+def _library() -> Any:
+    quiet_bitsandbytes()
+    try:
+        return importlib.import_module("bitsandbytes")
+    except (ImportError, RuntimeError, OSError) as error:
+        why = " ".join(str(error).split())[:200]
+        raise ConfigError(
+            f"policy.lora.load_in_4bit: bitsandbytes cannot be loaded ({why}); pip install bitsandbytes"
+        ) from error

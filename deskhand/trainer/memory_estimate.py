@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from deskhand.algorithms.registry import get_algorithm
+from deskhand.algorithms.base import get_algorithm
 from deskhand.config.schema import EngineConfig
 from deskhand.config.trainer import PolicyConfig, TrainerConfig
 from deskhand.trainer import meta_trace
@@ -32,17 +32,15 @@ SAMPLING = 32
 
 @dataclass(frozen=True)
 class Workload:
-    """Sizes of screenshots, episodes and steps."""
+    """Sizes of screenshots in pixels, of episodes in turns, and of steps in episodes, sequences and screenshots."""
 
     width: int
     height: int
-    """Screenshot height in pixels."""
     patches: int
     """Vision patches per screenshot."""
     image_tokens: int
     """Tokens per screenshot."""
     turns: int
-    """Turns per episode."""
     turns_in_row: int
     """Maximum turns in the history."""
     row_tokens: int
@@ -50,11 +48,8 @@ class Workload:
     reply_tokens: int
     """Maximum tokens per reply."""
     step_episodes: int
-    """Episodes per step."""
     step_rows: int
-    """Sequences per step."""
     step_images: int
-    """Screenshots per step."""
     prepared_bytes: float = math.inf
     """Maximum size of the cache of preprocessed screenshots."""
     wanted_tokens: int = 0
@@ -144,7 +139,6 @@ class _Traced:
 
     @property
     def trained(self) -> float:
-        """Number of trained weights."""
         return self.lm.trained + self.tower.trained
 
     @property
@@ -182,11 +176,8 @@ def estimate_memory(  # noqa: PLR0913
 ) -> MemoryEstimate:
     """Estimate the peak memory of training, including an engine in the same process or a server on the same device.
 
-    Args:
-        values: config.json of the model (`models.architectures.values_of`).
-        requests: Concurrent requests to the engine.
-        server: Bytes of an engine server on the device.
-        published: Weights sent to a server at every step; None without one.
+    `values` is the config.json of the model (`models.architectures.values_of`); `requests` are concurrent requests to
+    the engine; `server` are the bytes of a server on the device, `published` the weights sent to it at every step.
     """
     tower = meta_trace.trace_vision_tower(values, dtype, work.patches, policy)
     shape = _micro_batch(policy, work)
@@ -209,22 +200,20 @@ def estimate_memory(  # noqa: PLR0913
         terms += _engine_terms(made, engine, work, requests, cuda=cuda, sent=sent)
     if cuda:
         tensors = sum(term.bytes for term in terms)
-        terms.append(
-            MemoryTerm("allocator", CUDA_SLACK * tensors, f"an allowance of {100 * CUDA_SLACK:.0f} % of the above", 0.0)
-        )
+        how = f"an allowance of {100 * CUDA_SLACK:.0f} % of the above"
+        terms.append(MemoryTerm("allocator", CUDA_SLACK * tensors, how, 0.0))
         terms.append(MemoryTerm("CUDA", CUDA_CONTEXT, "context and workspaces"))
     if server:
         terms.append(MemoryTerm("server", server, "device memory of the engine server"))
     if cuda:
         kept = sum(term.bytes for term in terms if term.name in ("weights", "masters", "moments"))
         terms.append(MemoryTerm("checkpoint", kept, "copy of weights, masters and moments", place="host"))
+    host: MemoryLocation = "host" if cuda else "device"
     if sent and engine is None:
-        terms.append(
-            MemoryTerm("weight transfer", sent, f"{published} sent to the server", 0.0, "host" if cuda else "device")
-        )
+        terms.append(MemoryTerm("weight transfer", sent, f"{published} sent to the server", 0.0, host))
     prepared = min(work.step_images * made.prepared(work), work.prepared_bytes)
     how = f"cache of preprocessed screenshots, {work.step_images} x {work.patches} patches"
-    terms.append(MemoryTerm("screenshots", prepared, how, place="host" if cuda else "device"))
+    terms.append(MemoryTerm("screenshots", prepared, how, place=host))
     return MemoryEstimate(tuple(terms), available, lm, tower, shape, published, sent)
 
 
@@ -232,20 +221,18 @@ def _micro_batch(policy: PolicyConfig, work: Workload) -> meta_trace.MicrobatchS
     """Return the largest micro-batch: the configured tokens, or one longer sequence."""
     tokens = min(max(policy.max_tokens_per_mb, work.row_tokens), work.step_rows * work.row_tokens)
     turns = work.turns_in_row * tokens / work.row_tokens
-    return meta_trace.MicrobatchShape(
-        tokens, round(turns * work.image_tokens), max(1, round(turns * work.reply_tokens))
-    )
+    sampled = max(1, round(turns * work.reply_tokens))
+    return meta_trace.MicrobatchShape(tokens, round(turns * work.image_tokens), sampled)
 
 
 def _micro_batch_terms(
     made: _Traced, shape: meta_trace.MicrobatchShape, policy: PolicyConfig, work: Workload
 ) -> Iterator[MemoryTerm]:
     """The minimum is that of whole sequences of maximum length."""
-    lm = made.lm
-    tokens, least = shape.tokens, shape.tokens // work.row_tokens * work.row_tokens / shape.tokens
-    yield MemoryTerm(
-        "activations", lm.saved, f"{tokens} tokens, {lm.saved / tokens / KIB:.0f} KiB each", least * lm.saved
-    )
+    lm, tokens = made.lm, shape.tokens
+    least = tokens // work.row_tokens * work.row_tokens / tokens
+    how = f"{tokens} tokens, {lm.saved / tokens / KIB:.0f} KiB each"
+    yield MemoryTerm("activations", lm.saved, how, least * lm.saved)
     how = f"{shape.sampled} sampled tokens x {made.text['vocab_size']} ids"
     yield MemoryTerm("logits", lm.logits, how, least * lm.logits)
     yield MemoryTerm("backward peak", lm.passing, "temporary tensors of the backward pass", least * lm.passing)
@@ -304,7 +291,6 @@ def server_bytes(values: dict[str, Any], memory: MemoryEstimate, dtype: str, max
 
 
 def _numbers_per_token(values: dict[str, Any]) -> int:
-    """Return the numbers per token in the KV cache of all layers."""
     text = values["text_config"]
     head = text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
     return 2 * text["num_hidden_layers"] * text["num_key_value_heads"] * head
@@ -336,13 +322,8 @@ def _engine_terms(
     kept = min(engine.image_cache_tokens, work.step_images * work.image_tokens)
     yield MemoryTerm("engine features", kept * made.token_features, f"{kept} image tokens", 0.0)
     tokens = min(longest, engine.max_num_batched_tokens)
-    num_images = (
-        min(max(1, engine.max_num_batched_tokens // work.image_tokens), work.turns_in_row * slots)
-        if work.image_tokens
-        else 0
-    )
-    inference = num_images * (made.tower.inference + made.patch_values(work))
-    yield MemoryTerm(
-        "prefill", max(made.lm.prefill, inference), f"a pass of {tokens} tokens, or {num_images} screenshots", 0.0
-    )
+    per_pass = max(1, engine.max_num_batched_tokens // work.image_tokens) if work.image_tokens else 0
+    num_images = min(per_pass, work.turns_in_row * slots)
+    prefill = max(made.lm.prefill, num_images * (made.tower.inference + made.patch_values(work)))
+    yield MemoryTerm("prefill", prefill, f"a pass of {tokens} tokens, or {num_images} screenshots", 0.0)
     yield MemoryTerm("sampling", slots * vocabulary * SAMPLING, f"{slots} x {vocabulary} ids", 0.0)

@@ -9,19 +9,22 @@ Dimensions: B sequences, T tokens of a sequence, K keys, N image tokens, W sampl
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import repeat_kv
 
 from deskhand.config.trainer import PolicyConfig
 from deskhand.models import architectures
 from deskhand.models.forward import ModelInputs, forward_decoder
-from deskhand.trainer.allocation_meter import AllocationMeter
 from deskhand.trainer.batch import TrainBatch
 from deskhand.trainer.policy import Policy
 
@@ -59,6 +62,44 @@ class MetaTrace:
     """Additional bytes at the peak of the backward pass."""
     prefill: float
     """Peak of an engine's prefill of one sequence, without the KV cache."""
+
+
+class AllocationMeter(TorchDispatchMode):
+    """Context that counts the bytes of new storages: `live` now, and `peak`. A storage counts once, until it is freed.
+
+    It works on real tensors and on the meta device, which has shapes but no memory. Allocations inside kernels are not
+    counted.
+    """
+
+    def __init__(self, *held: torch.Tensor) -> None:
+        """`held`: tensors that exist already; they and their gradients are not counted."""
+        super().__init__()
+        self.live = self.peak = 0
+        self._known: dict[int, weakref.ref[Any]] = {}
+        for tensor in (*held, *(each.grad for each in held if each.grad is not None)):
+            storage = tensor.untyped_storage()
+            self._known[storage._cdata] = weakref.ref(storage)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in tree_leaves(result):
+            if isinstance(value, torch.Tensor):
+                self._count(value.untyped_storage())
+        return result
+
+    def _count(self, storage: torch.UntypedStorage) -> None:
+        key, size = storage._cdata, storage.nbytes()
+        known = self._known.get(key)
+        if known is not None and known() is not None:
+            return
+        self.live += size
+        self.peak = max(self.peak, self.live)
+
+        def freed(_: Any) -> None:
+            self.live -= size
+            self._known.pop(key, None)
+
+        self._known[key] = weakref.ref(storage, freed)
 
 
 class _FusedAttention(torch.autograd.Function):
@@ -101,6 +142,16 @@ def deepstack(values: dict[str, Any]) -> list[int]:
     return values["vision_config"].get("deepstack_visual_indexes", []) if values["model_type"] == "qwen3_vl" else []
 
 
+def _policy(model: Any, config: PolicyConfig) -> Policy:
+    """Return the policy with zero gradients; 4-bit weights are traced as they are before quantization."""
+    if config.lora is not None:
+        config = config.model_copy(update={"lora": config.lora.model_copy(update={"load_in_4bit": False})})
+    policy = Policy(model, config)
+    for tensor in policy.parameters().values():
+        tensor.grad = torch.zeros_like(tensor)
+    return policy
+
+
 def trace_language_model(
     values: dict[str, Any],
     dtype: str,
@@ -116,9 +167,6 @@ def trace_language_model(
         prefill: Tokens of one prefill pass, and keys that they attend to.
         train_tower: Whether gradients propagate to image features.
     """
-    config = config.model_copy(update={"train_vision": True})
-    if config.lora is not None and config.lora.load_in_4bit:
-        config = config.model_copy(update={"lora": config.lora.model_copy(update={"load_in_4bit": False})})
     values = {**values, "vision_config": {**values["vision_config"], "depth": 1}}
     with torch.device("meta"):
         model = _built(values, dtype)
@@ -126,20 +174,17 @@ def trace_language_model(
         layers = model.model.language_model.layers
         parameters = sum(parameter.numel() for parameter in model.parameters())
         packable = [part.weight.numel() for part in layers.modules() if isinstance(part, nn.Linear)]
-        policy = Policy(model, config)
-        trained = policy.parameters()
-        gradients = [torch.zeros_like(tensor) for tensor in trained.values()]
-        for tensor, gradient in zip(trained.values(), gradients, strict=True):
-            tensor.grad = gradient
+        policy = _policy(model, config.model_copy(update={"train_vision": True}))
+        trained = policy.parameters().values()
         width, kept = values["text_config"]["hidden_size"], torch.float32 if train_tower else getattr(torch, dtype)
-        leaves = tuple(torch.zeros(shape.images, width, dtype=kept) for _ in range(1 + len(deepstack(values))))
-        for leaf in leaves:
-            leaf.requires_grad_(train_tower)
+        leaves = tuple(
+            torch.zeros(shape.images, width, dtype=kept, requires_grad=train_tower)
+            for _ in range(1 + len(deepstack(values)))
+        )
         batch = _batch(shape)
-        counted = AllocationMeter()
-        counted.ignore(*model.parameters(), *model.buffers(), *trained.values(), *gradients, *leaves)
+        counted = AllocationMeter(*model.parameters(), *model.buffers(), *trained, *leaves)
         with counted:
-            hidden_WH = policy.hidden(batch, _FixedFeatures(leaves))
+            hidden_WH = policy.hidden(batch, lambda _, index_N: tuple(leaf.index_select(0, index_N) for leaf in leaves))
             saved = counted.live
             scores = policy.scores(batch, hidden_WH)
             logits = counted.live - saved
@@ -148,7 +193,7 @@ def trace_language_model(
         del hidden_WH, scores
         return MetaTrace(
             parameters=parameters,
-            trained=sum(tensor.numel() for tensor in trained.values()),
+            trained=sum(tensor.numel() for tensor in trained),
             weights=sum(parameter.nbytes for parameter in model.parameters()),
             packable=sum(packable),
             largest_packable=max(packable),
@@ -159,21 +204,10 @@ def trace_language_model(
         )
 
 
-class _FixedFeatures:
-    """Stand-in for `VisionFeatureCache`."""
-
-    def __init__(self, leaves: tuple[Tensor, ...]) -> None:
-        self._leaves = leaves
-
-    def of(self, hashes: Any, index_N: Tensor) -> tuple[Tensor, ...]:
-        return tuple(leaf.index_select(0, index_N) for leaf in self._leaves)
-
-
 def _batch(shape: MicrobatchShape) -> TrainBatch:
     numbers_N, numbers_W = torch.zeros(shape.images, dtype=torch.int64), torch.ones(shape.sampled, dtype=torch.int64)
     ids_BT = torch.zeros(1, shape.tokens, dtype=torch.int64)
-    marks_BT, positions_3BT = ids_BT.bool(), torch.zeros(3, 1, shape.tokens, dtype=torch.int64)
-    inputs = ModelInputs(ids_BT, marks_BT, positions_3BT, ids_BT, None, None, (), numbers_N, numbers_N)
+    inputs = ModelInputs(ids_BT, torch.zeros(3, 1, shape.tokens, dtype=torch.int64), (), numbers_N, numbers_N)
     return TrainBatch(
         inputs,
         rows=(0,),
@@ -186,27 +220,17 @@ def _batch(shape: MicrobatchShape) -> TrainBatch:
     )
 
 
-class _FixedCache:
-    """Stand-in for the KV cache, with `keys` tokens."""
-
-    def __init__(self, config: Any, keys: int, dtype: torch.dtype) -> None:
-        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        self.stored = torch.zeros(1, config.num_key_value_heads, keys, size, dtype=dtype)
-
-    def update(self, key: Tensor, value: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        return self.stored, self.stored
-
-
 def _prefill(model: Any, tokens: int, keys: int) -> float:
     """Trace a prefill after cached keys: every query has a mask over all keys."""
-    counted = AllocationMeter()
-    cache = _FixedCache(model.config.text_config, keys, model.lm_head.weight.dtype)
-    counted.ignore(*model.parameters(), *model.buffers(), cache.stored)
+    text = model.config.text_config
+    size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
+    stored = torch.zeros(1, text.num_key_value_heads, keys, size, dtype=model.lm_head.weight.dtype)
+    cache = SimpleNamespace(update=lambda key, value, layer: (stored, stored))
+    counted = AllocationMeter(*model.parameters(), *model.buffers(), stored)
     with torch.no_grad(), counted:
         ids_BT, positions_3BT = torch.zeros(1, tokens, dtype=torch.int64), torch.zeros(3, 1, tokens, dtype=torch.int64)
-        forward_decoder(
-            model, ids_BT, positions_3BT, mask=torch.ones(1, 1, tokens, keys, dtype=torch.bool), cache=cache
-        )
+        mask = torch.ones(1, 1, tokens, keys, dtype=torch.bool)
+        forward_decoder(model, ids_BT, positions_3BT, mask=mask, cache=cache)
     return counted.peak
 
 
@@ -236,31 +260,21 @@ def trace_vision_tower(values: dict[str, Any], dtype: str, patches_S: int, confi
         model.model.language_model.requires_grad_(False)
         model.lm_head.requires_grad_(False)
         visual = model.model.visual
-        parameters, weights = (
-            sum(part) for part in zip(*((p.numel(), p.nbytes) for p in visual.parameters()), strict=True)
-        )
-        if config.lora is not None:
-            config = config.model_copy(update={"lora": config.lora.model_copy(update={"load_in_4bit": False})})
-        policy = Policy(model, config)
-        trained = {name: tensor for name, tensor in policy.parameters().items() if ".visual." in name}
-        gradients = [torch.zeros_like(tensor) for tensor in trained.values()]
-        for tensor, gradient in zip(trained.values(), gradients, strict=True):
-            tensor.grad = gradient
-        known = [*visual.parameters(), *visual.buffers(), *trained.values(), *gradients]
-        saved, passing = (
-            _trace_image(visual, values["vision_config"], patches_S, known, backward=True) if trained else (0, 0)
-        )
-        _, inference = _trace_image(visual, values["vision_config"], patches_S, known, backward=False)
-        return VisionMetaTrace(
-            parameters, sum(part.numel() for part in trained.values()), weights, saved, passing, inference
-        )
+        parameters = sum(part.numel() for part in visual.parameters())
+        weights = sum(part.nbytes for part in visual.parameters())
+        policy = _policy(model, config)
+        trained = [tensor for name, tensor in policy.parameters().items() if ".visual." in name]
+        known = [*visual.parameters(), *visual.buffers(), *trained]
+        vision, count = values["vision_config"], sum(part.numel() for part in trained)
+        saved, passing = _trace_image(visual, vision, patches_S, known, backward=True) if trained else (0, 0)
+        _, inference = _trace_image(visual, vision, patches_S, known, backward=False)
+        return VisionMetaTrace(parameters, count, weights, saved, passing, inference)
 
 
 def _trace_image(
     visual: Any, vision: dict[str, Any], patches_S: int, known: list[Tensor], *, backward: bool
 ) -> tuple[float, float]:
     """Return (saved, additional peak) bytes of one image through patch embedding, blocks and mergers."""
-    counted = AllocationMeter()
     ends = np.array([0, patches_S])
     head_size = vision["hidden_size"] // vision["num_heads"]
     merging = dict(
@@ -268,7 +282,7 @@ def _trace_image(
     )
     pixels = torch.zeros(patches_S, 3 * vision.get("temporal_patch_size", 2) * vision["patch_size"] ** 2)
     angles = torch.zeros(patches_S, head_size), torch.zeros(patches_S, head_size)
-    counted.ignore(*known, pixels, *angles)
+    counted = AllocationMeter(*known, pixels, *angles)
     with torch.set_grad_enabled(backward), counted:
         hidden_SH, merged = visual.patch_embed(pixels), []
         for index, block in enumerate(visual.blocks):

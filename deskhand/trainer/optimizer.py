@@ -31,13 +31,10 @@ def make_optimizer(
 
     "adamw_8bit" stores its moments in 8 bits (arXiv:2110.02861). Raises `ConfigError` if bitsandbytes cannot be loaded.
     """
-    decayed = [parameter for parameter in parameters.values() if parameter.ndim >= 2]
-    plain = [parameter for parameter in parameters.values() if parameter.ndim < 2]
-    groups: list[dict[str, Any]] = [
-        group
-        for group in ({"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0})
-        if group["params"]
-    ]
+    groups: list[dict[str, Any]] = [{"params": [], "weight_decay": weight_decay}, {"params": [], "weight_decay": 0.0}]
+    for parameter in parameters.values():
+        groups[parameter.ndim < 2]["params"].append(parameter)
+    groups = [group for group in groups if group["params"]]
     if kind != "adamw_8bit":
         return torch.optim.AdamW(groups, lr=learning_rate, betas=betas, fused=kind == "adamw_fused")
     if any(parameter.device.type == "cpu" for parameter in parameters.values()):

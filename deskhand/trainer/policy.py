@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,38 @@ from deskhand.models.forward import forward_decoder, log_softmax, unwrap
 from deskhand.recorder import graph
 from deskhand.trainer.batch import MicrobatchPlan, TrainBatch, check_sequence, plan_microbatches
 from deskhand.trainer.lora import extract_lora, inject_lora, lora_disabled, merged_weights
-from deskhand.trainer.master_weights import MasterWeights
-from deskhand.trainer.vision_features import BatchImages, VisionFeatureCache
+from deskhand.trainer.vision_features import VisionFeatureCache
 from deskhand.types import LoraWeights, PreparedImage
+
+
+class MasterWeights:
+    """float32 master copies of bfloat16 and float16 weights: `tensors`, by name, are what the optimizer updates.
+
+    Gradients of micro-batches are moved to the master and accumulated there in float32; `sync_to_model` casts it back.
+    In bfloat16 an update below 1/256 of a weight would be lost. A float32 parameter is its own master.
+    """
+
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        self._parameters = dict(parameters)
+        self.tensors: dict[str, Tensor] = {}
+        for name, parameter in parameters.items():
+            half = parameter.dtype in (torch.bfloat16, torch.float16)
+            self.tensors[name] = parameter.detach().float().clone().requires_grad_() if half else parameter
+            if half:
+                parameter.register_post_accumulate_grad_hook(partial(_move_gradient, self.tensors[name]))
+
+    @torch.no_grad()
+    def sync_to_model(self) -> None:
+        for name, parameter in self._parameters.items():
+            if self.tensors[name] is not parameter:
+                parameter.copy_(self.tensors[name])
+
+
+def _move_gradient(master: Tensor, parameter: Tensor) -> None:
+    if parameter.grad is not None:
+        gradient = parameter.grad.float()
+        master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+        parameter.grad = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +98,10 @@ class Policy:
         if self.config.lora is not None:
             torch.manual_seed(seed)
             inject_lora(unwrap(model), self.config.lora)
-        self._masters = self._make_masters()
+        self._masters = MasterWeights(self._trained())
 
-    def _make_masters(self) -> MasterWeights:
-        return MasterWeights(
-            {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
-        )
+    def _trained(self) -> dict[str, Tensor]:
+        return {name: parameter for name, parameter in self.model.named_parameters() if parameter.requires_grad}
 
     def parameters(self) -> dict[str, Tensor]:
         """Return the tensors an optimizer updates, by name: parameters, or float32 masters of half-precision ones.
@@ -108,7 +136,6 @@ class Policy:
             return extract_lora(unwrap(self.model), config)
 
     def check(self, sequence: graph.Sequence, images: Mapping[str, PreparedImage]) -> None:
-        """Raise `RecordError` if a sequence is invalid."""
         check_sequence(sequence, images, unwrap(self.model).config.image_token_id, self.banned_ids)
 
     def plan(self, sequences: Sequence[graph.Sequence], images: Mapping[str, PreparedImage]) -> MicrobatchPlan:
@@ -139,17 +166,12 @@ class Policy:
             self._reference = self.copy(frozen=True)
 
     def copy(self, *, frozen: bool = False) -> Policy:
-        """Return a deep copy of the policy."""
         twin = copy.copy(self)
-        twin.model, twin.lock, twin._reference, twin._cached_features = (
-            copy.deepcopy(self.model),
-            threading.Lock(),
-            None,
-            None,
-        )
+        twin.model, twin.lock = copy.deepcopy(self.model), threading.Lock()
+        twin._reference = twin._cached_features = None
         if frozen:
             twin.model.requires_grad_(False)
-        twin._masters = twin._make_masters()
+        twin._masters = MasterWeights(twin._trained())
         return twin
 
     @contextmanager
@@ -181,15 +203,21 @@ class Policy:
         features = self._features(work.images, gradients=False)
         result = [np.empty(0, dtype=np.float32)] * len(sequences)
         for batch in work.batches:
-            values_W, rows_W = function(batch, self.hidden(batch, features)).cpu().numpy(), batch.rows_W.cpu().numpy()
+            values_W, rows_W = (
+                function(batch, self.hidden(batch, features.of)).cpu().numpy(),
+                batch.rows_W.cpu().numpy(),
+            )
             for b, index in enumerate(batch.rows):
                 result[index] = values_W[rows_W == b]
         return result
 
-    def hidden(self, batch: TrainBatch, features: BatchImages) -> Tensor:
-        """Return the hidden states [W, H] that the trained tokens of a micro-batch were sampled from."""
+    def hidden(self, batch: TrainBatch, features: Callable[[Sequence[str], Tensor], tuple[Tensor, ...]]) -> Tensor:
+        """Return the hidden states [W, H] that the trained tokens of a micro-batch were sampled from.
+
+        `features` is `VisionFeatureCache.of`.
+        """
         inputs = batch.inputs
-        shown_NH = features.of(inputs.image_hashes, inputs.feature_index_N)
+        shown_NH = features(inputs.image_hashes, inputs.feature_index_N)
         hidden_BTH = forward_decoder(
             self.model,
             inputs.input_ids_BT,
@@ -201,7 +229,6 @@ class Policy:
         return hidden_BTH.reshape(-1, hidden_BTH.shape[-1]).index_select(0, batch.positions_W - 1)
 
     def scores(self, batch: TrainBatch, hidden_WH: Tensor) -> TokenScores:
-        """Score the trained tokens of a micro-batch."""
         logprobs_WV = log_softmax(unwrap(self.model).lm_head(hidden_WH), batch.temperature, self.banned_ids)
         targets_W = batch.inputs.input_ids_BT.reshape(-1).index_select(0, batch.positions_W)
         with torch.no_grad():
@@ -216,5 +243,5 @@ class Policy:
         """Add the gradient of `loss(batch, hidden_WH)`, summed over micro-batches, to `.grad`."""
         features = self._features(work.images, gradients=True)
         for batch in work.batches:
-            loss(batch, self.hidden(batch, features)).backward()
+            loss(batch, self.hidden(batch, features.of)).backward()
         features.backward()

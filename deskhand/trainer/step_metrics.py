@@ -11,8 +11,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from deskhand.algorithms.kl import kl_estimate
-from deskhand.algorithms.objective import ClippedLoss
+from deskhand.algorithms.objective import ClippedLoss, kl_estimate
 from deskhand.trainer.batch import TrainBatch
 from deskhand.trainer.policy import TokenScores
 
@@ -67,12 +66,10 @@ class StepMetrics:
 
     def metrics(self) -> dict[str, Any]:
         """Return the metrics by flat name, such as `train/loss`."""
-        own = {f"train/{name}": value for name, value in asdict(self).items() if name not in _RENAMED}
+        other = ("step", "rejected", "seconds")
+        own = {f"train/{name}": value for name, value in asdict(self).items() if name not in other}
         causes = {f"train/rejected/{cause}": count for cause, count in self.rejected.items()}
         return {**own, "train/num_rejected": sum(self.rejected.values()), **causes, "time/train_step": self.seconds}
-
-
-_RENAMED = ("step", "rejected", "seconds")
 
 
 class StepMetricsAccumulator:
@@ -90,9 +87,7 @@ class StepMetricsAccumulator:
     ) -> None:
         """Add a micro-batch and its loss.
 
-        Args:
-            first: Whether it belongs to the first epoch.
-            updated: Whether the weights have changed since the start of the step.
+        `first`: whether it belongs to the first epoch; `updated`: whether the weights have changed in this step.
         """
         new_W, old_W = scores.logprobs_W.detach(), batch.behaviour_logprobs_W
         self.loss += value.item()
@@ -108,14 +103,11 @@ class StepMetricsAccumulator:
             self.sums["kl"] += kl_W.sum().item()
             self.sums["entropy"] += scores.entropies_W.sum().item()
             if not updated:
-                self._add_engine_kl(batch, kl_W)
                 self.diff_max = max(self.diff_max, (new_W - old_W).abs().max().item())
-
-    def _add_engine_kl(self, batch: TrainBatch, kl_W: Tensor) -> None:
-        own_W = batch.versions_W == self.version
-        for context, chosen_W in (("text", own_W & ~batch.after_image_W), ("images", own_W & batch.after_image_W)):
-            self.sums[f"{context}_tokens"] += int(chosen_W.sum())
-            self.sums[f"{context}_kl"] += kl_W[chosen_W].sum().item()
+                own_W, after_W = batch.versions_W == self.version, batch.after_image_W
+                for context, chosen_W in (("text", own_W & ~after_W), ("images", own_W & after_W)):
+                    self.sums[f"{context}_tokens"] += int(chosen_W.sum())
+                    self.sums[f"{context}_kl"] += kl_W[chosen_W].sum().item()
 
     def add_reference(self, divergences_W: Tensor) -> None:
         """Add the divergences from the reference of the tokens just added."""

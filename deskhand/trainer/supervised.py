@@ -28,19 +28,16 @@ from deskhand.types import ImageSpan, PreparedImage
 B = TypeVar("B", contravariant=True)
 T = TypeVar("T")
 SftCallback = Callable[[int, float, float], None]
-"""Called with (number of updates, mean loss since the last call, seconds)."""
+"""Takes the number of updates, the mean loss since the last call, and seconds."""
 
 
 class SupervisedLearner(Protocol[B]):
-    """A model with its optimizers."""
+    """A model with its optimizers. `gradient` adds the gradient of a batch's loss and returns the loss; `update` uses
+    `factor` times the learner's learning rates and clears the gradient."""
 
-    def gradient(self, batch: B) -> float:
-        """Add the gradient of a batch's loss; return the loss."""
-        ...
+    def gradient(self, batch: B) -> float: ...
 
-    def update(self, factor: float) -> None:
-        """Update at `factor` times the learner's learning rates and clear the gradient."""
-        ...
+    def update(self, factor: float) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -76,10 +73,8 @@ def run_sft(
 ) -> None:
     """Update on each batch until the schedule or the batches end, starting at update `start`.
 
-    Args:
-        clock: Must be synchronous in all data-parallel processes.
-        report: Called every `every` updates.
-        keep: Called with the number of updates after each update.
+    `clock` must be synchronous in all data-parallel processes. `report` is called every `every` updates, `keep` after
+    each update with their number.
     """
     started, losses = clock(), list[float]()
     for step in range(start, schedule.steps):

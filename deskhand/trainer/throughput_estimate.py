@@ -155,16 +155,9 @@ def operations(values: dict[str, Any], memory: MemoryEstimate, work: Workload, *
 
 
 def estimate_throughput(
-    values: dict[str, Any],
-    policy: PolicyConfig,
-    trainer: TrainerConfig,
-    dtype: str,
-    requests: int,
-    memory: MemoryEstimate,
-    work: Workload,
-    device: Device,
-) -> ThroughputEstimate:
-    """Return the expected speed on `device` with `requests` concurrent requests."""
+    values: dict[str, Any], policy: PolicyConfig, trainer: TrainerConfig, dtype: str, requests: int,
+    memory: MemoryEstimate, work: Workload, device: Device,
+) -> ThroughputEstimate:  # fmt: skip
     tokens = work.step_rows * work.row_tokens
     done = operations(values, memory, work, adapters=policy.lora is not None)
     scored = trainer.decoupled_loss and trainer.ppo_epochs * trainer.num_minibatches > 1
@@ -180,6 +173,5 @@ def estimate_throughput(
         f"{100 * SAMPLE_BANDWIDTH_SHARE:.0f} % of {device.bandwidth / GIB:.0f} GiB/s and "
         f"at least {1e3 * launch:.1f} ms per token in sampling, {requests} concurrent requests"
     )
-    return ThroughputEstimate(
-        done.total / tokens, tokens * trainer.ppo_epochs / step_s, step_s, requests / token_s, assumed
-    )
+    rate = tokens * trainer.ppo_epochs / step_s
+    return ThroughputEstimate(done.total / tokens, rate, step_s, requests / token_s, assumed)

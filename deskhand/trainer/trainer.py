@@ -13,16 +13,15 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from deskhand.algorithms.kl import kl_estimate, reference_penalty
-from deskhand.algorithms.loss_norm import token_weights
-from deskhand.algorithms.objective import clipped_loss
-from deskhand.algorithms.registry import get_algorithm
+from deskhand.algorithms.base import get_algorithm
+from deskhand.algorithms.objective import clipped_loss, kl_estimate, token_weights
 from deskhand.config.trainer import TrainerConfig
 from deskhand.errors import RecordError
 from deskhand.trainer.advantages import AdvantageEstimate, gae_advantages_of, group_advantages_of, mean_reward
@@ -71,7 +70,6 @@ class Trainer:
 
     @property
     def version(self) -> int:
-        """Version of the current weights."""
         return self.steps + self.versions_ahead
 
     def parts(self) -> Iterator[tuple[str, Mapping[str, Tensor], torch.optim.Optimizer]]:
@@ -89,26 +87,15 @@ class Trainer:
 
     def step(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> StepMetrics:
         """Train on the sequences of complete episodes. `images` are keyed by sha256."""
-        with torch_threads(self.config.torch_threads):
-            return self._step(samples, images)
-
-    def _step(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> StepMetrics:
         started = time.perf_counter()
         samples, rejected = self._valid_samples(samples, images)
-        if not self._scores_first:
-            return self._train(samples, rejected, images, started)
-        with self.policy.cached_vision(
-            {span.sha256: images[span.sha256] for each in samples for span in each.sequence.spans}
-        ):
-            return self._train(samples, rejected, images, started)
+        shown = {span.sha256: images[span.sha256] for each in samples for span in each.sequence.spans}
+        encoded_once = self.policy.cached_vision(shown) if self._scores_first else nullcontext()
+        with torch_threads(self.config.torch_threads), encoded_once:
+            metrics = self._train(samples, images)
+        return replace(metrics, rejected=rejected, seconds=time.perf_counter() - started)
 
-    def _train(
-        self,
-        samples: Sequence[TrainingSample],
-        rejected: dict[str, int],
-        images: Mapping[str, PreparedImage],
-        started: float,
-    ) -> StepMetrics:
+    def _train(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> StepMetrics:
         config = self.config
         work, tally = self._prepare(samples, images), StepMetricsAccumulator(self.version)
         order = np.random.default_rng([config.seed, self.steps])
@@ -142,10 +129,8 @@ class Trainer:
             ref_kl=tally.ref_kl,
             value_loss=tally.value_loss / rounds if self.critic else None,
             explained_variance=work.estimate.explained_variance,
-            rejected=rejected,
             num_updates=self.updates - updates_before,
             lr=rate,
-            seconds=time.perf_counter() - started,
         )
 
     def _valid_samples(
@@ -170,16 +155,18 @@ class Trainer:
     @property
     def _scores_first(self) -> bool:
         """Whether sequences are scored before the first update, so that images are encoded more than once."""
-        config = self.config
-        several = config.ppo_epochs * config.num_minibatches > 1
-        proximal, reference = config.decoupled_loss and several, config.kl_loss_coef and self.policy.config.lora
-        return bool(proximal or reference or (self.critic is not None and self.critic.own is None))
+        reference = self.config.kl_loss_coef and self.policy.config.lora
+        shared_critic = self.critic is not None and self.critic.own is None
+        return bool(self._needs_proximal or reference or shared_critic)
+
+    @property
+    def _needs_proximal(self) -> bool:
+        return self.config.decoupled_loss and self.config.ppo_epochs * self.config.num_minibatches > 1
 
     def _prepare(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> _StepInputs:
         """Score the sequences under the initial weights as far as the algorithm needs it."""
         config, rows = self.config, [sample.sequence for sample in samples]
-        several = config.ppo_epochs * config.num_minibatches > 1
-        proximal = self.policy.logprobs(rows, images) if config.decoupled_loss and several else None
+        proximal = self.policy.logprobs(rows, images) if self._needs_proximal else None
         reference = self.policy.reference_logprobs(rows, images) if config.kl_loss_coef else None
         if self.critic is None:
             estimate = group_advantages_of(samples)
@@ -187,9 +174,8 @@ class Trainer:
             if self.steps == 0 and samples:
                 self.critic.set_initial_value(mean_reward(samples))
             estimate = gae_advantages_of(samples, self.critic.values(rows, images), config.critic)
-        return _StepInputs(
-            samples, images, estimate, [sample.reply_lengths() for sample in samples], proximal, reference
-        )
+        lengths = [sample.reply_lengths() for sample in samples]
+        return _StepInputs(samples, images, estimate, lengths, proximal, reference)
 
     def _active(self, work: _StepInputs, part: Sequence[int]) -> list[int]:
         """Return the sequences with a gradient; those with zero advantage count only in the mean."""
@@ -210,13 +196,9 @@ class Trainer:
         chosen = self._active(work, part)
 
         def targets(batch: TrainBatch) -> tuple[Tensor, Tensor, Tensor]:
-            rows = [chosen[index] for index in batch.rows]
+            rows, estimate = [chosen[index] for index in batch.rows], work.estimate
             weights_W = _per_token([means[index] for index in rows], batch.rows_W)
-            return (
-                _concat(work.estimate.returns, rows, weights_W),
-                _concat(work.estimate.values, rows, weights_W),
-                weights_W,
-            )
+            return _concat(estimate.returns, rows, weights_W), _concat(estimate.values, rows, weights_W), weights_W
 
         def loss(batch: TrainBatch, scores: TokenScores) -> Tensor:
             rows, logprobs_W = [chosen[index] for index in batch.rows], scores.logprobs_W
@@ -231,7 +213,6 @@ class Trainer:
                 logprobs_W,
                 batch.behaviour_logprobs_W,
                 _concat(work.estimate.advantages, rows, logprobs_W),
-                torch.ones_like(logprobs_W, dtype=torch.bool),
                 algorithm.clip_ratio_low if config.clip_ratio_low is None else config.clip_ratio_low,
                 algorithm.clip_ratio_high if config.clip_ratio_high is None else config.clip_ratio_high,
                 proximal_W,
@@ -245,7 +226,7 @@ class Trainer:
             value = (result.values * coefficients_W).sum()
             if work.reference is not None:
                 reference_W = _concat(work.reference, rows, logprobs_W)
-                penalty_W = reference_penalty(logprobs_W, reference_W, config.kl_estimator)
+                penalty_W = kl_estimate(reference_W, logprobs_W, config.kl_estimator)
                 value = value + config.kl_loss_coef * (penalty_W * coefficients_W).sum()
                 tally.add_reference(kl_estimate(reference_W, logprobs_W))
             tally.add(batch, scores, result, value, first=first, updated=updated)

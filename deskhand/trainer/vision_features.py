@@ -12,19 +12,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from deskhand.models.forward import encode_images, stack_images, unwrap
 from deskhand.types import PreparedImage
-
-
-class BatchImages(Protocol):
-    """Source of the features of micro-batches."""
-
-    def of(self, hashes: Sequence[str], index_N: Tensor) -> tuple[Tensor, ...]: ...
 
 
 class VisionFeatureCache:
@@ -44,16 +38,15 @@ class VisionFeatureCache:
             outputs = [self._encode(chunk) for chunk in self._chunks]
         self._graph = outputs[0] if self._gradients and len(self._chunks) == 1 else None
         start = 0
-        for sha256 in (sha256 for chunk in self._chunks for sha256 in chunk):
-            self._rows[sha256] = torch.arange(start, start + images[sha256].tokens, device=self._device)
-            start += images[sha256].tokens
-        wide = torch.float32 if self._gradients else None
+        for sha256, image in images.items():
+            self._rows[sha256] = torch.arange(start, start + image.tokens, device=self._device)
+            start += image.tokens
         self._leaves_SH = tuple(
-            torch.cat([layer.detach().to(wide) if wide else layer.detach() for layer in layers]).requires_grad_(
-                self._gradients
-            )
+            torch.cat([layer.detach().to(torch.float32 if self._gradients else layer.dtype) for layer in layers])
             for layers in zip(*outputs, strict=True)
         )
+        for leaf_SH in self._leaves_SH:
+            leaf_SH.requires_grad_(self._gradients)
 
     def of(self, hashes: Sequence[str], index_N: Tensor) -> tuple[Tensor, ...]:
         """Return the features [N, H] of placeholders, one tensor per feature layer; () without images.
@@ -82,10 +75,7 @@ class VisionFeatureCache:
         self._graph = None
 
     def _encode(self, chunk: list[str]) -> tuple[Tensor, ...]:
-        pixels, grids_thw = stack_images([self._images[sha256] for sha256 in chunk], self._device)
-        assert pixels is not None
-        assert grids_thw is not None
-        return encode_images(self._model, pixels, grids_thw)
+        return encode_images(self._model, *stack_images([self._images[name] for name in chunk], self._device))
 
 
 def _chunks(images: Mapping[str, PreparedImage], patches: int) -> list[list[str]]:

@@ -10,52 +10,34 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from deskhand.algorithms.grpo import group_advantages
-from deskhand.algorithms.kl import kl_estimate
-from deskhand.algorithms.loss_norm import token_weights
-from deskhand.algorithms.objective import clipped_loss
+from deskhand.algorithms.objective import clipped_loss, kl_estimate, token_weights
 
 
-def test_advantages_are_centred_and_divided_by_the_population_deviation():
-    result = group_advantages([1.0, 0.0, 0.0, 1.0], [True] * 4)
-    np.testing.assert_allclose(result.values, [1, -1, -1, 1], rtol=1e-5)
-    result = group_advantages([1.0, 0.0, 0.0, 0.0], [True] * 4)
-    np.testing.assert_allclose(result.values, np.array([0.75, -0.25, -0.25, -0.25]) / np.sqrt(3 / 16), rtol=1e-5)
+def test_advantages_are_centered_and_divided_by_the_population_deviation():
+    np.testing.assert_allclose(group_advantages([1.0, 0.0, 0.0, 1.0]), [1, -1, -1, 1], rtol=1e-5)
+    expected = np.array([0.75, -0.25, -0.25, -0.25])
+    np.testing.assert_allclose(group_advantages([1.0, 0.0, 0.0, 0.0]), expected / np.sqrt(3 / 16), rtol=1e-5)
+    np.testing.assert_array_equal(group_advantages([1.0, 0.0, 0.0, 0.0], normalize="none"), expected)
 
 
-def test_dr_grpo_only_centres():
-    result = group_advantages([1.0, 0.0, 0.0, 0.0], [True] * 4, normalize="none")
-    np.testing.assert_array_equal(result.values, [0.75, -0.25, -0.25, -0.25])
+def test_groups_without_variance_are_exactly_zero():
+    values = group_advantages([[0.1 + 0.2, 0.3, 0.3], [1.0, 0.0, 0.0]])
+    assert (values[0] == 0.0).all()
+    assert (values[1] != 0.0).all()
+    assert group_advantages([0.7]).tolist() == [0.0]
 
 
-def test_unscored_members_neither_shift_the_mean_nor_get_an_advantage():
-    result = group_advantages([1.0, float("nan"), 0.0], [True, False, True], normalize="none")
-    np.testing.assert_array_equal(result.values, [0.5, 0.0, -0.5])
-
-
-def test_groups_without_variance_are_flagged_and_exactly_zero():
-    rewards = [[0.1 + 0.2, 0.3, 0.3], [1.0, 0.0, 0.0], [0.7, 0.0, 0.0], [0.0, 0.0, 0.0]]
-    mask = [[True] * 3, [True] * 3, [True, False, False], [False] * 3]
-    result = group_advantages(rewards, mask)
-    assert result.zero_variance.tolist() == [True, False, True, True]
-    assert (result.values[[0, 2, 3]] == 0.0).all()
-    assert (result.values[1] != 0.0).all()
-
-
-def test_a_scored_reward_that_is_not_a_number_is_refused():
+def test_a_scored_reward_that_is_not_a_number_is_rejected():
     with pytest.raises(ValueError, match="not finite"):
-        group_advantages([1.0, float("nan")], [True, True])
+        group_advantages([1.0, float("nan")])
 
 
-@given(arrays.arrays(np.float64, st.integers(1, 9), elements=st.floats(-5, 5, width=32)), st.data())
-def test_advantages_sum_to_zero_and_keep_the_order_of_rewards(rewards, data):
-    mask = np.array(data.draw(st.lists(st.booleans(), min_size=len(rewards), max_size=len(rewards))))
+@given(arrays.arrays(np.float64, st.integers(1, 9), elements=st.floats(-5, 5, width=32)))
+def test_advantages_sum_to_zero_and_keep_the_order_of_rewards(rewards):
     for normalize in ("std", "none"):
-        values = group_advantages(rewards, mask, normalize).values
+        values = group_advantages(rewards, normalize)
         assert abs(values.sum()) < 1e-6
-        assert (values[~mask] == 0).all()
-        scored, gained = rewards[mask], values[mask]
-        higher = scored[:, None] > scored[None, :]
-        assert (gained[:, None] >= gained[None, :])[higher].all()
+        assert (values[:, None] >= values[None, :])[rewards[:, None] > rewards[None, :]].all()
 
 
 CASES = [
@@ -70,10 +52,10 @@ CASES = [
 
 
 @pytest.mark.parametrize(("advantage", "ratio", "loss", "cut"), CASES)
-def test_the_clip_cuts_only_what_runs_away(advantage, ratio, loss, cut):
+def test_the_clip_cuts_only_gradients_that_increase_the_deviation(advantage, ratio, loss, cut):
     old = torch.tensor([-1.0], dtype=torch.float64)
     new = (old + np.log(ratio)).requires_grad_()
-    result = clipped_loss(new, old, torch.tensor([advantage], dtype=torch.float64), torch.tensor([True]), 0.2, 0.3)
+    result = clipped_loss(new, old, torch.tensor([advantage], dtype=torch.float64), 0.2, 0.3)
     assert result.values.item() == pytest.approx(loss)
     assert result.clipped.item() is cut
     result.values.sum().backward()
@@ -83,34 +65,27 @@ def test_the_clip_cuts_only_what_runs_away(advantage, ratio, loss, cut):
 
 def test_decoupled_form_weighs_by_proximal_over_behaviour_and_clips_around_proximal():
     new, proximal, old = np.array([0.5, 0.5]), np.array([0.4, 0.4]), np.array([0.0, -2.0])
-    ones, mask = np.array([1.0, 1.0]), np.array([True, True])
-    result = clipped_loss(new, old, ones, mask, 0.2, 0.2, proximal, importance_weight_cap=5.0)
+    result = clipped_loss(new, old, np.ones(2), 0.2, 0.2, proximal, importance_weight_cap=5.0)
     np.testing.assert_allclose(result.ratios, np.exp(0.1))
     np.testing.assert_allclose(result.importance_weights, [np.exp(0.4), 0.0])
     np.testing.assert_allclose(result.values, [-np.exp(0.1) * np.exp(0.4), 0.0])
-    truncated = clipped_loss(new, old, np.ones(2), np.ones(2, dtype=bool), 0.2, 0.2, proximal, 5.0, "truncate")
+    truncated = clipped_loss(new, old, np.ones(2), 0.2, 0.2, proximal, 5.0, "truncate")
     np.testing.assert_allclose(truncated.importance_weights, [np.exp(0.4), 5.0])
-    free = clipped_loss(new, old, np.ones(2), np.ones(2, dtype=bool), 0.2, 0.2, proximal, None)
+    free = clipped_loss(new, old, np.ones(2), 0.2, 0.2, proximal, None)
     np.testing.assert_allclose(free.importance_weights, np.exp([0.4, 2.4]))
-
-
-def test_masked_tokens_cost_nothing_whatever_they_hold():
-    new = torch.tensor([0.0, float("inf")], requires_grad=True)
-    result = clipped_loss(new, torch.tensor([0.0, -float("inf")]), torch.ones(2), torch.tensor([True, False]))
-    assert result.values.tolist() == [-1.0, 0.0]
-    result.values.sum().backward()
-    assert new.grad is not None
-    assert new.grad.tolist() == [-1.0, 0.0]
 
 
 @given(st.integers(1, 20), st.integers(0, 10_000))
 def test_numpy_and_torch_agree(length, seed):
     random = np.random.default_rng(seed)
     new, old, proximal, advantages = random.normal(size=(4, length))
-    mask = random.random(length) < 0.8
-    by_numpy = clipped_loss(new, old, advantages, mask, 0.2, 0.28, proximal, 2.0)
-    tensors = [torch.from_numpy(array) for array in (new, old, advantages, mask)]
-    by_torch = clipped_loss(*tensors, 0.2, 0.28, torch.from_numpy(proximal), 2.0)
+    replies = np.sort(random.integers(0, 3, length)) if length % 2 else None
+    settings = {"clip_high": 0.28, "importance_weight_cap": 2.0}
+    by_numpy = clipped_loss(new, old, advantages, logprobs_proximal=proximal, replies=replies, **settings)
+    tensors = [torch.from_numpy(array) for array in (new, old, advantages)]
+    more = {"logprobs_proximal": torch.from_numpy(proximal)}
+    more["replies"] = None if replies is None else torch.from_numpy(replies)
+    by_torch = clipped_loss(*tensors, **more, **settings)
     for name in ("values", "ratios", "clipped", "importance_weights"):
         np.testing.assert_allclose(getattr(by_numpy, name), getattr(by_torch, name).numpy(), rtol=1e-12)
 

@@ -48,7 +48,7 @@ def test_both_families_load_complete_by_the_same_path(family: str, tmp_path: Pat
     assert all(torch.equal(value, reference[name]) for name, value in loaded.model.state_dict().items())
 
 
-def test_the_type_of_the_weights_is_as_asked(good: Path) -> None:
+def test_the_weights_have_the_requested_type(good: Path) -> None:
     assert load(str(good), dtype="bfloat16").model.dtype == torch.bfloat16
 
 
@@ -68,16 +68,12 @@ def cut(name: str) -> Callable[[Path], None]:
     return lambda folder: (folder / name).write_bytes((folder / name).read_bytes()[:1000])
 
 
-def _other_width(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    config["text_config"]["intermediate_size"] += 8
-    (folder / "config.json").write_text(json.dumps(config))
+def grow(key: str, by: int) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        text = json.loads((folder / "config.json").read_text())["text_config"]
+        edit("config.json", text_config={**text, key: text[key] + by})(folder)
 
-
-def _more_layers(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text())
-    config["text_config"]["num_hidden_layers"] += 1
-    (folder / "config.json").write_text(json.dumps(config))
+    return apply
 
 
 def _index_without_shards(folder: Path) -> None:
@@ -99,8 +95,8 @@ def _index_without_shards(folder: Path) -> None:
         (remove("model.safetensors"), "model.safetensors", "missing"),
         (cut("model.safetensors"), "model.safetensors", "unreadable weights"),
         (_index_without_shards, "model-00001-of-00001.safetensors", "finish the download"),
-        (_other_width, "copy", "config.json"),
-        (_more_layers, "copy", "tensors missing"),
+        (grow("intermediate_size", 8), "copy", "config.json"),
+        (grow("num_hidden_layers", 1), "copy", "tensors missing"),
         (edit("config.json", image_token_id=0), "tokenizer.json", "<|image_pad|>"),
     ],
 )

@@ -19,10 +19,9 @@ from deskhand.reporting.build_report import (
     families_without_signal,
     open_run,
     select_episodes,
-    step_views,
+    with_total_time,
 )
 from deskhand.reporting.html_report import render
-from deskhand.reporting.view_model import MarkView
 from deskhand.rollout.episode_record import EpisodeResult, to_record
 from deskhand.rollout.groups import EpisodeRequest
 from deskhand.rollout.run_writer import new_row, row_of
@@ -61,11 +60,8 @@ def stored(tmp_path: Path) -> Run:
 def test_evaluations_are_before_and_after_by_version(tmp_path: Path) -> None:
     with stored(tmp_path) as run:
         views = list(evaluation_views(run).values())
-    assert [(view.label, view.version, view.overall.successes, view.overall.trials) for view in views] == [
-        ("before", 0, 1, 4),
-        ("after", 7, 3, 4),
-    ]
-    assert views[0].overall.low < 0.25 < views[0].overall.high
+    found = [(view.label, view.version, view.report.success.hits, view.report.success.total) for view in views]
+    assert found == [("before", 0, 1, 4), ("after", 7, 3, 4)]
 
 
 def test_before_and_after_are_of_the_same_tries(tmp_path: Path) -> None:
@@ -77,7 +73,7 @@ def test_before_and_after_are_of_the_same_tries(tmp_path: Path) -> None:
                 "version-0",
             )
         views = evaluation_views(run)
-    assert [views[name].overall.trials for name in ("version-0", "version-7")] == [4, 4]
+    assert [views[name].report.success.total for name in ("version-0", "version-7")] == [4, 4]
 
 
 def test_an_episode_is_shown_with_its_marks_tokens_and_errors(tmp_path: Path) -> None:
@@ -86,13 +82,18 @@ def test_an_episode_is_shown_with_its_marks_tokens_and_errors(tmp_path: Path) ->
         checkpoint.mkdir(parents=True)
         (checkpoint / "tokenizer.json").write_text(json.dumps(tokenizer()))
         view = build_report_view(run)
-    episode = next(episode for episode in view.episodes if episode.id == "t0")
-    first, second, _ = episode.steps
-    assert first.marks == (MarkView("click", ((2, 2),)),)
-    assert [(token.text, token.version) for token in first.tokens] == [("five", 3), ("six", 3), ("seven", 3)]
-    assert [token.logprob for token in first.tokens] == [-0.1 * (index + 1) / 3 for index in range(3)]
-    assert (second.error, second.marks) == ("not JSON", ())
-    assert (episode.phase, episode.outcome, episode.value, episode.target) == ("train", "failure", 0.5, (1, 2, 3, 4))
+    episode = next(episode for episode in view.episodes if episode["id"] == "t0")
+    first, second, _ = episode["steps"]
+    assert first["marks"] == [{"kind": "click", "points": [(2, 2)]}]
+    assert [(token["text"], token["version"]) for token in first["tokens"]] == [("five", 3), ("six", 3), ("seven", 3)]
+    assert [token["logprob"] for token in first["tokens"]] == [-0.1 * (index + 1) / 3 for index in range(3)]
+    assert (second["error"], second["marks"]) == ("not JSON", [])
+    assert [episode[name] for name in ("phase", "outcome", "value", "target")] == [
+        "train",
+        "failure",
+        0.5,
+        (1, 2, 3, 4),
+    ]
     assert view.frames.keys() == {"f" * 64}
 
 
@@ -119,15 +120,15 @@ def test_an_episode_that_a_kill_cut_off_is_counted_and_not_shown(tmp_path: Path)
         run.start_episode(new_row(EpisodeRequest("cut off", basics.make_task("dialog_choice", 9)), TRAIN))
         assert run.abandon_in_flight() == 1
         assert ("errored", "infrastructure") in run.count_states()
-        assert "cut off" not in {episode.id for episode in build_report_view(run).episodes}
+        assert "cut off" not in {episode["id"] for episode in build_report_view(run).episodes}
 
 
 def test_an_errored_episode_has_a_cause_and_no_value(tmp_path: Path) -> None:
     with stored(tmp_path) as run:
         view = build_report_view(run)
-    episode = next(episode for episode in view.episodes if episode.id == "t1")
-    assert (episode.outcome, episode.value, episode.reward) == ("errored", None, None)
-    assert episode.cause == "infrastructure: it broke"
+    episode = next(episode for episode in view.episodes if episode["id"] == "t1")
+    assert (episode["outcome"], episode["value"], episode["reward"]) == ("errored", None, None)
+    assert episode["cause"] == "infrastructure: it broke"
 
 
 def test_a_run_without_a_step_is_rendered(tmp_path: Path) -> None:
@@ -186,11 +187,8 @@ def test_a_folder_without_a_run_is_one_line(tmp_path: Path) -> None:
 
 
 def test_time_goes_on_over_a_resume() -> None:
-    line = {"version": 1, "perf/episodes_per_minute": 1.0, "episodes/errored_frac_total": 0.0}
-    entries = [
-        {**line, "step": step, "time/elapsed": elapsed} for step, elapsed in ((1, 10.0), (2, 20.0), (3, 5.0), (4, 9.0))
-    ]
-    assert [view.elapsed_s for view in step_views(entries)] == [10.0, 20.0, 25.0, 29.0]
+    entries = [{"step": step, "time/elapsed": elapsed} for step, elapsed in ((1, 10.0), (2, 20.0), (3, 5.0), (4, 9.0))]
+    assert [entry["time/elapsed"] for entry in with_total_time(entries)] == [10.0, 20.0, 25.0, 29.0]
 
 
 def test_selected_episodes_are_spread_and_include_errored_ones(tmp_path: Path) -> None:

@@ -17,16 +17,10 @@ from PIL import Image
 
 from deskhand.errors import ConfigError
 from deskhand.reporting import charts, html_report
-from deskhand.reporting.view_model import (
-    EpisodeStepView,
-    EpisodeView,
-    EvaluationView,
-    Interval,
-    MarkView,
-    ReportView,
-    TokenView,
-    TrainStepView,
-)
+from deskhand.reporting.charts import EvaluationView
+from deskhand.reporting.html_report import ReportView
+from deskhand.rollout.eval_loop import EvalReport
+from deskhand.rollout.success_rates import Proportion
 
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>\"'&<!--]]>"
 
@@ -37,41 +31,41 @@ def png() -> bytes:
     return buffer.getvalue()
 
 
+def training_step(step: int, reward: float | None, success: float | None, elapsed_s: float) -> dict:
+    return {
+        "step": step,
+        "version": step,
+        "train/num_episodes": 16,
+        "perf/episodes_per_minute": 120.0,
+        "reward/mean": reward,
+        "reward/success_rate": success,
+        "episodes/errored_frac_total": 0.125,
+        "time/elapsed": elapsed_s,
+    }
+
+
+def evaluation(label: str, step: int, hits: int, text: str, *, own: bool = True, total: int = 8) -> EvaluationView:
+    rate = Proportion(hits, total)
+    return EvaluationView(label, step, step, EvalReport(label, rate, {text: rate}, rate, 0.5), own=own)
+
+
 def sample(text: str = "Press Save") -> ReportView:
-    step = EpisodeStepView(
-        frame="aa", text=text, tokens=(TokenView(text, -0.25, 3),), marks=(MarkView("click", ((4, 5),)),), error=text
-    )
-    episode = EpisodeView(
-        id=text,
-        phase="after",
-        family=text,
-        seed=1_000_000_000,
-        instruction=text,
-        outcome="errored",
-        value=None,
-        cause=text,
-        reward=None,
-        terms={text: 0.5},
-        first_click_on_target=True,
-        version_min=3,
-        version_max=4,
-        steps=(step,),
-        last_frame="bb",
-    )
-    half, most = Interval(4, 8, 0.2, 0.8), Interval(7, 8, 0.53, 0.98)
+    token = {"text": text, "logprob": -0.25, "version": 3}
+    step = {"frame": "aa", "text": text, "tokens": [token], "marks": [], "error": text}
     return ReportView(
         title=text,
         facts={text: text},
-        steps=(TrainStepView(1, 1, 16, 120.0, 0.5, 0.25, 0.125, 95.0, {text: 0.5}),),
+        steps=(training_step(1, 0.5, 0.25, 95.0),),
         evaluations=(
-            EvaluationView("before", 0, 0, half, {text: half}, half),
-            EvaluationView("after", 1, 1, most, {text: most}, most),
-            EvaluationView(text, 0, 0, half, {text: half}, half, own=False),
+            evaluation("before", 0, 4, text),
+            evaluation("after", 1, 7, text),
+            evaluation(text, 0, 4, text, own=False),
         ),
-        episodes=(episode,),
-        frames={"aa": png(), "bb": png(), "unused": png()},
+        episodes=({"id": text, "instruction": text, "steps": [step], "last_frame": "bb"},),
+        frames={"aa": png(), "bb": png()},
         episode_counts={text: 3},
         num_hidden_episodes=2,
+        updates=(),
     )
 
 
@@ -142,7 +136,7 @@ def test_the_page_allows_its_own_script_only_and_no_request() -> None:
     assert not links
 
 
-def test_only_screens_of_shown_episodes_are_kept_and_they_decode() -> None:
+def test_screenshots_are_in_the_data_and_decode() -> None:
     frames = data_of(html_report.render(sample()))["frames"]
     assert sorted(frames) == ["aa", "bb"]
     assert base64.b64decode(frames["aa"].removeprefix("data:image/png;base64,")) == png()
@@ -157,7 +151,7 @@ def test_the_page_states_the_figures_that_it_was_given() -> None:
 def test_another_policy_has_a_row_of_its_own_and_no_place_on_the_learning_curve() -> None:
     page = html_report.render(sample("oracle"))
     assert page.count('class="whisker') == 2
-    assert re.search(r"<td>oracle</td><td>held out</td><td>50 %</td><td>20 % to 80 %</td><td>8</td>", page)
+    assert re.search(r"<td>oracle</td><td>held out</td><td>50 %</td><td>22 % to 78 %</td><td>8</td>", page)
     alone = dataclasses.replace(sample("oracle"), steps=(), evaluations=sample("oracle").evaluations[2:])
     assert "Learning curve" not in html_report.render(alone)
     assert "<td>oracle</td>" in html_report.render(alone)
@@ -166,9 +160,7 @@ def test_another_policy_has_a_row_of_its_own_and_no_place_on_the_learning_curve(
 def test_a_step_before_which_no_episode_ended_has_no_reward_and_no_dot() -> None:
     """Not a reward of zero."""
     view = sample()
-    page = html_report.render(
-        dataclasses.replace(view, steps=(*view.steps, TrainStepView(2, 2, 16, 120.0, None, None, 0.1, 96.0)))
-    )
+    page = html_report.render(dataclasses.replace(view, steps=(*view.steps, training_step(2, None, None, 96.0))))
     assert page.count('class="dot success"') == 1
     assert re.search(r"<td>2</td><td>2</td><td>1 min 36 s</td><td>16</td><td>120.0</td><td></td><td></td>", page)
 
@@ -183,22 +175,20 @@ def test_the_updates_of_a_warm_start_are_its_steps() -> None:
 
 def test_sides_of_different_sizes_are_both_named() -> None:
     view = sample()
-    less = dataclasses.replace(view.evaluations[0], overall=Interval(3, 6, 0.2, 0.8))
-    assert "6 and 8 episodes" in html_report.render(
-        dataclasses.replace(view, evaluations=(less, *view.evaluations[1:]))
-    )
+    evaluations = (evaluation("before", 0, 3, "a", total=6), *view.evaluations[1:])
+    assert "6 and 8 episodes" in html_report.render(dataclasses.replace(view, evaluations=evaluations))
 
 
 def test_a_run_without_any_result_still_has_a_report() -> None:
-    page = html_report.render(ReportView("empty", {}, (), (), (), {}))
+    page = html_report.render(ReportView("empty"))
     assert "No training steps yet." in page
     assert data_of(page) == {"episodes": [], "frames": {}}
 
 
 def test_a_run_before_its_last_evaluation_shows_the_first() -> None:
     view = sample()
-    page = html_report.render(ReportView("half", {}, view.steps, view.evaluations[:1], (), {}))
-    assert "50 % (4/8, 95 % interval 20 % to 80 %)" in Elements(page).text
+    page = html_report.render(ReportView("half", {}, view.steps, view.evaluations[:1]))
+    assert "50 % (4/8, 95 % interval 22 % to 78 %)" in Elements(page).text
 
 
 def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:

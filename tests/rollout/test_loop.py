@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import training_fixture
 
-from deskhand.algorithms.registry import get_algorithm
+from deskhand.algorithms.base import get_algorithm
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.recipes.samples import group_to_samples
 from deskhand.rollout.groups import Group

@@ -101,17 +101,6 @@ def test_metrics_lines_torn_by_a_kill_are_rewritten(run):
     run.close()
 
 
-def test_events_are_readable_by_tensorboard(run):
-    run.commit(counts={}, metrics=[{"step": 1, "reward": 0.5, "trainer": {"loss": 0.25}}])
-    folder = run.folder
-    run.close()
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    events = accumulator.EventAccumulator(str(folder / "tensorboard"))
-    events.Reload()
-    assert events.Scalars("reward")[0].value == 0.5
-    assert events.Scalars("trainer/loss")[0].value == 0.25
-
-
 def test_bad_folders_are_refused_in_one_line(tmp_path, run):
     with pytest.raises(ConfigError, match="not a run"):
         Run.open(tmp_path / "nothing")

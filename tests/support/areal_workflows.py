@@ -93,7 +93,7 @@ class PaintedWorkflow(OSWorldWorkflow):
 
     async def _run_group(self, resources, engine, task, size, temperature):
         group, results = await super()._run_group(resources, engine, task, size, temperature)
-        from deskhand.algorithms.registry import get_algorithm
+        from deskhand.algorithms.base import get_algorithm
         from deskhand.recipes.samples import group_to_samples
 
         PaintedWorkflow.results.extend(results)

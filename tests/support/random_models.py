@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from transformers import (
     Qwen3VLForConditionalGeneration,
 )
 
+from deskhand.models import forward
 from deskhand.models.load import LoadedModel
 from deskhand.types import ImageSpan, PreparedImage, Prompt
 
@@ -137,3 +139,15 @@ def save_checkpoint(folder: Path, family: str, seed: int = 0) -> Any:
     model = build(family, seed)
     model.save_pretrained(folder)
     return model
+
+
+def hidden_states(model: Any, rows: Sequence[Prompt], images: dict[str, PreparedImage]) -> torch.Tensor:
+    """Final hidden states [B, T, H] of padded rows with their images."""
+    inputs, features = forward.collate(rows, images, model), ()
+    if inputs.image_hashes:
+        stacked = forward.stack_images([images[name] for name in inputs.image_hashes], "cpu")
+        features = tuple(
+            layer.index_select(0, inputs.feature_index_N) for layer in forward.encode_images(model, *stacked)
+        )
+    ids_BT, positions_3BT = inputs.input_ids_BT, inputs.position_ids_3BT
+    return forward.forward_decoder(model, ids_BT, positions_3BT, features, inputs.placeholder_index_N)

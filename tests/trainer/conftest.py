@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 import torch
+from random_models import hidden_states
 from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from deskhand.config.trainer import PolicyConfig
-from deskhand.models.forward import collate, hidden_states, log_softmax
+from deskhand.models.forward import log_softmax
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.trainer.policy import Policy
-from deskhand.types import Completion, ImageSpan, PreparedImage
+from deskhand.types import Completion, ImageSpan, PreparedImage, Prompt
 
 VOCABULARY = 48
 START, END, IMAGE, VIDEO = 3, 4, 5, 6
@@ -86,6 +87,15 @@ def make_policy() -> Callable[..., Policy]:
     return lambda **settings: Policy(copy.deepcopy(_BUILT), PolicyConfig(**settings), BANNED)
 
 
+def encoded_images(policy: Policy) -> list[int]:
+    """A list that gets the number of images of every pass through the vision tower."""
+    counts: list[int] = []
+    policy.model.model.visual.register_forward_hook(
+        lambda module, args, kwargs, output: counts.append(kwargs["grid_thw"].shape[0]), with_kwargs=True
+    )
+    return counts
+
+
 def screenshot(seed: int, height: int = 4, width: int = 6) -> PreparedImage:
     """Random pixels; `height` and `width` in patches."""
     pixels = np.random.default_rng(seed).standard_normal((height * width, 3 * 2 * 4 * 4)).astype(np.float32)
@@ -106,9 +116,7 @@ def sample(model, ids: tuple[int, ...], spans, images, length: int, temperature:
     """Ids and log-probs, one full forward pass a token."""
     out, logprobs = [], []
     for _ in range(length):
-        row = Call("", None, (*ids, *out), tuple(spans), Completion((), (), (), "stop", ()))
-        inputs = collate([_Row(row.prompt_ids, row.spans)], images, model)
-        logits = model.lm_head(hidden_states(model, inputs)[:, -1])
+        logits = model.lm_head(hidden_states(model, [Prompt((*ids, *out), tuple(spans))], images)[:, -1])
         scores = log_softmax(logits, temperature, BANNED)[0]
         token = int(
             random.choice(VOCABULARY, p=np.exp(scores.double().numpy()) / np.exp(scores.double().numpy()).sum())
@@ -116,12 +124,6 @@ def sample(model, ids: tuple[int, ...], spans, images, length: int, temperature:
         out.append(token)
         logprobs.append(float(scores[token]))
     return tuple(out), tuple(logprobs)
-
-
-@dataclass(frozen=True)
-class _Row:
-    token_ids: tuple[int, ...]
-    spans: tuple[ImageSpan, ...]
 
 
 def play(

@@ -1,7 +1,8 @@
-"""Checkpoints: a resumed run goes on bit for bit, and damage is named and stepped over."""
+"""Checkpoints: a resumed run goes on bit-exact, and damaged checkpoints are named and skipped."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import resource
@@ -10,15 +11,18 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
+from conftest import BANNED, build
 from test_trainer import samples
 from transformers import Qwen3VLForConditionalGeneration
 
-from deskhand.config.trainer import LoraConfig, TrainerConfig
+from deskhand.config.trainer import CriticConfig, LoraConfig, PolicyConfig, TrainerConfig
 from deskhand.errors import ConfigError
 from deskhand.trainer.checkpoint import CheckpointManager, verify
+from deskhand.trainer.policy import Policy
 from deskhand.trainer.trainer import Trainer
 
 CONFIG = TrainerConfig(learning_rate=1e-3, ppo_epochs=2, num_minibatches=2, warmup_steps=3, weight_decay=0.01)
@@ -37,26 +41,40 @@ def same(a, b):
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-@pytest.mark.parametrize("adapter", [None, LoraConfig(rank=2, alpha=4)])
-def test_two_steps_resume_two_steps_equal_four(make_policy, world, tmp_path, assets, adapter):
-    torch.manual_seed(0)
-    straight = Trainer(make_policy(lora=adapter), CONFIG)
+RESUMED = {
+    "full": ("float32", {}, {}),
+    "adapters": ("float32", {"lora": LoraConfig(rank=2, alpha=4)}, {}),
+    "adapters, 4 bits": ("float32", {"lora": LoraConfig(rank=2, alpha=4, load_in_4bit=True)}, {}),
+    "half precision": ("bfloat16", {}, {}),
+    "half precision, plain operations": ("bfloat16", {}, {"optimizer": "adamw"}),
+    "critic on the policy": ("float32", {}, {"algorithm": "ppo"}),
+    "critic of its own": ("float32", {}, {"algorithm": "ppo", "critic": CriticConfig(backbone="separate")}),
+}
+
+
+@pytest.mark.parametrize("kind", RESUMED)
+def test_two_steps_resume_two_steps_equal_four(world, tmp_path, assets, kind):
+    dtype, mode, settings = RESUMED[kind]
+    if "4 bits" in kind:
+        pytest.importorskip("bitsandbytes")
+    config, rows = CONFIG.model_copy(update=settings), samples(world)
+    rows = [dataclasses.replace(sample, reward=sample.advantage) for sample in rows]
+    straight, first, second = (
+        Trainer(Policy(build().to(getattr(torch, dtype)), PolicyConfig(**mode), BANNED), config) for _ in range(3)
+    )
     for _ in range(4):
-        straight.step(samples(world), world.images)
-    torch.manual_seed(0)
-    first = Trainer(make_policy(lora=adapter), CONFIG)
+        straight.step(rows, world.images)
     for _ in range(2):
-        first.step(samples(world), world.images)
+        first.step(rows, world.images)
     CheckpointManager(tmp_path / "run").save(first, assets, {"version": 2})
-    torch.manual_seed(1)
-    second = Trainer(make_policy(lora=adapter), CONFIG)
     restored = CheckpointManager(tmp_path / "run").load(second)
     assert restored is not None
     assert (restored.step, restored.state, restored.skipped) == (2, {"version": 2}, [])
     assert (second.steps, second.updates) == (first.steps, first.updates)
     for _ in range(2):
-        second.step(samples(world), world.images)
-    assert same(straight.policy.parameters(), second.policy.parameters())
+        second.step(rows, world.images)
+    for (_, expected, _), (_, found, _) in zip(straight.parts(), second.parts(), strict=True):
+        assert same(expected, found)
     assert same(straight.policy.snapshot(), second.policy.snapshot())
     assert not same(straight.policy.snapshot(), first.policy.snapshot())
 
@@ -72,7 +90,7 @@ def test_a_checkpoint_is_an_ordinary_hugging_face_folder(make_policy, world, tmp
     assert (folder / "chat_template.jinja").read_text() == "{{ messages }}"
 
 
-def test_the_last_ones_and_step_zero_are_kept(make_policy, tmp_path, assets):
+def test_the_last_checkpoints_and_that_of_step_0_are_kept(make_policy, tmp_path, assets):
     trainer = Trainer(make_policy(), CONFIG)
     checkpoints = CheckpointManager(tmp_path / "run", keep=2)
     for step in range(5):
@@ -82,7 +100,7 @@ def test_the_last_ones_and_step_zero_are_kept(make_policy, tmp_path, assets):
     assert sorted(entry.name for entry in (tmp_path / "run").iterdir()) == ["step-000000", "step-000003", "step-000004"]
 
 
-def test_the_best_one_is_kept_whatever_follows(make_policy, tmp_path, assets):
+def test_the_best_checkpoint_is_kept(make_policy, tmp_path, assets):
     trainer = Trainer(make_policy(), CONFIG)
     checkpoints = CheckpointManager(tmp_path / "run", keep=2)
     assert checkpoints.best() is None
@@ -169,7 +187,7 @@ def test_saving_again_replaces_and_leftovers_of_a_killed_save_go(make_policy, tm
     assert [entry.name for entry in (tmp_path / "run").iterdir()] == ["step-000000"]
 
 
-def test_an_unwritable_place_is_one_line(make_policy, tmp_path, assets):
+def test_an_unwritable_folder_is_one_line(make_policy, tmp_path, assets):
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be written") as caught:
         CheckpointManager(tmp_path / "file" / "run").save(Trainer(make_policy()), assets)
@@ -197,7 +215,7 @@ def test_a_full_disk_is_one_line_and_leaves_the_former_checkpoint(make_policy, w
 
 KILLED = """
 import sys, pathlib
-sys.path.insert(0, sys.argv[2])
+sys.path[:0] = sys.argv[2:]
 import conftest
 from deskhand.trainer.checkpoint import CheckpointManager
 from deskhand.trainer.policy import Policy
@@ -211,18 +229,18 @@ while True:
 """
 
 
-def test_a_kill_at_any_moment_leaves_a_sound_checkpoint(make_policy, tmp_path):
-    run = tmp_path / "run"
-    with subprocess.Popen(
-        [sys.executable, "-c", KILLED, str(run), os.path.dirname(__file__)], stdout=subprocess.PIPE, env={**os.environ}
-    ) as process:
+def test_a_kill_at_any_moment_leaves_a_valid_checkpoint(make_policy, tmp_path):
+    run, checkpoints = tmp_path / "run", CheckpointManager(tmp_path / "run", keep=2)
+    folders = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "support")]
+    command = [sys.executable, "-c", KILLED, str(run), *folders]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ}) as process:
         assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(0.7)
+        assert process.stdout.readline() == b"ready\n"
+        while checkpoints.steps()[-1:] <= [3] and process.poll() is None:
+            time.sleep(0.01)
+        time.sleep(0.05)  # into one of the next checkpoints
         process.send_signal(signal.SIGKILL)
-    checkpoints = CheckpointManager(run, keep=2)
     newest = checkpoints.steps()[-1]
-    assert newest > 3
     for step in checkpoints.steps():
         verify(checkpoints.path(step))
     restored = checkpoints.load(Trainer(make_policy()))

@@ -11,13 +11,13 @@ import torch
 from test_critic import samples
 from test_trainer import weights
 
-from deskhand.algorithms.registry import available_algorithms
+from deskhand import registry
 from deskhand.config.trainer import CriticConfig, TrainerConfig
 from deskhand.recorder.graph import Sequence
 from deskhand.trainer.batch import TrainingSample
 from deskhand.trainer.trainer import Trainer
 
-KINDS = [*available_algorithms(), "ppo, own trunk"]
+KINDS = [*registry.names("algorithm"), "ppo, own trunk"]
 
 
 def made(make_policy, kind, **settings):
@@ -45,13 +45,13 @@ def test_a_step_on_nothing_changes_nothing(make_policy, world, kind):
     before = everything(trainer)
     metrics = sound(trainer.step([], {}))
     assert (metrics.num_updates, metrics.num_tokens, metrics.num_episodes, trainer.steps) == (0, 0, 0, 1)
-    refused = [
+    rejected = [
         dataclasses.replace(
             sample, sequence=dataclasses.replace(sample.sequence, logprobs=sample.sequence.logprobs[1:])
         )
         for sample in samples(world)
     ]
-    metrics = sound(trainer.step(refused, world.images))
+    metrics = sound(trainer.step(rejected, world.images))
     assert metrics.rejected == {"lengths": 4}
     assert metrics.num_updates == 0
     assert torch.equal(before, everything(trainer))
@@ -96,7 +96,7 @@ def test_equal_rewards_teach_the_critic_and_not_the_policy(make_policy, world, r
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("field", ["advantage", "reward", "weight"])
-def test_a_worth_that_is_no_number_is_refused_before_anything_changes(make_policy, world, kind, field):
+def test_a_reward_that_is_not_finite_is_rejected_before_anything_changes(make_policy, world, kind, field):
     trainer = made(make_policy, kind)
     before = everything(trainer)
     for value in (math.nan, math.inf):

@@ -10,8 +10,8 @@ import pytest
 import torch
 from conftest import _BUILT, BANNED, VOCABULARY
 
+from deskhand import registry
 from deskhand.algorithms.grpo import group_advantages
-from deskhand.algorithms.registry import available_algorithms
 from deskhand.config.trainer import CriticConfig, TrainerConfig
 from deskhand.recorder.graph import Sequence
 from deskhand.trainer.batch import TrainingSample
@@ -120,7 +120,7 @@ def learn(trainer: Trainer, task: str, steps: int) -> list[float]:
         episodes = play(trainer, random)
         rewards = [reward for _, reward in episodes]
         if trainer.algorithm.uses_critic:
-            advantages = group_advantages(rewards, [True] * len(rewards), "none").values
+            advantages = group_advantages(rewards, "none")
         else:
             advantages = trainer.algorithm(np.array(rewards))
         samples = [
@@ -139,7 +139,7 @@ def learn(trainer: Trainer, task: str, steps: int) -> list[float]:
 
 
 @pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("algorithm", [*available_algorithms(), "ppo, own trunk"])
+@pytest.mark.parametrize("algorithm", [*registry.names("algorithm"), "ppo, own trunk"])
 def test_it_comes_within_two_per_cent_of_the_optimum(algorithm, task):
     critic = CriticConfig(backbone="separate", backbone_learning_rate=3e-3) if "own" in algorithm else None
     trainer = made(algorithm.split(",")[0], critic)

@@ -16,7 +16,7 @@ from deskhand.config.trainer import LoraConfig, PolicyConfig, TrainerConfig
 from deskhand.engines.hf import HfEngine
 from deskhand.models.load import LoadedModel
 from deskhand.recorder.graph import Sequence
-from deskhand.trainer.allocation_meter import AllocationMeter
+from deskhand.trainer.meta_trace import AllocationMeter
 from deskhand.trainer.policy import Policy
 from deskhand.trainer.trainer import Trainer
 from deskhand.trainer.weight_sync import attach_engine, push_weights

@@ -10,7 +10,8 @@ import pytest
 import torch
 from algorithm_reference import Episode, Settings, Token
 
-from deskhand.algorithms.registry import available_algorithms, get_algorithm
+from deskhand import registry
+from deskhand.algorithms.base import get_algorithm
 from deskhand.config.trainer import CriticConfig, TrainerConfig
 from deskhand.trainer.batch import TrainingSample
 from deskhand.trainer.trainer import Trainer
@@ -46,7 +47,7 @@ def disturbed(world):
 
 
 @pytest.mark.parametrize("decoupled", [True, False])
-@pytest.mark.parametrize("name", available_algorithms())
+@pytest.mark.parametrize("name", registry.names("algorithm"))
 def test_the_loss_of_a_step_is_the_references(make_policy, world, name, decoupled):
     samples, replies = disturbed(world)
     algorithm = get_algorithm(name)

@@ -10,18 +10,11 @@ import torch
 from conftest import IMAGE, screenshot
 
 from deskhand.trainer.optimizer import make_optimizer
-from deskhand.trainer.supervised import (
-    PolicySftLearner,
-    Schedule,
-    SupervisedRow,
-    cross_entropy,
-    gradient,
-    run_sft,
-)
+from deskhand.trainer.supervised import PolicySftLearner, Schedule, SupervisedRow, cross_entropy, gradient, run_sft
 from deskhand.types import ImageSpan
 
 
-def lesson(seed, answer):
+def demonstration(seed, answer):
     """A row that shows one screenshot and answers two tokens; only they are targets."""
     image = screenshot(seed)
     ids = (1, 3, *(IMAGE,) * image.tokens, 4, 9, 10, 2, *answer)
@@ -30,9 +23,9 @@ def lesson(seed, answer):
 
 
 @pytest.fixture(scope="module")
-def lessons():
-    """The same words, told apart by the picture only."""
-    pairs = [lesson(seed, (20 + seed, 30 + seed)) for seed in range(6)]
+def demonstrations():
+    """The same words, different only in the image."""
+    pairs = [demonstration(seed, (20 + seed, 30 + seed)) for seed in range(6)]
     return [row for row, _ in pairs], {image.sha256: image for _, image in pairs}
 
 
@@ -42,44 +35,43 @@ def learner_of(policy, learning_rate=3e-3):
     )
 
 
-def test_it_learns_answers_that_only_the_pictures_tell(policy, lessons):
-    rows, images = lessons
-    before, told = cross_entropy(policy, rows, images), []
+def test_it_learns_answers_that_only_the_images_tell(policy, demonstrations):
+    rows, images = demonstrations
+    before, reports = cross_entropy(policy, rows, images), []
     schedule = Schedule(80, warmup=5)
-    run_sft(
-        learner_of(policy), itertools.repeat((rows, images)), schedule, report=lambda *said: told.append(said), every=1
-    )
-    assert [step for step, _, _ in told] == list(range(1, 81))
-    assert told[0][1] == pytest.approx(before, rel=1e-4)
-    assert told[-1][1] < 0.2
+    batches = itertools.repeat((rows, images))
+    run_sft(learner_of(policy), batches, schedule, report=lambda *values: reports.append(values), every=1)
+    assert [step for step, _, _ in reports] == list(range(1, 81))
+    assert reports[0][1] == pytest.approx(before, rel=1e-4)
+    assert reports[-1][1] < 0.2
     assert cross_entropy(policy, rows, images) < 0.2
 
 
-def test_tokens_weigh_equally_whatever_the_rows(policy, lessons):
-    rows, images = lessons
-    longer, image = lesson(9, (21, 22, 23, 24, 25))
+def test_tokens_weigh_equally_whatever_the_rows(policy, demonstrations):
+    rows, images = demonstrations
+    longer, image = demonstration(9, (21, 22, 23, 24, 25))
     images = {**images, image.sha256: image}
     loss = gradient(policy, [*rows, longer], images)
     scores = policy.logprobs([row.sequence() for row in [*rows, longer]], images)
     assert loss == pytest.approx(-np.concatenate(scores).mean(), rel=1e-5)
 
 
-def test_a_rows_weight_scales_its_tokens(policy, lessons):
-    rows, images = lessons
+def test_a_rows_weight_scales_its_tokens(policy, demonstrations):
+    rows, images = demonstrations
     heavy = SupervisedRow(rows[0].token_ids, rows[0].target, rows[0].spans, 3.0)
     loss = gradient(policy, [heavy, rows[1]], images)
     first, second = (values.sum() for values in policy.logprobs([heavy.sequence(), rows[1].sequence()], images))
     assert loss == pytest.approx(-(3 * first + second) / 8, rel=1e-5)
 
 
-def test_tokens_that_are_no_targets_get_no_gradient(policy, lessons):
-    rows, images = lessons
+def test_tokens_that_are_not_targets_get_no_gradient(policy, demonstrations):
+    rows, images = demonstrations
     blank = SupervisedRow(rows[0].token_ids, (False,) * len(rows[0].token_ids), rows[0].spans)
     assert gradient(policy, [blank], images) == 0.0
     assert all(parameter.grad is None for parameter in policy.parameters().values())
 
 
-def test_what_was_sampled_is_what_is_learned_of_a_recorded_sequence(world):
+def test_the_targets_of_a_recorded_sequence_are_its_sampled_tokens(world):
     for sequence in (sequence for graph in world.graphs for sequence in graph.sequences()):
         row = SupervisedRow.of(sequence)
         assert (row.token_ids, row.target, row.spans) == (sequence.token_ids, sequence.sampled, sequence.spans)
@@ -96,7 +88,7 @@ def test_the_schedule_rises_stays_and_falls():
 
 
 class Counting:
-    """Counts what `fit` asks for; a batch is its own loss."""
+    """Counts what `run_sft` calls; a batch is its own loss."""
 
     def __init__(self):
         self.batches, self.factors = [], []
@@ -119,25 +111,25 @@ def test_training_ends_with_steps_seconds_or_batches_whichever_is_first():
     assert by_seconds.factors == pytest.approx([1.0, 1.0, 1.0, 0.5])
 
 
-def test_it_goes_on_from_a_step_with_the_same_factors_and_tells_means():
-    whole, rest, told, kept = Counting(), Counting(), [], []
+def test_it_resumes_at_a_step_with_the_same_factors_and_reports_means():
+    whole, rest, reports, updates = Counting(), Counting(), [], []
     run_sft(whole, itertools.count(), Schedule(20, warmup=5))
     run_sft(
         rest,
         itertools.count(12),
         Schedule(20, warmup=5),
         start=12,
-        report=lambda step, loss, _: told.append((step, loss)),
+        report=lambda step, loss, _: reports.append((step, loss)),
         every=4,
-        keep=kept.append,
+        keep=updates.append,
     )
     assert rest.factors == whole.factors[12:]
-    assert told == [(16, (12 + 13 + 14 + 15) / 4), (20, (16 + 17 + 18 + 19) / 4)]
-    assert kept == list(range(13, 21))
+    assert reports == [(16, (12 + 13 + 14 + 15) / 4), (20, (16 + 17 + 18 + 19) / 4)]
+    assert updates == list(range(13, 21))
 
 
-def test_the_same_lessons_give_the_same_weights(make_policy, lessons):
-    rows, images = lessons
+def test_the_same_demonstrations_give_the_same_weights(make_policy, demonstrations):
+    rows, images = demonstrations
     first, second = make_policy(), make_policy()
     for policy in (first, second):
         run_sft(learner_of(policy), itertools.repeat((rows, images)), Schedule(4))

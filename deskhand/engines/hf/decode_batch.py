@@ -308,9 +308,8 @@ class DecodeBatch:
         if not pieces:
             return ()
         missing = list({image.sha256: image for image, _ in pieces if image.sha256 not in self._features}.values())
-        pixels, grids = stack_images(missing, self._device)
-        if pixels is not None and grids is not None:
-            layers = encode_images(self.model, pixels, grids)
+        if missing:
+            layers = encode_images(self.model, *stack_images(missing, self._device))
             counts = [image.tokens for image in missing]
             for image, *features in zip(missing, *(layer.split(counts) for layer in layers), strict=True):
                 self._features[image.sha256] = tuple(features)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from deskhand.algorithms.registry import get_algorithm
+from deskhand.algorithms.base import get_algorithm
 from deskhand.integrations.areal.trajectory import TrajectoryLimits, check_trajectory
 from deskhand.models.load import load_processors
 from deskhand.recorder.images import ImageCache

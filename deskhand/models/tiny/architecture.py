@@ -36,7 +36,6 @@ PREPROCESSOR = {
 
 
 def build_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3VLConfig:
-    """Return the config for a tokenizer."""
     token: Any = tokenizer.convert_tokens_to_ids
     return Qwen3VLConfig(
         text_config={

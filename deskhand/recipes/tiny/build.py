@@ -30,8 +30,7 @@ import torch
 
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local.desktop import LocalDesktop
-from deskhand.models.onednn_linear import replace_linear_with_onednn
-from deskhand.models.patch_embed import embed_patches_by_product
+from deskhand.models.fast_layers import embed_patches_by_product, replace_linear_with_onednn
 from deskhand.models.tiny import architecture
 from deskhand.models.tiny.tokenizer import build_tokenizer
 from deskhand.recipes.tiny import demonstrations, pretrain

@@ -14,8 +14,7 @@ import torch
 from environments import python_of
 
 from deskhand.algorithms.grpo import group_advantages
-from deskhand.algorithms.kl import kl_estimate
-from deskhand.algorithms.objective import clipped_loss
+from deskhand.algorithms.objective import clipped_loss, kl_estimate
 from deskhand.algorithms.ppo import gae, value_loss, whiten
 
 CASES = {
@@ -87,19 +86,18 @@ def theirs(python, tmp_path_factory) -> dict[str, np.ndarray]:
 def test_loss_and_gradient_are_areals(theirs, case):
     number, settings = list(CASES).index(case), CASES[case]
     given = {name: torch.from_numpy(value) for name, value in arrays().items()}
-    new, mask = given["logprobs"].requires_grad_(), given["mask"]
+    new, mask = given["logprobs"].requires_grad_(), given["mask"].bool()
     rejection = settings.get("rejection")
-    replies = torch.arange(5).repeat_interleave(12).flatten() if "importance_sampling_level" in settings else None
+    replies = torch.arange(5).repeat_interleave(12)[mask.flatten()] if "importance_sampling_level" in settings else None
 
     def flat(name: str) -> torch.Tensor:
-        return given[name].flatten()
+        return given[name][mask]
 
     result = clipped_loss(
-        new.flatten(),
+        flat("logprobs"),
         # without rejection AReaL leaves the behavior weight out altogether
         flat("old") if rejection else flat("proximal"),
         flat("advantages"),
-        mask.flatten(),
         settings["eps_clip"],
         settings.get("eps_clip_higher", settings["eps_clip"]),
         flat("proximal"),
@@ -119,7 +117,7 @@ def test_advantages_and_returns_are_areals(theirs, case):
     """AReaL's tensors are shifted: what belongs to a token stands where the token before it is."""
     number, settings, given = list(CREDITS).index(case), CREDITS[case], arrays()
     found, returns = [], []
-    grouped = group_advantages(given["rewards"].reshape(-1, 4), np.ones((2, 4), dtype=bool)).values.ravel()
+    grouped = group_advantages(given["rewards"].reshape(-1, 4)).ravel()
     for row, sampled in enumerate(given["sampled"]):
         places = np.flatnonzero(sampled)
         if not settings["critic"]:

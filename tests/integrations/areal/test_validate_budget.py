@@ -7,7 +7,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 
@@ -207,7 +206,7 @@ def test_no_advantage_is_larger_than_what_the_planner_counts_with():
     """One short success among long failures, the worst case; AReaL's default would cut 556 to 20."""
     settings = WorkflowSettings.of({"desktops": {"local": 8}, "loop": {"group_size": 8}}, {})
     tokens = [2, *[15 * 32] * 7]
-    advantages = group_advantages(np.array([[1.0, *[0.0] * 7]]), np.ones((1, 8), dtype=bool)).values[0]
+    advantages = group_advantages([1.0, *[0.0] * 7])
     samples = [
         SimpleNamespace(episode_id=str(n), sequence=SimpleNamespace(sampled=[True] * count))
         for n, count in enumerate(tokens)

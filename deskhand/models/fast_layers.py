@@ -1,7 +1,8 @@
-"""Linear layers with oneDNN on CPUs where torch's default library is slow. Used by `models.load`.
+"""Faster layers with the same parameters and names. Used by `models.load`, `models.architectures` and `recipes.tiny`.
 
 Torch multiplies float32 matrices on CPUs with MKL, which uses its AVX-512 kernels on Intel CPUs only; oneDNN, included
-in torch, uses them everywhere. Parameters and their names stay.
+in torch, uses them everywhere. Qwen-VL vision towers embed patches with a 3-D convolution whose kernel is one patch;
+the equivalent matrix product is several times faster, forward and backward.
 """
 
 from __future__ import annotations
@@ -73,3 +74,18 @@ def replace_linear_with_onednn(model: nn.Module) -> None:
         for module in model.modules():
             if type(module) is nn.Linear:
                 module.__class__ = OneDnnLinear
+
+
+class PatchProjection(nn.Conv3d):
+    """A `Conv3d` over inputs [patches, channels, t, h, w] of the kernel's size."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        multiply = product if prefers_onednn() else nn.functional.linear
+        return multiply(input.flatten(1), self.weight.flatten(1), self.bias)[:, :, None, None, None]
+
+
+def embed_patches_by_product(model: Any) -> None:
+    """Switch the patch embedding of a Qwen-VL model to a matrix product, in place."""
+    projection = model.model.visual.patch_embed.proj
+    if type(projection) is nn.Conv3d and projection.kernel_size == projection.stride:
+        projection.__class__ = PatchProjection
