@@ -88,10 +88,7 @@ def main() -> None:
     )
     rate = f"{1000 * sum(row.injected for row in rows if row.steps) / max(1, steps):.1f}"
     thresholds.check(
-        f"{len(rows)} rows, {steps} steps, {rate} faults in 1 000 steps",
-        not thresholds.missed,
-        shown,
-        "all rows ok",
+        f"{len(rows)} rows, {steps} steps, {rate} faults in 1 000 steps", not thresholds.missed, shown, "all rows ok"
     )
     thresholds.finish()
 

@@ -63,10 +63,7 @@ WRONG = {
     "a config file that is not there": (["train", "absent.yaml", "{new}"], "absent.yaml: cannot read the config file"),
     "no config file": (["train"], "deskhand train configs/tiny_cpu.yaml"),
     "no run directory": (["train", CONFIG], "CONFIG and RUN_DIR are required"),
-    "an unknown key": (
-        ["train", CONFIG, "{new}", "--set", "loop.stps=1"],
-        "did you mean 'loop.total_steps'?",
-    ),
+    "an unknown key": (["train", CONFIG, "{new}", "--set", "loop.stps=1"], "did you mean 'loop.total_steps'?"),
     "a wrong type": (
         ["train", CONFIG, "{new}", "--set", "loop.total_steps=many"],
         "--set loop.total_steps=many: loop.total_steps: should be a valid integer",
@@ -77,10 +74,7 @@ WRONG = {
     ),
     "an unknown task": (["tasks", "show", "nope"], "unknown family 'nope' in suite 'basics'; families: "),
     "a seed outside its split": (["tasks", "show", "dialog_choice", "-5"], "-5"),
-    "a model that is not there": (
-        ["train", CONFIG, "{new}", "--set", "model=/no/such"],
-        "/no/such: no such folder",
-    ),
+    "a model that is not there": (["train", CONFIG, "{new}", "--set", "model=/no/such"], "/no/such: no such folder"),
     "settings that cannot be trained": (
         ["train", CONFIG, "{new}", "--set", "agent.temperature=0"],
         "agent.temperature 0 makes all episodes of a group identical",
@@ -106,10 +100,7 @@ WRONG = {
     ),
     "a profile of a run": (["train", "--resume", "{run}", "--profile", "smoke"], "profiles belong to a config file"),
     "a config for a resumed run": (["train", CONFIG, "--resume", "{run}"], "a resumed run keeps its settings"),
-    "a folder with other files": (
-        ["train", CONFIG, "{full}"],
-        "contains other files (metrics.jsonl)",
-    ),
+    "a folder with other files": (["train", CONFIG, "{full}"], "contains other files (metrics.jsonl)"),
     "options that exclude each other": (["demo", "--resume", "--restart"], "mutually exclusive"),
 }
 

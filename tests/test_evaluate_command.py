@@ -164,10 +164,7 @@ def test_an_endpoint_that_does_not_answer_is_no_rate_of_zero(monkeypatch, capsys
 
 
 WRONG = {
-    "a key in the address": (
-        ["--policy", "http://me:secret@127.0.0.1:1/v1"],
-        "set OPENAI_API_KEY instead",
-    ),
+    "a key in the address": (["--policy", "http://me:secret@127.0.0.1:1/v1"], "set OPENAI_API_KEY instead"),
     "an endpoint whose model has no name": (["--policy", "http://127.0.0.1:1/v1"], "--served-model-name"),
     "no repeats": (["--policy", "oracle", "--samples-per-task", "0"], "must be at least 1"),
     "a step of a script": (

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from deskhand.cli.common import (
-    Overrides,
-    Profile,
-    current_command,
-    open_resumed_run,
-    print_table,
-    run_context,
-)
+from deskhand.cli.common import Overrides, Profile, current_command, open_resumed_run, print_table, run_context
 from deskhand.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -165,12 +165,7 @@ async def _connect(request: EngineRequest, connect: Callable[..., Any]) -> Engin
     config, (tokenizer, processor) = request.config, load_processors(request.checkpoint)
     patience = replace(request.timeouts, start_s=config.server_timeout_s)
     served = connect(
-        config.base_url,
-        processor,
-        request.run_dir,
-        api_key=request.api_key,
-        version=request.version,
-        patience=patience,
+        config.base_url, processor, request.run_dir, api_key=request.api_key, version=request.version, patience=patience
     )
     await served.start()
     if request.checkpoint != request.served_checkpoint or served.had_other_weights:

@@ -81,10 +81,7 @@ async def demonstrate(config: Config, run: Run, listener: ProgressListener) -> N
         return
     listener.status(f"{DEMONSTRATIONS}: the oracle plays")
     size, policy = train_concurrency(config.loop, config.desktop), PolicySpec("script", DEMONSTRATIONS, "oracle")
-    async with (
-        open_run_pool(config, run, size, listener) as pool,
-        open_runner(config, run, pool, policy) as runner,
-    ):
+    async with open_run_pool(config, run, size, listener) as pool, open_runner(config, run, pool, policy) as runner:
         await run_evaluation(run, DEMONSTRATIONS, tasks, runner, size, listener.demonstrations)
 
 

@@ -175,8 +175,7 @@ async def run_training(config: Config, run: Run, listener: ProgressListener, sta
         raise ConfigError(config.training_error)
     listener.status("starting desktops and loading the policy")
     size = max(
-        train_concurrency(config.loop, config.desktop),
-        eval_concurrency(config.evaluation, config.loop, config.desktop),
+        train_concurrency(config.loop, config.desktop), eval_concurrency(config.evaluation, config.loop, config.desktop)
     )
     async with open_run_pool(config, run, size, listener) as pool:
         before, after = None, None

@@ -126,8 +126,7 @@ def test_a_group_of_another_task_than_the_settings_now_make_is_refused():
         episode_results.result(1.0, episode_id="a", group_id="g", member=0, task_id=fake_desktop.square_task(9).id)
     ]
     with pytest.raises(
-        ConfigError,
-        match=r"group 3 was started with task painted/square/9, now it is painted/square/3; resume with",
+        ConfigError, match=r"group 3 was started with task painted/square/9, now it is painted/square/3; resume with"
     ):
         groups(size=2).restore([("g", 3, "open", 1, members)])
     groups(size=2).restore([("g", 3, "queued", 2, members)])

@@ -99,10 +99,7 @@ class BuildPlan:
 
     families: tuple[str, ...] = ("terminal_run", "terminal_close", "calculator_number")
     seed: int = 0
-    scenes: tuple[tuple[str, int, int], ...] = (
-        ("terminal_run", 120, 16),
-        ("calculator_number", 6, 120),
-    )
+    scenes: tuple[tuple[str, int, int], ...] = (("terminal_run", 120, 16), ("calculator_number", 6, 120))
     """(family, number of desktops to set up, number of window arrangements per desktop)."""
     demonstrations: int = 300
     """Number of demonstrations per family."""

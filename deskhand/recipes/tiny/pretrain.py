@@ -182,10 +182,7 @@ class PretrainLearner:
     def gradient(self, batch: list[PretrainRow]) -> float:
         """Compute gradients, averaged over all processes, and return the loss of this process."""
         inputs, taught_BT = batch_inputs(batch, self._pad_id, self._image_pad)
-        with (
-            torch.autocast("cpu", torch.bfloat16),
-            sdpa_kernel(SDPBackend.MATH),
-        ):  # fastest kernel for rows this short
+        with torch.autocast("cpu", torch.bfloat16), sdpa_kernel(SDPBackend.MATH):  # fastest kernel for rows this short
             loss = taught_loss(self.model, inputs, taught_BT)
         loss.backward()
         self.team.average_gradients(self.model.parameters())
