@@ -22,8 +22,7 @@ from deskhand.agents.episode_context import Agent
 from deskhand.config import load
 from deskhand.config.schema import Config
 from deskhand.errors import ConfigError
-from deskhand.recipes.progress_listener import ProgressListener
-from deskhand.recipes.step_report import StepReport
+from deskhand.recipes.step_report import ProgressListener, StepReport
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.eval_loop import EvalReport
 from deskhand.rollout.reward import RewardFunction

@@ -44,8 +44,7 @@ def evaluate(
 
     from deskhand.config.load import load_config
     from deskhand.recipes import evaluate as recipe
-    from deskhand.recipes.assemble import open_run_pool
-    from deskhand.recipes.concurrency import eval_concurrency
+    from deskhand.recipes.assemble import eval_concurrency, open_run_pool
     from deskhand.recipes.suite import load_suite
     from deskhand.recipes.train import create_run
     from deskhand.reporting.terminal import TerminalDisplay, evaluation_table
@@ -69,8 +68,7 @@ def evaluate(
 
     async def main() -> EvalReport:
         spec = recipe.resolve_policy(settings, run, options["policy"], step, options["served_model_name"] or "")
-        size = eval_concurrency(settings.evaluation, settings.loop, settings.desktop)
-        async with open_run_pool(settings, run, size, display) as pool:
+        async with open_run_pool(settings, run, eval_concurrency(settings), display) as pool:
             return await recipe.evaluate_policy(settings, run, pool, spec, options["samples_per_task"] or 1, display)
 
     with run_context(run, current_command()), TerminalDisplay() as display:

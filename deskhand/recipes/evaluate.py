@@ -26,13 +26,13 @@ from deskhand.models.load import load_processors
 from deskhand.recipes.assemble import (
     checkpoint_source,
     engine_of,
+    eval_concurrency,
     open_policy,
     open_scripted_policy,
     result_label,
     version_label,
 )
-from deskhand.recipes.concurrency import eval_concurrency
-from deskhand.recipes.progress_listener import ProgressListener
+from deskhand.recipes.step_report import ProgressListener
 from deskhand.recipes.suite import load_suite, require_oracles
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.eval_loop import EpisodeRunner, EvalReport, evaluate
@@ -154,7 +154,7 @@ async def open_runner(
     async with AsyncExitStack() as stack:
         if policy.kind == "weights":
             engine = await engine_of(config, run, policy.source, policy.version)
-            runner = (await stack.enter_async_context(open_policy(engine, config.eval_agent, pool, run.frames))).runner
+            runner = await stack.enter_async_context(open_policy(engine, config.eval_agent, pool, run.frames))
         elif policy.kind == "script":
             script, history = SCRIPTED_POLICIES[policy.source], config.engine.rewritten_history
             opening = open_scripted_policy(script, config.agent, pool, run.frames, model=config.model, history=history)
@@ -226,7 +226,7 @@ async def evaluate_policy(
     if policy.kind == "script" and policy.source == ORACLE:
         require_oracles(tasks)
     listener.status(f"{policy.name}: held-out episodes")
-    concurrency = eval_concurrency(config.evaluation, config.loop, config.desktop)
+    concurrency = eval_concurrency(config)
     on_progress = partial(listener.evaluated, policy.name)
     async with open_runner(config, run, pool, policy) as runner:
         report = await run_evaluation(
