@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from deskhand.cli.common import Overrides, Profile, current_command, open_resumed_run, print_table, run_context
+from deskhand.cli.common import (
+    Overrides,
+    Profile,
+    current_command,
+    load_settings,
+    open_resumed_run,
+    print_table,
+    run_context,
+)
 from deskhand.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -61,10 +68,9 @@ def train(
         from deskhand.integrations.areal import launcher
 
         raise SystemExit(launcher.train(config, run_dir, profile=profile, overrides=overrides or ()))
-    from deskhand.config.load import load_config
     from deskhand.recipes.train import create_run
 
-    settings = load_config(config, overrides or (), os.environ, profile=profile)
+    settings = load_settings(config, overrides, profile)
     run_and_compare(settings, create_run(settings, run_dir, f"deskhand train {config}"))
 
 

@@ -14,7 +14,7 @@ from server_client import bearer
 from test_sandbox_gateway import KEY_OF_BRIDGE, TOKEN, gateway
 from test_server_hostile import raw
 
-from deskhand.cli.serve_sandboxes import parse_tokens
+from deskhand.cli.serve import parse_tokens
 from deskhand.desktop.remote.sandbox_api import HttpSandboxApi
 from deskhand.errors import ConfigError
 from deskhand.server.api_keys import MAX_FILE_BYTES, read_private_file
