@@ -14,7 +14,7 @@ from deskhand.agents.history import ChunkedHistory, FullHistory, HistoryPolicy, 
 from deskhand.config.schema import AgentConfig
 
 
-def window_of(agent: AgentConfig) -> HistoryPolicy:
+def build_history(agent: AgentConfig) -> HistoryPolicy:
     """Return the history policy of the config."""
     if agent.history == "full":
         return FullHistory()

@@ -59,7 +59,7 @@ def train(
         _resume(resume, profile, overrides)
         return
     if config is None or run_dir is None:
-        example = "configs/areal/embedded_tiny_cpu.yaml" if trainer == "areal" else "configs/tiny_cpu.yaml"
+        example = "configs/areal/tiny_cpu.yaml" if trainer == "areal" else "configs/tiny_cpu.yaml"
         raise ConfigError(
             "train: CONFIG and RUN_DIR are required, for example deskhand train "
             + (f"{example} runs/mine" if trainer == "local" else f"{example} runs/areal --trainer areal")

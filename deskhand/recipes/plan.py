@@ -14,7 +14,7 @@ from typing import Any
 from deskhand.actions import formats
 from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.formats.smart_resize import smart_resize
-from deskhand.agents.from_config import window_of
+from deskhand.agents.from_config import build_history
 from deskhand.agents.history import HistoryPolicy
 from deskhand.agents.text_observation import MAX_CHARS
 from deskhand.config.load import Config
@@ -199,7 +199,7 @@ def workload(
     wide, high = smart_resize(width, height, patch * merge, *preprocessing_of(config.model))
     patches, has_images = wide * high // patch**2, agent.observation == "screenshot"
     image_tokens = patches // merge**2 if has_images else 0
-    shown, rows = _sequences(window_of(agent), turns)
+    shown, rows = _sequences(build_history(agent), turns)
     prompt = (
         formats.get(agent.action_format).prompt(ScreenView.of_screen(width, height))
         if agent.prompt_style == "full"

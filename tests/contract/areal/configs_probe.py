@@ -15,7 +15,7 @@ from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
-PROFILES = {"embedded_tiny_cpu": (None, "smoke"), "osworld_qwen3vl_4b": (None, "smoke", "smoke-text")}
+PROFILES = {"tiny_cpu": (None, "smoke"), "osworld_qwen3vl_4b": (None, "smoke", "smoke-text")}
 
 
 def main(root: Path, checkpoint: str, out: Path) -> None:
@@ -43,7 +43,7 @@ def main(root: Path, checkpoint: str, out: Path) -> None:
                 found[f"{path.stem} {profile or ''}".strip()] = str(error)
     tiny = [
         "--config",
-        str(root / "configs" / "areal" / "embedded_tiny_cpu.yaml"),
+        str(root / "configs" / "areal" / "tiny_cpu.yaml"),
         f"cluster.fileroot={out}",
         f"actor.path={checkpoint}",
     ]

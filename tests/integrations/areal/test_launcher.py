@@ -13,7 +13,7 @@ from patience import limit
 from deskhand.errors import ConfigError
 from deskhand.integrations.areal import launcher
 
-EXPERIMENT = Path(__file__).parents[3] / "configs" / "areal" / "embedded_tiny_cpu.yaml"
+EXPERIMENT = Path(__file__).parents[3] / "configs" / "areal" / "tiny_cpu.yaml"
 
 
 def is_alive(process: int) -> bool:
