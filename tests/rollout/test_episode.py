@@ -7,13 +7,11 @@ from dataclasses import replace
 import fake_desktop
 import openai
 import pytest
-import training_fixture
 
 from deskhand.actions.formats import deskhand_json
 from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.engines.scripted import ScriptedEngine
 from deskhand.errors import EvaluatorError, InfrastructureError
-from deskhand.models.tiny.tokenizer import build_tokenizer
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
@@ -24,20 +22,6 @@ from deskhand.rollout.runner import RecordedRunner
 from deskhand.store.frames import Frames
 from deskhand.tasks.outcome import Errored, Scored
 from deskhand.tasks.task import CheckResult
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return build_tokenizer(training_fixture.CORPUS, merges=60)
-
-
-@pytest.fixture(scope="module")
-def image_processor():
-    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-
-    return Qwen2VLImageProcessorPil(
-        patch_size=4, merge_size=2, temporal_patch_size=2, size={"shortest_edge": 64, "longest_edge": 64 * 64}
-    )
 
 
 async def oracle(task, desktop):
@@ -137,14 +121,10 @@ async def test_a_task_may_take_something_from_the_reward_for_every_reply_that_is
 
 
 async def test_a_task_may_take_something_from_the_reward_for_every_step(stage):
-    async def script(task, desktop):
-        async for ops in task.oracle(desktop):
-            yield deskhand_json.emit(ops)
-
-    result = await stage(script).run(ticket(step_cost=0.01))
+    result = await stage().run(ticket(step_cost=0.01))
     assert result.reward_terms["steps"] == pytest.approx(-0.01 * len(result.transcript.steps))
     assert result.reward == pytest.approx(1.0 + result.reward_terms["steps"])
-    assert "steps" not in (await stage(script).run(ticket())).reward_terms
+    assert "steps" not in (await stage().run(ticket())).reward_terms
 
 
 async def test_an_end_state_that_cannot_be_kept_changes_no_outcome(stage, tmp_path):

@@ -30,7 +30,7 @@ PIECE_PX = 64
 
 @dataclass
 class PretrainRow:
-    """Token `ids`, `targets` (1 where the token is a target) of equal length, and `frames` (uint8[H, W, 3]) in order."""
+    """Token `ids`, `targets` (1 for target tokens) of equal length, and `frames` (uint8[H, W, 3]) in order."""
 
     ids: list[int] = field(default_factory=list)
     targets: list[int] = field(default_factory=list)
