@@ -48,7 +48,7 @@ def test_oracle_and_noop_bound_the_suite(tmp_path, cli) -> None:
         }
 
 
-def test_an_evaluation_goes_on_after_sigkill_with_the_same_command(tmp_path, cli) -> None:
+def test_the_same_command_resumes_an_evaluation_after_sigkill(tmp_path, cli) -> None:
     folder = tmp_path / "run"
     more = with_settings("evaluation.num_episodes=6", "loop.max_concurrent_episodes=1")
     command = ["eval", str(folder), "--policy", "oracle", *SMALL, *more]
@@ -79,7 +79,7 @@ def test_an_evaluation_goes_on_after_sigkill_with_the_same_command(tmp_path, cli
 
 @pytest.fixture
 def endpoint() -> Iterator[tuple[str, str]]:
-    """(address, key) of the policy in the box behind a real HTTP server."""
+    """(address, key) of the bundled policy behind a real HTTP server."""
     from deskhand.engines.hf import HfEngine
     from deskhand.models.load import load as load_model
 
@@ -216,7 +216,7 @@ def test_the_same_command_resumes_an_evaluation_and_other_settings_are_refused(t
     assert "profiles belong to a config file" in err
 
 
-def test_weights_whose_folders_have_one_name_are_told_apart(tmp_path) -> None:
+def test_weights_in_folders_of_one_name_are_distinguished(tmp_path) -> None:
     """Else the figures of the first would stand for the second."""
     settings = load_config()
     for place, weights in (("a", b"1"), ("b", b"22")):

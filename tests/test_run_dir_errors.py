@@ -107,7 +107,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "command"), CASES)
-def test_a_folder_that_is_no_sound_run_is_one_line(kind, command, tmp_path, cli_error) -> None:
+def test_an_invalid_run_directory_is_a_one_line_error(kind, command, tmp_path, cli_error) -> None:
     folder, other = tmp_path / "place" / "run", tmp_path / "other"
     folder.parent.mkdir()
     FOLDERS[kind](folder)
@@ -124,7 +124,7 @@ def test_a_folder_that_is_no_sound_run_is_one_line(kind, command, tmp_path, cli_
 
 
 @pytest.mark.parametrize("command", ["eval", "resumed training", "resumed warm start"])
-def test_a_run_that_may_not_be_written_to_is_one_line(command, tmp_path, cli_error) -> None:
+def test_a_read_only_run_is_a_one_line_error(command, tmp_path, cli_error) -> None:
     folder = tmp_path / "run"
     run_in(folder, **({"sft": []} if "warm" in command else {}))
     (folder / "lock").unlink()
@@ -168,7 +168,7 @@ def test_a_damaged_checkpoint_is_not_exported_or_evaluated(name, damage, untrain
 
 
 @pytest.mark.parametrize("command", ["export", "report"])
-def test_a_place_that_cannot_be_made_is_one_line(command, untrained: Path, tmp_path, cli_error) -> None:
+def test_an_invalid_output_path_is_a_one_line_error(command, untrained: Path, tmp_path, cli_error) -> None:
     (tmp_path / "file").write_text("a file")
     for place in (tmp_path / "file", tmp_path / "file" / "out"):
         if (command, place.name) == ("report", "file"):

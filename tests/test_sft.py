@@ -42,7 +42,7 @@ def options(**more: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model that takes the box's screens."""
+    """A random model that takes the bundled policy's screens."""
     folder = training_fixture.checkpoint(tmp_path_factory.mktemp("checkpoint"))
     images = {**PREPROCESSOR, "patch_size": 8, "size": {"shortest_edge": 16 * 16, "longest_edge": 96 * 96}}
     (folder / "preprocessor_config.json").write_text(json.dumps(images))
@@ -85,7 +85,7 @@ def run_command(patch: pytest.MonkeyPatch, command: list[str]) -> int:
     return called(patch, Silent, *command)[0]  # type: ignore[arg-type]
 
 
-def test_demonstrations_are_the_oracles_on_training_tasks_that_nothing_else_meets(warm: Path) -> None:
+def test_demonstrations_use_their_own_training_seeds(warm: Path) -> None:
     with Run.open(warm, read_only=True) as run:
         rows = run.episodes(DEMONSTRATIONS, "scored")
         assert [row.value for row in rows] == [1.0] * 4
@@ -98,7 +98,7 @@ def test_demonstrations_are_the_oracles_on_training_tasks_that_nothing_else_meet
         assert sorted(each.episode_id for each in taught + held) == sorted(each.episode_id for each in found)
 
 
-def test_what_was_interrupted_ends_with_the_weights_of_one_that_was_not(warm: Path, checkpoint: Path, tmp_path) -> None:
+def test_an_interrupted_warm_start_ends_with_the_same_weights(warm: Path, checkpoint: Path, tmp_path) -> None:
     other = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
         config = warm.parent / "empty.yaml"
@@ -114,7 +114,7 @@ def test_what_was_interrupted_ends_with_the_weights_of_one_that_was_not(warm: Pa
         assert losses[-1] < losses[0]
 
 
-def test_other_settings_or_episodes_for_a_warm_start_that_is_there_are_refused(warm: Path, cli, cli_error) -> None:
+def test_other_settings_for_an_existing_warm_start_are_refused(warm: Path, cli, cli_error) -> None:
     """They would be passed over without a word."""
     command = ["sft", str(warm.parent / "empty.yaml"), str(warm)]
     err = cli_error(*command, *options(**{"sft.total_steps": "9"}))
@@ -164,7 +164,7 @@ def test_adapters_of_the_vision_tower_are_exported_with_the_others(tmp_path) -> 
         torch.testing.assert_close(found[name], value, atol=1e-5, rtol=1e-5)
 
 
-def test_the_card_says_what_four_bits_did_to_the_weights(tmp_path) -> None:
+def test_the_card_describes_quantization(tmp_path) -> None:
     from deskhand.config.load import Config
     from deskhand.config.trainer import LoraConfig, PolicyConfig
     from deskhand.recipes.export_model import export_model
@@ -216,7 +216,7 @@ def test_the_card_describes_the_run(warm: Path, tmp_path, cli) -> None:
     assert card.startswith("---\nlibrary_name: transformers\n")
 
 
-def test_the_card_is_of_the_checkpoint_and_tells_what_went_before_it(warm: Path, checkpoint: Path, tmp_path) -> None:
+def test_the_card_covers_its_checkpoint_and_earlier_runs(warm: Path, checkpoint: Path, tmp_path) -> None:
     """Episodes of later steps are not its data; those of the warm start that the run began from are."""
     from deskhand.config.load import Config
     from deskhand.recipes.export_model import export_model
@@ -297,7 +297,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_cannot_be_done_is_said_in_one_line(name: str, warm: Path, tmp_path, cli_error) -> None:
+def test_wrong_arguments_are_one_line_errors(name: str, warm: Path, tmp_path, cli_error) -> None:
     command, arguments, expected = WRONG[name]
     names = {"{warm}": str(warm), "{new}": str(tmp_path / "new"), "{config}": str(warm.parent / "empty.yaml")}
     for key, value in names.items():

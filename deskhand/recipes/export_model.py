@@ -15,11 +15,11 @@ from typing import Any
 
 import yaml
 
-from deskhand.config.load import Config, config_of_run
+from deskhand.config.load import config_of_run
 from deskhand.errors import ConfigError
-from deskhand.rollout.eval_loop import EvalReport, build_eval_report
+from deskhand.rollout.eval_loop import build_eval_report
 from deskhand.rollout.success_rates import Proportion
-from deskhand.store.run import TRAIN, Checkpoint, EpisodeRow, Run
+from deskhand.store.run import TRAIN, Checkpoint, Run
 
 TRAINER_FILES = ("manifest.json", "trainer.safetensors")
 """Checkpoint files that only the trainer reads."""
@@ -31,8 +31,7 @@ def export_model(run: Run, folder: Path, *, step: int | None = None, adapter: bo
 
     Raises:
         ConfigError: There is no such checkpoint, the folder is not empty or cannot be created, or `adapter` is set for
-        a run
-            without LoRA.
+            a run without LoRA.
     """
     from deskhand.trainer.checkpoint import verify
 
@@ -60,7 +59,9 @@ def export_model(run: Run, folder: Path, *, step: int | None = None, adapter: bo
         for file in sorted(found.path.iterdir()):
             if file.name not in TRAINER_FILES:
                 shutil.copyfile(file, partial / file.name)
-    text = model_card(run, config.model, _changed(config), found, manifest, adapter=adapter)
+    text = model_card(
+        run, config.model, config.model_dump(mode="json", exclude_defaults=True), found, manifest, adapter=adapter
+    )
     (partial / "README.md").write_text(text, encoding="utf-8")
     partial.rename(folder)
     return folder
@@ -197,36 +198,11 @@ def _figures(run: Run, checkpoint: Checkpoint) -> Iterator[str]:
     rows += [(name, before.by_family.get(name, Proportion(0, 0)), rate) for name, rate in after.by_family.items()]
     for name, first, second in rows:
         yield f"| {name} | {_cell(first)} | {_cell(second)} |"
-    errored = _errored(build_eval_report(run, names[1]))
-    yield f"\nTasks of the held-out split, {_seeds(held)}; 95 % Wilson intervals. {errored}"
+    seeds, lost = [row.seed for row in held], sum(build_eval_report(run, names[1]).errored.values())
+    span = f"seeds {min(seeds)} to {max(seeds)}" if seeds else "none"
+    errored = f"{lost} errored and do not count." if lost else "None errored."
+    yield f"\nTasks of the held-out split, {span}; 95 % Wilson intervals. {errored}"
 
 
 def _cell(rate: Proportion) -> str:
     return str(rate).strip() if rate.total else "not evaluated"
-
-
-def _seeds(rows: list[EpisodeRow]) -> str:
-    return f"seeds {min(row.seed for row in rows)} to {max(row.seed for row in rows)}" if rows else "none"
-
-
-def _errored(report: EvalReport) -> str:
-    lost = sum(report.errored.values())
-    return f"{lost} errored and do not count." if lost else "None errored."
-
-
-def _changed(config: Config) -> dict[str, Any]:
-    """Settings that differ from the defaults, nested as in a config file."""
-
-    def difference(settings: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for key, value in settings.items():
-            other = default.get(key)
-            if isinstance(value, dict) and isinstance(other, dict):
-                value = difference(value, other)
-                if value:
-                    found[key] = value
-            elif value != other:
-                found[key] = value
-        return found
-
-    return difference(config.model_dump(mode="json"), Config().model_dump(mode="json"))

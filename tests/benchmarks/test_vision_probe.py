@@ -1,4 +1,4 @@
-"""Weights whose picture features are all zero do not see, and those in the box do."""
+"""Weights with vision features of zero have no image sensitivity; the bundled ones have."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def single_turns(count: int, config) -> tuple[list[CallGraph], dict[str, Prepare
 
 
 def blinded(folder: Path) -> Path:
-    """The policy in the box without its sight: nothing of a picture leaves its vision tower."""
+    """The bundled policy with vision features of zero."""
     shutil.copytree(TINY_FOLDER, folder)
     weights = load_file(folder / "model.safetensors")
     for name, value in weights.items():
@@ -55,7 +55,7 @@ def blinded(folder: Path) -> Path:
     return folder
 
 
-def test_blinded_weights_do_not_see_and_those_in_the_box_do(tmp_path):
+def test_image_sensitivity_is_zero_without_vision_features(tmp_path):
     torch.set_num_threads(1)
     seen = {}
     for source in (SOURCE, str(blinded(tmp_path / "blind"))):

@@ -22,7 +22,7 @@ DESKTOPS = 5
 
 
 @pytest.mark.parametrize("name", formats.available_formats())
-async def test_a_policy_that_speaks_it_solves_the_same_five_tasks(name, tokenizer, image_processor):
+async def test_the_oracle_solves_five_tasks_in_every_format(name, tokenizer, image_processor):
     renderer = ChatRenderer(tokenizer)
     engine = ScriptedEngine(lambda text: tokenizer.encode(text, add_special_tokens=False), renderer.stop_ids[0])
     recorder = Recorder(renderer, engine, ImageCache(image_processor))

@@ -18,7 +18,7 @@ class Tree:
         return self.tree
 
 
-async def test_what_is_said_of_a_screen_is_bounded_and_never_nothing():
+async def test_screen_descriptions_are_bounded_and_never_empty():
     assert await describe_screen(Tree("<frame/>")) == "<frame/>"
     long = await describe_screen(Tree("x" * (MAX_CHARS + 1)))
     assert long == "x" * MAX_CHARS + "\n(cut here)"

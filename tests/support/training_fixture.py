@@ -45,7 +45,7 @@ class ChanceDialect:
 
 
 def checkpoint(folder: Path, seed: int = 0) -> Path:
-    """A random Qwen3-VL, much smaller than that in the box, as a Hugging Face folder with the box's tokenizer."""
+    """A random Qwen3-VL, much smaller than the bundled one, as a Hugging Face folder with its tokenizer."""
     import torch
     from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
