@@ -281,7 +281,7 @@ async def row_10(size: float, folder: Path) -> Row:
     row = Row(10, "ENOSPC, EMFILE, inode exhaustion")
     for number in (errno.ENOSPC, errno.EMFILE, errno.EDQUOT):
         async with faulty_server(4, Faults()) as (pool, made, _, _):
-            episodes = CountedEpisodes(pool, scaled(size, 8, 100), 3)
+            source = CountedEpisodes(pool, scaled(size, 8, 100), 3)
             lease, failing = pool.lease, {"left": 3}
 
             async def broken(
@@ -299,9 +299,9 @@ async def row_10(size: float, folder: Path) -> Row:
                 return found
 
             pool.lease = broken  # type: ignore[method-assign]
-            await episodes.run(1)
-            episodes.into(row)
-            lost = [result.outcome for result in episodes.results if isinstance(result.outcome, Errored)]
+            await source.run(1)
+            source.into(row)
+            lost = [result.outcome for result in source.results if isinstance(result.outcome, Errored)]
             row.demand(len(lost) == 3, f"{len(lost)} episodes ended unscored by 3 full disks")
             row.survived += len(lost)
     return row

@@ -44,23 +44,21 @@ async def row_3(size: float, folder: Path) -> Row:
     row = Row(3, "503/502/504 at 1 %, 5 %, 20 %")
     for share, count in ((0.01, scaled(size, 30, 500)), (0.05, scaled(size, 100, 5000)), (0.20, scaled(size, 20, 300))):
         async with faulty_server(8, Faults(bad=share), seed=int(1000 * share)) as (pool, made, network, _):
-            episodes = CountedEpisodes(pool, count, 4)
-            await episodes.run(8)
-            episodes.into(row)
+            source = CountedEpisodes(pool, count, 4)
+            await source.run(8)
+            source.into(row)
             check_actions(row, made, 4)
             performed = sum(len(desktop.actions) for desktop in made)
-            row.demand(
-                performed == episodes.performed, f"{performed} actions performed, {episodes.performed} acknowledged"
-            )
+            row.demand(performed == source.performed, f"{performed} actions performed, {source.performed} acknowledged")
             row.injected += network.injected
-            row.survived += network.injected - sum(result.reward is None for result in episodes.results)
+            row.survived += network.injected - sum(result.reward is None for result in source.results)
             row.recovery_s += network.recovery_s
             if share == 0.05:
                 row.demand(
-                    episodes.scored_share >= 0.999,
-                    f"{100 * episodes.scored_share:.2f} % of {count} episodes were scored",
+                    source.scored_share >= 0.999,
+                    f"{100 * source.scored_share:.2f} % of {count} episodes were scored",
                 )
-                row.note = f"{100 * episodes.scored_share:.2f} % of {count} episodes scored at 5 %"
+                row.note = f"{100 * source.scored_share:.2f} % of {count} episodes scored at 5 %"
     await _on_machines(row, 0.05, scaled(size, 30, 5000), folder)
     return row
 
@@ -80,20 +78,20 @@ async def _on_machines(row: Row, share: float, count: int, folder: Path) -> None
         return OsworldDesktop(link, skip_reset=True, polling=LOOKING)
 
     async with MachinePool(list(fakes), make, template=SCREEN) as pool:
-        episodes = CountedEpisodes(pool, count, 2)
-        await episodes.run(len(fakes))
-    episodes.into(row)
+        source = CountedEpisodes(pool, count, 2)
+        await source.run(len(fakes))
+    source.into(row)
     middle = (32, 24)  # where a reset puts the pointer, and no episode
     moved = sum(entry[0] == "moved" and entry[1:] != middle for fake in fakes.values() for entry in fake.guest.journal)
-    row.demand(moved == episodes.performed, f"machines: {moved} actions performed, {episodes.performed} acknowledged")
+    row.demand(moved == source.performed, f"machines: {moved} actions performed, {source.performed} acknowledged")
     row.demand(
-        episodes.scored_share >= 0.999, f"machines: {100 * episodes.scored_share:.2f} % of {count} episodes were scored"
+        source.scored_share >= 0.999, f"machines: {100 * source.scored_share:.2f} % of {count} episodes were scored"
     )
     row.injected += sum(network.injected for network in networks.values())
     row.survived += sum(network.injected for network in networks.values())
-    row.survived -= sum(result.reward is None for result in episodes.results)
+    row.survived -= sum(result.reward is None for result in source.results)
     row.recovery_s += [seconds for network in networks.values() for seconds in network.recovery_s]
-    row.note += f", {100 * episodes.scored_share:.2f} % of {count} on machines"
+    row.note += f", {100 * source.scored_share:.2f} % of {count} on machines"
 
 
 async def row_4(size: float, folder: Path) -> Row:

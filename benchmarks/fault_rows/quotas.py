@@ -63,9 +63,9 @@ async def row_1(size: float, folder: Path) -> Row:
 
         lot = QuotaManager(seed=number)
         async with faulty_server(8, Faults(refuse=refuse), quota=lot) as (pool, made, network, _):
-            episodes = CountedEpisodes(pool, scaled(size, 8, 64), 3)
-            await episodes.run(8)
-            episodes.into(row)
+            source = CountedEpisodes(pool, scaled(size, 8, 64), 3)
+            await source.run(8)
+            source.into(row)
             check_actions(row, made, 3)
             row.injected += network.injected
             row.survived += network.injected
@@ -74,9 +74,7 @@ async def row_1(size: float, folder: Path) -> Row:
             if number in (0, 2):
                 row.demand(late_s <= 0.1 * wait_s + 0.1, f"it went on {late_s:.2f} s after the quota did ({headers})")
             gate = pool.gate.desktops
-            row.demand(
-                gate.tries <= len(episodes.results) + 8, f"{gate.tries} probes for {len(episodes.results)} episodes"
-            )
+            row.demand(gate.tries <= len(source.results) + 8, f"{gate.tries} probes for {len(source.results)} episodes")
             row.demand(lot.num_waiting == 0, "some are parked for ever")
     row.demand(row.unscored == 0, f"{row.unscored} episodes were lost to a quota")
     return row
@@ -133,8 +131,8 @@ async def _episodes_through_a_day(row: Row) -> None:
 
     lot = QuotaManager(clock=clock.clock, seed=2)
     async with faulty_server(8, Faults(refuse=refuse), quota=lot) as (pool, made, _, _):
-        episodes = CountedEpisodes(pool, 100, 2)
-        playing = asyncio.create_task(episodes.run(100))
+        source = CountedEpisodes(pool, 100, 2)
+        playing = asyncio.create_task(source.run(100))
         while clock.time < 24 * 3600:
             await clock.pass_(wait_s / 2)
             await asyncio.sleep(0.001)  # what was sent is answered in true time
@@ -147,8 +145,8 @@ async def _episodes_through_a_day(row: Row) -> None:
                 await asyncio.sleep(0.001)
         await playing
         check_actions(row, made, 2)
-    episodes.into(row)
-    lost = sum(result.reward is None for result in episodes.results)
+    source.into(row)
+    lost = sum(result.reward is None for result in source.results)
     row.demand(lost == 0, f"{lost} of 100 episodes were lost to a day of 429")
     row.injected += refused[0]
     row.survived += refused[0] if not lost else 0
@@ -327,9 +325,9 @@ async def row_18(size: float, folder: Path) -> Row:
 
     now = [0.0]
     pool = MachinePool(names, make, template=SCREEN, clock=lambda: now[0], quarantine_s=600.0)
-    episodes = CountedEpisodes(pool, scaled(size, 12, 200), 4)
-    await episodes.run(2)
-    episodes.into(row)
+    source = CountedEpisodes(pool, scaled(size, 12, 200), 4)
+    await source.run(2)
+    source.into(row)
     used = {name: fake.guest.acted for name, fake in fakes.items()}
     row.injected = 2
     row.survived = 2 if row.unscored == 0 else 0

@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from deskhand.config.load import config_of_run
+from deskhand.config.load import Config, config_of_run
 from deskhand.errors import ConfigError
 from deskhand.rollout.eval_loop import build_eval_report
 from deskhand.rollout.success_rates import Proportion
@@ -59,9 +59,7 @@ def export_model(run: Run, folder: Path, *, step: int | None = None, adapter: bo
         for file in sorted(found.path.iterdir()):
             if file.name not in TRAINER_FILES:
                 shutil.copyfile(file, partial / file.name)
-    text = model_card(
-        run, config.model, config.model_dump(mode="json", exclude_defaults=True), found, manifest, adapter=adapter
-    )
+    text = model_card(run, config, found, manifest, adapter=adapter)
     (partial / "README.md").write_text(text, encoding="utf-8")
     partial.rename(folder)
     return folder
@@ -88,25 +86,17 @@ def _write_adapter(checkpoint: Path, folder: Path, settings: Mapping[str, Any], 
             shutil.copyfile(file, folder / file.name)
 
 
-def model_card(
-    run: Run,
-    model: str,
-    changed: Mapping[str, Any],
-    checkpoint: Checkpoint,
-    manifest: Mapping[str, Any],
-    *,
-    adapter: bool,
-) -> str:
-    """Return the README.md of an exported checkpoint: data, seeds and results, all read from the run. `changed` are the
-    settings that differ from the defaults."""
-    about, name = run.metadata, Path(model).name
+def model_card(run: Run, config: Config, checkpoint: Checkpoint, manifest: Mapping[str, Any], *, adapter: bool) -> str:
+    """Return the README.md of an exported checkpoint: data, seeds and results, all read from the run."""
+    about, model = run.metadata, config.model
+    changed = config.model_dump(mode="json", exclude_defaults=True)
     head: dict[str, Any] = {"library_name": "peft" if adapter else "transformers", "pipeline_tag": "image-text-to-text"}
     if "/" in model and not Path(model).exists():
         head["base_model"] = model
     head["tags"] = ["deskhand", "computer-use"]
     parts = [
         f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
-        f"# {about.get('title') or name}",
+        f"# {about.get('title') or Path(model).name}",
         f"{'Adapter for' if adapter else 'Weights of'} `{model}` after {manifest['updates']} updates in "
         f"{checkpoint.step} steps. Trained with Deskhand; all numbers below were read from the run."
         f"{_quantization_note(manifest['adapter'], adapter=adapter)}",

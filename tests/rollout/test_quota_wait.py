@@ -41,9 +41,9 @@ async def test_waiting_for_quota_counts_against_no_timeout_or_rate():
 
     lot = QuotaManager(seed=1)
     async with faulty_server(1, Faults(refuse=refuse), quota=lot) as (pool, made, _, _):
-        episodes = CountedEpisodes(pool, 1, 3, longest_s=longest_s)
-        await episodes.run(1)
-        (result,) = episodes.results
+        source = CountedEpisodes(pool, 1, 3, longest_s=longest_s)
+        await source.run(1)
+        (result,) = source.results
         assert isinstance(result.outcome, Scored), result.outcome
         assert result.seconds["quota_wait"] >= away_s
         assert result.seconds["total"] < longest_s
@@ -64,10 +64,10 @@ async def test_a_lease_survives_a_quota_wait_longer_than_its_idle_limit():
 
     async with faulty_server(1, Faults(refuse=refuse), idle_s=idle_s) as (pool, made, _, book):
         sweeping = asyncio.create_task(sweep(book))
-        episodes = CountedEpisodes(pool, 1, 2)
-        await episodes.run(1)
+        source = CountedEpisodes(pool, 1, 2)
+        await source.run(1)
         sweeping.cancel()
-        (result,) = episodes.results
+        (result,) = source.results
         assert isinstance(result.outcome, Scored), result.outcome
         assert made[0].actions == ["step-0", "step-1"]
 
@@ -80,10 +80,10 @@ async def sweep(book: ActiveLeases) -> None:
 
 async def test_an_episode_that_hangs_is_errored():
     async with faulty_server(1, Faults()) as (pool, _, _, _):
-        episodes = CountedEpisodes(pool, 1, 50, longest_s=0.2)
-        episodes.pause_s = 0.05
-        await episodes.run(1)
-        (result,) = episodes.results
+        source = CountedEpisodes(pool, 1, 50, longest_s=0.2)
+        source.pause_s = 0.05
+        await source.run(1)
+        (result,) = source.results
         assert isinstance(result.outcome, Errored)
         assert "longer than" in result.outcome.message
         assert result.reward is None
