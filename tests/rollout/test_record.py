@@ -48,7 +48,7 @@ def test_an_extending_call_stores_only_new_tokens():
 
 
 def test_findings_of_a_check_are_stored():
-    findings = (Finding("the colour", 1.0, "'red'", "'red'"), Finding("the size", 0.0, "3", "12"))
+    findings = (Finding("the color", 1.0, "'red'", "'red'"), Finding("the size", 0.0, "3", "12"))
     result = episode_results.result(outcome=Scored(0.5, {"end_state": 0.5}, findings=findings))
     again = from_record(*to_record(result))
     assert isinstance(again.outcome, Scored)
