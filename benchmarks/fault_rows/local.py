@@ -144,28 +144,14 @@ async def _kill_servers(row: Row, folder: Path, number: int) -> None:
     tokens.chmod(0o600)
     environment = os.environ | {"DESKHAND_SERVER_API_KEY": key, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "deskhand"]
-    book = str(folder / f"book-{number}.sqlite")
-    serve = [
-        *command,
-        "serve",
-        "desktops",
-        "--port",
-        "0",
-        "--desktops",
-        "3",
-        "--prewarm",
-        "0",
-        "--screen",
-        "320x240",
-        "--idle-s",
-        "2",
-    ]
+    options = "serve desktops --port 0 --desktops 3 --prewarm 0 --screen 320x240 --idle-s 2 --no-accessibility"
+    serve = [*command, *options.split(), "--lease-db", str(folder / f"leases-{number}.sqlite")]
     order = ["trainer", "gateway", "server"]
     random.Random(number).shuffle(order)
     running: dict[str, subprocess.Popen[str]] = {}
     log = folder / f"complaints-{number}.txt"
     try:
-        server, address = _started([*serve, "--lease-db", book, "--no-accessibility"], environment, log)
+        server, address = _started(serve, environment, log)
         running["server"] = server
         front = [*command, "serve", "sandboxes", address, "--port", "0", "--tokens-file", str(tokens)]
         running["gateway"], gateway_address = _started(front, environment, log)
@@ -189,7 +175,7 @@ async def _kill_servers(row: Row, folder: Path, number: int) -> None:
             if name == "trainer" and running["server"].poll() is None:
                 await _until_free(row, address, key, began)
         await _gone(row, desktops, "a killed server")
-        again, second = _started([*serve, "--lease-db", book, "--no-accessibility"], environment, log)
+        again, second = _started(serve, environment, log)
         running["server"] = again
         began = time.monotonic()
         async with ServerPool(second, key, template=SMALL) as pool:

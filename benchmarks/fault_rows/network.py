@@ -55,8 +55,7 @@ async def row_3(size: float, folder: Path) -> Row:
             row.recovery_s += network.recovery_s
             if share == 0.05:
                 row.demand(
-                    source.scored_share >= 0.999,
-                    f"{100 * source.scored_share:.2f} % of {count} episodes were scored",
+                    source.scored_share >= 0.999, f"{100 * source.scored_share:.2f} % of {count} episodes were scored"
                 )
                 row.note = f"{100 * source.scored_share:.2f} % of {count} episodes scored at 5 %"
     await _on_machines(row, 0.05, scaled(size, 30, 5000), folder)
