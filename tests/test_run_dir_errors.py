@@ -13,7 +13,11 @@ import training_fixture
 from test_cli import CONFIG
 
 from deskhand.config.load import Config
-from deskhand.store.run import Run
+from deskhand.models.load import load
+from deskhand.store.run import Checkpoint, Run
+from deskhand.trainer.checkpoint import CheckpointManager
+from deskhand.trainer.policy import Policy
+from deskhand.trainer.trainer import Trainer
 
 
 def run_in(folder: Path, **about: object) -> None:
@@ -136,12 +140,6 @@ def test_a_read_only_run_is_a_one_line_error(command, tmp_path, cli_error) -> No
 @pytest.fixture(scope="module")
 def untrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with nothing but the checkpoint of version 0."""
-    from deskhand.models.load import load
-    from deskhand.store.run import Checkpoint
-    from deskhand.trainer.checkpoint import CheckpointManager
-    from deskhand.trainer.policy import Policy
-    from deskhand.trainer.trainer import Trainer
-
     source = training_fixture.checkpoint(tmp_path_factory.mktemp("checkpoint"))
     folder = source.with_name("run")
     with Run.create(folder, {"config": Config(model=str(source)).model_dump(mode="json")}) as run:

@@ -13,12 +13,22 @@ import torch
 import training_fixture
 from command_line import called
 
+from deskhand.config.load import Config
+from deskhand.config.trainer import LoraConfig, PolicyConfig
 from deskhand.models.load import load
 from deskhand.models.tiny.architecture import PREPROCESSOR
-from deskhand.recipes.sft import DEMONSTRATIONS, FIRST_SEED, load_demonstrations, split
+from deskhand.recipes.export_model import export_model
+from deskhand.recipes.sft import DEMONSTRATIONS, FIRST_SEED, batches, load_demonstrations, split
+from deskhand.rollout.groups import EpisodeRequest
+from deskhand.rollout.run_writer import new_row
 from deskhand.store.export import exported_episodes
-from deskhand.store.run import Run
+from deskhand.store.run import TRAIN, Checkpoint, Run
+from deskhand.tasks.suites import family_registry
+from deskhand.tasks.task import seed_for
+from deskhand.trainer import supervised
 from deskhand.trainer.checkpoint import CheckpointManager
+from deskhand.trainer.policy import Policy
+from deskhand.trainer.trainer import Trainer
 
 SETTINGS = {
     "suite.families": "[dialog_choice]",
@@ -53,7 +63,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def warm(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
     """A run in which the oracle played and a model with adapters was warmed up; interrupted after four updates and gone
     on with."""
-    from deskhand.trainer import supervised
 
     folder = tmp_path_factory.mktemp("warm") / "run"
     (folder.parent / "empty.yaml").write_text(f"model: {checkpoint}\npolicy: {{lora: {{rank: 4}}}}\n")
@@ -138,24 +147,22 @@ def logits_of(source: Path) -> torch.Tensor:
         return loaded.model(input_ids=torch.arange(5, 40).unsqueeze(0)).logits
 
 
+def run_with_checkpoint(folder: Path, source: Path, policy: Policy) -> Run:
+    run = Run.create(folder, {"config": Config(model=str(source)).model_dump(mode="json")})
+    path = CheckpointManager(folder / "checkpoints").save(Trainer(policy), source)
+    run.commit(counts={}, checkpoint=Checkpoint(0, 0, path, 0.0))
+    return run
+
+
 def test_adapters_of_the_vision_tower_are_exported_with_the_others(tmp_path) -> None:
     """What peft makes of the adapters alone computes what the merged weights do, on a picture, too."""
-    from deskhand.config.load import Config
-    from deskhand.config.trainer import LoraConfig, PolicyConfig
-    from deskhand.recipes.export_model import export_model
-    from deskhand.store.run import Checkpoint
-    from deskhand.trainer.policy import Policy
-    from deskhand.trainer.trainer import Trainer
-
     source = training_fixture.checkpoint(tmp_path / "base")
     policy = Policy(load(str(source)).model, PolicyConfig(lora=LoraConfig(rank=2, vision=True)))
     with torch.no_grad():
         for parameter in policy.parameters().values():
             parameter.normal_(0, 0.5)
-    about = {"config": Config(model=str(source)).model_dump(mode="json")}
-    with Run.create(tmp_path / "run", about) as run:
-        path = CheckpointManager(run.folder / "checkpoints").save(Trainer(policy), source)
-        run.commit(counts={}, checkpoint=Checkpoint(0, 0, path, 0.0))
+    with run_with_checkpoint(tmp_path / "run", source, policy) as run:
+        path = CheckpointManager(run.folder / "checkpoints").path(0)
         out = export_model(run, tmp_path / "exported", adapter=True)
     expected, found = load(str(path)).model.state_dict(), load(str(out)).model.state_dict()
     tower = [name for name in expected if "visual.blocks" in name and name.endswith("qkv.weight")]
@@ -165,19 +172,10 @@ def test_adapters_of_the_vision_tower_are_exported_with_the_others(tmp_path) -> 
 
 
 def test_the_card_describes_quantization(tmp_path) -> None:
-    from deskhand.config.load import Config
-    from deskhand.config.trainer import LoraConfig, PolicyConfig
-    from deskhand.recipes.export_model import export_model
-    from deskhand.store.run import Checkpoint
-    from deskhand.trainer.policy import Policy
-    from deskhand.trainer.trainer import Trainer
-
     pytest.importorskip("bitsandbytes")
     source = training_fixture.checkpoint(tmp_path / "base")
     policy = Policy(load(str(source)).model, PolicyConfig(lora=LoraConfig(rank=2, load_in_4bit=True)))
-    with Run.create(tmp_path / "run", {"config": Config(model=str(source)).model_dump(mode="json")}) as run:
-        path = CheckpointManager(run.folder / "checkpoints").save(Trainer(policy), source)
-        run.commit(counts={}, checkpoint=Checkpoint(0, 0, path, 0.0))
+    with run_with_checkpoint(tmp_path / "run", source, policy) as run:
         merged, adapter = (export_model(run, tmp_path / f"{kind}", adapter=kind) for kind in (False, True))
     before, rounded = load(str(source)).model.state_dict(), load(str(merged)).model.state_dict()
     changed = {name for name, value in before.items() if not torch.equal(value, rounded[name])}
@@ -218,16 +216,6 @@ def test_the_card_describes_the_run(warm: Path, tmp_path, cli) -> None:
 
 def test_the_card_covers_its_checkpoint_and_earlier_runs(warm: Path, checkpoint: Path, tmp_path) -> None:
     """Episodes of later steps are not its data; those of the warm start that the run began from are."""
-    from deskhand.config.load import Config
-    from deskhand.recipes.export_model import export_model
-    from deskhand.rollout.groups import EpisodeRequest
-    from deskhand.rollout.run_writer import new_row
-    from deskhand.store.run import TRAIN, Checkpoint
-    from deskhand.tasks.suites import family_registry
-    from deskhand.tasks.task import seed_for
-    from deskhand.trainer.policy import Policy
-    from deskhand.trainer.trainer import Trainer
-
     source = CheckpointManager(warm / "checkpoints").path(6)
     trainer = Trainer(Policy(load(str(source)).model))
     with Run.create(tmp_path / "run", {"config": Config(model=str(source)).model_dump(mode="json")}) as run:
@@ -308,8 +296,6 @@ def test_wrong_arguments_are_one_line_errors(name: str, warm: Path, tmp_path, cl
 
 
 def test_batches_cover_all_demonstrations_before_any_repeats(warm: Path) -> None:
-    from deskhand.recipes.sft import batches
-
     with Run.open(warm, read_only=True) as run:
         found = load_demonstrations(run, DEMONSTRATIONS)
     pictures = dict.fromkeys(span.sha256 for demo in found for row in demo.rows for span in row.spans)
