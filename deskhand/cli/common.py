@@ -59,11 +59,8 @@ def load_settings(config: Path | None, overrides: list[str] | None, profile: str
 def open_resumed_run(
     run_dir: Path, overrides: list[str] | None, config: Path | None = None, profile: str | None = None
 ) -> tuple[Config, Run]:
-    """Open a run with its original settings, changed by `--set`.
-
-    Raises:
-        ConfigError: `config` is given and differs from the original settings; names the first key that differs.
-    """
+    """Open a run with its original settings, changed by `--set`. Raises `ConfigError` with the first key that differs
+    if `config` is given and differs from them."""
     from deskhand.config.load import config_of_run
     from deskhand.store.run import Run
 

@@ -254,10 +254,7 @@ def result_label(name: str, before: Mapping[str, Any], now: Mapping[str, Any], m
 
 def checkpoint_source(run: Run, model: str, step: int | None = None) -> tuple[str, int]:
     """Return path and version of a run's checkpoint (None: the last), or the untrained `model` if the run has none.
-
-    Raises:
-        ConfigError: The checkpoint is missing or damaged.
-    """
+    Raises `ConfigError` if the checkpoint is missing or damaged."""
     found = run.checkpoint(step)
     if found is None and not step and run.checkpoint() is None:
         return model, 0

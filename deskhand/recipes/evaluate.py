@@ -64,11 +64,8 @@ class PolicySpec:
 def resolve_policy(
     config: Config, run: Run, policy: str | None, step: int | None = None, served_model_name: str = ""
 ) -> PolicySpec:
-    """Resolve `--policy`; None is the run's own checkpoint of `step` (None: the last).
-
-    Raises:
-        ConfigError: The policy does not exist, or `step` is given for a policy without steps.
-    """
+    """Resolve `--policy`; None is the run's own checkpoint of `step` (None: the last). Raises `ConfigError` if the
+    policy does not exist, or `step` is given for a policy without steps."""
     if served_model_name and not (policy or "").startswith(URL_SCHEMES):
         raise ConfigError(f"--served-model-name {served_model_name}: requires --policy with the URL of an endpoint")
     if policy is None:
@@ -184,10 +181,7 @@ async def run_evaluation(
     samples_per_task: int = 1,
     seed: int = 0,
 ) -> EvalReport:
-    """Play tasks, or resume. `on_progress` receives (scored episodes, total episodes, successes, errored attempts).
-
-    Raises `InfrastructureError` if every episode errored.
-    """
+    """Play tasks, or resume. `on_progress` receives (scored episodes, total episodes, successes, errored attempts)."""
     total, known = len(tasks) * samples_per_task, {task.id for task in tasks}
     earlier = [row for row in run.episodes(name, "scored") if row.task_id in known and row.member < samples_per_task]
     done, successes, lost = len(earlier), sum((row.value or 0.0) >= 1.0 for row in earlier), 0
@@ -213,12 +207,8 @@ async def evaluate_policy(
     listener: ProgressListener,
     tasks: Sequence[Task] | None = None,
 ) -> EvalReport:
-    """Evaluate a policy on the held-out tasks, or resume its evaluation.
-
-    Raises:
-        ConfigError: There are no tasks to play.
-        InfrastructureError: Every episode errored.
-    """
+    """Evaluate a policy on the held-out tasks, or resume its evaluation. Raises `ConfigError` if there are no tasks to
+    play, `InfrastructureError` if every episode errored."""
     if tasks is None:
         tasks = load_suite(config.suite, config.desktop.backend).held_out_tasks(config.evaluation.num_episodes)
     if not tasks:

@@ -106,11 +106,7 @@ def find_alerts(metrics: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]]
 
 def no_signal_alert(zero_variance: int, completed: int, reward: float | None, bounds: HealthConfig) -> Alert | None:
     """Return the alert of a run that makes no step, checked after every `bounds.no_signal_groups` completed groups.
-
-    Args:
-        zero_variance: Number of the `completed` groups since the last step whose rewards were equal.
-        reward: Mean reward since the last step.
-    """
+    `zero_variance` of the `completed` groups since the last step had equal rewards; `reward` is the mean since then."""
     if not completed or completed % bounds.no_signal_groups:
         return None
     fraction, bound = zero_variance / completed, bounds.max_zero_variance_fraction

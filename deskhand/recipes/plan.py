@@ -103,18 +103,10 @@ def plan(
     config: Config, *, memory_gib: float | None = None, gpu: str | None = None, screen: tuple[int, int] | None = None,
     turns: int | None = None,
 ) -> RunPlan:  # fmt: skip
-    """Estimate a config on this machine's device, or on `gpu` with `memory_gib`.
-
-    `screen` and `turns` replace the values of the suite's tasks.
-
-    Raises:
-        ConfigError: The GPU or model is unknown, or a number is out of range.
-    """
-    for name, value in (
-        ("--memory", memory_gib),
-        ("--turns", turns),
-        *(("--screen-size", side) for side in screen or ()),
-    ):
+    """Estimate a config on this machine's device, or on `gpu` with `memory_gib`. `screen` and `turns` replace the
+    values of the suite's tasks. Raises `ConfigError` if the GPU or model is unknown, or a number is out of range."""
+    sides = (("--screen-size", side) for side in screen or ())
+    for name, value in (("--memory", memory_gib), ("--turns", turns), *sides):
         if value is not None and not 0 < value < MAX_OPTION:
             raise ConfigError(f"{name}: must be above 0 and below {MAX_OPTION:g}, got {value:g}")
     values, engine = values_of(config.model), config.engine

@@ -116,11 +116,8 @@ def describe_sources(demonstrations: Sequence[Demonstration]) -> list[dict[str, 
 def demonstrations_from_runs(
     folders: Sequence[Path], model: str, history: RewrittenHistory, frames: Frames, listener: ProgressListener
 ) -> list[Demonstration]:
-    """Load demonstrations from other runs and recordings, and copy their screenshots to `frames`.
-
-    Raises:
-        ConfigError: A folder contains no run or no success, or its tokenizer is not the model's.
-    """
+    """Load demonstrations from other runs and recordings, and copy their screenshots to `frames`. Raises `ConfigError`
+    if a folder contains no run or no success, or its tokenizer is not the model's."""
     own, found = _tokenizer_sha256(checkpoint_folder(model)), list[Demonstration]()
     for folder in folders:
         if recorded_data.is_recording(folder):
