@@ -7,7 +7,6 @@ The other functions return alerts that are raised between steps, when no step ma
 from __future__ import annotations
 
 import math
-import operator
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -94,11 +93,12 @@ def find_alerts(metrics: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]]
     alerts: list[Alert] = []
     is_trained = bool(metrics.get("train/num_tokens"))
     for metric, comparison, field, cause, hint in _RULES:
-        value, bound = metrics.get(metric), getattr(bounds, field) if field else 0
+        value: Any = metrics.get(metric)
+        bound = getattr(bounds, field) if field else 0
         if metric == ZERO_VARIANCE:
             cause, hint = _zero_variance_hint(metrics.get("reward/mean"))
         is_checked = value is not None and (is_trained or metric != ENTROPY)
-        if is_checked and (operator.lt if comparison == ">=" else operator.gt)(value, bound):
+        if is_checked and (value < bound if comparison == ">=" else value > bound):
             alerts.append(Alert(metric, value, f"{comparison} {bound:g}", cause, hint))
         if is_trained and metric == ENTROPY:
             alerts += _compare(metrics, [past for past in earlier if past.get("train/num_tokens")], bounds)
