@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from deskhand.cli import main
-
 
 def called(monkeypatch: pytest.MonkeyPatch, capsys: Any, *arguments: str) -> tuple[int, str, str]:
     """(exit code, standard output, standard error)."""
+    from deskhand.cli import main
+
     monkeypatch.setattr(sys, "argv", ["deskhand", *arguments])
     before = signal.getsignal(signal.SIGTERM)
     code = 0
