@@ -335,7 +335,7 @@ def show(mode: str, size: Size, config: PolicyConfig, found: Found, thresholds: 
     print("\n".join(plan.lines()))
     seen = [term for term in plan.terms if term.place == "device" and (size.device != "cpu" or term.name in TRAINERS)]
     seen = [term for term in seen if term.name not in ("allocator", "CUDA")]
-    least, most = sum(term.certain for term in seen), sum(term.bytes for term in seen)
+    least, most = sum(term.min_bytes for term in seen), sum(term.bytes for term in seen)
     unit, name = (GIB, "GiB") if most >= GIB else (MIB, "MiB")
     figures = f"measured peak {found.peak / unit:.3f} {name}, planned {least / unit:.3f} to {most / unit:.3f} {name}"
     kept = least * (1 - TOLERANCE) <= found.peak <= most * (1 + TOLERANCE)
