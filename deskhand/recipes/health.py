@@ -93,12 +93,14 @@ def find_alerts(metrics: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]]
     alerts: list[Alert] = []
     is_trained = bool(metrics.get("train/num_tokens"))
     for metric, comparison, field, cause, hint in _RULES:
-        value: Any = metrics.get(metric)
-        bound = getattr(bounds, field) if field else 0
+        value, bound = metrics.get(metric), getattr(bounds, field) if field else 0
         if metric == ZERO_VARIANCE:
             cause, hint = _zero_variance_hint(metrics.get("reward/mean"))
-        is_checked = value is not None and (is_trained or metric != ENTROPY)
-        if is_checked and (value < bound if comparison == ">=" else value > bound):
+        if (
+            value is not None
+            and (is_trained or metric != ENTROPY)
+            and (value < bound if comparison == ">=" else value > bound)
+        ):
             alerts.append(Alert(metric, value, f"{comparison} {bound:g}", cause, hint))
         if is_trained and metric == ENTROPY:
             alerts += _compare(metrics, [past for past in earlier if past.get("train/num_tokens")], bounds)
