@@ -29,17 +29,7 @@ ROWS: dict[int, Callable[[float, Path], Awaitable[Row]]] = {
 }
 QUICK = (1, 14)
 """Rows of a smoke run; the tests run every row separately."""
-HEAD = (
-    "row",
-    "fault",
-    "steps",
-    "faults in 1 000 steps",
-    "survived",
-    "errored",
-    "mean time to recover",
-    "result",
-    "took",
-)
+HEAD = "| row | fault | steps | faults in 1 000 steps | survived | errored | mean time to recover | result | took |"
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -71,8 +61,7 @@ def main() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     thresholds = Thresholds()
     print_head()
-    print(_line(HEAD))
-    print(_line(["---"] * len(HEAD)))
+    print(f"{HEAD}\n{_line(['---'] * (HEAD.count('|') - 1))}")
     chosen = sorted(arguments.rows or (QUICK if arguments.size == "smoke" else ROWS))
     rows = asyncio.run(run(chosen, 1.0 if arguments.size == "full" else 0.0))
     for row in rows:
@@ -88,10 +77,7 @@ def main() -> None:
     )
     rate = f"{1000 * sum(row.injected for row in rows if row.steps) / max(1, steps):.1f}"
     thresholds.check(
-        f"{len(rows)} rows, {steps} steps, {rate} faults in 1 000 steps",
-        not thresholds.missed,
-        shown,
-        "all rows ok",
+        f"{len(rows)} rows, {steps} steps, {rate} faults in 1 000 steps", not thresholds.missed, shown, "all rows ok"
     )
     thresholds.finish()
 

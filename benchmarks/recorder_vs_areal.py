@@ -83,18 +83,11 @@ async def areal(python: Path) -> AsyncIterator[Proxy]:
     with tempfile.TemporaryDirectory() as folder:
         bench, port, key = Endpoint(), free_port(), secrets.token_urlsafe(32)
         bench.tokenizer.save_pretrained(folder)
-        places = [
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(port),
-            "--nfs-record-root",
-            f"{folder}/names",
-            "--worker-index",
-            "0",
-        ]
-        names = ["--experiment-name", "bench", "--trial-name", "bench", "--role", "proxy"]
-        words = [str(python), "-m", "areal.experimental.openai.proxy.proxy_rollout_server", *places, *names]
+        options = (
+            f"--host 127.0.0.1 --port {port} --worker-index 0 --experiment-name bench --trial-name bench --role proxy"
+        )
+        words = [str(python), "-m", "areal.experimental.openai.proxy.proxy_rollout_server", *options.split()]
+        words += ["--nfs-record-root", f"{folder}/names"]
         async with running("AReaL", words, port, key, "/chat/completions") as proxy:
             reply_ids = [*bench.renderer.encode_text(REPLY), bench.renderer.stop_ids[0]]
             kwargs = {"tokenizer_path": folder, "reply_ids": reply_ids, "admin_key": key}

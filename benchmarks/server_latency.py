@@ -28,7 +28,7 @@ WIDTH, HEIGHT = 1280, 720
 STEPS_PER_S = 32
 KEY = "the-key-of-the-benchmark"
 TIMER_S = 0.0015
-"""The event loop's timers are rounded up to a millisecond, which is the load's and not the bridge's: the end of each
+"""The event loop's timers are rounded up to a millisecond, which is the load's and not the server's: the end of each
 pause is waited for without them."""
 P50_MS, P99_MS, GROWTH_MIB = 5.0, 50.0, 16.0
 
@@ -126,7 +126,7 @@ async def measure(leases: int, seconds: float, runs: int) -> None:
                 middles.append(cuts[49])
                 tails.append(cuts[98])
                 memory.append(psutil.Process(process.pid).memory_info().rss / 2**20)
-                shown = f"p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms, bridge {memory[-1]:.0f} MiB"
+                shown = f"p50 {cuts[49]:.1f} ms, p99 {cuts[98]:.1f} ms, server {memory[-1]:.0f} MiB"
                 print(f"run {number + 1}: {leases} leases, {len(found)} steps at {STEPS_PER_S}/s: {shown}", flush=True)
         assert process.stdin is not None
         process.stdin.close()

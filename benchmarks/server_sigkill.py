@@ -31,11 +31,11 @@ from deskhand.desktop.remote.server_desktop import ServerPool
 from deskhand.errors import InfrastructureError
 from deskhand.rollout.groups import EpisodeRequest
 
-KEY = "key-of-a-bridge-that-is-killed"
+KEY = "key-of-a-server-that-is-killed"
 START_S = 60.0
 
 
-class ObservedBridgePool(ServerPool):
+class ObservedServerPool(ServerPool):
     """Pool that records which desktops each episode leased."""
 
     def __init__(self, address: str) -> None:
@@ -57,11 +57,11 @@ class ObservedBridgePool(ServerPool):
 
 
 @asynccontextmanager
-async def bridge(port: int, desktops: int, book: Path) -> AsyncIterator[subprocess.Popen[str]]:
+async def serving(port: int, desktops: int, lease_db: Path) -> AsyncIterator[subprocess.Popen[str]]:
     """Run `deskhand serve` on `port` and kill it at the end. Raises `InfrastructureError` if it does not start."""
     command = [sys.executable, "-m", "deskhand", "serve", "desktops", "--port", str(port), "--desktops", str(desktops)]
-    command += ["--screen", "320x240", "--no-accessibility", "--lease-db", str(book)]
-    log = book.with_name("bridge.log")
+    command += ["--screen", "320x240", "--no-accessibility", "--lease-db", str(lease_db)]
+    log = lease_db.with_name("server.log")
     with log.open("a") as errors:
         process = subprocess.Popen(  # noqa: ASYNC220 it takes milliseconds
             command,
@@ -82,10 +82,10 @@ async def bridge(port: int, desktops: int, book: Path) -> AsyncIterator[subproce
         process.stdout.close()
 
 
-def owner_of(bridge_pid: int) -> str:
+def owner_of(server_pid: int) -> str:
     """Return the owner label of its desktops. Raises `InfrastructureError` if it has none."""
     label = f"{processes.OWNER_LABEL}=".encode()
-    for pid in processes.descendants(bridge_pid):
+    for pid in processes.descendants(server_pid):
         try:
             words = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
@@ -93,59 +93,59 @@ def owner_of(bridge_pid: int) -> str:
         for word in words:
             if word.startswith(label):
                 return word.removeprefix(label).decode()
-    raise InfrastructureError("the bridge has started no desktop")
+    raise InfrastructureError("the server has started no desktop")
 
 
-def held_in(book: Path) -> list[int]:
+def held_in(lease_db: Path) -> list[int]:
     """Return the epochs of active leases in the lease database."""
     try:
-        with sqlite3.connect(f"file:{book}?mode=ro", uri=True) as rows:
+        with sqlite3.connect(f"file:{lease_db}?mode=ro", uri=True) as rows:
             return [epoch for (epoch,) in rows.execute("SELECT epoch FROM leases WHERE ended_at IS NULL")]
     except sqlite3.Error:
         return []
 
 
-async def bridge_round(folder: Path, number: int, at_a_time: int, delay_s: float, tally: Tally) -> None:
-    """Play over a bridge, kill it `delay_s` after the first lease or later, start the next at once, and look at what is
+async def server_round(folder: Path, number: int, at_a_time: int, delay_s: float, tally: Tally) -> None:
+    """Play over a server, kill it `delay_s` after the first lease or later, start the next at once, and look at what is
     left.
 
     Nothing is counted when the episodes ended before the kill.
     """
-    port, book = free_port(1 + at_a_time), folder / "leases.sqlite"
-    async with bridge(port, at_a_time, book) as victim:
-        pool = ObservedBridgePool(f"http://127.0.0.1:{port}")
+    port, lease_db = free_port(1 + at_a_time), folder / "leases.sqlite"
+    async with serving(port, at_a_time, lease_db) as victim:
+        pool = ObservedServerPool(f"http://127.0.0.1:{port}")
         async with staged(folder / "run", EASY, at_a_time, lambda size: pool) as stage:
-            tickets = [
+            requests = [
                 EpisodeRequest(f"{number}-{index}", stage.task(number * at_a_time + index))
                 for index in range(at_a_time)
             ]
-            playing = [asyncio.create_task(stage.runner.run(ticket), name=ticket.episode_id) for ticket in tickets]
+            playing = [asyncio.create_task(stage.runner.run(request), name=request.episode_id) for request in requests]
             began = time.monotonic()
             while not pool.out or time.monotonic() - began < delay_s:
                 await asyncio.sleep(0.005)
                 if all(task.done() for task in playing):
                     return
-            held, owner, marked = held_in(book), owner_of(victim.pid), processes.descendants(victim.pid)
+            held, owner, marked = held_in(lease_db), owner_of(victim.pid), processes.descendants(victim.pid)
             given = list(pool.given)
             done = {task.get_name() for task in playing if task.done()}
             at = time.monotonic()
             victim.kill()
-            tally.rounds["bridge"] += 1
-            async with bridge(port, at_a_time, book):
+            tally.rounds["server"] += 1
+            async with serving(port, at_a_time, lease_db):
                 results = await asyncio.gather(*playing)
-                await _fenced(port, book, held, [observed for observed, _ in given], tally)
+                await _fenced(port, lease_db, held, [observed for observed, _ in given], tally)
             hit = [(observed, episode) for observed, episode in given if episode not in done]
             known = done | {
                 episode for _, episode in hit
-            }  # who waited for a desktop may have got one of the next bridge's
-            judge([result for result in results if result.episode_id in known], hit, at, "bridge", tally)
+            }  # who waited for a desktop may have got one of the next server's
+            judge([result for result in results if result.episode_id in known], hit, at, "server", tally)
             await asyncio.to_thread(_left, owner, marked, at, tally)
 
 
-async def _fenced(port: int, book: Path, held: list[int], before: list[Observed], tally: Tally) -> None:
+async def _fenced(port: int, lease_db: Path, held: list[int], before: list[Observed], tally: Tally) -> None:
     """Check that the successor released the old leases, rejects their keys and issues higher epochs."""
     tally.leases += len(held)
-    tally.unfenced += len(set(held) & set(held_in(book)))
+    tally.unfenced += len(set(held) & set(held_in(lease_db)))
     async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=START_S) as http:
         for observed in before:
             lease = observed.sandbox

@@ -26,7 +26,7 @@ from typing import cast
 
 from benchmarks.episodes import Stage, staged
 from benchmarks.recording import EASY
-from benchmarks.server_sigkill import bridge_round, held_in
+from benchmarks.server_sigkill import held_in, server_round
 from benchmarks.sigkill_report import GONE_WITHIN_S, Observed, Tally, gone, judge
 from benchmarks.thresholds import ROOT, Thresholds, parser_of, print_head
 from deskhand.desktop.base import DesktopSpec, Lease, StageableDesktop
@@ -40,7 +40,7 @@ from deskhand.rollout.run_writer import RunWriter
 from deskhand.store.run import TRAIN, Run
 
 PARTS = ("x server", "window manager", "applications")
-VICTIMS = (*PARTS, "pool", "bridge")
+VICTIMS = (*PARTS, "pool", "server")
 """What is killed, in turn."""
 AT_A_TIME = 2
 LONGEST_DELAY_S = 2.0
@@ -50,8 +50,8 @@ LONGEST_DELAY_S = 2.0
 class ObservedPool(DesktopPool):
     """Pool that records which desktops each episode leased."""
 
-    def __init__(self, size: int, book: LeaseStore | None = None) -> None:
-        super().__init__(size, prewarm=1, lease_store=book)
+    def __init__(self, size: int, lease_db: LeaseStore | None = None) -> None:
+        super().__init__(size, prewarm=1, lease_store=lease_db)
         self.out: dict[int, tuple[Observed, str]] = {}
 
     async def lease(self, template: DesktopSpec | None = None) -> Lease:
@@ -71,10 +71,10 @@ async def part_round(
     stage: Stage, pool: ObservedPool, victim: str, number: int, chance: random.Random, tally: Tally
 ) -> None:
     """Play, kill one component of a leased desktop, and check the episodes."""
-    tickets = [
+    requests = [
         EpisodeRequest(f"{number}-{index}", stage.task(number * AT_A_TIME + index)) for index in range(AT_A_TIME)
     ]
-    playing = [asyncio.create_task(stage.runner.run(ticket), name=ticket.episode_id) for ticket in tickets]
+    playing = [asyncio.create_task(stage.runner.run(request), name=request.episode_id) for request in requests]
     delay_s, began = chance.uniform(0.0, LONGEST_DELAY_S), time.monotonic()
     killed: tuple[Observed, str] | None = None
     marked: list[int] = []
@@ -109,13 +109,13 @@ async def own(folder: Path) -> None:
 
 def pool_round(folder: Path, chance: random.Random, tally: Tally) -> None:
     """Kill the owner of a pool, then open its lease database and run as its successor."""
-    book_file = folder / "leases.sqlite"
+    lease_file = folder / "leases.sqlite"
     owner = subprocess.Popen(
         [sys.executable, "-m", "benchmarks.sigkill", "--own", str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
     assert owner.stdout is not None
     token, desktops = owner.stdout.readline().split()
-    while not held_in(book_file):
+    while not held_in(lease_file):
         if owner.poll() is not None:
             raise InfrastructureError(f"the pool's owner ended with {owner.returncode} before it was killed")
         time.sleep(0.01)
@@ -130,12 +130,12 @@ def pool_round(folder: Path, chance: random.Random, tally: Tally) -> None:
     while Path(desktops).exists() and time.monotonic() - at < GONE_WITHIN_S:
         time.sleep(0.01)
     tally.orphans += len(processes.find_labeled(processes.OWNER_LABEL, token)) + Path(desktops).exists()
-    book = LeaseStore(book_file)
-    tally.leases += len(book.found)
-    tally.unfenced += len(book.rows("ended_at IS NULL"))
-    if book.found and book.grant("next") <= max(row.epoch for row in book.found):
+    lease_db = LeaseStore(lease_file)
+    tally.leases += len(lease_db.found)
+    tally.unfenced += len(lease_db.rows("ended_at IS NULL"))
+    if lease_db.found and lease_db.grant("next") <= max(row.epoch for row in lease_db.found):
         tally.unfenced += 1
-    book.close()
+    lease_db.close()
     with Run.open(folder / "run") as run:
         unfinished = {row.id for row in run.episodes(TRAIN) if row.state == "in_flight"}
         RunWriter(run).recover()
@@ -166,9 +166,9 @@ async def rounds(folder: Path, count: int, seed: int) -> Tally:
             victim = VICTIMS[done % len(VICTIMS)]
             if victim == "pool":
                 await asyncio.to_thread(pool_round, folder / f"pool-{number}", chance, tally)
-            elif victim == "bridge":
-                (bridge_folder := folder / f"bridge-{number}").mkdir()
-                await bridge_round(bridge_folder, number, AT_A_TIME, chance.uniform(0.0, LONGEST_DELAY_S), tally)
+            elif victim == "server":
+                (server_folder := folder / f"server-{number}").mkdir()
+                await server_round(server_folder, number, AT_A_TIME, chance.uniform(0.0, LONGEST_DELAY_S), tally)
             else:
                 await part_round(stage, pools[0], victim, number, chance, tally)
     tally.orphans += len(set(processes.find_labeled(processes.OWNER_LABEL, token)) - before - {os.getpid()})
@@ -187,7 +187,7 @@ def report(tally: Tally, thresholds: Thresholds, wanted: int) -> None:
     )
     thresholds.check("episodes hit are unscored, others not", not tally.wrong, figure, "0 otherwise")
     thresholds.check(
-        "leases of killed pools and bridges fenced",
+        "leases of killed pools and servers fenced",
         not tally.unfenced,
         f"{tally.leases - tally.unfenced} of {tally.leases}",
         "all",

@@ -31,14 +31,7 @@ if TYPE_CHECKING:
     from deskhand.config.schema import AgentConfig, Config
     from deskhand.desktop.base import Frame
     from deskhand.desktop.base import StageableDesktop as Desktop
-    from deskhand.errors import (
-        AgentError,
-        ConfigError,
-        DeskhandError,
-        EvaluatorError,
-        HealthError,
-        InfrastructureError,
-    )
+    from deskhand.errors import AgentError, ConfigError, DeskhandError, EvaluatorError, HealthError, InfrastructureError
     from deskhand.recipes.step_report import StepReport
     from deskhand.registry import register
     from deskhand.rollout.episode_record import EpisodeResult as Episode

@@ -7,13 +7,14 @@ config is a file, or a `Config`.
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from deskhand import registry
 from deskhand.agents.build import build_agent
@@ -22,8 +23,7 @@ from deskhand.agents.episode_context import Agent
 from deskhand.config import load
 from deskhand.config.schema import Config
 from deskhand.errors import ConfigError
-from deskhand.recipes.progress_listener import ProgressListener
-from deskhand.recipes.step_report import StepReport
+from deskhand.recipes.step_report import ProgressListener, StepReport
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.eval_loop import EvalReport
 from deskhand.rollout.reward import RewardFunction
@@ -34,6 +34,7 @@ AgentRef = Agent | type[Agent] | str
 SuiteFormat = Literal["osworld", "waa", "deskhand", "openadapt", "python"]
 ENDPOINT_DEFAULTS = {"prompt_style": "full", "max_new_tokens": 512}
 """An endpoint's model does not know the action format by heart."""
+_Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
 
@@ -113,40 +114,23 @@ def load_tasks(
     return TaskSource(suite, split, count)
 
 
+def _blocking(function: Callable[_Arguments, Coroutine[Any, Any, _Result]]) -> Callable[_Arguments, _Result]:
+    """The twin of an asynchronous function for code without an event loop; its name has no `_async`."""
+    name = function.__name__.removesuffix("_async")
+
+    def run(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(function(*args, **kwargs))
+        raise ConfigError(f"deskhand.{name} cannot run inside an event loop; await deskhand.{name}_async")
+
+    functools.update_wrapper(run, function)
+    run.__name__ = run.__qualname__ = name
+    return run
+
+
 async def train_async(
-    config: Config | str | Path,
-    *,
-    run_dir: str | Path,
-    tasks: TaskSource | None = None,
-    agent: AgentRef | None = None,
-    reward: RewardFunction | str | None = None,
-    algorithm: Callable[..., Any] | str | None = None,
-    resume: bool = False,
-    on_step: Callable[[StepReport], None] | None = None,
-) -> TrainResult:
-    """Train like `deskhand train`; for code that runs in an event loop. The arguments are those of `train`."""
-    from deskhand.recipes import plan
-    from deskhand.recipes.train import create_run, run_training
-
-    began, folder = time.monotonic(), Path(run_dir)
-    changes: dict[str, Any] = {}
-    if tasks is not None:
-        changes["suite"] = dict(tasks.suite)
-    if reward is not None:
-        changes["reward"] = registry.reference("reward", reward)
-    if algorithm is not None:
-        changes["trainer"] = {"algorithm": registry.reference("algorithm", algorithm)}
-    settings = _changed(config, {**changes, **_agent_section(agent)}, "deskhand.train")
-    run = Run.open(folder) if resume else create_run(settings, folder, "deskhand.train")
-    async with _reported(run):
-        plan.check_memory(settings)
-        done = await run_training(settings, run, _Listener(on_step), began)
-        last = run.checkpoint()
-    checkpoint = last.path if last is not None else None
-    return TrainResult(folder, done.steps, done.before, done.after, checkpoint, folder / "report.html")
-
-
-def train(
     config: Config | str | Path,
     *,
     run_dir: str | Path,
@@ -172,59 +156,31 @@ def train(
     Example:
         >>> result = deskhand.train("configs/tiny_cpu.yaml", run_dir="runs/mine")
     """
-    return _run(
-        "train",
-        lambda: train_async(
-            config,
-            run_dir=run_dir,
-            tasks=tasks,
-            agent=agent,
-            reward=reward,
-            algorithm=algorithm,
-            resume=resume,
-            on_step=on_step,
-        ),
-    )
+    from deskhand.recipes import plan
+    from deskhand.recipes.train import create_run, run_training
+
+    began, folder = time.monotonic(), Path(run_dir)
+    changes: dict[str, Any] = {}
+    if tasks is not None:
+        changes["suite"] = dict(tasks.suite)
+    if reward is not None:
+        changes["reward"] = registry.reference("reward", reward)
+    if algorithm is not None:
+        changes["trainer"] = {"algorithm": registry.reference("algorithm", algorithm)}
+    settings = _changed(config, {**changes, **_agent_section(agent)}, "deskhand.train")
+    run = Run.open(folder) if resume else create_run(settings, folder, "deskhand.train")
+    async with _reported(run):
+        plan.check_memory(settings)
+        done = await run_training(settings, run, _Listener(on_step), began)
+        last = run.checkpoint()
+    checkpoint = last.path if last is not None else None
+    return TrainResult(folder, done.steps, done.before, done.after, checkpoint, folder / "report.html")
+
+
+train = _blocking(train_async)
 
 
 async def evaluate_async(
-    model: str,
-    *,
-    tasks: TaskSource,
-    run_dir: str | Path,
-    agent: AgentRef | None = None,
-    served_model_name: str | None = None,
-    api_key_env: str | None = None,
-    samples_per_task: int = 1,
-    max_concurrent_episodes: int = 4,
-    config: Config | str | Path | None = None,
-) -> EvalReport:
-    """Evaluate like `deskhand eval`; for code that runs in an event loop. The arguments are those of `evaluate`."""
-    from deskhand.recipes.assemble import open_run_pool
-    from deskhand.recipes.evaluate import URL_SCHEMES, evaluate_policy, resolve_policy
-    from deskhand.recipes.train import create_run
-
-    folder, defaults = Path(run_dir), {}
-    if config is None and model.startswith(URL_SCHEMES):
-        defaults = {"agent": ENDPOINT_DEFAULTS}
-    number = {"num_episodes": tasks.count} if tasks.count is not None else {}
-    section = {"max_concurrent_episodes": max_concurrent_episodes, **number}
-    changes = {**defaults, **_agent_section(agent), "suite": dict(tasks.suite), "evaluation": section}
-    settings = _changed(config or Config(), changes, "deskhand.evaluate")
-    about = {"policy": model, "served_model_name": served_model_name, "samples_per_task": samples_per_task}
-    if (folder / "run.sqlite").exists():
-        run = Run.open(folder)
-    else:
-        run = create_run(settings, folder, "deskhand.evaluate", {"evaluation": about}, needs_model=False)
-    async with _reported(run):
-        policy = resolve_policy(settings, run, model, None, served_model_name or "")
-        policy = replace(policy, api_key_env=api_key_env or policy.api_key_env)
-        chosen = tasks.tasks(settings.desktop.backend, settings.evaluation.num_episodes)
-        async with open_run_pool(settings, run, max_concurrent_episodes, _Listener()) as pool:
-            return await evaluate_policy(settings, run, pool, policy, samples_per_task, _Listener(), chosen)
-
-
-def evaluate(
     model: str,
     *,
     tasks: TaskSource,
@@ -253,20 +209,31 @@ def evaluate(
         >>> tasks = deskhand.load_tasks("basics", split="held_out")
         >>> report = deskhand.evaluate("tiny", tasks=tasks, run_dir="runs/eval")
     """
-    return _run(
-        "evaluate",
-        lambda: evaluate_async(
-            model,
-            tasks=tasks,
-            run_dir=run_dir,
-            agent=agent,
-            served_model_name=served_model_name,
-            api_key_env=api_key_env,
-            samples_per_task=samples_per_task,
-            max_concurrent_episodes=max_concurrent_episodes,
-            config=config,
-        ),
-    )
+    from deskhand.recipes.assemble import open_run_pool
+    from deskhand.recipes.evaluate import URL_SCHEMES, evaluate_policy, resolve_policy
+    from deskhand.recipes.train import create_run
+
+    folder, defaults = Path(run_dir), {}
+    if config is None and model.startswith(URL_SCHEMES):
+        defaults = {"agent": ENDPOINT_DEFAULTS}
+    number = {"num_episodes": tasks.count} if tasks.count is not None else {}
+    section = {"max_concurrent_episodes": max_concurrent_episodes, **number}
+    changes = {**defaults, **_agent_section(agent), "suite": dict(tasks.suite), "evaluation": section}
+    settings = _changed(config or Config(), changes, "deskhand.evaluate")
+    about = {"policy": model, "served_model_name": served_model_name, "samples_per_task": samples_per_task}
+    if (folder / "run.sqlite").exists():
+        run = Run.open(folder)
+    else:
+        run = create_run(settings, folder, "deskhand.evaluate", {"evaluation": about}, needs_model=False)
+    async with _reported(run):
+        policy = resolve_policy(settings, run, model, None, served_model_name or "")
+        policy = replace(policy, api_key_env=api_key_env or policy.api_key_env)
+        chosen = tasks.tasks(settings.desktop.backend, settings.evaluation.num_episodes)
+        async with open_run_pool(settings, run, max_concurrent_episodes, _Listener()) as pool:
+            return await evaluate_policy(settings, run, pool, policy, samples_per_task, _Listener(), chosen)
+
+
+evaluate = _blocking(evaluate_async)
 
 
 async def run_episode(
@@ -369,11 +336,3 @@ async def _reported(run: Run) -> AsyncIterator[None]:
         finally:
             if not discard_if_empty(run):
                 write(build_report_view(run), run.folder / "report.html")
-
-
-def _run(name: str, work: Callable[[], Coroutine[Any, Any, _Result]]) -> _Result:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return asyncio.run(work())
-    raise ConfigError(f"deskhand.{name} cannot run inside an event loop; await deskhand.{name}_async")

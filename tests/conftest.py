@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import signal
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
+from command_line import called
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell starts background jobs with SIGINT ignored, and programs that the tests start would inherit that.
@@ -56,3 +58,27 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.write_line(
         f"{sum(_seconds_by_folder.values()) / 60:7.2f} min  {sum(_tests_by_folder.values()):5d} tests  all"
     )
+
+
+@pytest.fixture
+def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command that succeeds; returns its standard output."""
+
+    def run(*arguments: str) -> str:
+        code, out, err = called(monkeypatch, capsys, *arguments)
+        assert code == 0, err
+        return out
+
+    return run
+
+
+@pytest.fixture
+def cli_error(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """Runs a command with a user error: exit code 2 and one line on standard error, which is returned."""
+
+    def run(*arguments: str) -> str:
+        code, _, err = called(monkeypatch, capsys, *arguments)
+        assert (code, err.count("\n"), err[:7]) == (2, 1, "error: "), err
+        return err
+
+    return run

@@ -14,30 +14,14 @@ from pathlib import Path
 import psutil
 import pytest
 import training_fixture
+from command_line import called, with_settings
 from patience import limit
 
-from deskhand.cli import common, demo, main
+from deskhand.cli import common, demo
 from deskhand.store.run import EpisodeRow, Run
 
 ROOT = Path(__file__).parent.parent
 CONFIG = str(ROOT / "configs" / "tiny_cpu.yaml")
-
-
-def called(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
-) -> tuple[int, str, str]:
-    """(exit code, standard output, standard error) of `deskhand` in this process."""
-    monkeypatch.setattr(sys, "argv", ["deskhand", *arguments])
-    before = signal.getsignal(signal.SIGTERM)
-    code = 0
-    try:
-        main.main()
-    except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 0
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    out, err = capsys.readouterr()
-    return code, out, err
 
 
 def run_python(program: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -63,10 +47,7 @@ WRONG = {
     "a config file that is not there": (["train", "absent.yaml", "{new}"], "absent.yaml: cannot read the config file"),
     "no config file": (["train"], "deskhand train configs/tiny_cpu.yaml"),
     "no run directory": (["train", CONFIG], "CONFIG and RUN_DIR are required"),
-    "an unknown key": (
-        ["train", CONFIG, "{new}", "--set", "loop.stps=1"],
-        "did you mean 'loop.total_steps'?",
-    ),
+    "an unknown key": (["train", CONFIG, "{new}", "--set", "loop.stps=1"], "did you mean 'loop.total_steps'?"),
     "a wrong type": (
         ["train", CONFIG, "{new}", "--set", "loop.total_steps=many"],
         "--set loop.total_steps=many: loop.total_steps: should be a valid integer",
@@ -77,10 +58,7 @@ WRONG = {
     ),
     "an unknown task": (["tasks", "show", "nope"], "unknown family 'nope' in suite 'basics'; families: "),
     "a seed outside its split": (["tasks", "show", "dialog_choice", "-5"], "-5"),
-    "a model that is not there": (
-        ["train", CONFIG, "{new}", "--set", "model=/no/such"],
-        "/no/such: no such folder",
-    ),
+    "a model that is not there": (["train", CONFIG, "{new}", "--set", "model=/no/such"], "/no/such: no such folder"),
     "settings that cannot be trained": (
         ["train", CONFIG, "{new}", "--set", "agent.temperature=0"],
         "agent.temperature 0 makes all episodes of a group identical",
@@ -106,18 +84,13 @@ WRONG = {
     ),
     "a profile of a run": (["train", "--resume", "{run}", "--profile", "smoke"], "profiles belong to a config file"),
     "a config for a resumed run": (["train", CONFIG, "--resume", "{run}"], "a resumed run keeps its settings"),
-    "a folder with other files": (
-        ["train", CONFIG, "{full}"],
-        "contains other files (metrics.jsonl)",
-    ),
+    "a folder with other files": (["train", CONFIG, "{full}"], "contains other files (metrics.jsonl)"),
     "options that exclude each other": (["demo", "--resume", "--restart"], "mutually exclusive"),
 }
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_user_errors_are_one_line_and_exit_code_2(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_user_errors_are_one_line_and_exit_code_2(name: str, tmp_path, cli_error) -> None:
     arguments, expected = WRONG[name]
     new, run = tmp_path / "new", tmp_path / "run"
     if "{run}" in arguments:
@@ -126,11 +99,7 @@ def test_user_errors_are_one_line_and_exit_code_2(
     full.mkdir()
     (full / "metrics.jsonl").write_text("somebody's own")
     places = {"{new}": str(new), "{run}": str(run), "{full}": str(full)}
-    code, _, err = called(monkeypatch, capsys, *(places.get(argument, argument) for argument in arguments))
-    assert code == 2
-    assert expected in err
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
+    assert expected in cli_error(*(places.get(argument, argument) for argument in arguments))
     assert not new.exists()
     assert [(path.name, path.read_text()) for path in full.iterdir()] == [("metrics.jsonl", "somebody's own")]
 
@@ -146,25 +115,19 @@ def test_user_errors_are_one_line_and_exit_code_2(
     ],
     ids=" ".join,
 )
-def test_unwritable_paths_are_one_line_errors(
-    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_unwritable_paths_are_one_line_errors(arguments: list[str], tmp_path, cli_error) -> None:
     (tmp_path / "file").write_text("kept")
     Run.create(tmp_path / "run", {"config": {}}).close()
     places = {"{file}": str(tmp_path / "file"), "{long}": str(tmp_path / ("x" * 300)), "{run}": str(tmp_path / "run")}
     for name, place in places.items():
         arguments = [argument.replace(name, place) for argument in arguments]
-    code, _, err = called(monkeypatch, capsys, *arguments)
-    assert (code, err.count("\n")) == (2, 1), err
-    assert err.startswith("error: ")
+    err = cli_error(*arguments)
     assert str(tmp_path) in err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "run"]
     assert (tmp_path / "file").read_text() == "kept"
 
 
-def test_record_exits_with_the_agents_exit_code(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_record_exits_with_the_agents_exit_code(monkeypatch, capfd, tmp_path) -> None:
     command = ["record", "--upstream", "http://127.0.0.1:9", "--out", str(tmp_path / "out"), "--", "sh", "-c"]
     code, out, err = called(monkeypatch, capfd, *command, "echo $OPENAI_BASE_URL; exit 7")
     assert code == 7, err
@@ -172,37 +135,31 @@ def test_record_exits_with_the_agents_exit_code(
     assert called(monkeypatch, capfd, *command, "kill -9 $$")[0] == 128 + 9
 
 
-def test_end_of_input_at_the_demos_question_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_end_of_input_at_the_demos_question_is_an_interrupt(monkeypatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     with pytest.raises(KeyboardInterrupt):
         demo.ask("resume? ")
 
 
-def test_an_unreadable_checkpoint_is_one_line_and_leaves_no_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, checkpoint: Path
-) -> None:
+def test_an_unreadable_checkpoint_is_one_line_and_leaves_no_run(tmp_path, checkpoint: Path, cli_error) -> None:
     broken = tmp_path / "broken"
     broken.mkdir()
     for path in checkpoint.iterdir():
         (broken / path.name).write_bytes(path.read_bytes())
     (broken / "model.safetensors").write_bytes(b"not weights")
-    code, _, err = called(monkeypatch, capsys, "train", CONFIG, str(tmp_path / "new"), "--set", f"model={broken}")
-    assert (code, err.count("\n")) == (2, 1)
+    err = cli_error("train", CONFIG, str(tmp_path / "new"), "--set", f"model={broken}")
     assert f"{broken / 'model.safetensors'}: unreadable" in err
     assert not (tmp_path / "new").exists()
 
 
-def test_a_desktop_that_will_not_start_is_one_line_and_leaves_no_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, checkpoint: Path
-) -> None:
+def test_a_desktop_that_cannot_start_leaves_no_run(monkeypatch, tmp_path, checkpoint, cli_error) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    code, _, err = called(monkeypatch, capsys, "train", CONFIG, str(tmp_path / "new"), "--set", f"model={checkpoint}")
-    assert (code, err.count("\n")) == (2, 1)
+    err = cli_error("train", CONFIG, str(tmp_path / "new"), "--set", f"model={checkpoint}")
     assert "apt-get install xvfb" in err
     assert not (tmp_path / "new").exists()
 
 
-def test_missing_package_is_named_with_a_fix(tmp_path: Path) -> None:
+def test_missing_package_is_named_with_a_fix(tmp_path) -> None:
     program = (
         "import sys; sys.modules['torch'] = None\n"
         f"sys.argv = ['deskhand', 'train', {CONFIG!r}, {str(tmp_path / 'new')!r}]\n"
@@ -231,54 +188,33 @@ def test_help_and_task_lists_need_no_torch() -> None:
         assert word in done.stdout
 
 
-def test_tasks_show_prints_the_instruction(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = called(monkeypatch, capsys, "tasks", "show", "dialog_choice", "7", "--held-out")
-    assert code == 0
+def test_tasks_show_prints_the_instruction(cli) -> None:
+    out = cli("tasks", "show", "dialog_choice", "7", "--held-out")
     assert "basics/dialog_choice/1000000007" in out
     assert "held-out" in out
 
 
-def test_an_untrained_model_is_evaluated_and_reported(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, checkpoint: Path
-) -> None:
+def test_an_untrained_model_is_evaluated_and_reported(tmp_path, checkpoint: Path, cli, cli_error) -> None:
     folder = tmp_path / "run"
-    settings = [
-        f"model={checkpoint}",
-        "suite.families=[dialog_choice]",
-        "agent.max_new_tokens=2",
-        "agent.max_consecutive_errors=1",
-    ]
-    settings += [
-        "loop.max_concurrent_episodes=1",
-        "desktop.prewarm=0",
-        "evaluation.num_episodes=2",
-        "loop.total_steps=1",
-    ]
-    (tmp_path / "small.yaml").write_text(
-        "\n".join(setting.replace("=", ": ", 1) for setting in settings if "." not in setting)
-    )
-    overrides = [word for setting in settings if "." in setting for word in ("--set", setting)]
-    code, out, err = called(
-        monkeypatch, capsys, "eval", str(folder), "--config", str(tmp_path / "small.yaml"), *overrides
-    )
-    assert code == 0, err
+    (tmp_path / "small.yaml").write_text(f"model: {checkpoint}\n")
+    settings = ("suite.families=[dialog_choice]", "agent.max_new_tokens=2", "agent.max_consecutive_errors=1")
+    loop = ("loop.max_concurrent_episodes=1", "desktop.prewarm=0", "evaluation.num_episodes=2", "loop.total_steps=1")
+    overrides = with_settings(*settings, *loop)
+    out = cli("eval", str(folder), "--config", str(tmp_path / "small.yaml"), *overrides)
     assert "dialog_choice" in out
     assert "/2" in out
     page = (folder / "report.html").read_text()
     data = json.loads(page.split('id="data">')[1].split("</script>")[0])
     assert {episode["phase"] for episode in data["episodes"]} == {"before"}
     assert all(episode["steps"][0]["frame"] in data["frames"] for episode in data["episodes"])
-    code, out, _ = called(monkeypatch, capsys, "report", str(folder), "--out", str(tmp_path / "other.html"))
-    assert (code, out.strip()) == (0, str(tmp_path / "other.html"))
-    code, _, err = called(monkeypatch, capsys, "train", str(tmp_path / "small.yaml"), str(folder))
-    assert code == 2
+    out = cli("report", str(folder), "--out", str(tmp_path / "other.html"))
+    assert out.strip() == str(tmp_path / "other.html")
+    err = cli_error("train", str(tmp_path / "small.yaml"), str(folder))
     assert "already contains a run; resume it or choose another folder" in err
 
 
 @pytest.mark.parametrize("played", [False, True])
-def test_interrupt_prints_the_command_that_resumes(
-    played: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_interrupt_prints_the_command_that_resumes(played: bool, monkeypatch, capsys, tmp_path) -> None:
     monkeypatch.setattr(sys, "argv", ["deskhand", "eval", "my runs", "--policy", "noop"])
     run = Run.create(tmp_path / "run", {"config": {}})
     if played:
@@ -290,16 +226,9 @@ def test_interrupt_prints_the_command_that_resumes(
     assert (tmp_path / "run").exists() == played
 
 
-def test_an_interrupted_run_ends_with_130_and_leaves_no_process(tmp_path: Path, checkpoint: Path) -> None:
+def test_an_interrupted_run_ends_with_130_and_leaves_no_process(tmp_path, checkpoint: Path) -> None:
     command = [sys.executable, "-m", "deskhand", "train", CONFIG, str(tmp_path / "run")]
-    command += [
-        "--set",
-        f"model={checkpoint}",
-        "--set",
-        "loop.max_concurrent_episodes=2",
-        "--set",
-        "suite.families=[dialog_choice]",
-    ]
+    command += with_settings(f"model={checkpoint}", "loop.max_concurrent_episodes=2", "suite.families=[dialog_choice]")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         command,

@@ -11,12 +11,12 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import uvicorn
+from command_line import called, with_settings
 from patience import limit
-from test_cli import ROOT, called
+from test_cli import ROOT
 
 from deskhand.config.load import load_config
 from deskhand.recipes.evaluate import resolve_policy
@@ -27,31 +27,19 @@ from deskhand.recorder.server import create_app
 from deskhand.rollout.run_writer import load_result
 from deskhand.store.run import Run
 
-SMALL = [
-    "--set",
-    "suite.families=[dialog_choice]",
-    "--set",
-    "loop.max_concurrent_episodes=2",
-    "--set",
-    "desktop.prewarm=0",
-]
+SMALL = with_settings("suite.families=[dialog_choice]", "loop.max_concurrent_episodes=2", "desktop.prewarm=0")
 
 
-def test_oracle_and_idle_show_what_the_suite_allows(monkeypatch, capsys, tmp_path: Path) -> None:
+def test_oracle_and_noop_bound_the_suite(tmp_path, cli) -> None:
     folder = tmp_path / "run"
-    few = [*SMALL, "--set", "evaluation.num_episodes=2", "--set", "evaluation.save_end_states=true"]
-    code, out, err = called(
-        monkeypatch, capsys, "eval", str(folder), "--policy", "oracle", "--samples-per-task", "2", *few
-    )
-    assert code == 0, err
+    few = [*SMALL, *with_settings("evaluation.num_episodes=2", "evaluation.save_end_states=true")]
+    out = cli("eval", str(folder), "--policy", "oracle", "--samples-per-task", "2", *few)
     assert "100.0 % [34.2, 100.0] 4/4" in out, "repeats of two tasks are worth two tries"
     assert "pass@2" in out
-    code, out, err = called(monkeypatch, capsys, "rescore", str(folder / "end_states"))
-    assert code == 0, err
+    out = cli("rescore", str(folder / "end_states"))
     assert out.count(": 1 -> 1\n") == 4
     assert "4 end states rescored, 0 changed" in out
-    code, out, err = called(monkeypatch, capsys, "eval", str(folder), "--policy", "noop")
-    assert code == 0, err
+    out = cli("eval", str(folder), "--policy", "noop")
     assert "0.0 % [0.0, 65.8] 0/2" in out
     with Run.open(folder, read_only=True) as run:
         assert {row.phase for row in run.episodes()} == {"oracle", "noop"}
@@ -60,19 +48,10 @@ def test_oracle_and_idle_show_what_the_suite_allows(monkeypatch, capsys, tmp_pat
         }
 
 
-def test_an_evaluation_goes_on_after_sigkill_with_the_same_command(monkeypatch, capsys, tmp_path: Path) -> None:
+def test_the_same_command_resumes_an_evaluation_after_sigkill(tmp_path, cli) -> None:
     folder = tmp_path / "run"
-    command = [
-        "eval",
-        str(folder),
-        "--policy",
-        "oracle",
-        *SMALL,
-        "--set",
-        "evaluation.num_episodes=6",
-        "--set",
-        "loop.max_concurrent_episodes=1",
-    ]
+    more = with_settings("evaluation.num_episodes=6", "loop.max_concurrent_episodes=1")
+    command = ["eval", str(folder), "--policy", "oracle", *SMALL, *more]
     process = subprocess.Popen(
         [sys.executable, "-m", "deskhand", *command],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -90,8 +69,7 @@ def test_an_evaluation_goes_on_after_sigkill_with_the_same_command(monkeypatch, 
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert 2 <= done < 6
-    code, out, err = called(monkeypatch, capsys, *command)
-    assert code == 0, err
+    out = cli(*command)
     assert "6/6" in out
     with Run.open(folder, read_only=True) as run:
         scored = run.episodes("oracle", "scored")
@@ -101,7 +79,7 @@ def test_an_evaluation_goes_on_after_sigkill_with_the_same_command(monkeypatch, 
 
 @pytest.fixture
 def endpoint() -> Iterator[tuple[str, str]]:
-    """(address, key) of the policy in the box behind a real HTTP server."""
+    """(address, key) of the bundled policy behind a real HTTP server."""
     from deskhand.engines.hf import HfEngine
     from deskhand.models.load import load as load_model
 
@@ -124,15 +102,14 @@ def endpoint() -> Iterator[tuple[str, str]]:
         recorder.close()
 
 
-def test_an_endpoint_is_asked_by_the_same_agent_and_its_key_is_kept_nowhere(
-    monkeypatch, capsys, tmp_path: Path, endpoint: tuple[str, str]
+def test_an_endpoint_is_evaluated_and_its_key_is_not_stored(
+    monkeypatch, tmp_path, endpoint: tuple[str, str], cli
 ) -> None:
     address, key = endpoint
     folder = tmp_path / "run"
     monkeypatch.setenv("OPENAI_API_KEY", key)
     arguments = ["--policy", address, "--served-model-name", "box", *SMALL, "--set", "evaluation.num_episodes=2"]
-    code, out, err = called(monkeypatch, capsys, "eval", str(folder), *arguments)
-    assert code == 0, err
+    out = cli("eval", str(folder), *arguments)
     assert "/2" in out
     with Run.open(folder, read_only=True) as run:
         found = [load_result(run, row.id) for row in run.episodes()]
@@ -147,27 +124,18 @@ def test_an_endpoint_is_asked_by_the_same_agent_and_its_key_is_kept_nowhere(
     assert not [path for path in folder.rglob("*") if path.is_file() and key.encode() in path.read_bytes()]
 
 
-def test_an_endpoint_that_does_not_answer_is_no_rate_of_zero(monkeypatch, capsys, tmp_path: Path) -> None:
-    arguments = [
-        "--policy",
-        "http://127.0.0.1:1/v1",
-        "--served-model-name",
-        "nobody",
-        *SMALL,
-        "--set",
-        "evaluation.num_episodes=1",
-    ]
+def test_an_unreachable_endpoint_is_not_a_success_rate_of_zero(monkeypatch, capsys, tmp_path) -> None:
+    model = ["--policy", "http://127.0.0.1:1/v1", "--served-model-name", "nobody"]
+    arguments = [*model, *SMALL, *with_settings("evaluation.num_episodes=1")]
     code, out, err = called(monkeypatch, capsys, "eval", str(tmp_path / "run"), *arguments)
     assert (code, err.count("\n")) == (2, 1), err
     assert "all 1 held-out episodes errored; last error: the model's endpoint http://127.0.0.1:1/v1/ failed" in err
     assert "0 of 1 held-out episodes, 0 successes, 3 errored attempts" in out
 
 
+ENDPOINT = ["engine.backend=openai", "engine.base_url=http://host/v1", "engine.served_model_name=m"]
 WRONG = {
-    "a key in the address": (
-        ["--policy", "http://me:secret@127.0.0.1:1/v1"],
-        "set OPENAI_API_KEY instead",
-    ),
+    "a key in the address": (["--policy", "http://me:secret@127.0.0.1:1/v1"], "set OPENAI_API_KEY instead"),
     "an endpoint whose model has no name": (["--policy", "http://127.0.0.1:1/v1"], "--served-model-name"),
     "no repeats": (["--policy", "oracle", "--samples-per-task", "0"], "must be at least 1"),
     "a step of a script": (
@@ -182,16 +150,7 @@ WRONG = {
     "a name for no endpoint": (["--policy", "oracle", "--served-model-name", "m"], "requires --policy with the URL"),
     "a profile without a file": (["--policy", "oracle", "--profile", "smoke"], "profiles belong to a config file"),
     "weights behind an endpoint": (
-        [
-            "--policy",
-            "tiny",
-            "--set",
-            "engine.backend=openai",
-            "--set",
-            "engine.base_url=http://host/v1",
-            "--set",
-            "engine.served_model_name=m",
-        ],
+        ["--policy", "tiny", *with_settings(*ENDPOINT)],
         "engine.backend openai evaluates its endpoint; remove --policy",
     ),
     "a step of a model": (["--policy", "tiny", "--step", "3"], "remove --step"),
@@ -203,16 +162,15 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_cannot_be_evaluated_is_said_in_one_line(name: str, monkeypatch, capsys, tmp_path: Path) -> None:
+def test_policies_that_cannot_be_evaluated_are_one_line_errors(name: str, tmp_path, cli_error) -> None:
     arguments, expected = WRONG[name]
-    code, _, err = called(monkeypatch, capsys, "eval", str(tmp_path / "new"), *arguments, *SMALL)
-    assert (code, err.count("\n")) == (2, 1)
+    err = cli_error("eval", str(tmp_path / "new"), *arguments, *SMALL)
     assert expected in err
     assert "secret" not in err
     assert not (tmp_path / "new").exists()
 
 
-def test_results_made_in_another_way_have_another_name(tmp_path: Path) -> None:
+def test_results_of_different_settings_have_different_names(tmp_path) -> None:
     settings = load_config()
     with Run.create(tmp_path / "run", {"config": settings.model_dump(mode="json")}) as run:
         assert resolve_policy(settings, run, None).name == "version-0"
@@ -226,9 +184,7 @@ def test_results_made_in_another_way_have_another_name(tmp_path: Path) -> None:
         assert resolve_policy(load_config(None, ["model=other/model"]), run, "oracle").name == "oracle", (
             "it is not asked"
         )
-        remote = load_config(
-            None, ["engine.backend=openai", "engine.base_url=http://host/v1", "engine.served_model_name=m"]
-        )
+        remote = load_config(None, ENDPOINT)
         assert (
             resolve_policy(remote, run, None).name
             == "version-0 (engine.backend=openai, engine.base_url=http://host/v1, engine.served_model_name=m)"
@@ -241,9 +197,7 @@ def test_results_made_in_another_way_have_another_name(tmp_path: Path) -> None:
         assert resolve_policy(other, run, "https://one/v1", served_model_name="m").name == "m at one/v1"
 
 
-def test_the_command_that_began_an_evaluation_goes_on_with_it_and_another_file_is_refused(
-    monkeypatch, capsys, tmp_path: Path
-) -> None:
+def test_the_same_command_resumes_an_evaluation_and_other_settings_are_refused(tmp_path, cli, cli_error) -> None:
     folder, config = tmp_path / "run", tmp_path / "few.yaml"
     config.write_text(
         "suite: {families: [dialog_choice]}\nevaluation: {num_episodes: 1}\nloop: {max_concurrent_episodes: 1}\n"
@@ -251,21 +205,18 @@ def test_the_command_that_began_an_evaluation_goes_on_with_it_and_another_file_i
     )
     command = ["eval", str(folder), "--policy", "noop", "--config", str(config)]
     for _ in range(2):
-        code, out, err = called(monkeypatch, capsys, *command)
-        assert code == 0, err
+        out = cli(*command)
         assert "0/1" in out
     with Run.open(folder, read_only=True) as run:
         assert len(run.episodes()) == 1
     config.write_text(config.read_text().replace("num_episodes: 1", "num_episodes: 2"))
-    code, _, err = called(monkeypatch, capsys, *command)
-    assert (code, err.count("\n")) == (2, 1)
+    err = cli_error(*command)
     assert "evaluation.num_episodes was 1, now 2" in err
-    code, _, err = called(monkeypatch, capsys, "eval", str(folder), "--policy", "noop", "--profile", "smoke")
-    assert (code, err.count("\n")) == (2, 1)
+    err = cli_error("eval", str(folder), "--policy", "noop", "--profile", "smoke")
     assert "profiles belong to a config file" in err
 
 
-def test_weights_whose_folders_have_one_name_are_told_apart(tmp_path: Path) -> None:
+def test_weights_in_folders_of_one_name_are_distinguished(tmp_path) -> None:
     """Else the figures of the first would stand for the second."""
     settings = load_config()
     for place, weights in (("a", b"1"), ("b", b"22")):

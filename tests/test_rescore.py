@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import task_files
 import yaml
-from test_cli import called
 from test_suite_config import FAMILIES, NATIVE, OPENADAPT
 
 from deskhand.config.load import load_config
@@ -48,9 +47,7 @@ def osworld_task(number: int, result: dict[str, Any], func: str = "file_contains
     return task_files.task(id=f"{number}", related_apps=["os"], evaluator=evaluator)
 
 
-def test_a_state_of_osworlds_is_judged_by_the_files_that_were_kept_and_by_nothing_else(
-    monkeypatch, capsys, tmp_path
-) -> None:
+def test_an_osworld_state_is_rescored_from_its_saved_files_alone(tmp_path, cli, cli_error) -> None:
     def file(path: str) -> dict[str, Any]:
         return {"type": "vm_file", "path": path, "dest": "a.txt"}
 
@@ -72,8 +69,7 @@ def test_a_state_of_osworlds_is_judged_by_the_files_that_were_kept_and_by_nothin
         state(states, f"os/{number}", {"a.txt": "done"}, 1.0)
     state(states, "os/9", {}, 1.0, declared_infeasible=True)
     state(states, "os/9", {}, 0.0)
-    code, out, err = called(monkeypatch, capsys, "rescore", str(states))
-    assert code == 0, err
+    out = cli("rescore", str(states))
     said = [line for line in out.splitlines() if " -> " in line]
     assert [line.partition(": ")[2] for line in said] == [
         "1 -> 1",
@@ -94,13 +90,12 @@ def test_a_state_of_osworlds_is_judged_by_the_files_that_were_kept_and_by_nothin
     assert "7 end states rescored, 4 changed" in out
     (tmp_path / "tasks" / "os" / "0.json").rename(tmp_path / "tasks" / "os" / "7.json")
     suite._loaded.cache_clear()  # another process
-    code, _, err = called(monkeypatch, capsys, "rescore", str(states))
-    assert code == 2
+    err = cli_error("rescore", str(states))
     assert f"suite.path: {tmp_path}/tasks has no task 'os/0'; " in err
 
 
 @pytest.mark.parametrize("given", [True, False], ids=["settings", "run"])
-def test_states_of_the_other_suites_of_files_are_judged_too(given, monkeypatch, capsys, tmp_path) -> None:
+def test_states_of_other_task_file_formats_are_rescored(given, tmp_path, cli) -> None:
     (tmp_path / "native").mkdir()
     (tmp_path / "native" / "one.yaml").write_text(NATIVE.format(id="one", program="sh"))
     (tmp_path / "openadapt").mkdir()
@@ -131,7 +126,6 @@ def test_states_of_the_other_suites_of_files_are_judged_too(given, monkeypatch, 
                 yaml.safe_dump({"suite": {"format": "deskhand", "path": f"{tmp_path}/native"}})
             )
             arguments = ["--config", str(tmp_path / "native.settings")]
-        code, out, err = called(monkeypatch, capsys, "rescore", str(folder), *arguments)
-        assert code == 0, err
+        out = cli("rescore", str(folder), *arguments)
         assert [line.partition(" -> ")[2].split(",")[0] for line in out.splitlines() if " -> " in line] == values, out
         assert "AttributeError" not in out

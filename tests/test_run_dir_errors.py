@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pytest
 import training_fixture
-from test_cli import CONFIG, called
+from test_cli import CONFIG
 
 from deskhand.config.load import Config
-from deskhand.store.run import Run
+from deskhand.models.load import load
+from deskhand.store.run import Checkpoint, Run
+from deskhand.trainer.checkpoint import CheckpointManager
+from deskhand.trainer.policy import Policy
+from deskhand.trainer.trainer import Trainer
 
 
 def run_in(folder: Path, **about: object) -> None:
@@ -107,7 +111,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("kind", "command"), CASES)
-def test_a_folder_that_is_no_sound_run_is_one_line(kind, command, monkeypatch, capsys, tmp_path: Path) -> None:
+def test_an_invalid_run_directory_is_a_one_line_error(kind, command, tmp_path, cli_error) -> None:
     folder, other = tmp_path / "place" / "run", tmp_path / "other"
     folder.parent.mkdir()
     FOLDERS[kind](folder)
@@ -116,9 +120,7 @@ def test_a_folder_that_is_no_sound_run_is_one_line(kind, command, monkeypatch, c
     arguments = COMMANDS[command]
     for name, value in names.items():
         arguments = [word.replace(name, value) for word in arguments]
-    code, _, err = called(monkeypatch, capsys, *arguments)
-    assert (code, err.count("\n")) == (2, 1), err
-    assert err.startswith("error: ")
+    err = cli_error(*arguments)
     assert "Traceback" not in err
     after = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file() and path in before}
     assert after == before
@@ -126,25 +128,18 @@ def test_a_folder_that_is_no_sound_run_is_one_line(kind, command, monkeypatch, c
 
 
 @pytest.mark.parametrize("command", ["eval", "resumed training", "resumed warm start"])
-def test_a_run_that_may_not_be_written_to_is_one_line(command, monkeypatch, capsys, tmp_path: Path) -> None:
+def test_a_read_only_run_is_a_one_line_error(command, tmp_path, cli_error) -> None:
     folder = tmp_path / "run"
     run_in(folder, **({"sft": []} if "warm" in command else {}))
     (folder / "lock").unlink()
     (folder / "lock").mkdir()  # a superuser may write to anything else
-    code, _, err = called(monkeypatch, capsys, *(word.replace("{folder}", str(folder)) for word in COMMANDS[command]))
-    assert (code, err.count("\n")) == (2, 1), err
+    err = cli_error(*(word.replace("{folder}", str(folder)) for word in COMMANDS[command]))
     assert f"{folder / 'lock'}: cannot be written" in err
 
 
 @pytest.fixture(scope="module")
 def untrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run with nothing but the checkpoint of version 0."""
-    from deskhand.models.load import load
-    from deskhand.store.run import Checkpoint
-    from deskhand.trainer.checkpoint import CheckpointManager
-    from deskhand.trainer.policy import Policy
-    from deskhand.trainer.trainer import Trainer
-
     source = training_fixture.checkpoint(tmp_path_factory.mktemp("checkpoint"))
     folder = source.with_name("run")
     with Run.create(folder, {"config": Config(model=str(source)).model_dump(mode="json")}) as run:
@@ -155,9 +150,7 @@ def untrained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "lost"])
 @pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "manifest.json"])
-def test_a_damaged_checkpoint_is_neither_exported_nor_evaluated(
-    name, damage, untrained: Path, monkeypatch, capsys, tmp_path: Path
-) -> None:
+def test_a_damaged_checkpoint_is_not_exported_or_evaluated(name, damage, untrained: Path, tmp_path, cli_error) -> None:
     folder = tmp_path / "run"
     shutil.copytree(untrained, folder)
     path = folder / "checkpoints" / "step-000000"
@@ -167,19 +160,17 @@ def test_a_damaged_checkpoint_is_neither_exported_nor_evaluated(
     if damage == "lost":
         (path / name).unlink()
     for command in (["export", str(folder), "--out", str(tmp_path / "out")], ["eval", str(folder)]):
-        code, _, err = called(monkeypatch, capsys, *command)
-        assert (code, err.count("\n")) == (2, 1), err
+        err = cli_error(*command)
         assert str(path) in err
         assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("command", ["export", "report"])
-def test_a_place_that_cannot_be_made_is_one_line(command, untrained: Path, monkeypatch, capsys, tmp_path: Path) -> None:
+def test_an_invalid_output_path_is_a_one_line_error(command, untrained: Path, tmp_path, cli_error) -> None:
     (tmp_path / "file").write_text("a file")
     for place in (tmp_path / "file", tmp_path / "file" / "out"):
         if (command, place.name) == ("report", "file"):
             continue  # a report replaces a file
-        code, _, err = called(monkeypatch, capsys, command, str(untrained), "--out", str(place))
-        assert (code, err.count("\n")) == (2, 1), err
+        err = cli_error(command, str(untrained), "--out", str(place))
         assert str(place) in err
     assert (tmp_path / "file").read_text() == "a file"

@@ -11,13 +11,23 @@ import pytest
 import recorded_folder
 import torch
 import training_fixture
-from test_cli import called
+from command_line import called
 
+from deskhand.config.load import Config
+from deskhand.config.trainer import LoraConfig, PolicyConfig
 from deskhand.models.load import load
 from deskhand.models.tiny.architecture import PREPROCESSOR
-from deskhand.recipes.sft import DEMONSTRATIONS, FIRST_SEED, load_demonstrations, split
-from deskhand.store.run import Run
+from deskhand.recipes.export_model import export_model
+from deskhand.recipes.sft import DEMONSTRATIONS, FIRST_SEED, batches, load_demonstrations, split
+from deskhand.rollout.groups import EpisodeRequest
+from deskhand.rollout.run_writer import new_row
+from deskhand.store.run import TRAIN, Checkpoint, Run
+from deskhand.tasks.suites import family_registry
+from deskhand.tasks.task import seed_for
+from deskhand.trainer import supervised
 from deskhand.trainer.checkpoint import CheckpointManager
+from deskhand.trainer.policy import Policy
+from deskhand.trainer.trainer import Trainer
 
 SETTINGS = {
     "suite.families": "[dialog_choice]",
@@ -41,7 +51,7 @@ def options(**more: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model that takes the box's screens."""
+    """A random model that takes the bundled policy's screens."""
     folder = training_fixture.checkpoint(tmp_path_factory.mktemp("checkpoint"))
     images = {**PREPROCESSOR, "patch_size": 8, "size": {"shortest_edge": 16 * 16, "longest_edge": 96 * 96}}
     (folder / "preprocessor_config.json").write_text(json.dumps(images))
@@ -52,7 +62,6 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def warm(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
     """A run in which the oracle played and a model with adapters was warmed up; interrupted after four updates and gone
     on with."""
-    from deskhand.trainer import supervised
 
     folder = tmp_path_factory.mktemp("warm") / "run"
     (folder.parent / "empty.yaml").write_text(f"model: {checkpoint}\npolicy: {{lora: {{rank: 4}}}}\n")
@@ -84,7 +93,7 @@ def run_command(patch: pytest.MonkeyPatch, command: list[str]) -> int:
     return called(patch, Silent, *command)[0]  # type: ignore[arg-type]
 
 
-def test_demonstrations_are_the_oracles_on_training_tasks_that_nothing_else_meets(warm: Path) -> None:
+def test_demonstrations_use_their_own_training_seeds(warm: Path) -> None:
     with Run.open(warm, read_only=True) as run:
         rows = run.episodes(DEMONSTRATIONS, "scored")
         assert [row.value for row in rows] == [1.0] * 4
@@ -92,16 +101,12 @@ def test_demonstrations_are_the_oracles_on_training_tasks_that_nothing_else_meet
         assert all(FIRST_SEED <= row.seed < FIRST_SEED + 1000 for row in rows)
         found = load_demonstrations(run, DEMONSTRATIONS)
         assert len(found) == 4
-        assert all(
-            run.frames.path(span.sha256).exists() for lesson in found for row in lesson.rows for span in row.spans
-        )
+        assert all(run.frames.path(span.sha256).exists() for demo in found for row in demo.rows for span in row.spans)
         taught, held = split(found, 0.5)
         assert sorted(each.episode_id for each in taught + held) == sorted(each.episode_id for each in found)
 
 
-def test_what_was_interrupted_ends_with_the_weights_of_one_that_was_not(
-    warm: Path, checkpoint: Path, tmp_path: Path
-) -> None:
+def test_an_interrupted_warm_start_ends_with_the_same_weights(warm: Path, checkpoint: Path, tmp_path) -> None:
     other = tmp_path / "run"
     with pytest.MonkeyPatch.context() as patch:
         config = warm.parent / "empty.yaml"
@@ -117,24 +122,20 @@ def test_what_was_interrupted_ends_with_the_weights_of_one_that_was_not(
         assert losses[-1] < losses[0]
 
 
-def test_other_settings_or_episodes_for_a_warm_start_that_is_there_are_refused(warm: Path, monkeypatch, capsys) -> None:
+def test_other_settings_for_an_existing_warm_start_are_refused(warm: Path, cli, cli_error) -> None:
     """They would be passed over without a word."""
     command = ["sft", str(warm.parent / "empty.yaml"), str(warm)]
-    code, _, err = called(monkeypatch, capsys, *command, *options(**{"sft.total_steps": "9"}))
-    assert (code, err.count("\n")) == (2, 1)
+    err = cli_error(*command, *options(**{"sft.total_steps": "9"}))
     assert "sft.total_steps was 6, now 9" in err
-    code, _, err = called(monkeypatch, capsys, *command, *options(), "--episodes", str(warm))
-    assert (code, err.count("\n")) == (2, 1)
+    err = cli_error(*command, *options(), "--episodes", str(warm))
     assert "contains a warm start on the oracle; use a new directory" in err
-    code, out, err = called(monkeypatch, capsys, *command, *options())
-    assert code == 0, err
+    out = cli(*command, *options())
     assert "step-000006" in out
 
 
-def test_the_episodes_of_a_run_are_written_as_plain_files(warm: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_the_episodes_of_a_run_are_written_as_plain_files(warm: Path, tmp_path, cli) -> None:
     out = tmp_path / "episodes"
-    code, said, err = called(monkeypatch, capsys, "export", str(warm), "--out", str(out), "--episodes")
-    assert code == 0, err
+    said = cli("export", str(warm), "--out", str(out), "--episodes")
     assert said == f"4 episodes in {out}\n"
     lines = (out / "episodes.jsonl").read_text().splitlines()
     assert [json.loads(line)["phase"] for line in lines] == [DEMONSTRATIONS] * 4
@@ -146,24 +147,22 @@ def logits_of(source: Path) -> torch.Tensor:
         return loaded.model(input_ids=torch.arange(5, 40).unsqueeze(0)).logits
 
 
-def test_adapters_of_the_vision_tower_are_exported_with_the_others(tmp_path: Path) -> None:
-    """What peft makes of the adapters alone computes what the merged weights do, on a picture, too."""
-    from deskhand.config.load import Config
-    from deskhand.config.trainer import LoraConfig, PolicyConfig
-    from deskhand.recipes.export_model import export_model
-    from deskhand.store.run import Checkpoint
-    from deskhand.trainer.policy import Policy
-    from deskhand.trainer.trainer import Trainer
+def run_with_checkpoint(folder: Path, source: Path, policy: Policy) -> Run:
+    run = Run.create(folder, {"config": Config(model=str(source)).model_dump(mode="json")})
+    path = CheckpointManager(folder / "checkpoints").save(Trainer(policy), source)
+    run.commit(counts={}, checkpoint=Checkpoint(0, 0, path, 0.0))
+    return run
 
+
+def test_adapters_of_the_vision_tower_are_exported_with_the_others(tmp_path) -> None:
+    """What peft makes of the adapters alone computes what the merged weights do, on a picture, too."""
     source = training_fixture.checkpoint(tmp_path / "base")
     policy = Policy(load(str(source)).model, PolicyConfig(lora=LoraConfig(rank=2, vision=True)))
     with torch.no_grad():
         for parameter in policy.parameters().values():
             parameter.normal_(0, 0.5)
-    about = {"config": Config(model=str(source)).model_dump(mode="json")}
-    with Run.create(tmp_path / "run", about) as run:
-        path = CheckpointManager(run.folder / "checkpoints").save(Trainer(policy), source)
-        run.commit(counts={}, checkpoint=Checkpoint(0, 0, path, 0.0))
+    with run_with_checkpoint(tmp_path / "run", source, policy) as run:
+        path = CheckpointManager(run.folder / "checkpoints").path(0)
         out = export_model(run, tmp_path / "exported", adapter=True)
     expected, found = load(str(path)).model.state_dict(), load(str(out)).model.state_dict()
     tower = [name for name in expected if "visual.blocks" in name and name.endswith("qkv.weight")]
@@ -172,20 +171,11 @@ def test_adapters_of_the_vision_tower_are_exported_with_the_others(tmp_path: Pat
         torch.testing.assert_close(found[name], value, atol=1e-5, rtol=1e-5)
 
 
-def test_the_card_says_what_four_bits_did_to_the_weights(tmp_path: Path) -> None:
-    from deskhand.config.load import Config
-    from deskhand.config.trainer import LoraConfig, PolicyConfig
-    from deskhand.recipes.export_model import export_model
-    from deskhand.store.run import Checkpoint
-    from deskhand.trainer.policy import Policy
-    from deskhand.trainer.trainer import Trainer
-
+def test_the_card_describes_quantization(tmp_path) -> None:
     pytest.importorskip("bitsandbytes")
     source = training_fixture.checkpoint(tmp_path / "base")
     policy = Policy(load(str(source)).model, PolicyConfig(lora=LoraConfig(rank=2, load_in_4bit=True)))
-    with Run.create(tmp_path / "run", {"config": Config(model=str(source)).model_dump(mode="json")}) as run:
-        path = CheckpointManager(run.folder / "checkpoints").save(Trainer(policy), source)
-        run.commit(counts={}, checkpoint=Checkpoint(0, 0, path, 0.0))
+    with run_with_checkpoint(tmp_path / "run", source, policy) as run:
         merged, adapter = (export_model(run, tmp_path / f"{kind}", adapter=kind) for kind in (False, True))
     before, rounded = load(str(source)).model.state_dict(), load(str(merged)).model.state_dict()
     changed = {name for name, value in before.items() if not torch.equal(value, rounded[name])}
@@ -196,12 +186,9 @@ def test_the_card_says_what_four_bits_did_to_the_weights(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("adapter", [False, True])
-def test_an_export_loads_back_with_equal_logits(warm: Path, tmp_path: Path, adapter: bool, monkeypatch, capsys) -> None:
+def test_an_export_loads_back_with_equal_logits(warm: Path, tmp_path, adapter: bool, cli) -> None:
     out = tmp_path / "exported"
-    code, said, err = called(
-        monkeypatch, capsys, "export", str(warm), "--out", str(out), *(["--adapter"] if adapter else [])
-    )
-    assert code == 0, err
+    said = cli("export", str(warm), "--out", str(out), *(["--adapter"] if adapter else []))
     assert said.strip() == str(out)
     expected = logits_of(CheckpointManager(warm / "checkpoints").path(6))
     torch.testing.assert_close(logits_of(out), expected, atol=1e-6, rtol=0)
@@ -211,13 +198,12 @@ def test_an_export_loads_back_with_equal_logits(warm: Path, tmp_path: Path, adap
     assert not (out / "trainer.safetensors").exists()
 
 
-def test_the_card_says_what_the_run_holds(warm: Path, tmp_path: Path, monkeypatch, capsys) -> None:
-    code, _, err = called(monkeypatch, capsys, "export", str(warm), "--out", str(tmp_path / "exported"))
-    assert code == 0, err
+def test_the_card_describes_the_run(warm: Path, tmp_path, cli) -> None:
+    cli("export", str(warm), "--out", str(tmp_path / "exported"))
     card = (tmp_path / "exported" / "README.md").read_text()
     with Run.open(warm, read_only=True) as run:
         taught, _ = split(load_demonstrations(run, DEMONSTRATIONS), 0.2)
-    seeds, count = [lesson.episode.seed for lesson in taught if lesson.episode is not None], len(taught)
+    seeds, count = [demo.episode.seed for demo in taught if demo.episode is not None], len(taught)
     assert (
         f"{count} episodes of the tasks' oracle on {count} tasks of dialog_choice; seeds {min(seeds)} to {max(seeds)}"
         in card
@@ -228,20 +214,8 @@ def test_the_card_says_what_the_run_holds(warm: Path, tmp_path: Path, monkeypatc
     assert card.startswith("---\nlibrary_name: transformers\n")
 
 
-def test_the_card_is_of_the_checkpoint_and_tells_what_went_before_it(
-    warm: Path, checkpoint: Path, tmp_path: Path
-) -> None:
+def test_the_card_covers_its_checkpoint_and_earlier_runs(warm: Path, checkpoint: Path, tmp_path) -> None:
     """Episodes of later steps are not its data; those of the warm start that the run began from are."""
-    from deskhand.config.load import Config
-    from deskhand.recipes.export_model import export_model
-    from deskhand.rollout.groups import EpisodeRequest
-    from deskhand.rollout.run_writer import new_row
-    from deskhand.store.run import TRAIN, Checkpoint
-    from deskhand.tasks.suites import family_registry
-    from deskhand.tasks.task import seed_for
-    from deskhand.trainer.policy import Policy
-    from deskhand.trainer.trainer import Trainer
-
     source = CheckpointManager(warm / "checkpoints").path(6)
     trainer = Trainer(Policy(load(str(source)).model))
     with Run.create(tmp_path / "run", {"config": Config(model=str(source)).model_dump(mode="json")}) as run:
@@ -281,23 +255,17 @@ def test_the_card_is_of_the_checkpoint_and_tells_what_went_before_it(
         assert f"before this run: unknown, `{checkpoint.name}` has no card" in card
 
 
-def test_what_deskhand_record_kept_is_learned_and_the_card_says_so(
-    checkpoint: Path, tmp_path: Path, monkeypatch, capsys
-) -> None:
+def test_recorded_conversations_are_trained_and_named_in_the_card(checkpoint: Path, tmp_path, cli) -> None:
     recorded, folder = tmp_path / "recorded", tmp_path / "run"
     for session in ("one", "two"):
         recorded_folder.talk(recorded, session)
     recorded_folder.talk(recorded, "poor", reward=0.0)
     (tmp_path / "empty.yaml").write_text(f"model: {checkpoint}\n")
     command = ["sft", str(tmp_path / "empty.yaml"), str(folder), "--episodes", str(recorded)]
-    code, out, err = called(
-        monkeypatch, capsys, *command, *options(**{"sft.val_fraction": "0", "sft.total_steps": "2"})
-    )
-    assert code == 0, err
+    out = cli(*command, *options(**{"sft.val_fraction": "0", "sft.total_steps": "2"}))
     assert "recorded: 2 conversations of 3 sessions, 1 of them with a low reward" in out
     assert "2 training episodes, 0 validation episodes" in out
-    code, _, err = called(monkeypatch, capsys, "export", str(folder), "--out", str(tmp_path / "exported"))
-    assert code == 0, err
+    cli("export", str(folder), "--out", str(tmp_path / "exported"))
     card = (tmp_path / "exported" / "README.md").read_text()
     assert "- 2 conversations from recordings in recorded; their tasks are unknown" in card
 
@@ -317,26 +285,23 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_cannot_be_done_is_said_in_one_line(name: str, warm: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+def test_wrong_arguments_are_one_line_errors(name: str, warm: Path, tmp_path, cli_error) -> None:
     command, arguments, expected = WRONG[name]
     names = {"{warm}": str(warm), "{new}": str(tmp_path / "new"), "{config}": str(warm.parent / "empty.yaml")}
     for key, value in names.items():
         arguments = [argument.replace(key, value) for argument in arguments]
-    code, _, err = called(monkeypatch, capsys, command, *arguments)
-    assert (code, err.count("\n")) == (2, 1)
+    err = cli_error(command, *arguments)
     assert expected in err
     assert not (tmp_path / "new").exists()
 
 
-def test_batches_go_through_all_lessons_before_any_comes_again(warm: Path) -> None:
-    from deskhand.recipes.sft import batches
-
+def test_batches_cover_all_demonstrations_before_any_repeats(warm: Path) -> None:
     with Run.open(warm, read_only=True) as run:
         found = load_demonstrations(run, DEMONSTRATIONS)
-    pictures = dict.fromkeys(span.sha256 for lesson in found for row in lesson.rows for span in row.spans)
+    pictures = dict.fromkeys(span.sha256 for demo in found for row in demo.rows for span in row.spans)
     source = batches(found, pictures, 2, 7, 0)  # type: ignore[arg-type]
     first = [next(source)[0] for _ in range(4)]
     again = batches(found, pictures, 2, 7, 3)  # type: ignore[arg-type]
     assert next(again)[0] == first[3]
     seen = [row for rows in first[:2] for row in rows]
-    assert sorted(map(hash, seen)) == sorted(hash(row) for lesson in found for row in lesson.rows)
+    assert sorted(map(hash, seen)) == sorted(hash(row) for demo in found for row in demo.rows)

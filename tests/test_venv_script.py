@@ -53,7 +53,7 @@ def environment(checkout: Path, *names: str) -> subprocess.CompletedProcess[str]
     )
 
 
-def test_what_is_pinned_is_installed_once_and_nothing_else_comes(checkout: Path) -> None:
+def test_pinned_packages_are_installed_once_and_no_others(checkout: Path) -> None:
     (checkout / "requirements" / "peer.txt").write_text("# a peer\ndeskhand_peer==1.0\n")
     first = environment(checkout, "peer")
     assert first.returncode == 0, first.stderr
@@ -72,7 +72,7 @@ def test_what_is_pinned_is_installed_once_and_nothing_else_comes(checkout: Path)
 
 
 @pytest.mark.parametrize("line", ["deskhand_peer", "deskhand_peer>=1", "-e .", "git+file:///x"])
-def test_a_line_that_pins_nothing_is_refused(checkout: Path, line: str) -> None:
+def test_an_unpinned_line_is_refused(checkout: Path, line: str) -> None:
     (checkout / "requirements" / "loose.txt").write_text(f"# loose\n{line}\n")
     done = environment(checkout, "loose")
     assert done.returncode == 2
@@ -88,7 +88,7 @@ def test_an_unknown_name_is_answered_with_the_known_ones(checkout: Path) -> None
         assert done.stderr.startswith("error: usage: scripts/environment NAME, where NAME is one of: peer")
 
 
-def test_a_package_that_cannot_be_had_leaves_nothing_that_looks_complete(checkout: Path) -> None:
+def test_a_missing_package_leaves_no_complete_environment(checkout: Path) -> None:
     (checkout / "requirements" / "peer.txt").write_text("deskhand_absent==1.0\n")
     done = environment(checkout, "peer")
     assert done.returncode == 2

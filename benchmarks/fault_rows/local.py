@@ -16,7 +16,16 @@ from typing import Any
 import httpx2
 import psutil
 
-from benchmarks.fault_rows.parts import QUICK, SCREEN, Booked, Faults, Row, bridged, pointing_task, scaled
+from benchmarks.fault_rows.parts import (
+    QUICK,
+    SCREEN,
+    CountedEpisodes,
+    Faults,
+    Row,
+    faulty_server,
+    pointing_task,
+    scaled,
+)
 from benchmarks.thresholds import ROOT
 from deskhand.actions.ops import Click, Point, screen_px
 from deskhand.desktop import frame_codec
@@ -80,7 +89,7 @@ def _lives(pid: int) -> bool:
 
 async def row_7(size: float, folder: Path) -> Row:
     """Killed desktop parts, servers and trainers leave nothing behind."""
-    row = Row(7, "SIGKILL X server, manager, application, bridge, gateway, trainer")
+    row = Row(7, "SIGKILL X server, manager, application, server, gateway, trainer")
     for part in ("x server", "window manager", "applications"):
         desktop = LocalDesktop()
         await desktop.reset(SMALL)
@@ -115,9 +124,9 @@ from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.remote.sandbox_desktop import SandboxPool
 from deskhand.desktop.remote.server_desktop import ServerPool
 async def main():
-    bridge, gateway, key, token = sys.argv[1:]
+    server, gateway, key, token = sys.argv[1:]
     screen = DesktopSpec("plain", 320, 240)
-    pools = [ServerPool(bridge, key, template=screen), SandboxPool(gateway, token, template=screen, ttl_s=2.0)]
+    pools = [ServerPool(server, key, template=screen), SandboxPool(gateway, token, template=screen, ttl_s=2.0)]
     leases = [await pool.lease() for pool in pools]
     for lease in leases:
         await lease.desktop.observe()
@@ -135,29 +144,15 @@ async def _kill_servers(row: Row, folder: Path, number: int) -> None:
     tokens.chmod(0o600)
     environment = os.environ | {"DESKHAND_SERVER_API_KEY": key, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-m", "deskhand"]
-    book = str(folder / f"book-{number}.sqlite")
-    serve = [
-        *command,
-        "serve",
-        "desktops",
-        "--port",
-        "0",
-        "--desktops",
-        "3",
-        "--prewarm",
-        "0",
-        "--screen",
-        "320x240",
-        "--idle-s",
-        "2",
-    ]
-    order = ["trainer", "gateway", "bridge"]
+    options = "serve desktops --port 0 --desktops 3 --prewarm 0 --screen 320x240 --idle-s 2 --no-accessibility"
+    serve = [*command, *options.split(), "--lease-db", str(folder / f"leases-{number}.sqlite")]
+    order = ["trainer", "gateway", "server"]
     random.Random(number).shuffle(order)
     running: dict[str, subprocess.Popen[str]] = {}
     log = folder / f"complaints-{number}.txt"
     try:
-        bridge, address = _started([*serve, "--lease-db", book, "--no-accessibility"], environment, log)
-        running["bridge"] = bridge
+        server, address = _started(serve, environment, log)
+        running["server"] = server
         front = [*command, "serve", "sandboxes", address, "--port", "0", "--tokens-file", str(tokens)]
         running["gateway"], gateway_address = _started(front, environment, log)
         trainer = subprocess.Popen(  # noqa: ASYNC220
@@ -170,18 +165,18 @@ async def _kill_servers(row: Row, folder: Path, number: int) -> None:
         assert trainer.stdout is not None
         said = await asyncio.to_thread(trainer.stdout.readline)
         row.demand(said.strip() == "leased", f"the trainer could not lease: {said!r}")
-        desktops = [child.pid for child in psutil.Process(bridge.pid).children(recursive=True)]
+        desktops = [child.pid for child in psutil.Process(server.pid).children(recursive=True)]
         for name in order:
             running[name].send_signal(signal.SIGKILL)
             await asyncio.to_thread(running[name].wait)
             row.injected += 1
             row.survived += 1
             began = time.monotonic()
-            if name == "trainer" and running["bridge"].poll() is None:
+            if name == "trainer" and running["server"].poll() is None:
                 await _until_free(row, address, key, began)
-        await _gone(row, desktops, "a killed bridge")
-        again, second = _started([*serve, "--lease-db", book, "--no-accessibility"], environment, log)
-        running["bridge"] = again
+        await _gone(row, desktops, "a killed server")
+        again, second = _started(serve, environment, log)
+        running["server"] = again
         began = time.monotonic()
         async with ServerPool(second, key, template=SMALL) as pool:
             lease = await pool.lease()
@@ -192,7 +187,7 @@ async def _kill_servers(row: Row, folder: Path, number: int) -> None:
         left = [child.pid for child in psutil.Process(again.pid).children(recursive=True)]
         again.send_signal(signal.SIGTERM)
         await asyncio.to_thread(again.wait)
-        await _gone(row, left, "a bridge that was ended")
+        await _gone(row, left, "a server that was ended")
     finally:
         for process in running.values():
             if process.poll() is None:
@@ -254,7 +249,7 @@ async def row_9(size: float, folder: Path) -> Row:
         except FrameError:
             row.survived += 1
     row.wrong = row.wrong[:3]
-    async with bridged(1, Faults()) as (pool, _, _, _):
+    async with faulty_server(1, Faults()) as (pool, _, _, _):
         frame = await (await pool.lease()).desktop.observe()
         header, body = frame_codec.encode_frame(frame, None)
         for broken in ((header, body[:-4]), (header.replace("64", "63", 1), body), (header[:-9], body), ("", body)):
@@ -271,8 +266,8 @@ async def row_10(size: float, folder: Path) -> Row:
     """File writes fail (ENOSPC, EMFILE, inodes) during setup and evaluation."""
     row = Row(10, "ENOSPC, EMFILE, inode exhaustion")
     for number in (errno.ENOSPC, errno.EMFILE, errno.EDQUOT):
-        async with bridged(4, Faults()) as (pool, made, _, _):
-            booked = Booked(pool, scaled(size, 8, 100), 3)
+        async with faulty_server(4, Faults()) as (pool, made, _, _):
+            source = CountedEpisodes(pool, scaled(size, 8, 100), 3)
             lease, failing = pool.lease, {"left": 3}
 
             async def broken(
@@ -290,9 +285,9 @@ async def row_10(size: float, folder: Path) -> Row:
                 return found
 
             pool.lease = broken  # type: ignore[method-assign]
-            await booked.run(1)
-            booked.into(row)
-            lost = [result.outcome for result in booked.results if isinstance(result.outcome, Errored)]
+            await source.run(1)
+            source.into(row)
+            lost = [result.outcome for result in source.results if isinstance(result.outcome, Errored)]
             row.demand(len(lost) == 3, f"{len(lost)} episodes ended unscored by 3 full disks")
             row.survived += len(lost)
     return row
@@ -347,7 +342,7 @@ async def row_12(size: float, folder: Path) -> Row:
         await asyncio.sleep(0)
         return CheckResult((number % 7) / 7)
 
-    async with bridged(32, Faults()) as (pool, _, _, _):
+    async with faulty_server(32, Faults()) as (pool, _, _, _):
         leases = [await pool.lease() for _ in range(32)]
         for _ in range(scaled(size, 1, 10)):
             tasks = [pointing_task(number, 1, check) for number in range(32)]

@@ -16,12 +16,12 @@ from benchmarks.fault_rows.parts import (
     KEY,
     QUICK,
     SCREEN,
-    Booked,
+    CountedEpisodes,
     Faults,
     FaultyNetwork,
     Row,
-    bridged,
     check_actions,
+    faulty_server,
     point,
     scaled,
 )
@@ -43,21 +43,21 @@ async def row_3(size: float, folder: Path) -> Row:
     """502, 503 and 504, half of them after execution."""
     row = Row(3, "503/502/504 at 1 %, 5 %, 20 %")
     for share, count in ((0.01, scaled(size, 30, 500)), (0.05, scaled(size, 100, 5000)), (0.20, scaled(size, 20, 300))):
-        async with bridged(8, Faults(bad=share), seed=int(1000 * share)) as (pool, made, network, _):
-            booked = Booked(pool, count, 4)
-            await booked.run(8)
-            booked.into(row)
+        async with faulty_server(8, Faults(bad=share), seed=int(1000 * share)) as (pool, made, network, _):
+            source = CountedEpisodes(pool, count, 4)
+            await source.run(8)
+            source.into(row)
             check_actions(row, made, 4)
             performed = sum(len(desktop.actions) for desktop in made)
-            row.demand(performed == booked.performed, f"{performed} actions performed, {booked.performed} acknowledged")
+            row.demand(performed == source.performed, f"{performed} actions performed, {source.performed} acknowledged")
             row.injected += network.injected
-            row.survived += network.injected - sum(result.reward is None for result in booked.results)
+            row.survived += network.injected - sum(result.reward is None for result in source.results)
             row.recovery_s += network.recovery_s
             if share == 0.05:
                 row.demand(
-                    booked.scored_share >= 0.999, f"{100 * booked.scored_share:.2f} % of {count} episodes were scored"
+                    source.scored_share >= 0.999, f"{100 * source.scored_share:.2f} % of {count} episodes were scored"
                 )
-                row.note = f"{100 * booked.scored_share:.2f} % of {count} episodes scored at 5 %"
+                row.note = f"{100 * source.scored_share:.2f} % of {count} episodes scored at 5 %"
     await _on_machines(row, 0.05, scaled(size, 30, 5000), folder)
     return row
 
@@ -77,27 +77,27 @@ async def _on_machines(row: Row, share: float, count: int, folder: Path) -> None
         return OsworldDesktop(link, skip_reset=True, polling=LOOKING)
 
     async with MachinePool(list(fakes), make, template=SCREEN) as pool:
-        booked = Booked(pool, count, 2)
-        await booked.run(len(fakes))
-    booked.into(row)
+        source = CountedEpisodes(pool, count, 2)
+        await source.run(len(fakes))
+    source.into(row)
     middle = (32, 24)  # where a reset puts the pointer, and no episode
     moved = sum(entry[0] == "moved" and entry[1:] != middle for fake in fakes.values() for entry in fake.guest.journal)
-    row.demand(moved == booked.performed, f"machines: {moved} actions performed, {booked.performed} acknowledged")
+    row.demand(moved == source.performed, f"machines: {moved} actions performed, {source.performed} acknowledged")
     row.demand(
-        booked.scored_share >= 0.999, f"machines: {100 * booked.scored_share:.2f} % of {count} episodes were scored"
+        source.scored_share >= 0.999, f"machines: {100 * source.scored_share:.2f} % of {count} episodes were scored"
     )
     row.injected += sum(network.injected for network in networks.values())
     row.survived += sum(network.injected for network in networks.values())
-    row.survived -= sum(result.reward is None for result in booked.results)
+    row.survived -= sum(result.reward is None for result in source.results)
     row.recovery_s += [seconds for network in networks.values() for seconds in network.recovery_s]
-    row.note += f", {100 * booked.scored_share:.2f} % of {count} on machines"
+    row.note += f", {100 * source.scored_share:.2f} % of {count} on machines"
 
 
 async def row_4(size: float, folder: Path) -> Row:
     """Replies lost after execution, over Deskhand's, OSWorld's and WAA's servers."""
     row = Row(4, "20 % of replies lost after execution")
     actions = scaled(size, 600, 90_000)
-    async with bridged(8, Faults(lost=0.2), seed=4) as (pool, made, network, _):
+    async with faulty_server(8, Faults(lost=0.2), seed=4) as (pool, made, network, _):
         leases = [await pool.lease() for _ in range(8)]
 
         async def act(place: int) -> None:
@@ -270,7 +270,7 @@ async def row_17(size: float, folder: Path) -> Row:
     """Eight remote desktops, many steps, 2 % faults: memory, descriptors and latency stay constant."""
     row = Row(17, "8 remote desktops x 2 000 steps, 2 % faults")
     steps = scaled(size, 100, 2000)
-    async with bridged(8, Faults(lost=0.01, bad=0.01), seed=17) as (pool, made, network, _):
+    async with faulty_server(8, Faults(lost=0.01, bad=0.01), seed=17) as (pool, made, network, _):
         leases = [await pool.lease() for _ in range(8)]
         chance, took = random.Random(1), [[], [], [], []]
         levels: list[tuple[float, int]] = []

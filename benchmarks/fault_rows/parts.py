@@ -127,7 +127,7 @@ class FaultyNetwork(httpx2.AsyncBaseTransport):
 
 
 @asynccontextmanager
-async def bridged(
+async def faulty_server(
     size: int, faults: Faults, *, seed: int = 0, quota: QuotaManager | None = None, idle_s: float = 3600.0
 ) -> AsyncIterator[tuple[ServerPool, list[Any], FaultyNetwork, ActiveLeases]]:
     """Yield (pool, desktops, network, leases): a server over fake desktops, reached over a faulty network."""
@@ -139,7 +139,7 @@ async def bridged(
         book = ActiveLeases(own, idle_s=idle_s)
         network = FaultyNetwork(create_app(book, LeaseAuth(book, KEY)), faults, seed)
         pool = ServerPool(
-            "http://bridge.test", KEY, template=SCREEN, timeouts=QUICK, quota=quota, transport=network, wait_s=0.05
+            "http://server.test", KEY, template=SCREEN, timeouts=QUICK, quota=quota, transport=network, wait_s=0.05
         )
         try:
             yield pool, made, network, book
@@ -186,7 +186,7 @@ def pointing_task(number: int, steps: int, check: Any = None) -> Task:
     )  # fmt: skip
 
 
-class Booked:
+class CountedEpisodes:
     """Source of `count` episodes that checks the episode counts after each one."""
 
     def __init__(self, pool: Any, count: int, steps: int, check: Any = None, longest_s: float | None = None) -> None:

@@ -12,7 +12,17 @@ from typing import Any
 
 import httpx2
 
-from benchmarks.fault_rows.parts import KEY, QUICK, SCREEN, Booked, Faults, Row, bridged, check_actions, scaled
+from benchmarks.fault_rows.parts import (
+    KEY,
+    QUICK,
+    SCREEN,
+    CountedEpisodes,
+    Faults,
+    Row,
+    check_actions,
+    faulty_server,
+    scaled,
+)
 from deskhand.desktop.base import CommandResult
 from deskhand.desktop.machine_pool import MachinePool
 from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ScreenPolling
@@ -52,10 +62,10 @@ async def row_1(size: float, folder: Path) -> Row:
             return httpx2.Response(429, headers=headers, request=request)
 
         lot = QuotaManager(seed=number)
-        async with bridged(8, Faults(refuse=refuse), quota=lot) as (pool, made, network, _):
-            booked = Booked(pool, scaled(size, 8, 64), 3)
-            await booked.run(8)
-            booked.into(row)
+        async with faulty_server(8, Faults(refuse=refuse), quota=lot) as (pool, made, network, _):
+            source = CountedEpisodes(pool, scaled(size, 8, 64), 3)
+            await source.run(8)
+            source.into(row)
             check_actions(row, made, 3)
             row.injected += network.injected
             row.survived += network.injected
@@ -64,7 +74,7 @@ async def row_1(size: float, folder: Path) -> Row:
             if number in (0, 2):
                 row.demand(late_s <= 0.1 * wait_s + 0.1, f"it went on {late_s:.2f} s after the quota did ({headers})")
             gate = pool.gate.desktops
-            row.demand(gate.tries <= len(booked.results) + 8, f"{gate.tries} probes for {len(booked.results)} episodes")
+            row.demand(gate.tries <= len(source.results) + 8, f"{gate.tries} probes for {len(source.results)} episodes")
             row.demand(lot.num_waiting == 0, "some are parked for ever")
     row.demand(row.unscored == 0, f"{row.unscored} episodes were lost to a quota")
     return row
@@ -120,9 +130,9 @@ async def _episodes_through_a_day(row: Row) -> None:
         return httpx2.Response(429, headers={"retry-after": str(wait_s)}, request=request)
 
     lot = QuotaManager(clock=clock.clock, seed=2)
-    async with bridged(8, Faults(refuse=refuse), quota=lot) as (pool, made, _, _):
-        booked = Booked(pool, 100, 2)
-        playing = asyncio.create_task(booked.run(100))
+    async with faulty_server(8, Faults(refuse=refuse), quota=lot) as (pool, made, _, _):
+        source = CountedEpisodes(pool, 100, 2)
+        playing = asyncio.create_task(source.run(100))
         while clock.time < 24 * 3600:
             await clock.pass_(wait_s / 2)
             await asyncio.sleep(0.001)  # what was sent is answered in true time
@@ -135,8 +145,8 @@ async def _episodes_through_a_day(row: Row) -> None:
                 await asyncio.sleep(0.001)
         await playing
         check_actions(row, made, 2)
-    booked.into(row)
-    lost = sum(result.reward is None for result in booked.results)
+    source.into(row)
+    lost = sum(result.reward is None for result in source.results)
     row.demand(lost == 0, f"{lost} of 100 episodes were lost to a day of 429")
     row.injected += refused[0]
     row.survived += refused[0] if not lost else 0
@@ -227,7 +237,7 @@ async def row_13(size: float, folder: Path) -> Row:
         row.injected += 1
     row.demand(len(asked) == 1, f"{len(asked)} requests: a jump woke somebody")
     task.cancel()
-    async with bridged(4, Faults()) as (pool, made, _, book):
+    async with faulty_server(4, Faults()) as (pool, made, _, book):
         leases = [await pool.lease() for _ in range(4)]
         real = time.time
         try:
@@ -249,7 +259,7 @@ async def row_13(size: float, folder: Path) -> Row:
 async def row_14(size: float, folder: Path) -> Row:
     """Leases used with foreign keys, epochs and names: rejected, nothing executed, no key in a response."""
     row = Row(14, "lease double-use, stale, revoked, wrong keys")
-    async with bridged(3, Faults()) as (pool, made, network, _):
+    async with faulty_server(3, Faults()) as (pool, made, network, _):
         leases = [await pool.lease() for _ in range(3)]
         told = {lease.epoch: lease.desktop for lease in leases}
         secrets = [desktop.sandbox.key for desktop in told.values()]
@@ -261,7 +271,7 @@ async def row_14(size: float, folder: Path) -> Row:
         keys = [*secrets, "", "x" * 43, KEY[:-1], secrets[0][:-1], secrets[0] + "x", "Basic", "\x7f"]
         roots = [pool.transport.path_of(lease.desktop.sandbox) for lease in leases]
         roots += [ended_name, "/leases/ffffffffffffffff", "/leases/.."]
-        async with httpx2.AsyncClient(transport=network, base_url="http://bridge.test") as http:
+        async with httpx2.AsyncClient(transport=network, base_url="http://server.test") as http:
             for number in range(scaled(size, 400, 20_000)):
                 at, key, epoch = (
                     chance.randrange(len(roots)),
@@ -315,9 +325,9 @@ async def row_18(size: float, folder: Path) -> Row:
 
     now = [0.0]
     pool = MachinePool(names, make, template=SCREEN, clock=lambda: now[0], quarantine_s=600.0)
-    booked = Booked(pool, scaled(size, 12, 200), 4)
-    await booked.run(2)
-    booked.into(row)
+    source = CountedEpisodes(pool, scaled(size, 12, 200), 4)
+    await source.run(2)
+    source.into(row)
     used = {name: fake.guest.acted for name, fake in fakes.items()}
     row.injected = 2
     row.survived = 2 if row.unscored == 0 else 0

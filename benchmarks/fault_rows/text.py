@@ -14,7 +14,7 @@ from deskhand.errors import ParseError
 
 async def row_16(size: float, folder: Path) -> Row:
     """Hostile model text in every format: ops or a `ParseError`, and nothing is executed."""
-    row = Row(16, "model text fuzz, every dialect")
+    row = Row(16, "model text fuzz, every format")
     chance, mark = random.Random(16), folder / "ran"
     pieces = [
         "'''", '"""', "\\", "{", "}", "(", "click", "type(", "42", "\x00", "🙂", "\u202e", "</tool_call>", "```",
@@ -23,12 +23,12 @@ async def row_16(size: float, folder: Path) -> Row:
     ]  # fmt: skip
     view = ScreenView.of_screen(1280, 720)
     for name in formats.available_formats():
-        dialect = formats.get(name)
+        action_format = formats.get(name)
         for _ in range(scaled(size, 40, 1000)):
             text = "".join(chance.choice(pieces) for _ in range(chance.randrange(1, 14)))
             row.injected += 1
             try:
-                dialect.parse(text, view)
+                action_format.parse(text, view)
                 row.survived += 1
             except ParseError:
                 row.survived += 1

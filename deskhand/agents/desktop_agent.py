@@ -26,7 +26,7 @@ from deskhand.agents.episode_context import (
     sampling_arguments,
     view_of,
 )
-from deskhand.agents.history import drop_older_half, summarize_dropped, window_of
+from deskhand.agents.history import build_history, drop_older_half, summarize_dropped
 from deskhand.agents.prompts import Turn, build_messages, png_data_uri
 from deskhand.agents.text_observation import describe_screen
 from deskhand.agents.zoom import crop_and_enlarge
@@ -65,7 +65,7 @@ class DesktopAgent:
             self.config = AgentConfig(**{**(config.model_dump() if config else {}), **options})
         self.action_format = action_format or formats.get(self.config.action_format)
         self.settings = EpisodeSettings(self.config, model, model_image_size)
-        self._history = window_of(self.config)
+        self._history = build_history(self.config)
         self._reply_timeout_s = reply_timeout_s
 
     def view_of(self, width: int, height: int) -> ScreenView:

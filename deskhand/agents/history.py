@@ -68,6 +68,6 @@ class HistoryWindow:
         return -(-over // period) * period
 
 
-def window_of(agent: AgentConfig) -> HistoryWindow:
+def build_history(agent: AgentConfig) -> HistoryWindow:
     chunked, sliding = (agent.history_max_turns, agent.history_keep_turns), (agent.sliding_turns,) * 2
     return HistoryWindow(*{"full": (sys.maxsize, 1), "sliding": sliding, "chunked": chunked}[agent.history])

@@ -51,10 +51,7 @@ def conformance(names: list[str] | None = None, /, *, folder: Path | None = None
 
 @actions_app.command
 def explain(
-    *,
-    action_format: Annotated[str, Parameter(name="--format")],
-    screen: str = "1920x1080",
-    image: str | None = None,
+    *, action_format: Annotated[str, Parameter(name="--format")], screen: str = "1920x1080", image: str | None = None
 ) -> None:
     """Parse a reply from standard input; print its ops and where they land on the screen.
 

@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,6 +31,8 @@ Profile = Annotated[
     str | None, Parameter(help="Profile from the config file, e.g. smoke. Default: full, the file as written.")
 ]
 Flag = Parameter(negative="")
+TlsCertificate = Annotated[Path | None, Parameter(help="File with the certificate chain, for HTTPS.")]
+TlsKey = Annotated[Path | None, Parameter(help="File with the certificate's private key.")]
 
 
 def parse_size(option: str, text: str) -> tuple[int, int]:
@@ -47,23 +49,27 @@ def check_tls(certificate: Path | None, key: Path | None) -> None:
         raise ConfigError("--tls-certificate and --tls-key: both are required for HTTPS")
 
 
+def load_settings(config: Path | None, overrides: list[str] | None, profile: str | None = None) -> Config:
+    """Settings of a command from file, environment and `--set`."""
+    from deskhand.config.load import load_config
+
+    return load_config(config, overrides or (), os.environ, profile=profile)
+
+
 def open_resumed_run(
     run_dir: Path, overrides: list[str] | None, config: Path | None = None, profile: str | None = None
 ) -> tuple[Config, Run]:
-    """Open a run with its original settings, changed by `--set`.
-
-    Raises:
-        ConfigError: `config` is given and differs from the original settings; names the first key that differs.
-    """
-    from deskhand.config.load import config_of_run, load_config
+    """Open a run with its original settings, changed by `--set`. Raises `ConfigError` with the first key that differs
+    if `config` is given and differs from them."""
+    from deskhand.config.load import config_of_run
     from deskhand.store.run import Run
 
     if profile is not None and config is None:
-        load_config(None, profile=profile)
+        load_settings(None, None, profile)
     run = Run.open(run_dir)
     try:
         if config is not None:
-            settings = load_config(config, overrides or (), os.environ, profile=profile)
+            settings = load_settings(config, overrides, profile)
             original = config_of_run(run.metadata, run_dir)
             if differs := next(_differences(original.model_dump(mode="json"), settings.model_dump(mode="json")), None):
                 raise ConfigError(
@@ -83,6 +89,17 @@ def _differences(original: Mapping[str, Any], settings: Mapping[str, Any], path:
             yield from _differences(before, value, f"{path}{key}.")
         elif value != before:
             yield f"{path}{key} was {before!r}, now {value!r}"
+
+
+def print_columns(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table without borders."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
 
 
 def print_table(table: Table) -> None:

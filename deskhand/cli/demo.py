@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated
 
-from deskhand.cli.common import Flag, Overrides, open_resumed_run
+from deskhand.cli.common import Flag, Overrides, load_settings, open_resumed_run
 from deskhand.cli.train import run_and_compare
 from deskhand.errors import ConfigError
 
@@ -33,7 +32,6 @@ def demo(
     restart
         Start over. The existing run is renamed to RUN_DIR-1, RUN_DIR-2, ...
     """
-    from deskhand.config.load import load_config
     from deskhand.recipes import train as recipe
     from deskhand.recipes.suite import load_suite
 
@@ -52,7 +50,7 @@ def demo(
     if progress is not None and not restart:
         config, run = open_resumed_run(run_dir, overrides)
     else:
-        config = load_config(_bundled_config(CONFIG), overrides or (), os.environ)
+        config = load_settings(_bundled_config(CONFIG), overrides)
         load_suite(config.suite, config.desktop.backend)
         archived = recipe.archive_run(run_dir)
         if archived is not None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import App
 
-from deskhand.cli.common import Flag, parse_size
+from deskhand.cli.common import Flag, parse_size, print_columns
 from deskhand.errors import ConfigError
 
 desktop_app = App(name="desktop", help="Local desktops and their applications.")
@@ -16,18 +16,13 @@ desktop_app = App(name="desktop", help="Local desktops and their applications.")
 @desktop_app.command(name="list")
 def list_applications() -> None:
     """List applications, their Debian packages, and whether they are installed."""
-    from rich.console import Console
-    from rich.table import Table
-
     from deskhand.desktop.applications.catalog import PROFILES
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("application", "description", "groups", "packages", "installed"):
-        table.add_column(name)
-    for entry in PROFILES.values():
-        installed = "yes" if entry.installed else "no"
-        table.add_row(entry.name, entry.summary, ", ".join(entry.groups), " ".join(entry.packages), installed)
-    Console().print(table)
+    rows = [
+        (each.name, each.summary, ", ".join(each.groups), " ".join(each.packages), "yes" if each.installed else "no")
+        for each in PROFILES.values()
+    ]
+    print_columns(("application", "description", "groups", "packages", "installed"), rows)
 
 
 @desktop_app.command

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from deskhand.cli.common import USER_ERROR, Overrides, Profile, parse_size
+from deskhand.cli.common import USER_ERROR, Overrides, Profile, load_settings, parse_size
 
 
 def estimate(
@@ -34,11 +33,10 @@ def estimate(
     turns
         Turns per episode (default: the suite's).
     """
-    from deskhand.config.load import load_config
     from deskhand.recipes import plan
 
     size = None if screen_size is None else parse_size("--screen-size", screen_size)
-    settings = load_config(config, overrides or (), os.environ, profile=profile)
+    settings = load_settings(config, overrides, profile)
     result = plan.plan(settings, memory_gib=memory, gpu=gpu, screen=size, turns=turns)
     print("\n".join(result.lines()))
     if not result.memory.fits:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
-from deskhand.cli.common import Overrides, Profile, current_command, open_resumed_run, print_table, run_context
+from deskhand.cli.common import (
+    Overrides,
+    Profile,
+    current_command,
+    load_settings,
+    open_resumed_run,
+    print_table,
+    run_context,
+)
 from deskhand.errors import ConfigError
 
 
@@ -42,10 +49,8 @@ def evaluate(
     """
     import asyncio
 
-    from deskhand.config.load import load_config
     from deskhand.recipes import evaluate as recipe
-    from deskhand.recipes.assemble import open_run_pool
-    from deskhand.recipes.concurrency import eval_concurrency
+    from deskhand.recipes.assemble import eval_concurrency, open_run_pool
     from deskhand.recipes.suite import load_suite
     from deskhand.recipes.train import create_run
     from deskhand.reporting.terminal import TerminalDisplay, evaluation_table
@@ -62,15 +67,14 @@ def evaluate(
     elif config is None and policy is None:
         raise ConfigError(f"{run_dir}: contains no run; use the directory of a run, or add --policy or --config")
     else:
-        settings = load_config(config, overrides or (), os.environ, profile=profile)
+        settings = load_settings(config, overrides, profile)
         run = create_run(
             settings, run_dir, f"deskhand eval {run_dir}", {"evaluation": options}, needs_model=policy is None
         )
 
     async def main() -> EvalReport:
         spec = recipe.resolve_policy(settings, run, options["policy"], step, options["served_model_name"] or "")
-        size = eval_concurrency(settings.evaluation, settings.loop, settings.desktop)
-        async with open_run_pool(settings, run, size, display) as pool:
+        async with open_run_pool(settings, run, eval_concurrency(settings), display) as pool:
             return await recipe.evaluate_policy(settings, run, pool, spec, options["samples_per_task"] or 1, display)
 
     with run_context(run, current_command()), TerminalDisplay() as display:

@@ -33,17 +33,17 @@ def rescore(
     """
     import asyncio
 
-    from deskhand.recipes.rescore import TaskFinder
+    from deskhand.recipes.rescore import task_finder
     from deskhand.tasks import end_state
     from deskhand.tasks.formats import yaml_task
 
     replacement = yaml_task.load_task(task) if task is not None else None
-    finder = TaskFinder(config, profile, overrides or ())
+    find = task_finder(config, profile, overrides or ())
 
     async def main() -> tuple[int, int]:
         total = changed = 0
         states = end_state.load_end_states(paths)
-        async for result in end_state.rescore_states(states, lambda state: replacement or finder.find(state)):
+        async for result in end_state.rescore_states(states, lambda state: replacement or find(state)):
             total, changed = total + 1, changed + result.changed
             if result.changed or not only_changed:
                 print("\n".join(result.lines()))

@@ -1,4 +1,4 @@
-"""`deskhand serve`: desktops for other programs and machines. `serve desktops` is here."""
+"""`deskhand serve`: desktops for other programs and machines, and one sandbox endpoint in front of several servers."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ from typing import Annotated, Literal
 
 from cyclopts import App
 
-from deskhand.cli.common import Flag, check_tls, parse_size
-from deskhand.cli.serve_sandboxes import sandboxes
+from deskhand.cli.common import Flag, TlsCertificate, TlsKey, check_tls, parse_size
 from deskhand.errors import ConfigError
 
 serve_app = App(name="serve", help="Serve desktops over HTTP.")
-serve_app.command(sandboxes)
 
 
 @serve_app.command(name="desktops")
@@ -29,8 +27,8 @@ def serve_desktops(  # noqa: PLR0913
     idle_s: float = 600.0,
     lease_db: Path | None = None,
     key_file: Path | None = None,
-    tls_certificate: Path | None = None,
-    tls_key: Path | None = None,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
     machine: list[str] | None = None,
     machine_backend: Literal["osworld", "waa"] = "osworld",
     skip_reset: Annotated[bool, Flag] = False,
@@ -60,10 +58,6 @@ def serve_desktops(  # noqa: PLR0913
         File for the leases, so that epochs keep rising after a restart (default: in memory).
     key_file
         File with the admin key that others cannot read.
-    tls_certificate
-        File with the certificate chain, for HTTPS.
-    tls_key
-        File with the certificate's private key.
     machine
         URL of a machine with OSWorld's or WAA's server, to lease instead of local desktops; repeatable.
     machine_backend
@@ -120,3 +114,77 @@ def serve_desktops(  # noqa: PLR0913
             await running.task
 
     run_until_signaled(main, "the desktops are closed")
+
+
+@serve_app.command
+def sandboxes(
+    *servers: str,
+    host: str = "127.0.0.1",
+    port: int = 8750,
+    tokens_file: Path,
+    tls_certificate: TlsCertificate = None,
+    tls_key: TlsKey = None,
+) -> None:
+    """Serve sandboxes of one or more desktop servers. Their admin key is read from DESKHAND_SERVER_API_KEY.
+
+    Parameters
+    ----------
+    servers
+        URLs of desktop servers (deskhand serve desktops), with ports.
+    host
+        Address to listen on.
+    port
+        Port to listen on; 0 selects a free one.
+    tokens_file
+        File that others cannot read, with one token per line, optionally followed by its maximum number of sandboxes.
+    """
+    from deskhand.desktop.remote.retrying_client import check_base_url
+    from deskhand.server.api_keys import API_KEY_ENV, load_admin_key, read_private_file
+    from deskhand.server.process import ServerConfig, run_until_signaled, serve_app
+    from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer
+
+    if not servers:
+        raise ConfigError(
+            "serve sandboxes: a desktop server is required, for example deskhand serve sandboxes http://127.0.0.1:8700 "
+            "--tokens-file tokens.txt"
+        )
+    check_tls(tls_certificate, tls_key)
+    tokens = parse_tokens(read_private_file(tokens_file), str(tokens_file))
+    key = load_admin_key(None, os.environ)
+    os.environ.pop(API_KEY_ENV, None)
+    gateway = SandboxGatewayServer(
+        [UpstreamServer(check_base_url(url, "URL of a desktop server"), key) for url in servers], tokens
+    )
+
+    async def main() -> None:
+        settings = ServerConfig(host, port, certificate=tls_certificate, certificate_key=tls_key)
+        async with serve_app(gateway.app(), settings) as (bound_port, ended):
+            scheme = "https" if tls_certificate else "http"
+            counts = f"{len(servers)} desktop servers, {len(tokens)} tokens"
+            print(f"sandbox gateway at {scheme}://{host}:{bound_port}, {counts}", flush=True)
+            try:
+                await ended
+            finally:
+                await gateway.close()
+
+    run_until_signaled(main, "its sandboxes are deleted")
+
+
+def parse_tokens(text: str, file: str) -> dict[str, int | None]:
+    """Return tokens with their quotas. Raises `ConfigError`, which names the line but no token."""
+    from deskhand.server.api_keys import MIN_KEY_LENGTH
+
+    tokens: dict[str, int | None] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.split("#")[0].split()
+        if not words:
+            continue
+        if len(words) > 2 or len(words[0]) < MIN_KEY_LENGTH or (len(words) == 2 and not words[1].isdecimal()):
+            raise ConfigError(
+                f"{file}:{number}: expected a token of at least {MIN_KEY_LENGTH} characters, "
+                "optionally followed by a quota"
+            )
+        tokens[words[0]] = int(words[1]) if len(words) == 2 else None
+    if not tokens:
+        raise ConfigError(f"{file}: contains no token")
+    return tokens

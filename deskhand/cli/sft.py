@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 from cyclopts import Parameter
 
-from deskhand.cli.common import Overrides, Profile, current_command, open_resumed_run, run_context
+from deskhand.cli.common import Overrides, Profile, current_command, load_settings, open_resumed_run, run_context
 from deskhand.errors import ConfigError
 
 
@@ -36,7 +35,6 @@ def sft(
         Run directory with successful training episodes, or output directory of deskhand record; repeatable (default:
         the oracle plays).
     """
-    from deskhand.config.load import load_config
     from deskhand.recipes.plan import check_memory
     from deskhand.recipes.sft import run_sft_recipe
     from deskhand.recipes.train import create_run
@@ -53,7 +51,7 @@ def sft(
         episodes = _sources(folder, episodes)
         settings, run = open_resumed_run(folder, overrides, config, profile)
     else:
-        settings = load_config(config, overrides or (), os.environ, profile=profile)
+        settings = load_settings(config, overrides, profile)
         metadata = {"sft": [str(path.resolve()) for path in episodes or []]}
         run = create_run(settings, folder, f"deskhand sft {config}", metadata)
     with run_context(run, current_command()), TerminalDisplay() as display:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from deskhand.cli.common import USER_ERROR, Flag, Overrides, Profile
+from deskhand.cli.common import USER_ERROR, Flag, Overrides, Profile, load_settings, print_columns
 
 tasks_app = App(name="tasks", help="Tasks for training and evaluation.")
 
@@ -24,21 +23,16 @@ def list_tasks(*, suite: Literal["basics", "miniwob"] = "basics") -> None:
     """
     from typing import get_args
 
-    from rich.console import Console
-    from rich.table import Table
-
     from deskhand.tasks.suites import family_registry
     from deskhand.tasks.task import Difficulty
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("family", "difficulty", "screen", "applications", "description"):
-        table.add_column(name)
     families = family_registry.families(suite).values()
+    rows = []
     for family in sorted(families, key=lambda family: (get_args(Difficulty).index(family.difficulty), family.name)):
         first = family.generate(0)
         screen = f"{first.width}x{first.height}"
-        table.add_row(family.name, family.difficulty, screen, ", ".join(family.applications), family.summary)
-    Console().print(table)
+        rows.append((family.name, family.difficulty, screen, ", ".join(family.applications), family.summary))
+    print_columns(("family", "difficulty", "screen", "applications", "description"), rows)
     print(f"{len(families)} families")
 
 
@@ -178,10 +172,9 @@ def resolve(config: Path | None = None, /, *, profile: Profile = None, overrides
     config
         Config file (default: settings from --set alone).
     """
-    from deskhand.config.load import load_config
     from deskhand.recipes.suite import load_suite
 
-    settings = load_config(config, overrides or (), os.environ, profile=profile)
+    settings = load_settings(config, overrides, profile)
     suite = load_suite(settings.suite, settings.desktop.backend)
     for name in dict.fromkeys([*suite.train_tasks, *suite.eval_tasks]):
         task = suite.make(name, 0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -13,6 +12,7 @@ from deskhand.cli.common import (
     Overrides,
     Profile,
     current_command,
+    load_settings,
     open_resumed_run,
     print_table,
     run_context,
@@ -59,7 +59,7 @@ def train(
         _resume(resume, profile, overrides)
         return
     if config is None or run_dir is None:
-        example = "configs/areal/embedded_tiny_cpu.yaml" if trainer == "areal" else "configs/tiny_cpu.yaml"
+        example = "configs/areal/tiny_cpu.yaml" if trainer == "areal" else "configs/tiny_cpu.yaml"
         raise ConfigError(
             "train: CONFIG and RUN_DIR are required, for example deskhand train "
             + (f"{example} runs/mine" if trainer == "local" else f"{example} runs/areal --trainer areal")
@@ -68,10 +68,9 @@ def train(
         from deskhand.integrations.areal import launcher
 
         raise SystemExit(launcher.train(config, run_dir, profile=profile, overrides=overrides or ()))
-    from deskhand.config.load import load_config
     from deskhand.recipes.train import create_run
 
-    settings = load_config(config, overrides or (), os.environ, profile=profile)
+    settings = load_settings(config, overrides, profile)
     run_and_compare(settings, create_run(settings, run_dir, f"deskhand train {config}"))
 
 

@@ -8,25 +8,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
+from deskhand import registry
+from deskhand.actions import formats
 from deskhand.actions.formats.smart_resize import model_image_size
 from deskhand.agents.build import build_agent
 from deskhand.agents.desktop_agent import DesktopAgent
+from deskhand.algorithms.base import get_algorithm
 from deskhand.config.load import Config
-from deskhand.config.schema import AgentConfig
+from deskhand.config.schema import MACHINE_BACKENDS, AgentConfig, DesktopConfig
 from deskhand.desktop.base import DesktopPoolProtocol
 from deskhand.desktop.factory import open_pool
 from deskhand.engines.scripted import ScriptedEngine
 from deskhand.errors import ConfigError
 from deskhand.models.load import checkpoint_folder, load, load_processors
-from deskhand.recipes.concurrency import eval_concurrency, train_concurrency
-from deskhand.recipes.engine_factory import EngineBundle, build_engine
+from deskhand.recipes.engine_factory import EngineBundle, EngineRequest, build_engine
 from deskhand.recipes.health import Alert
-from deskhand.recipes.plugins import check_plugins
-from deskhand.recipes.progress_listener import ProgressListener
-from deskhand.recipes.step_report import StepReport
+from deskhand.recipes.step_report import ProgressListener, StepReport
 from deskhand.recipes.suite import Suite, load_suite
 from deskhand.recipes.training_loop import TrainingLoop
 from deskhand.recorder.chat_template import RewrittenHistory
@@ -53,13 +52,34 @@ SCRIPT_TOKENS = 1000
 """Token limit of a scripted reply, which is never truncated."""
 
 
-@dataclass(frozen=True)
-class PolicyRuntime:
-    """Runner of a model, with its recorder and images."""
+def _capped(num_episodes: int, desktop: DesktopConfig) -> int:
+    """At most one episode per machine."""
+    return min(num_episodes, max(1, len(desktop.urls))) if desktop.backend in MACHINE_BACKENDS else num_episodes
 
-    runner: RecordedRunner
-    recorder: Recorder
-    images: ImageCache
+
+def train_concurrency(config: Config) -> int:
+    """Return the number of concurrent training episodes."""
+    return _capped(config.loop.max_concurrent_episodes, config.desktop)
+
+
+def eval_concurrency(config: Config) -> int:
+    """Return the number of concurrent held-out episodes."""
+    return _capped(config.evaluation.max_concurrent_episodes or config.loop.max_concurrent_episodes, config.desktop)
+
+
+def check_plugins(config: Config) -> None:
+    """Import what the config names. Raises `ConfigError` with the key, the reference and the import that failed."""
+    action_format = formats.get(config.agent.action_format)
+    for name in ("prompt", "parse", "emit"):
+        if not callable(getattr(action_format, name, None)):
+            raise ConfigError(f"agent.action_format: {config.agent.action_format} has no method {name}")
+    build_agent(config.agent)
+    load_reward(config.reward)
+    get_algorithm(config.trainer.algorithm)
+    backends: dict[registry.Kind, str] = {"engine": config.engine.backend, "desktop": config.desktop.backend}
+    for kind, ref in backends.items():
+        if not callable(registry.resolve(kind, ref)):
+            raise ConfigError(f"{kind}.backend: {ref} is not a function")
 
 
 def train_task_factory(suite: Suite, seed: int) -> Callable[[int], Task]:
@@ -83,10 +103,10 @@ def open_run_pool(
 
 async def engine_of(config: Config, run: Run, checkpoint: str, version: int) -> EngineBundle:
     """Build the engine for a checkpoint with this version."""
-    return await build_engine(
-        config.engine,
-        checkpoint,
-        version,
+    request = EngineRequest(
+        config=config.engine,
+        checkpoint=checkpoint,
+        version=version,
         device=config.device,
         dtype=config.dtype,
         run_dir=run.folder / "engine",
@@ -95,12 +115,13 @@ async def engine_of(config: Config, run: Run, checkpoint: str, version: int) -> 
         max_images=config.agent.max_images,
         served_checkpoint=config.model,
     )
+    return await build_engine(request)
 
 
 @asynccontextmanager
 async def open_policy(
     engine: EngineBundle, agent: AgentConfig, pool: DesktopPoolProtocol, frames: Frames
-) -> AsyncIterator[PolicyRuntime]:
+) -> AsyncIterator[RecordedRunner]:
     """Open agent and recorder for an engine; all are closed at the end."""
     async with AsyncExitStack() as stack:
         stack.push_async_callback(engine.engine.close)
@@ -110,7 +131,7 @@ async def open_policy(
         player, settings = build_agent(agent, image_size=model_image_size(engine.image_processor))
         runner = RecordedRunner(pool, recorder, player, frames, settings=settings)
         stack.push_async_callback(runner.close)
-        yield PolicyRuntime(runner, recorder, images)
+        yield runner
 
 
 @asynccontextmanager
@@ -145,22 +166,13 @@ async def run_training_loop(
     on_step: Callable[[StepReport], None],
     on_alert: Callable[[Alert], None] | None = None,
 ) -> None:
-    """Train `run` from its last checkpoint to its last step.
-
-    Args:
-        config: Settings, without a `training_error`.
-        run: Run.
-        pool: Desktops.
-        on_step: Called with each step.
-        on_alert: Called with alerts between steps.
-    """
+    """Train `run` from its last checkpoint to its last step. `on_alert` is called with alerts between steps."""
     if config.tracking.wandb:
-        run.track(
-            await asyncio.to_thread(WandbRun, run.folder, config.tracking.wandb_project, config.model_dump(mode="json"))
-        )
+        project, settings = config.tracking.wandb_project, config.model_dump(mode="json")
+        run.track(await asyncio.to_thread(WandbRun, run.folder, project, settings))
     suite, evaluation = load_suite(config.suite, config.desktop.backend), config.evaluation
     engine = await engine_of(config, run, config.model, 0)
-    async with open_policy(engine, config.agent, pool, run.frames) as parts:
+    async with open_policy(engine, config.agent, pool, run.frames) as runner:
         shared = engine.model if config.engine.share_weights else None
         model = shared or load(config.model, dtype=config.dtype, device=config.device)
         trainer = Trainer(
@@ -168,31 +180,28 @@ async def run_training_loop(
         )
         attach_engine(trainer, engine.engine)
         eval_agent, settings = build_agent(config.eval_agent, image_size=model_image_size(engine.image_processor))
-        eval_runner = RecordedRunner(pool, parts.recorder, eval_agent, run.frames, settings=settings)
-        parts.runner.reward = eval_runner.reward = load_reward(config.reward)
+        eval_runner = RecordedRunner(pool, runner.recorder, eval_agent, run.frames, settings=settings)
+        runner.reward = eval_runner.reward = load_reward(config.reward)
 
         async def eval_version(version: int) -> float:
             name = result_label(version_label(version), run.metadata.get("config", {}), config.model_dump(mode="json"))
-            concurrency = eval_concurrency(evaluation, config.loop, config.desktop)
-            report = await evaluate(
-                run, name, suite.held_out_tasks(evaluation.num_episodes), eval_runner, concurrency, seed=config.seed
-            )
+            tasks, concurrency = suite.held_out_tasks(evaluation.num_episodes), eval_concurrency(config)
+            report = await evaluate(run, name, tasks, eval_runner, concurrency, seed=config.seed)
             return report.success.value
 
         # With noise images the vision probe always fails.
-        health = (
-            config.loop.health.model_copy(update={"vision_probe_every": 0})
-            if config.agent.noise_images
-            else config.loop.health
-        )
-        concurrency = train_concurrency(config.loop, config.desktop)
+        no_probe = {"vision_probe_every": 0} if config.agent.noise_images else {}
+        changes = {
+            "health": config.loop.health.model_copy(update=no_probe),
+            "max_concurrent_episodes": train_concurrency(config),
+        }
         loop = TrainingLoop(
-            config.loop.model_copy(update={"health": health, "max_concurrent_episodes": concurrency}),
+            config.loop.model_copy(update=changes),
             run,
-            parts.runner,
+            runner,
             engine.engine,
             trainer,
-            parts.images,
+            runner.recorder.images,
             checkpoint_folder(config.model),
             train_task_factory(suite, config.seed),
             seed=config.seed,
@@ -225,13 +234,8 @@ RESULT_RELEVANT_SETTINGS = {
 def result_label(name: str, before: Mapping[str, Any], now: Mapping[str, Any], more: Sequence[str] = ()) -> str:
     """Return `name` with `more` and the changed settings that affect results, as key=value.
 
-    Results of different settings must never share a name: the store would mix their episodes.
-
-    Args:
-        name: Name of the policy.
-        before: Original settings of the run.
-        now: Current settings.
-        more: Further differences.
+    Results of different settings must never share a name: the store would mix their episodes. `before` are the original
+    settings of the run.
     """
     changes = list(more)
     engines = now["engine"], before.get("engine", {})
@@ -250,10 +254,7 @@ def result_label(name: str, before: Mapping[str, Any], now: Mapping[str, Any], m
 
 def checkpoint_source(run: Run, model: str, step: int | None = None) -> tuple[str, int]:
     """Return path and version of a run's checkpoint (None: the last), or the untrained `model` if the run has none.
-
-    Raises:
-        ConfigError: The checkpoint is missing or damaged.
-    """
+    Raises `ConfigError` if the checkpoint is missing or damaged."""
     found = run.checkpoint(step)
     if found is None and not step and run.checkpoint() is None:
         return model, 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,14 +34,14 @@ class EngineBundle:
     """The model, if the engine runs in this process."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EngineRequest:
     """What an engine is built for: the argument of a function that `engine.backend` names, which returns an
     `EngineBundle`."""
 
     config: EngineConfig
     checkpoint: str
-    version: int
+    version: int = 0
     """Version of the checkpoint's weights."""
     device: str
     dtype: str
@@ -49,17 +49,22 @@ class EngineRequest:
     """For a server's log and the weights that are published to it."""
     read_png: Callable[[str], bytes]
     """A screenshot by its sha256, for endpoints."""
-    lora: LoraConfig | None
+    lora: LoraConfig | None = None
     """Adapters that the engine is sent."""
-    max_images: int
+    max_images: int = 1
     """Images in one prompt."""
-    served_checkpoint: str
-    """What a running server holds until weights are published to it."""
-    environment: Mapping[str, str]
+    served_checkpoint: str = ""
+    """What a running server holds until weights are published to it; empty is `checkpoint`."""
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     @property
     def api_key(self) -> str | None:
-        return _key(self.config.api_key_env, self.environment)
+        variable = self.config.api_key_env
+        if variable is not None and not self.environment.get(variable):
+            raise ConfigError(
+                f"engine.api_key_env: environment variable {variable} is not set; set it to the server's API key"
+            )
+        return self.environment[variable] if variable is not None else None
 
     @property
     def timeouts(self) -> ServerTimeouts:
@@ -70,38 +75,12 @@ class EngineRequest:
         return ChatRenderer(tokenizer, source=self.checkpoint, history=self.config.rewritten_history)
 
 
-async def build_engine(  # noqa: PLR0913
-    engine: EngineConfig,
-    checkpoint: str,
-    version: int,
-    *,
-    device: str,
-    dtype: str,
-    run_dir: Path,
-    read_png: Callable[[str], bytes],
-    lora: LoraConfig | None = None,
-    max_images: int = 1,
-    served_checkpoint: str | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> EngineBundle:
-    """The engine of `engine.backend` for a checkpoint; the arguments are those of `EngineRequest`. Raises
-    `ConfigError`."""
-    request = EngineRequest(
-        engine,
-        checkpoint,
-        version,
-        device=device,
-        dtype=dtype,
-        run_dir=run_dir,
-        read_png=read_png,
-        lora=lora,
-        max_images=max_images,
-        served_checkpoint=served_checkpoint or checkpoint,
-        environment=os.environ if environment is None else environment,
-    )
-    found = await registry.resolve("engine", engine.backend)(request)
+async def build_engine(request: EngineRequest) -> EngineBundle:
+    """The engine of `engine.backend` for a checkpoint. Raises `ConfigError`."""
+    backend = request.config.backend
+    found = await registry.resolve("engine", backend)(request)
     if not isinstance(found, EngineBundle):
-        raise ConfigError(f"engine.backend: {engine.backend} must return an EngineBundle, got {type(found).__name__}")
+        raise ConfigError(f"engine.backend: {backend} must return an EngineBundle, got {type(found).__name__}")
     return found
 
 
@@ -165,15 +144,10 @@ async def _connect(request: EngineRequest, connect: Callable[..., Any]) -> Engin
     config, (tokenizer, processor) = request.config, load_processors(request.checkpoint)
     patience = replace(request.timeouts, start_s=config.server_timeout_s)
     served = connect(
-        config.base_url,
-        processor,
-        request.run_dir,
-        api_key=request.api_key,
-        version=request.version,
-        patience=patience,
+        config.base_url, processor, request.run_dir, api_key=request.api_key, version=request.version, patience=patience
     )
     await served.start()
-    if request.checkpoint != request.served_checkpoint or served.had_other_weights:
+    if request.checkpoint != (request.served_checkpoint or request.checkpoint) or served.had_other_weights:
         await served.load_checkpoint(request.version, checkpoint_folder(request.checkpoint).resolve())
     return EngineBundle(served, request.renderer(tokenizer), processor, min(served.max_tokens, config.max_model_len))
 
@@ -182,13 +156,3 @@ def sends_lora_only(lora: LoraConfig, family: str) -> bool:
     """Whether a vLLM launched here receives LoRA alone: not with 4-bit weights, and with LoRA on the vision tower only
     for the family in which vLLM's results are tested against the trainer's."""
     return not lora.load_in_4bit and (family == "qwen3_vl" or not lora.vision)
-
-
-def _key(variable: str | None, environment: Mapping[str, str]) -> str | None:
-    if variable is None:
-        return None
-    if not environment.get(variable):
-        raise ConfigError(
-            f"engine.api_key_env: environment variable {variable} is not set; set it to the server's API key"
-        )
-    return environment[variable]

@@ -26,13 +26,13 @@ from deskhand.models.load import load_processors
 from deskhand.recipes.assemble import (
     checkpoint_source,
     engine_of,
+    eval_concurrency,
     open_policy,
     open_scripted_policy,
     result_label,
     version_label,
 )
-from deskhand.recipes.concurrency import eval_concurrency
-from deskhand.recipes.progress_listener import ProgressListener
+from deskhand.recipes.step_report import ProgressListener
 from deskhand.recipes.suite import load_suite, require_oracles
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.eval_loop import EpisodeRunner, EvalReport, evaluate
@@ -64,11 +64,8 @@ class PolicySpec:
 def resolve_policy(
     config: Config, run: Run, policy: str | None, step: int | None = None, served_model_name: str = ""
 ) -> PolicySpec:
-    """Resolve `--policy`; None is the run's own checkpoint of `step` (None: the last).
-
-    Raises:
-        ConfigError: The policy does not exist, or `step` is given for a policy without steps.
-    """
+    """Resolve `--policy`; None is the run's own checkpoint of `step` (None: the last). Raises `ConfigError` if the
+    policy does not exist, or `step` is given for a policy without steps."""
     if served_model_name and not (policy or "").startswith(URL_SCHEMES):
         raise ConfigError(f"--served-model-name {served_model_name}: requires --policy with the URL of an endpoint")
     if policy is None:
@@ -154,7 +151,7 @@ async def open_runner(
     async with AsyncExitStack() as stack:
         if policy.kind == "weights":
             engine = await engine_of(config, run, policy.source, policy.version)
-            runner = (await stack.enter_async_context(open_policy(engine, config.eval_agent, pool, run.frames))).runner
+            runner = await stack.enter_async_context(open_policy(engine, config.eval_agent, pool, run.frames))
         elif policy.kind == "script":
             script, history = SCRIPTED_POLICIES[policy.source], config.engine.rewritten_history
             opening = open_scripted_policy(script, config.agent, pool, run.frames, model=config.model, history=history)
@@ -184,10 +181,7 @@ async def run_evaluation(
     samples_per_task: int = 1,
     seed: int = 0,
 ) -> EvalReport:
-    """Play tasks, or resume. `on_progress` receives (scored episodes, total episodes, successes, errored attempts).
-
-    Raises `InfrastructureError` if every episode errored.
-    """
+    """Play tasks, or resume. `on_progress` receives (scored episodes, total episodes, successes, errored attempts)."""
     total, known = len(tasks) * samples_per_task, {task.id for task in tasks}
     earlier = [row for row in run.episodes(name, "scored") if row.task_id in known and row.member < samples_per_task]
     done, successes, lost = len(earlier), sum((row.value or 0.0) >= 1.0 for row in earlier), 0
@@ -213,12 +207,8 @@ async def evaluate_policy(
     listener: ProgressListener,
     tasks: Sequence[Task] | None = None,
 ) -> EvalReport:
-    """Evaluate a policy on the held-out tasks, or resume its evaluation.
-
-    Raises:
-        ConfigError: There are no tasks to play.
-        InfrastructureError: Every episode errored.
-    """
+    """Evaluate a policy on the held-out tasks, or resume its evaluation. Raises `ConfigError` if there are no tasks to
+    play, `InfrastructureError` if every episode errored."""
     if tasks is None:
         tasks = load_suite(config.suite, config.desktop.backend).held_out_tasks(config.evaluation.num_episodes)
     if not tasks:
@@ -226,7 +216,7 @@ async def evaluate_policy(
     if policy.kind == "script" and policy.source == ORACLE:
         require_oracles(tasks)
     listener.status(f"{policy.name}: held-out episodes")
-    concurrency = eval_concurrency(config.evaluation, config.loop, config.desktop)
+    concurrency = eval_concurrency(config)
     on_progress = partial(listener.evaluated, policy.name)
     async with open_runner(config, run, pool, policy) as runner:
         report = await run_evaluation(

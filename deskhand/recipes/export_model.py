@@ -17,9 +17,9 @@ import yaml
 
 from deskhand.config.load import Config, config_of_run
 from deskhand.errors import ConfigError
-from deskhand.rollout.eval_loop import EvalReport, build_eval_report
+from deskhand.rollout.eval_loop import build_eval_report
 from deskhand.rollout.success_rates import Proportion
-from deskhand.store.run import TRAIN, Checkpoint, EpisodeRow, Run
+from deskhand.store.run import TRAIN, Checkpoint, Run
 
 TRAINER_FILES = ("manifest.json", "trainer.safetensors")
 """Checkpoint files that only the trainer reads."""
@@ -31,8 +31,7 @@ def export_model(run: Run, folder: Path, *, step: int | None = None, adapter: bo
 
     Raises:
         ConfigError: There is no such checkpoint, the folder is not empty or cannot be created, or `adapter` is set for
-        a run
-            without LoRA.
+            a run without LoRA.
     """
     from deskhand.trainer.checkpoint import verify
 
@@ -60,7 +59,7 @@ def export_model(run: Run, folder: Path, *, step: int | None = None, adapter: bo
         for file in sorted(found.path.iterdir()):
             if file.name not in TRAINER_FILES:
                 shutil.copyfile(file, partial / file.name)
-    text = model_card(run, config.model, _changed(config), found, manifest, adapter=adapter)
+    text = model_card(run, config, found, manifest, adapter=adapter)
     (partial / "README.md").write_text(text, encoding="utf-8")
     partial.rename(folder)
     return folder
@@ -87,25 +86,17 @@ def _write_adapter(checkpoint: Path, folder: Path, settings: Mapping[str, Any], 
             shutil.copyfile(file, folder / file.name)
 
 
-def model_card(
-    run: Run,
-    model: str,
-    changed: Mapping[str, Any],
-    checkpoint: Checkpoint,
-    manifest: Mapping[str, Any],
-    *,
-    adapter: bool,
-) -> str:
-    """Return the README.md of an exported checkpoint: data, seeds and results, all read from the run. `changed` are the
-    settings that differ from the defaults."""
-    about, name = run.metadata, Path(model).name
+def model_card(run: Run, config: Config, checkpoint: Checkpoint, manifest: Mapping[str, Any], *, adapter: bool) -> str:
+    """Return the README.md of an exported checkpoint: data, seeds and results, all read from the run."""
+    about, model = run.metadata, config.model
+    changed = config.model_dump(mode="json", exclude_defaults=True)
     head: dict[str, Any] = {"library_name": "peft" if adapter else "transformers", "pipeline_tag": "image-text-to-text"}
     if "/" in model and not Path(model).exists():
         head["base_model"] = model
     head["tags"] = ["deskhand", "computer-use"]
     parts = [
         f"---\n{yaml.safe_dump(head, sort_keys=False)}---",
-        f"# {about.get('title') or name}",
+        f"# {about.get('title') or Path(model).name}",
         f"{'Adapter for' if adapter else 'Weights of'} `{model}` after {manifest['updates']} updates in "
         f"{checkpoint.step} steps. Trained with Deskhand; all numbers below were read from the run."
         f"{_quantization_note(manifest['adapter'], adapter=adapter)}",
@@ -197,36 +188,11 @@ def _figures(run: Run, checkpoint: Checkpoint) -> Iterator[str]:
     rows += [(name, before.by_family.get(name, Proportion(0, 0)), rate) for name, rate in after.by_family.items()]
     for name, first, second in rows:
         yield f"| {name} | {_cell(first)} | {_cell(second)} |"
-    errored = _errored(build_eval_report(run, names[1]))
-    yield f"\nTasks of the held-out split, {_seeds(held)}; 95 % Wilson intervals. {errored}"
+    seeds, lost = [row.seed for row in held], sum(build_eval_report(run, names[1]).errored.values())
+    span = f"seeds {min(seeds)} to {max(seeds)}" if seeds else "none"
+    errored = f"{lost} errored and do not count." if lost else "None errored."
+    yield f"\nTasks of the held-out split, {span}; 95 % Wilson intervals. {errored}"
 
 
 def _cell(rate: Proportion) -> str:
     return str(rate).strip() if rate.total else "not evaluated"
-
-
-def _seeds(rows: list[EpisodeRow]) -> str:
-    return f"seeds {min(row.seed for row in rows)} to {max(row.seed for row in rows)}" if rows else "none"
-
-
-def _errored(report: EvalReport) -> str:
-    lost = sum(report.errored.values())
-    return f"{lost} errored and do not count." if lost else "None errored."
-
-
-def _changed(config: Config) -> dict[str, Any]:
-    """Settings that differ from the defaults, nested as in a config file."""
-
-    def difference(settings: Mapping[str, Any], default: Mapping[str, Any]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for key, value in settings.items():
-            other = default.get(key)
-            if isinstance(value, dict) and isinstance(other, dict):
-                value = difference(value, other)
-                if value:
-                    found[key] = value
-            elif value != other:
-                found[key] = value
-        return found
-
-    return difference(config.model_dump(mode="json"), Config().model_dump(mode="json"))

@@ -14,7 +14,7 @@ from typing import Any
 from deskhand.actions import formats
 from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.formats.smart_resize import smart_resize
-from deskhand.agents.history import HistoryWindow, window_of
+from deskhand.agents.history import HistoryWindow, build_history
 from deskhand.agents.text_observation import MAX_CHARS
 from deskhand.config.load import Config
 from deskhand.config.schema import EngineConfig
@@ -102,18 +102,10 @@ def plan(
     config: Config, *, memory_gib: float | None = None, gpu: str | None = None, screen: tuple[int, int] | None = None,
     turns: int | None = None,
 ) -> RunPlan:  # fmt: skip
-    """Estimate a config on this machine's device, or on `gpu` with `memory_gib`.
-
-    `screen` and `turns` replace the values of the suite's tasks.
-
-    Raises:
-        ConfigError: The GPU or model is unknown, or a number is out of range.
-    """
-    for name, value in (
-        ("--memory", memory_gib),
-        ("--turns", turns),
-        *(("--screen-size", side) for side in screen or ()),
-    ):
+    """Estimate a config on this machine's device, or on `gpu` with `memory_gib`. `screen` and `turns` replace the
+    values of the suite's tasks. Raises `ConfigError` if the GPU or model is unknown, or a number is out of range."""
+    sides = (("--screen-size", side) for side in screen or ())
+    for name, value in (("--memory", memory_gib), ("--turns", turns), *sides):
         if value is not None and not 0 < value < MAX_OPTION:
             raise ConfigError(f"{name}: must be above 0 and below {MAX_OPTION:g}, got {value:g}")
     values, engine = values_of(config.model), config.engine
@@ -198,7 +190,7 @@ def workload(
     wide, high = smart_resize(width, height, patch * merge, *preprocessing_of(config.model))
     patches, has_images = wide * high // patch**2, agent.observation == "screenshot"
     image_tokens = patches // merge**2 if has_images else 0
-    shown, rows = _sequences(window_of(agent), turns)
+    shown, rows = _sequences(build_history(agent), turns)
     prompt = (
         formats.get(agent.action_format).prompt(ScreenView.of_screen(width, height))
         if agent.prompt_style == "full"

@@ -93,10 +93,7 @@ async def record(
         try:
             if command:
                 return await _run(command, agent_environment(os.environ, address, key, api_key_env))
-            print(
-                f"recording {address}/v1 in front of {proxy.upstream}; keys in {folder / 'keys.json'}",
-                flush=True,
-            )
+            print(f"recording {address}/v1 in front of {proxy.upstream}; keys in {folder / 'keys.json'}", flush=True)
             await serving
             return 0
         finally:

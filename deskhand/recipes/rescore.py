@@ -1,7 +1,8 @@
-"""Find the tasks of saved end states, for `deskhand rescore`. Entry point: `TaskFinder.find`."""
+"""Find the tasks of saved end states, for `deskhand rescore`. Entry point: `task_finder`."""
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,45 +16,31 @@ from deskhand.tasks.suites import family_registry
 from deskhand.tasks.task import Task
 
 
-class TaskFinder:
-    """Finds tasks in the suite of a config file, or else of the run whose directory contains the end state."""
+def task_finder(config: Path | None, profile: str | None, overrides: Sequence[str]) -> Callable[[EndState], Task]:
+    """Return a function from an end state to its task in the suite of a config file, or else of the run whose directory
+    contains the state. It raises `ConfigError` if the suite no longer contains the task."""
 
-    def __init__(self, config: Path | None, profile: str | None, overrides: Sequence[str]) -> None:
-        self._config, self._profile, self._overrides = config, profile, overrides
-        self._settings: dict[Path | None, Config] = {}
+    @functools.cache
+    def settings_of(run_dir: Path | None) -> Config:
+        if run_dir is None:
+            return load_config(config, overrides, os.environ, profile=profile)
+        with Run.open(run_dir, read_only=True) as run:
+            base = run.metadata.get("config", {}), f"{run_dir}/run.sqlite"
+        return load_config(None, overrides, {}, base=base, profile=profile)
 
-    def find(self, state: EndState) -> Task:
-        """Return the task of an end state. Raises `ConfigError` if its suite no longer contains it."""
-        return original_task(state, self._task_factory(_run_dir_of(state.path)))
-
-    def _task_factory(self, run_dir: Path | None) -> Callable[[str, int], Task]:
-        settings = self._settings_of(run_dir)
+    def find(state: EndState) -> Task:
+        folders = state.path.resolve().parents if config is None else ()
+        settings = settings_of(next((folder for folder in folders if (folder / "run.sqlite").exists()), None))
         path = settings.suite.path
         if path is None:
-            return family_registry.make_task
+            return original_task(state, family_registry.make_task)
         suite = load_suite(settings.suite, settings.desktop.backend)
-        known = {*suite.train_tasks, *suite.eval_tasks}
 
         def make(family: str, seed: int) -> Task:
-            if family not in known:
+            if family not in {*suite.train_tasks, *suite.eval_tasks}:
                 raise ConfigError(f"suite.path: {path} has no task {family!r}")
             return suite.make(family, seed)
 
-        return make
+        return original_task(state, make)
 
-    def _settings_of(self, run_dir: Path | None) -> Config:
-        run_dir = run_dir if self._config is None else None
-        if run_dir not in self._settings:
-            base = None
-            if run_dir is not None:
-                with Run.open(run_dir, read_only=True) as run:
-                    base = run.metadata.get("config", {}), f"{run_dir}/run.sqlite"
-            environment = os.environ if base is None else {}
-            self._settings[run_dir] = load_config(
-                self._config, self._overrides, environment, base=base, profile=self._profile
-            )
-        return self._settings[run_dir]
-
-
-def _run_dir_of(path: Path) -> Path | None:
-    return next((folder for folder in path.resolve().parents if (folder / "run.sqlite").exists()), None)
+    return find

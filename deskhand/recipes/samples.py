@@ -21,16 +21,10 @@ from deskhand.trainer.batch import TrainingSample
 def group_to_samples(
     group: Group, algorithm: Algorithm, fresh: Callable[[EpisodeResult], bool] = lambda result: True
 ) -> list[TrainingSample]:
-    """Return the training samples of a group's episodes with their advantages.
+    """Return the training samples of a group's episodes with their advantages, one per sequence.
 
-    Args:
-        fresh: Whether to train on an episode. Advantages are computed from all scored episodes of the group.
-
-    Returns:
-        One sample per sequence. Advantages are 0 if the algorithm uses a critic, which computes them later.
-
-    Raises:
-        ConfigError: The algorithm returned invalid advantages.
+    `fresh`: whether to train on an episode. Advantages are computed from all scored episodes of the group; they are 0
+    if the algorithm uses a critic, which computes them later. Raises `ConfigError` for invalid advantages.
     """
     scored = [result for result in group.scored if isinstance(result.outcome, Scored)]
     rewards = [result.reward if result.reward is not None else float("nan") for result in scored]

@@ -21,11 +21,9 @@ from deskhand.config.load import Config
 from deskhand.errors import ConfigError
 from deskhand.models.load import checkpoint_folder, load, load_processors
 from deskhand.recipes import recorded_data
-from deskhand.recipes.assemble import SEEDS_PER_RUN, open_run_pool
-from deskhand.recipes.concurrency import train_concurrency
+from deskhand.recipes.assemble import SEEDS_PER_RUN, open_run_pool, train_concurrency
 from deskhand.recipes.evaluate import PolicySpec, open_runner, run_evaluation
-from deskhand.recipes.progress_listener import ProgressListener
-from deskhand.recipes.step_report import SCHEMA_VERSION
+from deskhand.recipes.step_report import SCHEMA_VERSION, ProgressListener
 from deskhand.recipes.suite import Suite, load_suite, require_oracles
 from deskhand.recorder.chat_template import RewrittenHistory
 from deskhand.recorder.images import ImageCache
@@ -80,11 +78,8 @@ async def demonstrate(config: Config, run: Run, listener: ProgressListener) -> N
     if len(run.episodes(DEMONSTRATIONS, "scored")) >= len(tasks):
         return
     listener.status(f"{DEMONSTRATIONS}: the oracle plays")
-    size, policy = train_concurrency(config.loop, config.desktop), PolicySpec("script", DEMONSTRATIONS, "oracle")
-    async with (
-        open_run_pool(config, run, size, listener) as pool,
-        open_runner(config, run, pool, policy) as runner,
-    ):
+    size, policy = train_concurrency(config), PolicySpec("script", DEMONSTRATIONS, "oracle")
+    async with open_run_pool(config, run, size, listener) as pool, open_runner(config, run, pool, policy) as runner:
         await run_evaluation(run, DEMONSTRATIONS, tasks, runner, size, listener.demonstrations)
 
 
@@ -121,11 +116,8 @@ def describe_sources(demonstrations: Sequence[Demonstration]) -> list[dict[str, 
 def demonstrations_from_runs(
     folders: Sequence[Path], model: str, history: RewrittenHistory, frames: Frames, listener: ProgressListener
 ) -> list[Demonstration]:
-    """Load demonstrations from other runs and recordings, and copy their screenshots to `frames`.
-
-    Raises:
-        ConfigError: A folder contains no run or no success, or its tokenizer is not the model's.
-    """
+    """Load demonstrations from other runs and recordings, and copy their screenshots to `frames`. Raises `ConfigError`
+    if a folder contains no run or no success, or its tokenizer is not the model's."""
     own, found = _tokenizer_sha256(checkpoint_folder(model)), list[Demonstration]()
     for folder in folders:
         if recorded_data.is_recording(folder):

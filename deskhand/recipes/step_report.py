@@ -1,4 +1,4 @@
-"""Metrics of one training step.
+"""Metrics of one training step, and the base class of listeners to the progress of a run.
 
 `StepAccumulator` collects episodes and groups between two steps; `StepReport` is the finished step. Used by
 `recipes.training_loop` and by progress listeners. A metric covers what ended since the previous step, except counts of
@@ -101,3 +101,28 @@ def _mean(values: list[float] | list[bool]) -> float | None:
 
 def _ratio(part: int, whole: int) -> float | None:
     return part / whole if whole else None
+
+
+class ProgressListener:
+    """Override the events to show or store. Listeners do not change results; all methods are optional."""
+
+    def log(self, text: str) -> None:
+        """A permanent line of output."""
+
+    def status(self, text: str) -> None:
+        """The current activity."""
+
+    def step(self, report: StepReport) -> None:
+        """A training step finished."""
+
+    def episodes(self, ended: int, trained: int, zero_variance: int, errored: int) -> None:
+        """Numbers of training episodes so far."""
+
+    def evaluated(self, name: str, done: int, total: int, successes: int, errored: int) -> None:
+        """Numbers of held-out episodes: scored, total, successful, and errored attempts, which are retried."""
+
+    def demonstrations(self, done: int, total: int, successes: int, errored: int) -> None:
+        """Same numbers for demonstrations, which are episodes of training tasks."""
+
+    def quota_wait(self, text: str) -> None:
+        """Summary of the episodes that wait for quota; "" if there are none."""

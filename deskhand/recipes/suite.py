@@ -73,11 +73,8 @@ class Suite:
 
 
 def load_suite(suite: SuiteConfig, backend: str) -> Suite:
-    """Return the tasks of a config for a desktop backend.
-
-    Raises:
-        ConfigError: A family is unknown, no task of a folder can run, or a task named in `families` cannot run.
-    """
+    """Return the tasks of a config for a desktop backend. Raises `ConfigError` if a family is unknown, no task of a
+    folder can run, or a task named in `families` cannot run."""
     return _loaded(suite.model_dump_json(), backend)
 
 

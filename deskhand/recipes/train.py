@@ -10,25 +10,29 @@ import asyncio
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
 
 from deskhand.config.load import Config, config_of_run
+from deskhand.config.schema import MACHINE_BACKENDS
 from deskhand.desktop.base import DesktopPoolProtocol
 from deskhand.desktop.factory import LEASE_DB
 from deskhand.desktop.remote.quota import QUOTA_FILE
 from deskhand.desktop.remote.waa_desktop import BASELINES_FILE
 from deskhand.errors import ConfigError
 from deskhand.models.load import check_checkpoint
-from deskhand.recipes.assemble import open_run_pool, run_training_loop
-from deskhand.recipes.concurrency import eval_concurrency, machine_notices, train_concurrency
+from deskhand.recipes.assemble import (
+    check_plugins,
+    eval_concurrency,
+    open_run_pool,
+    run_training_loop,
+    train_concurrency,
+)
 from deskhand.recipes.evaluate import evaluate_policy, resolve_policy
-from deskhand.recipes.plugins import check_plugins
-from deskhand.recipes.progress_listener import ProgressListener
-from deskhand.recipes.step_report import StepReport
+from deskhand.recipes.step_report import ProgressListener, StepReport
 from deskhand.recipes.suite import load_suite
 from deskhand.rollout.eval_loop import EvalReport
 from deskhand.store.run import Run
@@ -53,11 +57,9 @@ class TrainingSummary:
 def create_run(
     config: Config, folder: Path, command: str, more: Mapping[str, Any] | None = None, *, needs_model: bool = True
 ) -> Run:
-    """Create a run.
+    """Create a run in a new or empty directory.
 
     Args:
-        config: Settings.
-        folder: Run directory, new or empty.
         command: Command that created it, for the report.
         more: Further metadata.
         needs_model: Whether the run uses the config's model, and not only other policies.
@@ -78,7 +80,7 @@ def create_run(
         check_checkpoint(config.model)
     if not suite.is_parametric:
         print(suite.summary)
-    for line in machine_notices(config.evaluation, config.loop, config.desktop):
+    for line in machine_notices(config):
         print(line)
     model = Path(config.model)
     name = f"{model.parent.parent.name} {model.name}" if model.parent.name == "checkpoints" else model.name
@@ -97,6 +99,21 @@ def create_run(
         **(more or {}),
     }
     return Run.create(folder, metadata)
+
+
+def machine_notices(config: Config) -> Iterator[str]:
+    """Lines to print before episodes run on machines: concurrency, and whether the machines are reset."""
+    desktop, num_evals = config.desktop, config.evaluation.max_concurrent_episodes or 0
+    if desktop.backend not in MACHINE_BACKENDS:
+        return
+    count, requested = len(desktop.urls), max(config.loop.max_concurrent_episodes, num_evals)
+    capped = f"; episodes are limited to {count} at a time, max_concurrent_episodes is {requested}"
+    yield f"machines: {count}{capped if requested > count else ''}"
+    if desktop.skip_reset and desktop.backend == "osworld":
+        yield (
+            "machines: they are not reset (desktop.skip_reset), so changes of an episode remain; set "
+            "desktop.reset_command to reset them"
+        )
 
 
 def _foreign_file(folder: Path) -> str:
@@ -175,10 +192,7 @@ async def run_training(config: Config, run: Run, listener: ProgressListener, sta
     if config.training_error and unfinished:
         raise ConfigError(config.training_error)
     listener.status("starting desktops and loading the policy")
-    size = max(
-        train_concurrency(config.loop, config.desktop),
-        eval_concurrency(config.evaluation, config.loop, config.desktop),
-    )
+    size = max(train_concurrency(config), eval_concurrency(config))
     async with open_run_pool(config, run, size, listener) as pool:
         before, after = None, None
         if unfinished:

@@ -141,10 +141,7 @@ class TrainingLoop:
         )
         self.source = GroupSource(groups, self.writer, self._on_episode_end)
         self.scheduler = Scheduler(
-            self.source,
-            runner.run,
-            config.max_concurrent_episodes,
-            quota_wait_s=self._quota_wait_s,
+            self.source, runner.run, config.max_concurrent_episodes, quota_wait_s=self._quota_wait_s
         )
         self._pending_states: dict[str, tuple[str, int | None]] = {}
         self._pending_groups: list[str] = []

@@ -13,8 +13,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from deskhand.recipes.progress_listener import ProgressListener
-from deskhand.recipes.step_report import StepReport
+from deskhand.recipes.step_report import ProgressListener, StepReport
 from deskhand.reporting.html_report import duration
 from deskhand.rollout.eval_loop import EvalReport
 from deskhand.rollout.success_rates import Proportion

@@ -42,7 +42,6 @@ from deskhand.tasks.outcome import MILESTONE_CAP, Cause, Errored, Outcome, Score
 from deskhand.tasks.task import Rect, Task
 
 log = structlog.get_logger()
-__all__ = ["EpisodeResult", "ScoredWorkflow", "desktop_spec", "errored_result", "run_episode"]
 
 
 def desktop_spec(task: Task) -> DesktopSpec:

@@ -56,11 +56,7 @@ class EpisodeCounts:
         self.stale += stale
 
     def check(self, stored: Mapping[tuple[str, str | None], int] | None = None) -> None:
-        """Check the invariant, and compare with `Run.count_states` if passed.
-
-        Raises:
-            RecordError: The counts do not add up, or differ from the stored episodes.
-        """
+        """Check the invariant, and compare with `Run.count_states` if passed. Raises `RecordError`."""
         counts: dict[tuple[str, str | None], int] = {(state, None): getattr(self, state) for state in _STATES}
         counts |= {("errored", cause): count for cause, count in self.errored.items()}
         if sum(counts.values()) != self.started or min(counts.values()) < 0:

@@ -192,15 +192,9 @@ async def evaluate(
 ) -> EvalReport:
     """Run every task `samples_per_task` times, except samples that already have a score under `name`.
 
-    Args:
-        concurrency: Maximum number of concurrent episodes.
-        on_result: Called with each result.
-        seed: Together with name, task and sample it determines the sampling seed of an episode, so a resumed evaluation
-            has the results of an uninterrupted one.
-
-    Raises:
-        ConfigError: The name is reserved, or a task appears twice.
-        InfrastructureError: Too many consecutive episodes errored.
+    `seed`, name, task and sample determine the sampling seed of an episode, so a resumed evaluation has the results of
+    an uninterrupted one. Raises `ConfigError` if the name is reserved or a task appears twice, `InfrastructureError` if
+    too many consecutive episodes errored.
     """
     if name == TRAIN or not name:
         raise ConfigError(f"evaluation name {name!r} is reserved; choose another name")

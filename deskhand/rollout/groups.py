@@ -5,8 +5,7 @@ group is "queued" for the trainer, or "closed" immediately if its rewards are al
 signal and no longer counts against the limit.
 
 Invariant: a group completes once, when no member is in flight. An errored member is replaced by a new episode of the
-    same
-task, at most `max_retries` times per group.
+    same task, at most `max_retries` times per group.
 """
 
 from __future__ import annotations
@@ -77,14 +76,10 @@ class Group:
 
 
 class GroupBuffer:
-    """Open and queued groups.
+    """At most `limit` open and queued groups of `size` episodes, which bounds staleness.
 
-    Args:
-        make_task: Returns the task of the group with a given number.
-        size: Episodes per group.
-        limit: Maximum number of open and queued groups; it bounds staleness.
-        max_retries: Maximum number of replaced episodes per group; None is `size`.
-        seed: Together with task and member it determines the sampling seed of an episode.
+    `make_task` returns the task of the group with a given number; at most `max_retries` episodes of a group are
+    replaced (None: `size`); `seed`, task and member determine the sampling seed of an episode.
     """
 
     def __init__(
@@ -98,13 +93,10 @@ class GroupBuffer:
         keep_zero_variance: bool = False,
         seed: int = 0,
     ) -> None:
-        self.make_task = make_task
-        self.size = size
-        self.limit = limit
+        self.make_task, self.size, self.limit, self.seed = make_task, size, limit, seed
         self.max_retries = size if max_retries is None else max_retries
         self.next_number = next_number
         self.keep_zero_variance = keep_zero_variance
-        self.seed = seed
         self.live: dict[str, Group] = {}
         """Open and queued groups by id, oldest first."""
 

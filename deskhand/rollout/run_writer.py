@@ -124,7 +124,7 @@ class RunWriter:
         await self._update(lambda: self.counts.mark_done(trained=trained, stale=len(states) - trained), write)
 
     async def _update(self, change: Callable[[], None], write: Callable[[dict[str, Any]], None]) -> None:
-        """Change the counts and write them; completes even if the caller is cancelled."""
+        """Change the counts and write them; completes even if the caller is canceled."""
 
         async def update() -> None:
             async with self._writing:

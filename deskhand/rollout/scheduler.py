@@ -80,7 +80,6 @@ class Scheduler:
         self._quota_wait_s = quota_wait_s
         self._before_window = (time.monotonic(), quota_wait_s())
         self._started = time.monotonic()
-        self.episodes_ended = 0
 
     async def run(self) -> None:
         """Run until the source is exhausted. Canceling it cancels all episodes and waits for their cleanup.
@@ -132,7 +131,6 @@ class Scheduler:
         except BaseException as error:
             await self.source.on_result(errored_result(request, "infrastructure", f"{type(error).__name__}: {error}"))
             raise
-        self.episodes_ended += 1
         self._ended.append((time.monotonic(), self._quota_wait_s()))
         await self.source.on_result(result)
         self.wake()

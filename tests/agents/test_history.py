@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deskhand.agents.history import HistoryWindow, drop_older_half, summarize_dropped, window_of
+from deskhand.agents.history import HistoryWindow, build_history, drop_older_half, summarize_dropped
 from deskhand.config.schema import AgentConfig
 from deskhand.errors import ConfigError
 
@@ -30,9 +30,9 @@ def test_grow_and_drop_forks_seldom_and_sliding_always():
     def forks(window):
         return sum(window.start_index(turns) != window.start_index(turns - 1) for turns in range(2, 41))
 
-    assert forks(window_of(AgentConfig(history="full"))) == 0
-    assert forks(window_of(AgentConfig(history="chunked", history_max_turns=8, history_keep_turns=4))) == 7
-    assert forks(window_of(AgentConfig(history="sliding", sliding_turns=4))) == 36
+    assert forks(build_history(AgentConfig(history="full"))) == 0
+    assert forks(build_history(AgentConfig(history="chunked", history_max_turns=8, history_keep_turns=4))) == 7
+    assert forks(build_history(AgentConfig(history="sliding", sliding_turns=4))) == 36
 
 
 def test_a_summary_tells_of_what_is_not_shown_as_far_as_it_is_asked_to():

@@ -1,4 +1,4 @@
-"""One recording on embedded desktops with the policy in the box, for all tests of this folder."""
+"""One recording on local desktops with the bundled policy, for all tests of this folder."""
 
 import asyncio
 

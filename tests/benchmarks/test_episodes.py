@@ -10,7 +10,7 @@ from benchmarks.recording import EASY
 from benchmarks.thresholds import Thresholds
 
 
-async def test_scripted_episodes_leave_no_process_and_books_that_close(tmp_path):
+async def test_scripted_episodes_leave_no_process_and_counts_add_up(tmp_path):
     found = await episodes.many(tmp_path / "run", 8, EASY, 2)
     thresholds = Thresholds()
     episodes.judge(found, thresholds)
@@ -57,13 +57,13 @@ def test_a_callback_that_blocks_is_measured_and_named():
     assert "blocking" in watch.longest_name
 
 
-def test_waiting_holds_nothing():
+def test_waiting_does_not_count_as_held():
     watch = watch_of(lambda: asyncio.sleep(0.12))
     assert watch.callbacks
     assert watch.longest_held_s < 0.1
 
 
-def test_the_rate_of_the_others_leaves_the_first_place_out():
+def test_the_rate_of_the_others_excludes_the_first_slot():
     places = episodes.Places(None, True)  # type: ignore[arg-type]
     places.began = 100.0
     places.ended = {"first": [101.0] * 50, "second": [102.0, 104.0], "third": [106.0]}  # type: ignore[dict-item]

@@ -15,7 +15,7 @@ def test_every_benchmark_is_known_and_learning_comes_last():
 
 
 @pytest.mark.parametrize(("code", "figure"), [(0, "3.0 ms"), (1, "FAIL")])
-def test_a_page_holds_command_hardware_commit_output_and_exit_code(tmp_path, monkeypatch, capsys, code, figure):
+def test_a_page_contains_command_hardware_commit_output_and_exit_code(tmp_path, monkeypatch, capsys, code, figure):
     program = f"import sys; print('first'); print(); print({figure!r}); sys.exit({code})"
     monkeypatch.setattr(evidence, "words", lambda name: ["-c", program])
     assert evidence.run("example", tmp_path) == code

@@ -12,13 +12,13 @@ from deskhand.recorder.renderer import ChatRenderer
 pytestmark = needs_weights
 
 
-def test_log_probs_of_coordinates_follow_the_picture(recording):
+def test_log_probs_of_coordinates_depend_on_the_image(recording):
     thresholds = Thresholds()
     image_sensitivity.judge(image_sensitivity.compare(SOURCE, recording), thresholds)
     assert thresholds.met
 
 
-def test_a_row_gets_the_pictures_of_another_episode(recording):
+def test_a_row_gets_the_images_of_another_episode(recording):
     graphs = [result.graph for result in recording.results]
     for graph, donor in image_sensitivity.partners(graphs, recording.images):
         own = {span.sha256 for call in graph.calls for span in call.spans}

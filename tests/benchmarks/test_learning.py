@@ -53,7 +53,7 @@ def test_each_threshold_can_be_missed(worse, threshold):
     assert threshold in missed(good=worse)
 
 
-def test_a_blind_run_that_gains_more_than_half_is_noticed():
+def test_gains_without_images_are_noticed():
     assert missed(blind=replace(BLIND, after=report(60, 40))) == ["blind against seed 0"]
 
 

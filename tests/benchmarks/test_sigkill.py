@@ -1,4 +1,4 @@
-"""SIGKILL of a desktop's parts, of a pool's owner and of a bridge leaves nothing behind and scores nobody; what looks
+"""SIGKILL of a desktop's parts, of a pool's owner and of a server leaves nothing behind and scores nobody; what looks
 for that can fail."""
 
 import subprocess

@@ -48,7 +48,7 @@ def judged(**changes) -> list[str]:
     return thresholds.missed
 
 
-def test_each_kind_of_growth_is_a_missed_bar():
+def test_each_kind_of_growth_misses_a_threshold():
     assert judged() == []
     assert judged(guest_mib=[500.0, 50.0]) == []
     assert judged(own_mib=120.0) == ["own memory"]

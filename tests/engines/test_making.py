@@ -12,7 +12,7 @@ from deskhand.config.load import load_config
 from deskhand.engines.hf import HfEngine
 from deskhand.engines.openai_endpoint import OpenAIEndpointEngine
 from deskhand.errors import ConfigError
-from deskhand.recipes.engine_factory import build_engine
+from deskhand.recipes.engine_factory import EngineRequest, build_engine
 from deskhand.types import Prompt, Sampling
 from deskhand.venvs import newest_venv
 
@@ -25,16 +25,11 @@ async def build(
     words: list[str], source: str, folder: Path, version: int = 0, environment: dict[str, str] | None = None
 ):
     config = load_config(None, words)
-    return await build_engine(
-        config.engine,
-        source,
-        version,
-        device="cpu",
-        dtype="float32",
-        run_dir=folder,
-        read_png=nothing,
-        environment=environment,
-    )
+    request = EngineRequest(
+        config=config.engine, checkpoint=source, version=version, device="cpu", dtype="float32", run_dir=folder,
+        read_png=nothing, environment=environment or {},
+    )  # fmt: skip
+    return await build_engine(request)
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from deskhand.engines import sglang_protocol
 from deskhand.engines.http_engine.engine import HttpEngine, ServerTimeouts
 from deskhand.errors import ConfigError, InfrastructureError, RecordError
 from deskhand.models.load import LoadedModel, load
-from deskhand.recipes.engine_factory import build_engine
+from deskhand.recipes.engine_factory import EngineRequest, build_engine
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.messages import ImagePart, message
@@ -307,16 +307,11 @@ async def test_a_running_server_gets_the_requested_checkpoint_instead_of_an_earl
     with listening(fake.app()) as url:
         config = settings(None, ["engine.backend=sglang", f"engine.base_url={url}"]).engine
         for asked, version in ((source, 0), (other, 7), (source, 0), (source, 0)):
-            made = await build_engine(
-                config,
-                asked,
-                version,
-                device="cpu",
-                dtype="float32",
-                run_dir=tmp_path / "weights",
-                read_png=lambda sha256: b"",
-                served_checkpoint=source,
-            )
+            request = EngineRequest(
+                config=config, checkpoint=asked, version=version, device="cpu", dtype="float32",
+                run_dir=tmp_path / "weights", read_png=lambda sha256: b"", served_checkpoint=source,
+            )  # fmt: skip
+            made = await build_engine(request)
             done = await made.engine.generate(prompt, Sampling(6, banned_ids=renderer.banned_ids, seed=1))
             await made.engine.close()
             assert done.versions == (version,) * 6

@@ -65,7 +65,7 @@ def test_patches_are_those_of_the_checkpoints_image_processor(tmp_path, width: i
 
 
 def test_rows_are_what_the_recorder_renders_for_the_same_conversation(tmp_path) -> None:
-    """What is taught is what is asked: token for token, image for image."""
+    """What is trained is what is asked: token for token, image for image."""
     architecture.save(tmp_path, architecture.build_model(TOKENIZER), TOKENIZER)
     renderer = ChatRenderer(load(str(tmp_path)).tokenizer)
     frame = np.zeros((192, 256, 3), np.uint8)
@@ -76,13 +76,13 @@ def test_rows_are_what_the_recorder_renders_for_the_same_conversation(tmp_path) 
     messages = (user, Message("assistant", (answers[0],)), user)
     prompt = renderer.render(messages, {"a": PreparedImage("a", None, (1, 12, 16), 48, 256, 192)})
     assert tuple(row.ids[: len(prompt.token_ids)]) == prompt.token_ids
-    taught = [token for token, is_taught in zip(row.ids, row.taught, strict=True) if is_taught]
-    assert TOKENIZER.decode(taught) == f"{answers[0]}<|im_end|>{answers[1]}<|im_end|>"
+    targets = [token for token, is_target in zip(row.ids, row.targets, strict=True) if is_target]
+    assert TOKENIZER.decode(targets) == f"{answers[0]}<|im_end|>{answers[1]}<|im_end|>"
 
 
 @given(st.integers(0, 300), st.integers(0, 240), st.integers(12, 60), st.integers(10, 40), st.integers())
 @settings(max_examples=200)
-def test_a_taught_click_lands_inside_its_rectangle(left: int, top: int, width: int, height: int, seed: int) -> None:
+def test_a_target_click_lands_inside_its_rectangle(left: int, top: int, width: int, height: int, seed: int) -> None:
     rect = Rect(left, top, min(left + width, 320), min(top + height, 256))
     if rect.right - rect.left < 12 or rect.bottom - rect.top < 10:
         return
@@ -97,17 +97,17 @@ def test_fitting_lowers_the_loss_on_a_screen_that_is_seen_again_and_again(tmp_pa
     pixels = np.full((192, 256, 3), 90, np.uint8)
     pixels[40:90, 60:130] = (200, 30, 30)
     scene = demonstrations.LabeledScreen("terminal_run", pixels, [("Close the red terminal", Rect(60, 40, 130, 90))])
-    inputs, taught_BT = pretrain.batch_inputs(
+    inputs, target_BT = pretrain.batch_inputs(
         [writer.grounding(scene, 1, rng)], TOKENIZER.pad_token_id, writer.image_pad
     )
-    before = float(pretrain.taught_loss(model, inputs, taught_BT).detach())
-    team = DataParallelGroup(0, 1, tmp_path / "meeting")
+    before = float(pretrain.target_loss(model, inputs, target_BT).detach())
+    group = DataParallelGroup(0, 1, tmp_path / "meeting")
     ids = {"pad_id": TOKENIZER.pad_token_id, "image_pad": writer.image_pad}
-    learner = pretrain.PretrainLearner(model, team, matrix_rate=4e-3, other_rate=3e-3, **ids)
+    learner = pretrain.PretrainLearner(model, group, matrix_rate=4e-3, other_rate=3e-3, **ids)
     run_sft(
-        learner, ([writer.grounding(scene, 1, rng)] for _ in itertools.count()), Schedule(steps=30), clock=team.seconds
+        learner, ([writer.grounding(scene, 1, rng)] for _ in itertools.count()), Schedule(steps=30), clock=group.seconds
     )
-    assert float(pretrain.taught_loss(model, inputs, taught_BT).detach()) < 0.5 * before
+    assert float(pretrain.target_loss(model, inputs, target_BT).detach()) < 0.5 * before
 
 
 def test_dictation_teaches_to_type_the_instructions_words_and_nothing_of_the_first_click() -> None:
@@ -119,6 +119,6 @@ def test_dictation_teaches_to_type_the_instructions_words_and_nothing_of_the_fir
     row = pretrain.PretrainRowBuilder(TOKENIZER).dictation(
         demonstration, "In the blue terminal run touch melon", "touch melon\n", random.Random(0)
     )
-    taught = [token for token, is_taught in zip(row.ids, row.taught, strict=True) if is_taught]
-    assert TOKENIZER.decode(taught) == '{"op":"type","text":"touch melon\\n"}<|im_end|>{"op":"done"}<|im_end|>'
+    targets = [token for token, is_target in zip(row.ids, row.targets, strict=True) if is_target]
+    assert TOKENIZER.decode(targets) == '{"op":"type","text":"touch melon\\n"}<|im_end|>{"op":"done"}<|im_end|>'
     assert {piece.shape for piece in row.frames} == {(64, 64, 3)}

@@ -36,7 +36,7 @@ async def test_due_steps_are_evaluated_with_their_own_weights_and_the_best_is_ke
 
 
 @pytest.mark.parametrize(("hits", "best"), [((2, 5), 3), ((5, 2), 0), ((4, 4), 0)])
-def test_what_is_evaluated_around_training_is_rated_too(tmp_path, hits, best):
+def test_evaluations_around_training_count_for_the_best_checkpoint(tmp_path, hits, best):
     for step in (0, 3):
         (tmp_path / f"step-{step:06d}").mkdir()
     before, after = (EvalReport("v", Proportion(count, 10), {}, Proportion(0, 0), 0.0) for count in hits)
@@ -49,7 +49,7 @@ def test_what_is_evaluated_around_training_is_rated_too(tmp_path, hits, best):
     assert said == [f"best held-out success {10 * max(hits):.1f} % at step {best} (checkpoint kept)"]
 
 
-async def test_an_evaluation_that_was_interrupted_is_asked_for_again(tmp_path):
+async def test_an_interrupted_evaluation_is_repeated(tmp_path):
     started = asyncio.Event()
     asked: list[int] = []
 

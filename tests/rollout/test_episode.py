@@ -7,13 +7,11 @@ from dataclasses import replace
 import fake_desktop
 import openai
 import pytest
-import training_fixture
 
 from deskhand.actions.formats import deskhand_json
 from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.engines.scripted import ScriptedEngine
 from deskhand.errors import EvaluatorError, InfrastructureError
-from deskhand.models.tiny.tokenizer import build_tokenizer
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
@@ -24,20 +22,6 @@ from deskhand.rollout.runner import RecordedRunner
 from deskhand.store.frames import Frames
 from deskhand.tasks.outcome import Errored, Scored
 from deskhand.tasks.task import CheckResult
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    return build_tokenizer(training_fixture.CORPUS, merges=60)
-
-
-@pytest.fixture(scope="module")
-def image_processor():
-    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-
-    return Qwen2VLImageProcessorPil(
-        patch_size=4, merge_size=2, temporal_patch_size=2, size={"shortest_edge": 64, "longest_edge": 64 * 64}
-    )
 
 
 async def oracle(task, desktop):
@@ -113,14 +97,14 @@ async def test_a_milestone_reached_on_the_way_still_counts_at_the_end(stage):
     assert result.first_click_on_target is True
 
 
-async def test_saying_nothing_useful_is_the_agents_doing_and_is_scored(stage):
+async def test_unparsable_replies_are_scored(stage):
     result = await stage(saying("a", "b", "c", "d")).run(ticket())
     assert isinstance(result.outcome, Scored)
     assert result.transcript.stop_reason == "too_many_errors"
     assert (result.reward, result.first_click_on_target) == (0.0, False)
 
 
-async def test_a_task_may_take_something_from_the_reward_for_every_reply_that_is_not_understood(stage):
+async def test_the_format_penalty_is_subtracted_per_unparsable_reply(stage):
     async def script(task, desktop):
         yield "I click the square."
         yield "Like this!"
@@ -136,18 +120,14 @@ async def test_a_task_may_take_something_from_the_reward_for_every_reply_that_is
     assert (await stage(script).run(ticket())).reward == 1.0
 
 
-async def test_a_task_may_take_something_from_the_reward_for_every_step(stage):
-    async def script(task, desktop):
-        async for ops in task.oracle(desktop):
-            yield deskhand_json.emit(ops)
-
-    result = await stage(script).run(ticket(step_cost=0.01))
+async def test_the_step_cost_is_subtracted_per_step(stage):
+    result = await stage().run(ticket(step_cost=0.01))
     assert result.reward_terms["steps"] == pytest.approx(-0.01 * len(result.transcript.steps))
     assert result.reward == pytest.approx(1.0 + result.reward_terms["steps"])
-    assert "steps" not in (await stage(script).run(ticket())).reward_terms
+    assert "steps" not in (await stage().run(ticket())).reward_terms
 
 
-async def test_an_end_state_that_cannot_be_kept_changes_no_outcome(stage, tmp_path):
+async def test_an_end_state_that_cannot_be_saved_changes_no_outcome(stage, tmp_path):
     runner = stage()
     runner.end_states = tmp_path  # painted desktops have no files
     assert (await runner.run(ticket())).success
@@ -179,7 +159,7 @@ async def test_an_outage_is_never_a_zero(stage, changes, cause, part):
     assert (await runner.run(ticket())).episode_id == "e1", "the session was ended, so its name is free again"
 
 
-async def test_an_outage_in_the_middle_keeps_what_was_recorded(stage):
+async def test_calls_before_an_outage_stay_recorded(stage):
     result = await stage(pool=fake_desktop.PaintedPool(1, fail_at=1)).run(ticket())
     assert result.outcome == Errored("infrastructure", "painted desktop: told to fail")
     assert len(result.graph.calls) == 1
@@ -192,7 +172,7 @@ async def test_an_engine_that_fails_is_an_outage(stage):
     assert "no more replies" in result.outcome.message
 
 
-async def test_cancelling_gives_back_desktop_and_session(stage):
+async def test_canceling_releases_desktop_and_session(stage):
     started = asyncio.Event()
 
     async def script(task, desktop):
@@ -210,7 +190,7 @@ async def test_cancelling_gives_back_desktop_and_session(stage):
     assert runner.recorder.open_session("e1")
 
 
-async def test_as_an_agent_workflow_it_takes_what_areal_gives_and_returns_a_float(stage, monkeypatch):
+async def test_the_agent_workflow_takes_areals_arguments_and_returns_a_float(stage, monkeypatch):
     runner = stage()
     key = runner.recorder.open_session("outside")
     http = in_process_client(create_app(runner.recorder, "k" * 32))
@@ -253,7 +233,7 @@ async def test_the_client_is_the_public_one_and_never_retries(stage):
     assert runner.client.max_retries == 0
 
 
-async def test_what_was_zoomed_in_on_is_recorded_as_the_model_saw_it(stage):
+async def test_zoomed_images_are_recorded(stage):
     result = await stage(saying('{"op":"zoom","x":0,"y":0,"x2":500,"y2":500}', '{"op":"done"}')).run(ticket())
     assert result.transcript.num_errors == 0
     first, second = result.graph.calls

@@ -42,7 +42,7 @@ def held_out(count: int):
     return [fake_desktop.square_task(seed_for("held_out", index)) for index in range(count)]
 
 
-async def test_each_task_counts_once_and_outages_are_tried_again(tmp_path):
+async def test_each_task_counts_once_and_outages_are_retried(tmp_path):
     player = Player(lambda seed, attempt: None if seed % 5 == 0 and attempt == 0 else float(seed % 2))
     with Run.create(tmp_path / "run", {}) as run:
         report = await evaluate(run, "before", held_out(20), player, 3)
@@ -55,7 +55,7 @@ async def test_each_task_counts_once_and_outages_are_tried_again(tmp_path):
         assert "50.0% [29.9%, 70.1%] of 20" in str(report.success)
 
 
-async def test_what_has_no_score_after_all_is_reported_and_not_a_failure(tmp_path):
+async def test_samples_without_a_score_are_reported_and_are_not_failures(tmp_path):
     player = Player(lambda seed, attempt: None if seed % 10 == 0 else 1.0)
     with Run.create(tmp_path / "run", {}) as run:
         report = await evaluate(run, "before", held_out(20), player, 2)
@@ -64,7 +64,7 @@ async def test_what_has_no_score_after_all_is_reported_and_not_a_failure(tmp_pat
         assert len(player.played) == 18 + 2 * 3
 
 
-async def test_an_evaluation_that_was_killed_goes_on_where_it_was(tmp_path):
+async def test_a_killed_evaluation_resumes(tmp_path):
     tasks = held_out(12)
     with Run.create(tmp_path / "run", {}) as run:
         with pytest.raises(KeyError):
@@ -98,7 +98,7 @@ async def test_repeats_are_played_each_once_and_give_pass_at_k(tmp_path):
         assert report.success.effective < 24
 
 
-async def test_a_report_is_of_what_was_asked_for_and_not_of_what_else_was_played_under_the_name(tmp_path):
+async def test_a_report_covers_the_requested_tasks_only(tmp_path):
     tasks = held_out(6)
     player = Player(lambda seed, attempt: float(seed % 6 < 2))
     with Run.create(tmp_path / "run", {}) as run:

@@ -42,7 +42,7 @@ def test_a_group_closes_when_every_member_is_final_and_only_then():
     assert take(it).group_id != closed.id
 
 
-def test_equal_rewards_teach_nothing_and_make_room_for_a_fresh_task():
+def test_groups_of_equal_rewards_close_and_make_room():
     it = groups(size=2, limit=1)
     first, second = take(it), take(it)
     it.finish(finished(first, 0.5))
@@ -85,7 +85,7 @@ def test_the_bound_holds_and_no_member_is_counted_twice(size, limit, rewards, ch
     assert len(ended) == len(set(ended))
 
 
-def test_restored_groups_go_on_where_they_were():
+def test_restored_groups_resume():
     members = [
         episode_results.result(1.0, episode_id="a", group_id="g", member=0, task_id=fake_desktop.square_task(0).id),
         episode_results.result(0.0, episode_id="b", group_id="g", member=4, task_id=fake_desktop.square_task(0).id),
@@ -121,13 +121,12 @@ def test_a_restored_group_that_is_larger_than_groups_are_now_still_closes():
         assert len(closed.scored) == 5
 
 
-def test_a_group_of_another_task_than_the_settings_now_make_is_refused():
+def test_a_restored_group_of_another_task_is_refused():
     members = [
         episode_results.result(1.0, episode_id="a", group_id="g", member=0, task_id=fake_desktop.square_task(9).id)
     ]
     with pytest.raises(
-        ConfigError,
-        match=r"group 3 was started with task painted/square/9, now it is painted/square/3; resume with",
+        ConfigError, match=r"group 3 was started with task painted/square/9, now it is painted/square/3; resume with"
     ):
         groups(size=2).restore([("g", 3, "open", 1, members)])
     groups(size=2).restore([("g", 3, "queued", 2, members)])

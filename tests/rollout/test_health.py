@@ -195,21 +195,23 @@ async def test_every_step_records_its_metrics_once(tmp_path):
     ] + (counted["errored_infrastructure"] + counted["errored_evaluator"] + counted["errored_cancelled"])
 
 
+async def run_blinded(parts):
+    """Train with a vision tower that returns equal features for every image."""
+    visual = parts.trainer.policy.model.model.visual
+    visual.requires_grad_(False)
+    for name, parameter in visual.named_parameters():
+        if "merger" in name:
+            parameter.zero_()
+    await parts.loop.run()
+
+
 async def test_a_run_that_ignores_images_is_stopped_and_keeps_its_checkpoints(tmp_path):
-    """The vision tower returns equal features for every image."""
     config = training_fixture.small(
         total_steps=50, groups_per_step=1, health=HealthConfig(vision_probe_every=1, max_failed_vision_probes=2)
     )
     async with training_fixture.assembled(tmp_path / "run", config) as parts:
-        import torch
-
-        with torch.no_grad():
-            for name, parameter in parts.trainer.policy.model.model.visual.named_parameters():
-                if "merger" in name:
-                    parameter.zero_()
-        parts.trainer.policy.model.model.visual.requires_grad_(False)
         with pytest.raises(HealthError, match="the policy ignores its screenshots: in the last 2 vision probes"):
-            await parts.loop.run()
+            await run_blinded(parts)
         assert parts.run.checkpoint().step == 2
         assert parts.run.metrics()[-1]["policy/image_sensitivity"] == 0
         assert "policy/image_sensitivity" in {alert["metric"] for alert in parts.run.metrics()[-1]["alerts"]}
@@ -218,24 +220,14 @@ async def test_a_run_that_ignores_images_is_stopped_and_keeps_its_checkpoints(tm
 
 async def test_a_resumed_run_remembers_its_vision_probes(tmp_path):
     """A failed probe before a restart and one after it are two in a row."""
-    import torch
-
-    def blinded(parts):
-        with torch.no_grad():
-            for name, parameter in parts.trainer.policy.model.model.visual.named_parameters():
-                if "merger" in name:
-                    parameter.zero_()
-        parts.trainer.policy.model.model.visual.requires_grad_(False)
-        return parts.loop.run()
-
     health = HealthConfig(vision_probe_every=1, max_failed_vision_probes=2)
     async with training_fixture.assembled(
         tmp_path / "run", training_fixture.small(total_steps=1, groups_per_step=1, health=health)
     ) as parts:
-        await blinded(parts)
+        await run_blinded(parts)
     async with training_fixture.assembled(
         tmp_path / "run", training_fixture.small(total_steps=50, groups_per_step=1, health=health)
     ) as parts:
         with pytest.raises(HealthError, match="in the last 2 vision probes"):
-            await blinded(parts)
+            await run_blinded(parts)
         assert parts.run.checkpoint().step == 2

@@ -34,7 +34,7 @@ def trained(tmp_path_factory):
         yield run, said, pool, version
 
 
-async def test_it_trains_the_steps_it_was_asked_for_and_publishes_each(trained):
+async def test_every_requested_step_is_trained_and_its_weights_are_pushed(trained):
     run, said, _, version = trained
     assert [report.step for report in said] == [1, 2, 3]
     assert version == 3
@@ -68,7 +68,7 @@ async def test_replies_that_were_not_performed_are_counted_by_kind(trained):
     assert run.metrics() == [report.to_dict() for report in said]
 
 
-async def test_what_was_trained_is_recorded_whole(trained):
+async def test_trained_episodes_are_recorded_completely(trained):
     run, _, _, _ = trained
     for row in run.episodes(TRAIN, "trained"):
         result = load_result(run, row.id)
@@ -106,7 +106,7 @@ async def test_nothing_but_outages_ends_the_run_with_one_line(tmp_path):
         assert not pool.leased
 
 
-async def test_ending_it_keeps_what_has_ended_and_a_new_process_goes_on(tmp_path):
+async def test_a_canceled_run_keeps_ended_episodes_and_resumes(tmp_path):
     folder, said = tmp_path / "run", []
     stopping = asyncio.Event()
 

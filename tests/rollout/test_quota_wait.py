@@ -13,7 +13,7 @@ from starlette.applications import Starlette
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from benchmarks.fault_rows.parts import Booked, Faults, bridged
+from benchmarks.fault_rows.parts import CountedEpisodes, Faults, faulty_server
 from benchmarks.thresholds import ROOT
 from deskhand import pausable_timeout
 from deskhand.config.load import load_config
@@ -40,10 +40,10 @@ async def test_waiting_for_quota_counts_against_no_timeout_or_rate():
         return None
 
     lot = QuotaManager(seed=1)
-    async with bridged(1, Faults(refuse=refuse), quota=lot) as (pool, made, _, _):
-        booked = Booked(pool, 1, 3, longest_s=longest_s)
-        await booked.run(1)
-        (result,) = booked.results
+    async with faulty_server(1, Faults(refuse=refuse), quota=lot) as (pool, made, _, _):
+        source = CountedEpisodes(pool, 1, 3, longest_s=longest_s)
+        await source.run(1)
+        (result,) = source.results
         assert isinstance(result.outcome, Scored), result.outcome
         assert result.seconds["quota_wait"] >= away_s
         assert result.seconds["total"] < longest_s
@@ -62,12 +62,12 @@ async def test_a_lease_survives_a_quota_wait_longer_than_its_idle_limit():
         state["until"] = state["until"] or time.monotonic() + 3.7 * idle_s
         return httpx2.Response(429, headers=later, request=request) if time.monotonic() < state["until"] else None
 
-    async with bridged(1, Faults(refuse=refuse), idle_s=idle_s) as (pool, made, _, book):
+    async with faulty_server(1, Faults(refuse=refuse), idle_s=idle_s) as (pool, made, _, book):
         sweeping = asyncio.create_task(sweep(book))
-        booked = Booked(pool, 1, 2)
-        await booked.run(1)
+        source = CountedEpisodes(pool, 1, 2)
+        await source.run(1)
         sweeping.cancel()
-        (result,) = booked.results
+        (result,) = source.results
         assert isinstance(result.outcome, Scored), result.outcome
         assert made[0].actions == ["step-0", "step-1"]
 
@@ -78,12 +78,12 @@ async def sweep(book: ActiveLeases) -> None:
         await book.expire_idle()
 
 
-async def test_an_episode_that_hangs_is_unscored_and_no_zero():
-    async with bridged(1, Faults()) as (pool, _, _, _):
-        booked = Booked(pool, 1, 50, longest_s=0.2)
-        booked.pause_s = 0.05
-        await booked.run(1)
-        (result,) = booked.results
+async def test_an_episode_that_hangs_is_errored():
+    async with faulty_server(1, Faults()) as (pool, _, _, _):
+        source = CountedEpisodes(pool, 1, 50, longest_s=0.2)
+        source.pause_s = 0.05
+        await source.run(1)
+        (result,) = source.results
         assert isinstance(result.outcome, Errored)
         assert "longer than" in result.outcome.message
         assert result.reward is None
@@ -101,7 +101,7 @@ async def test_the_rate_excludes_quota_waits():
     assert abs(scheduler.episodes_per_minute - 30) < 0.6
 
 
-async def test_a_run_whose_bridge_is_full_shows_what_waits_and_writes_it_down(tmp_path):
+async def test_a_full_server_is_shown_and_stored(tmp_path):
     async def full(request):
         return JSONResponse({"error": "full"}, 429, {"retry-after": "60"})
 
@@ -130,7 +130,7 @@ def test_quota_waits_are_shown(capsys):
     assert capsys.readouterr().out.splitlines() == ["3 waiting at http://a (429, 5 s; next try in 20 s)"]
 
 
-async def test_meters_of_episodes_at_the_same_time_are_their_own():
+async def test_concurrent_episodes_measure_their_own_pauses():
     async def episode(seconds: float) -> float:
         with pausable_timeout.measure_paused() as meter:
             with pausable_timeout.pause_timeouts():

@@ -28,7 +28,7 @@ def test_what_is_written_is_read_back_equal(episode):
 
 
 @given(st.lists(st.floats(max_value=0, allow_nan=False, allow_infinity=False), min_size=1, max_size=5))
-def test_log_probs_are_kept_to_the_last_bit(logprobs):
+def test_log_probs_are_stored_exactly(logprobs):
     call = episode_results.call("c", None, (1, 9, 9, 2), tuple(range(len(logprobs))), 1)
     done = type(call.completion)(call.completion.token_ids, tuple(logprobs), call.completion.versions, "length", (7, 7))
     graph = CallGraph([type(call)(call.id, None, call.prompt_ids, call.spans, done)])
@@ -37,7 +37,7 @@ def test_log_probs_are_kept_to_the_last_bit(logprobs):
     assert kept.served_ids == (7, 7)
 
 
-def test_of_an_extending_call_only_what_is_new_is_written():
+def test_an_extending_call_stores_only_new_tokens():
     _, once = to_record(episode_results.result(graph=CallGraph(episode_results.graph().calls[:1])))
     long = episode_results.call("b1", None, (1, 9, 9, *range(100, 1100)), (5,), 0)
     calls = [long]
@@ -47,8 +47,8 @@ def test_of_an_extending_call_only_what_is_new_is_written():
     assert len(many) - len(once) < 8 * (1003 + 29 * 8) + 4096
 
 
-def test_the_clauses_of_a_check_are_kept_with_the_episode():
-    findings = (Finding("the colour", 1.0, "'red'", "'red'"), Finding("the size", 0.0, "3", "12"))
+def test_findings_of_a_check_are_stored():
+    findings = (Finding("the color", 1.0, "'red'", "'red'"), Finding("the size", 0.0, "3", "12"))
     result = episode_results.result(outcome=Scored(0.5, {"end_state": 0.5}, findings=findings))
     again = from_record(*to_record(result))
     assert isinstance(again.outcome, Scored)

@@ -41,7 +41,7 @@ class Interrupted:
         return await self.runner.run(ticket)
 
 
-async def test_an_interrupted_evaluation_goes_on_to_the_replies_of_one_that_was_not(tmp_path):
+async def test_a_resumed_evaluation_samples_the_same_replies(tmp_path):
     async with training_fixture.assembled(tmp_path / "run", training_fixture.small()) as parts:
         await evaluate(parts.run, "straight", TASKS, parts.runner, 3, samples_per_task=2, seed=4)
         whole = drawn(parts.run, "straight")
@@ -60,7 +60,7 @@ async def test_an_interrupted_evaluation_goes_on_to_the_replies_of_one_that_was_
     assert len(set(calls)) > len(calls) / 2, "the tries of a task and the calls of an episode draw anew"
 
 
-async def test_a_resumed_run_goes_on_with_the_draws_of_one_that_was_not_interrupted(tmp_path):
+async def test_a_resumed_run_samples_the_same_replies(tmp_path):
     async def train(folder, interrupt: bool):
         stopping = asyncio.Event()
         async with training_fixture.assembled(
@@ -85,7 +85,7 @@ async def test_a_resumed_run_goes_on_with_the_draws_of_one_that_was_not_interrup
     assert {key: one[key] for key in shared} == {key: two[key] for key in shared}
 
 
-def test_members_runs_and_tasks_draw_apart_and_a_restored_group_goes_on():
+def test_seeds_differ_by_member_run_and_task():
     def tickets(seed: int, count: int, it: GroupBuffer | None = None):
         it = it or GroupBuffer(fake_desktop.square_task, size=4, limit=8, seed=seed)
         return [it.next_request()[0] for _ in range(count)]

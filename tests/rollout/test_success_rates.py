@@ -15,7 +15,7 @@ COUNTS = st.lists(
 )
 
 
-def test_wilson_intervals_are_those_of_the_book():
+def test_wilson_intervals_equal_published_values():
     assert wilson(81, 263) == pytest.approx((0.2553, 0.3662), abs=1e-4)
     assert wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
     assert wilson(0, 0) == (0.0, 1.0)
@@ -37,7 +37,7 @@ def test_pass_at_k_is_the_mean_over_all_choices_of_k_tries(tries, data):
     assert pass_at(k, [(sum(tries), len(tries))]) == pytest.approx(expected)
 
 
-def test_pass_at_k_leaves_out_tasks_with_fewer_tries():
+def test_pass_at_k_excludes_tasks_with_fewer_tries():
     assert pass_at(2, [(1, 1), (1, 2), (0, 2)]) == pytest.approx(0.5)
     assert math.isnan(pass_at(4, [(1, 2)]))
 

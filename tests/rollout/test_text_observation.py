@@ -18,7 +18,7 @@ class Tree:
         return self.tree
 
 
-async def test_what_is_said_of_a_screen_is_bounded_and_never_nothing():
+async def test_screen_descriptions_are_bounded_and_never_empty():
     assert await describe_screen(Tree("<frame/>")) == "<frame/>"
     long = await describe_screen(Tree("x" * (MAX_CHARS + 1)))
     assert long == "x" * MAX_CHARS + "\n(cut here)"
@@ -27,7 +27,7 @@ async def test_what_is_said_of_a_screen_is_bounded_and_never_nothing():
 
 async def test_a_step_is_trained_on_words_alone(tmp_path, monkeypatch):
     async def tree(self) -> str:
-        return "<square colour='blue'/>"
+        return "<square color='blue'/>"
 
     monkeypatch.setattr(fake_desktop.PaintedDesktop, "accessibility_tree", tree, raising=False)
     async with training_fixture.assembled(tmp_path / "run", training_fixture.small(total_steps=1)) as parts:
@@ -42,4 +42,4 @@ async def test_a_step_is_trained_on_words_alone(tmp_path, monkeypatch):
         assert not [call for graph in graphs for call in graph.calls if call.spans]
         renderer = parts.recorder.renderer
         said = "".join(renderer.token_text(token) for token in graphs[0].calls[0].prompt_ids)
-        assert "The screen in words:\n<square colour='blue'" in said
+        assert "The screen in words:\n<square color='blue'" in said

@@ -28,7 +28,7 @@ def two_steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", [*FILES, "all"])
-async def test_it_is_named_and_so_is_the_last_sound_one(two_steps, tmp_path, name):
+async def test_a_damaged_checkpoint_and_the_last_valid_one_are_named(two_steps, tmp_path, name):
     folder = tmp_path / "run"
     shutil.copytree(two_steps, folder)
     shutil.copytree(two_steps.with_name("run-checkpoint"), tmp_path / "run-checkpoint")

@@ -25,7 +25,7 @@ def test_a_run_that_was_never_killed_numbers_its_weights_by_their_steps():
     assert not any(versions.is_rolled_back(version) for version in range(9))
 
 
-def test_versions_count_on_from_beyond_all_that_were_ever_kept():
+def test_versions_continue_above_all_stored_ones():
     """Killed at 8 with a checkpoint of 5, again at 10 with the same one, and at 17 with one of step 10."""
     versions = WeightVersions()
     assert versions.resume(5, 5, 8) is not None

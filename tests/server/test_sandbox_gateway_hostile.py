@@ -13,7 +13,7 @@ from server_client import OWNER_KEY, bearer, painted_server, upstream
 from test_sandbox_gateway import TOKEN, create, gateway, gateway_client
 from test_server_hostile import raw
 
-from deskhand.cli.serve_sandboxes import parse_tokens
+from deskhand.cli.serve import parse_tokens
 from deskhand.errors import ConfigError
 from deskhand.server.api_keys import MAX_FILE_BYTES, read_private_file
 from deskhand.server.process import ServerConfig, serve_app

@@ -1,4 +1,4 @@
-"""The policy in the box, for tests that need its weights."""
+"""The bundled policy, for tests that need its weights."""
 
 import pytest
 
@@ -6,5 +6,5 @@ from deskhand.models.load import TINY_FOLDER
 
 SOURCE = "tiny"
 needs_weights = pytest.mark.skipif(
-    not TINY_FOLDER.is_dir(), reason=f"the weights of the policy in the box are not in {TINY_FOLDER}"
+    not TINY_FOLDER.is_dir(), reason=f"the weights of the bundled policy are not in {TINY_FOLDER}"
 )

@@ -1,4 +1,4 @@
-"""A desktop in memory for tests of what is built on desktops: a grey screen with coloured squares that notice clicks.
+"""A desktop in memory for tests of what is built on desktops: a gray screen with colored squares that notice clicks.
 
 It fulfils the `StagedDesktop` calls that episodes make, keeps at-most-once by action id, and can be told to fail or to
 be slow.

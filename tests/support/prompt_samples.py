@@ -1,4 +1,4 @@
-"""What the prompts of dialects offer, as replies of a model that takes the prompt at its word."""
+"""What the prompts of action formats offer, as replies of a model that takes the prompt at its word."""
 
 from __future__ import annotations
 

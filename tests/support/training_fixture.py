@@ -33,7 +33,7 @@ from deskhand.tasks.task import seed_for
 CORPUS = ["Click the blue square", "Click the red square", '{"op":"click","x":512,"y":300}', '{"op":"done"}', "error: "]
 
 
-class ChanceDialect:
+class ChanceFormat:
     """Understands every text: what an untrained model babbles becomes a click on one of the squares, or done."""
 
     name = "chance"
@@ -45,7 +45,7 @@ class ChanceDialect:
 
 
 def checkpoint(folder: Path, seed: int = 0) -> Path:
-    """A random Qwen3-VL, much smaller than that in the box, as a Hugging Face folder with the box's tokenizer."""
+    """A random Qwen3-VL, much smaller than the bundled one, as a Hugging Face folder with its tokenizer."""
     import torch
     from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
@@ -130,7 +130,7 @@ async def assembled(
 
     trainer = WatchedTrainer(Policy(loaded.model), TrainerConfig(learning_rate=1e-4, algorithm=algorithm))
     pool = pool or fake_desktop.PaintedPool(config.max_concurrent_episodes)
-    agent = BabblingAgent(AgentConfig(max_new_tokens=3), action_format=ChanceDialect())
+    agent = BabblingAgent(AgentConfig(max_new_tokens=3), action_format=ChanceFormat())
     runner = RecordedRunner(pool, recorder, agent, run.frames)
     loop = TrainingLoop(
         config,

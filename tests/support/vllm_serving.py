@@ -46,7 +46,7 @@ def serving(
     adapter_tower: bool = False,
     checkpoint: Path = TINY_FOLDER,
 ) -> Served:
-    """The policy in the box, or another checkpoint of its kind, behind a vLLM that is not started yet."""
+    """The bundled policy, or another checkpoint of its kind, behind a vLLM that is not started yet."""
     model = load("tiny")
     sizes: dict[str, Any] = {
         "max_tokens": 2048,

@@ -108,9 +108,7 @@ def worker_environment(python: Path, environment: Mapping[str, str]) -> dict[str
 def _content(config: Path) -> dict[str, Any]:
     content = read_experiment(config)
     if "actor" not in content:
-        raise ConfigError(
-            f"{config}: not an AReaL experiment (no actor section); example: configs/areal/embedded_tiny_cpu.yaml"
-        )
+        raise ConfigError(f"{config}: not an AReaL experiment (no actor section); example: configs/areal/tiny_cpu.yaml")
     return content
 
 

@@ -42,7 +42,6 @@ from deskhand.trainer.supervised import Schedule, run_sft
 SCENE_START, DEMONSTRATION_START = 100_000_000, 200_000_000
 """First seeds of scenes and demonstrations in the training split. RL uses the seeds from 0."""
 SEEDS_PER_BUILD = 10_000
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -98,10 +97,7 @@ class BuildPlan:
 
     families: tuple[str, ...] = ("terminal_run", "terminal_close", "calculator_number")
     seed: int = 0
-    scenes: tuple[tuple[str, int, int], ...] = (
-        ("terminal_run", 120, 16),
-        ("calculator_number", 6, 120),
-    )
+    scenes: tuple[tuple[str, int, int], ...] = (("terminal_run", 120, 16), ("calculator_number", 6, 120))
     """(family, number of desktops to set up, number of window arrangements per desktop)."""
     demonstrations: int = 300
     """Number of demonstrations per family."""
@@ -117,11 +113,11 @@ class BuildPlan:
     """Number of concurrent desktops."""
 
 
-def build(plan: BuildPlan, work: Path, target: Path, say: Say = print) -> None:
+def build(plan: BuildPlan, work: Path, target: Path, log: Callable[[str], None] = print) -> None:
     """Run all stages without a result in `work` and write the checkpoint folder `target`."""
     work.mkdir(parents=True, exist_ok=True)
-    _collect(work / "scenes.pickle", lambda: _gather_scenes(plan), say)
-    _collect(work / "demonstrations.pickle", lambda: _gather_demonstrations(plan), say)
+    _collect(work / "scenes.pickle", lambda: _gather_scenes(plan), log)
+    _collect(work / "demonstrations.pickle", lambda: _gather_demonstrations(plan), log)
     for index, stage in enumerate(plan.stages):
         if not (work / f"{stage.name}.pt").exists():
             run_data_parallel(plan.processes, _train_stage, plan, work, index)
@@ -129,7 +125,7 @@ def build(plan: BuildPlan, work: Path, target: Path, say: Say = print) -> None:
     model = architecture.build_model(tokenizer, plan.seed)
     model.load_state_dict(torch.load(work / f"{plan.stages[-1].name}.pt"))
     architecture.save(target, model, tokenizer)
-    say(f"wrote {target}")
+    log(f"wrote {target}")
 
 
 def corpus(families: tuple[str, ...]) -> list[str]:
@@ -145,7 +141,7 @@ async def fresh_desktop(task: Task) -> LocalDesktop:
     return desktop
 
 
-def _collect(path: Path, gather: Callable[[], Any], say: Say) -> None:
+def _collect(path: Path, gather: Callable[[], Any], log: Callable[[str], None]) -> None:
     """Save the result of `gather` to `path` atomically, unless the file exists."""
     if path.exists():
         return
@@ -154,7 +150,7 @@ def _collect(path: Path, gather: Callable[[], Any], say: Say) -> None:
     partial = path.with_suffix(".partial")
     partial.write_bytes(pickle.dumps(data))
     partial.rename(path)
-    say(f"{len(data)} {path.stem} in {time.monotonic() - started:.0f} s")
+    log(f"{len(data)} {path.stem} in {time.monotonic() - started:.0f} s")
 
 
 async def _gather_scenes(plan: BuildPlan) -> list[demonstrations.LabeledScreen]:
@@ -185,7 +181,7 @@ def _tasks(plan: BuildPlan, family: str, start: int, count: int) -> list[Task]:
     return [basics.make_task(family, seed_for("train", first + k)) for k in range(count)]
 
 
-def _train_stage(team: DataParallelGroup, plan: BuildPlan, work: Path, index: int) -> None:
+def _train_stage(group: DataParallelGroup, plan: BuildPlan, work: Path, index: int) -> None:
     """Train one stage in one process. Rank 0 writes `<stage>.pt`."""
     stage = plan.stages[index]
     tokenizer: Any = build_tokenizer(corpus(plan.families))
@@ -194,7 +190,7 @@ def _train_stage(team: DataParallelGroup, plan: BuildPlan, work: Path, index: in
         model.load_state_dict(torch.load(work / f"{plan.stages[index - 1].name}.pt"))
     embed_patches_by_product(model)
     replace_linear_with_onednn(model)
-    rng, common = random.Random(f"{plan.seed}:{stage.name}:{team.rank}"), random.Random(f"{plan.seed}:{stage.name}")
+    rng, common = random.Random(f"{plan.seed}:{stage.name}:{group.rank}"), random.Random(f"{plan.seed}:{stage.name}")
     screens: list[demonstrations.LabeledScreen] = pickle.loads((work / "scenes.pickle").read_bytes())
     played: list[demonstrations.RecordedDemonstration] = pickle.loads((work / "demonstrations.pickle").read_bytes())
 
@@ -203,7 +199,7 @@ def _train_stage(team: DataParallelGroup, plan: BuildPlan, work: Path, index: in
 
     def episode(one: demonstrations.RecordedDemonstration) -> pretrain.PretrainRow:
         row = writer.demonstration(one)
-        return row if stage.noisy else pretrain.first_untaught(row)
+        return row if stage.noisy else pretrain.without_first_reply(row)
 
     sources = [
         _row_batches(_by_family(played), [(family, 1.0) for family in plan.families], episode, plan.rows, rng, common),
@@ -216,7 +212,7 @@ def _train_stage(team: DataParallelGroup, plan: BuildPlan, work: Path, index: in
 
     learner = pretrain.PretrainLearner(
         model,
-        team,
+        group,
         pad_id=tokenizer.pad_token_id,
         image_pad=writer.image_pad,
         matrix_rate=stage.matrix_rate,
@@ -225,10 +221,14 @@ def _train_stage(team: DataParallelGroup, plan: BuildPlan, work: Path, index: in
     batches = _mixed(sources, (stage.episodes, stage.questions, stage.dictation), common)
     model.train()
     run_sft(
-        learner, batches, Schedule(seconds=stage.seconds), clock=team.seconds, report=report if team.rank == 0 else None
+        learner,
+        batches,
+        Schedule(seconds=stage.seconds),
+        clock=group.seconds,
+        report=report if group.rank == 0 else None,
     )
     model.eval()
-    if team.rank == 0:
+    if group.rank == 0:
         partial = work / f"{stage.name}.partial"
         torch.save(model.state_dict(), partial)
         partial.rename(work / f"{stage.name}.pt")

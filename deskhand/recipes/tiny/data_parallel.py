@@ -47,11 +47,7 @@ class DataParallelGroup:
 
 
 def run_data_parallel(size: int, work: Callable[..., None], *arguments: Any) -> None:
-    """Run `work(group, *arguments)` in `size` new processes with one torch thread each, and wait for them.
-
-    Raises:
-        ProcessRaisedException: `work` raised an exception in one of the processes.
-    """
+    """Run `work(group, *arguments)` in `size` new processes with one torch thread each, and wait for them."""
     with tempfile.TemporaryDirectory() as folder:
         spawn(_member, (size, Path(folder) / "meeting", work, arguments), nprocs=size)
 

@@ -125,14 +125,9 @@ def policy_text(ops: list[Op], task: Task, rng: random.Random) -> str:
 async def gather(
     make_desktop: Callable[[Task], Awaitable], tasks: Iterable[Task], play: Callable[..., Awaitable[Any]], workers: int
 ) -> list[Any]:
-    """Run `play(desktop, task)` for each task on a new desktop, and return the results in any order.
-
-    Args:
-        workers: Number of concurrent desktops.
-
-    Raises:
-        InfrastructureError: The desktops of more than 5 % of the tasks failed. Fewer failed tasks are skipped.
-    """
+    """Run `play(desktop, task)` for each task on a new desktop, `workers` at a time, and return the results in any
+    order. Raises `InfrastructureError` if the desktops of more than 5 % of the tasks failed; fewer failed tasks are
+    skipped."""
     pending = list(tasks)[::-1]
     results: list[Any] = []
     allowed, failures = len(pending) // 20, []

@@ -30,10 +30,10 @@ PIECE_PX = 64
 
 @dataclass
 class PretrainRow:
-    """Token `ids`, `taught` (1 where the token is a target) of equal length, and `frames` (uint8[H, W, 3]) in order."""
+    """Token `ids`, `targets` (1 for target tokens) of equal length, and `frames` (uint8[H, W, 3]) in order."""
 
     ids: list[int] = field(default_factory=list)
-    taught: list[int] = field(default_factory=list)
+    targets: list[int] = field(default_factory=list)
     frames: list[np.ndarray] = field(default_factory=list)
 
 
@@ -63,7 +63,7 @@ class PretrainRowBuilder:
         context += [*self.encode(question), self.end, *self.newline, *self.assistant]
         target = [*self.encode(answer), self.end]
         row.ids += context + target
-        row.taught += [0] * len(context) + [1] * len(target)
+        row.targets += [0] * len(context) + [1] * len(target)
 
     def grounding(self, scene: LabeledScreen, questions: int, rng: random.Random, stray: bool = False) -> PretrainRow:
         """Return a row of one screenshot and up to `questions` questions about different targets, in random order.
@@ -105,15 +105,15 @@ class PretrainRowBuilder:
             types = any(isinstance(op, Type) for op in deskhand_json.parse(text))
             self.turn(row, piece, instruction, deskhand_json.emit([Type(typed)]) if types else text)
             if number == 0:
-                row = first_untaught(row)
+                row = without_first_reply(row)
         return row
 
 
-def first_untaught(row: PretrainRow) -> PretrainRow:
+def without_first_reply(row: PretrainRow) -> PretrainRow:
     """Return the row without its first reply as a target."""
-    start = row.taught.index(1)
-    end = start + row.taught[start:].index(0) if 0 in row.taught[start:] else len(row.taught)
-    return PretrainRow(row.ids, [*row.taught[:start], *[0] * (end - start), *row.taught[end:]], row.frames)
+    start = row.targets.index(1)
+    end = start + row.targets[start:].index(0) if 0 in row.targets[start:] else len(row.targets)
+    return PretrainRow(row.ids, [*row.targets[:start], *[0] * (end - start), *row.targets[end:]], row.frames)
 
 
 def patches(frames: np.ndarray) -> torch.Tensor:
@@ -128,14 +128,14 @@ def patches(frames: np.ndarray) -> torch.Tensor:
 
 
 def batch_inputs(rows: list[PretrainRow], pad_id: int, image_pad: int) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Return model inputs and `taught_BT` for rows, padded on the right."""
+    """Return model inputs and `target_BT` for rows, padded on the right."""
     longest = max(len(row.ids) for row in rows)
     ids_BT = torch.full((len(rows), longest), pad_id)
-    taught_BT = torch.zeros((len(rows), longest), dtype=torch.bool)
+    target_BT = torch.zeros((len(rows), longest), dtype=torch.bool)
     attention_BT = torch.zeros((len(rows), longest), dtype=torch.long)
     for b, row in enumerate(rows):
         ids_BT[b, : len(row.ids)] = torch.tensor(row.ids)
-        taught_BT[b, : len(row.ids)] = torch.tensor(row.taught, dtype=torch.bool)
+        target_BT[b, : len(row.ids)] = torch.tensor(row.targets, dtype=torch.bool)
         attention_BT[b, : len(row.ids)] = 1
     frames = np.stack([frame for row in rows for frame in row.frames])
     height, width = frames.shape[1:3]
@@ -147,13 +147,13 @@ def batch_inputs(rows: list[PretrainRow], pad_id: int, image_pad: int) -> tuple[
         "pixel_values": patches(frames),
         "image_grid_thw": grid,
     }
-    return inputs, taught_BT
+    return inputs, target_BT
 
 
-def taught_loss(model: Any, inputs: dict[str, torch.Tensor], taught_BT: torch.Tensor) -> torch.Tensor:
+def target_loss(model: Any, inputs: dict[str, torch.Tensor], target_BT: torch.Tensor) -> torch.Tensor:
     """Return the mean cross-entropy (nats) of target tokens. The output head runs only at their positions."""
     hidden_BTD = model.model(**inputs).last_hidden_state
-    before_BT = taught_BT[:, 1:]
+    before_BT = target_BT[:, 1:]
     logits_ND = model.lm_head(hidden_BTD[:, :-1][before_BT]).float()
     return functional.cross_entropy(logits_ND, inputs["input_ids"][:, 1:][before_BT])
 
@@ -166,9 +166,16 @@ class PretrainLearner:
     """
 
     def __init__(
-        self, model: Any, team: DataParallelGroup, *, pad_id: int, image_pad: int, matrix_rate: float, other_rate: float
+        self,
+        model: Any,
+        group: DataParallelGroup,
+        *,
+        pad_id: int,
+        image_pad: int,
+        matrix_rate: float,
+        other_rate: float,
     ) -> None:
-        self.model, self.team, self._pad_id, self._image_pad = model, team, pad_id, image_pad
+        self.model, self.group, self._pad_id, self._image_pad = model, group, pad_id, image_pad
         tables = ("embed_tokens", "lm_head", "pos_embed", "patch_embed")
         matrices, others = [], []
         for name, parameter in model.named_parameters():
@@ -177,23 +184,20 @@ class PretrainLearner:
             torch.optim.Muon(matrices, lr=matrix_rate, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
             torch.optim.AdamW(others, lr=other_rate, betas=(0.9, 0.98), weight_decay=0.0),
         ]
-        self._rates = [(group, group["lr"]) for optimizer in self._optimizers for group in optimizer.param_groups]
+        self._rates = [(params, params["lr"]) for each in self._optimizers for params in each.param_groups]
 
     def gradient(self, batch: list[PretrainRow]) -> float:
         """Compute gradients, averaged over all processes, and return the loss of this process."""
-        inputs, taught_BT = batch_inputs(batch, self._pad_id, self._image_pad)
-        with (
-            torch.autocast("cpu", torch.bfloat16),
-            sdpa_kernel(SDPBackend.MATH),
-        ):  # fastest kernel for rows this short
-            loss = taught_loss(self.model, inputs, taught_BT)
+        inputs, target_BT = batch_inputs(batch, self._pad_id, self._image_pad)
+        with torch.autocast("cpu", torch.bfloat16), sdpa_kernel(SDPBackend.MATH):  # fastest kernel for rows this short
+            loss = target_loss(self.model, inputs, target_BT)
         loss.backward()
-        self.team.average_gradients(self.model.parameters())
+        self.group.average_gradients(self.model.parameters())
         return float(loss.detach())
 
     def update(self, factor: float) -> None:
-        for group, rate in self._rates:
-            group["lr"] = rate * factor
+        for params, rate in self._rates:
+            params["lr"] = rate * factor
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         for optimizer in self._optimizers:
             optimizer.step()

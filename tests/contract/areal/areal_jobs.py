@@ -38,7 +38,7 @@ FAMILIES = ("qwen3_vl", "qwen2_5_vl")
 STEPS = 5
 """Of AReaL's trainer in one go; then the run is ended from outside and goes on for one more."""
 ONLINE_STEPS = 2
-EXPERIMENT = str(ROOT / "configs" / "areal" / "embedded_tiny_cpu.yaml")
+EXPERIMENT = str(ROOT / "configs" / "areal" / "tiny_cpu.yaml")
 
 
 def probe(python: Path, name: str, folder: Path, *arguments: str, timeout_s: float = 420) -> dict[str, Any]:

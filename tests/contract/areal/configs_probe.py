@@ -15,7 +15,7 @@ from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
-PROFILES = {"embedded_tiny_cpu": (None, "smoke"), "osworld_qwen3vl_4b": (None, "smoke", "smoke-text")}
+PROFILES = {"tiny_cpu": (None, "smoke"), "osworld_qwen3vl_4b": (None, "smoke", "smoke-text")}
 
 
 def main(root: Path, checkpoint: str, out: Path) -> None:
@@ -42,7 +42,7 @@ def main(root: Path, checkpoint: str, out: Path) -> None:
             except ConfigError as error:
                 found[f"{path.stem} {profile or ''}".strip()] = str(error)
     places = (f"cluster.fileroot={out}", f"actor.path={checkpoint}")
-    tiny = ["--config", str(root / "configs" / "areal" / "embedded_tiny_cpu.yaml"), *places]
+    tiny = ["--config", str(root / "configs" / "areal" / "tiny_cpu.yaml"), *places]
     large = ["--config", str(root / "configs" / "areal" / "osworld_qwen3vl_4b.yaml"), *places]
     reference = ("experiment_name=x", "trial_name=x", "path=x", "attn_impl=sdpa", "backend=fsdp:d1p1t1")
     for name, words in {

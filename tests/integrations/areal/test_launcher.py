@@ -14,7 +14,7 @@ from processes import is_alive
 from deskhand.errors import ConfigError
 from deskhand.integrations.areal import launcher
 
-EXPERIMENT = Path(__file__).parents[3] / "configs" / "areal" / "embedded_tiny_cpu.yaml"
+EXPERIMENT = Path(__file__).parents[3] / "configs" / "areal" / "tiny_cpu.yaml"
 
 
 def test_workers_that_outlive_their_master_are_ended(tmp_path):

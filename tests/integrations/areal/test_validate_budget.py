@@ -97,7 +97,7 @@ def test_what_does_not_add_up_is_one_line_that_names_its_key(name):
 
 
 def test_too_many_desktops_or_screenshots_are_reported_with_what_fits():
-    content, settings = experiment(next(path for path in CONFIGS if path.stem == "embedded_tiny_cpu"))
+    content, settings = experiment(next(path for path in CONFIGS if path.stem == "tiny_cpu"))
     content["rollout"]["max_concurrent_rollouts"] = 3
     assert desktops_needed(content, settings) == 12
     assert "12 concurrent episodes" in find_config_problems(content, settings, SMALL, 10)[0]
