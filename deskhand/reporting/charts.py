@@ -71,8 +71,10 @@ def learning_curve(steps: Sequence[Mapping[str, Any]], evaluations: Sequence[Eva
         for tick in step_ticks(last)
     ]
     parts.append(f'<text class="tick" x="{WIDTH - RIGHT}" y="{HEIGHT - 1}" text-anchor="end">training step</text>')
-    found = [(step["step"], step.get("reward/mean"), step.get("reward/success_rate")) for step in steps]
-    found = [row for row in found if None not in row]
+    keys = ("step", "reward/mean", "reward/success_rate")
+    found: list[tuple[float, ...]] = [
+        tuple(step[key] for key in keys) for step in steps if all(step.get(key) is not None for key in keys)
+    ]
     for column, name in ((1, "reward"), (2, "success")):
         values = smoothed([row[column] for row in found])
         points = " ".join(f"{x(row[0]):.1f},{y(value):.1f}" for row, value in zip(found, values, strict=True))

@@ -113,7 +113,7 @@ class StepMetricsAccumulator:
         """Add the divergences from the reference of the tokens just added."""
         self.sums["reference"] += divergences_W.detach().sum().item()
 
-    def means(self) -> dict[str, float]:
+    def means(self) -> dict[str, Any]:
         """Return the fields of `StepMetrics` that always exist."""
         scored, tokens = max(1, self.sums["scored"]), max(1, self.num_tokens)
         return {

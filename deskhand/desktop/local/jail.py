@@ -129,7 +129,7 @@ class Jail:
     def _judge_end(self, job: _Job) -> None:
         if job.required:
             self._fail(f"{job.program} has exited")
-        elif self.crashes_fail and job.program and job.returncode in _CRASHES:
+        elif self.crashes_fail and job.program and job.returncode is not None and job.returncode in _CRASHES:
             self._fail(f"{job.program} was killed by {signal.Signals(job.returncode - 128).name}")
 
     def _fail(self, reason: str) -> None:

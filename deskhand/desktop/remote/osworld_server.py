@@ -30,8 +30,10 @@ class OsworldServer:
         acts: bool = True,
     ) -> dict[str, Any]:
         """Return `status`, `output`, `error`, `returncode`."""
-        body, options = {"command": command, "shell": shell}, {"repeatable": repeatable, "acts": acts}
-        reply = await self.client.send("POST", "/execute", may_take_s=may_take_s, json=body, **options)
+        body = {"command": command, "shell": shell}
+        reply = await self.client.send(
+            "POST", "/execute", repeatable=repeatable, acts=acts, may_take_s=may_take_s, json=body
+        )
         return self._json(reply, "/execute")
 
     async def launch(self, command: list[str] | str, *, shell: bool = False) -> None:

@@ -96,8 +96,12 @@ def quota_signal_from_error(error: BaseException, now_s: float = 0.0) -> QuotaSi
         return error.signal
     close: Any = getattr(error, "rcvd", None) or error
     code, reason = getattr(close, "code", None), getattr(close, "reason", None)
-    is_close = isinstance(code, int) and code >= MIN_CLOSE_CODE and isinstance(reason, str)
-    if is_close and (closed := quota_signal_from_close(code, reason)):
+    if (
+        isinstance(code, int)
+        and code >= MIN_CLOSE_CODE
+        and isinstance(reason, str)
+        and (closed := quota_signal_from_close(code, reason))
+    ):
         return closed
     reply: Any = getattr(error, "response", None)
     statuses = [getattr(each, name, None) for each in (error, reply) for name in ("status_code", "status", "code")]

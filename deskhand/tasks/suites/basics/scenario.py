@@ -77,7 +77,7 @@ class Scenario:
 
             fields["check"] = check
         names = ("setup", "first_click_targets", "theme", "shuffle_windows")
-        defaults = {name: getattr(self, name, None) for name in names}
+        defaults: dict[str, Any] = {name: getattr(self, name, None) for name in names}
         return Task(instruction=instruction, width=self.width, height=self.height, **(defaults | fields))
 
 
