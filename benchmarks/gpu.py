@@ -372,7 +372,7 @@ def main() -> None:
         print(f"device:   {torch.cuda.get_device_name(0)}")
     thresholds = Thresholds()
     for mode in [arguments.only] if arguments.only else MODES:
-        config = MODES[mode].model_copy(update={"max_tokens_per_mb": size.batch_tokens})
+        config = MODES[mode].model_copy(update={"max_tokens_per_mb": size.max_tokens_per_mb})
         show(mode, size, config, asyncio.run(measure(size, config)), thresholds)
     time_adapter_files(64)
     thresholds.finish()
