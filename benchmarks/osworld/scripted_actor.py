@@ -16,7 +16,8 @@ from deskhand.desktop.base import StageableDesktop
 
 _PLACE = "{https://accessibility.ubuntu.example.org/ns/component}"
 _STATE = "{https://accessibility.ubuntu.example.org/ns/state}"
-LOOK_S = 20.0
+LOOK_S = 120.0
+"""Maximum wait for a window or node; long, because other processes may share the cores."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from deskhand.recorder.images import ImageCache
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.types import Completion, Prompt, Sampling
 
-PATIENCE = ServerTimeouts(start_s=limit(300), outage_s=limit(300), request_s=limit(120), stall_s=limit(60), poll_s=0.5)
+PATIENCE = ServerTimeouts(start_s=limit(600), outage_s=limit(900), request_s=limit(600), stall_s=limit(120), poll_s=0.5)
 
 
 @dataclass
