@@ -104,9 +104,9 @@ def recipe_steps(recipe: Recipe, script: list[parts.Act], pause_s: float) -> lis
 
 async def starts(thresholds: Thresholds, size: str) -> None:
     repetitions = {"smoke": 1, "small": 5, "full": 20}[size]
-    for name, template in (("320x240", parts.SMALL), ("1280x720", parts.USUAL)):
-        cold = await parts.cold_starts(template, repetitions)
-        warm = await parts.warm_resets(template, repetitions)
+    for name, spec in (("320x240", parts.SMALL), ("1280x720", parts.USUAL)):
+        cold = await parts.cold_starts(spec, repetitions)
+        warm = await parts.warm_resets(spec, repetitions)
         show({f"cold start, {name}": cold, f"warm reset, {name}": warm})
         thresholds.check(f"cold start, {name}", max(cold) <= 3000, f"slowest {max(cold):.0f} ms", "<= 3 s")
         thresholds.check(f"warm reset, {name}", max(warm) <= 500, f"slowest {max(warm):.0f} ms", "<= 0.5 s, aim 0.1 s")

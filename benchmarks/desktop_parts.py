@@ -99,10 +99,10 @@ SMALL_PROGRAM = Program(("l3afpad",), "l3afpad")
 
 async def open_application(desktop: LocalDesktop, program: Program = SMALL_PROGRAM) -> Window:
     """Start a program, maximize it and wait until the screen settles."""
-    template = desktop_template(desktop)
+    spec = desktop_spec_of(desktop)
     await desktop.launch(list(program.argv))
     window = (await desktop.wait_window(program.window, timeout_s=60))[0]
-    window = await desktop.place_window(window, 0, 24, template.width, template.height - 24)
+    window = await desktop.place_window(window, 0, 24, spec.width, spec.height - 24)
     for _ in range(20):
         frame = await desktop.observe()
         if frame.settle_reason != "cap" and frame.settle_ms == 0:
@@ -110,9 +110,9 @@ async def open_application(desktop: LocalDesktop, program: Program = SMALL_PROGR
     return window
 
 
-def desktop_template(desktop: LocalDesktop) -> DesktopSpec:
+def desktop_spec_of(desktop: LocalDesktop) -> DesktopSpec:
     session, _ = desktop._parts()
-    return session.template
+    return session.spec
 
 
 async def step(desktop: LocalDesktop, op: Op, action_id: str) -> Frame:
@@ -131,14 +131,14 @@ async def our_steps(desktop: LocalDesktop, script: Sequence[Act], name: str = ""
     return found
 
 
-async def cold_starts(template: DesktopSpec, repetitions: int, program: Program | None = None) -> list[float]:
+async def cold_starts(spec: DesktopSpec, repetitions: int, program: Program | None = None) -> list[float]:
     """Return milliseconds from creation to the first settled frame (with `program` open)."""
     found = []
     for _ in range(repetitions):
         desktop = LocalDesktop()
         start = time.perf_counter()
         try:
-            await desktop.reset(template)
+            await desktop.reset(spec)
             if program:
                 await open_application(desktop, program)
             found.append((time.perf_counter() - start) * 1000)
@@ -147,15 +147,15 @@ async def cold_starts(template: DesktopSpec, repetitions: int, program: Program 
     return found
 
 
-async def warm_resets(template: DesktopSpec, repetitions: int) -> list[float]:
+async def warm_resets(spec: DesktopSpec, repetitions: int) -> list[float]:
     """Return milliseconds from lease to first frame with a prewarmed desktop."""
     found = []
-    async with DesktopPool(1, template, prewarm=1) as pool:
+    async with DesktopPool(1, spec, prewarm=1) as pool:
         for _ in range(repetitions):
             await pool.warm_up()
             start = time.perf_counter()
             lease = await pool.lease()
-            await lease.desktop.reset(template)
+            await lease.desktop.reset(spec)
             found.append((time.perf_counter() - start) * 1000)
             await pool.release(lease)
     return found
@@ -178,7 +178,7 @@ class Crowd:
 Script = Callable[[Window, int], list[Act]]
 
 
-async def crowd(template: DesktopSpec, count: int, program: Program, script: Script, steps: int) -> Crowd:
+async def crowd(spec: DesktopSpec, count: int, program: Program, script: Script, steps: int) -> Crowd:
     """Run `steps` steps of `script` on each of `count` concurrent desktops."""
     desktops = [LocalDesktop() for _ in range(count)]
     try:
@@ -186,7 +186,7 @@ async def crowd(template: DesktopSpec, count: int, program: Program, script: Scr
 
         async def start(desktop: LocalDesktop) -> Window:
             async with starts:
-                await desktop.reset(template)
+                await desktop.reset(spec)
                 return await open_application(desktop, program)
 
         found = await asyncio.gather(*(start(desktop) for desktop in desktops))

@@ -75,8 +75,8 @@ class SlowDesktop:
 class SlowablePool(DesktopPool):
     """Pool that gives a slow desktop to the slot marked as slow."""
 
-    async def lease(self, template: DesktopSpec | None = None) -> Lease:
-        lease = await super().lease(template)
+    async def lease(self, spec: DesktopSpec | None = None) -> Lease:
+        lease = await super().lease(spec)
         return Lease(cast(StageableDesktop, SlowDesktop(lease.desktop)), lease.epoch) if _slowed.get() else lease
 
 

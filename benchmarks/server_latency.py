@@ -53,7 +53,7 @@ class Prepared:
     def __init__(self) -> None:
         self._sequence = 0
 
-    async def reset(self, template: DesktopSpec) -> Frame:
+    async def reset(self, spec: DesktopSpec) -> Frame:
         return await self.observe()
 
     async def observe(self) -> Frame:
@@ -75,13 +75,13 @@ def prepared() -> StageableDesktop:
 
 async def serve(leases: int) -> None:
     """Print the port and serve until standard input closes."""
-    template = DesktopSpec(width=WIDTH, height=HEIGHT)
+    spec = DesktopSpec(width=WIDTH, height=HEIGHT)
     host_capacity.MAX_DESKTOPS_PER_CORE, host_capacity.SHARED_MEMORY_MIB = (
         leases,
         1,
     )  # prepared screens take no processor to start, and no memory of their own
     async with (
-        DesktopPool(leases, template, prewarm=0, make=prepared, memory_request_mib=4) as pool,
+        DesktopPool(leases, spec, prewarm=0, make=prepared, memory_request_mib=4) as pool,
         serve_pool(pool, ServerConfig(port=0, admin_key=KEY, idle_s=3600)) as running,
     ):
         print(running.port, flush=True)
@@ -115,7 +115,7 @@ async def measure(leases: int, seconds: float, runs: int) -> None:
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:  # noqa: ASYNC220
         assert process.stdout is not None
         address = f"http://127.0.0.1:{process.stdout.readline().strip()}"
-        async with ServerPool(address, KEY, template=DesktopSpec(width=WIDTH, height=HEIGHT)) as pool:
+        async with ServerPool(address, KEY, spec=DesktopSpec(width=WIDTH, height=HEIGHT)) as pool:
             held = [await pool.lease() for _ in range(leases)]
             for lease in held:
                 await lease.desktop.observe()

@@ -43,8 +43,8 @@ class ObservedServerPool(ServerPool):
         self.given: list[tuple[Observed, str]] = []
         self.out: set[int] = set()
 
-    async def lease(self, template: DesktopSpec | None = None) -> Lease:
-        lease = await super().lease(template)
+    async def lease(self, spec: DesktopSpec | None = None) -> Lease:
+        lease = await super().lease(spec)
         task = asyncio.current_task()
         observed = Observed(lease.desktop)
         self.given.append((observed, task.get_name() if task else ""))

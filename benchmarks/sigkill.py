@@ -54,10 +54,10 @@ class ObservedPool(DesktopPool):
         super().__init__(size, prewarm=1, lease_store=lease_db)
         self.out: dict[int, tuple[Observed, str]] = {}
 
-    async def lease(self, template: DesktopSpec | None = None) -> Lease:
+    async def lease(self, spec: DesktopSpec | None = None) -> Lease:
         task = asyncio.current_task()
         name = task.get_name() if task else ""
-        lease = await super().lease(template)
+        lease = await super().lease(spec)
         observed = Observed(lease.desktop)
         self.out[lease.epoch] = (observed, name)
         return Lease(cast(StageableDesktop, observed), lease.epoch)

@@ -126,7 +126,7 @@ from deskhand.desktop.remote.server_desktop import ServerPool
 async def main():
     server, gateway, key, token = sys.argv[1:]
     screen = DesktopSpec("plain", 320, 240)
-    pools = [ServerPool(server, key, template=screen), SandboxPool(gateway, token, template=screen, ttl_s=2.0)]
+    pools = [ServerPool(server, key, spec=screen), SandboxPool(gateway, token, spec=screen, ttl_s=2.0)]
     leases = [await pool.lease() for pool in pools]
     for lease in leases:
         await lease.desktop.observe()
@@ -178,7 +178,7 @@ async def _kill_servers(row: Row, folder: Path, number: int) -> None:
         again, second = _started(serve, environment, log)
         running["server"] = again
         began = time.monotonic()
-        async with ServerPool(second, key, template=SMALL) as pool:
+        async with ServerPool(second, key, spec=SMALL) as pool:
             lease = await pool.lease()
             row.demand(lease.epoch > 2, f"epochs began anew: {lease.epoch}")
             await lease.desktop.observe()
@@ -271,9 +271,9 @@ async def row_10(size: float, folder: Path) -> Row:
             lease, failing = pool.lease, {"left": 3}
 
             async def broken(
-                template: Any = None, lease: Any = lease, number: int = number, failing: Any = failing, made: Any = made
+                spec: Any = None, lease: Any = lease, number: int = number, failing: Any = failing, made: Any = made
             ) -> Any:
-                found = await lease(template)
+                found = await lease(spec)
                 if failing["left"]:
                     failing["left"] -= 1
                     row.injected += 1

@@ -76,7 +76,7 @@ async def _on_machines(row: Row, share: float, count: int, folder: Path) -> None
         link = RetryingClient(address, timeouts=QUICK, transport=networks[address], wait_for_quota=False)
         return OsworldDesktop(link, skip_reset=True, polling=LOOKING)
 
-    async with MachinePool(list(fakes), make, template=SCREEN) as pool:
+    async with MachinePool(list(fakes), make, spec=SCREEN) as pool:
         source = CountedEpisodes(pool, count, 2)
         await source.run(len(fakes))
     source.into(row)
@@ -205,7 +205,7 @@ async def _cut_off(idle_s: float) -> AsyncIterator[tuple[Partition, ServerPool, 
         wire = Partition(running.port)
         port = await wire.start()
         times = RemoteTimeouts(connect_s=0.5, read_s=0.5, step_s=60, attempts=8, pause_s=0.1, longest_pause_s=0.5)
-        pool = ServerPool(f"http://127.0.0.1:{port}", KEY, template=SCREEN, timeouts=times)
+        pool = ServerPool(f"http://127.0.0.1:{port}", KEY, spec=SCREEN, timeouts=times)
         try:
             yield wire, pool, made
         finally:

@@ -139,7 +139,7 @@ async def faulty_server(
         book = ActiveLeases(own, idle_s=idle_s)
         network = FaultyNetwork(create_app(book, LeaseAuth(book, KEY)), faults, seed)
         pool = ServerPool(
-            "http://server.test", KEY, template=SCREEN, timeouts=QUICK, quota=quota, transport=network, wait_s=0.05
+            "http://server.test", KEY, spec=SCREEN, timeouts=QUICK, quota=quota, transport=network, wait_s=0.05
         )
         try:
             yield pool, made, network, book

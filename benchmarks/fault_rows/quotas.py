@@ -324,7 +324,7 @@ async def row_18(size: float, folder: Path) -> Row:
         )
 
     now = [0.0]
-    pool = MachinePool(names, make, template=SCREEN, clock=lambda: now[0], quarantine_s=600.0)
+    pool = MachinePool(names, make, spec=SCREEN, clock=lambda: now[0], quarantine_s=600.0)
     source = CountedEpisodes(pool, scaled(size, 12, 200), 4)
     await source.run(2)
     source.into(row)

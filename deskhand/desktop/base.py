@@ -128,7 +128,7 @@ class DesktopSpec:
 class Desktop(Protocol):
     """One desktop, used by one episode at a time. All methods may raise `InfrastructureError`."""
 
-    async def reset(self, template: DesktopSpec) -> Frame:
+    async def reset(self, spec: DesktopSpec) -> Frame:
         """Start fresh processes with a fresh home and return the settled first frame."""
         ...
 
@@ -235,7 +235,7 @@ class DesktopPoolProtocol(Protocol):
         """Maximum duration of an episode; None for no limit."""
         ...
 
-    async def lease(self, template: DesktopSpec | None = None) -> Lease:
+    async def lease(self, spec: DesktopSpec | None = None) -> Lease:
         """Return a fresh desktop in this state (None: the pool's own). Waits for a free one."""
         ...
 

@@ -133,9 +133,9 @@ def build_remote_pool(
             f"got {len(urls)}"
         )
     if backend == "server":
-        return ServerPool(urls[0], api_key, template=spec, timeouts=desktop.timeouts, quota=quota)
+        return ServerPool(urls[0], api_key, spec=spec, timeouts=desktop.timeouts, quota=quota)
     if backend == "sandbox":
-        return SandboxPool(urls[0], api_key, template=spec, timeouts=desktop.timeouts, quota=quota)
+        return SandboxPool(urls[0], api_key, spec=spec, timeouts=desktop.timeouts, quota=quota)
     return build_machine_pool(
         urls,
         "osworld" if backend == "osworld" else "waa",
@@ -154,7 +154,7 @@ def build_remote_pool(
 def build_machine_pool(  # noqa: PLR0913
     urls: Sequence[str],
     backend: Literal["osworld", "waa"],
-    template: DesktopSpec,
+    spec: DesktopSpec,
     lease_store: LeaseStore | None,
     *,
     skip_reset: bool,
@@ -184,4 +184,4 @@ def build_machine_pool(  # noqa: PLR0913
             hook = QemuMonitor(urlsplit(url).hostname or "", qemu_monitor_port).reset
         return WaaDesktop(client, reset_hook=hook, hook_reboots=not commands, baselines=baselines)
 
-    return MachinePool(urls, make, template=template, quota=quota, lease_store=lease_store, timeouts=timeouts)
+    return MachinePool(urls, make, spec=spec, quota=quota, lease_store=lease_store, timeouts=timeouts)

@@ -37,7 +37,7 @@ class MachinePool:
         urls: Sequence[str],
         make: Callable[[str], StageableDesktop],
         *,
-        template: DesktopSpec | None = None,
+        spec: DesktopSpec | None = None,
         quota: QuotaManager | None = None,
         timeouts: RemoteTimeouts | None = None,
         lease_store: LeaseStore | None = None,
@@ -46,7 +46,7 @@ class MachinePool:
     ) -> None:
         if not urls or len(set(urls)) != len(urls):
             raise ConfigError("desktop.urls: must list each machine exactly once")
-        self.template = template or DesktopSpec()
+        self.spec = spec or DesktopSpec()
         self.quota = quota or QuotaManager()
         self.episode_timeout_s = (timeouts or RemoteTimeouts()).episode_s
         self._make = make
@@ -66,12 +66,12 @@ class MachinePool:
     async def __aexit__(self, *error: object) -> None:
         await self.close()
 
-    async def lease(self, template: DesktopSpec | None = None) -> Lease:
+    async def lease(self, spec: DesktopSpec | None = None) -> Lease:
         """Return a machine after a reset. Waits while all are leased or quarantined.
 
         Raises `InfrastructureError` if every machine failed during this call.
         """
-        requested = template or self.template
+        requested = spec or self.spec
         failed: dict[str, str] = {}
         while True:
             url = await self._take(failed)

@@ -25,7 +25,7 @@ MAX_RECENT_SPECS = 16
 class DesktopPool:
     """At most `size` concurrent leases and `prewarm` idle desktops, in the states that were requested lately.
 
-    `template` is the default state, `make` builds an unstarted desktop, and `lease_store` is closed with the pool.
+    `spec` is the default state, `make` builds an unstarted desktop, and `lease_store` is closed with the pool.
     `memory_request_mib` None skips the capacity check, for desktops on other machines. Raises `ConfigError` if the
     numbers are invalid or the desktops do not fit on this machine.
     """
@@ -33,7 +33,7 @@ class DesktopPool:
     def __init__(
         self,
         size: int,
-        template: DesktopSpec | None = None,
+        spec: DesktopSpec | None = None,
         *,
         prewarm: int = 1,
         make: Callable[[], StageableDesktop] = LocalDesktop,
@@ -47,10 +47,10 @@ class DesktopPool:
         self.lease_store = lease_store or LeaseStore()
         self.quota = self.episode_timeout_s = None
         self.size = size
-        self.template = template or DesktopSpec()
+        self.spec = spec or DesktopSpec()
         self._prewarm = prewarm
         self._make = make
-        self._recent: deque[DesktopSpec] = deque([self.template], maxlen=MAX_RECENT_SPECS)
+        self._recent: deque[DesktopSpec] = deque([self.spec], maxlen=MAX_RECENT_SPECS)
         self._ready: list[tuple[DesktopSpec, StageableDesktop]] = []
         self._starting: list[DesktopSpec] = []
         self._background: set[asyncio.Task[None]] = set()
@@ -74,15 +74,15 @@ class DesktopPool:
 
     async def start(self) -> None:
         """Start the first desktop. Raises `ConfigError` or `InfrastructureError` if this machine cannot run it."""
-        self._ready.append((self.template, await self._start_desktop(self.template)))
+        self._ready.append((self.spec, await self._start_desktop(self.spec)))
         self._refill()
 
-    async def _start_desktop(self, template: DesktopSpec) -> StageableDesktop:
+    async def _start_desktop(self, spec: DesktopSpec) -> StageableDesktop:
         failure: InfrastructureError | None = None
         for _ in range(START_ATTEMPTS):
             desktop = self._make()
             try:
-                await desktop.reset(template)
+                await desktop.reset(spec)
                 return desktop
             except InfrastructureError as error:
                 failure = error
@@ -95,9 +95,9 @@ class DesktopPool:
             f"({len(self._leased)} leased, {len(self._ready)} prewarmed, size {self.size}): {failure}"
         ) from failure
 
-    async def lease(self, template: DesktopSpec | None = None) -> Lease:
-        """Lease a fresh desktop in the state `template` (default: the pool's). Waits while `size` leases are active."""
-        requested = template or self.template
+    async def lease(self, spec: DesktopSpec | None = None) -> Lease:
+        """Lease a fresh desktop in the state `spec` (default: the pool's). Waits while `size` leases are active."""
+        requested = spec or self.spec
         async with self._slot_freed:
             await self._slot_freed.wait_for(lambda: self._closed or self._num_leased < self.size)
             if self._closed:
@@ -125,9 +125,9 @@ class DesktopPool:
             # notify(1) could wake a waiter that is being cancelled, and the slot would be lost.
             self._slot_freed.notify_all()
 
-    def _take_prewarmed(self, template: DesktopSpec) -> StageableDesktop | None:
+    def _take_prewarmed(self, spec: DesktopSpec) -> StageableDesktop | None:
         for index, (ready_for, desktop) in enumerate(self._ready):
-            if ready_for == template:
+            if ready_for == spec:
                 del self._ready[index]
                 return desktop
         return None
@@ -139,8 +139,8 @@ class DesktopPool:
             self._spawn(item[1].close())
         while not self._closed and len(self._ready) + len(self._starting) < self._prewarm:
             demand = Counter(self._recent)
-            stock = Counter([template for template, _ in self._ready] + self._starting)
-            requested = max(demand, key=lambda template: demand[template] / (1 + stock[template]))
+            stock = Counter([spec for spec, _ in self._ready] + self._starting)
+            requested = max(demand, key=lambda spec: demand[spec] / (1 + stock[spec]))
             self._starting.append(requested)
             self._spawn(self._prepare(requested))
 
@@ -149,17 +149,17 @@ class DesktopPool:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
 
-    async def _prepare(self, template: DesktopSpec) -> None:
+    async def _prepare(self, spec: DesktopSpec) -> None:
         try:
-            desktop = await self._start_desktop(template)
+            desktop = await self._start_desktop(spec)
         except (InfrastructureError, ConfigError):
             return  # the next lease starts a desktop itself and raises the error
         finally:
-            self._starting.remove(template)
+            self._starting.remove(spec)
         if self._closed:
             await desktop.close()
         else:
-            self._ready.append((template, desktop))
+            self._ready.append((spec, desktop))
 
     async def release(self, lease: Lease) -> None:
         """End a lease; its desktop is closed in the background. Idempotent."""

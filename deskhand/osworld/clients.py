@@ -39,9 +39,9 @@ class OsworldClient:
     is_saved = False
     """Whether this is a saved end state, without running programs."""
 
-    def __init__(self, desktop: StageableDesktop, template: DesktopSpec, guest: Guest) -> None:
+    def __init__(self, desktop: StageableDesktop, spec: DesktopSpec, guest: Guest) -> None:
         self.desktop, self.guest = desktop, guest
-        self.size = template.width, template.height
+        self.size = spec.width, spec.height
 
     async def request(self, method: str, path: str, *, timeout_s: float = 180.0, **body: Any) -> httpx2.Response:
         """Send a request with httpx2's `json`, `data` or `files`.
@@ -63,9 +63,9 @@ class LocalOsworldClient(OsworldClient):
 
     is_local = True
 
-    def __init__(self, desktop: StageableDesktop, template: DesktopSpec) -> None:
-        lease = ActiveLease(secrets.token_hex(8), Lease(desktop, 0), template, b"", 0, 0.0)
-        super().__init__(desktop, template, lease.guest)
+    def __init__(self, desktop: StageableDesktop, spec: DesktopSpec) -> None:
+        lease = ActiveLease(secrets.token_hex(8), Lease(desktop, 0), spec, b"", 0, 0.0)
+        super().__init__(desktop, spec, lease.guest)
         app = Starlette(routes=routes(lambda _: contextlib.nullcontext(lease)))
         self._http = httpx2.AsyncClient(transport=httpx2.ASGITransport(app), base_url="http://guest", timeout=None)
 
@@ -101,8 +101,8 @@ class _RemoteGuest(Guest):
 class RemoteOsworldClient(OsworldClient):
     """OSWorld's own server in its own VM. Requests are passed on unchanged; the pool closes the machine."""
 
-    def __init__(self, machine: OsworldDesktop, template: DesktopSpec) -> None:
-        super().__init__(machine, template, _RemoteGuest(machine, template.width, template.height))
+    def __init__(self, machine: OsworldDesktop, spec: DesktopSpec) -> None:
+        super().__init__(machine, spec, _RemoteGuest(machine, spec.width, spec.height))
         self._server = machine.server.client
 
     async def request(self, method: str, path: str, *, timeout_s: float = 180.0, **body: Any) -> httpx2.Response:
@@ -128,9 +128,9 @@ class SavedClient(OsworldClient):
 
     is_saved = True
 
-    def __init__(self, state: EndState, template: DesktopSpec) -> None:
+    def __init__(self, state: EndState, spec: DesktopSpec) -> None:
         saved: Any = state
-        super().__init__(saved, template, _SavedGuest(saved, template.width, template.height))
+        super().__init__(saved, spec, _SavedGuest(saved, spec.width, spec.height))
 
     async def request(self, method: str, path: str, *, timeout_s: float = 180.0, **body: Any) -> httpx2.Response:
         raise EvaluatorError(f"{path}: not available in a saved end state; score on a live desktop")

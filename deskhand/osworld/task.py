@@ -44,8 +44,8 @@ Official = Callable[[], OfficialEvaluators | None]
 class OsworldRunner:
     """The `SetupRunner` of each desktop on which `task` is being played. Desktops may run concurrently."""
 
-    def __init__(self, task: JsonTask, template: DesktopSpec, cache: FileCache | None, evaluators: Official) -> None:
-        self._task, self._template, self._cache, self._evaluators = task, template, cache, evaluators
+    def __init__(self, task: JsonTask, spec: DesktopSpec, cache: FileCache | None, evaluators: Official) -> None:
+        self._task, self._spec, self._cache, self._evaluators = task, spec, cache, evaluators
         self._runners: weakref.WeakKeyDictionary[StageableDesktop, SetupRunner] = weakref.WeakKeyDictionary()
 
     async def set_up(self, desktop: StageableDesktop) -> None:
@@ -53,9 +53,9 @@ class OsworldRunner:
         if (before := self._runners.pop(desktop, None)) is not None:
             await before.client.close()
         if isinstance(desktop, OsworldDesktop):
-            client: OsworldClient = RemoteOsworldClient(desktop, self._template)
+            client: OsworldClient = RemoteOsworldClient(desktop, self._spec)
         else:
-            client = LocalOsworldClient(desktop, self._template)
+            client = LocalOsworldClient(desktop, self._spec)
         setup_runner = self._runners[desktop] = SetupRunner(client, self._cache)
         await setup_runner.set_up(self._task.config)
         await desktop.observe()
@@ -63,7 +63,7 @@ class OsworldRunner:
     async def verdict(self, desktop: StageableDesktop, *, failed: bool) -> Verdict:
         """Score the end state. Raises `EvaluatorError` and `InfrastructureError`."""
         if isinstance(desktop, EndState):
-            setup_runner = SetupRunner(SavedClient(desktop, self._template), self._cache)
+            setup_runner = SetupRunner(SavedClient(desktop, self._spec), self._cache)
         else:
             setup_runner = self._runners.get(desktop)
         if setup_runner is None:
@@ -96,8 +96,8 @@ def task_of(
     if reasons := unsupported_reasons(task, with_official=evaluators() is not None):
         raise ConfigError(f"OSWorld task {task.id}: {'; '.join(reasons)}")
     needs_tree = needs_accessibility(task) if accessibility is None else accessibility
-    template = DesktopSpec("plain", *size, accessibility=needs_tree)
-    runner = OsworldRunner(task, template, cache, evaluators)
+    spec = DesktopSpec("plain", *size, accessibility=needs_tree)
+    runner = OsworldRunner(task, spec, cache, evaluators)
     no_oracle = "" if task.infeasible else "OSWorld task files contain no solution"
 
     async def check(desktop: StageableDesktop) -> CheckResult:

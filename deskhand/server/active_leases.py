@@ -41,7 +41,7 @@ class ActiveLease:
 
     id: str
     pool_lease: Lease
-    template: DesktopSpec
+    spec: DesktopSpec
     key_digest: bytes
     port: int
     last_used: float
@@ -58,10 +58,10 @@ class ActiveLease:
     def __post_init__(self) -> None:
         self.guest = Guest(self.desktop, *self.size)
 
-    def on_reset(self, template: DesktopSpec) -> None:
-        """Discard the state of the previous guest after a reset to `template`."""
+    def on_reset(self, spec: DesktopSpec) -> None:
+        """Discard the state of the previous guest after a reset to `spec`."""
         self.guest.close()
-        self.template, self.last_frame = template, None
+        self.spec, self.last_frame = spec, None
         self.guest = Guest(self.desktop, *self.size)
 
     @property
@@ -71,7 +71,7 @@ class ActiveLease:
     @property
     def size(self) -> tuple[int, int]:
         """(width, height) of the screen in pixels."""
-        return self.template.width, self.template.height
+        return self.spec.width, self.spec.height
 
 
 class ActiveLeases:
@@ -106,11 +106,11 @@ class ActiveLeases:
     def __iter__(self) -> Iterator[ActiveLease]:
         return iter(list(self._active.values()))
 
-    async def acquire(self, template: DesktopSpec | None, wait_s: float) -> tuple[ActiveLease, str]:
+    async def acquire(self, spec: DesktopSpec | None, wait_s: float) -> tuple[ActiveLease, str]:
         """Return a new lease and its key. Raises `HttpError` (503) if no desktop becomes free within `wait_s`."""
         if self._expiry_task is None:
             self._expiry_task = asyncio.create_task(self._expire_periodically())
-        wanted = template or self.pool.template
+        wanted = spec or self.pool.spec
         try:
             async with asyncio.timeout(wait_s):
                 pool_lease = await self.pool.lease(wanted)

@@ -31,7 +31,7 @@ MAX_WAIT_S = 600.0
 
 
 class _LeaseRequest(JsonBody):
-    template: dict[str, Any] | None = None
+    spec: dict[str, Any] | None = None
     wait_s: float = Field(60.0, ge=0, le=MAX_WAIT_S)
 
 
@@ -42,14 +42,14 @@ def create_app(leases: ActiveLeases, auth: LeaseAuth, limits: RequestLimits | No
     async def create_lease(request: Request) -> Response:
         auth.require_admin(request)
         body = _LeaseRequest.parse(await request.body())
-        template = leases.pool.template
-        if body.template is not None:
-            template = desktop_spec_from_json(body.template, template)
+        spec = leases.pool.spec
+        if body.spec is not None:
+            spec = desktop_spec_from_json(body.spec, spec)
         request_id = request.headers.get(frame_codec.REQUEST_HEADER)
 
         async def grant() -> Response:
             try:
-                lease, key = await leases.acquire(template, body.wait_s)
+                lease, key = await leases.acquire(spec, body.wait_s)
             except HttpError as error:
                 return error.response()
             if await request.is_disconnected():
@@ -106,7 +106,7 @@ def _lease_to_json(lease: ActiveLease, leases: ActiveLeases) -> dict[str, Any]:
     return {
         "lease": lease.id,
         "epoch": lease.pool_lease.epoch,
-        "template": lease.template.name,
+        "spec": lease.spec.name,
         "width": width,
         "height": height,
         "port": lease.port or None,

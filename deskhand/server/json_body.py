@@ -33,10 +33,10 @@ class JsonBody(BaseModel):
             raise ConfigError(f"request body: invalid JSON: {error}") from None
 
 
-class _Template(JsonBody):
-    template: DesktopSpec
+class _SpecBody(JsonBody):
+    spec: DesktopSpec
 
 
 def desktop_spec_from_json(changes: dict[str, Any], default: DesktopSpec) -> DesktopSpec:
     """Return `default` with the fields that a client requests. Raises `ConfigError`."""
-    return _Template.parse(json.dumps({"template": asdict(default) | changes})).template
+    return _SpecBody.parse(json.dumps({"spec": asdict(default) | changes})).spec

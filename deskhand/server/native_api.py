@@ -40,7 +40,7 @@ MAX_EVENT_ID_DIGITS = 18
 
 
 class _Reset(JsonBody):
-    template: dict[str, Any]
+    spec: dict[str, Any]
 
 
 class _Perform(JsonBody):
@@ -136,9 +136,9 @@ def _error(code: str, message: str) -> Response:
 
 
 async def reset(lease: ActiveLease, request: Request) -> Response:
-    template = desktop_spec_from_json(_Reset.parse(await request.body()).template, lease.template)
-    frame = await lease.desktop.reset(template)
-    lease.on_reset(template)
+    spec = desktop_spec_from_json(_Reset.parse(await request.body()).spec, lease.spec)
+    frame = await lease.desktop.reset(spec)
+    lease.on_reset(spec)
     lease.events.publish("reset", sequence=frame.sequence)
     return await _frame(lease, request, frame)
 

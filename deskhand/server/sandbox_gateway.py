@@ -199,7 +199,7 @@ class SandboxGatewayServer:
             if upstream.unreachable_until > self.clock():
                 continue
             try:
-                reply = await upstream.http.post("/leases", json={"template": size, "wait_s": 0.5})
+                reply = await upstream.http.post("/leases", json={"spec": size, "wait_s": 0.5})
             except httpx2.TransportError as error:
                 log.warning("sandboxes.upstream_unreachable", error=type(error).__name__)
                 upstream.unreachable_until = self.clock() + RETRY_S

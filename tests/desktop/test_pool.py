@@ -62,9 +62,9 @@ async def test_prewarming_follows_demand():
     async with DesktopPool(1, SMALL, prewarm=1) as pool:
         for _ in range(3):
             await pool.release(await pool.lease(OTHER))
-        await until(lambda: [template for template, _ in pool._ready] != [] and not pool._starting)
+        await until(lambda: [spec for spec, _ in pool._ready] != [] and not pool._starting)
         await pool.release(await pool.lease(SMALL))
-        await until(lambda: [template for template, _ in pool._ready] == [OTHER])
+        await until(lambda: [spec for spec, _ in pool._ready] == [OTHER])
 
 
 async def test_close_ends_leases_and_wakes_waiters():
@@ -84,7 +84,7 @@ async def test_close_ends_leases_and_wakes_waiters():
 
 async def test_a_failed_start_reports_the_reason_and_frees_the_slot():
     class Broken(LocalDesktop):
-        async def reset(self, template):
+        async def reset(self, spec):
             raise InfrastructureError("the display is gone")
 
     pool = DesktopPool(1, SMALL, prewarm=0, make=Broken)

@@ -23,11 +23,11 @@ MESS = (
 )
 
 
-async def make_a_mess(desktop, template: DesktopSpec, seed: int) -> None:
+async def make_a_mess(desktop, spec: DesktopSpec, seed: int) -> None:
     """What an episode may do: files, keyboard, windows, clipboard, pointer."""
     rng = random.Random(seed)
-    space = screen_px(template.width, template.height)
-    places = [Point(rng.randrange(template.width), rng.randrange(template.height), space) for _ in range(3)]
+    space = screen_px(spec.width, spec.height)
+    places = [Point(rng.randrange(spec.width), rng.randrange(spec.height), space) for _ in range(3)]
     ops = [
         Click(places[0]),
         Type(f"ж{chr(0x4E00 + seed)} {seed}"),
@@ -68,18 +68,18 @@ async def state_of(desktop) -> dict[str, object]:
 @pytest.mark.parametrize(("family", "seed", "episodes"), GROUPS)
 async def test_the_start_state_is_the_same_for_every_episode_of_a_group(family, seed, episodes):
     task = make_task(family, seed)
-    template = DesktopSpec(task.theme, task.width, task.height)
+    spec = DesktopSpec(task.theme, task.width, task.height)
     fresh, staged = [], []
-    async with DesktopPool(2, template, prewarm=1) as pool:
+    async with DesktopPool(2, spec, prewarm=1) as pool:
 
         async def episode(number: int) -> None:
-            lease = await pool.lease(template)
+            lease = await pool.lease(spec)
             try:
-                await lease.desktop.reset(template)
+                await lease.desktop.reset(spec)
                 fresh.append(await state_of(lease.desktop))
                 await task.setup(lease.desktop)
                 staged.append(await state_of(lease.desktop))
-                await make_a_mess(lease.desktop, template, number)
+                await make_a_mess(lease.desktop, spec, number)
             finally:
                 await pool.release(lease)
 
@@ -92,8 +92,8 @@ async def test_the_start_state_is_the_same_for_every_episode_of_a_group(family, 
 
 async def test_every_part_of_the_state_changes_with_what_an_episode_does():
     """Otherwise the test above could not fail."""
-    template = DesktopSpec("plain", 320, 240)
-    async with DesktopPool(1, template, prewarm=0) as pool:
+    spec = DesktopSpec("plain", 320, 240)
+    async with DesktopPool(1, spec, prewarm=0) as pool:
         desktop = (await pool.lease()).desktop
         before = await state_of(desktop)
 

@@ -68,8 +68,8 @@ async def test_a_pool_starts_and_reverts_machines_by_the_environments_own_deskto
     fake = FakeOsworld(tmp_path)
     async with on_a_port(fake.app) as address:
         settings = {"server_port": int(address.rpartition(":")[2])}
-        template = DesktopSpec("plain", 320, 240)
-        async with desktop_env_pool(1, str(python), "127.0.0.1", settings, template=template) as pool:
+        spec = DesktopSpec("plain", 320, 240)
+        async with desktop_env_pool(1, str(python), "127.0.0.1", settings, spec=spec) as pool:
             lease = await pool.lease()
             assert (await lease.desktop.observe()).size == (320, 240)
             await pool.release(lease)

@@ -303,7 +303,7 @@ async def test_it_runs_on_a_desktop_of_a_server_as_on_a_local_one() -> None:
     async with bridge() as running:
 
         async def leased() -> StageableDesktop:
-            pool = ServerPool(f"http://127.0.0.1:{running.port}", OWNER_KEY, template=SCREEN)
+            pool = ServerPool(f"http://127.0.0.1:{running.port}", OWNER_KEY, spec=SCREEN)
             return (await pool.lease()).desktop
 
         assert await asyncio.to_thread(played_on, leased) == 1.0
@@ -319,7 +319,7 @@ async def test_it_runs_over_a_sandbox_gateway_whose_address_the_environment_name
             monkeypatch.setenv("OSWORLD_SANDBOX_ENDPOINT", address)
             monkeypatch.setenv("OSWORLD_SANDBOX_TOKEN", token)
             looking = ScreenPolling(0.05, 2, 2)
-            sandbox = partial(sandbox_desktop, template=SCREEN, polling=looking)
+            sandbox = partial(sandbox_desktop, spec=SCREEN, polling=looking)
             assert await asyncio.to_thread(played_on, sandbox) == 1.0
             assert list(running.leases) == [], "the sandbox has ended with the environment"
         await server.close()

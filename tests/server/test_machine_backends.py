@@ -24,7 +24,7 @@ async def test_a_server_leases_machines_like_local_desktops(tmp_path):
         machines = build_machine_pool([address], "osworld", SCREEN, book, skip_reset=True)
         async with machines as own, serve_pool(own, ServerConfig(port=0, admin_key=OWNER_KEY)) as running:
             at = f"http://127.0.0.1:{running.port}"
-            async with ServerPool(at, OWNER_KEY, template=SCREEN) as pool, ServerPool(at, OWNER_KEY) as other:
+            async with ServerPool(at, OWNER_KEY, spec=SCREEN) as pool, ServerPool(at, OWNER_KEY) as other:
                 first = await pool.lease()
                 frame = await first.desktop.perform(
                     [Click(Point(20, 30, screen_px(320, 240))), Type("é")], action_id="1"

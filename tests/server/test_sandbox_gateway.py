@@ -120,7 +120,7 @@ async def test_a_real_desktop_is_driven_through_server_and_gateway(monkeypatch):
     async with bridge() as running, serve_gateway([upstream(running)], {TOKEN: None}) as (address, _):
         monkeypatch.setenv("OSWORLD_SANDBOX_ENDPOINT", address)
         monkeypatch.setenv("OSWORLD_SANDBOX_TOKEN", TOKEN)
-        async with SandboxPool(template=SCREEN, polling=ScreenPolling(0.05, 2, 2)) as pool:
+        async with SandboxPool(spec=SCREEN, polling=ScreenPolling(0.05, 2, 2)) as pool:
             lease = await pool.lease()
             desktop = lease.desktop
             await desktop.push("a.txt", b"x")
@@ -279,7 +279,7 @@ class Full(httpx2.AsyncHTTPTransport):
 async def test_a_sandbox_is_renewed_while_its_episode_waits_for_quota():
     async with bridge() as running, serve_gateway([upstream(running)], {TOKEN: None}) as (address, _):
         settings: dict[str, Any] = {"polling": ScreenPolling(0.05, 2, 2), "transport": Full()}
-        async with SandboxPool(address, TOKEN, template=SCREEN, ttl_s=1.0, **settings) as pool:
+        async with SandboxPool(address, TOKEN, spec=SCREEN, ttl_s=1.0, **settings) as pool:
             lease = await pool.lease()
             (held,) = running.leases
             frame = await lease.desktop.perform([Move(Point(30, 40, screen_px(320, 240)))], action_id="1")
@@ -316,7 +316,7 @@ class Stuck:
 def stuck_pool(tmp_path: Path, stuck: Any, ttl_s: float = 120.0) -> SandboxPool:
     guest, screen = httpx2.ASGITransport(app=FakeOsworld(tmp_path, (64, 48)).app), DesktopSpec("plain", 64, 48)
     settings: dict[str, Any] = {"api": stuck, "transport": guest, "polling": ScreenPolling(0, 0, 1)}
-    return SandboxPool("http://a", template=screen, ttl_s=ttl_s, **settings)
+    return SandboxPool("http://a", spec=screen, ttl_s=ttl_s, **settings)
 
 
 async def test_a_sandbox_whose_machine_is_unreachable_does_not_delay_the_renewal_of_others(tmp_path):
@@ -332,5 +332,5 @@ async def test_a_sandbox_whose_server_was_used_directly_is_replaced_by_a_reset(t
         desktop: Any = (await pool.lease()).desktop
         first = desktop.sandbox.id
         await desktop.server.upload("/home/user/left.txt", b"x")
-        await desktop.reset(pool.template)
+        await desktop.reset(pool.spec)
         assert desktop.sandbox.id != first

@@ -29,7 +29,7 @@ def at(x: float, y: float) -> Point:
 
 def pool_of(running, transport: httpx2.AsyncBaseTransport | None = None, **settings) -> ServerPool:
     address = f"http://127.0.0.1:{running.port}"
-    return ServerPool(address, OWNER_KEY, template=SCREEN, transport=transport, **{"timeouts": QUICK, **settings})
+    return ServerPool(address, OWNER_KEY, spec=SCREEN, transport=transport, **{"timeouts": QUICK, **settings})
 
 
 async def test_a_desktop_of_a_server_implements_the_whole_interface():
@@ -80,11 +80,11 @@ async def test_over_tls_a_client_trusts_only_the_given_authority(certificate, mo
     async with painted_server(certificate=chain, certificate_key=private) as (running, made):
         address, screen = f"https://127.0.0.1:{running.port}", DesktopSpec("plain", 64, 48)
         monkeypatch.delenv("SSL_CERT_FILE", raising=False)
-        async with ServerPool(address, OWNER_KEY, template=screen, timeouts=QUICK) as stranger:
+        async with ServerPool(address, OWNER_KEY, spec=screen, timeouts=QUICK) as stranger:
             with pytest.raises(InfrastructureError, match="SSL_CERT_FILE"):
                 await stranger.lease()
         monkeypatch.setenv("SSL_CERT_FILE", str(chain))
-        async with ServerPool(address, OWNER_KEY, template=screen, timeouts=QUICK) as pool:
+        async with ServerPool(address, OWNER_KEY, spec=screen, timeouts=QUICK) as pool:
             lease = await pool.lease()
             await lease.desktop.perform([Move(Point(5, 5, screen_px(64, 48)))], action_id="1")
         assert made[0].actions == ["1"]

@@ -190,8 +190,8 @@ async def test_a_disconnected_client_leaves_the_server_running(client):
         '{"wait_s": -1}',
         '{"wait_s": true}',
         '{"extra": 1}',
-        '{"template": {"width": "1"}}',
-        '{"template": 5}',
+        '{"spec": {"width": "1"}}',
+        '{"spec": 5}',
     ],
 )
 async def test_an_invalid_lease_request_is_rejected_with_a_reason(body):

@@ -29,13 +29,13 @@ async def test_a_full_server_refuses_and_leases_the_next_free_desktop():
 
 async def test_a_lease_has_the_requested_template():
     async with bridge() as running:
-        async with leased(running, template={"name": "dark", "width": 400, "height": 300}) as client:
-            assert (client.lease["template"], client.lease["width"], client.lease["height"]) == ("dark", 400, 300)
+        async with leased(running, spec={"name": "dark", "width": 400, "height": 300}) as client:
+            assert (client.lease["spec"], client.lease["width"], client.lease["height"]) == ("dark", 400, 300)
             assert (await client.post("/screen_size")).json() == {"width": 400, "height": 300}
         async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{running.port}", headers=bearer(OWNER_KEY)) as http:
             small = {"width": 9, "height": 9}
-            for template, part in (({"name": "no such"}, "no such"), (small, "screen size: must be")):
-                wrong = await http.post("/leases", json={"template": template})
+            for spec, part in (({"name": "no such"}, "no such"), (small, "screen size: must be")):
+                wrong = await http.post("/leases", json={"spec": spec})
                 assert wrong.status_code == 400
                 assert part in wrong.json()["error"]
 

@@ -64,8 +64,8 @@ class FailingPool(fake_desktop.PaintedPool):
         super().__init__(size)
         self._numbers = count(1)
 
-    async def lease(self, template=None):
-        lease = await super().lease(template)
+    async def lease(self, spec=None):
+        lease = await super().lease(spec)
         if next(self._numbers) % 4 == 0:
             lease.desktop.fail_at = 3
         return lease

@@ -25,11 +25,11 @@ ISOLATIONS = ["namespaces", "plain"] if available_isolation()[0] == "namespaces"
 
 
 @asynccontextmanager
-async def embedded(template: DesktopSpec, **settings: Any) -> AsyncIterator[LocalDesktop]:
-    """A desktop in the state of the template."""
+async def embedded(spec: DesktopSpec, **settings: Any) -> AsyncIterator[LocalDesktop]:
+    """A desktop in the state of the spec."""
     desktop = LocalDesktop(**settings)
     try:
-        await desktop.reset(template)
+        await desktop.reset(spec)
         yield desktop
     finally:
         await desktop.close()

@@ -34,9 +34,9 @@ class PaintedDesktop:
         self._done: dict[str, Frame] = {}
         self._sequence = 0
 
-    async def reset(self, template: DesktopSpec) -> Frame:
+    async def reset(self, spec: DesktopSpec) -> Frame:
         self.squares, self.clicked, self.typed, self._done = {}, [], "", {}
-        self.size = (template.width, template.height)
+        self.size = (spec.width, spec.height)
         if self.fail_at == 0:
             raise InfrastructureError("painted desktop: told to fail")
         return await self.observe()
@@ -93,7 +93,7 @@ class PaintedPool:
         self.leased: dict[int, PaintedLease] = {}
         self.ended: dict[int, int] = dict.fromkeys(range(size), 0)
 
-    async def lease(self, template: DesktopSpec | None = None) -> PaintedLease:
+    async def lease(self, spec: DesktopSpec | None = None) -> PaintedLease:
         await self._places.acquire()
         place = self._free.pop()
         self.leased[place] = PaintedLease(place, PaintedDesktop(delay_s=self._delays[place], fail_at=self._fail_at))

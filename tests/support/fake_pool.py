@@ -29,8 +29,8 @@ class Painted:
         self._cursor = (0, 0)
         self._size = (64, 48)
 
-    async def reset(self, template: DesktopSpec) -> Frame:
-        self._size = (template.width, template.height)
+    async def reset(self, spec: DesktopSpec) -> Frame:
+        self._size = (spec.width, spec.height)
         self.files.clear()
         return await self.observe()
 
@@ -72,11 +72,11 @@ class Painted:
         self.closed = True
 
 
-def painted_pool(size: int, made: list[Painted], template: DesktopSpec | None = None) -> DesktopPool:
+def painted_pool(size: int, made: list[Painted], spec: DesktopSpec | None = None) -> DesktopPool:
     """A pool of them; each that is made is put into `made`."""
 
     def make() -> Any:
         made.append(Painted())
         return made[-1]
 
-    return DesktopPool(size, template or DesktopSpec("plain", 64, 48), prewarm=0, make=make, memory_request_mib=None)
+    return DesktopPool(size, spec or DesktopSpec("plain", 64, 48), prewarm=0, make=make, memory_request_mib=None)

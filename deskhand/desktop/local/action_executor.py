@@ -59,7 +59,7 @@ class ActionExecutor:
         self._session = session
         self._settle_s = settle_s
         self._settle_timeout_s = settle_timeout_s
-        size = (session.template.width, session.template.height)
+        size = (session.spec.width, session.spec.height)
         session.connection.hide_pointer()
         self.settler = Settler(session.connection, session.screen, size, session.busy)
         self.xtest = XTestInput(session.connection, self._catch_up, self._drain)
@@ -73,7 +73,7 @@ class ActionExecutor:
         budget_s = self._settle_timeout_s
         steps = []
         for op in ops:
-            width, height = self._session.template.width, self._session.template.height
+            width, height = self._session.spec.width, self._session.spec.height
             targets = () if isinstance(op, Zoom) else points_of(op)
             points = tuple(to_screen_px(point, width, height) for point in targets)
             _check(op)
@@ -147,7 +147,7 @@ class ActionExecutor:
 
     def first_frame(self) -> Frame:
         """Return the settled screen of a fresh desktop, with the pointer in the corner."""
-        self.xtest.move(self._session.template.width - 2, self._session.template.height - 2)
+        self.xtest.move(self._session.spec.width - 2, self._session.spec.height - 2)
         return self._frame(self._settle(_BETWEEN_OPS_SETTLE_S, self._settle_timeout_s))
 
     def observe(self) -> Frame:

@@ -136,9 +136,9 @@ class LocalDesktop:
         if failure := session.failure():
             raise InfrastructureError(f"desktop {self.label} has failed: {failure}")
 
-    async def reset(self, template: DesktopSpec) -> Frame:
+    async def reset(self, spec: DesktopSpec) -> Frame:
         """Start a new X server, window manager and home. A desktop already in this state and unused is kept."""
-        if self._pristine is not None and self._session is not None and self._session.template == template:
+        if self._pristine is not None and self._session is not None and self._session.spec == spec:
             return self._pristine
 
         def build() -> Frame:
@@ -146,7 +146,7 @@ class LocalDesktop:
             available, reason = available_isolation()
             if self.isolation_level == "namespaces" != available:
                 raise ConfigError(f"isolation 'namespaces' is not available: {reason}; use isolation 'plain'")
-            self._session = DesktopSession(self.label, template, self.isolation_level, self._limits, self._capture)
+            self._session = DesktopSession(self.label, spec, self.isolation_level, self._limits, self._capture)
             self._session.jail.crashes_fail = self._crashes_fail
             self._executor = ActionExecutor(self._session, self.settle_ms / 1000, self.settle_timeout_s)
             with x_errors("starting"):
@@ -233,7 +233,7 @@ class LocalDesktop:
 
     async def accessibility_tree(self, *, timeout_s: float = 10.0) -> str | None:
         """See `local.accessibility`; None unless the spec enables it. `timeout_s` excludes the start of the reader."""
-        if not self._active_session().template.accessibility:
+        if not self._active_session().spec.accessibility:
             return None
         return await self._on_helper(lambda session: accessibility.read(session.jail, timeout_s))
 

@@ -45,7 +45,7 @@ HOST_DISK_MIB = 48
 
 
 class DesktopSession:
-    """X server, jail and window manager for `template`. Raises `ConfigError` or `InfrastructureError`.
+    """X server, jail and window manager for `spec`. Raises `ConfigError` or `InfrastructureError`.
 
     `capture` None selects the fastest working method.
     """
@@ -53,14 +53,14 @@ class DesktopSession:
     def __init__(
         self,
         label: str,
-        template: DesktopSpec,
+        spec: DesktopSpec,
         isolation_level: IsolationLevel,
         limits: ResourceLimits,
         capture: Capture | None,
     ) -> None:
-        self.template = template
+        self.spec = spec
         self._isolation_level: IsolationLevel = isolation_level
-        self._theme = theme.get_theme(template.name)
+        self._theme = theme.get_theme(spec.name)
         owner = runtime()
         self.folder = owner.folder / f"{label}-{time.monotonic_ns():x}"
         self._user = isolation.GuestUser()
@@ -81,8 +81,8 @@ class DesktopSession:
         self.x_server = self._start_x_server(labels, capture)
         (self.folder / "display").write_text(str(self.x_server.number))
         base = runtime().folder
-        template = home_template.template_folder(base / "templates", theme.home_files(self._theme), theme.HOME_FOLDERS)
-        home_folder = home_template.make_home(template, self.folder, home_template.best_method(base)[0])
+        home = home_template.template_folder(base / "templates", theme.home_files(self._theme), theme.HOME_FOLDERS)
+        home_folder = home_template.make_home(home, self.folder, home_template.best_method(base)[0])
         self.connection = XConnection(self.x_server.name, self.x_server.cookie)
         self._parts.append(self.connection)
         with x_errors("preparing the screen"):
@@ -92,9 +92,9 @@ class DesktopSession:
         if self._isolation_level == "plain":
             binds.append(self._write_wrappers())
         isolation.chown_to_guest(self.x_server.authority, uid)
-        if self.template.network and self._isolation_level != "namespaces":
+        if self.spec.network and self._isolation_level != "namespaces":
             raise ConfigError("network destinations need isolation 'namespaces'; remove the spec's network")
-        allowed = [egress_proxy.parse_destination(text) for text in self.template.network]
+        allowed = [egress_proxy.parse_destination(text) for text in self.spec.network]
         environment = self._environment() | labels
         self.jail = Jail(self.folder, home_folder, label, environment, binds, self._isolation_level, uid, limits)
         self._parts.append(self.jail)
@@ -103,13 +103,13 @@ class DesktopSession:
             (listener,) = network_namespace.open_sockets(self.jail.first_pid(), 1, uid, egress_proxy.PORT)
             self._parts.append(egress_proxy.EgressProxy(listener, allowed))
         self.home = Home(home_folder, self.jail.guest_home, uid)
-        if self.template.accessibility:
+        if self.spec.accessibility:
             self._start_bus()
         config_file = f"{self.jail.guest_home}/.config/openbox/rc.xml"
         self.manager = self._start_required(["openbox", "--config-file", config_file, "--sm-disable"], "openbox")
         for pid in (self.x_server.process.pid, self.manager):
             processes.raise_priority(pid)
-        size = (self.template.width, self.template.height)
+        size = (self.spec.width, self.spec.height)
         self.screen = open_screen_reader(self.x_server, self.connection, *size, capture)
         self._parts.append(self.screen)
         with x_errors("starting the window manager"):
@@ -133,7 +133,7 @@ class DesktopSession:
 
     def _start_x_server(self, labels: dict[str, str], capture: Capture | None) -> XServer:
         """Start a server; with shared memory if requested, or if its framebuffer cannot be mapped."""
-        width, height = self.template.width, self.template.height
+        width, height = self.spec.width, self.spec.height
         environment = {"PATH": "/usr/bin:/bin"} | labels
         server = XServer(self.folder, width, height, environment, shared_memory=capture == "shared")
         self._parts.append(server)
@@ -171,7 +171,7 @@ class DesktopSession:
         bus = accessibility.environment(f"unix:path={self._bus_path()}")
         return {
             **catalog.environment(),
-            **(bus if self.template.accessibility else accessibility.DISABLED_ENVIRONMENT),
+            **(bus if self.spec.accessibility else accessibility.DISABLED_ENVIRONMENT),
             "DISPLAY": self.x_server.name,
             "XAUTHORITY": str(self.x_server.authority),
             "PATH": f"{self.folder}/bin:{GUEST_PATH}" if plain else GUEST_PATH,
@@ -189,7 +189,7 @@ class DesktopSession:
             "GSETTINGS_BACKEND": "keyfile",
             "GTK_OVERLAY_SCROLLING": "0",
             "GTK_IM_MODULE": "gtk-im-context-simple",
-            **(egress_proxy.proxy_environment() if self.template.network else {}),
+            **(egress_proxy.proxy_environment() if self.spec.network else {}),
             **(self._plain_tmp_variables() if plain else {}),
         }
 

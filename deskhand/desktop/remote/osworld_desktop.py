@@ -99,15 +99,15 @@ class OsworldDesktop:
         self._pristine = None
         return self._server
 
-    async def reset(self, template: DesktopSpec) -> Frame:
+    async def reset(self, spec: DesktopSpec) -> Frame:
         """Restore the snapshot and wait for a screen that is not black.
 
         Without a reset hook, at least keys and buttons are released and the pointer is centered. The screen size
-        cannot be changed: another one than the template's raises `ConfigError`. A machine that was reset to
-        `template` and not used since stays as it is.
+        cannot be changed: another one than the spec's raises `ConfigError`. A machine that was reset to
+        `spec` and not used since stays as it is.
         """
         self._check_open()
-        if self._pristine is not None and self._pristine[0] == template:
+        if self._pristine is not None and self._pristine[0] == spec:
             return self._pristine[1]
         if self._reset_hook is not None:
             address = await self._reset_hook()
@@ -120,10 +120,10 @@ class OsworldDesktop:
         await self.wait_ready()
         await self._check_reset()
         size = await self._server.screen_size()
-        if size != (template.width, template.height):
+        if size != (spec.width, spec.height):
             raise ConfigError(
                 f"{self.label}: the screen has {size[0]}x{size[1]} pixels, the task needs "
-                f"{template.width}x{template.height}; change its resolution"
+                f"{spec.width}x{spec.height}; change its resolution"
             )
         self._size, self._decoder = size, screenshots.ScreenshotDecoder()
         self._performed.clear()
@@ -133,7 +133,7 @@ class OsworldDesktop:
         with contextlib.suppress(InfrastructureError):
             self._cursor = await self._server.cursor_position()
         frame = await self.observe()
-        self._pristine = template, frame
+        self._pristine = spec, frame
         return frame
 
     async def _check_reset(self) -> None:

@@ -45,13 +45,13 @@ class RemotePool(contextlib.AbstractAsyncContextManager):
         gate: QuotaGate,
         quota: QuotaManager,
         *,
-        template: DesktopSpec | None,
+        spec: DesktopSpec | None,
         timeouts: RemoteTimeouts | None,
         ttl_s: float = 0.0,
     ) -> None:
         self.transport = transport
         self.gate, self.quota = gate, quota
-        self.template = template or DesktopSpec()
+        self.spec = spec or DesktopSpec()
         self.episode_timeout_s = (timeouts or RemoteTimeouts()).episode_s
         self.ttl_s = ttl_s
         self._epochs = itertools.count(1)
@@ -62,12 +62,12 @@ class RemotePool(contextlib.AbstractAsyncContextManager):
         await self.close()
 
     @abstractmethod
-    async def _acquire(self, template: DesktopSpec) -> LeasedDesktop:
+    async def _acquire(self, spec: DesktopSpec) -> LeasedDesktop:
         """Return a newly leased desktop."""
 
-    async def lease(self, template: DesktopSpec | None = None) -> Lease:
-        """Return a fresh desktop in the state `template` (default: the pool's). Waits while none is free."""
-        wanted = template or self.template
+    async def lease(self, spec: DesktopSpec | None = None) -> Lease:
+        """Return a fresh desktop in the state `spec` (default: the pool's). Waits while none is free."""
+        wanted = spec or self.spec
         desktop = await self._acquire(wanted)
         epoch = desktop.sandbox.epoch or next(self._epochs)
         await self._end(epoch)  # a restarted server without a lease store reuses epochs

@@ -42,7 +42,7 @@ class SandboxDesktop(OsworldDesktop):
     async def _renew_sandbox(self) -> None:
         if self._used:
             await self._pool.delete(self.sandbox)  # first: the quota may not allow two
-            self.sandbox = await self._pool.create(self._template)
+            self.sandbox = await self._pool.create(self._spec)
             await self.client.close()
             self.client = self._pool.client_for(self.sandbox)
             self._server = OsworldServer(self.client)
@@ -53,9 +53,9 @@ class SandboxDesktop(OsworldDesktop):
         self._used = True
         return super().server
 
-    async def reset(self, template: DesktopSpec) -> Frame:
-        self._template = template
-        return await super().reset(template)
+    async def reset(self, spec: DesktopSpec) -> Frame:
+        self._spec = spec
+        return await super().reset(spec)
 
     async def _run_marked(self, body: str, timeout_s: float) -> str:
         self._used = True
@@ -99,7 +99,7 @@ class SandboxPool(RemotePool):
         endpoint: str | None = None,
         token: str | None = None,
         *,
-        template: DesktopSpec | None = None,
+        spec: DesktopSpec | None = None,
         image: str | None = None,
         boot_s: float = 300.0,
         ttl_s: float = 120.0,
@@ -113,9 +113,7 @@ class SandboxPool(RemotePool):
             endpoint, token = endpoint_of()
         quota = quota or QuotaManager()
         self.api = api or connect_sandbox_api(endpoint, token, timeouts=timeouts, quota=quota)
-        super().__init__(
-            self.api, quota.gate(endpoint, token), quota, template=template, timeouts=timeouts, ttl_s=ttl_s
-        )
+        super().__init__(self.api, quota.gate(endpoint, token), quota, spec=spec, timeouts=timeouts, ttl_s=ttl_s)
         self.timeouts, self.polling, self.boot_s = timeouts, polling, boot_s
         self._image = image
         self._http_transport = transport
@@ -126,13 +124,13 @@ class SandboxPool(RemotePool):
         shared: dict[str, Any] = {"timeouts": self.timeouts, "gate": self.gate, "quota": self.quota}
         return RetryingClient(port.url, port.token, transport=self._http_transport, **shared)
 
-    async def create(self, template: DesktopSpec) -> Sandbox:
+    async def create(self, spec: DesktopSpec) -> Sandbox:
         """Return a sandbox that is ready; one that does not become ready is deleted. Waits for quota."""
         request_id = secrets.token_hex(16)
 
         async def attempt() -> Sandbox:
             try:
-                size = {"width": template.width, "height": template.height}
+                size = {"width": spec.width, "height": spec.height}
                 return await self.api.create(image=self._image, **size, ttl_s=self.ttl_s, request_id=request_id)
             except QuotaExceeded:
                 raise
@@ -164,12 +162,12 @@ class SandboxPool(RemotePool):
             raise InfrastructureError(f"sandbox {sandbox.id}: not ready within {self.boot_s:g} s") from None
         return sandbox
 
-    async def _acquire(self, template: DesktopSpec) -> SandboxDesktop:
-        return SandboxDesktop(self, await self.create(template))
+    async def _acquire(self, spec: DesktopSpec) -> SandboxDesktop:
+        return SandboxDesktop(self, await self.create(spec))
 
-    async def lease(self, template: DesktopSpec | None = None) -> Lease:
-        """Return a fresh desktop in the state `template` (default: the pool's), renewed while it starts."""
-        wanted = template or self.template
+    async def lease(self, spec: DesktopSpec | None = None) -> Lease:
+        """Return a fresh desktop in the state `spec` (default: the pool's), renewed while it starts."""
+        wanted = spec or self.spec
         lease = await super().lease(wanted)
         try:
             await lease.desktop.reset(wanted)

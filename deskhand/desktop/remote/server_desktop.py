@@ -94,8 +94,8 @@ class ServerDesktop:
         self._base = frame_codec.decode_frame(reply.headers.get(frame_codec.FRAME_HEADER), reply.content, base, copy)
         return self._base
 
-    async def reset(self, template: DesktopSpec) -> Frame:
-        frame = await self._frame("POST", "/reset", acts=True, may_take_s=60, json={"template": asdict(template)})
+    async def reset(self, spec: DesktopSpec) -> Frame:
+        frame = await self._frame("POST", "/reset", acts=True, may_take_s=60, json={"spec": asdict(spec)})
         self._size = frame.size
         return frame
 
@@ -171,7 +171,7 @@ class ServerPool(RemotePool):
         base_url: str,
         api_key: str | None = None,
         *,
-        template: DesktopSpec | None = None,
+        spec: DesktopSpec | None = None,
         timeouts: RemoteTimeouts | None = None,
         wait_s: float = 60.0,
         quota: QuotaManager | None = None,
@@ -185,10 +185,10 @@ class ServerPool(RemotePool):
 
         self.transport = ServerTransport(client, client_with_key)
         self._wait_s = wait_s
-        super().__init__(self.transport, client.gate, client.quota, template=template, timeouts=timeouts)
+        super().__init__(self.transport, client.gate, client.quota, spec=spec, timeouts=timeouts)
 
-    async def _acquire(self, template: DesktopSpec) -> ServerDesktop:
-        body = {"template": asdict(template), "wait_s": self._wait_s}
+    async def _acquire(self, spec: DesktopSpec) -> ServerDesktop:
+        body = {"spec": asdict(spec), "wait_s": self._wait_s}
         lease = await self.transport.acquire(body, secrets.token_hex(16), may_take_s=self._wait_s + 60)
         self._created.add(lease.id)
         return ServerDesktop(self, lease)

@@ -122,11 +122,11 @@ class WaaDesktop(OsworldDesktop):
         self._pristine = None
         return self._server
 
-    async def reset(self, template: DesktopSpec) -> Frame:
+    async def reset(self, spec: DesktopSpec) -> Frame:
         """Raises `InfrastructureError` if the machine cannot be cleaned."""
-        if self._pristine is None or self._pristine[0] != template:
+        if self._pristine is None or self._pristine[0] != spec:
             await self._check_reachable()
-        return await super().reset(template)
+        return await super().reset(spec)
 
     async def _check_reset(self) -> None:
         if self._reset_hook is None:

@@ -108,9 +108,9 @@ class DesktopEnv:
             await self._stage.client.close()
         needs_tree = self.require_a11y_tree or self.require_terminal
         needs_tree = needs_tree or (self.task is not None and needs_accessibility(self.task))
-        template = DesktopSpec("plain", self.screen_width, self.screen_height, accessibility=needs_tree)
-        await self._desktop.reset(template)
-        client = LocalOsworldClient(self._desktop, template)
+        spec = DesktopSpec("plain", self.screen_width, self.screen_height, accessibility=needs_tree)
+        await self._desktop.reset(spec)
+        client = LocalOsworldClient(self._desktop, spec)
         self._stage = SetupRunner(client, self._files, password=self.client_password)
         await self._stage.set_up(self.task.config if self.task is not None else [])
 

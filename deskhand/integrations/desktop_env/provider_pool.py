@@ -115,7 +115,7 @@ class ProviderPool(MachinePool):
         self,
         machines: Sequence[ProviderMachine],
         *,
-        template: DesktopSpec | None = None,
+        spec: DesktopSpec | None = None,
         timeouts: RemoteTimeouts | None = None,
         polling: ScreenPolling | None = None,
         quota: QuotaManager | None = None,
@@ -127,7 +127,7 @@ class ProviderPool(MachinePool):
             client = RetryingClient(name, timeouts=timeouts, quota=quota)
             return OsworldDesktop(client, reset_hook=self._machines[name].fresh, polling=polling)
 
-        super().__init__(list(self._machines), make, template=template, quota=quota, timeouts=timeouts)
+        super().__init__(list(self._machines), make, spec=spec, quota=quota, timeouts=timeouts)
 
     async def close(self) -> None:
         await super().close()
@@ -135,7 +135,7 @@ class ProviderPool(MachinePool):
 
 
 def desktop_env_pool(
-    count: int, python: str, provider: str, settings: dict[str, Any], *, template: DesktopSpec | None = None
+    count: int, python: str, provider: str, settings: dict[str, Any], *, spec: DesktopSpec | None = None
 ) -> ProviderPool:
     """Return a pool of `count` machines that `DesktopEnv(provider_name=provider, **settings)` starts under `python`."""
-    return ProviderPool([ProviderMachine(python, provider, settings) for _ in range(count)], template=template)
+    return ProviderPool([ProviderMachine(python, provider, settings) for _ in range(count)], spec=spec)

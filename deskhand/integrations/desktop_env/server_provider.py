@@ -155,7 +155,7 @@ class ServerProvider(LeaseProvider):
     def _take(self, width: int, height: int, held: contextlib.ExitStack) -> list[int]:
         """Forwarded are the guest's ports, and the server where it is elsewhere or speaks TLS."""
         status, _, lease = self._server.ask(
-            "POST", "/leases", {"template": {"width": width, "height": height}, "wait_s": TAKE_S}
+            "POST", "/leases", {"spec": {"width": width, "height": height}, "wait_s": TAKE_S}
         )
         self._server.check("POST /leases", status, lease)
         held.callback(self._server.end, f"/leases/{lease['lease']}")

@@ -115,7 +115,7 @@ async def test_desktop_envs_own_environment_starts_and_reverts_machines_for_us(p
         settings = {"screen_size": [320, 240], "cache_dir": str(tmp_path / "cache"), "require_a11y_tree": False}
         address = (f"http://127.0.0.1:{running.port}", OWNER_KEY)
         machine = ProviderMachine(str(python), "docker", settings, command=[str(HERE / "machine.py")], server=address)
-        pool = ProviderPool([machine], template=DesktopSpec("plain", 320, 240), polling=ScreenPolling(0.05, 2, 2))
+        pool = ProviderPool([machine], spec=DesktopSpec("plain", 320, 240), polling=ScreenPolling(0.05, 2, 2))
         try:
             # desktop-env finds the bridge's key by netrc; our own requests have to show it too
             lease = await _keyed(pool)

@@ -31,7 +31,7 @@ class Machine:
         self.address, self._fails = address, fails
         self.closed = False
 
-    async def reset(self, template: DesktopSpec) -> None:
+    async def reset(self, spec: DesktopSpec) -> None:
         if self.address in self._fails:
             raise InfrastructureError(f"{self.address} does not come back")
 
@@ -78,10 +78,10 @@ async def test_without_a_usable_machine_the_last_error_is_reported():
 
 
 async def test_pools_are_built_from_settings_and_keys_from_variables_alone():
-    template, lot = DesktopSpec(), QuotaManager()
+    spec, lot = DesktopSpec(), QuotaManager()
 
     def made(environment: dict[str, str] | None = None, **settings):
-        return build_remote_pool(DesktopConfig(**settings), template, lot, environment=environment or {})
+        return build_remote_pool(DesktopConfig(**settings), spec, lot, environment=environment or {})
 
     times = RemoteTimeouts(step_s=7.0)
     bridge = made({"DESKHAND_SERVER_API_KEY": "k" * 20}, backend="server", urls=("http://a:1",), timeouts=times)
