@@ -88,7 +88,7 @@ def compare(source: str, recording: Recording) -> Exactness:
 def logprob_differences(policy: Policy, rows: list[Sequence], recording: Recording) -> np.ndarray:
     """Return trainer minus engine log-probs of every sampled token, float64[tokens]."""
     found = policy.logprobs(rows, recording.images)
-    stated = [np.asarray(row.logprobs)[np.asarray(row.sampled)] for row in rows]
+    stated = [np.asarray(row.logprobs)[np.asarray(row.loss_mask)] for row in rows]
     return np.concatenate([new.astype(np.float64) - old for new, old in zip(found, stated, strict=True)])
 
 

@@ -105,7 +105,7 @@ def reencoded(names: set[str], recording: Recording, fresh: ImageCache) -> dict[
 
 def coordinate_marks(row: Sequence, renderer: ChatRenderer) -> np.ndarray:
     """Return whether each sampled token contains a digit of a coordinate, bool[sampled tokens]."""
-    texts = [renderer.token_text(token) for token, sampled in zip(row.token_ids, row.sampled, strict=True) if sampled]
+    texts = [renderer.token_text(token) for token, sampled in zip(row.token_ids, row.loss_mask, strict=True) if sampled]
     owners = np.repeat(np.arange(len(texts)), [len(text) for text in texts])
     marks = np.zeros(len(texts), dtype=bool)
     for match in _COORDINATE.finditer("".join(texts)):

@@ -61,7 +61,9 @@ async def test_machines_of_both_benchmarks_pass_and_what_is_broken_is_named(tmp_
 
 
 async def test_the_wait_for_a_hanging_server_is_limited(tmp_path, monkeypatch):
-    short = check_desktop_module.RemoteTimeouts(connect_s=1, read_s=0.3, step_s=2, attempts=1, pause_s=0.01)
+    short = check_desktop_module.RemoteTimeouts(
+        connect_s=1, read_s=0.3, step_s=2, max_attempts=1, initial_backoff_s=0.01
+    )
     monkeypatch.setattr(check_desktop_module, "TIMEOUTS", short)
     monkeypatch.setattr(check_desktop_module, "WAIT_S", 1.0)
     fake = FakeWaa(tmp_path)

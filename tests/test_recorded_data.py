@@ -38,10 +38,10 @@ def test_replies_are_targets_and_their_images_are_copied(tiny, tmp_path: Path) -
     graph = found.graphs["plain.0"]
     (row,) = graph.sequences()
     assert [call.text for call in graph.calls] == list(recorded_folder.REPLIES)
-    assert sum(row.sampled) == sum(len(call.completion.token_ids) for call in graph.calls)
+    assert sum(row.loss_mask) == sum(len(call.completion.token_ids) for call in graph.calls)
     ends = [call.completion.token_ids[-1] for call in graph.calls]
     assert ends == [tiny[0].end_id] * 2, "the end of a reply is learned, too"
-    learned = tuple(token for token, sampled in zip(row.token_ids, row.sampled, strict=True) if sampled)
+    learned = tuple(token for token, sampled in zip(row.token_ids, row.loss_mask, strict=True) if sampled)
     assert tiny[0].text_of(learned[: learned.index(ends[0])]) == recorded_folder.REPLIES[0]
     assert len(row.spans) == 2
     assert all(frames.path(span.sha256).exists() for span in row.spans)

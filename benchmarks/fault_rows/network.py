@@ -204,7 +204,9 @@ async def _cut_off(idle_s: float) -> AsyncIterator[tuple[Partition, ServerPool, 
     ):
         wire = Partition(running.port)
         port = await wire.start()
-        times = RemoteTimeouts(connect_s=0.5, read_s=0.5, step_s=60, attempts=8, pause_s=0.1, longest_pause_s=0.5)
+        times = RemoteTimeouts(
+            connect_s=0.5, read_s=0.5, step_s=60, max_attempts=8, initial_backoff_s=0.1, max_backoff_s=0.5
+        )
         pool = ServerPool(f"http://127.0.0.1:{port}", KEY, spec=SCREEN, timeouts=times)
         try:
             yield wire, pool, made

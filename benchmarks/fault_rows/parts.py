@@ -42,7 +42,9 @@ sys.path.insert(0, str(SUPPORT))
 
 KEY = "the-key-of-the-fault-matrix"
 SCREEN = DesktopSpec("plain", 64, 48)
-QUICK = RemoteTimeouts(connect_s=2.0, read_s=5.0, step_s=60.0, attempts=12, pause_s=0.001, longest_pause_s=0.05)
+QUICK = RemoteTimeouts(
+    connect_s=2.0, read_s=5.0, step_s=60.0, max_attempts=12, initial_backoff_s=0.001, max_backoff_s=0.05
+)
 
 
 @dataclass

@@ -59,7 +59,8 @@ class HistoryWindow:
     def __post_init__(self) -> None:
         if not 1 <= self.keep_turns <= self.max_turns:
             raise ConfigError(
-                f"history_keep_turns: must be in [1, history_max_turns = {self.max_turns}], got {self.keep_turns}"
+                f"agent.history_keep_turns: must be in [1, agent.history_max_turns = {self.max_turns}], "
+                f"got {self.keep_turns}"
             )
 
     def start_index(self, turns: int) -> int:

@@ -33,11 +33,11 @@ class RemoteTimeouts(Section):
     """Timeout of a step, including retries."""
     episode_s: float = Field(default=3600.0, gt=0)
     """Timeout of an episode."""
-    attempts: int = Field(default=6, ge=1)
+    max_attempts: int = Field(default=6, ge=1)
     """Maximum attempts per request."""
-    pause_s: float = Field(default=0.2, gt=0)
+    initial_backoff_s: float = Field(default=0.2, gt=0)
     """Pause before the second attempt; it doubles before each further one."""
-    longest_pause_s: float = Field(default=10.0, gt=0)
+    max_backoff_s: float = Field(default=10.0, gt=0)
     """Maximum pause between two attempts."""
 
 

@@ -29,7 +29,7 @@ from deskhand.desktop.remote.waa_server import WaaEvaluatorClient
 from deskhand.doctor.check_machine import ProbeResult
 from deskhand.errors import DeskhandError, InfrastructureError
 
-TIMEOUTS = RemoteTimeouts(connect_s=5.0, read_s=20.0, step_s=60.0, attempts=2, pause_s=0.5)
+TIMEOUTS = RemoteTimeouts(connect_s=5.0, read_s=20.0, step_s=60.0, max_attempts=2, initial_backoff_s=0.5)
 WAIT_S = 60.0
 _HEALTH_PATHS = {"sandbox gateway": "/v1/health", "desktop server": "/health", "waa": "/probe", "osworld": "/platform"}
 """By kind of endpoint, which is the first whose path responds with 200."""

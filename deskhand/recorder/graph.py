@@ -66,11 +66,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """One training sequence: int ids[T], bool sampled[T], float logprobs[T], int versions[T] (0.0, -1 if not sampled).
-    `call_ids` are its trained calls, in order."""
+    """One training sequence: int ids[T], bool loss_mask[T] (tokens that are trained), float logprobs[T], int versions[T]
+    (0.0 and -1 if not sampled). `call_ids` are its trained calls, in order."""
 
     token_ids: tuple[int, ...]
-    sampled: tuple[bool, ...]
+    loss_mask: tuple[bool, ...]
     logprobs: tuple[float, ...]
     versions: tuple[int, ...]
     spans: tuple[ImageSpan, ...]
@@ -315,13 +315,13 @@ class Calls(collections.abc.Sequence[Call]):
 
 def _sequence(path: list[_Node], trained: Container[str]) -> Sequence:
     """Return the sequence of a chain, up to its last trained node."""
-    ids, sampled, logprobs, versions = list[int](), list[bool](), list[float](), list[int]()
+    ids, loss_mask, logprobs, versions = list[int](), list[bool](), list[float](), list[int]()
     spans, call_ids, length = list[ImageSpan](), list[str](), 0
     for node in path:
         call, done, known = node.call, node.call.completion, len(node.call.prompt_ids)
         count, is_trained = len(done.token_ids), call.id in trained
         ids += call.end_ids
-        sampled += [False] * known + [is_trained] * count
+        loss_mask += [False] * known + [is_trained] * count
         logprobs += [0.0] * known + (list(done.logprobs) if is_trained else [0.0] * count)
         versions += [-1] * known + (list(done.versions) if is_trained else [-1] * count)
         spans += call.spans
@@ -332,7 +332,7 @@ def _sequence(path: list[_Node], trained: Container[str]) -> Sequence:
                 raise RecordError("overlap", f"call {call.id} ends at {node.end}, but at {length} in its sequence")
     return Sequence(
         tuple(ids[:length]),
-        tuple(sampled[:length]),
+        tuple(loss_mask[:length]),
         tuple(logprobs[:length]),
         tuple(versions[:length]),
         tuple(span for span in spans if span.start < length),

@@ -1,4 +1,4 @@
-"""Training rows of a recorded session. Used by `recipes.record`; start with `build_rows`.
+"""Training rows of a recorded session, as arrays. Used by `integrations.areal.tensors`; start with `build_rows`.
 
 | style        | rows                                   | reward of a row                            |
 |--------------|----------------------------------------|--------------------------------------------|
@@ -72,7 +72,7 @@ def to_arrays(rows: list[TrainingRow], image_id: int) -> dict[str, np.ndarray]:
         length = len(row.sequence.token_ids)
         arrays["input_ids"][b, :length] = row.sequence.token_ids
         arrays["attention_mask"][b, :length] = True
-        arrays["loss_mask"][b, :length] = row.sequence.sampled
+        arrays["loss_mask"][b, :length] = row.sequence.loss_mask
         arrays["logprobs"][b, :length] = row.sequence.logprobs
         arrays["versions"][b, :length] = row.sequence.versions
     arrays["mm_token_type_ids"] = (arrays["input_ids"] == image_id).astype(np.int64) * arrays["attention_mask"]

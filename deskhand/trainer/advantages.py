@@ -39,7 +39,7 @@ class AdvantageEstimate:
 
 def group_advantages_of(samples: Sequence[TrainingSample]) -> AdvantageEstimate:
     """Return the episode's advantage for every token."""
-    return AdvantageEstimate([np.full(sum(each.sequence.sampled), each.advantage, np.float32) for each in samples])
+    return AdvantageEstimate([np.full(sum(each.sequence.loss_mask), each.advantage, np.float32) for each in samples])
 
 
 def mean_reward(samples: Sequence[TrainingSample]) -> float:

@@ -41,7 +41,7 @@ class TrainingSample:
 
     def reply_lengths(self) -> list[int]:
         """Return the number of sampled tokens of each reply. Raises `RecordError` if they do not add up."""
-        sampled = np.asarray(self.sequence.sampled, dtype=np.int8)
+        sampled = np.asarray(self.sequence.loss_mask, dtype=np.int8)
         if not self.turns:
             edges = np.flatnonzero(np.diff(sampled, prepend=0, append=0))
             return (edges[1::2] - edges[::2]).tolist()
@@ -64,7 +64,7 @@ class TrainBatch:
     """Index of each trained token in the flattened B*T batch, int64."""
     rows_W: Tensor
     """Row of each trained token in this batch, int64."""
-    behaviour_logprobs_W: Tensor
+    behavior_logprobs_W: Tensor
     versions_W: Tensor
     """Version of the weights that sampled each token, int64."""
     after_image_W: Tensor
@@ -85,15 +85,15 @@ def check_sequence(
 ) -> None:
     """Raise `RecordError` if a sequence is inconsistent, lacks an image or sampled a banned token."""
     length = len(sequence.token_ids)
-    if not length == len(sequence.sampled) == len(sequence.logprobs) == len(sequence.versions):
+    if not length == len(sequence.loss_mask) == len(sequence.logprobs) == len(sequence.versions):
         raise RecordError(
             "lengths",
-            f"a sequence of {length} ids has {len(sequence.sampled)} marks, {len(sequence.logprobs)} log-probs",
+            f"a sequence of {length} ids has {len(sequence.loss_mask)} marks, {len(sequence.logprobs)} log-probs",
         )
-    if length and sequence.sampled[0]:
+    if length and sequence.loss_mask[0]:
         raise RecordError("no_prompt", "the first token of a sequence is marked as sampled")
     banned = {image_token_id, *banned_ids}
-    for token, sampled, logprob in zip(sequence.token_ids, sequence.sampled, sequence.logprobs, strict=True):
+    for token, sampled, logprob in zip(sequence.token_ids, sequence.loss_mask, sequence.logprobs, strict=True):
         if sampled and token in banned:
             raise RecordError("banned_token", f"token {token} was sampled although it is banned")
         if sampled and not np.isfinite(logprob):
@@ -108,7 +108,7 @@ def plan_microbatches(
 
     Sequences are sorted by length to reduce padding; those without a sampled token are skipped.
     """
-    order = [index for index in range(len(sequences)) if any(sequences[index].sampled)]
+    order = [index for index in range(len(sequences)) if any(sequences[index].loss_mask)]
     order.sort(key=lambda index: (sequences[index].temperature, len(sequences[index].token_ids)))
     groups: list[list[int]] = []
     for index in order:
@@ -127,7 +127,7 @@ def _batch(chosen: list[int], sequences: Rows[Sequence], images: Mapping[str, Pr
     longest = inputs.input_ids_BT.shape[1]
     columns = []
     for b, row in enumerate(rows):
-        where = np.flatnonzero(row.sampled)
+        where = np.flatnonzero(row.loss_mask)
         columns.append(
             (
                 where + b * longest,

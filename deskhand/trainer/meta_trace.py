@@ -213,7 +213,7 @@ def _batch(shape: MicrobatchShape) -> TrainBatch:
         rows=(0,),
         positions_W=numbers_W,
         rows_W=numbers_W,
-        behaviour_logprobs_W=torch.zeros(shape.sampled),
+        behavior_logprobs_W=torch.zeros(shape.sampled),
         versions_W=numbers_W,
         after_image_W=numbers_W.bool(),
         temperature=1.0,

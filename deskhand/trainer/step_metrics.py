@@ -89,7 +89,7 @@ class StepMetricsAccumulator:
 
         `first`: whether it belongs to the first epoch; `updated`: whether the weights have changed in this step.
         """
-        new_W, old_W = scores.logprobs_W.detach(), batch.behaviour_logprobs_W
+        new_W, old_W = scores.logprobs_W.detach(), batch.behavior_logprobs_W
         self.loss += value.item()
         self.sums["scored"] += len(new_W)
         self.sums["clipped"] += result.clipped.sum().item()

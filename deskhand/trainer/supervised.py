@@ -105,7 +105,7 @@ class SupervisedRow:
     @classmethod
     def of(cls, sequence: Sequence) -> SupervisedRow:
         """Return the row whose targets are the sampled tokens of a sequence."""
-        return cls(sequence.token_ids, sequence.sampled, sequence.spans)
+        return cls(sequence.token_ids, sequence.loss_mask, sequence.spans)
 
     def sequence(self) -> Sequence:
         """Return the row as a sequence whose targets were sampled at temperature 1."""

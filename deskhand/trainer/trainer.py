@@ -211,7 +211,7 @@ class Trainer:
                 proximal_W = _concat(work.proximal, rows, logprobs_W)
             result = clipped_loss(
                 logprobs_W,
-                batch.behaviour_logprobs_W,
+                batch.behavior_logprobs_W,
                 _concat(work.estimate.advantages, rows, logprobs_W),
                 algorithm.clip_ratio_low if config.clip_ratio_low is None else config.clip_ratio_low,
                 algorithm.clip_ratio_high if config.clip_ratio_high is None else config.clip_ratio_high,

@@ -51,7 +51,7 @@ def _pairs(
     usable = [
         sample
         for sample in samples
-        if sample.sequence.spans and any(sample.sequence.sampled) and len(_grids(sample.sequence, images)) == 1
+        if sample.sequence.spans and any(sample.sequence.loss_mask) and len(_grids(sample.sequence, images)) == 1
     ]
     found: list[tuple[graph.Sequence, list[str]]] = []
     for index, sample in enumerate(usable):

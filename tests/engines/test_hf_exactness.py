@@ -95,7 +95,7 @@ def trainer_differences(loaded: LoadedModel, episodes: list[Calls]) -> np.ndarra
         rows = graph.sequences()
         assert [len(row.call_ids) for row in rows] == [4, 2]
         for row, found in zip(rows, policy.logprobs(rows, images), strict=True):
-            differences.append(found - np.array(row.logprobs)[list(row.sampled)])
+            differences.append(found - np.array(row.logprobs)[list(row.loss_mask)])
     return np.concatenate(differences, dtype=np.float64)
 
 

@@ -109,12 +109,12 @@ async def test_a_recorded_episode_is_what_was_served_and_what_is_trained(desk: D
     rows = recorder.close_session("e").sequences()
     recorder.close()
     assert [len(row.call_ids) for row in rows] == [4]
-    assert {version for row in rows for version, sampled in zip(row.versions, row.sampled, strict=True) if sampled} == {
-        2
-    }
+    assert {
+        version for row in rows for version, sampled in zip(row.versions, row.loss_mask, strict=True) if sampled
+    } == {2}
     policy = Policy(load(desk.model.source).model, banned_ids=desk.renderer.banned_ids)
     found = policy.logprobs(rows, desk.images)[0]
-    assert np.abs(found - np.array(rows[0].logprobs)[list(rows[0].sampled)]).max() < 1e-3
+    assert np.abs(found - np.array(rows[0].logprobs)[list(rows[0].loss_mask)]).max() < 1e-3
     assert [len(body["image_data"]) for body in desk.fake.requests] == [1, 2, 3, 4]
 
 

@@ -170,7 +170,7 @@ row_of = graph_module._sequence
 
 def all_sampled(line: Any, trained: Any) -> Any:
     row = row_of(line, trained)
-    return replace(row, sampled=(True,) * len(row.sampled))
+    return replace(row, loss_mask=(True,) * len(row.loss_mask))
 
 
 FAULTS: dict[str, tuple[Any, str, Any, str]] = {

@@ -24,7 +24,7 @@ from deskhand.tasks.formats.openadapt import load_task
 from deskhand.tasks.formats.waa import task_of
 from deskhand.tasks.outcome import Errored, Scored
 
-TIMES = RemoteTimeouts(connect_s=2, read_s=5, attempts=3, pause_s=0.01)
+TIMES = RemoteTimeouts(connect_s=2, read_s=5, max_attempts=3, initial_backoff_s=0.01)
 LOOKING = ScreenPolling(pause_s=0.0, max_screenshots=1)
 NOTES = """\
 name: Write hello in the editor
@@ -92,7 +92,7 @@ async def test_a_task_with_command_milestones_scores_end_to_end(tmp_path):
         assert windows, "actions go to /execute_windows"
         machine.fake.running.clear()
         desktop = WaaDesktop(
-            RetryingClient(address, timeouts=RemoteTimeouts(read_s=0.2, attempts=1)), polling=LOOKING, ready_s=0.5
+            RetryingClient(address, timeouts=RemoteTimeouts(read_s=0.2, max_attempts=1)), polling=LOOKING, ready_s=0.5
         )
         lost = await run_episode(EpisodeRequest("e", task), desktop, Replies(), None)  # type: ignore[arg-type]
         assert isinstance(lost.outcome, Errored)

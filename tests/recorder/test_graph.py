@@ -96,11 +96,11 @@ def test_every_sampled_token_is_in_exactly_one_sequence(graph: CallGraph) -> Non
     for merge in (True, False):
         rows, found = graph.sequences(merge), Counter[Any]()
         for row in rows:
-            assert len(row.token_ids) == len(row.sampled) == len(row.logprobs) == len(row.versions)
+            assert len(row.token_ids) == len(row.loss_mask) == len(row.logprobs) == len(row.versions)
             tokens = [
                 (token_id, logprob, version)
                 for token_id, sampled, logprob, version in zip(
-                    row.token_ids, row.sampled, row.logprobs, row.versions, strict=True
+                    row.token_ids, row.loss_mask, row.logprobs, row.versions, strict=True
                 )
                 if sampled
             ]
@@ -114,7 +114,7 @@ def test_every_sampled_token_is_in_exactly_one_sequence(graph: CallGraph) -> Non
                 tokens = tokens[size:]
             assert not tokens
             assert all(
-                v == -1 and p == 0.0 for s, v, p in zip(row.sampled, row.versions, row.logprobs, strict=True) if not s
+                v == -1 and p == 0.0 for s, v, p in zip(row.loss_mask, row.versions, row.logprobs, strict=True) if not s
             )
         assert found == want
         assert sorted(call_id for row in rows for call_id in row.call_ids) == sorted(one.id for one in graph.calls)
@@ -147,7 +147,9 @@ def test_an_untrained_call_is_stored_and_not_trained_on(graph: CallGraph, data: 
         rows = graph.sequences(merge)
         trained = sorted(call_id for row in rows for call_id in row.call_ids)
         assert trained == sorted(one.id for one in graph.calls if one.id not in out)
-        assert sum(sum(row.sampled) for row in rows) == sum(len(graph.get(one).completion.token_ids) for one in trained)
+        assert sum(sum(row.loss_mask) for row in rows) == sum(
+            len(graph.get(one).completion.token_ids) for one in trained
+        )
     assert CallGraph.from_dict(json.loads(json.dumps(graph.to_dict()))) == graph
     graph.untrained.clear()
     assert graph.sequences() == before
@@ -203,5 +205,5 @@ def test_an_inexact_reply_is_stored_and_not_trained_on() -> None:
     assert graph.untrained == {"b": "inexact"}
     (row,) = graph.sequences()
     assert row.call_ids == ("a", "c")
-    assert [token for token, sampled in zip(row.token_ids, row.sampled, strict=True) if sampled] == [3, 7]
+    assert [token for token, sampled in zip(row.token_ids, row.loss_mask, strict=True) if sampled] == [3, 7]
     assert CallGraph.from_dict(json.loads(json.dumps(graph.to_dict()))) == graph

@@ -95,7 +95,7 @@ async def test_recorded_log_probs_are_those_of_the_merged_rows(loaded: LoadedMod
         differences = np.concatenate(
             [
                 (by_transformers(loaded, row, images, renderer.banned_ids).numpy() - np.array(row.logprobs))[
-                    np.array(row.sampled)
+                    np.array(row.loss_mask)
                 ]
                 for row in merged
             ]
@@ -105,4 +105,6 @@ async def test_recorded_log_probs_are_those_of_the_merged_rows(loaded: LoadedMod
     row = next(row for row in rows[True] if len(row.spans) > 1)
     swapped = {row.spans[0].sha256: images[row.spans[1].sha256]}
     blind = by_transformers(loaded, row, {**images, **swapped}, renderer.banned_ids).numpy()  # type: ignore[arg-type]
-    assert np.abs(blind - np.array(row.logprobs))[np.array(row.sampled)].max() > 1e-2, "the recorded pixels must matter"
+    assert np.abs(blind - np.array(row.logprobs))[np.array(row.loss_mask)].max() > 1e-2, (
+        "the recorded pixels must matter"
+    )

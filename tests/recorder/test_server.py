@@ -57,7 +57,7 @@ async def test_an_episode_of_an_ordinary_agent_is_one_sequence(
     graph = recorder.close_session("episode")
     (row,) = graph.sequences()
     assert len(row.spans) == 6
-    assert sum(row.sampled) == graph.num_sampled_tokens == sum(len(call.completion.token_ids) for call in graph.calls)
+    assert sum(row.loss_mask) == graph.num_sampled_tokens == sum(len(call.completion.token_ids) for call in graph.calls)
     assert graph.calls[-1].id == reply.id
     assert not recorder.violations
 

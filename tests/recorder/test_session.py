@@ -92,7 +92,7 @@ def test_every_token_is_in_one_sequence_however_the_agent_edits_its_history(
     for merge in (True, False):
         rows = graph.sequences(merge)
         kept = [
-            pair for row in rows for *pair, was in zip(row.token_ids, row.logprobs, row.sampled, strict=True) if was
+            pair for row in rows for *pair, was in zip(row.token_ids, row.logprobs, row.loss_mask, strict=True) if was
         ]
         assert sorted(map(tuple, kept)) == sampled
         for row in rows:
@@ -293,7 +293,7 @@ async def test_parallel_calls_of_one_session_are_all_recorded(renderer: ChatRend
     graph = recorder.close_session("s")
     assert {call.id for call in graph.calls} == {call.id for reply in (first, *replies) for call in reply.calls}
     assert sum(call.parent is not None for call in graph.calls) == 1
-    assert sum(sum(row.sampled) for row in graph.sequences()) == graph.num_sampled_tokens
+    assert sum(sum(row.loss_mask) for row in graph.sequences()) == graph.num_sampled_tokens
 
 
 async def test_a_call_that_finishes_after_the_session_is_closed_is_rejected(

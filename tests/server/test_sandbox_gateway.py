@@ -33,7 +33,7 @@ from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer
 
 TOKEN = "the-token-of-the-tests"
-QUICK = RemoteTimeouts(connect_s=2, read_s=5, attempts=3, pause_s=0.02)
+QUICK = RemoteTimeouts(connect_s=2, read_s=5, max_attempts=3, initial_backoff_s=0.02)
 TEXT = resources.files(sandbox_api.__package__ or "").joinpath("sandbox_api.openapi.yaml").read_text(encoding="utf-8")
 OPENAPI: dict[str, Any] = yaml.safe_load(TEXT)
 

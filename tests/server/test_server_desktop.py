@@ -19,8 +19,8 @@ from deskhand.desktop.base import Desktop, DesktopSpec, Frame
 from deskhand.desktop.remote.server_desktop import ServerPool
 from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError, InfrastructureError
 
-QUICK = RemoteTimeouts(connect_s=2, read_s=5, attempts=4, pause_s=0.02)
-PATIENT = RemoteTimeouts(connect_s=2, read_s=5, attempts=12, pause_s=0.005)
+QUICK = RemoteTimeouts(connect_s=2, read_s=5, max_attempts=4, initial_backoff_s=0.02)
+PATIENT = RemoteTimeouts(connect_s=2, read_s=5, max_attempts=12, initial_backoff_s=0.005)
 
 
 def at(x: float, y: float) -> Point:

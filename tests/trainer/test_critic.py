@@ -110,7 +110,7 @@ def test_replies_that_do_not_match_the_row_are_rejected_and_counted(make_policy,
 def test_a_value_is_read_before_its_token_is_seen(make_policy, world):
     made = trainer(make_policy)
     sequence = samples(world)[0].sequence
-    first = sequence.sampled.index(True)
+    first = sequence.loss_mask.index(True)
     other = next(token for token in range(8, 40) if token != sequence.token_ids[first] and token not in BANNED)
     changed = dataclasses.replace(
         sequence, token_ids=(*sequence.token_ids[:first], other, *sequence.token_ids[first + 1 :])

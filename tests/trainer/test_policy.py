@@ -30,7 +30,7 @@ def plain_logprobs(model, sequence, images):
     )
     logits[:, list(BANNED)] = -float("inf")
     logprobs = torch.log_softmax(logits / sequence.temperature, -1)
-    where = np.flatnonzero(sequence.sampled)
+    where = np.flatnonzero(sequence.loss_mask)
     return logprobs[where - 1, ids[0, where]]
 
 
@@ -53,7 +53,7 @@ def test_log_probs_equal_a_plain_forward_pass_and_what_was_sampled(policy, world
         with torch.no_grad():
             plain = plain_logprobs(policy.model, sequence, world.images)
         np.testing.assert_allclose(logprobs, plain.numpy(), atol=2e-5)
-        np.testing.assert_allclose(logprobs, np.array(sequence.logprobs)[list(sequence.sampled)], atol=2e-5)
+        np.testing.assert_allclose(logprobs, np.array(sequence.logprobs)[list(sequence.loss_mask)], atol=2e-5)
 
 
 def test_temperature_and_banned_ids_are_those_of_sampling(policy, model):
@@ -62,7 +62,7 @@ def test_temperature_and_banned_ids_are_those_of_sampling(policy, model):
     play(model, hot, 12, 2, temperature=0.6)
     sequences = rows(hot)
     for sequence, logprobs in zip(sequences, policy.logprobs(sequences, hot.images), strict=True):
-        np.testing.assert_allclose(logprobs, np.array(sequence.logprobs)[list(sequence.sampled)], atol=2e-5)
+        np.testing.assert_allclose(logprobs, np.array(sequence.logprobs)[list(sequence.loss_mask)], atol=2e-5)
 
 
 @pytest.mark.parametrize(

@@ -83,8 +83,8 @@ def test_what_half_precision_rounds_off_merged_adapters_is_measured(world):
     def as_served(sample: TrainingSample, logprobs: np.ndarray) -> TrainingSample:
         given, version = iter(logprobs.tolist()), trained.version
         row = sample.sequence
-        told = tuple(next(given) if sampled else 0.0 for sampled in row.sampled)
-        versions = tuple(version if sampled else -1 for sampled in row.sampled)
+        told = tuple(next(given) if sampled else 0.0 for sampled in row.loss_mask)
+        versions = tuple(version if sampled else -1 for sampled in row.loss_mask)
         return dataclasses.replace(sample, sequence=dataclasses.replace(row, logprobs=told, versions=versions))
 
     step = trained.step([as_served(*pair) for pair in zip(samples(world), served, strict=True)], world.images)

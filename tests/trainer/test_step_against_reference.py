@@ -33,7 +33,7 @@ def disturbed(world):
             noise = random.uniform(-0.5, 0.5, len(sequence.logprobs))
             logprobs = tuple(
                 value + (shift if sampled else 0.0)
-                for value, shift, sampled in zip(sequence.logprobs, noise, sequence.sampled, strict=True)
+                for value, shift, sampled in zip(sequence.logprobs, noise, sequence.loss_mask, strict=True)
             )
             lengths = [(places[name], len(graph.get(name).completion.token_ids)) for name in sequence.call_ids]
             start = 0
@@ -70,7 +70,7 @@ def test_the_loss_of_a_step_is_the_references(make_policy, world, name, decouple
     trainer = Trainer(make_policy(), config)
     rows = [sample.sequence for sample in samples]
     new = trainer.policy.logprobs(rows, world.images)
-    old = [np.array(row.logprobs)[list(row.sampled)] for row in rows]
+    old = [np.array(row.logprobs)[list(row.loss_mask)] for row in rows]
     values = [np.zeros_like(row) for row in new]
     if trainer.critic is not None:
         torch.manual_seed(1)

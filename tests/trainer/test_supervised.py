@@ -74,7 +74,7 @@ def test_tokens_that_are_not_targets_get_no_gradient(policy, demonstrations):
 def test_the_targets_of_a_recorded_sequence_are_its_sampled_tokens(world):
     for sequence in (sequence for graph in world.graphs for sequence in graph.sequences()):
         row = SupervisedRow.of(sequence)
-        assert (row.token_ids, row.target, row.spans) == (sequence.token_ids, sequence.sampled, sequence.spans)
+        assert (row.token_ids, row.target, row.spans) == (sequence.token_ids, sequence.loss_mask, sequence.spans)
 
 
 def test_the_schedule_rises_stays_and_falls():

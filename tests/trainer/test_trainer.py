@@ -150,7 +150,7 @@ def test_training_increases_the_probability_of_rewarded_replies(make_policy, wor
         metrics = trainer.step(rows, world.images)
     assert metrics.approx_kl > 0.0
     change = [
-        new.mean() - np.array(row.sequence.logprobs)[list(row.sequence.sampled)].mean()
+        new.mean() - np.array(row.sequence.logprobs)[list(row.sequence.loss_mask)].mean()
         for row, new in zip(rows, policy.logprobs([row.sequence for row in rows], world.images), strict=True)
     ]
     assert all(np.sign(value) == np.sign(row.advantage) for value, row in zip(change, rows, strict=True))
@@ -168,12 +168,12 @@ def test_an_invalid_row_removes_its_episode_and_is_counted_by_cause(make_policy,
         "banned_token": dataclasses.replace(
             sequence,
             token_ids=tuple(
-                3 if sampled else token for token, sampled in zip(sequence.token_ids, sequence.sampled, strict=True)
+                3 if sampled else token for token, sampled in zip(sequence.token_ids, sequence.loss_mask, strict=True)
             ),
         ),
         "lengths": dataclasses.replace(sequence, logprobs=sequence.logprobs[:-1]),
         "logprob": dataclasses.replace(sequence, logprobs=(float("nan"),) * len(sequence.logprobs)),
-        "no_prompt": dataclasses.replace(sequence, sampled=(True, *sequence.sampled[1:])),
+        "no_prompt": dataclasses.replace(sequence, loss_mask=(True, *sequence.loss_mask[1:])),
     }
     without, _ = after(make_policy, [row for row in good if row.episode_id != "episode-2"], world.images)
     for cause, broken in breaks.items():

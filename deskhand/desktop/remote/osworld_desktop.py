@@ -161,7 +161,7 @@ class OsworldDesktop:
                         return
                     except InfrastructureError as error:
                         reason = str(error)
-                    await asyncio.sleep(min(2.0, self.client.timeouts.pause_s * 5))
+                    await asyncio.sleep(min(2.0, self.client.timeouts.initial_backoff_s * 5))
         except TimeoutError:
             message = f"{self.label}: not ready within {self._ready_s:g} s: {reason}"
             raise InfrastructureError(message) from None

@@ -134,8 +134,8 @@ class RetryingClient:
 
         async def attempts() -> httpx2.Response:
             nonlocal delivered
-            for attempt in range(1, times.attempts + 1):
-                pause_s, last = self._pause_s(attempt), attempt == times.attempts
+            for attempt in range(1, times.max_attempts + 1):
+                pause_s, last = self._pause_s(attempt), attempt == times.max_attempts
                 if self.http.is_closed:
                     raise failed("the client is closed")
                 try:
@@ -151,7 +151,7 @@ class RetryingClient:
                     if signal is not None and (self.wait_for_quota or last):
                         raise QuotaExceeded(signal, about)
                     if signal is not None:  # not performed
-                        await asyncio.sleep(min(times.longest_pause_s, max(signal.retry_after_s or 0.0, pause_s)))
+                        await asyncio.sleep(min(times.max_backoff_s, max(signal.retry_after_s or 0.0, pause_s)))
                         continue
                     if reply.status_code not in RETRIED_STATUS:
                         return reply
@@ -182,7 +182,7 @@ class RetryingClient:
         return reply
 
     def _pause_s(self, attempt: int) -> float:
-        return min(self.timeouts.longest_pause_s, self.timeouts.pause_s * 2 ** (attempt - 1))
+        return min(self.timeouts.max_backoff_s, self.timeouts.initial_backoff_s * 2 ** (attempt - 1))
 
     def _url(self, path: str) -> httpx2.URL:
         """Cached: parsing a URL takes as long as the rest of a small request."""

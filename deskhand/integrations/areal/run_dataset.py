@@ -35,7 +35,7 @@ def load_trajectories(
         scored = [load_result(run, found.id) for found in rows if found.reward is not None]
         group = Group(row.id, row.number, None, len(scored), 0, scored=scored)  # pyright: ignore[reportArgumentType]
         if group.has_signal:
-            samples = [one for one in group_to_samples(group, advantages) if any(one.sequence.sampled)]
+            samples = [one for one in group_to_samples(group, advantages) if any(one.sequence.loss_mask)]
             by_episode = advantages.loss_norm == "episode"
             tensors = samples_to_tensors(samples, images, limits.image_id, normalize_by_episode=by_episode)
             check_trajectory(tensors, limits)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from deskhand.config.load import FULL
 from deskhand.config.loop import GroupConfig
@@ -73,6 +73,16 @@ class WorkflowSettings(_StrictModel):
     """Temperature of evaluation episodes."""
     episode_dir: str | None = None
     """Directory in which workers store episodes, for `deskhand report`; None stores none."""
+
+    @field_validator("agent")
+    @classmethod
+    def _is_deskhands_agent(cls, agent: AgentConfig) -> AgentConfig:
+        if agent.class_ != "desktop":
+            raise ValueError(
+                f"class: AReaL workflows run Deskhand's agent, not {agent.class_}; override `make_agent` in a subclass of "
+                "OSWorldWorkflow and name it in deskhand.workflow_class"
+            )
+        return agent
 
     @classmethod
     def of(cls, settings: WorkflowSettings | Mapping[str, Any] | None, more: Mapping[str, Any]) -> WorkflowSettings:

@@ -73,6 +73,6 @@ def _image_tensors(sample: TrainingSample, images: Mapping[str, PreparedImage]) 
 def _scales(samples: Sequence[TrainingSample]) -> list[float]:
     tokens: dict[str, int] = {}
     for sample in samples:
-        tokens[sample.episode_id] = tokens.get(sample.episode_id, 0) + int(np.sum(sample.sequence.sampled))
+        tokens[sample.episode_id] = tokens.get(sample.episode_id, 0) + int(np.sum(sample.sequence.loss_mask))
     mean = sum(tokens.values()) / max(1, len(tokens))
     return [mean / tokens[sample.episode_id] for sample in samples]

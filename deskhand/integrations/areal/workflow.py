@@ -127,7 +127,7 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
         samples = [
             sample
             for sample in group_to_samples(group, get_algorithm(self.settings.algorithm))
-            if any(sample.sequence.sampled)
+            if any(sample.sequence.loss_mask)
         ]
         if raw:
             samples = [replace(sample, advantage=sample.reward) for sample in samples]

@@ -50,7 +50,7 @@ def test_areal_updates_and_its_losses_are_those_of_our_trainer(trained):
     from deskhand.trainer.trainer import Trainer
 
     samples = _weighed(trained["samples"])
-    tokens = sum(sum(sample.sequence.sampled) for sample in samples)
+    tokens = sum(sum(sample.sequence.loss_mask) for sample in samples)
     episodes = len({sample.episode_id for sample in samples})
     config = TrainerConfig(
         algorithm="dr_grpo", loss_divisor=tokens / episodes, learning_rate=1e-3, weight_decay=0.01, beta2=0.999,

@@ -81,7 +81,7 @@ def differences(served: Served, graphs: list[CallGraph], policy: Policy, images:
     found = policy.logprobs(rows, images or served.images)
     return np.concatenate(
         [
-            new.astype(np.float64) - np.array(row.logprobs)[np.array(row.sampled)]
+            new.astype(np.float64) - np.array(row.logprobs)[np.array(row.loss_mask)]
             for new, row in zip(found, rows, strict=True)
         ]
     )

@@ -138,7 +138,7 @@ async def test_a_desktop_whose_reset_failed_is_closed():
 
 async def test_leftovers_of_an_episode_do_not_become_the_baseline(tmp_path):
     fake = FakeWaa(tmp_path / "vm")
-    times = RemoteTimeouts(connect_s=1, read_s=2, attempts=1, pause_s=0.01)
+    times = RemoteTimeouts(connect_s=1, read_s=2, max_attempts=1, initial_backoff_s=0.01)
 
     def pool_on(address: str) -> MachinePool:
         screen = DesktopSpec("plain", 320, 240)
@@ -189,7 +189,7 @@ async def test_pressed_keys_and_buttons_are_released_before_the_next_episode(mak
 
 async def test_a_rebooted_machine_is_cleaned_and_an_unrestored_disk_is_an_error(tmp_path):
     fake, said = FakeWaa(tmp_path / "vm"), []
-    times = RemoteTimeouts(connect_s=1, read_s=2, attempts=1, pause_s=0.01)
+    times = RemoteTimeouts(connect_s=1, read_s=2, max_attempts=1, initial_backoff_s=0.01)
 
     async def monitor(reader, writer):
         writer.write(b"(qemu) ")
@@ -222,7 +222,7 @@ async def test_a_reset_command_may_print_the_new_url(tmp_path):
     async with on_a_port(fake.app) as address:
         script = f"echo {{address}} {{host}} {{port}} >> {told}; echo starting; echo {address}"
         restoring = f"rm -rf {tmp_path}/vm/home/.cache; {script}"
-        settings = {"skip_reset": False, "timeouts": RemoteTimeouts(attempts=1)}
+        settings = {"skip_reset": False, "timeouts": RemoteTimeouts(max_attempts=1)}
         screen = DesktopSpec("plain", 320, 240)
 
         def pool_by(words: list[str]) -> MachinePool:

@@ -27,7 +27,7 @@ from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError, InfrastructureError
 
 SCREEN = DesktopSpec("plain", 320, 240)
-QUICK = RemoteTimeouts(connect_s=2, read_s=5, attempts=8, pause_s=0.005)
+QUICK = RemoteTimeouts(connect_s=2, read_s=5, max_attempts=8, initial_backoff_s=0.005)
 LOOKING = ScreenPolling(pause_s=0.0, max_screenshots=1)
 TEXT = "plain <b> 'q\"\\n' ünï — 中文 🙂 \t2\nlast"
 

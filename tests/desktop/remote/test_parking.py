@@ -337,7 +337,7 @@ async def test_a_refusal_after_a_lost_reply_keeps_the_outcome_unknown(parks):
             raise httpx2.ConnectError("not delivered", request=request)
         return httpx2.Response(429, headers={"retry-after": "0.01"}, request=request)
 
-    times = RemoteTimeouts(attempts=3, pause_s=0.001)
+    times = RemoteTimeouts(max_attempts=3, initial_backoff_s=0.001)
     link = RetryingClient("http://a.test", timeouts=times, wait_for_quota=parks, transport=httpx2.MockTransport(answer))
     with pytest.raises(DeliveryUnknown):
         await link.send("POST", "/act", repeatable=True, acts=True)

@@ -16,7 +16,7 @@ from deskhand.desktop.remote.server_desktop import ServerPool, ServerTransport
 from deskhand.desktop.remote.transport import HttpTransport, Sandbox
 from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, InfrastructureError
 
-QUICK = RemoteTimeouts(connect_s=1, read_s=1, attempts=3, pause_s=0.001)
+QUICK = RemoteTimeouts(connect_s=1, read_s=1, max_attempts=3, initial_backoff_s=0.001)
 LENT = Sandbox("a", "ready", 60.0, "the-key-of-the-lease", epoch=7, size=(64, 48))
 Answer = Callable[[httpx2.Request], httpx2.Response]
 

@@ -153,7 +153,7 @@ async def test_a_reset_that_leaves_windows_fails(tmp_path):
 
 async def test_a_hanging_server_is_reset_by_the_qemu_monitor(tmp_path):
     said: list[str] = []
-    times = RemoteTimeouts(connect_s=1, read_s=0.2, attempts=1, pause_s=0.01)
+    times = RemoteTimeouts(connect_s=1, read_s=0.2, max_attempts=1, initial_backoff_s=0.01)
     async with windows(tmp_path, timeouts=times) as (fake, desktop):
 
         async def monitor(reader, writer):

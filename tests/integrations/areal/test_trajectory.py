@@ -58,7 +58,7 @@ def test_a_sound_trajectory_passes_and_holds_what_was_recorded():
     first = sample("e", ["a", "bb"]).sequence
     length = len(first.token_ids)
     assert made["input_ids"][0, :length].tolist() == list(first.token_ids)
-    assert made["loss_mask"][0, :length].bool().tolist() == list(first.sampled)
+    assert made["loss_mask"][0, :length].bool().tolist() == list(first.loss_mask)
     assert made["rewards"].tolist() == [0.5] * 3
     assert torch.equal(made["multi_modal_input"][0]["pixel_values"][:16], torch.full((16, 4), 1.0))
     assert made["multi_modal_input"][1]["image_grid_thw"].tolist() == [[1, 4, 6], [1, 4, 4], [1, 2, 4]]

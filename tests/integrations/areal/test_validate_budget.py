@@ -208,7 +208,7 @@ def test_no_advantage_is_larger_than_what_the_planner_counts_with():
     tokens = [2, *[15 * 32] * 7]
     advantages = group_advantages([1.0, *[0.0] * 7])
     samples = [
-        SimpleNamespace(episode_id=str(n), sequence=SimpleNamespace(sampled=[True] * count))
+        SimpleNamespace(episode_id=str(n), sequence=SimpleNamespace(loss_mask=[True] * count))
         for n, count in enumerate(tokens)
     ]
     weighed = [abs(a * scale) for a, scale in zip(advantages, _scales(samples), strict=True)]  # pyright: ignore[reportArgumentType]
