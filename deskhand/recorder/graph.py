@@ -66,8 +66,8 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Sequence:
-    """One training sequence: int ids[T], bool loss_mask[T] (tokens that are trained), float logprobs[T], int versions[T]
-    (0.0 and -1 if not sampled). `call_ids` are its trained calls, in order."""
+    """One training sequence: int ids[T], bool loss_mask[T] (trained tokens), float logprobs[T], int versions[T] (0.0
+    and -1 if not sampled). `call_ids` are its trained calls, in order."""
 
     token_ids: tuple[int, ...]
     loss_mask: tuple[bool, ...]

@@ -79,8 +79,8 @@ class WorkflowSettings(_StrictModel):
     def _is_deskhands_agent(cls, agent: AgentConfig) -> AgentConfig:
         if agent.class_ != "desktop":
             raise ValueError(
-                f"class: AReaL workflows run Deskhand's agent, not {agent.class_}; override `make_agent` in a subclass of "
-                "OSWorldWorkflow and name it in deskhand.workflow_class"
+                f"class: AReaL workflows run Deskhand's agent, not {agent.class_}; override `make_agent` in a subclass "
+                "of OSWorldWorkflow and name it in deskhand.workflow_class"
             )
         return agent
 
