@@ -22,7 +22,7 @@ from pathlib import Path
 
 import structlog
 
-from benchmarks.osworld.scripted_actor import Hands
+from benchmarks.osworld.scripted_actor import ScriptedActor
 from benchmarks.osworld.sibling_episodes import outcomes
 from benchmarks.osworld.solutions import REASONS, SOLUTIONS, Solution
 from benchmarks.thresholds import ROOT, Thresholds, parser_of, print_head
@@ -74,21 +74,21 @@ async def play(task: Task, solve: Solution | None) -> Played:
     """Set up, act and evaluate on a fresh desktop."""
     desktop = LocalDesktop()
     began = time.monotonic()
-    hands = Hands(desktop, task.width, task.height)
+    actor = ScriptedActor(desktop, task.width, task.height)
     try:
         await desktop.reset(desktop_spec(task))
         await task.setup(desktop)
         if solve is not None:
-            await solve(hands)
+            await solve(actor)
         outcome = await judge(task, desktop)
     except (DeskhandError, AssertionError) as error:
-        return Played(None, len(hands.ops), time.monotonic() - began, f"{type(error).__name__}: {error}"[:300])
+        return Played(None, len(actor.ops), time.monotonic() - began, f"{type(error).__name__}: {error}"[:300])
     finally:
         await desktop.close()
     seconds = time.monotonic() - began
     if isinstance(outcome, Scored):
-        return Played(outcome.value, len(hands.ops), seconds)
-    return Played(None, len(hands.ops), seconds, f"unscored ({outcome.cause}): {outcome.message}"[:300])
+        return Played(outcome.value, len(actor.ops), seconds)
+    return Played(None, len(actor.ops), seconds, f"unscored ({outcome.cause}): {outcome.message}"[:300])
 
 
 async def measure(imported: ImportedTask) -> tuple[Played, Played]:

@@ -38,7 +38,7 @@ class Node:
         return self.x + self.width // 2, self.y + self.height // 2
 
 
-class Hands:
+class ScriptedActor:
     """Acts on `desktop`, whose screen is `width` x `height` pixels; `ops` are all executed ops."""
 
     def __init__(self, desktop: StageableDesktop, width: int, height: int) -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import areal_workflows
 
-from benchmarks.osworld.scripted_actor import Hands
+from benchmarks.osworld.scripted_actor import ScriptedActor
 from benchmarks.osworld.solutions import SOLUTIONS
 from deskhand.actions.ops import Done
 from deskhand.osworld.task import load_task
@@ -34,7 +34,7 @@ class Scripted(areal_workflows.TimidAgent):
     async def _act(self, episode, view, text, call_id, truncated):
         ops = (Done(),) if episode.steps else ()
         if not episode.steps and next(Scripted.episodes) == 0:
-            await SOLUTIONS[TASK_ID](Hands(episode.desktop, *SIZE))
+            await SOLUTIONS[TASK_ID](ScriptedActor(episode.desktop, *SIZE))
         await episode.act(ops, reply=text, call_id=call_id)
         await episode.observe()
         return None, ops
