@@ -14,6 +14,7 @@ from task_files import SHARED
 
 from benchmarks.osworld.solutions import REASONS, SOLUTIONS
 from benchmarks.osworld_tasks import FIRST, candidates, play
+from deskhand.desktop.applications.catalog import PROFILES
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import ConfigError
 from deskhand.osworld.official_evaluators import OfficialEvaluators
@@ -24,7 +25,15 @@ from deskhand.tasks.judge import judge
 from deskhand.tasks.outcome import Scored
 
 FILES = SHARED / "osworld"
-PLAYED = (FIRST, "a5bbbcd5-b398-4c91-83d4-55e1e31bbb81")
+PLAYED = (
+    FIRST,
+    pytest.param(
+        "a5bbbcd5-b398-4c91-83d4-55e1e31bbb81",
+        marks=pytest.mark.skipif(
+            not PROFILES["vlc"].installed, reason="VLC is not installed; as root: deskhand desktop install vlc"
+        ),
+    ),
+)
 pytestmark = pytest.mark.skipif(
     not FILES.is_dir(), reason="OSWorld's task files are not beside the checkout (../shared)"
 )

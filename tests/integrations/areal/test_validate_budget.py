@@ -25,10 +25,11 @@ from deskhand.integrations.areal.validate_budget import (
 )
 
 CONFIGS = sorted((Path(__file__).parents[3] / "configs" / "areal").glob("*.yaml"))
+TINY = next(path for path in CONFIGS if path.stem == "tiny_cpu")
 SMALL = ImageCost(300, 1 << 20)
 
 
-def experiment(path: Path = CONFIGS[0]) -> tuple[dict[str, Any], WorkflowSettings]:
+def experiment(path: Path = TINY) -> tuple[dict[str, Any], WorkflowSettings]:
     """A shipped file with what refers to other keys filled in."""
     content = yaml.safe_load(path.read_text())
     new = content["gconfig"]["max_new_tokens"]
@@ -97,7 +98,7 @@ def test_what_does_not_add_up_is_one_line_that_names_its_key(name):
 
 
 def test_too_many_desktops_or_screenshots_are_reported_with_what_fits():
-    content, settings = experiment(next(path for path in CONFIGS if path.stem == "tiny_cpu"))
+    content, settings = experiment(TINY)
     content["rollout"]["max_concurrent_rollouts"] = 3
     assert desktops_needed(content, settings) == 12
     assert "12 concurrent episodes" in find_config_problems(content, settings, SMALL, 10)[0]
