@@ -36,7 +36,7 @@ def decode_screenshot(data: bytes, size: tuple[int, int] | None, about: str) -> 
                 raise FrameError(f"{about}: image of {image.width}x{image.height} pixels is too large")
             image.load()
             rgb = np.asarray(image.convert("RGB"))
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError, EOFError) as error:
+    except (OSError, ValueError, SyntaxError, LookupError, Image.DecompressionBombError, EOFError) as error:
         raise FrameError(f"{about}: truncated image or wrong checksum: {error}") from None
     height, width = rgb.shape[:2]
     if size is not None and (width, height) != size:

@@ -193,6 +193,10 @@ async def test_an_incomplete_screenshot_never_becomes_a_frame(tmp_path):
             fake.guest.picture = lambda data=whole[:-cut]: data  # type: ignore[method-assign]
             with pytest.raises(FrameError, match=r"truncated|checksum"):
                 await desktop.observe()
+        empty = whole[:33] + whole[-12:]  # a header and an end without pixels
+        fake.guest.picture = lambda: empty  # type: ignore[method-assign]
+        with pytest.raises(FrameError, match="truncated"):
+            await desktop.observe()
         fake.guest.picture = lambda: b"<html>busy</html>"  # type: ignore[method-assign]
         with pytest.raises(FrameError, match="not an image"):
             await desktop.observe()
