@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import structlog
 import uvicorn
 from starlette.types import ASGIApp
 
@@ -96,8 +97,12 @@ async def serve_app(app: ASGIApp, settings: ServerConfig) -> AsyncIterator[tuple
 def run_until_signaled(serve: Callable[[], Coroutine[Any, Any, None]], message: str) -> None:
     """Run `serve` until SIGTERM or Ctrl-C, then print `message`. Raises `KeyboardInterrupt`.
 
-    The task is canceled; an exception raised inside a request would be handled as an error of that request.
+    The task is canceled; an exception raised inside a request would be handled as an error of that request. Tracebacks
+    in the log omit local variables, which contain keys.
     """
+    plain = structlog.dev.plain_traceback
+    renderer = structlog.dev.ConsoleRenderer(colors=sys.stdout.isatty(), exception_formatter=plain)
+    structlog.configure(processors=[*structlog.get_config()["processors"][:-1], renderer])
 
     async def main() -> None:
         task = asyncio.current_task()

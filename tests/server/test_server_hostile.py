@@ -14,6 +14,7 @@ import structlog
 from patience import limit
 from server_client import OWNER_KEY, bearer, bridge, leased
 
+from deskhand.server.process import run_until_signaled
 from deskhand.server.request_limits import RequestLimits
 
 
@@ -143,6 +144,22 @@ async def test_keys_appear_in_no_log_or_reply(capsys):
     for secret in (OWNER_KEY, key):
         assert secret not in said
         assert secret not in listed
+
+
+def test_tracebacks_of_a_server_show_no_keys(capsys):
+    async def fail() -> None:
+        key = OWNER_KEY
+        try:
+            raise KeyError(len(key))
+        except KeyError:
+            structlog.get_logger().exception("server.failed")
+
+    structlog.reset_defaults()
+    run_until_signaled(fail, "")
+    structlog.reset_defaults()
+    said = capsys.readouterr()
+    assert "KeyError" in said.out
+    assert OWNER_KEY not in said.out + said.err
 
 
 async def test_a_client_that_disconnects_while_it_waits_gets_no_desktop():
