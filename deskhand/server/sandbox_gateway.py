@@ -62,10 +62,10 @@ class UpstreamServer:
     """A desktop server and its admin key."""
 
     base_url: str
-    admin_key: str | None
+    admin_key: str | None = field(repr=False)
     num_sandboxes: int = field(default=0, init=False)
     unreachable_until: float = field(default=0.0, init=False)
-    http: httpx2.AsyncClient = field(init=False)
+    http: httpx2.AsyncClient = field(init=False, repr=False)
 
     def connect(self, transport: httpx2.AsyncBaseTransport | None) -> None:
         headers = {"authorization": f"Bearer {self.admin_key}"} if self.admin_key else {}
@@ -81,7 +81,7 @@ class _Sandbox:
     key_digest: bytes
     """Digest of its own key."""
     upstream: UpstreamServer
-    lease: dict[str, Any]
+    lease: dict[str, Any] = field(repr=False)
     ttl_s: float
     last_used: float
     num_requests: int = 0
@@ -104,7 +104,7 @@ class SandboxGatewayServer:
     """The gateway. `tokens` maps tokens to their maximum number of sandboxes (None: unlimited)."""
 
     upstreams: list[UpstreamServer]
-    tokens: Mapping[str, int | None]
+    tokens: Mapping[str, int | None] = field(repr=False)
     clock: Callable[[], float] = time.monotonic
     limits: RequestLimits = field(default_factory=RequestLimits)
     transport: httpx2.AsyncBaseTransport | None = None

@@ -18,7 +18,7 @@ from deskhand.errors import ConfigError
 from deskhand.server.api_keys import MAX_FILE_BYTES, read_private_file
 from deskhand.server.process import ServerConfig, serve_app
 from deskhand.server.request_limits import RequestLimits
-from deskhand.server.sandbox_gateway import SandboxGatewayServer
+from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer
 
 
 async def test_slow_large_and_malformed_requests_are_refused_and_reach_no_desktop():
@@ -86,6 +86,15 @@ def test_a_tokens_file_is_private_complete_and_its_errors_name_no_token(tmp_path
     file.write_text("x" * (MAX_FILE_BYTES + 1))
     with pytest.raises(ConfigError, match="larger than"):
         read_private_file(file)
+
+
+async def test_representations_of_a_gateway_contain_no_keys():
+    async with gateway(1) as (address, server, _), gateway_client(address) as client:
+        shown = repr(UpstreamServer("http://a", OWNER_KEY)) + repr(server)
+        key = (await create(client)).key
+        shown += repr(server._sandboxes)
+        lease_key = next(iter(server._sandboxes.values())).lease["key"]
+        assert not any(secret in shown for secret in (TOKEN, OWNER_KEY, key, lease_key))
 
 
 async def test_wrong_tokens_create_nothing():
