@@ -103,12 +103,12 @@ class RemoteOsworldClient(OsworldClient):
 
     def __init__(self, machine: OsworldDesktop, spec: DesktopSpec) -> None:
         super().__init__(machine, spec, _RemoteGuest(machine, spec.width, spec.height))
-        self._server = machine.server.client
+        self._machine = machine
 
     async def request(self, method: str, path: str, *, timeout_s: float = 180.0, **body: Any) -> httpx2.Response:
         repeatable = method == "GET" or path in _REPEATABLE_PATHS
         delivery: dict[str, Any] = {"repeatable": repeatable, "acts": not repeatable, "wait_for_quota": False}
-        return await self._server.send(method, path, **delivery, may_take_s=timeout_s, **body)
+        return await self._machine.server.client.send(method, path, **delivery, may_take_s=timeout_s, **body)
 
 
 class _SavedGuest(Guest):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import pytest
 from fake_pool import Painted
@@ -59,6 +60,21 @@ async def test_a_remote_machine_is_asked_for_a_program_and_nothing_is_written_th
     client = RemoteOsworldClient(Machine(), DesktopSpec("plain", 64, 48))  # type: ignore[arg-type]
     assert await client.guest.has_program("socat")
     assert asked == ["socat"]
+
+
+async def test_requests_to_a_machine_use_its_current_client_and_count_as_changes():
+    asked = []
+
+    class Machine(Painted):
+        @property
+        def server(self) -> SimpleNamespace:
+            asked.append("used")
+            return SimpleNamespace(client=SimpleNamespace(send=AsyncMock()))
+
+    client = RemoteOsworldClient(Machine(), DesktopSpec("plain", 64, 48))  # type: ignore[arg-type]
+    before = len(asked)
+    await client.request("POST", "/setup/launch", json={})
+    assert len(asked) == before + 1
 
 
 async def test_the_default_video_player_is_the_one_of_most_types(tmp_path, monkeypatch):
