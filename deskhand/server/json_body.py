@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -28,9 +28,18 @@ class JsonBody(BaseModel):
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             key = ".".join(map(str, first["loc"])) or "request body"
-            raise ConfigError(f"{key}: {first['msg']}; known keys: {', '.join(cls.model_fields)}") from None
+            known = f"; known keys: {', '.join(keys)}" if (keys := cls._keys_beside(first["loc"])) else ""
+            raise ConfigError(f"{key}: {first['msg']}{known}") from None
         except ValueError as error:
             raise ConfigError(f"request body: invalid JSON: {error}") from None
+
+    @classmethod
+    def _keys_beside(cls, path: tuple[int | str, ...]) -> list[str]:
+        """Return the keys of the object that contains `path`; none inside lists and free-form objects."""
+        if len(path) <= 1:
+            return list(cls.model_fields)
+        part = cls.model_fields[str(path[0])].annotation
+        return [item.name for item in fields(part)] if is_dataclass(part) and len(path) == 2 else []
 
 
 class _SpecBody(JsonBody):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 import httpx2
 import pytest
@@ -27,17 +28,17 @@ async def test_a_full_server_refuses_and_leases_the_next_free_desktop():
         assert second["lease"] != client.lease["lease"]
 
 
-async def test_a_lease_has_the_requested_template():
+async def test_a_lease_has_the_requested_spec():
     async with bridge() as running:
         async with leased(running, spec={"name": "dark", "width": 400, "height": 300}) as client:
             assert (client.lease["spec"], client.lease["width"], client.lease["height"]) == ("dark", 400, 300)
             assert (await client.post("/screen_size")).json() == {"width": 400, "height": 300}
         async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{running.port}", headers=bearer(OWNER_KEY)) as http:
-            small = {"width": 9, "height": 9}
-            for spec, part in (({"name": "no such"}, "no such"), (small, "screen size: must be")):
+            small, keys = {"width": 9, "height": 9}, "spec.with: .*; known keys: name, width, height, accessibility"
+            for spec, part in (({"name": "no such"}, "no such"), (small, "screen size: must be"), ({"with": 9}, keys)):
                 wrong = await http.post("/leases", json={"spec": spec})
                 assert wrong.status_code == 400
-                assert part in wrong.json()["error"]
+                assert re.search(part, wrong.json()["error"])
 
 
 async def test_an_idle_lease_is_released_and_a_busy_one_is_not():
