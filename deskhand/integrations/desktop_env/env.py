@@ -160,7 +160,7 @@ class DesktopEnv:
         return self._loop.run(score_task(self.task, self._staged(), failed=failed, evaluators=evaluators))
 
     def outcome(self) -> Outcome:
-        """As `evaluate`, three-valued: an outage or a judge that failed is `Unscored` with its cause."""
+        """As `evaluate`, three-valued: an outage or a failing metric is `Errored` with its cause."""
         try:
             verdict = self.verdict()
         except InfrastructureError as error:

@@ -219,7 +219,7 @@ async def test_a_failing_evaluator_is_an_error_not_a_zero(tmp_path):
     await evaluator.client.close()
 
 
-async def test_a_template_of_another_size_is_rejected(tmp_path):
+async def test_a_spec_of_another_size_is_rejected(tmp_path):
     async with windows(tmp_path) as (_, desktop):
         with pytest.raises(Exception, match="320x240"):
             await desktop.reset(DesktopSpec("plain", 1280, 720))

@@ -18,9 +18,9 @@ KEY = "an-owner-key-of-this-test"
 
 
 async def test_a_server_with_too_few_desktops_is_refused_before_the_start(monkeypatch):
-    template = DesktopSpec(width=64, height=48)
+    spec = DesktopSpec(width=64, height=48)
     async with (
-        DesktopPool(3, template, prewarm=0, make=fake_desktop.PaintedDesktop, memory_request_mib=1) as pool,
+        DesktopPool(3, spec, prewarm=0, make=fake_desktop.PaintedDesktop, memory_request_mib=1) as pool,
         serve_pool(pool, ServerConfig(port=0, admin_key=KEY)) as running,
     ):
         desktops = Desktops(server_url=f"http://127.0.0.1:{running.port}", api_key_env="BRIDGE_KEY")
