@@ -24,6 +24,7 @@ from deskhand.engines.http_engine.protocol import (
     ServerProtocol,
     build_completion,
     collapse_placeholders,
+    finish_reason_of,
 )
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.types import Completion, Prompt, Sampling
@@ -93,12 +94,13 @@ class SglangProtocol(ServerProtocol):
             raise self.rejection(error, endpoint, sampling, lora) from None
         meta = reply["meta_info"]
         reason = meta["finish_reason"]
+        message = f": {reason.get('message', 'no reason given')}"
+        finish_reason = finish_reason_of(endpoint.name, reason["type"], message)
         return build_completion(
             endpoint.name,
             sampling,
             lora,
-            reason=reason["type"],
-            message=f": {reason.get('message', 'no reason given')}",
+            finish_reason=finish_reason,
             token_ids=reply["output_ids"],
             scored=[(entry[1], entry[0]) for entry in meta["output_token_logprobs"]],
             weight_versions=meta.get("weight_versions"),

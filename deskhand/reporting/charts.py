@@ -5,6 +5,7 @@ Used by `reporting.html_report`. Text is escaped, colors are CSS classes.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -37,7 +38,7 @@ class EvaluationView:
 
 
 def percent(value: float) -> str:
-    return f"{100 * value:.0f} %"
+    return "–" if math.isnan(value) else f"{100 * value:.0f} %"
 
 
 def smoothed(values: Sequence[float]) -> list[float]:
@@ -85,8 +86,8 @@ def learning_curve(steps: Sequence[Mapping[str, Any]], evaluations: Sequence[Eva
                 for step, reward, success in found
             ]
         parts.append(f'<polyline class="line {name}" points="{points}"/>')
-    for evaluation in evaluations:
-        parts.append(_whisker(x(evaluation.step), y, evaluation))
+    scored = (evaluation for evaluation in evaluations if evaluation.report.success.total)
+    parts += [_whisker(x(evaluation.step), y, evaluation) for evaluation in scored]
     return (
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="Learning curve: success and reward by step">'
         f"{''.join(parts)}</svg>"

@@ -178,7 +178,8 @@ def _tiles(view: ReportView, before: EvaluationView | None, after: EvaluationVie
 def _change(name: str, before: float, after: float, note: str) -> tuple[str, str, str]:
     points = 100 * (after - before)
     value = f"<span class='was'>{charts.percent(before)}</span> → {charts.percent(after)}"
-    return name, value, f"{points:+.0f} points" + (f", {note}" if note else "")
+    change = "" if math.isnan(points) else f"{points:+.0f} points"
+    return name, value, ", ".join(part for part in (change, note) if part)
 
 
 def duration(seconds: float) -> str:

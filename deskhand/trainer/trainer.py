@@ -89,8 +89,13 @@ class Trainer:
         """Train on the sequences of complete episodes. `images` are keyed by sha256."""
         started = time.perf_counter()
         samples, rejected = self._valid_samples(samples, images)
-        shown = {span.sha256: images[span.sha256] for each in samples for span in each.sequence.spans}
-        encoded_once = self.policy.cached_vision(shown) if self._scores_first else nullcontext()
+        encoded_once = (
+            self.policy.cached_vision(
+                {span.sha256: images[span.sha256] for one in samples for span in one.sequence.spans}
+            )
+            if self._scores_first
+            else nullcontext()
+        )
         with torch_threads(self.config.torch_threads), encoded_once:
             metrics = self._train(samples, images)
         return replace(metrics, rejected=rejected, seconds=time.perf_counter() - started)

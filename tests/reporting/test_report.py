@@ -179,6 +179,18 @@ def test_sides_of_different_sizes_are_both_named() -> None:
     assert "6 and 8 episodes" in html_report.render(dataclasses.replace(view, evaluations=evaluations))
 
 
+def test_an_evaluation_without_a_score_has_no_number() -> None:
+    none, after, other = (
+        evaluation("before", 0, 0, "a", total=0),
+        evaluation("after", 1, 7, "a"),
+        sample().evaluations[2],
+    )
+    for evaluations in ((none,), (none, after), (dataclasses.replace(other, report=none.report),)):
+        page = html_report.render(dataclasses.replace(sample(), evaluations=evaluations))
+        assert "nan" not in page.split("<body>")[1].split("<script")[0]
+        assert "–" in Elements(page).text
+
+
 def test_a_run_without_any_result_still_has_a_report() -> None:
     page = html_report.render(ReportView("empty"))
     assert "No training steps yet." in page

@@ -137,13 +137,21 @@ class ServerProtocol(ABC):
         return error
 
 
-def build_completion(  # noqa: PLR0913
+def finish_reason_of(server: str, reason: str, message: str = "") -> FinishReason:
+    """Return a reply's finish reason. Check it first: a reply to an aborted request may lack everything else."""
+    if reason == "abort":
+        raise RetryRequest(f"{server} aborted a request{message}")
+    if reason not in _FINISH:
+        raise InfrastructureError(f"{server}: unknown finish reason {reason!r}")
+    return _FINISH[reason]
+
+
+def build_completion(
     server: str,
     sampling: Sampling,
     lora: LoadedLora | None,
     *,
-    reason: str,
-    message: str = "",
+    finish_reason: FinishReason,
     token_ids: Sequence[int],
     scored: Sequence[tuple[int, float]],
     weight_versions: Iterable[Mapping[str, Any]] | None,
@@ -153,10 +161,6 @@ def build_completion(  # noqa: PLR0913
 ) -> Completion:
     """Build the completion from the server's report; with an adapter, the report has the versions of the base weights.
     `scored` and `likely` have (id, log-prob) of the sampled tokens and of their alternatives."""
-    if reason == "abort":
-        raise RetryRequest(f"{server} aborted a request{message}")
-    if reason not in _FINISH:
-        raise InfrastructureError(f"{server}: unknown finish reason {reason!r}")
     ids = tuple(token_ids)
     if tuple(token_id for token_id, _ in scored) != ids:
         raise RecordError(
@@ -169,7 +173,7 @@ def build_completion(  # noqa: PLR0913
         versions = (lora.version,) * len(ids)
     logprobs = tuple(min(0.0, logprob) for _, logprob in scored)
     alternatives = tuple(tuple(listed) for listed in likely) if sampling.top_logprobs else ()
-    return Completion(ids, logprobs, versions, _FINISH[reason], tuple(served_ids), alternatives, exact=exact)
+    return Completion(ids, logprobs, versions, finish_reason, tuple(served_ids), alternatives, exact=exact)
 
 
 def _versions(spans: Iterable[Mapping[str, Any]] | None, count: int, server: str) -> tuple[int, ...]:

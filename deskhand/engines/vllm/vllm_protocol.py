@@ -31,6 +31,7 @@ from deskhand.engines.http_engine.protocol import (
     StaleWeights,
     build_completion,
     collapse_placeholders,
+    finish_reason_of,
 )
 from deskhand.engines.http_engine.server_process import ServerProcess
 from deskhand.errors import ConfigError, RecordError
@@ -168,7 +169,9 @@ class VllmProtocol(ServerProtocol):
                 raise RetryRequest(f"{error}; sending its images again") from None
             raise found from None
         self._sent.update(names)
-        choice, served = reply["choices"][0], tuple(reply["prompt_token_ids"])
+        choice = reply["choices"][0]
+        finish_reason = finish_reason_of(endpoint.name, choice["finish_reason"])
+        served = tuple(reply["prompt_token_ids"])
         placed = [(place["offset"], place["length"]) for place in (reply.get("mm_placeholders") or {}).get("image", ())]
         if served == prompt.token_ids and placed != [(span.start, span.count) for span in prompt.spans]:
             raise RecordError("placeholders", f"{endpoint.name} placed images at {placed[:4]}, unlike the prompt")
@@ -177,7 +180,7 @@ class VllmProtocol(ServerProtocol):
             endpoint.name,
             sampling,
             lora,
-            reason=choice["finish_reason"],
+            finish_reason=finish_reason,
             token_ids=choice["token_ids"],
             scored=[_scored(entry) for entry in content],
             weight_versions=choice.get("weight_versions"),

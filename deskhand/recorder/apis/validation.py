@@ -104,7 +104,7 @@ def read_parts(content: Any, where: str, read_part: Callable[[Any, str], Part]) 
     if isinstance(content, str):
         return [check_encodable(content, where)]
     if not isinstance(content, list):
-        raise invalid(where, "content must be a string or a list of parts")
+        raise invalid(where, f"{where} must be a string or a list of parts")
     return [read_part(part, f"{where}[{index}]") for index, part in enumerate(content)]
 
 
