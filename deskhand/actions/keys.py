@@ -110,7 +110,7 @@ def canonical(name: str) -> str:
         raise AgentError(f"unknown key {name!r}; use a name such as 'enter' or one printable character")
     folded = name.strip().lower().replace("_", "").replace("-", "").replace(" ", "")
     folded = _ALIASES.get(folded, folded)
-    if folded in _NAMED or folded in DEAD_KEYS or len(folded) == 1:
+    if folded in _NAMED or folded in DEAD_KEYS or (len(folded) == 1 and folded.isprintable()):
         return folded
     raise AgentError(f"unknown key {name!r}; use a name such as 'ctrl', 'enter' or 'pagedown', or one character")
 

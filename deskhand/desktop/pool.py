@@ -111,9 +111,11 @@ class DesktopPool:
                 raise InfrastructureError("the desktop pool is closed")
             epoch = self.lease_store.grant(getattr(desktop, "label", ""))
         except BaseException:
-            if desktop is not None:
-                await desktop.close()
-            await self._free_slot()
+            try:
+                if desktop is not None:
+                    await desktop.close()
+            finally:
+                await self._free_slot()
             raise
         self._leased[epoch] = desktop
         self._refill()

@@ -39,10 +39,10 @@ def test_every_alias_leads_to_a_key():
         assert keys.keysym(alias) > 0
 
 
-@pytest.mark.parametrize("name", ["", "foo", "ctrl+c", "\x00", "f25", "enterr"])
+@pytest.mark.parametrize("name", ["", "foo", "ctrl+c", "\x00", "-\x01", "_\x7f", "-\ud800", "f25", "enterr"])
 def test_an_unknown_key_is_an_agent_error_that_names_it(name):
     with pytest.raises(AgentError) as caught:
-        keys.keysym(name)
+        keys.canonical(name)
     assert repr(name) in str(caught.value)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from fake_pool import Painted, painted_pool
+from patience import limit
 
 from deskhand.desktop import host_capacity
 from deskhand.desktop.base import DesktopSpec, Lease
@@ -99,6 +101,30 @@ async def test_an_unwritable_store_grants_no_lease_and_leaks_no_desktop(tmp_path
     again = LeaseStore(path)
     assert [row.epoch for row in again.found] == [lease.epoch], "its end was not written down; the next pool ends it"
     again.close()
+
+
+async def test_a_lease_that_is_cancelled_while_its_desktop_closes_frees_the_slot(tmp_path, monkeypatch):
+    store = LeaseStore(tmp_path / "leases.sqlite")
+    store._rows.execute("PRAGMA query_only=ON")
+    pool = painted_pool(1, [])
+    pool.lease_store = store
+    closing = asyncio.Event()
+
+    async def hang(desktop: Painted) -> None:
+        closing.set()
+        await asyncio.sleep(60)
+
+    with monkeypatch.context() as hanging:
+        hanging.setattr(Painted, "close", hang)
+        waiting = asyncio.create_task(pool.lease())
+        await closing.wait()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    store._rows.execute("PRAGMA query_only=OFF")
+    async with asyncio.timeout(limit(5)):
+        assert (await pool.lease()).epoch
+    await pool.close()
 
 
 def test_more_desktops_than_fit_are_rejected_with_the_reason(monkeypatch):

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
+from types import SimpleNamespace
 
 import pytest
+import xcffib.damage
 from desktops import embedded, point_on
 from patience import limit
 
 from deskhand.actions.ops import Click, Drag, Key, KeyDown, KeyUp, MouseDown, MouseUp, Move, Scroll, Type, Wait
 from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.local import x_connection
 from deskhand.desktop.local.action_executor import op_budget_s
 from deskhand.desktop.local.x_connection import XConnection
 from deskhand.errors import DeliveryUnknown, InfrastructureError
@@ -136,3 +140,11 @@ async def test_a_grabbed_server_blocks_no_action_and_recovers(desktop):
     holder.close()
     frame = await desktop.perform([Move(at(60, 70))], action_id="free")
     assert frame.cursor == (60, 70)
+
+
+def test_drawing_is_noticed_even_if_the_host_stalls_for_the_whole_wait(monkeypatch):
+    connection = XConnection.__new__(XConnection)
+    connection.next_event = lambda timeout_s: xcffib.damage.NotifyEvent.__new__(xcffib.damage.NotifyEvent)
+    clock = itertools.count()
+    monkeypatch.setattr(x_connection, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    assert connection.wait_for_damage(0.05)

@@ -176,10 +176,11 @@ class XConnection:
                 raise xcffib.ConnectionException("connection lost")
 
     def events(self, timeout_s: float) -> Iterator[Any]:
-        """Iterate over the events of the next `timeout_s`, however many there are."""
-        deadline = time.monotonic() + timeout_s
-        while (remaining := deadline - time.monotonic()) > 0 and (event := self.next_event(remaining)) is not None:
+        """Iterate over the events of the next `timeout_s`, however many there are; looks at least once if it is > 0."""
+        deadline, remaining = time.monotonic() + timeout_s, timeout_s
+        while remaining > 0 and (event := self.next_event(remaining)) is not None:
             yield event
+            remaining = deadline - time.monotonic()
 
     def wait_for_damage(self, timeout_s: float) -> bool:
         """Return whether something was drawn within `timeout_s`."""
