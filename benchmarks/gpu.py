@@ -321,7 +321,7 @@ def show(mode: str, size: Size, config: PolicyConfig, found: Found, thresholds: 
         f"episodes/min: {rate:.1f} ({found.episodes} of {size.episodes}, {size.turns} turns each, "
         f"{size.desktops} at a time)"
     )
-    print(f"sampled: {found.loss_mask / found.play_s:.0f} tokens/s")
+    print(f"sampled: {found.sampled / found.play_s:.0f} tokens/s")
     trained = f"{found.tokens} tokens and {work.step_images} screenshots in {found.step_s:.2f} s"
     print(f"trained: {found.tokens / found.step_s:.0f} tokens/s ({trained})")
     if peak_flops:

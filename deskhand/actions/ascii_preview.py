@@ -30,7 +30,7 @@ def ascii_preview(ops: Sequence[Op], width: int, height: int) -> str:
         for x, y in places:
             cells[y * rows // height][x * COLUMNS // width] = mark
     edge = f"+{'-' * COLUMNS}+"
-    return "\n".join([*lines, "", edge, *(f"|{''.join(spec)}|" for spec in cells), f"{edge} {width}x{height}"])
+    return "\n".join([*lines, "", edge, *(f"|{''.join(row)}|" for row in cells), f"{edge} {width}x{height}"])
 
 
 def _points(op: dict[str, Any]) -> list[tuple[int, int]]:

@@ -25,7 +25,7 @@ from deskhand.errors import ConfigError, ParseError
 
 
 def _check_name(op: dict[str, Any]) -> dict[str, Any]:
-    if op.get("op") not in OPS:
+    if op.get("op") not in tuple(OPS):
         raise ValueError(f"an op is one of {', '.join(OPS)}")
     return op
 
@@ -71,7 +71,8 @@ def _load_case(name: str, where: str, line: bytes) -> Case:
     except ValidationError as error:
         first = error.errors()[0]
         key = "".join(f"{part}: " for part in first["loc"][:1])
-        raise ConfigError(f"{where}: {key}{' '.join(first['msg'].split())}") from None
+        message = " ".join(first["msg"].removeprefix("Value error, ").split())
+        raise ConfigError(f"{where}: {key}{message}") from None
     if case.action_format != name:
         raise ConfigError(f"{where}: expected action_format {name}, got {case.action_format}")
     return case.model_copy(update={"where": where})

@@ -1,10 +1,9 @@
 """Saved end states, and rescoring them with the current checks.
 
 Written by the rollout and the audit (`save_end_state`), read by `deskhand rescore` (`load_end_states`,
-`rescore_states`). A folder has
-one JSON file per state (`<task>-<n>.json`) and `blobs/`, files by the SHA-256 of their bytes. A state is the guest's
-home, windows, clipboard and screen at the time of judging, with the outcome. Commands, live pages and accessibility
-trees are not saved.
+`rescore_states`). A folder has one JSON file per state (`<task>-<n>.json`) and `blobs/`, files by the SHA-256 of their
+bytes. A state is the guest's home, windows, clipboard and screen at the time of judging, with the outcome. Commands,
+live pages and accessibility trees are not saved.
 
 Invariant: data that was not saved is never read as absent: a check that needs it raises `EvaluatorError`.
 """

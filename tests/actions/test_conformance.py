@@ -77,6 +77,7 @@ def test_check_counts_and_ends_with_2_on_a_mismatch(called, tmp_path):
     bad = [
         {"action_format": "gemini", "ops": []}, {"ops": [], "view": [9, 9]}, {"ops": [], "view": [9, 9, 0, 9]},
         {"ops": [], "view": "9999"}, {"ops": [], "text": 5}, {"ops": [{"op": "nod"}]}, {"ops": [5]}, {"ops": {}}, {},
+        {"ops": [{"op": []}]},
     ]  # fmt: skip
     for line in ("no JSON", "[1]", "null", b"\xff", *(json.dumps(case | change) for change in bad)):
         (tmp_path / "deskhand_json.jsonl").write_bytes(line if isinstance(line, bytes) else line.encode())

@@ -6,6 +6,7 @@ from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.formats.waa_navi import FORMAT
 from deskhand.actions.ops import (
     REL_1,
+    Click,
     Done,
     Drag,
     Fail,
@@ -36,6 +37,8 @@ def decided(word, *lines):
     [
         (["computer.mouse.move_abs(x=0.1, y=0.2)", "computer.mouse.drag(x=0.3, y=0.4)"],
          [Drag((at(0.1, 0.2), at(0.3, 0.4)))]),
+        (["computer.mouse.move_abs(x=0.1, y=0.2)", "computer.mouse.single_click()", "computer.mouse.single_click()"],
+         [Click(at(0.1, 0.2)), Click()]),
         (["computer.mouse.drag(x=0.3, y=0.4)"], [MouseDown(), MouseUp(at(0.3, 0.4))]),
         (["computer.mouse.move_abs(0.1, 0.2)", "computer.mouse.scroll(dir='up')"], [Scroll(dy=-3, point=at(0.1, 0.2))]),
         (["computer.keyboard.press('ctrl-c')", "computer.clipboard.paste()"], [Key(("ctrl", "c")), Key(("ctrl", "v"))]),

@@ -11,6 +11,8 @@ from patience import limit
 from deskhand.actions.ops import Click, Point, screen_px
 from deskhand.tasks.suites.basics import calculator, make_task
 from deskhand.tasks.suites.basics.layout import close_button
+from deskhand.tasks.suites.basics.scenario import Scenario
+from deskhand.tasks.task import Rect
 
 
 async def closes(dx: int, dy: int, *, from_end: bool) -> bool:
@@ -45,3 +47,17 @@ async def test_a_pixel_beyond_the_close_button_does_not_close(dx: int, dy: int, 
 )
 def test_the_score_of_a_number_is_the_share_of_correct_digits(shown: str, worth: float) -> None:
     assert calculator.display_score(shown, "47") == worth
+
+
+async def test_a_first_click_without_its_box_is_an_error():
+    class Squares(Scenario):
+        async def boxes(self, desktop):
+            return {"red": Rect(0, 0, 8, 8)}
+
+    scenario = Squares("squares", 0)
+    assert await scenario.first_click_targets(None) == (None, [Rect(0, 0, 8, 8)])
+    scenario.target = "red"
+    assert await scenario.first_click_targets(None) == (Rect(0, 0, 8, 8), [])
+    scenario.target = "blue"
+    with pytest.raises(KeyError):
+        await scenario.first_click_targets(None)

@@ -27,6 +27,7 @@ class CodeCopyScenario(Scenario):
     """Two or three colored windows with a code each, and an empty file in an editor."""
 
     applications = ("l3afpad", "xterm")
+    target = "editor"
 
     def __init__(self, family: str, seed: int) -> None:
         super().__init__(family, seed)
@@ -65,7 +66,7 @@ class CodeCopyScenario(Scenario):
         box = body(editor)
         text = Rect(box.left, box.top + editor.height // 4, box.right, box.bottom)
         others = {window.title: body(window) for window in await desktop.windows() if window.title in self.colors}
-        return {self.target: text} | others
+        return {"editor": text} | others
 
     async def saved(self, desktop: StageableDesktop) -> str:
         return (await read_text(desktop, self.file) or "").strip()

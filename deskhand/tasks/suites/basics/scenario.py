@@ -50,7 +50,7 @@ class Scenario:
     applications: tuple[str, ...] = ()
     """Debian packages that the tasks need."""
     target = ""
-    """Name of the box of a correct first click."""
+    """Name of the box of a correct first click; empty if no click is needed."""
 
     def __init__(self, family: str, seed: int) -> None:
         self.seed = seed
@@ -66,7 +66,7 @@ class Scenario:
 
     async def first_click_targets(self, desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
         boxes = await self.boxes(desktop)
-        return boxes.pop(self.target, None), list(boxes.values())
+        return boxes.pop(self.target) if self.target else None, list(boxes.values())
 
     def build_task(self, instruction: str, *, clauses: Clauses | None = None, **fields: Any) -> Task:
         """Return the task. `fields` are those of `Task`; `clauses` replaces `check`: all of them must hold."""

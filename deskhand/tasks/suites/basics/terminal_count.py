@@ -33,6 +33,7 @@ class TerminalCountScenario(Scenario):
     """Two files, a terminal, and an editor that shows one of the files."""
 
     applications = ("xfce4-terminal", "l3afpad")
+    target = "terminal"
 
     def __init__(self, family: str, seed: int) -> None:
         super().__init__(family, seed)
@@ -93,7 +94,7 @@ class TerminalCountScenario(Scenario):
         (editor,) = await desktop.wait_window("l3afpad")
         box = body(terminal)
         text = Rect(box.left, box.top + terminal.height // 4, box.right, box.bottom)
-        return {self.target: text, "editor": body(editor)}
+        return {"terminal": text, "editor": body(editor)}
 
     async def written(self, desktop: StageableDesktop) -> bytes | None:
         return await read_file(desktop, f"{FOLDER}/{self.result}")
@@ -130,7 +131,7 @@ def count_lines(scenario: TerminalCountScenario) -> Task:
         return (await scenario.written(desktop) or b"").strip().isdigit()
 
     async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
-        yield [click_in((await scenario.boxes(desktop))[scenario.target])]
+        yield [click_in((await scenario.boxes(desktop))["terminal"])]
         yield [Type(scenario.command + "\n")]
 
         async def finished() -> bool:
