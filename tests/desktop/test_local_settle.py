@@ -60,13 +60,17 @@ async def test_a_spinner_or_caret_does_not_delay_settling_and_is_reported(deskto
 
 
 async def test_settling_waits_for_a_response_next_to_a_spinner(desktop):
+    """A busy machine may start the response later than `settle_ms`, which looks like none; then it is tried again."""
     await launch(desktop, SPINNER)
     script = "read line; for i in 1 2 3 4 5 6 7 8; do sleep 0.08; printf '#'; done; echo > finished; read line"
-    await desktop.launch(["xterm", "-geometry", "40x8+0+0", "-e", "sh", "-c", script])
-    await desktop.wait_window("xterm", count=2)
-    await desktop.perform([Click(at(100, 60))], action_id="front")
-    await desktop.observe()
-    frame = await desktop.perform([Key(("enter",))], action_id="go")
+    for attempt in range(5):
+        await desktop.launch(["xterm", "-geometry", "40x8+0+0", "-e", "sh", "-c", script])
+        await desktop.wait_window("xterm", count=2 + attempt)
+        await desktop.perform([Click(at(100, 60))], action_id=f"front-{attempt}")
+        await desktop.observe()
+        frame = await desktop.perform([Key(("enter",))], action_id=f"go-{attempt}")
+        if frame.settle_ms > 500:
+            break
     assert frame.settle_reason == "moving"
     assert frame.settle_ms > 500
     assert await desktop.pull("finished") == b"\n"
