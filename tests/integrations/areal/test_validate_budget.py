@@ -217,3 +217,8 @@ def test_no_advantage_is_larger_than_what_the_planner_counts_with():
     assert largest_advantage(settings.model_copy(update={"normalize_by_episode": False}), 15 * 32) == pytest.approx(
         7**0.5
     )
+
+
+def test_an_agent_class_is_refused_with_the_hook_to_use_instead():
+    with pytest.raises(ConfigError, match=r"deskhand\.workflow\.agent: .*override `make_agent`"):
+        WorkflowSettings.of({"desktops": {"local": 1}, "agent": {"class": "my_agent.py:MyAgent"}}, {})
