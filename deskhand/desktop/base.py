@@ -176,6 +176,15 @@ class HasGuestNetwork(Protocol):
         ...
 
 
+@runtime_checkable
+class HasProgramList(Protocol):
+    """A desktop whose host sees which launched programs still run, whatever their windows show."""
+
+    async def running_programs(self) -> list[int]:
+        """Return the ids (as `launch` returned them) of the launched programs that still run."""
+        ...
+
+
 class StageableDesktop(Desktop, Protocol):
     """A desktop that task set-up can prepare from the host: launch programs, find and place windows."""
 

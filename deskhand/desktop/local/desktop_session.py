@@ -217,6 +217,10 @@ class DesktopSession:
         """Return why this desktop failed, or None."""
         return self.jail.failure or (None if self.x_server.is_running() else "its X server has exited")
 
+    def failed_by_guests(self) -> bool:
+        """Return whether there is evidence that guests caused the failure. May wait for it for a moment."""
+        return self.jail.has_failed() and self.jail.failed_by_guests
+
     def busy(self) -> bool:
         """Return whether the X server or a guest runs or waits for the CPU."""
         return self.x_server.busy() or self.jail.busy()

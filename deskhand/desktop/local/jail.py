@@ -26,9 +26,11 @@ from deskhand.errors import ConfigError, InfrastructureError
 
 START_TIMEOUT_S = 20.0
 LAUNCH_TIMEOUT_S = 10.0
+EXIT_REPORT_S = 1.0
 MAX_OUTPUT_BYTES = 16 * 1024 * 1024
 _LOOP = "NL='\n'; echo 1000 >/proc/self/oom_score_adj; echo ready; while IFS= read -r line; do eval \"$line\"; done"
 _PLAIN_LOOP = _LOOP + "; sleep 5"
+_KILLED = 128 + signal.SIGKILL
 _CRASHES = {128 + getattr(signal, f"SIG{name}") for name in ("KILL", "SEGV", "BUS", "ABRT", "ILL", "FPE")}
 
 
@@ -70,6 +72,9 @@ class Jail:
         """Whether a crash of a launched program fails the desktop."""
         self.failure: str | None = None
         """Why the desktop failed; set once."""
+        self.failed_by_guests = False
+        """Whether guests caused `failure`, and not the host's kernel for want of memory."""
+        self._oom_kills = processes.oom_kills()
         self._label = label
         self._uid = uid
         self._control = folder / "control"
@@ -123,22 +128,32 @@ class Jail:
                 self._changed.notify_all()
         with self._changed:
             self._has_exited = True
-            self._fail("the jail has exited")
+            self._fail("the jail has exited", is_kill=True)
             self._changed.notify_all()
 
     def _judge_end(self, job: _Job) -> None:
         if job.required:
-            self._fail(f"{job.program} has exited")
+            self._fail(f"{job.program} has exited", is_kill=job.returncode in (None, 0, _KILLED))
         elif self.crashes_fail and job.program and job.returncode is not None and job.returncode in _CRASHES:
-            self._fail(f"{job.program} was killed by {signal.Signals(job.returncode - 128).name}")
+            name = signal.Signals(job.returncode - 128).name
+            self._fail(f"{job.program} was killed by {name}", is_kill=job.returncode == _KILLED)
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str, *, is_kill: bool) -> None:
+        """Set `failure`. If `is_kill`, the kernel may have been the killer: it is if it has killed any process."""
         if self.failure is None:
+            self.failed_by_guests = not (is_kill and processes.oom_kills() != self._oom_kills)
             self.failure = reason
+
+    def has_failed(self) -> bool:
+        """Return whether the jail has failed. The end of its first process is a failure, whoever holds its pipes."""
+        if not self.is_running():
+            self._wait(lambda: self.failure is not None, EXIT_REPORT_S)
+            self._fail("the jail has exited", is_kill=True)
+        return self.failure is not None
 
     def kill_with_reason(self, reason: str) -> None:
         """Kill every process; the desktop fails with this reason."""
-        self._fail(reason)
+        self._fail(reason, is_kill=False)
         self._kill_processes()
 
     def _wait(self, condition, timeout_s: float) -> bool:

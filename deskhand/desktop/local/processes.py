@@ -78,6 +78,15 @@ def state(pid: int) -> str:
     return chr(stat[stat.rindex(b")") + 2])
 
 
+def oom_kills() -> int:
+    """Return how many processes the kernel of this machine has killed for want of memory; -1 if it does not say."""
+    with contextlib.suppress(OSError), open("/proc/vmstat", "rb") as file:
+        for line in file:
+            if line.startswith(b"oom_kill "):
+                return int(line.split()[1])
+    return -1
+
+
 def children(parent: int) -> list[int]:
     """Return the children of `parent`, including zombies."""
     found = []

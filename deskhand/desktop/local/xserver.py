@@ -18,6 +18,8 @@ from deskhand.errors import ConfigError, InfrastructureError
 
 MIN_SIZE = (256, 192)
 MAX_SIZE = (1920, 1200)
+PROBE_S = 2.0
+_SETUP_WITHOUT_COOKIE = struct.pack("<BxHHHHxx", 0x6C, 11, 0, 0, 0)
 START_TIMEOUT_S = 20.0
 MAX_MEMORY_BYTES = 2 * 1024**3
 """Guests can allocate pixmaps in the server; above this it exits."""
@@ -94,6 +96,23 @@ class XServer:
 
     def busy(self) -> bool:
         return processes.state(self.process.pid) == "R"
+
+    def is_grabbed(self) -> bool:
+        """Return whether the server sleeps and does not answer a new client: another client has grabbed it.
+
+        A busy machine is no such case: there the server waits for the CPU.
+        """
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(PROBE_S)
+            try:
+                probe.connect(str(self.socket_path))
+                probe.sendall(_SETUP_WITHOUT_COOKIE)
+                probe.recv(1)  # it refuses the client, which is an answer
+            except TimeoutError:
+                return processes.state(self.process.pid) == "S"
+            except OSError:
+                return False
+        return False
 
     def stop(self) -> None:
         """Kill the server and remove its socket. Idempotent."""

@@ -119,8 +119,8 @@ def milestone(
     return Milestone(name, weight, check)
 
 
-def dialog_milestone(name: str, weight: float, title: str) -> Milestone:
-    """Return a milestone that a window with this part of a title is open."""
+def title_milestone(name: str, weight: float, title: str) -> Milestone:
+    """Return a milestone that a window with this part of a title is open. Guests choose titles: it is untrusted."""
 
     async def is_open(desktop: StageableDesktop) -> bool:
         return any(title in window.title for window in await desktop.windows())
