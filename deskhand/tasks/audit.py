@@ -180,9 +180,9 @@ _RETITLE = r"""printf '\033]0;x\007' | tee /dev/pts/* >/dev/null 2>&1
 for id in $(xprop -root _NET_CLIENT_LIST 2>/dev/null | grep -o '0x[0-9a-f]*'); do
   for name in WM_NAME _NET_WM_NAME WM_CLASS; do xprop -id $id -f $name 8s -set $name Success; done; done
 xprop -root -f _NET_CLIENT_LIST 32x -set _NET_CLIENT_LIST 0 2>/dev/null; true"""
-_KILL_APPLICATIONS = r"""for p in /proc/[0-9]*; do n=$(cat $p/comm 2>/dev/null); case "$n" in
+_KILL_APPS = r"""for p in /proc/[0-9]*; do n=$(cat $p/comm 2>/dev/null); case "$n" in
   sh|bash|openbox|Xvfb|bwrap|cat|dbus-daemon|'') ;; *) kill -SEGV ${p#/proc/} 2>/dev/null;; esac; done; true"""
-_KILL_SESSION = "kill -9 -1"
+_KILL_ALL = "kill -9 -1"
 
 ORACLE, EARLY_STOP, NOOP = "oracle", "early_stop", "noop"
 AUDIT_SESSIONS: tuple[tuple[AuditAgent, ...], ...] = (
@@ -202,8 +202,8 @@ AUDIT_SESSIONS: tuple[tuple[AuditAgent, ...], ...] = (
         AuditAgent("random", _random_clicks),
         AuditAgent("disk", _shell(_DISK), must_be_scored=True),
     ),
-    (AuditAgent("kill_applications", _shell(_KILL_APPLICATIONS), must_be_scored=True),),
-    (AuditAgent("kill_session", _shell(_KILL_SESSION), must_be_scored=True),),
+    (AuditAgent("kill_apps", _shell(_KILL_APPS), must_be_scored=True),),
+    (AuditAgent("kill_all", _shell(_KILL_ALL), must_be_scored=True),),
     (AuditAgent("typo", _typo, "below one"),),
     (AuditAgent("wrong_click", _wrong_click, "below one"),),
 )

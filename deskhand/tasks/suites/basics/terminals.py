@@ -40,6 +40,7 @@ class TerminalScenario(Scenario):
 
     applications = ("xterm",)
     width, height = 256, 192
+    settle_grace_s = 0.5
 
     def __init__(self, family: str, seed: int) -> None:
         super().__init__(family, seed)
