@@ -6,6 +6,7 @@ such formulas need is known: numbers, cells, ranges, `+ - * / ^ %`, parentheses 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 
@@ -32,6 +33,12 @@ def _average(values: list[float]) -> float:
     return sum(values) / len(values)
 
 
+def _round(values: list[float]) -> float:
+    """Round half away from zero, as spreadsheets do."""
+    factor = 10 ** int(values[1] if len(values) > 1 else 0)
+    return math.copysign(math.floor(abs(values[0]) * factor + 0.5) / factor, values[0])
+
+
 def _subtotal(values: list[float]) -> float:
     kinds: dict[int, Callable[[list[float]], float]] = {1: _average, 2: len, 4: max, 5: min, 9: sum}
     kind = int(values[0]) % 100
@@ -51,7 +58,7 @@ FUNCTIONS: dict[str, Callable[[list[float]], float]] = {
     "LARGE": lambda values: sorted(values[:-1], reverse=True)[int(values[-1]) - 1],
     "SMALL": lambda values: sorted(values[:-1])[int(values[-1]) - 1],
     "SUBTOTAL": _subtotal,
-    "ROUND": lambda values: round(values[0], int(values[1]) if len(values) > 1 else 0),
+    "ROUND": _round,
 }
 """Functions of a flat list of numbers. `SUMPRODUCT` is that of one range."""
 
