@@ -1,8 +1,8 @@
 """Effects of a kill on episodes and processes.
 
 An episode that used its desktop after the kill must be errored (infrastructure), or scored 0 for the broken desktop if
-its agent had acted and the victim was a guest: nobody but guests kills guests in earnest. No other episode may be. An
-episode evaluated before the kill keeps its score and is counted as late.
+its agent had acted and the victim was a guest, because only guests kill guests. No other episode may be. An episode
+evaluated before the kill keeps its score and is counted as late.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class EvalReport:
 
     name: str
     success: Proportion
-    """Of the scored episodes."""
+    """Success of the scored episodes."""
     by_family: dict[str, Proportion]
     """Success by family. If each family is a single task (task files), by the first part of its name: the domain."""
     first_click: Proportion
@@ -62,7 +62,7 @@ class EvalReport:
     score counts as a failure."""
     family_pass_at: dict[str, dict[int, float]] = field(default_factory=dict)
     success_of_started: Proportion = NOTHING
-    """Of all episodes that were played, every attempt that errored included."""
+    """Success of all episodes that were played, every attempt that errored included."""
     family_of_started: dict[str, Proportion] = field(default_factory=dict)
 
     @property

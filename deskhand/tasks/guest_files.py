@@ -13,7 +13,7 @@ UNREADABLE = (FileNotFoundError, PermissionError, IsADirectoryError)
 
 MAX_FILES = 500
 MAX_BYTES = 64 * 2**20
-"""Of one folder. Families create a few small files."""
+"""Limits of one folder. Families create a few small files."""
 
 
 async def read_file(desktop: StageableDesktop, path: str) -> bytes | None:

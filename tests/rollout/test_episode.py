@@ -176,7 +176,7 @@ async def test_calls_before_an_outage_stay_recorded(stage):
 
 
 class Playing:
-    """An agent of one's own, given as a function."""
+    """A custom agent, given as a function."""
 
     def __init__(self, run) -> None:
         self.run = run

@@ -55,7 +55,7 @@ async def test_a_program_that_is_still_writing_is_waited_for() -> None:
 
 @pytest.mark.parametrize("grace_s", [0.0, 0.3])
 async def test_a_state_is_judged_at_a_time_that_does_not_depend_on_its_value(grace_s: float) -> None:
-    """Whoever judges until the state is right pays a program that writes one guess after the other."""
+    """Judging until the state is right would pay a program that writes one guess after the other."""
     loop = asyncio.get_running_loop()
     read_at: dict[float, list[float]] = {0.0: [], 1.0: []}
 
