@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Awaitable, Callable
 
 import openai
@@ -96,7 +97,30 @@ async def test_an_agent_that_grabs_the_x_server_is_scored_zero() -> None:
     assert "a guest has grabbed the X server" in outcome.failed[0].read
 
 
-async def test_an_x_server_that_ends_is_an_outage() -> None:
+async def test_an_agent_that_closes_the_hosts_connection_is_scored_zero() -> None:
+    async def kill_client(desktop: LocalDesktop) -> None:
+        session = desktop._session
+        assert session is not None
+        guest = XConnection(session.x_server.name, session.x_server.cookie)
+        guest.core.KillClient(session.connection._damage)
+        guest.sync()
+        guest.close()
+
+    outcome = await outcome_of(TypingAgent("", kill_client))
+    assert isinstance(outcome, Scored), outcome
+    assert "a guest closed the host's X connection" in outcome.failed[0].read
+
+
+async def test_an_agent_that_crashes_the_x_server_is_scored_zero() -> None:
+    async def crash(desktop: LocalDesktop) -> None:
+        processes.kill(desktop.parts()["x server"][0], signal.SIGSEGV)
+
+    outcome = await outcome_of(TypingAgent("", crash))
+    assert isinstance(outcome, Scored), outcome
+    assert outcome.value == 0.0
+
+
+async def test_an_x_server_that_is_killed_is_an_outage() -> None:
     async def kill(desktop: LocalDesktop) -> None:
         processes.kill(desktop.parts()["x server"][0])
 

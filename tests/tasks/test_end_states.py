@@ -76,6 +76,18 @@ async def test_new_checks_of_a_task_file_read_the_saved_files(tmp_path: Path, ca
         assert f"1 end states rescored, {int(value == 0.0)} changed" in said
 
 
+async def test_what_set_up_noted_is_saved_for_the_check(tmp_path: Path) -> None:
+    task = family_registry.make_task("terminal_close", 2)
+    for early, value in ((False, 1.0), (True, 0.0)):
+        state = await played("terminal_close", 2, tmp_path / f"{early}", early=early)
+        (found,) = [each async for each in rescore_states([state], lambda _: task)]
+        assert (found.before, found.after) == (value, value), found.lines()
+        del state.record["setup_facts"]
+        (lost,) = [each async for each in rescore_states([state], lambda _: task)]
+        assert isinstance(lost.outcome, Errored)
+        assert "not noted" in lost.outcome.message
+
+
 async def test_data_that_was_not_saved_is_an_evaluator_error(tmp_path: Path) -> None:
     state = await played("terminal_run", 1, tmp_path, early=False)
     task = family_registry.make_task("terminal_run", 1)

@@ -140,8 +140,13 @@ class LocalDesktop:
         """Raise `GuestFailure` if guests caused `error`; for an error without a kind, why the desktop failed."""
         if session.failed_by_guests() or type(error) is InfrastructureError:
             self._check_alive(session)
-        if session.failure() is None and session.x_server.is_grabbed():
+        if session.failure() is not None:
+            return
+        state = session.x_server.probe()
+        if state == "grabbed":
             raise GuestFailure(f"desktop {self.label}: a guest has grabbed the X server ({error})") from error
+        if state == "answers" and session.connection.is_lost():
+            raise GuestFailure(f"desktop {self.label}: a guest closed the host's X connection ({error})") from error
 
     def _check_alive(self, session: DesktopSession) -> None:
         if failure := session.failure():

@@ -219,7 +219,7 @@ class DesktopSession:
 
     def failed_by_guests(self) -> bool:
         """Return whether there is evidence that guests caused the failure. May wait for it for a moment."""
-        return self.jail.has_failed() and self.jail.failed_by_guests
+        return self.jail.failed_by_guests if self.jail.has_failed() else self.x_server.has_crashed()
 
     def busy(self) -> bool:
         """Return whether the X server or a guest runs or waits for the CPU."""

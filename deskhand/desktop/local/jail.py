@@ -145,7 +145,7 @@ class Jail:
             self.failure = reason
 
     def has_failed(self) -> bool:
-        """Return whether the jail has failed. The end of its first process is a failure, even if guests keep its pipes."""
+        """Return whether the jail has failed. The end of its first process is a failure; guests may keep its pipes."""
         if not self.is_running():
             self._wait(lambda: self.failure is not None, EXIT_REPORT_S)
             self._fail("the jail has exited", is_kill=True)

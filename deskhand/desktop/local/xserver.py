@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import select
 import shutil
+import signal
 import socket
 import struct
 import subprocess
 from pathlib import Path
+from typing import Literal
 
 from deskhand.desktop.local import isolation, processes
 from deskhand.errors import ConfigError, InfrastructureError
@@ -97,22 +99,27 @@ class XServer:
     def busy(self) -> bool:
         return processes.state(self.process.pid) == "R"
 
-    def is_grabbed(self) -> bool:
-        """Return whether the server sleeps and does not answer a new client: another client has grabbed it.
+    def probe(self) -> Literal["answers", "grabbed", "busy", "gone"]:
+        """Return what the server does with a new client.
 
-        A busy machine is no such case: there the server waits for the CPU.
+        "grabbed": it sleeps and does not answer, because it serves another client only. "busy": it does not answer
+        and works or waits for the CPU, as on a busy machine.
         """
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(PROBE_S)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(PROBE_S)
             try:
-                probe.connect(str(self.socket_path))
-                probe.sendall(_SETUP_WITHOUT_COOKIE)
-                probe.recv(1)  # it refuses the client, which is an answer
+                client.connect(str(self.socket_path))
+                client.sendall(_SETUP_WITHOUT_COOKIE)
+                return "answers" if client.recv(1) else "gone"  # it refuses the client, which is an answer
             except TimeoutError:
-                return processes.state(self.process.pid) == "S"
+                return "grabbed" if processes.state(self.process.pid) == "S" else "busy"
             except OSError:
-                return False
-        return False
+                return "gone"
+
+    def has_crashed(self) -> bool:
+        """Return whether the server ended by an error of its own. Guests cannot signal it, but cause errors in it."""
+        code = self.process.poll()
+        return code is not None and (code > 0 or -code in (signal.SIGSEGV, signal.SIGABRT))
 
     def stop(self) -> None:
         """Kill the server and remove its socket. Idempotent."""
