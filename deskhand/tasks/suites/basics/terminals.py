@@ -64,9 +64,10 @@ class TerminalScenario(Scenario):
             listing = f'history 1 >>"$HOME/{COMMANDS}/{color}" 2>/dev/null'
             variables = {"PS1": "$ ", "PROMPT_COMMAND": listing}
             program = await desktop.launch(["xterm", *style, *shell], env=variables, cwd=color)
-            known = {window for window, _ in terminals.values()}
-            found = await desktop.wait_window("xterm", count=len(known) + 1)  # the order decides their places
-            terminals[color] = (next(window.id for window in found if window.id not in known), program)
+            window = (await desktop.wait_window(color))[
+                0
+            ]  # one at a time: the order of the windows decides their places
+            terminals[color] = (window.id, program)
         note(desktop, TERMINALS, terminals)
         await self.shuffle_windows(desktop, self.place_seed)
 
