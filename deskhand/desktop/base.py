@@ -178,10 +178,14 @@ class HasGuestNetwork(Protocol):
 
 @runtime_checkable
 class HasProgramList(Protocol):
-    """A desktop whose host sees which launched programs still run, whatever their windows show."""
+    """A desktop whose host sees what launched programs do, whatever their windows show."""
 
-    async def running_programs(self) -> list[int]:
-        """Return the ids (as `launch` returned them) of the launched programs that still run."""
+    async def running_programs(self) -> dict[int, bool | None]:
+        """Return whether a command has run in it, for each launched program that still runs, by the id of `launch`.
+
+        A command is a process that the program, or one below it, has started and waited for, as shells do. None if the
+        kernel does not say.
+        """
         ...
 
 

@@ -182,10 +182,10 @@ class EndState:
         """What set-up noted (`tasks.setup_facts`)."""
         return self.record.get("setup_facts", {})
 
-    async def running_programs(self) -> list[int]:
+    async def running_programs(self) -> dict[int, bool | None]:
         if (programs := self.record.get("programs")) is None:
             raise EvaluatorError(f"{self.path.name}: the running programs were not saved with the end state")
-        return programs
+        return {int(program): ran for program, ran in programs.items()}
 
     async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
         if selection != "CLIPBOARD":

@@ -254,11 +254,12 @@ class LocalDesktop:
             return None
         return await self._on_helper(lambda session: accessibility.read(session.jail, timeout_s))
 
-    async def running_programs(self) -> list[int]:
-        def alive(session: DesktopSession) -> list[int]:
-            return [pid for pid in session.jail.launched if processes.state(pid) not in ("", "Z")]
+    async def running_programs(self) -> dict[int, bool | None]:
+        def read(session: DesktopSession) -> dict[int, bool | None]:
+            alive = [pid for pid in session.jail.launched if processes.state(pid) not in ("", "Z")]
+            return {pid: processes.has_run_commands(pid) for pid in alive}
 
-        return await self._on_helper(alive)
+        return await self._on_helper(read)
 
     def processes(self) -> list[int]:
         """Return the host process ids of this desktop (X server, jail, guests)."""

@@ -1,8 +1,8 @@
 """Families `terminal_run` and `terminal_close`: colored terminals on a tiny screen.
 
 Two or three xterms are at random places. Each works in the folder of its color. Titles and folders do not tell them
-apart at the end: every terminal can be given another title, and reaches the folders of the others. What is closed is
-read from the windows and programs that set-up started, and each shell lists the commands that it ran.
+apart at the end: every terminal can be given another title, and reaches the folders of the others. What is closed, and
+where a command ran, is read from the windows and programs that set-up started. Each shell also lists its commands.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator
 from deskhand.actions.ops import Click, Done, Op, Point, Type, screen_px
 from deskhand.desktop.base import HasProgramList, StageableDesktop
 from deskhand.tasks.guest_files import list_folder, read_text
-from deskhand.tasks.setup_facts import note, noted
+from deskhand.tasks.setup_facts import all_noted, note, noted
 from deskhand.tasks.suites.basics.layout import body, close_button, scatter
 from deskhand.tasks.suites.basics.scenario import Scenario, clause, combine_clauses, milestone, scenario_family
 from deskhand.tasks.task import CheckResult, ExampleEndStates, FileContents, Rect, Task
@@ -64,9 +64,8 @@ class TerminalScenario(Scenario):
             listing = f'history 1 >>"$HOME/{COMMANDS}/{color}" 2>/dev/null'
             variables = {"PS1": "$ ", "PROMPT_COMMAND": listing}
             program = await desktop.launch(["xterm", *style, *shell], env=variables, cwd=color)
-            window = (await desktop.wait_window(color))[
-                0
-            ]  # one at a time: the order of the windows decides their places
+            # one at a time: the order of the windows decides their places
+            window = (await desktop.wait_window(color))[0]
             terminals[color] = (window.id, program)
         note(desktop, TERMINALS, terminals)
         await self.shuffle_windows(desktop, self.place_seed)
@@ -109,11 +108,21 @@ def run_command(scenario: TerminalScenario) -> Task:
         commands = await read_text(desktop, f"{COMMANDS}/{scenario.target}") or ""
         return any({"touch", scenario.word} <= set(re.findall(r"\w+", line)) for line in commands.splitlines())
 
+    async def host_saw_it(desktop: StageableDesktop) -> bool | None:
+        """Return whether the host sees that a command ran in the terminal; None if it does not see its program."""
+        _, program = all_noted(desktop).get(TERMINALS, {}).get(scenario.target, (0, 0))
+        if not program or not isinstance(desktop, HasProgramList):
+            return None
+        return (await desktop.running_programs()).get(program)
+
     async def check(desktop: StageableDesktop) -> CheckResult:
+        seen = await host_saw_it(desktop)
+        where = f"the {scenario.target} terminal"
         return combine_clauses(
             clause(f"the folders that have {scenario.word}", await folders(desktop), [scenario.target]),
-            clause(f"the shell of the {scenario.target} terminal lists the command", await ran_there(desktop), True),
-            untrusted_source=True,
+            clause(f"the shell of {where} lists the command", await ran_there(desktop), True),
+            clause(f"a command ran in {where}", seen is not False, True),
+            untrusted_source=seen is None,
         )
 
     def end_states() -> ExampleEndStates:
