@@ -91,7 +91,7 @@ class LocalDesktop:
             async with asyncio.timeout(limit_s):
                 return await asyncio.shield(waiting)
         except InfrastructureError as error:
-            if self._session is not None and not isinstance(error, GuestFailure):
+            if self._session is not None:
                 await asyncio.to_thread(self._explain, self._session, error)
             raise
         except TimeoutError:
@@ -112,7 +112,11 @@ class LocalDesktop:
     async def _on_helper(self, function: Callable[[DesktopSession], Result], *, changes: bool = False) -> Result:
         """Run on a helper thread: files and commands need no X connection."""
         session = self._active_session(changes)
-        return await asyncio.get_running_loop().run_in_executor(self._helpers, function, session)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._helpers, function, session)
+        except InfrastructureError as error:
+            await asyncio.to_thread(self._explain, session, error)
+            raise
 
     async def _on_x(
         self, doing: str, budget_s: float, function: Callable[..., Result], *arguments: object, changes: bool = False
@@ -138,6 +142,8 @@ class LocalDesktop:
 
     def _explain(self, session: DesktopSession, error: InfrastructureError) -> None:
         """Raise `GuestFailure` if guests caused `error`; for an error without a kind, why the desktop failed."""
+        if isinstance(error, GuestFailure):
+            return
         if session.failed_by_guests() or type(error) is InfrastructureError:
             self._check_alive(session)
         if session.failure() is not None:
