@@ -39,6 +39,7 @@ from deskhand.errors import ConfigError, InfrastructureError
 
 BUS_START_S = 10.0
 SOCKET_BATCH = 16
+X_EXIT_S = 0.2
 _tmp_link_numbers = itertools.count(1)
 HOST_DISK_MIB = 48
 """Disk for the screen, logs and command output, in addition to the guests' limit."""
@@ -218,8 +219,14 @@ class DesktopSession:
         return self.jail.failure or (None if self.x_server.is_running() else "its X server has exited")
 
     def failed_by_guests(self) -> bool:
-        """Return whether there is evidence that guests caused the failure. May wait for it for a moment."""
-        return self.jail.failed_by_guests if self.jail.has_failed() else self.x_server.has_crashed()
+        """Return whether there is evidence that guests caused the failure. May wait for it for a moment.
+
+        Programs exit when their X server does, and may be noticed first: then the end of the server decides.
+        """
+        has_failed = self.jail.has_failed()
+        if self.x_server.is_running() and not (has_failed and self.x_server.ends_within(X_EXIT_S)):
+            return has_failed and self.jail.failed_by_guests
+        return self.x_server.has_crashed()
 
     def busy(self) -> bool:
         """Return whether the X server or a guest runs or waits for the CPU."""

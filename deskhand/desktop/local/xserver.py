@@ -116,6 +116,13 @@ class XServer:
             except OSError:
                 return "gone"
 
+    def ends_within(self, timeout_s: float) -> bool:
+        try:
+            self.process.wait(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
     def has_crashed(self) -> bool:
         """Return whether the server ended by an error of its own. Guests cannot signal it, but cause errors in it."""
         code = self.process.poll()
