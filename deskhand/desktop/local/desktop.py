@@ -19,7 +19,7 @@ from deskhand.desktop.base import CommandResult, DesktopSpec, Frame, Window
 from deskhand.desktop.local import accessibility, processes, windows
 from deskhand.desktop.local.action_executor import ActionExecutor
 from deskhand.desktop.local.clipboard import read as read_selection
-from deskhand.desktop.local.desktop_session import DesktopSession
+from deskhand.desktop.local.desktop_session import X_EXIT_S, DesktopSession
 from deskhand.desktop.local.idempotency_cache import IdempotencyCache
 from deskhand.desktop.local.isolation import IsolationLevel, ResourceLimits, available_isolation
 from deskhand.desktop.local.nul_pipes import NulPipes
@@ -149,6 +149,8 @@ class LocalDesktop:
         if session.failure() is not None:
             return
         state = session.x_server.probe()
+        if state == "gone" and session.x_server.ends_within(X_EXIT_S) and session.failed_by_guests():
+            self._check_alive(session)
         if state == "grabbed":
             raise GuestFailure(f"desktop {self.label}: a guest has grabbed the X server ({error})") from error
         if state == "answers" and session.connection.is_lost():
