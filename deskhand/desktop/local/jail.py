@@ -138,7 +138,7 @@ class Jail:
             name = signal.Signals(job.returncode - 128).name
             self._fail(f"{job.program} was killed by {name}", is_kill=job.returncode == _KILLED)
 
-    def _fail(self, reason: str, *, is_kill: bool) -> None:
+    def _fail(self, reason: str, *, is_kill: bool = False) -> None:
         """Set `failure`. If `is_kill`, the kernel may have been the killer: it is if it has killed any process."""
         if self.failure is None:
             self.failed_by_guests = not (is_kill and processes.oom_kills() != self._oom_kills)
@@ -153,7 +153,7 @@ class Jail:
 
     def kill_with_reason(self, reason: str) -> None:
         """Kill every process; the desktop fails with this reason."""
-        self._fail(reason, is_kill=False)
+        self._fail(reason)
         self._kill_processes()
 
     def _wait(self, condition, timeout_s: float) -> bool:
