@@ -310,12 +310,15 @@ async def _record(
 
 
 async def _run_oracle(task: Task, desktop: StageableDesktop) -> tuple[Steps, Outcome, float | None]:
-    """Return the oracle's steps, its outcome and the best score before any of its steps (None: it took none)."""
+    """Return the oracle's steps, its outcome and the best score before any of its steps (None: it took none).
+
+    Steps that only wait do not count: after the last action the task may be solved.
+    """
     steps: Steps = []
     earlier: float | None = None
     try:
         async for ops in oracle(task, desktop):
-            if not any(isinstance(op, Done) for op in ops):
+            if not all(isinstance(op, (Done, Wait)) for op in ops):
                 before = await judge(task, desktop, grace_s=0.0)
                 if isinstance(before, Scored):
                     earlier = max(earlier or 0.0, before.value)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
 
+from deskhand.actions.ops import Done, Op, Wait
 from deskhand.cli import audit
 from deskhand.desktop.applications.install import missing
 from deskhand.errors import ConfigError
@@ -60,6 +62,19 @@ async def test_a_check_that_trusts_a_window_or_file_is_found() -> None:
     for check, agent in ((by_title, "windows"), (by_result, "overwrite")):
         row = await audited(replace(good, check=check), agent)
         assert f"{good.id}: {agent} scores 1" in row.violations
+
+
+async def test_an_oracle_may_wait_at_the_end() -> None:
+    good = family_registry.make_task("terminal_run", 3)
+
+    async def patient(desktop) -> AsyncIterator[list[Op]]:
+        async for ops in good.oracle(desktop):
+            yield [Wait(1.0)] if isinstance(ops[0], Done) else ops
+        yield [Done()]
+
+    row = await audited(replace(good, oracle=patient), "early_stop")
+    assert row.violations == []
+    assert row.values == {"oracle": 1.0, "early_stop": 0.0}
 
 
 async def test_a_task_without_an_oracle_is_audited_by_the_others() -> None:
