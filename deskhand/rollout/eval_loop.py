@@ -76,10 +76,10 @@ class EvalReport:
         of_scored, of_started = self.success, self.success_of_started
         if not self.num_unscored or abs(of_scored.value - of_started.value) <= NOTABLE_DIFFERENCE:
             return ""
-        rates = f"{100 * of_scored.value:.1f} % of the scored, {100 * of_started.value:.1f} % of all that were started"
+        scored = f"{100 * of_scored.value:.1f} % of the scored" if of_scored.total else "none was scored"
         return (
             f"{self.name}: {self.num_unscored} of {of_started.total} episodes have no score, so success is uncertain: "
-            f"{rates}; read their causes before you compare"
+            f"{scored}, {100 * of_started.value:.1f} % of all that were started; read their causes before you compare"
         )
 
 
