@@ -12,7 +12,7 @@ UNREADABLE = (FileNotFoundError, PermissionError, IsADirectoryError)
 
 
 MAX_FILES = 500
-MAX_BYTES = 64 * 2**20
+MAX_BYTES = 16 * 2**20
 """Limits of one folder. Families create a few small files."""
 
 
@@ -25,9 +25,16 @@ async def read_file(desktop: StageableDesktop, path: str) -> bytes | None:
 
 
 async def read_text(desktop: StageableDesktop, path: str) -> str | None:
-    """Return the text of a regular file, or None. Invalid UTF-8 becomes U+FFFD."""
-    data = await read_file(desktop, path)
-    return None if data is None else data.decode("utf-8", errors="replace")
+    """Return the text of a regular file, or None; also if the text, of 4 bytes per character, exceeds `MAX_BYTES`.
+
+    Invalid UTF-8 becomes U+FFFD.
+    """
+    return decode_text(await read_file(desktop, path))
+
+
+def decode_text(data: bytes | None) -> str | None:
+    """Return the text of a file that was read, as `read_text` does."""
+    return None if data is None or 4 * len(data) > MAX_BYTES else data.decode("utf-8", errors="replace")
 
 
 async def list_folder(desktop: StageableDesktop, path: str) -> list[str]:
