@@ -12,10 +12,12 @@ from typing import Any
 
 from deskhand.actions.ops import Op, Type
 from deskhand.desktop.base import StageableDesktop
-from deskhand.tasks.checks.app_settings import bookmark_urls
+from deskhand.tasks import document_readers
 from deskhand.tasks.chromium import FLAGS
-from deskhand.tasks.guest_files import list_folder, read_text
+from deskhand.tasks.document_readers import InvalidDocument
+from deskhand.tasks.guest_files import list_folder, read_file, read_text
 from deskhand.tasks.outcome import Finding
+from deskhand.tasks.subprocess_call import read_in_subprocess
 from deskhand.tasks.suites.basics import hd_screen
 from deskhand.tasks.suites.basics.hd_screen import HdScenario, Steps, press
 from deskhand.tasks.suites.basics.scenario import (
@@ -102,10 +104,10 @@ async def downloads(desktop: StageableDesktop) -> dict[str, str | None]:
     return {name: await read_text(desktop, f"Downloads/{name}") for name in names}
 
 
-def _json(text: str | None) -> Any:
+async def _json(text: str | None) -> Any:
     try:
-        return json.loads(text or "")
-    except (ValueError, RecursionError):
+        return await read_in_subprocess(document_readers.read_json, (text or "").encode())
+    except InvalidDocument:
         return text
 
 
@@ -174,7 +176,7 @@ def fill_form(scenario: WebPageScenario) -> Task:
         found = await downloads(desktop)
         return [
             clause("the files in Downloads", sorted(found), ["order.json"]),
-            clause("the order", _json(found.get("order.json")), order),
+            clause("the order", await _json(found.get("order.json")), order),
         ]
 
     def end_states() -> ExampleEndStates:
@@ -214,7 +216,12 @@ def bookmark(scenario: WebPageScenario) -> Task:
         yield press("ctrl+d")
 
     async def clauses(desktop: StageableDesktop) -> list[Finding]:
-        urls = bookmark_urls(_json(await read_text(desktop, BOOKMARKS)))
+        try:
+            urls = await read_in_subprocess(
+                document_readers.read_bookmarks, await read_file(desktop, BOOKMARKS) or b"{}"
+            )
+        except InvalidDocument:
+            urls = []
         found = [page if url.endswith(f"/{page}") else url for url in urls]
         return [clause("the URLs of the bookmarks", found, [page])]
 
