@@ -74,7 +74,8 @@ def _json_bool(value: Any) -> str:
 def _mode(data: Any) -> str:
     """Return the appearance: "light", "dark" or "system"."""
     chosen = _at(data, "browser", "theme", "color_scheme2")
-    return _SCHEMES.get(chosen if chosen is not None else _at(data, "browser", "theme", "color_scheme"), "system")
+    scheme = chosen if chosen is not None else _at(data, "browser", "theme", "color_scheme")
+    return _SCHEMES.get(scheme, "system") if isinstance(scheme, int) else "system"
 
 
 async def _json_object(data: bytes | None) -> dict[str, Any] | None:
@@ -169,9 +170,7 @@ class GetterReader:
                 return Value(await self._tree())
             case "active_url_from_accessTree":
                 return Value(await self._active_url(getter))
-            case "chrome_appearance_mode_ui" if (
-                mode := await self._read_tree(accessibility_tree.shown_mode)
-            ) is not None:
+            case "chrome_appearance_mode_ui" if mode := await self._read_tree(accessibility_tree.shown_mode):
                 return Value(mode)
             case "open_tabs_info":
                 return Value(await self._tabs())
@@ -251,7 +250,7 @@ class GetterReader:
         return f"{prefix or ''}{shown}"
 
     async def _read_tree(self, read: Callable[[bytes], str | None]) -> str | None:
-        """Return what `read` finds in the accessibility tree, None in an invalid one: guest programs write its texts."""
+        """Return what `read` finds in the accessibility tree, None in an invalid one; guests write its texts."""
         tree = await self._tree()
         try:
             return await read_in_subprocess(read, tree.encode("utf-8", errors="replace"))
