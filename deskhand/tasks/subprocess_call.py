@@ -36,12 +36,14 @@ from deskhand.tasks.document_readers import InvalidDocument
 CPU_S = 4.0
 MEMORY_MIB = 160
 OUTPUT_MIB = 4
-WALL_FACTOR = 4
-"""Limit of the wall time, in multiples of the processor time."""
+WALL_S = 30.0
+"""Minimum limit of the wall time, for a busy machine; otherwise twice the processor time."""
 MAX_FILES_SHARE = 0.2
 """Maximum size of the files, as a share of the memory."""
 MAX_CACHED = 32
 MAX_CACHED_CHARS = 1 << 18
+_OUT_OF_MEMORY = 90
+"""Exit code: an answer would need memory."""
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP)
 _PROGRAM = "import sys; sys.path.insert(0, {root!r}); from deskhand.tasks.subprocess_call import main; main()"
 _HEAD = struct.Struct("!Q")
@@ -51,7 +53,7 @@ _slots = threading.Semaphore(os.cpu_count() or 1)
 
 
 class ReaderLimits(NamedTuple):
-    """Limits of a call. `cpu_s` is processor time; the wall time is `WALL_FACTOR` times as much."""
+    """Limits of a call. `cpu_s` is processor time."""
 
     cpu_s: float
     memory_mib: int
@@ -134,7 +136,7 @@ def _answer(name: str, parts: tuple[bytes, ...], arguments: tuple[Any, ...], lim
 
 def _run(name: str, request: Sequence[bytes], limits: ReaderLimits) -> str:
     root = str(Path(__file__).resolve().parents[2])
-    wall_s = limits.cpu_s * WALL_FACTOR
+    wall_s = max(WALL_S, 2 * limits.cpu_s)
     with (
         tempfile.TemporaryDirectory(prefix="deskhand-read-") as folder,
         tempfile.TemporaryFile() as sent,
@@ -159,6 +161,8 @@ def _run(name: str, request: Sequence[bytes], limits: ReaderLimits) -> str:
             raise EvaluatorError(f"{name} took longer than {wall_s:g} s, waiting or on an overloaded machine") from None
         answer.seek(0)
         text = answer.read()
+    if done.returncode == _OUT_OF_MEMORY:
+        return json.dumps({"exceeded": f"needs more than {limits.memory_mib} MiB of memory to read"})
     if done.returncode == -signal.SIGXCPU:
         return json.dumps({"exceeded": f"takes longer than {limits.cpu_s:g} s to read"})
     if -done.returncode in _CRASHES:
@@ -182,9 +186,12 @@ def main() -> None:
         (resource.RLIMIT_CORE, 0, 0),
     ):
         resource.setrlimit(kind, (soft, hard))
-    answer = _encoded_result(name, lambda: [stream.read(size) for size in sizes], arguments, limits)
-    with os.fdopen(int(sys.argv[1]), "wb") as file:
-        file.write(answer.encode() + b"\n")
+    try:
+        answer = _encoded_result(name, lambda: [stream.read(size) for size in sizes], arguments, limits)
+        with os.fdopen(int(sys.argv[1]), "wb") as file:
+            file.write(answer.encode() + b"\n")
+    except MemoryError:
+        os._exit(_OUT_OF_MEMORY)
 
 
 def _encoded_result(name: str, files: Callable[[], list[bytes]], arguments: Any, limits: ReaderLimits) -> str:
@@ -197,7 +204,7 @@ def _encoded_result(name: str, files: Callable[[], list[bytes]], arguments: Any,
     except InvalidDocument as error:
         answer = json.dumps({"invalid": str(error)[:2000]})
     except MemoryError:
-        answer = json.dumps({"exceeded": f"needs more than {limits.memory_mib} MiB of memory to read"})
+        raise
     except RecursionError:
         answer = json.dumps({"exceeded": "is nested too deeply"})
     except Exception as error:
