@@ -17,7 +17,6 @@ from collections.abc import Callable
 from typing import Any
 
 from deskhand.errors import EvaluatorError
-from deskhand.tasks.document_readers import InvalidDocument
 from deskhand.tasks.subprocess_call import call_in_subprocess
 
 Options = dict[str, Any]
@@ -55,11 +54,8 @@ def score(metric: str, result: Any, expected: Any, options: Options | None = Non
 
 
 def score_in_subprocess(metric: str, result: Any, expected: Any, options: Options | None = None) -> float:
-    """Return `score`, computed in a subprocess with bounded time and memory, 0 for data that exceeds it. Blocks."""
-    try:
-        return float(call_in_subprocess(_score_packed, pickle.dumps(result), metric, expected, options))
-    except InvalidDocument:
-        return 0.0
+    """Return `score`, computed in a subprocess. Blocks. Raises `InvalidDocument` for data that exceeds its limits."""
+    return float(call_in_subprocess(_score_packed, pickle.dumps(result), metric, expected, options))
 
 
 def _score_packed(result: bytes, metric: str, expected: Any, options: Options | None) -> float:
