@@ -12,14 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import importlib
 import json
-import math
 import os
 import pickle
-import resource
 import signal
-import struct
 import subprocess
 import sys
 import tempfile
@@ -27,11 +23,12 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from deskhand import pausable_timeout
 from deskhand.errors import EvaluatorError
 from deskhand.tasks.document_readers import InvalidDocument
+from deskhand.tasks.reader_process import HEAD, OUT_OF_MEMORY, ReaderLimits
 
 CPU_S = 4.0
 MEMORY_MIB = 160
@@ -42,22 +39,11 @@ MAX_FILES_SHARE = 0.2
 """Maximum size of the files, as a share of the memory."""
 MAX_CACHED = 32
 MAX_CACHED_CHARS = 1 << 18
-_OUT_OF_MEMORY = 90
-"""Exit code: an answer would need memory."""
 _CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP)
-_PROGRAM = "import sys; sys.path.insert(0, {root!r}); from deskhand.tasks.subprocess_call import main; main()"
-_HEAD = struct.Struct("!Q")
+_PROGRAM = "import sys; sys.path.insert(0, {root!r}); from deskhand.tasks.reader_process import main; main()"
 _lock = threading.Lock()
 _cache: OrderedDict[str, str] = OrderedDict()
 _slots = threading.Semaphore(os.cpu_count() or 1)
-
-
-class ReaderLimits(NamedTuple):
-    """Limits of a call. `cpu_s` is processor time."""
-
-    cpu_s: float
-    memory_mib: int
-    output_mib: int
 
 
 async def read_in_subprocess(
@@ -102,18 +88,6 @@ def call_in_subprocess(
     return result["value"]
 
 
-def call_user_function(*values: Any) -> Any:
-    """Return the result of the function of a `python` check; runs in the subprocess. Guest bytes are never code.
-
-    `values` are the files, then their paths, the paths of missing files, the source, its name, the function's name and
-    its arguments.
-    """
-    *files, paths, missing, source, name, function, arguments = values
-    names: dict[str, Any] = {"__name__": "task"}
-    exec(compile(source, name, "exec"), names)
-    return names[function](dict(zip(paths, files, strict=True)) | dict.fromkeys(missing), arguments)
-
-
 def _answer(name: str, parts: tuple[bytes, ...], arguments: tuple[Any, ...], limits: ReaderLimits) -> dict[str, Any]:
     """Return "value", "invalid", "raised" or "exceeded" with its text. Raises `EvaluatorError`."""
     header = pickle.dumps((name, [len(part) for part in parts], arguments, limits))
@@ -125,7 +99,7 @@ def _answer(name: str, parts: tuple[bytes, ...], arguments: tuple[Any, ...], lim
         answer = _cache.get(key)
     if answer is None:
         with _slots:
-            answer = _run(name, (_HEAD.pack(len(header)), header, *parts), limits)
+            answer = _run(name, (HEAD.pack(len(header)), header, *parts), limits)
         if len(answer) <= MAX_CACHED_CHARS:
             with _lock:
                 _cache[key] = answer  # the judge reads the same file several times
@@ -161,7 +135,7 @@ def _run(name: str, request: Sequence[bytes], limits: ReaderLimits) -> str:
             raise EvaluatorError(f"{name} took longer than {wall_s:g} s, waiting or on an overloaded machine") from None
         answer.seek(0)
         text = answer.read()
-    if done.returncode == _OUT_OF_MEMORY:
+    if done.returncode == OUT_OF_MEMORY:
         return json.dumps({"exceeded": f"needs more than {limits.memory_mib} MiB of memory to read"})
     if done.returncode == -signal.SIGXCPU:
         return json.dumps({"exceeded": f"takes longer than {limits.cpu_s:g} s to read"})
@@ -171,42 +145,3 @@ def _run(name: str, request: Sequence[bytes], limits: ReaderLimits) -> str:
         how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
         raise EvaluatorError(f"{name} returned nothing ({how})")
     return text.decode()
-
-
-def main() -> None:
-    """Run in the subprocess: request on stdin, answer to the file descriptor in `argv`."""
-    stream = sys.stdin.buffer
-    header = stream.read(_HEAD.unpack(stream.read(_HEAD.size))[0])
-    name, sizes, arguments, limits = pickle.loads(header)
-    seconds, output = math.ceil(limits.cpu_s), limits.output_mib * 2**20
-    for kind, soft, hard in (
-        (resource.RLIMIT_DATA, limits.memory_mib * 2**20, limits.memory_mib * 2**20),
-        (resource.RLIMIT_FSIZE, max(output, *sizes, 0), max(output, *sizes, 0)),
-        (resource.RLIMIT_CPU, seconds, seconds + 1),
-        (resource.RLIMIT_CORE, 0, 0),
-    ):
-        resource.setrlimit(kind, (soft, hard))
-    try:
-        answer = _encoded_result(name, lambda: [stream.read(size) for size in sizes], arguments, limits)
-        with os.fdopen(int(sys.argv[1]), "wb") as file:
-            file.write(answer.encode() + b"\n")
-    except MemoryError:
-        os._exit(_OUT_OF_MEMORY)
-
-
-def _encoded_result(name: str, files: Callable[[], list[bytes]], arguments: Any, limits: ReaderLimits) -> str:
-    try:
-        module, _, function = name.partition(":")
-        value = getattr(importlib.import_module(module), function)(*files(), *arguments)
-        answer = json.dumps({"value": value})
-        if len(answer) > limits.output_mib * 2**20:
-            answer = json.dumps({"exceeded": f"has more than {limits.output_mib} MiB of content"})
-    except InvalidDocument as error:
-        answer = json.dumps({"invalid": str(error)[:2000]})
-    except MemoryError:
-        raise
-    except RecursionError:
-        answer = json.dumps({"exceeded": "is nested too deeply"})
-    except Exception as error:
-        answer = json.dumps({"raised": " ".join(f"{type(error).__name__}: {error}".split())[:500]})
-    return answer

@@ -12,7 +12,7 @@ from hostile_files import HOSTILE, HOSTILE_PROFILES, MIB
 from test_checks import Guest, value_of
 
 from deskhand.errors import EvaluatorError
-from deskhand.tasks import document_readers, file_problems, subprocess_call
+from deskhand.tasks import document_readers, file_problems, reader_process, subprocess_call
 from deskhand.tasks.document_readers import InvalidDocument
 from deskhand.tasks.formats.yaml_schema import CheckNode
 from deskhand.tasks.formats.yaml_task import measure
@@ -121,7 +121,7 @@ def test_what_the_host_is_to_blame_for_is_no_wrong_answer(monkeypatch: pytest.Mo
     call = subprocess_call.call_in_subprocess
     greedy = "def f(files, arguments): return len(bytes(10**9))"
     with pytest.raises(EvaluatorError, match="needs more than 160 MiB of memory to read, with empty files too"):
-        call(subprocess_call.call_user_function, b"1", ["a"], [], greedy, "judge.py", "f", None)
+        call(reader_process.call_user_function, b"1", ["a"], [], greedy, "judge.py", "f", None)
     with pytest.raises(EvaluatorError, match="reference image"):
         call(file_problems.image_problem, hostile_files.plain_image(8, 8), b"no image", {"size": None})
     monkeypatch.setattr(subprocess_call, "WALL_S", 0.01)

@@ -16,7 +16,8 @@ from deskhand.errors import EvaluatorError
 from deskhand.tasks import file_problems
 from deskhand.tasks.checks.base import CheckModel, GuestPath, InvalidDocument, RelativePath, measure_file
 from deskhand.tasks.guest_files import read_file
-from deskhand.tasks.subprocess_call import call_user_function, read_in_subprocess
+from deskhand.tasks.reader_process import call_user_function
+from deskhand.tasks.subprocess_call import read_in_subprocess
 from deskhand.tasks.task import CheckResult
 
 USER_MEMORY_MIB = 640
