@@ -53,7 +53,7 @@ async def read_in_subprocess(
 
     Otherwise several files that each use up their limits would exceed the timeout of the check, which is an error.
     """
-    with pausable_timeout.pause_timeouts():
+    with pausable_timeout.pause_timeouts(measured=False):
         return await asyncio.to_thread(call_in_subprocess, function, files, *arguments, **limits)
 
 

@@ -51,10 +51,12 @@ def test_a_file_that_exceeds_a_limit_or_crashes_its_reader_is_invalid(name: str)
 
 def test_reading_pauses_the_timeouts_around_it() -> None:
     async def read() -> object:
-        async with pausable_timeout.pausable_timeout(0.2):
-            return await subprocess_call.read_in_subprocess(eval, b"__import__('time').sleep(0.5)")
+        with pausable_timeout.measure_paused() as meter:
+            async with pausable_timeout.pausable_timeout(0.2):
+                await subprocess_call.read_in_subprocess(eval, b"__import__('time').sleep(0.5)")
+        return meter.paused_s
 
-    assert asyncio.run(read()) is None
+    assert asyncio.run(read()) == 0.0, "it is no wait for quota"
 
 
 def test_the_subprocess_has_no_environment_and_no_working_folder_of_the_caller(tmp_path) -> None:
