@@ -12,7 +12,7 @@ from hostile_files import HOSTILE, HOSTILE_PROFILES, MIB
 from test_checks import Guest, value_of
 
 from deskhand.errors import EvaluatorError
-from deskhand.tasks import document_readers, file_problems, reader_process, subprocess_call
+from deskhand.tasks import document_readers, file_problems, guest_files, reader_process, subprocess_call
 from deskhand.tasks.document_readers import InvalidDocument
 from deskhand.tasks.formats.yaml_schema import CheckNode
 from deskhand.tasks.formats.yaml_task import measure
@@ -157,3 +157,31 @@ async def test_a_file_that_keeps_an_author_s_function_busy_scores_zero(
     else:
         assert isinstance(outcome, Scored)
         assert outcome.value == expected
+
+
+class Full:
+    """A guest with 60 files of 4 MiB in each folder."""
+
+    num_read = 0
+
+    async def listdir(self, path: str) -> list[str]:
+        return [str(number) for number in range(60)]
+
+    async def pull(self, path: str) -> bytes:
+        self.num_read += 1
+        return b"\xf0\x9f\x98\x80" + b"a" * (4 * MIB)
+
+
+async def test_a_folder_of_large_files_is_not_read_whole() -> None:
+    guest = Full()
+    found = await guest_files.read_folder(guest, "Downloads")  # type: ignore[arg-type]
+    assert len(found) == 60
+    assert sum(len(data) for data in found.values() if data is not None) <= guest_files.MAX_FILES_BYTES + 5 * MIB
+    assert guest.num_read < 12
+
+
+async def test_a_huge_text_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    guest = Full()
+    assert await guest_files.read_text(guest, "a") is not None  # type: ignore[arg-type]
+    monkeypatch.setattr(guest_files, "MAX_TEXT_BYTES", 4 * MIB)
+    assert await guest_files.read_text(guest, "a") is None  # type: ignore[arg-type]

@@ -15,7 +15,7 @@ from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks import document_readers
 from deskhand.tasks.chromium import FLAGS
 from deskhand.tasks.document_readers import InvalidDocument
-from deskhand.tasks.guest_files import list_folder, read_file, read_text
+from deskhand.tasks.guest_files import read_file, read_folder
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.subprocess_call import read_in_subprocess
 from deskhand.tasks.suites.basics import hd_screen
@@ -100,8 +100,8 @@ class WebPageScenario(HdScenario):
 
 async def downloads(desktop: StageableDesktop) -> dict[str, str | None]:
     """Return the texts of the files in Downloads by name."""
-    names = await list_folder(desktop, "Downloads")
-    return {name: await read_text(desktop, f"Downloads/{name}") for name in names}
+    files = await read_folder(desktop, "Downloads")
+    return {name: None if data is None else data.decode("utf-8", errors="replace") for name, data in files.items()}
 
 
 async def _json(text: str | None) -> Any:
