@@ -14,7 +14,8 @@ from pydantic import Field
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import EvaluatorError
 from deskhand.tasks import file_problems
-from deskhand.tasks.checks.base import CheckModel, GuestPath, InvalidDocument, RelativePath, measure_file
+from deskhand.tasks.checks.base import CheckModel, GuestPath, RelativePath, measure_file
+from deskhand.tasks.document_readers import InvalidDocument
 from deskhand.tasks.guest_files import read_files
 from deskhand.tasks.reader_process import call_user_function
 from deskhand.tasks.subprocess_call import read_in_subprocess

@@ -17,7 +17,7 @@ from typing import Any, Literal
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.tasks import document_readers
-from deskhand.tasks.checks.base import quoted
+from deskhand.tasks.file_problems import quoted
 from deskhand.tasks.formats.located_yaml import (
     Keys,
     LocatedDocument,
