@@ -23,8 +23,11 @@ SEEDS = 60
 NUM_EPISODES = 30
 
 
-def fill(folder: Path) -> None:
-    """A run with episodes, metrics, a checkpoint and screenshots; large records take overflow pages."""
+def fill(folder: Path, killed: Path) -> None:
+    """A run with episodes, metrics, a checkpoint and screenshots; large records take overflow pages.
+
+    `killed` is the same run as a kill leaves it, with its write-ahead log.
+    """
     rng = np.random.default_rng(1)
     with Run.create(folder, {"seed": 7}) as run:
         run.open_group(GroupRow("g", 0, "t", 1, "open"))
@@ -40,6 +43,7 @@ def fill(folder: Path) -> None:
             run.frames.put(hashlib.sha256(rgb.tobytes()).hexdigest(), rgb)
         checkpoint = Checkpoint(1, 1, folder / "checkpoints" / "step-000001", 1.0)
         run.commit(counts={"started": NUM_EPISODES}, checkpoint=checkpoint, metrics=[{"step": 1, "reward": 0.5}])
+        shutil.copytree(folder, killed)
 
 
 def read_all(folder: Path, *, read_only: bool) -> None:
@@ -64,7 +68,7 @@ def problem_of(folder: Path, *, read_only: bool) -> str | None:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("whole") / "run"
-    fill(folder)
+    fill(folder, folder.with_name("killed"))
     return folder
 
 
@@ -126,6 +130,16 @@ def zero_page_of(folder: Path, table: str) -> None:
     with (folder / "run.sqlite").open("r+b") as file:
         file.seek((page - 1) * PAGE)
         file.write(bytes(PAGE))
+
+
+def test_a_damaged_write_ahead_log_is_one_line_or_ends_where_the_damage_is(whole: Path, tmp_path: Path) -> None:
+    for seed in range(SEEDS // 2):
+        rng = random.Random(seed)
+        folder = Path(shutil.copytree(whole.with_name("killed"), tmp_path / f"run{seed}"))
+        log = folder / "run.sqlite-wal"
+        log.write_bytes(DAMAGES[seed % len(DAMAGES)](log.read_bytes(), rng))
+        message = problem_of(folder, read_only=bool(seed % 2))
+        assert message is None or (str(folder) in message and "\n" not in message), f"seed {seed}"
 
 
 def test_a_damaged_database_is_not_opened_for_writing(copied: Path) -> None:
