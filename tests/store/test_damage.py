@@ -11,10 +11,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import episode_results
 import numpy as np
 import pytest
 
 from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.rollout.episode_record import to_record
+from deskhand.rollout.run_writer import load_result, row_of
 from deskhand.store.database import connect
 from deskhand.store.run import TRAIN, Checkpoint, EpisodeRow, GroupRow, Run
 
@@ -183,6 +186,27 @@ def test_a_value_that_is_not_json_is_one_line(column: str, copied: Path) -> None
     connection.close()
     with Run.open(copied) as run, pytest.raises(ConfigError, match=r"run\.sqlite: damaged \("):
         reads[column](run)
+
+
+DAMAGED_EPISODES = {
+    "record": ("UPDATE episodes SET record=json_remove(record, '$.transcript')", "KeyError"),
+    "record of other types": ("UPDATE episodes SET record=json_set(record, '$.transcript', 3)", "TypeError"),
+    "tensors": ("UPDATE episodes SET tensors=zeroblob(500)", "SafetensorError"),
+    "no tensors": ("UPDATE episodes SET tensors=NULL", "TypeError"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED_EPISODES)
+def test_a_damaged_episode_is_one_line_with_its_name(name: str, tmp_path: Path) -> None:
+    update, reason = DAMAGED_EPISODES[name]
+    result = episode_results.result(0.5, episode_id="a")
+    with Run.create(tmp_path / "run", {}) as run:
+        run.start_episode(EpisodeRow("a", TRAIN, "g", 0, "t/1", "t", 1, "train", "in_flight"))
+        run.finish_episode(row_of(result, TRAIN, "queued"), *to_record(result))
+        assert load_result(run, "a") == result
+        run._connection.execute(update)
+        with pytest.raises(ConfigError, match=rf"run\.sqlite: damaged \(episode a: {reason}"):
+            load_result(run, "a")
 
 
 def test_damaged_metrics_are_rewritten_from_the_database(copied: Path) -> None:
