@@ -93,6 +93,18 @@ async def test_office_files_and_archives_are_parsed_in_a_subprocess() -> None:
             subprocess_call.call_in_subprocess(document_readers.read_archive, data)
 
 
+async def test_a_check_that_does_not_expect_an_invalid_document_scores_zero() -> None:
+    async def check(_: object) -> CheckResult:
+        return CheckResult(float(await subprocess_call.read_in_subprocess(document_readers.read_json, b"[")))
+
+    async def setup(_: object) -> None: ...
+
+    outcome = await judge(Task(id="t/f/0", instruction="do it", setup=setup, check=check), {}, grace_s=0)
+    assert isinstance(outcome, Scored)
+    assert outcome.value == 0.0
+    assert "invalid JSON" in outcome.findings[0].read
+
+
 async def test_a_failing_reader_errors_one_episode_and_not_its_siblings() -> None:
     def task(data: bytes) -> Task:
         async def check(_: object) -> CheckResult:
