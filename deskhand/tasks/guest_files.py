@@ -45,7 +45,7 @@ async def read_folder(desktop: StageableDesktop, path: str) -> dict[str, bytes |
     """Return the bytes of each file in a folder by name, as `read_files` does."""
     names = await list_folder(desktop, path)
     found = await read_files(desktop, [f"{path}/{name}" for name in names])
-    return dict(zip(names, found.values(), strict=True))
+    return {name: found[f"{path}/{name}"] for name in names}
 
 
 async def read_files(desktop: StageableDesktop, paths: Iterable[str]) -> dict[str, bytes | None]:
