@@ -160,7 +160,7 @@ async def test_a_file_that_keeps_an_author_s_function_busy_scores_zero(
 
 
 class Full:
-    """A guest with 60 files of 4 MiB in each folder."""
+    """A guest with 60 files of 3 MiB in each folder."""
 
     num_read = 0
 
@@ -169,19 +169,19 @@ class Full:
 
     async def pull(self, path: str) -> bytes:
         self.num_read += 1
-        return b"\xf0\x9f\x98\x80" + b"a" * (4 * MIB)
+        return b"\xf0\x9f\x98\x80" + b"a" * (3 * MIB)
 
 
 async def test_a_folder_of_large_files_is_not_read_whole() -> None:
     guest = Full()
     found = await guest_files.read_folder(guest, "Downloads")  # type: ignore[arg-type]
     assert len(found) == 60
-    assert sum(len(data) for data in found.values() if data is not None) <= guest_files.MAX_FILES_BYTES + 5 * MIB
-    assert guest.num_read < 12
+    assert sum(len(data) for data in found.values() if data is not None) <= guest_files.MAX_BYTES + 5 * MIB
+    assert guest.num_read < 10
 
 
 async def test_a_huge_text_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
     guest = Full()
     assert await guest_files.read_text(guest, "a") is not None  # type: ignore[arg-type]
-    monkeypatch.setattr(guest_files, "MAX_TEXT_BYTES", 4 * MIB)
+    monkeypatch.setattr(guest_files, "MAX_BYTES", 4 * MIB)
     assert await guest_files.read_text(guest, "a") is None  # type: ignore[arg-type]

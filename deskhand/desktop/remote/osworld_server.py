@@ -55,7 +55,7 @@ class OsworldServer:
         body = self._json(await self._post("/screen_size"), "/screen_size")
         try:
             return int(body["width"]), int(body["height"])
-        except (KeyError, TypeError, ValueError, OverflowError):
+        except (KeyError, TypeError, ValueError):
             message = f"POST {self.client.base_url}/screen_size: reply without width and height"
             raise InfrastructureError(message) from None
 
@@ -64,7 +64,7 @@ class OsworldServer:
         try:
             x, y = self._check_ok(reply, "/cursor_position").json()
             return int(x), int(y)
-        except (ValueError, TypeError, OverflowError):
+        except (ValueError, TypeError):
             raise InfrastructureError(f"GET {self.client.base_url}/cursor_position: reply without a position") from None
 
     async def file(self, path: str) -> bytes:

@@ -16,7 +16,7 @@ from deskhand.errors import EvaluatorError
 from deskhand.tasks import file_problems
 from deskhand.tasks.checks.base import CheckModel, GuestPath, RelativePath, measure_file
 from deskhand.tasks.document_readers import InvalidDocument
-from deskhand.tasks.guest_files import read_files
+from deskhand.tasks.guest_files import read_file
 from deskhand.tasks.reader_process import call_user_function
 from deskhand.tasks.subprocess_call import read_in_subprocess
 from deskhand.tasks.task import CheckResult
@@ -76,7 +76,7 @@ class PythonCheck(ReferenceFileCheck):
 
     async def measure(self, desktop: StageableDesktop, folder: Path) -> CheckResult:
         source = await asyncio.to_thread((folder / self.file).read_text, encoding="utf-8")
-        read = await read_files(desktop, self.reads)
+        read = {path: await read_file(desktop, path) for path in self.reads}
         files = {path: data for path, data in read.items() if data is not None}
         missing = [path for path in self.reads if path not in files]
         request = (list(files), missing, source, self.file, self.function, self.arguments)

@@ -15,7 +15,7 @@ from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks import document_readers
 from deskhand.tasks.chromium import FLAGS
 from deskhand.tasks.document_readers import InvalidDocument
-from deskhand.tasks.guest_files import read_file, read_folder
+from deskhand.tasks.guest_files import decode_text, read_file, read_folder
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.subprocess_call import read_in_subprocess
 from deskhand.tasks.suites.basics import hd_screen
@@ -101,10 +101,10 @@ class WebPageScenario(HdScenario):
 async def downloads(desktop: StageableDesktop) -> dict[str, str | None]:
     """Return the texts of the files in Downloads by name."""
     files = await read_folder(desktop, "Downloads")
-    return {name: None if data is None else data.decode("utf-8", errors="replace") for name, data in files.items()}
+    return {name: decode_text(data) for name, data in files.items()}
 
 
-async def _json(text: str | None) -> Any:
+async def _read_json(text: str | None) -> Any:
     try:
         return await read_in_subprocess(document_readers.read_json, (text or "").encode())
     except InvalidDocument:
@@ -176,7 +176,7 @@ def fill_form(scenario: WebPageScenario) -> Task:
         found = await downloads(desktop)
         return [
             clause("the files in Downloads", sorted(found), ["order.json"]),
-            clause("the order", await _json(found.get("order.json")), order),
+            clause("the order", await _read_json(found.get("order.json")), order),
         ]
 
     def end_states() -> ExampleEndStates:
