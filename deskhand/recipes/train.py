@@ -20,7 +20,7 @@ from deskhand.config.load import Config, config_of_run
 from deskhand.config.schema import MACHINE_BACKENDS
 from deskhand.desktop.base import DesktopPoolProtocol
 from deskhand.desktop.factory import LEASE_DB
-from deskhand.desktop.remote.quota import QUOTA_FILE
+from deskhand.desktop.remote.quota_file import QUOTA_FILE
 from deskhand.desktop.remote.waa_desktop import BASELINES_FILE
 from deskhand.errors import ConfigError
 from deskhand.models.load import check_checkpoint

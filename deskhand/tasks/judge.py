@@ -16,6 +16,7 @@ from dataclasses import replace
 from deskhand import pausable_timeout
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError, EvaluatorError, GuestFailure, InfrastructureError
+from deskhand.tasks.document_readers import InvalidDocument
 from deskhand.tasks.outcome import MAX_FINDINGS, MILESTONE_CAP, Errored, Finding, Outcome, Scored
 from deskhand.tasks.task import CheckFunction, CheckResult, Task
 
@@ -146,7 +147,9 @@ class MilestoneTracker:
 async def _run_check(
     task_id: str, where: str, function: CheckFunction, desktop: StageableDesktop, timeout_s: float
 ) -> CheckResult:
-    """Run one check and validate its value. Raises `InfrastructureError`, or `EvaluatorError` for any other failure.
+    """Run one check and validate its value; an invalid document is 0.
+
+    Raises `InfrastructureError`, or `EvaluatorError` for any other failure.
 
     Checks read files that the agent could write, so any exception may be raised.
     """
@@ -156,6 +159,8 @@ async def _run_check(
             check = await function(desktop)
     except InfrastructureError:
         raise
+    except InvalidDocument as error:  # the agent wrote the file
+        return CheckResult(0.0, str(error))
     except Exception as error:
         if deadline is not None and deadline.expired():
             raise EvaluatorError(f"task {task_id}: {where} took longer than {timeout_s:g} s") from error

@@ -16,10 +16,12 @@ from typing import Any
 
 from deskhand.actions.ops import Op, Type
 from deskhand.desktop.base import StageableDesktop
-from deskhand.tasks.checks.app_settings import bookmark_urls
+from deskhand.tasks import document_readers
 from deskhand.tasks.chromium import FLAGS
-from deskhand.tasks.guest_files import list_folder, read_text
+from deskhand.tasks.document_readers import InvalidDocument
+from deskhand.tasks.guest_files import decode_text, read_file, read_folder
 from deskhand.tasks.outcome import Finding
+from deskhand.tasks.subprocess_call import read_in_subprocess
 from deskhand.tasks.suites.basics import hd_screen
 from deskhand.tasks.suites.basics.hd_screen import HdScenario, Steps, press
 from deskhand.tasks.suites.basics.scenario import (
@@ -99,8 +101,7 @@ class WebPageScenario(HdScenario):
         return total
 
     async def setup(self, desktop: StageableDesktop) -> None:
-        settings = _json(await read_text(desktop, PREFERENCES))
-        settings = (settings if isinstance(settings, dict) else {}) | NO_DEVELOPER_TOOLS
+        settings = json.loads(await read_file(desktop, PREFERENCES) or b"{}") | NO_DEVELOPER_TOOLS
         await desktop.push(PREFERENCES, json.dumps(settings).encode())
         for path, text in self.pages.items():
             await desktop.push(path, text.encode())
@@ -133,14 +134,14 @@ class WebPageScenario(HdScenario):
 
 async def downloads(desktop: StageableDesktop) -> dict[str, str | None]:
     """Return the texts of the files in Downloads by name."""
-    names = await list_folder(desktop, "Downloads")
-    return {name: await read_text(desktop, f"Downloads/{name}") for name in names}
+    files = await read_folder(desktop, "Downloads")
+    return {name: decode_text(data) for name, data in files.items()}
 
 
-def _json(text: str | None) -> Any:
+async def _read_json(text: str | None) -> Any:
     try:
-        return json.loads(text or "")
-    except (ValueError, RecursionError):
+        return await read_in_subprocess(document_readers.read_json, (text or "").encode())
+    except InvalidDocument:
         return text
 
 
@@ -214,7 +215,7 @@ def fill_form(scenario: WebPageScenario) -> Task:
         found = await downloads(desktop)
         return [
             clause("the files in Downloads", sorted(found), ["order.json"]),
-            clause("the order", _json(found.get("order.json")), with_receipt()),
+            clause("the order", await _read_json(found.get("order.json")), with_receipt()),
         ]
 
     def end_states() -> ExampleEndStates:
@@ -255,7 +256,12 @@ def bookmark(scenario: WebPageScenario) -> Task:
         yield press("ctrl+d")
 
     async def clauses(desktop: StageableDesktop) -> list[Finding]:
-        urls = bookmark_urls(_json(await read_text(desktop, BOOKMARKS)))
+        try:
+            urls = await read_in_subprocess(
+                document_readers.read_bookmarks, await read_file(desktop, BOOKMARKS) or b"{}"
+            )
+        except InvalidDocument:
+            urls = []
         found = [page if url.endswith(f"/{page}") else url for url in urls]
         return [clause("the URLs of the bookmarks", found, [page])]
 
