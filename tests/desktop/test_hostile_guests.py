@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -254,21 +253,6 @@ async def test_network_destinations_need_namespaces():
     spec = DesktopSpec("plain", 256, 192, network=("example.org",))
     with pytest.raises(ConfigError, match="namespaces"):
         await embedded(spec, isolation_level="plain").__aenter__()
-
-
-@pytest.mark.skipif(not guest_user.guest_uids(), reason="only root can give guests users of their own")
-def test_concurrent_desktops_have_different_user_ids():
-    first, second = isolation.GuestUser(), isolation.GuestUser()
-    program = "from deskhand.desktop.local.isolation import GuestUser; print(GuestUser().uid)"
-    elsewhere = int(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, cwd=ROOT).stdout)
-    assert len({first.uid, second.uid, elsewhere, isolation.x_server_uid()}) == 4
-    taken = first.uid
-    first.close()
-    third = isolation.GuestUser()
-    assert third.uid is not None
-    assert third.uid <= (taken or 0)
-    second.close()
-    third.close()
 
 
 def test_missing_protections_are_listed(monkeypatch):
