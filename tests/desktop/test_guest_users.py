@@ -132,6 +132,11 @@ def test_a_process_whose_first_thread_has_ended_is_alive(kind):
         assert user.kill() == []
 
 
+@pytest.mark.parametrize("key", [0, 1, 1000, guest_user.FIRST_UID - 1, guest_user.FIRST_UID + guest_user.MAX_GUESTS])
+def test_only_guests_are_ended_for_a_dead_owner(key):
+    assert GuestUser.of_dead_owner(key) is None
+
+
 def test_a_lowered_mark_still_belongs_to_a_desktop(monkeypatch):
     monkeypatch.setattr(guest_user, "guest_uids", lambda: False)
     user, other = GuestUser.reserve(), GuestUser.reserve()

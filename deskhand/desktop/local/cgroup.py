@@ -206,6 +206,10 @@ class Cgroup:
     def limits_memory(self) -> bool:
         return self._memory is not None
 
+    @property
+    def limits_processes(self) -> bool:
+        return any("pids" in hierarchy.controllers for _, hierarchy in self._folders)
+
     def command_inside(self, command: list[str]) -> list[str]:
         """Return `command` wrapped to join the groups before it starts, while it still may."""
         if not self._folders:

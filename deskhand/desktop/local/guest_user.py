@@ -15,6 +15,7 @@ import functools
 import os
 import resource
 import shutil
+import signal
 import struct
 import subprocess
 import threading
@@ -141,6 +142,13 @@ def _reservations() -> _Reservations:
         return _current
 
 
+def _kill_every_process_of(uid: int, timeout_s: float) -> None:
+    """Kill all processes of a guest's user id in one system call, in which none of them can fork."""
+    command = command_as_user(uid, ["/bin/sh", "-c", "kill -KILL -1"])
+    with suppress(OSError, subprocess.TimeoutExpired):
+        subprocess.run(command, capture_output=True, check=False, timeout=max(0.1, timeout_s), cwd="/")
+
+
 def release_all() -> None:
     """Release every reservation of this process, so that the reaper may end what has them."""
     global _current
@@ -178,9 +186,10 @@ class GuestUser:
 
     @classmethod
     def of_dead_owner(cls, key: int) -> GuestUser | None:
-        """Return what a dead owner had reserved; None if another desktop has it, so that no process is left."""
+        """Return what a dead owner had reserved; None if another desktop has it, because no process is left then."""
         user = cls(key)
-        user._is_reserved = user._reservations.take(key - user._base)
+        number = key - user._base
+        user._is_reserved = 0 <= number < MAX_GUESTS and user._reservations.take(number)
         return user if user._is_reserved else None
 
     def owns(self, pid: int, status: processes.ProcessStatus | None) -> bool:
@@ -204,27 +213,38 @@ class GuestUser:
 
     def kill(self, timeout_s: float = KILL_TIMEOUT_S) -> list[int]:
         """Kill every guest, however fast they fork; return those that live after `timeout_s`."""
+        if self.uid is None:
+            return self._kill_marked(timeout_s)
         deadline = time.monotonic() + timeout_s
-        num_empty = 0
         while True:
-            self._kill_at_once(deadline - time.monotonic())
-            survivors = []
-            for pid in processes.all_pids():
-                if self.owns(pid, processes.status(pid)):
-                    processes.kill(pid)  # at once: a guest that forks and exits has another process id later
-                    survivors.append(pid)
-            num_empty = 0 if survivors else num_empty + 1
-            # Between two looks at /proc a marked guest can move to a new process id; a user id is killed atomically.
-            if num_empty == (1 if self.uid is not None else 2) or time.monotonic() > deadline:
+            _kill_every_process_of(self.uid, deadline - time.monotonic())
+            survivors = self.pids()
+            if not survivors or time.monotonic() > deadline:
                 return survivors
+            for pid in survivors:
+                processes.kill(pid)
             time.sleep(_PAUSE_S)
 
-    def _kill_at_once(self, timeout_s: float) -> None:
-        """Kill every process of the user id in one system call, in which none of them can fork."""
-        if self.uid is not None:
-            command = command_as_user(self.uid, ["/bin/sh", "-c", "kill -KILL -1"])
-            with suppress(OSError, subprocess.TimeoutExpired):
-                subprocess.run(command, capture_output=True, check=False, timeout=max(0.1, timeout_s), cwd="/")
+    def _kill_marked(self, timeout_s: float) -> list[int]:
+        """Stop all processes first, because each that is killed makes room for another to fork."""
+        started = time.monotonic()
+        stopped: set[int] = set()
+        num_empty = 0
+        while True:
+            found: set[int] = set()
+            for pid in processes.all_pids():
+                if self.owns(pid, processes.status(pid)):
+                    processes.kill(pid, signal.SIGSTOP)  # at once: the next look may find it under another process id
+                    found.add(pid)
+            elapsed_s = time.monotonic() - started
+            num_empty = 0 if found else num_empty + 1
+            if found <= stopped or elapsed_s > timeout_s / 2:
+                for pid in found:
+                    processes.kill(pid)
+            if num_empty == 2 or elapsed_s > timeout_s:
+                return sorted(found)
+            stopped = found
+            time.sleep(_PAUSE_S if found else 0)
 
     def close(self) -> list[int]:
         """Release the user id or mark; it stays reserved if a process still has it. Return these. Idempotent."""

@@ -50,7 +50,7 @@ _thread: threading.Thread | None = None
 
 
 def monitor(jail: Jail, limits: ResourceLimits, checks_disk: bool) -> None:
-    """Monitor a jail until it is closed; `checks_disk`: including its folders, which nothing else limits."""
+    """Monitor a jail until it is killed or closed; `checks_disk`: including its folders, which nothing else limits."""
     global _thread
     with _lock:
         _monitored[jail] = _Monitored(limits, checks_disk)
@@ -73,11 +73,12 @@ def _run() -> None:
             scan_due_at = ended + (ended - started) / SCAN_CPU_FRACTION
         for jail, monitored in jails:
             try:
-                if jail.is_closed:
+                reason = None if jail.is_closed else _check(jail, monitored, by_key)
+                if reason:
+                    jail.kill_with_reason(reason)
+                if reason or jail.is_closed:
                     with _lock:
                         _monitored.pop(jail, None)
-                elif reason := _check(jail, monitored, by_key):
-                    jail.kill_with_reason(reason)
             except Exception:  # keep monitoring the other jails
                 log.exception("resource_monitor.failed", folder=str(jail.folders[0]))
 
@@ -102,8 +103,9 @@ def _check(jail: Jail, monitored: _Monitored, by_key: dict[int, list[int]]) -> s
 
 
 def _guests(jail: Jail, by_key: dict[int, list[int]]) -> list[int]:
+    """Return the guests whose memory and number the kernel does not limit."""
     if jail.cgroup.exists:
-        return jail.cgroup.pids()
+        return [] if jail.cgroup.limits_memory and jail.cgroup.limits_processes else jail.cgroup.pids()
     found = set(jail.pids())
     others = set(by_key.get(jail.user.key, ())) - found
     return [*found, *(pid for pid in others if jail.user.owns(pid, processes.status(pid)))]  # ids may be reused
