@@ -35,7 +35,8 @@ LAUNCH_TIMEOUT_S = 10.0
 END_TIMEOUT_S = 2.0
 POLL_S = 0.25
 """Maximum time until the death of the shell is noticed while another process holds its pipe."""
-MAX_LINE_BYTES = 4096
+MAX_LINE_BYTES = 256
+"""A guest may write to the shell's pipe too."""
 MAX_OUTPUT_BYTES = 16 * 1024 * 1024
 _LOOP = "NL='\n'; echo 1000 >/proc/self/oom_score_adj; echo ready; while IFS= read -r line; do eval \"$line\"; done"
 _PLAIN_LOOP = _LOOP + "; sleep 5"
@@ -121,25 +122,28 @@ class Jail:
 
     def _read_replies(self) -> None:
         for line in self._lines():
-            words = line.split()
             with self._changed:
-                if words == [b"ready"]:
-                    self._is_ready = True
-                elif len(words) >= 2 and words[1].isdigit() and (job := self._jobs.get(int(words[1]))):
-                    number = int(words[2]) if len(words) == 3 and words[2].isdigit() else 0
-                    if words[0] == b"started":
-                        job.inner_pid = number
-                    elif words[0] == b"ended":
-                        job.returncode = number
-                        self._judge_end(job)
-                    elif words[0] == b"missing":
-                        job.missing = True
+                self._take_reply(line.split())
                 self._changed.notify_all()
+        processes.wait_bounded(self._process, POLL_S)
+        code = self._process.poll() or 0
         with self._changed:
             self._has_exited = True
-            code = self._process.poll() or 0
             self._fail(f"the jail has exited{f' by {signal.Signals(-code).name}' if code < 0 else ''}")
             self._changed.notify_all()
+
+    def _take_reply(self, words: list[bytes]) -> None:
+        if words == [b"ready"]:
+            self._is_ready = True
+        elif len(words) >= 2 and words[1].isdigit() and (job := self._jobs.get(int(words[1]))):
+            number = int(words[2]) if len(words) == 3 and words[2].isdigit() else 0
+            if words[0] == b"started":
+                job.inner_pid = number
+            elif words[0] == b"ended":
+                job.returncode = number
+                self._judge_end(job)
+            elif words[0] == b"missing":
+                job.missing = True
 
     def _lines(self) -> Iterator[bytes]:
         """Yield the shell's lines until it ends or closes its output, whoever else holds the pipe."""
@@ -158,10 +162,10 @@ class Jail:
                 continue
             chunk = os.read(descriptor, 1 << 16)
             *lines, pending = (pending + chunk).split(b"\n")
-            yield from lines
+            yield from (line[:MAX_LINE_BYTES] for line in lines)
             if not chunk:
                 return
-            pending = pending[:MAX_LINE_BYTES]  # a guest may write to the pipe too
+            pending = pending[:MAX_LINE_BYTES]
 
     def _judge_end(self, job: _Job) -> None:
         if job.required:
