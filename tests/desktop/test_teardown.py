@@ -17,6 +17,7 @@ from patience import limit
 
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local import cgroup, guest_user, resource_monitor
+from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.local.isolation import ResourceLimits
 from deskhand.desktop.pool import DesktopPool
 from deskhand.errors import InfrastructureError
@@ -164,12 +165,7 @@ async def test_a_desktop_whose_shell_was_ended_by_a_guest_has_failed(attack):
 async def test_a_pool_continues_after_a_guest_that_refuses_to_end(means):
     word = secrets.token_hex(8)
 
-    def make():
-        from deskhand.desktop.local.desktop import LocalDesktop
-
-        return LocalDesktop(isolation_level="plain", limits=LIMITS)
-
-    pool = DesktopPool(1, SMALL, make=make)
+    pool = DesktopPool(1, SMALL, make=lambda: LocalDesktop(isolation_level="plain", limits=LIMITS))
     for attack in ("leaves and kills its shell", "moves on by forks"):
         lease = await pool.lease()
         await start_attack(lease.desktop, attack, word)
@@ -183,7 +179,7 @@ async def test_a_pool_continues_after_a_guest_that_refuses_to_end(means):
 
 
 OWNER = """
-import asyncio, sys
+import asyncio, os, sys
 sys.path[:0] = {path!r}
 import pytest, test_teardown
 from desktops import embedded
@@ -194,9 +190,9 @@ async def main():
     test_teardown.choose_means(sys.argv[1], patch)
     patch.setattr("deskhand.desktop.local.processes.OWNER_LABEL", "NO_LABEL")  # it ends nothing here
     async with embedded(test_teardown.SMALL, isolation_level="plain", limits=test_teardown.LIMITS) as desktop:
-        await test_teardown.start_attack(desktop, sys.argv[2], sys.argv[3])
+        await test_teardown.start_attack(desktop, sys.argv[2], os.environ["ATTACK_WORD"])
         print(runtime().folder, runtime().token, flush=True)
-        await asyncio.sleep(60 if sys.argv[4] == "killed" else 0)
+        await asyncio.sleep(60 if sys.argv[3] == "killed" else 0)
     print("closed", flush=True)
     await asyncio.sleep(60)
 
@@ -224,8 +220,8 @@ def test_no_guest_outlives_its_owner(attack, means, end, monkeypatch):
     choose_means(means, monkeypatch)  # skips what this machine lacks
     word = secrets.token_hex(8)
     path = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests" / "desktop")]
-    command = [*interpreter(means == "mark"), "-c", OWNER.format(path=path), means, attack, word, end]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [*interpreter(means == "mark"), "-c", OWNER.format(path=path), means, attack, end]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "ATTACK_WORD": word}
     owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
     assert owner.stdout is not None
     folder, token = owner.stdout.readline().split()

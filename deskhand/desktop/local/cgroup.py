@@ -86,7 +86,8 @@ def hierarchies() -> tuple[tuple[Hierarchy, ...], str]:
     parents = _own_parents()
     if not parents:
         return (), "no control groups are mounted at /sys/fs/cgroup"
-    found, reasons = [], []
+    found: list[Hierarchy] = []
+    reasons: list[str] = []
     for parent, is_v2, _ in parents:
         try:
             if is_v2:

@@ -61,7 +61,8 @@ def monitor(jail: Jail, limits: ResourceLimits, checks_disk: bool) -> None:
 
 def _run() -> None:
     stop = threading.Event()
-    scan_due_at, by_key = 0.0, {}
+    scan_due_at = 0.0
+    by_key: dict[int, list[int]] = {}
     while not stop.wait(PERIOD_S):
         with _lock:
             jails = list(_monitored.items())
