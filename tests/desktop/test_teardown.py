@@ -191,8 +191,8 @@ async def main():
     patch.setattr("deskhand.desktop.local.processes.OWNER_LABEL", "NO_LABEL")  # it ends nothing here
     async with embedded(test_teardown.SMALL, isolation_level="plain", limits=test_teardown.LIMITS) as desktop:
         await test_teardown.start_attack(desktop, sys.argv[2], os.environ["ATTACK_WORD"])
-        print(runtime().folder, runtime().token, flush=True)
-        await asyncio.sleep(60 if sys.argv[3] == "killed" else 0)
+        print(runtime().folder, runtime().token, runtime()._reaper.pid, flush=True)
+        await asyncio.sleep(0 if sys.argv[3] == "closed" else 60)
     print("closed", flush=True)
     await asyncio.sleep(60)
 
@@ -213,10 +213,11 @@ def interpreter(is_unprivileged: bool) -> list[str]:
 
 
 @pytest.mark.parametrize("attack", ["leaves and kills its shell", "moves on by forks", "forks without end"])
-@pytest.mark.parametrize("end", ["closed", "killed"])
+@pytest.mark.parametrize("end", ["closed", "killed", "killed with its reaper"])
 @pytest.mark.parametrize("means", MEANS)
 def test_no_guest_outlives_its_owner(attack, means, end, monkeypatch):
-    """At "mark" the owner is not root. At "closed" the desktop is closed and its owner lives."""
+    """At "mark" the owner is not root. At "closed" the desktop is closed and its owner lives. Without a reaper, the next
+    owner ends the guests."""
     choose_means(means, monkeypatch)  # skips what this machine lacks
     word = secrets.token_hex(8)
     path = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests" / "desktop")]
@@ -224,14 +225,19 @@ def test_no_guest_outlives_its_owner(attack, means, end, monkeypatch):
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "ATTACK_WORD": word}
     owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
     assert owner.stdout is not None
-    folder, token = owner.stdout.readline().split()
+    folder, token, reaper = owner.stdout.readline().split()
     if end == "closed":
         assert owner.stdout.readline() == "closed\n"
         assert with_word(word) == []
     else:
         assert with_word(word)
+    if end == "killed with its reaper":
+        os.kill(int(reaper), signal.SIGKILL)
     owner.send_signal(signal.SIGKILL)
     owner.communicate()
+    if end == "killed with its reaper":
+        start = "from deskhand.desktop.local.runtime_dir import remove_stale, tmpfs; remove_stale(tmpfs())"
+        subprocess.run([*interpreter(means == "mark"), "-c", start], check=True, cwd=ROOT, env=environment)
     deadline = time.monotonic() + limit(15)
     while (with_word(word) or Path(folder).exists()) and time.monotonic() < deadline:
         time.sleep(0.05)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,8 @@ from typing import Any
 OWNER_LABEL = "DESKHAND_OWNER"
 LEASE_LABEL = "DESKHAND_LEASE"
 HIGH_PRIORITY_NICE = -10
+_FIELDS = re.compile(rb"^(State|Uid|NSpid|RssAnon|RssShmem|VmSwap|Threads|NoNewPrivs|Seccomp):\t(.*)$", re.MULTILINE)
+"""Lines of /proc/PID/status. The kernel escapes line breaks in a process's name."""
 
 _starts: queue.SimpleQueue[tuple[Future[subprocess.Popen[bytes]], list[str], dict[str, Any]]] = queue.SimpleQueue()
 _starter: threading.Thread | None = None
@@ -115,11 +118,10 @@ def status(pid: int) -> ProcessStatus | None:
 
 def _status_fields(path: str) -> dict[bytes, bytes] | None:
     try:
-        with open(path, "rb") as file:
-            lines = file.read().split(b"\n")
+        with open(path, "rb", buffering=0) as file:
+            fields = dict(_FIELDS.findall(file.read()))
     except OSError:
         return None
-    fields = dict(line.split(b":\t", 1) for line in lines if b":\t" in line)
     return fields if b"State" in fields and b"Uid" in fields else None
 
 
