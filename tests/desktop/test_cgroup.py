@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import subprocess
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from patience import limit
+from unprivileged import OTHER_UID, import_path, python_of_other_user
 
 from deskhand.desktop.local import cgroup, processes
 from deskhand.desktop.local.cgroup import Cgroup, find_parents
@@ -123,3 +125,59 @@ def test_a_dead_owners_groups_are_emptied_and_removed():
             process.wait(timeout=limit(5))
         assert not list(Path("/sys/fs/cgroup").glob(f"**/deskhand-desktop-{token}-*"))
         assert other.poll() is None
+
+
+DELEGATED = """
+import subprocess, sys
+from pathlib import Path
+from deskhand.desktop.local import cgroup
+names, cgroup.CONTROLLERS = cgroup.CONTROLLERS, tuple(sys.argv[2:])
+parent = Path(sys.argv[1])
+cgroup.enable_controllers(parent)  # with those that this machine has
+cgroup.CONTROLLERS = names
+(hierarchy,) = (each for each in cgroup.hierarchies()[0] if each.is_v2)
+assert hierarchy.parent == parent, hierarchy
+group = cgroup.Cgroup("test-x-1", memory_mib=64, max_processes=20)
+for name, value in (("memory", 64 << 20), ("pids", 20), ("cpu", cgroup.CPU_WEIGHT)):
+    if name in hierarchy.controllers:
+        (folder,) = parent.glob("deskhand-desktop-*")
+        assert int((folder / cgroup._LIMIT_FILES[True][name]).read_text()) == value
+with subprocess.Popen(group.command_inside(["setsid", "sleep", "50"])) as process:
+    while process.pid not in group.pids():
+        pass
+    assert group.kill() == []
+group.close()
+assert not group.exists
+print((parent / "cgroup.subtree_control").read_text().strip(), cgroup._members(parent / cgroup.OWNER_GROUP) != [])
+"""
+
+
+@pytest.fixture
+def delegated() -> Iterator[tuple[Path, list[str]]]:
+    """A group of v2 that belongs to another user, and the controllers that it could enable."""
+    roots = [each.parent for each in cgroup.hierarchies()[0] if each.is_v2]
+    if os.getuid() != 0 or not roots:
+        pytest.skip("only root can delegate a group, and only where there is cgroup v2")
+    control = roots[0] / "cgroup.subtree_control"
+    before = set(control.read_text().split())
+    added = [name for name in (roots[0] / "cgroup.controllers").read_text().split() if name not in before][:1]
+    control.write_text(" ".join(f"+{name}" for name in added))
+    folder = roots[0] / f"test-{secrets.token_hex(4)}"
+    folder.mkdir()
+    for path in (folder, *(folder / f"cgroup.{name}" for name in ("procs", "subtree_control", "threads"))):
+        os.chown(path, OTHER_UID, OTHER_UID)
+    yield folder, (folder / "cgroup.controllers").read_text().split()
+    for group in (*folder.glob("*/"), folder):
+        group.rmdir()
+    control.write_text(" ".join(f"-{name}" for name in added))
+
+
+def test_a_delegated_group_is_used_by_a_user_without_rights(delegated):
+    folder, controllers = delegated
+    enter = ["/bin/sh", "-c", 'echo 0 >"$0"/cgroup.procs; exec "$@"', str(folder)]
+    command = [*enter, *python_of_other_user(), "-c", DELEGATED, str(folder), *controllers]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=import_path(), cwd="/")
+    assert done.returncode == 0, done.stderr
+    *enabled, has_moved = done.stdout.split()
+    assert set(enabled) >= set(controllers)
+    assert has_moved == str(bool(controllers))

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from desktops import ISOLATIONS, embedded, failure_of
 from patience import limit
+from unprivileged import import_path, python_of_other_user
 
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local import cgroup, guest_user, resource_monitor
@@ -200,29 +201,18 @@ asyncio.run(main())
 """
 
 
-def interpreter(is_unprivileged: bool) -> list[str]:
-    """Python, as another user if this is root; Debian's where other users have no access to this one."""
-    if not is_unprivileged or os.getuid() != 0:
-        return [sys.executable]
-    check = f"import sys; assert sys.version_info[:2] == {sys.version_info[:2]}"
-    for program in (sys.executable, "/usr/bin/python3"):
-        command = guest_user.command_as_user(54_321, [program])
-        if subprocess.run([*command, "-c", check], capture_output=True, check=False, cwd="/").returncode == 0:
-            return command
-    pytest.skip("other users cannot run this Python, and there is no other of its version")
-
-
 @pytest.mark.parametrize("attack", ["leaves and kills its shell", "moves on by forks", "forks without end"])
 @pytest.mark.parametrize("end", ["closed", "killed", "killed with its reaper"])
 @pytest.mark.parametrize("means", MEANS)
 def test_no_guest_outlives_its_owner(attack, means, end, monkeypatch):
-    """At "mark" the owner is not root. At "closed" the desktop is closed and its owner lives. Without a reaper, the next
+    """At "mark" the owner is not root. At "closed" the desktop is closed and its owner lives. Without reaper, the next
     owner ends the guests."""
     choose_means(means, monkeypatch)  # skips what this machine lacks
     word = secrets.token_hex(8)
     path = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests" / "desktop")]
-    command = [*interpreter(means == "mark"), "-c", OWNER.format(path=path), means, attack, end]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "ATTACK_WORD": word}
+    python = python_of_other_user() if means == "mark" else [sys.executable]
+    command = [*python, "-c", OWNER.format(path=path), means, attack, end]
+    environment = import_path() | {"ATTACK_WORD": word}
     owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
     assert owner.stdout is not None
     folder, token, reaper = owner.stdout.readline().split()
@@ -237,7 +227,7 @@ def test_no_guest_outlives_its_owner(attack, means, end, monkeypatch):
     owner.communicate()
     if end == "killed with its reaper":
         start = "from deskhand.desktop.local.runtime_dir import remove_stale, tmpfs; remove_stale(tmpfs())"
-        subprocess.run([*interpreter(means == "mark"), "-c", start], check=True, cwd=ROOT, env=environment)
+        subprocess.run([*python, "-c", start], check=True, cwd=ROOT, env=environment)
     deadline = time.monotonic() + limit(15)
     while (with_word(word) or Path(folder).exists()) and time.monotonic() < deadline:
         time.sleep(0.05)
