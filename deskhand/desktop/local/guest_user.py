@@ -21,7 +21,6 @@ import subprocess
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -104,12 +103,12 @@ class _Reservations:
             self._own.add(number)
             return True
 
-    def take_next(self, is_usable: Callable[[int], bool]) -> int | None:
-        """Reserve a usable number, in turn, so that a number is reused as late as possible; None if there is none."""
+    def take_next(self) -> int | None:
+        """Reserve the next free number, so that a number is reused as late as possible; None if there is none."""
         record = os.pread(self._file, 8, _CURSOR_AT)
         cursor = int.from_bytes(record if len(record) == 8 else os.urandom(8), "little")
         for number in ((cursor + offset) % MAX_GUESTS for offset in range(MAX_GUESTS)):
-            if is_usable(number) and self.take(number):
+            if self.take(number):
                 os.pwrite(self._file, (number + 1).to_bytes(8, "little"), _CURSOR_AT)
                 return number
         return None
@@ -176,13 +175,20 @@ class GuestUser:
         if not has_uid and resource.getrlimit(RLIMIT_LOCKS)[1] != resource.RLIM_INFINITY:
             raise ConfigError("limit of file locks (ulimit -x): desktops use it to find their processes; set unlimited")
         base = FIRST_UID if has_uid else _MARKED + (os.getuid() << 16)
-        living = processes_by_key(has_marks=not has_uid)
-        number = _reservations().take_next(lambda number: base + number not in living)
-        if number is None:
-            raise InfrastructureError(f"too many desktops on this machine; the limit is {MAX_GUESTS}")
-        user = cls(base + number)
-        user._is_reserved = True
-        return user
+        reservations, refused = _reservations(), []
+        try:
+            while (number := reservations.take_next()) is not None:
+                if base + number not in processes_by_key(
+                    has_marks=not has_uid
+                ):  # after the owner's last possible start
+                    user = cls(base + number)
+                    user._is_reserved = True
+                    return user
+                refused.append(number)
+        finally:
+            for number in refused:
+                reservations.free(number)
+        raise InfrastructureError(f"too many desktops on this machine; the limit is {MAX_GUESTS}")
 
     @classmethod
     def of_dead_owner(cls, key: int) -> GuestUser | None:
