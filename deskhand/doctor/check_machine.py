@@ -139,11 +139,11 @@ def _isolation() -> Iterator[ProbeResult]:
 
     level, reason = available_isolation()
     users = "separate users" if guest_uids() else "this user"
+    missing = missing_protections(level)
     if level == "namespaces":
         found = f"namespaces: guests have no access to the host or a network, and run as {users}"
-        yield ProbeResult("isolation", True, found, needed=False)
+        yield ProbeResult("isolation", not missing, "; ".join([found, *missing]), needed=False)
         return
-    missing = missing_protections(level)
     found = "; ".join([f"plain ({reason}): guests run as {users} with Landlock and seccomp", *missing])
     fix = "allow user namespaces" + ("; until then run only tasks you trust" if missing else " for network isolation")
     yield ProbeResult("isolation", False, found, fix, needed=False)

@@ -213,7 +213,7 @@ class DesktopSession:
 
     def _plain_tmp_variables(self) -> dict[str, str]:
         """Use a short link for temporary files: a socket path has at most 107 bytes, of which LibreOffice needs 63."""
-        isolation.close_shared_tmp()
+        isolation.close_shared_folders()
         self._tmp_link = runtime().folder / f"t{next(_tmp_link_numbers)}"
         self._tmp_link.symlink_to(self.folder / "tmp")
         return dict.fromkeys(("TMPDIR", "XDG_RUNTIME_DIR", "OSL_SOCKET_PATH"), str(self._tmp_link))

@@ -3,9 +3,9 @@
 - *namespaces*: guests see their home and read-only programs, their own processes, and a network of their own with a
   loopback interface and the task's destinations.
 - *plain*: the same files at their real paths (Landlock); all processes are visible, but signals reach only their own
-  (Landlock, and a separate user id if this is root); only local sockets (seccomp); no capabilities, even as root.
-- Both: rlimits per process, `cgroup` or `resource_monitor` for all processes together, and, as root, a size-limited
-  file system. As root, guests have their own user id (`guest_user`).
+  (Landlock, and a separate user id if this is root); only local sockets (`seccomp`); no capabilities, even as root.
+- Both: the system call filter of `seccomp`, rlimits per process, `cgroup` or `resource_monitor` for all processes
+  together, and, as root, a size-limited file system. As root, guests have their own user id (`guest_user`).
 
 `missing_protections` lists what the machine lacks at the plain level.
 """
@@ -22,12 +22,13 @@ import shutil
 import stat
 import struct
 import subprocess
+import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from deskhand.desktop.local import guest_user, landlock, processes
+from deskhand.desktop.local import guest_user, landlock, processes, seccomp
 
 IsolationLevel = Literal["namespaces", "plain"]
 
@@ -47,7 +48,11 @@ _ETC = (
 )  # fmt: skip
 _VAR = ("cache/fontconfig", "lib/mime", "lib/dbus", "lib/libreoffice")
 _SYSTEM_FILES = (*(f"/etc/{name}" for name in _ETC), *(f"/var/{name}" for name in _VAR))
-_BWRAP = ("bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-net")
+_BWRAP = ("bwrap", "--seccomp", "9", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-net")
+_START_BWRAP = 'echo 1000 >/proc/self/oom_score_adj; exec "$@" 9<"$0"'
+"""Opens the filter. Guests cannot lower the value again if a process with CAP_SYS_RESOURCE has set it, so this precedes
+the change of user."""
+_SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run/lock")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
 
 
@@ -67,9 +72,11 @@ def available_isolation() -> tuple[IsolationLevel, str]:
     """Return the best available level and a one-line reason."""
     if shutil.which("bwrap") is None:
         return "plain", "bubblewrap is not installed (apt-get install bubblewrap)"
-    command = [*_BWRAP, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"]
-    command = guest_user.command_as_user(guest_user.FIRST_UID if guest_user.guest_uids() else None, command)
-    probe = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = ["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"]
+    uid = guest_user.FIRST_UID if guest_user.guest_uids() else None
+    with tempfile.NamedTemporaryFile() as filter_file:
+        command = _bwrap_command(Path(filter_file.name), uid, command)
+        probe = subprocess.run(command, capture_output=True, text=True, check=False)
     if probe.returncode != 0:
         message = (probe.stderr.strip().splitlines() or ["no message"])[-1]
         return "plain", f"bubblewrap cannot make namespaces here ({message})"
@@ -78,8 +85,9 @@ def available_isolation() -> tuple[IsolationLevel, str]:
 
 def missing_protections(level: IsolationLevel) -> list[str]:
     """Return what guests of this level can do to the host; empty if nothing."""
+    unfiltered = "unsupported CPU architecture: guests can make every system call"
     if level == "namespaces":
-        return []
+        return [] if seccomp.is_supported() else [unfiltered]
     missing = ["guests can connect to local sockets of other programs"]
     if not guest_user.guest_uids():
         missing.append("guests run as this user and count toward its limits")
@@ -90,20 +98,21 @@ def missing_protections(level: IsolationLevel) -> list[str]:
         missing.append("the kernel's Landlock cannot restrict signals")
         if not guest_user.guest_uids():
             missing.append("guests can kill every process of this user")
-    if landlock.syscall_numbers() is None:
-        missing.append("unsupported CPU architecture: guests can reach the network")
+    if not seccomp.is_supported():
+        missing.append(f"{unfiltered} and reach the network")
     return missing
 
 
 @functools.cache
-def close_shared_tmp() -> None:
-    """Deny plain-level guests access to the host's /tmp and /var/tmp, permanently, where this process may.
+def close_shared_folders() -> None:
+    """Deny plain-level guests to write to folders that all users share, permanently, where this process may.
 
-    Landlock denies access anyway, but only when a file is written. Programs that check permissions first, such as
-    LibreOffice, need the permissions to say no.
+    Landlock denies it anyway, but only when a file is written. Programs that check permissions first, such as
+    LibreOffice, need the permissions to say no. Without Landlock this alone keeps files, POSIX shared memory and
+    semaphores of one episode from the next.
     """
-    with suppress(OSError):
-        for path in ("/tmp", "/var/tmp") if guest_user.guest_uids() else ():
+    for path in _SHARED_FOLDERS if guest_user.guest_uids() else ():
+        with suppress(OSError):
             grant_group(path, GUEST_GROUP, READ_AND_ENTER)
 
 
@@ -178,6 +187,11 @@ def chown_to_guest(folder: Path, uid: int | None) -> None:
             os.chown(os.path.join(base, name), uid, uid, follow_symlinks=False)
 
 
+def _bwrap_command(filter_file: Path, uid: int | None, words: list[str]) -> list[str]:
+    filter_file.write_bytes(seccomp.build_filter(has_namespaces=True))
+    return ["/bin/sh", "-c", _START_BWRAP, str(filter_file), *guest_user.command_as_user(uid, [*_BWRAP, *words])]
+
+
 def namespaces_command(
     folder: Path, home: Path, binds: list[Path], uid: int | None, limits: ResourceLimits, command: list[str]
 ) -> list[str]:
@@ -193,7 +207,6 @@ def namespaces_command(
     for name, text in etc_files.items():
         (folder / name).write_text(text)
     words = [
-        *_BWRAP,
         "--unshare-uts",
         "--uid",
         "1000",
@@ -223,7 +236,8 @@ def namespaces_command(
         words += ["--ro-bind", str(path), str(path)]
     words += ["--bind", str(folder / "control"), "/run/jail", "--bind", str(home), GUEST_HOME, "--chdir", GUEST_HOME]
     words += ["prlimit", "--core=0", f"--fsize={limits.file_mib * _MIB}", f"--nproc={limits.max_processes}"]
-    return guest_user.command_as_user(uid, [*words, f"--data={limits.memory_mib * _MIB}", *command])
+    words += ["--nice=0", "--rtprio=0", f"--data={limits.memory_mib * _MIB}", *command]
+    return _bwrap_command(folder / "filter", uid, words)
 
 
 def plain_command(
@@ -243,7 +257,10 @@ def plain_command(
             "fsize": limits.file_mib * _MIB,
             "nproc": limits.max_processes + (0 if uid is not None else landlock.threads_of(os.getuid())),
             "data": limits.memory_mib * _MIB,
+            "nice": 0,
+            "rtprio": 0,
         },
+        "filter": seccomp.build_filter(has_namespaces=False).hex(),
         "command": command,
     }
     return processes.python_command("deskhand.desktop.local.landlock", json.dumps(rules))

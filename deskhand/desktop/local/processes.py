@@ -185,6 +185,8 @@ def wait_bounded(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
 
 
 def raise_priority(pid: int) -> None:
-    """Raise the priority of a process that only reacts to input, where this user may."""
+    """Raise the priority of a process that only reacts to input, where this user may. Its children have the usual one:
+    a guest can make the window manager start programs."""
     with contextlib.suppress(OSError):
+        os.sched_setscheduler(pid, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
         os.setpriority(os.PRIO_PROCESS, pid, HIGH_PRIORITY_NICE)
