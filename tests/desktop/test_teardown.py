@@ -201,8 +201,16 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("attack", ["leaves and kills its shell", "moves on by forks", "forks without end"])
-@pytest.mark.parametrize("end", ["closed", "killed", "killed with its reaper"])
+@pytest.mark.parametrize(
+    ("attack", "end"),
+    [
+        ("leaves and kills its shell", "killed"),
+        ("leaves and kills its shell", "killed with its reaper"),
+        ("moves on by forks", "killed"),
+        ("forks without end", "killed"),
+        ("forks without end", "closed"),
+    ],
+)
 @pytest.mark.parametrize("means", MEANS)
 def test_no_guest_outlives_its_owner(attack, means, end, monkeypatch):
     """At "mark" the owner is not root. At "closed" the desktop is closed and its owner lives. Without reaper, the next
