@@ -153,11 +153,13 @@ async def test_no_guest_in_namespaces_lives_after_close(attack):
     await assert_gone(word, user)
 
 
+@pytest.mark.parametrize("level", ISOLATIONS)
 @pytest.mark.parametrize("attack", ["kills its shell", "fills the shell's pipe", "stops its shell"])
-async def test_a_desktop_whose_shell_was_ended_by_a_guest_has_failed(attack):
-    async with embedded(SMALL, isolation_level="plain", limits=LIMITS) as desktop:
+async def test_a_desktop_whose_shell_was_ended_by_a_guest_has_failed(attack, level):
+    async with embedded(SMALL, isolation_level=level, limits=LIMITS) as desktop:
         await start_attack(desktop, attack, secrets.token_hex(8))
-        reason = "guests stopped the jail's shell" if attack == "stops its shell" else "exited by SIGKILL"
+        ended = "the jail has exited by SIGKILL" if level == "plain" else "the jail has exited"
+        reason = "guests stopped the jail's shell" if attack == "stops its shell" else ended
         assert reason in await failure_of(desktop)
         with pytest.raises(InfrastructureError):
             await desktop.run(["true"])

@@ -119,6 +119,8 @@ class Jail:
             self.close()
             lines = log_file.read_text(errors="replace").strip().splitlines() or ["no message"]
             raise InfrastructureError(f"the {isolation_level} jail did not start: {lines[-1]}")
+        # In namespaces the shell is still the only child of their first process.
+        self._shell = processes.children(self.first_pid())[0] if has_namespaces else self._process.pid
 
     def _read_replies(self) -> None:
         for line in self._lines():
@@ -330,7 +332,7 @@ class Jail:
 
     def is_stopped(self) -> bool:
         """Return whether a guest has stopped the shell, which then ignores every command."""
-        return self.isolation_level == "plain" and processes.state(self._process.pid) in ("T", "t")
+        return processes.state(self._shell) in ("T", "t")
 
     def is_running(self) -> bool:
         return self._process.poll() is None
