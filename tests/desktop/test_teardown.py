@@ -114,7 +114,7 @@ async def start_attack(desktop, attack: str, word: str) -> None:
     await desktop.push("attack.py", f"{PARTS}\n{ATTACKS[attack]}\n".encode())
     await desktop.launch(["python3", "attack.py", word])
     async with asyncio.timeout(limit(5)):
-        while not with_word(word):  # noqa: ASYNC110
+        while not with_word(word) and desktop._session.failure() is None:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     await asyncio.sleep(0.6)  # until it has done what it does
 

@@ -119,8 +119,6 @@ class Jail:
             self.close()
             lines = log_file.read_text(errors="replace").strip().splitlines() or ["no message"]
             raise InfrastructureError(f"the {isolation_level} jail did not start: {lines[-1]}")
-        # In namespaces the shell is still the only child of their first process.
-        self._shell = processes.children(self.first_pid())[0] if has_namespaces else self._process.pid
 
     def _read_replies(self) -> None:
         for line in self._lines():
@@ -332,7 +330,11 @@ class Jail:
 
     def is_stopped(self) -> bool:
         """Return whether a guest has stopped the shell, which then ignores every command."""
-        return processes.state(self._shell) in ("T", "t")
+        path = [self._process.pid]
+        if self.isolation_level == "namespaces":  # bwrap, the first process of the namespace, and its oldest child
+            for _ in range(2):
+                path += processes.children(path[-1])[:1]
+        return processes.state(path[-1]) in ("T", "t")
 
     def is_running(self) -> bool:
         return self._process.poll() is None
