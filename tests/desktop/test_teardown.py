@@ -181,6 +181,19 @@ async def test_a_pool_continues_after_a_guest_that_refuses_to_end(means):
     assert with_word(word) == []
 
 
+async def test_without_any_other_means_the_label_ends_guests(monkeypatch):
+    choose_means("mark", monkeypatch)
+    monkeypatch.setattr(guest_user, "can_mark", lambda: False)
+    word = secrets.token_hex(8)
+    async with embedded(SMALL, isolation_level="plain", limits=LIMITS) as desktop:
+        sleeper = f"setsid python3 -c 'import time; time.sleep(200)' {word} & kill -9 $(ps -o ppid= $PPID)"
+        await desktop.launch(["sh", "-c", sleeper])
+        failure = await failure_of(desktop)
+        assert "exited by SIGKILL" in failure, failure
+        assert with_word(word)
+    assert with_word(word) == []
+
+
 OWNER = """
 import asyncio, os, sys
 sys.path[:0] = {path!r}

@@ -224,7 +224,9 @@ class DesktopSession:
 
     def failure(self) -> str | None:
         """Return why this desktop failed, or None."""
-        return self.jail.failure or (None if self.x_server.is_running() else "its X server has exited")
+        if self.jail.has_failed():
+            return self.jail.failure
+        return None if self.x_server.is_running() else "its X server has exited"
 
     def busy(self) -> bool:
         """Return whether the X server or a guest runs or waits for the CPU."""

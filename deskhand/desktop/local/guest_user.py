@@ -13,7 +13,6 @@ from __future__ import annotations
 import fcntl
 import functools
 import os
-import resource
 import shutil
 import signal
 import struct
@@ -30,8 +29,6 @@ from deskhand.errors import ConfigError, InfrastructureError
 FIRST_UID = 20_000
 MAX_GUESTS = 4096
 KILL_TIMEOUT_S = 3.0
-RLIMIT_LOCKS = 10
-"""From linux/resource.h; the `resource` module has no name for it."""
 _MARKED = 1 << 60
 _RECORD = struct.Struct("@hhqqi")
 """`struct flock`: type, whence, start, length, process."""
@@ -58,6 +55,12 @@ def command_as_user(uid: int | None, command: list[str]) -> list[str]:
     if uid is None:
         return command
     return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all", *command]
+
+
+@functools.cache
+def can_mark() -> bool:
+    """Return whether processes can be marked: not if their limit is below the marks, and not in gVisor."""
+    return subprocess.run(mark_command(_MARKED, ["true"]), capture_output=True, check=False).returncode == 0
 
 
 def mark_command(mark: int | None, command: list[str]) -> list[str]:
@@ -163,7 +166,9 @@ class GuestUser:
     def __init__(self, key: int) -> None:
         self.key = key
         """The user id or the mark."""
-        self.uid, self.mark = (key, None) if key < _MARKED else (None, key)
+        self.uid = key if key < _MARKED else None
+        self.mark = key if self.uid is None and can_mark() else None
+        """None also where processes cannot be marked."""
         self._base = FIRST_UID if self.uid is not None else _MARKED + (os.getuid() << 16)
         self._reservations = _reservations()
         self._is_reserved = False
@@ -172,8 +177,6 @@ class GuestUser:
     def reserve(cls) -> GuestUser:
         """Return a user id or mark that no living process has. Raises `InfrastructureError` if there is none."""
         has_uid = guest_uids()
-        if not has_uid and resource.getrlimit(RLIMIT_LOCKS)[1] != resource.RLIM_INFINITY:
-            raise ConfigError("limit of file locks (ulimit -x): desktops use it to find their processes; set unlimited")
         base = FIRST_UID if has_uid else _MARKED + (os.getuid() << 16)
         reservations, refused = _reservations(), []
         try:
@@ -207,8 +210,8 @@ class GuestUser:
             return False
         if self.uid is not None:
             return self.uid in status.uids
-        mark = _mark_of(pid) if os.getuid() in status.uids else None
-        if mark is None or mark == self.key:
+        mark = _mark_of(pid) if self.mark is not None and os.getuid() in status.uids else None
+        if mark is None or mark == self.mark:
             return mark is not None
         is_guest = status.is_confined and not status.is_in_container
         return is_guest and not self._reservations.is_taken(mark - self._base)

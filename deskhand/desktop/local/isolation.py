@@ -91,6 +91,8 @@ def missing_protections(level: IsolationLevel) -> list[str]:
     missing = ["guests can connect to local sockets of other programs"]
     if not guest_user.guest_uids():
         missing.append("guests run as this user and count toward its limits")
+        if not guest_user.can_mark():
+            missing.append("guests that clear their environment can outlive their desktop, except in control groups")
     version = landlock.landlock_version()
     if version < 1:
         missing.append("the kernel has no Landlock: guests can read every file that their user can read")

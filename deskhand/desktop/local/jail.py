@@ -33,6 +33,7 @@ from deskhand.errors import ConfigError, InfrastructureError
 START_TIMEOUT_S = 20.0
 LAUNCH_TIMEOUT_S = 10.0
 END_TIMEOUT_S = 2.0
+EXIT_REPORT_S = 1.0
 POLL_S = 0.25
 """Maximum time until the death of the shell is noticed while another process holds its pipe."""
 MAX_LINE_BYTES = 256
@@ -81,6 +82,7 @@ class Jail:
         """Whether a crash of a launched program fails the desktop."""
         self.failure: str | None = None
         """Why the desktop failed; set once."""
+        self._label = environment[processes.LEASE_LABEL]
         self.user = user
         self.cgroup = cgroup
         self.is_closed = False
@@ -176,6 +178,13 @@ class Jail:
     def _fail(self, reason: str) -> None:
         if self.failure is None:
             self.failure = self.cgroup.exceeded_limit() or reason
+
+    def has_failed(self) -> bool:
+        """Return whether the jail has failed. The end of its first process is a failure, whoever holds its pipes."""
+        if not self.is_running():
+            self._wait(lambda: self.failure is not None, EXIT_REPORT_S)
+            self._fail("the jail has exited")
+        return self.failure is not None
 
     def kill_with_reason(self, reason: str) -> None:
         """Kill every process; the desktop fails with this reason."""
@@ -346,6 +355,8 @@ class Jail:
             for child in processes.children(self._process.pid):
                 processes.kill(child)  # pid 1 of the namespace: the kernel kills the rest, bwrap reaps it and exits
         self.user.kill()
+        if self.user.uid is None and self.user.mark is None:
+            processes.kill_labeled(processes.LEASE_LABEL, self._label, END_TIMEOUT_S)
         if self.isolation_level == "namespaces":
             processes.wait_bounded(self._process, END_TIMEOUT_S)
         if self.is_running():

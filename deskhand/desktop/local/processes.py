@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -175,6 +176,18 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
     """Send a signal; ignore processes that are gone."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.kill(pid, number)
+
+
+def kill_labeled(label: str, value: str, timeout_s: float) -> None:
+    """Kill the processes whose initial environment contains `label=value`, and their descendants."""
+    deadline = time.monotonic() + timeout_s
+    while pids := [pid for pid in find_labeled(label, value) if pid != os.getpid()]:
+        for pid in pids:
+            for victim in (*descendants(pid), pid):
+                kill(victim)
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.002)
 
 
 def wait_bounded(process: subprocess.Popen[bytes], timeout_s: float) -> bool:

@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 from deskhand.desktop.local import cgroup, guest_user, isolation, processes, xserver
@@ -94,15 +93,7 @@ def remove_stale(base: Path) -> None:
 def remove(token: str, folder: Path) -> None:
     """Kill every process of a dead owner's desktops, whatever they did; remove its folder and X server sockets."""
     cgroup.remove_owner(token)
-    deadline = time.monotonic() + REMOVE_TIMEOUT_S
-    while pids := [pid for pid in processes.find_labeled(processes.OWNER_LABEL, token) if pid != os.getpid()]:
-        for pid in pids:
-            for child in processes.descendants(pid):
-                processes.kill(child)
-            processes.kill(pid)
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.002)
+    processes.kill_labeled(processes.OWNER_LABEL, token, REMOVE_TIMEOUT_S)
     for guest_file in folder.glob(f"*/{GUEST_FILE}"):
         key = guest_file.read_text(errors="replace")  # empty if the owner died or the disk was full
         if key.isdecimal() and (user := guest_user.GuestUser.of_dead_owner(int(key))) is not None:
