@@ -28,7 +28,7 @@ def test_the_tests_of_a_file_and_all_against_one_peer_are_run_by_one_process(tmp
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(SIX)
     (tmp_path / "tests" / "conftest.py").write_text((HERE / "conftest.py").read_text())
-    (tmp_path / "pytest.ini").write_text("[pytest]\ntestpaths = tests\n")
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\ntestpaths = tests\npythonpath = {HERE / 'support'}\n")
     words = [sys.executable, "-m", "pytest", *shared_by(2), "-q", "-p", "no:cacheprovider"]
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     done = tmp_path / "done"

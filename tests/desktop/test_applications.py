@@ -16,7 +16,7 @@ from deskhand.cli.main import app
 from deskhand.desktop.applications import catalog, install
 from deskhand.desktop.applications.catalog import PROFILES
 from deskhand.desktop.base import DesktopSpec, Window
-from deskhand.desktop.local import isolation
+from deskhand.desktop.local import guest_user, isolation
 from deskhand.desktop.local.theme import get_theme, home_files
 from deskhand.errors import ConfigError
 
@@ -159,6 +159,6 @@ def test_unknown_packages_are_missing():
 @needs("calc")
 async def test_the_office_opens_if_only_landlock_denies_tmp(monkeypatch):
     # As where Deskhand does not run as root: /tmp's rights let guests in.
-    monkeypatch.setattr(isolation, "guest_uids", lambda: False)
+    monkeypatch.setattr(guest_user, "guest_uids", lambda: False)
     async with embedded(SMALL, isolation_level="plain") as desktop:
         assert len(await open_application(desktop, list(PROFILES["calc"].argv), PROFILES["calc"].window)) == 1

@@ -17,7 +17,7 @@ from desktops import ISOLATIONS, embedded
 from xcffib.xproto import Atom, EventMask, PropMode, WindowClass
 
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.local import isolation, seccomp
+from deskhand.desktop.local import guest_user, isolation, seccomp
 from deskhand.desktop.local.x_connection import XConnection
 
 SMALL = DesktopSpec("plain", 256, 192)
@@ -194,7 +194,7 @@ def objects_of_guests() -> list[str]:
 
 
 def is_guest(uid: int) -> bool:
-    return isolation.FIRST_UID <= uid < isolation.FIRST_UID + isolation.MAX_GUEST_UIDS
+    return guest_user.FIRST_UID <= uid < guest_user.FIRST_UID + guest_user.MAX_GUESTS
 
 
 @pytest.mark.parametrize("level", ISOLATIONS)
@@ -219,10 +219,10 @@ async def test_nothing_of_an_episode_is_readable_in_the_next(level):
     assert objects_of_guests() == before
 
 
-@pytest.mark.skipif(not isolation.guest_uids(), reason="only root can give guests users of their own")
+@pytest.mark.skipif(not guest_user.guest_uids(), reason="only root can give guests users of their own")
 def test_without_landlock_plain_guests_cannot_write_to_shared_folders():
     isolation.close_shared_folders()
-    user = ["setpriv", f"--reuid={isolation.FIRST_UID}", f"--regid={isolation.FIRST_UID}"]
+    user = ["setpriv", f"--reuid={guest_user.FIRST_UID}", f"--regid={guest_user.FIRST_UID}"]
     for folder in filter(lambda each: Path(each).is_dir(), SHARED_FOLDERS):
         guest = [*user, f"--groups={isolation.GUEST_GROUP}", "test", "-w", folder]
         assert subprocess.run(guest, check=False).returncode == 1, folder

@@ -17,7 +17,7 @@ from desktops import ISOLATIONS, embedded
 
 from deskhand.actions.ops import Key
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.local import isolation, processes, seccomp
+from deskhand.desktop.local import guest_user, isolation, processes, seccomp
 
 SMALL = DesktopSpec("plain", 256, 192)
 NO_SUCH_CALL = (
@@ -196,7 +196,7 @@ SYS_RESOURCE = 24
 
 @pytest.mark.parametrize("level", ISOLATIONS)
 async def test_the_kernel_kills_guests_first_whatever_they_write(level):
-    if level == "namespaces" and not (isolation.guest_uids() and has_capability(SYS_RESOURCE)):
+    if level == "namespaces" and not (guest_user.guest_uids() and has_capability(SYS_RESOURCE)):
         pytest.skip("only a process with CAP_SYS_RESOURCE can set a lower bound")
     async with embedded(SMALL, isolation_level=level) as desktop:
         lower = "for each in 999 0 -1000; do echo $each >/proc/self/oom_score_adj; done; cat /proc/self/oom_score_adj"

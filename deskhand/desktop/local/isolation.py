@@ -4,18 +4,16 @@
   loopback interface and the task's destinations.
 - *plain*: the same files at their real paths (Landlock); all processes are visible, but signals reach only their own
   (Landlock, and a separate user id if this is root); only local sockets (`seccomp`); no capabilities, even as root.
-- Both: the system call filter of `seccomp`, rlimits per process, `resource_monitor` for all processes together, and, as
-  root, a size-limited file system.
+- Both: the system call filter of `seccomp`, rlimits per process, `cgroup` or `resource_monitor` for all processes
+  together, and, as root, a size-limited file system. As root, guests have their own user id (`guest_user`).
 
-`missing_protections` lists what the machine lacks at the plain level. As root, guests run under a user id that no other
-desktop uses and that owns only the desktop's home.
+`missing_protections` lists what the machine lacks at the plain level.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import functools
 import json
 import os
@@ -30,18 +28,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from deskhand.desktop.local import landlock, processes, seccomp
-from deskhand.errors import InfrastructureError
+from deskhand.desktop.local import guest_user, landlock, processes, seccomp
 
 IsolationLevel = Literal["namespaces", "plain"]
 
 GUEST_HOME = "/home/user"
-FIRST_UID = 20_000
-GUEST_GROUP = FIRST_UID - 2
+GUEST_GROUP = guest_user.FIRST_UID - 2
 """Group without users; plain-level guests with their own user id are members."""
-MAX_GUEST_UIDS = 4096
-_USERS = "/dev/shm/deskhand-users"
-"""Each locked byte is a user id in use."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _NOSUID, _NODEV, _DETACH = 2, 4, 2
 _MIB = 1024 * 1024
@@ -80,8 +73,9 @@ def available_isolation() -> tuple[IsolationLevel, str]:
     if shutil.which("bwrap") is None:
         return "plain", "bubblewrap is not installed (apt-get install bubblewrap)"
     command = ["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"]
+    uid = guest_user.FIRST_UID if guest_user.guest_uids() else None
     with tempfile.NamedTemporaryFile() as filter_file:
-        command = _bwrap_command(Path(filter_file.name), FIRST_UID if guest_uids() else None, command)
+        command = _bwrap_command(Path(filter_file.name), uid, command)
         probe = subprocess.run(command, capture_output=True, text=True, check=False)
     if probe.returncode != 0:
         message = (probe.stderr.strip().splitlines() or ["no message"])[-1]
@@ -95,56 +89,20 @@ def missing_protections(level: IsolationLevel) -> list[str]:
     if level == "namespaces":
         return [] if seccomp.is_supported() else [unfiltered]
     missing = ["guests can connect to local sockets of other programs"]
-    if not guest_uids():
+    if not guest_user.guest_uids():
         missing.append("guests run as this user and count toward its limits")
+        if not guest_user.can_mark():
+            missing.append("guests that clear their environment can outlive their desktop, except in control groups")
     version = landlock.landlock_version()
     if version < 1:
         missing.append("the kernel has no Landlock: guests can read every file that their user can read")
     if version < 6:
         missing.append("the kernel's Landlock cannot restrict signals")
-        if not guest_uids():
+        if not guest_user.guest_uids():
             missing.append("guests can kill every process of this user")
     if not seccomp.is_supported():
         missing.append(f"{unfiltered} and reach the network")
     return missing
-
-
-def guest_uids() -> bool:
-    """Return whether guests can have their own user ids: this is root and may change users.
-
-    A missing program is not cached: guests would then run as root for good.
-    """
-    return os.getuid() == 0 and shutil.which("setpriv") is not None and _may_change_user()
-
-
-@functools.cache
-def _may_change_user() -> bool:
-    return subprocess.run(command_as_user(FIRST_UID, ["true"]), capture_output=True, check=False).returncode == 0
-
-
-class GuestUser:
-    """Reserve a user id on this machine until `close`; `uid` None: guests run as this user."""
-
-    def __init__(self) -> None:
-        self.uid: int | None = None
-        self._file: int | None = None
-        if not guest_uids():
-            return
-        self._file = os.open(_USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        for number in range(MAX_GUEST_UIDS):
-            with suppress(BlockingIOError, PermissionError):
-                lock = struct.pack("@hhqqi", fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
-                fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, lock)
-                self.uid = FIRST_UID + number
-                return
-        self.close()
-        raise InfrastructureError(f"too many desktops on this machine; the limit is {MAX_GUEST_UIDS}")
-
-    def close(self) -> None:
-        """Free the user id. Idempotent."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
 
 
 @functools.cache
@@ -155,7 +113,7 @@ def close_shared_folders() -> None:
     LibreOffice, need the permissions to say no. Without Landlock this alone keeps files, POSIX shared memory and
     semaphores of one episode from the next.
     """
-    for path in _SHARED_FOLDERS if guest_uids() else ():
+    for path in _SHARED_FOLDERS if guest_user.guest_uids() else ():
         with suppress(OSError):
             grant_group(path, GUEST_GROUP, READ_AND_ENTER)
 
@@ -195,14 +153,7 @@ def has_name(uid: int | None) -> bool:
 
 def x_server_uid() -> int | None:
     """Return the user id of all X servers, or None if they run as this user."""
-    return FIRST_UID - 1 if guest_uids() else None
-
-
-def command_as_user(uid: int | None, command: list[str]) -> list[str]:
-    """Return `command` wrapped to run as `uid` without groups; unchanged if `uid` is None."""
-    if uid is None:
-        return command
-    return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all", *command]
+    return guest_user.FIRST_UID - 1 if guest_user.guest_uids() else None
 
 
 def size_limited_folder(folder: Path, mib: int) -> bool:
@@ -228,12 +179,6 @@ def guest_runtime_dir(folder: Path, level: IsolationLevel) -> str:
     return "/run/user" if level == "namespaces" else str(folder / "tmp")
 
 
-def kill_user(uid: int | None) -> None:
-    """Kill every process of a guest's own user id at once, however fast they fork."""
-    if uid is not None:
-        subprocess.run(command_as_user(uid, ["/bin/sh", "-c", "kill -KILL -1"]), capture_output=True, check=False)
-
-
 def chown_to_guest(folder: Path, uid: int | None) -> None:
     """Make the guest the owner of a file, or of a folder and its content. Call before any guest runs."""
     if uid is None:
@@ -246,7 +191,7 @@ def chown_to_guest(folder: Path, uid: int | None) -> None:
 
 def _bwrap_command(filter_file: Path, uid: int | None, words: list[str]) -> list[str]:
     filter_file.write_bytes(seccomp.build_filter(has_namespaces=True))
-    return ["/bin/sh", "-c", _START_BWRAP, str(filter_file), *command_as_user(uid, [*_BWRAP, *words])]
+    return ["/bin/sh", "-c", _START_BWRAP, str(filter_file), *guest_user.command_as_user(uid, [*_BWRAP, *words])]
 
 
 def namespaces_command(

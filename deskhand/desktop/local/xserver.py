@@ -15,7 +15,7 @@ import subprocess
 from pathlib import Path
 from typing import Literal
 
-from deskhand.desktop.local import isolation, processes
+from deskhand.desktop.local import guest_user, isolation, processes
 from deskhand.errors import ConfigError, InfrastructureError
 
 MIN_SIZE = (256, 192)
@@ -23,6 +23,7 @@ MAX_SIZE = (1920, 1200)
 PROBE_S = 2.0
 _SETUP_WITHOUT_COOKIE = struct.pack("<BxHHHHxx", 0x6C, 11, 0, 0, 0)
 START_TIMEOUT_S = 20.0
+STOP_TIMEOUT_S = 5.0
 MAX_MEMORY_BYTES = 2 * 1024**3
 """Guests can allocate pixmaps in the server; above this it exits."""
 
@@ -53,7 +54,7 @@ class XServer:
         uid = isolation.x_server_uid()
         isolation.chown_to_guest(screen, uid)
         reader, writer = os.pipe()
-        command = isolation.command_as_user(uid, ["prlimit", "--core=0", f"--data={MAX_MEMORY_BYTES}"])
+        command = guest_user.command_as_user(uid, ["prlimit", "--core=0", f"--data={MAX_MEMORY_BYTES}"])
         command += ["setpriv", "--pdeathsig", "KILL", program, "-displayfd", str(writer)]
         command += ["-screen", "0", f"{width}x{height}x24", "-fbdir", str(screen), "-auth", str(server_authority)]
         command += ["-nolisten", "tcp", "-noreset", "-dpi", "96", "-s", "0"]
@@ -134,7 +135,7 @@ class XServer:
             if hasattr(self, "socket_path"):
                 self.socket_path.unlink(missing_ok=True)  # while it runs, no other server can have its number
             self.process.kill()
-            self.process.wait()
+            processes.wait_bounded(self.process, STOP_TIMEOUT_S)
         elif hasattr(self, "number"):
             remove_dead_socket(self.number)
 
