@@ -88,7 +88,7 @@ async def test_leaving_failures_without_a_score_does_not_raise_success(tmp_path,
 async def test_a_sample_without_a_score_is_a_failure_for_pass_at_k(tmp_path):
     player = Player(lambda seed, attempt: 1.0 if attempt == 0 else None)
     with Run.create(tmp_path / "run", {}) as run:
-        report = await evaluate(run, "before", held_out(4), player, 1, samples_per_task=2)
+        report = await evaluate(run, "before", held_out(2), player, 1, samples_per_task=2)
     assert report.success.value == 1.0
     assert report.pass_at == pytest.approx({1: 0.5, 2: 1.0})
 
