@@ -1,7 +1,7 @@
-"""`asyncio.timeout` that pauses while a task waits for quota.
+"""`asyncio.timeout` that pauses while a task waits for quota, or for a subprocess with limits of its own.
 
-`pausable_timeout(seconds)` sets the limit, `pause_timeouts()` is entered by `desktop.remote.quota`, and
-`measure_paused()` adds up the paused time.
+`pausable_timeout(seconds)` sets the limit, `pause_timeouts()` is entered by `desktop.remote.quota` and
+`tasks.subprocess_call`, and `measure_paused()` adds up the time waited for quota.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class _Limit:
 
 @dataclass(eq=False)
 class PausedTime:
-    """Seconds paused inside `measure_paused`."""
+    """Seconds waited for quota inside `measure_paused`."""
 
     paused_s: float = 0.0
 
@@ -46,7 +46,7 @@ async def pausable_timeout(seconds: float | None) -> AsyncIterator[asyncio.Timeo
 
 @contextmanager
 def measure_paused() -> Iterator[PausedTime]:
-    """Measure how long the body is paused."""
+    """Measure how long the body waits for quota."""
     paused = PausedTime()
     token = _measured.set((*_measured.get(), paused))
     try:
@@ -56,8 +56,8 @@ def measure_paused() -> Iterator[PausedTime]:
 
 
 @contextmanager
-def pause_timeouts() -> Iterator[None]:
-    """Pause every enclosing `pausable_timeout` while the body runs."""
+def pause_timeouts(*, measured: bool = True) -> Iterator[None]:
+    """Pause every enclosing `pausable_timeout` while the body runs; `measured`: it waits for quota."""
     loop = asyncio.get_running_loop()
     started = loop.time()
     limits = [each for each in _limits.get() if not each.timeout.expired()]
@@ -71,7 +71,7 @@ def pause_timeouts() -> Iterator[None]:
         yield
     finally:
         ended = loop.time()
-        for paused in _measured.get():
+        for paused in _measured.get() if measured else ():
             paused.paused_s += ended - started
         for each in limits:
             each.num_pauses -= 1

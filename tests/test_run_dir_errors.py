@@ -35,6 +35,12 @@ def torn(folder: Path) -> None:
     (folder / "run.sqlite").write_bytes(data[: len(data) // 2])
 
 
+def zeroed(folder: Path) -> None:
+    run_in(folder)
+    data = (folder / "run.sqlite").read_bytes()
+    (folder / "run.sqlite").write_bytes(data[:4096] + bytes(len(data) - 4096))
+
+
 def garbage(folder: Path) -> None:
     folder.mkdir()
     (folder / "run.sqlite").write_bytes(b"not a database at all\n" * 200)
@@ -78,6 +84,7 @@ FOLDERS: dict[str, Callable[[Path], None]] = {
     for made in (
         emptied,
         torn,
+        zeroed,
         garbage,
         foreign,
         of_the_future,

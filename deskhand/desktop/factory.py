@@ -23,7 +23,8 @@ from deskhand.desktop.local.isolation import ResourceLimits
 from deskhand.desktop.machine_pool import MachinePool
 from deskhand.desktop.pool import DesktopPool
 from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ResetHook, ResetMarker
-from deskhand.desktop.remote.quota import QUOTA_FILE, QuotaManager
+from deskhand.desktop.remote.quota import QuotaManager
+from deskhand.desktop.remote.quota_file import QUOTA_FILE
 from deskhand.desktop.remote.reset_hooks import QemuMonitor, ResetCommand
 from deskhand.desktop.remote.retrying_client import RetryingClient, check_base_url
 from deskhand.desktop.remote.sandbox_api import TOKEN, endpoint_of

@@ -61,11 +61,15 @@ class LeaseStore:
                 raise ConfigError(f"{path}: in use by another pool; stop it or choose another file") from None
         try:
             self._rows = sqlite3.connect(path or ":memory:", check_same_thread=False, isolation_level=None)
+            if (problem := self._rows.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+                raise sqlite3.DatabaseError(" ".join(problem.split()))
             self._rows.execute("PRAGMA journal_mode=WAL")
             self._rows.executescript(_SCHEMA)
             self.found = self.rows("ended_at IS NULL")
         except sqlite3.DatabaseError as error:
-            raise ConfigError(f"{path}: not a lease store ({error}); move it away") from error
+            if self._lock_file is not None:
+                self._lock_file.close()
+            raise ConfigError(f"{path}: not a lease store, or damaged ({error}); move it away") from error
         for row in self.found:
             self.end(row.epoch, OWNER_DIED)
 

@@ -19,6 +19,10 @@ from pathlib import Path
 SHARED_MEMORY_MIB = 64
 """Required free space in /dev/shm, for the screens of several desktops."""
 MEMORY_GIB = 4
+CGROUP_FIX = (
+    "delegate control groups: systemd-run --user --scope -p Delegate=yes COMMAND; in a container, docker run "
+    "--security-opt writable-cgroups=true"
+)
 TRAINING_PACKAGES = ("torch", "transformers", "peft", "tokenizers", "jinja2")
 
 
@@ -125,15 +129,21 @@ def _machine() -> Iterator[ProbeResult]:
 def _isolation() -> Iterator[ProbeResult]:
     if importlib.util.find_spec("xcffib") is None:
         return
-    from deskhand.desktop.local.isolation import available_isolation, guest_uids, missing_protections
+    from deskhand.desktop.local.cgroup import hierarchies
+    from deskhand.desktop.local.guest_user import guest_uids
+    from deskhand.desktop.local.isolation import available_isolation, missing_protections
+
+    groups, description = hierarchies()
+    found = description if groups else f"{description}; limits are checked four times a second instead"
+    yield ProbeResult("control groups", bool(groups), found, CGROUP_FIX, needed=False)
 
     level, reason = available_isolation()
     users = "separate users" if guest_uids() else "this user"
+    missing = missing_protections(level)
     if level == "namespaces":
         found = f"namespaces: guests have no access to the host or a network, and run as {users}"
-        yield ProbeResult("isolation", True, found, needed=False)
+        yield ProbeResult("isolation", not missing, "; ".join([found, *missing]), needed=False)
         return
-    missing = missing_protections(level)
     found = "; ".join([f"plain ({reason}): guests run as {users} with Landlock and seccomp", *missing])
     fix = "allow user namespaces" + ("; until then run only tasks you trust" if missing else " for network isolation")
     yield ProbeResult("isolation", False, found, fix, needed=False)

@@ -6,11 +6,13 @@ The host opens no connection to the guest: a small guest program makes the reque
 from __future__ import annotations
 
 import asyncio
-import json
 from typing import Any
 
 from deskhand.errors import InfrastructureError
 from deskhand.server.guest import Guest
+from deskhand.tasks import document_readers
+from deskhand.tasks.document_readers import InvalidDocument
+from deskhand.tasks.subprocess_call import read_in_subprocess
 
 PORT = 1337
 """Port that tasks configure Chrome with."""
@@ -36,10 +38,9 @@ async def list_tabs(guest: Guest) -> list[dict[str, str]]:
 
     Raises `DevToolsUnavailable`, or `InfrastructureError` if the desktop fails.
     """
-    entries = await _request(guest, "GET", "/json/list")
-    return [
-        {key: str(tab.get(key, "")) for key in ("title", "url", "id")} for tab in entries if tab.get("type") == "page"
-    ]
+    entries = await _request(guest, "GET", "/json/list")  # any guest program can listen at this port
+    tabs = [tab for tab in entries if isinstance(tab, dict)] if isinstance(entries, list) else []
+    return [{key: str(tab.get(key, "")) for key in ("title", "url", "id")} for tab in tabs if tab.get("type") == "page"]
 
 
 async def open_tabs(guest: Guest, urls: list[str]) -> None:
@@ -76,6 +77,6 @@ async def _request(guest: Guest, method: str, path: str, url: str | None = None)
         message = (result.stderr.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
         raise DevToolsUnavailable(f"Chrome does not respond at port {PORT}: {message[:200]}")
     try:
-        return json.loads(result.stdout)
-    except (ValueError, RecursionError):
+        return await read_in_subprocess(document_readers.read_json, result.stdout)
+    except InvalidDocument:
         return result.stdout.decode(errors="replace")

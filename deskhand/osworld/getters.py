@@ -7,24 +7,24 @@ tasks are errored, never scored 0.
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any
-from xml.etree import ElementTree
 
 from deskhand.errors import EvaluatorError
-from deskhand.osworld import chrome_devtools
+from deskhand.osworld import accessibility_tree, chrome_devtools
 from deskhand.osworld.official_evaluators import Files, GetterRequest, Read, Value
 from deskhand.osworld.setup_runner import SetupRunner
+from deskhand.tasks import document_readers
+from deskhand.tasks.document_readers import InvalidDocument
 from deskhand.tasks.formats import osworld_getters
 from deskhand.tasks.formats.osworld_getters import Getter
 from deskhand.tasks.formats.requirements import is_remote
+from deskhand.tasks.subprocess_call import read_in_subprocess
 
-_SELECTED = "{https://accessibility.ubuntu.example.org/ns/state}selected"
 _CHROME = "/home/user/.config/google-chrome"
 _PROFILE = f"{_CHROME}/Default"
 _BY_GETTER: dict[str, tuple[str, ...]] = {
@@ -57,8 +57,6 @@ LIVE_KINDS = frozenset(
 ACCESSIBILITY_KINDS = frozenset(
     {"vm_terminal_output", "accessibility_tree", "active_url_from_accessTree", "chrome_appearance_mode_ui"}
 )
-_BROWSERS = ("Google Chrome", "Google-chrome", "Chromium")
-_MODES = {"light": "light", "dark": "dark", "device": "system"}
 _FONT_SIZES = {"default_fixed_font_size": 13, "default_font_size": 16, "minimum_font_size": 13}
 _SCHEMES = {1: "light", 2: "dark"}
 
@@ -76,13 +74,14 @@ def _json_bool(value: Any) -> str:
 def _mode(data: Any) -> str:
     """Return the appearance: "light", "dark" or "system"."""
     chosen = _at(data, "browser", "theme", "color_scheme2")
-    return _SCHEMES.get(chosen if chosen is not None else _at(data, "browser", "theme", "color_scheme"), "system")
+    scheme = chosen if chosen is not None else _at(data, "browser", "theme", "color_scheme")
+    return _SCHEMES.get(scheme, "system") if isinstance(scheme, int) else "system"
 
 
-def _json_object(data: bytes | None) -> dict[str, Any] | None:
+async def _json_object(data: bytes | None) -> dict[str, Any] | None:
     try:
-        found = json.loads(data) if data else None
-    except (ValueError, RecursionError):
+        found = await read_in_subprocess(document_readers.read_json, data) if data else None
+    except InvalidDocument:
         return None
     return found if isinstance(found, dict) else None
 
@@ -171,7 +170,7 @@ class GetterReader:
                 return Value(await self._tree())
             case "active_url_from_accessTree":
                 return Value(await self._active_url(getter))
-            case "chrome_appearance_mode_ui" if (mode := await self._shown_mode()) is not None:
+            case "chrome_appearance_mode_ui" if mode := await self._read_tree(accessibility_tree.shown_mode):
                 return Value(mode)
             case "open_tabs_info":
                 return Value(await self._tabs())
@@ -190,7 +189,7 @@ class GetterReader:
                 result = await self._desktop.run(["python3", "-I", "-S", "-c", _VLC_STATUS])
                 return Files(((_name(getter.dest), result.stdout if result.returncode == 0 else None),))
             case "bookmarks":
-                found = _json_object(await self._file(f"{_PROFILE}/Bookmarks"))
+                found = await _json_object(await self._file(f"{_PROFILE}/Bookmarks"))
                 return Value([] if found is None else _at(found, "roots") or {})
         return await self._from_tables(kind, getter)
 
@@ -205,7 +204,7 @@ class GetterReader:
         if kind in _FILES:
             path = _FILES[kind].format_map(vars(getter))
             return Files(((_name(getattr(getter, "dest", "")), await self._file(path)),))
-        return Value(_PREFERENCES[kind](_json_object(await self._file(f"{_PROFILE}/Preferences"))))
+        return Value(_PREFERENCES[kind](await _json_object(await self._file(f"{_PROFILE}/Preferences"))))
 
     async def _file(self, path: str) -> bytes | None:
         try:
@@ -242,32 +241,21 @@ class GetterReader:
             raise EvaluatorError("this desktop has no accessibility tree; lease it with accessibility enabled")
         return tree
 
-    async def _browsers(self) -> list[ElementTree.Element]:
-        root = ElementTree.fromstring(await self._tree())
-        return [application for application in root.iter("application") if application.get("name") in _BROWSERS]
-
     async def _active_url(self, getter: osworld_getters.AddressGetter) -> str | None:
-        """Return the text of Chrome's last address bar, with the task's prefix or https://."""
-        shown = [
-            entry.text or ""
-            for application in await self._browsers()
-            for entry in application.iter("entry")
-            if entry.get("name") == "Address and search bar"
-        ]
-        if not shown or not shown[-1]:
+        """Return the text of Chrome's address bar, with the task's prefix or https://."""
+        shown = await self._read_tree(accessibility_tree.shown_url)
+        if not shown:
             return None
         prefix = getter.goto_prefix if "goto_prefix" in getter.model_fields_set else "https://"
-        return f"{prefix or ''}{shown[0]}"
+        return f"{prefix or ''}{shown}"
 
-    async def _shown_mode(self) -> str | None:
-        """Return what the settings page shows, None if it is not open; Chrome writes its profile late."""
-        for application in await self._browsers():
-            for box in application.iter("combo-box"):
-                items = [item for item in box.iter("menu-item") if _SELECTED in item.attrib]
-                shown = items[0].get("name", "").strip().lower() if items else ""
-                if box.get("name") == "Mode" and shown in _MODES:
-                    return _MODES[shown]
-        return None
+    async def _read_tree(self, read: Callable[[bytes], str | None]) -> str | None:
+        """Return what `read` finds in the accessibility tree, None in an invalid one; guests write its texts."""
+        tree = await self._tree()
+        try:
+            return await read_in_subprocess(read, tree.encode("utf-8", errors="replace"))
+        except InvalidDocument:
+            return None
 
     async def _tabs(self) -> list[dict[str, str]]:
         try:

@@ -6,7 +6,7 @@ imported the metrics, so requests cannot affect each other.
 
     request  8 bytes of length, JSON, the blobs;
              JSON: {"clauses", "conj", "seconds", "output_bytes", "memory_mib", "blobs": [sizes]}
-    reply    JSON {"value", "scores"} or {"error", "clause"}
+    reply    JSON {"value", "scores"} or {"error", "clause", "exceeded"}; "exceeded": a limit, or a crash
 
 A clause is {"metric", "options", "result", "expected"?}. An input is {"value"}, {"files": [[name, blob or null], ...],
 "single"} or {"getter", "config", "files": {guest path: blob or null}}. A getter of OSWorld gets only these files.
@@ -183,7 +183,8 @@ def run(evaluation: Evaluation, answers: int) -> None:
     except BaseException as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         text = f"{type(error).__name__}: {error} ({os.path.basename(frame.filename)}, line {frame.lineno})"
-        answer = {"error": text[:2000], "clause": evaluation.clause}
+        exceeded = isinstance(error, (MemoryError, RecursionError))
+        answer = {"error": text[:2000], "clause": evaluation.clause, "exceeded": exceeded}
     data = json.dumps(answer).encode()[:MAX_REPLY_BYTES]
     while data:
         data = data[os.write(answers, data) :]
@@ -221,11 +222,17 @@ def judge_in_child(evaluation: Evaluation, connection: socket.socket) -> dict[st
     os.close(output_write)
     os.close(answer_write)
     try:
-        return _await_answer(request, output_read, answer_read, connection)
+        answer = _await_answer(request, output_read, answer_read, connection)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)
-        os.waitpid(child, 0)
+        _, status, used = os.wait4(child, 0)
+    ended = answer.pop("ended", None)
+    if ended == "timeout":  # of a metric that computed; otherwise it waited, or the machine is overloaded
+        answer["exceeded"] = used.ru_utime + used.ru_stime >= request["seconds"] / 2
+    elif ended == "exit":  # SIGKILL comes from the host
+        answer["exceeded"] = os.WIFSIGNALED(status) and os.WTERMSIG(status) != signal.SIGKILL
+    return answer
 
 
 def _await_answer(request: dict[str, Any], output: int, answers: int, connection: socket.socket) -> dict[str, Any]:
@@ -235,7 +242,7 @@ def _await_answer(request: dict[str, Any], output: int, answers: int, connection
     while True:
         remaining_s = deadline - time.monotonic()
         if remaining_s <= 0:
-            return {"error": f"exceeded {request['seconds']:g} s"}
+            return {"error": f"exceeded {request['seconds']:g} s", "ended": "timeout"}
         ready = select.select(watched, [], [], remaining_s)[0]
         if connection in ready:
             return {"error": "the client disconnected"}
@@ -243,7 +250,7 @@ def _await_answer(request: dict[str, Any], output: int, answers: int, connection
             data = os.read(output, 1 << 16)
             printed += len(data)
             if printed > request["output_bytes"]:
-                return {"error": f"printed more than {request['output_bytes']} bytes"}
+                return {"error": f"printed more than {request['output_bytes']} bytes", "exceeded": True}
             if not data:
                 watched.remove(output)
         if answers in ready:
@@ -251,7 +258,7 @@ def _await_answer(request: dict[str, Any], output: int, answers: int, connection
             answer += data
             if not data:
                 why = "exited without a score; it may have exceeded its memory or time limit"
-                return json.loads(answer) if answer else {"error": why}
+                return json.loads(answer) if answer else {"error": why, "ended": "exit"}
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, Any], list[bytes]]:

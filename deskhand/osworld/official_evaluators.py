@@ -21,7 +21,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,7 @@ from deskhand.desktop.local import isolation, processes
 from deskhand.desktop.local.runtime_dir import runtime
 from deskhand.errors import ConfigError, EvaluatorError
 from deskhand.osworld import judge_process
+from deskhand.tasks.document_readers import InvalidDocument
 from deskhand.venvs import newest_venv
 
 VENV = "osworld-evaluators"
@@ -120,12 +121,24 @@ class OfficialEvaluators:
     async def judge(self, requests: list[MetricRequest], conj: str = "and") -> MetricResult:
         """Return the score of `requests` with `conj` "and" (mean, 0 once one is 0) or "or" (maximum).
 
-        Raises `EvaluatorError`.
+        Raises `EvaluatorError`, and `InvalidDocument` if the guest's files or values make a metric exceed its limits,
+        which empty ones do not.
         """
         work = functools.partial(self._judge, requests, conj)
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _judge(self, requests: list[MetricRequest], conj: str) -> MetricResult:
+        answer = self._ask(requests, conj)
+        if "error" in answer:
+            metric = requests[answer.get("clause", 0)].metric if requests else ""
+            message = f"metric {metric!r}: {' '.join(str(answer['error']).split())}"
+            emptied = [replace(each, result=_emptied(each.result)) for each in requests]
+            if answer.get("exceeded") and not self._ask(emptied, conj).get("exceeded"):
+                raise InvalidDocument(message)
+            raise EvaluatorError(message)
+        return MetricResult(float(answer["value"]), tuple(map(float, answer["scores"])))
+
+    def _ask(self, requests: list[MetricRequest], conj: str) -> dict[str, Any]:
         data = self._request(requests, conj)
         socket_path = self._socket_path()
         with socket.socket(socket.AF_UNIX) as connection:
@@ -137,13 +150,9 @@ class OfficialEvaluators:
             except OSError as error:
                 raise EvaluatorError(f"the evaluator process did not respond: {error}") from error
         try:
-            answer = json.loads(reply)
+            return json.loads(reply)
         except ValueError:
             raise EvaluatorError("the evaluator process exited without a response") from None
-        if "error" in answer:
-            metric = requests[answer.get("clause", 0)].metric if requests else ""
-            raise EvaluatorError(f"metric {metric!r}: {' '.join(str(answer['error']).split())}")
-        return MetricResult(float(answer["value"]), tuple(map(float, answer["scores"])))
 
     def _request(self, requests: list[MetricRequest], conj: str) -> bytes:
         blobs: list[bytes] = []
@@ -272,6 +281,15 @@ def _encode_input(read: Read, blobs: list[bytes]) -> dict[str, Any]:
         "config": read.config,
         "files": {path: add_blob(data) for path, data in read.files.items()},
     }
+
+
+def _emptied(read: Read) -> Read:
+    """Return the same input without content."""
+    if isinstance(read, Value):
+        return Value(type(read.value)() if isinstance(read.value, (str, list, dict)) else read.value)
+    if isinstance(read, Files):
+        return Files(tuple((name, data and b"") for name, data in read.files), read.single)
+    return GetterRequest(read.getter, read.config, {path: data and b"" for path, data in read.files.items()})
 
 
 def _receive_all(connection: socket.socket) -> bytes:

@@ -26,6 +26,7 @@ from deskhand.osworld.official_evaluators import (
 from deskhand.osworld.setup_runner import SetupRunner
 from deskhand.osworld.setup_runner import unavailable as step_unavailable
 from deskhand.tasks.checks import osworld_metrics
+from deskhand.tasks.document_readers import InvalidDocument
 from deskhand.tasks.formats import osworld_getters
 from deskhand.tasks.formats.osworld import EvaluatorClause, JsonTask
 from deskhand.tasks.outcome import Finding
@@ -78,11 +79,15 @@ async def score_task(
         return Verdict(0.0, detail="the agent reported the task as infeasible")
     clauses, conj = task.evaluator.clauses, task.evaluator.conj or "and"
     requests = await _build_requests(clauses, GetterReader(runner))
-    result = (
-        await evaluators.judge(requests, conj)
-        if evaluators is not None
-        else await asyncio.to_thread(score_with_own_metrics, requests, conj)
-    )
+    judged_by = "desktop-env" if evaluators is not None else "deskhand"
+    try:
+        result = (
+            await evaluators.judge(requests, conj)
+            if evaluators is not None
+            else await asyncio.to_thread(score_with_own_metrics, requests, conj)
+        )
+    except InvalidDocument as error:
+        return Verdict(0.0, detail=str(error), judged_by=judged_by)
     scores = tuple((clauses[index].metric, score) for index, score in enumerate(result.scores))
     kinds = {getattr(getter, "type", "") for clause in clauses for getter in (clause.result, clause.expected)}
     findings = tuple(
@@ -90,7 +95,6 @@ async def score_task(
         for request, score in zip(requests, result.scores, strict=False)
     )
     detail = f"the guest rejected postconfig steps: {'; '.join(runner.refused)}" if runner.refused else ""
-    judged_by = "desktop-env" if evaluators is not None else "deskhand"
     return Verdict(result.value, scores, detail, findings, bool(kinds & LIVE_KINDS), judged_by)
 
 

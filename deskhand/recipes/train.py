@@ -20,7 +20,7 @@ from deskhand.config.load import Config, config_of_run
 from deskhand.config.schema import MACHINE_BACKENDS
 from deskhand.desktop.base import DesktopPoolProtocol
 from deskhand.desktop.factory import LEASE_DB
-from deskhand.desktop.remote.quota import QUOTA_FILE
+from deskhand.desktop.remote.quota_file import QUOTA_FILE
 from deskhand.desktop.remote.waa_desktop import BASELINES_FILE
 from deskhand.errors import ConfigError
 from deskhand.models.load import check_checkpoint
@@ -214,7 +214,7 @@ def _log_best(
     """Record the evaluations (step, report) and log the best checkpoint."""
     for step, report in evaluations:
         if report is not None:
-            checkpoints.record_eval(step, report.success.value)
+            checkpoints.record_eval(step, report.success_of_started.value)
     best = checkpoints.best()
     if best is not None:
         listener.log(f"best held-out success {100 * best.success:.1f} % at step {best.step} (checkpoint kept)")

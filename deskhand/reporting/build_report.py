@@ -12,7 +12,7 @@ from typing import Any
 
 from deskhand.actions.ops import Drag, Op, Point, to_screen_px
 from deskhand.agents.episode_context import Step
-from deskhand.desktop.remote import quota
+from deskhand.desktop.remote import quota_file
 from deskhand.errors import AgentError, ConfigError, InfrastructureError
 from deskhand.recorder.graph import CallGraph
 from deskhand.reporting.charts import EvaluationView
@@ -56,7 +56,7 @@ def build_report_view(run: Run, *, shown_per_phase: int = EPISODES_PER_PHASE) ->
     names = {name for each in episodes for name in (*(step["frame"] for step in each["steps"]), each["last_frame"])}
     metadata, metrics = run.metadata, run.metrics()
     more = {
-        "Waiting for quota": quota.saved_summary(run.folder / quota.QUOTA_FILE),
+        "Waiting for quota": quota_file.saved_summary(run.folder / quota_file.QUOTA_FILE),
         "No signal": families_without_signal(run.episodes(TRAIN)),
     }
     return ReportView(

@@ -13,9 +13,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from safetensors import SafetensorError
+
 from deskhand.rollout.episode_counts import EpisodeCounts
 from deskhand.rollout.episode_record import EpisodeResult, from_record, to_record
 from deskhand.rollout.groups import EpisodeRequest, Group
+from deskhand.store.database import damaged
 from deskhand.store.run import TRAIN, Checkpoint, EpisodeRow, GroupRow, Run
 from deskhand.tasks.outcome import Scored
 
@@ -60,9 +63,13 @@ def new_row(request: EpisodeRequest, phase: str) -> EpisodeRow:
 
 
 def load_result(run: Run, episode_id: str) -> EpisodeResult:
-    """Return a finished episode from the store."""
+    """Return a finished episode from the store. Raises `ConfigError` if what is stored is damaged."""
     _, record, tensors = run.episode(episode_id)
-    return from_record(record, tensors)
+    try:
+        return from_record(record, tensors)
+    except (LookupError, TypeError, ValueError, AttributeError, SafetensorError) as error:
+        what = f"episode {episode_id}: {type(error).__name__} {error}"
+        raise damaged(run.folder / "run.sqlite", what) from error
 
 
 class RunWriter:

@@ -1,4 +1,4 @@
-"""SQLite schema of a run directory: create, connect and lock. Used by `store.run`."""
+"""SQLite schema of a run directory: create, connect, check and lock. Used by `store.run`."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def create_database(path: Path, rows: Mapping[str, Any]) -> None:
         connection.commit()
 
 
-def connect(folder: Path) -> sqlite3.Connection:
-    """Open the database of a run. Raises `ConfigError` if it is not one."""
+def connect(folder: Path, *, check: bool = False) -> sqlite3.Connection:
+    """Open the database of a run; `check` reads all of it first. Raises `ConfigError` if it is damaged or not a run."""
     path = folder / "run.sqlite"
     try:
         connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=30.0)
@@ -58,12 +58,28 @@ def connect(folder: Path) -> sqlite3.Connection:
         raise ConfigError(f"{path}: cannot be opened ({error}); restore it or choose another folder") from error
     try:
         connection.execute("SELECT value FROM runs").fetchone()  # before writing to a file that may not be a run
+        if check and (found := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
+            connection.close()
+            raise damaged(path, found)
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")
     except sqlite3.DatabaseError as error:
         connection.close()
+        if is_damage(error):
+            raise damaged(path, error) from error
         raise ConfigError(f"{path}: not a run ({error}); restore it or choose another folder") from error
     return connection
+
+
+def is_damage(error: BaseException) -> bool:
+    """Return whether SQLite found wrong bytes in the file; other errors are of the disk or the program."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def damaged(path: Path, what: object) -> ConfigError:
+    """Return the error for a damaged database."""
+    reason = " ".join(str(what).split())[:200]
+    return ConfigError(f"{path}: damaged ({reason}); restore a copy, or read what is left with sqlite3's .recover")
 
 
 def lock_folder(folder: Path) -> int:

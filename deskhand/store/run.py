@@ -25,7 +25,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,7 @@ from typing import Any
 import structlog
 
 from deskhand.errors import ConfigError, InfrastructureError
-from deskhand.store.database import connect, create_database, lock_folder
+from deskhand.store.database import connect, create_database, damaged, is_damage, lock_folder
 from deskhand.store.frames import Frames
 from deskhand.store.metrics import EventFile, Tracker
 
@@ -125,31 +125,42 @@ class Run:
 
     @classmethod
     def open(cls, folder: Path, *, read_only: bool = False) -> Run:
-        """Open an existing run, for writing in one process at a time.
+        """Open an existing run, for writing in one process at a time; a damaged database is not written to.
 
-        Raises `ConfigError` if the folder has no run, has one of another format, or is in use.
+        Raises `ConfigError` if the folder has no run, has a damaged one or one of another format, or is in use.
         """
         folder = Path(folder)
         if not (folder / "run.sqlite").exists():
             raise ConfigError(f"{folder}: not a run directory (no run.sqlite); start a run or choose another folder")
         lock = None if read_only else lock_folder(folder)
-        run = cls(folder, connect(folder), lock)
-        found = run._value("format")
-        if found != FORMAT:
+        try:
+            run = cls(folder, connect(folder, check=not read_only), lock)
+        except BaseException:
+            if lock is not None:
+                os.close(lock)
+            raise
+        try:
+            found = run._value("format")
+            if found != FORMAT:
+                raise ConfigError(f"{folder}: run format {found}, this version reads format {FORMAT}; start a new run")
+            if not read_only:
+                run._restore_metrics()
+        except BaseException:
             run.close()
-            raise ConfigError(f"{folder}: run format {found}, this version reads format {FORMAT}; start a new run")
-        if not read_only:
-            run._restore_metrics()
+            raise
         return run
 
     def _restore_metrics(self) -> None:
-        """Rewrite metrics.jsonl if a kill tore it."""
+        """Rewrite metrics.jsonl if a kill tore it or it is damaged."""
         path, rows = self.folder / "metrics.jsonl", self._all("SELECT line FROM metrics ORDER BY step")
-        text = "".join(f"{line}\n" for (line,) in rows)
-        if (path.read_text(encoding="utf-8") if path.exists() else "") != text:
-            partial = path.with_suffix(".partial")
-            partial.write_text(text, encoding="utf-8")
-            partial.replace(path)
+        data = "".join(f"{line}\n" for (line,) in rows).encode()
+        try:
+            if (path.read_bytes() if path.exists() else b"") != data:
+                partial = path.with_suffix(".partial")
+                partial.write_bytes(data)
+                partial.replace(path)
+        except OSError as error:  # the database has the metrics
+            log.warning("metrics.write_failed", file=str(path), error=error.strerror)
 
     def close(self) -> None:
         """Close the trackers, the database and the lock. Idempotent."""
@@ -279,7 +290,7 @@ class Run:
         if not found or found[0][-2] is None:
             raise ConfigError(f"{self.folder}: no finished episode {episode_id}")
         *row, record, tensors = found[0]
-        return _episode_row(row), json.loads(record), tensors
+        return _episode_row(row), self._parse(record), tensors
 
     def has_record(self, episode_id: str) -> bool:
         """Return whether the episode was stored; episodes interrupted by a kill were not."""
@@ -296,7 +307,8 @@ class Run:
 
     def episode_counts(self) -> dict[str, Any]:
         """Return the episode counts last written (`rollout.episode_counts`); empty for a new run."""
-        return json.loads(self._all("SELECT counts FROM episode_counts")[0][0])
+        rows = self._all("SELECT counts FROM episode_counts")
+        return self._parse(rows[0][0] if rows else None)
 
     def checkpoints(self) -> list[Checkpoint]:
         """Return all checkpoints ever committed, by step; the trainer removes old folders."""
@@ -318,19 +330,43 @@ class Run:
         return -1 if found is None else found
 
     def metrics(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for (line,) in self._all("SELECT line FROM metrics ORDER BY step")]
+        return [self._parse(line) for (line,) in self._all("SELECT line FROM metrics ORDER BY step")]
 
     def _value(self, key: str) -> Any:
         found = self._all("SELECT value FROM runs WHERE key=?", (key,))
-        return json.loads(found[0][0]) if found else None
+        return self._parse(found[0][0]) if found else None
+
+    def _parse(self, text: Any) -> Any:
+        """Return a stored JSON value. Raises `ConfigError` if it is damaged."""
+        try:
+            return json.loads(text)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise damaged(self.folder / "run.sqlite", f"a value is not JSON: {error}") from error
 
     def _all(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows of a query.
+
+        Raises `ConfigError` if the database is damaged, `InfrastructureError` if it cannot be read.
+        """
+        path = self.folder / "run.sqlite"
         with self._mutex:
-            return self._connection.execute(query, values).fetchall()
+            try:
+                return self._connection.execute(query, values).fetchall()
+            except sqlite3.OperationalError as error:
+                if "decode" in str(error):  # text that is not UTF-8; raised by Python, so it has no code
+                    raise damaged(path, error) from error
+                raise InfrastructureError(f"{path}: cannot be read ({error}); check the disk, then resume") from error
+            except sqlite3.DatabaseError as error:
+                if is_damage(error):
+                    raise damaged(path, error) from error
+                raise
 
     @contextmanager
     def _transaction(self, counts: Mapping[str, Any] | None = None) -> Iterator[sqlite3.Connection]:
-        """Run the block and update the counts in one transaction; raise `InfrastructureError` on disk errors."""
+        """Run the block and update the counts in one transaction.
+
+        Raises `InfrastructureError` on disk errors, `ConfigError` if the database is damaged.
+        """
         with self._mutex:
             try:
                 self._connection.execute("BEGIN IMMEDIATE")
@@ -340,7 +376,10 @@ class Run:
                 self._connection.execute("COMMIT")
             except BaseException as error:
                 if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
+                    with suppress(sqlite3.DatabaseError):  # of a damaged database; closing it rolls back too
+                        self._connection.execute("ROLLBACK")
+                if is_damage(error):
+                    raise damaged(self.folder / "run.sqlite", error) from error
                 if isinstance(error, sqlite3.OperationalError):
                     why = f"{self.folder / 'run.sqlite'}: cannot be written ({error})"
                     raise InfrastructureError(f"{why}; free disk space, then resume") from error

@@ -1,20 +1,26 @@
-"""Parsers of guest files: spreadsheets, text documents, archives, images.
+"""Parsers of guest files: spreadsheets, text documents, archives, images, databases, JSON.
 
 Run by `subprocess_call` in a subprocess, which imports this module for each call: keep the imports light. Every
 reader takes bytes, returns JSON values and raises `InvalidDocument` for a file that is not of its format. The
 libraries (python-calamine, openpyxl, python-docx) are in the optional dependencies `office`.
+
+Invariant: whatever a library raises for a guest's bytes is `InvalidDocument`; errors of this module are not.
 """
 
 from __future__ import annotations
 
+import base64
 import datetime
 import difflib
 import importlib
 import io
 import itertools
+import json
 import re
 import tarfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from typing import Any
 
@@ -23,8 +29,10 @@ from deskhand.errors import EvaluatorError
 MAX_UNPACKED_BYTES = 64 * 2**20
 MAX_MEMBER_BYTES = 1_000_000
 MAX_MEMBERS = 100
-MAX_IMAGE_PIXELS = 20_000_000
+MAX_IMAGE_PIXELS = 16_000_000
+MAX_JSON_DEPTH = 100
 _BLOCK_PX = 8
+_STRIP_BLOCKS = 32
 _IMAGE_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP")
 
 
@@ -32,11 +40,19 @@ class InvalidDocument(Exception):
     """A guest file that is not of the expected format. The agent wrote it, so the check scores 0."""
 
 
-MALFORMED = (
-    InvalidDocument, zipfile.BadZipFile, KeyError, ValueError, TypeError, AttributeError, IndexError, OSError,
-    SyntaxError,
-)  # fmt: skip
-"""Exceptions that the libraries raise for malformed files."""
+@contextmanager
+def parsing(what: str) -> Iterator[None]:
+    """Raise `InvalidDocument` for anything that a library raises for malformed bytes.
+
+    Libraries raise almost any class: `zlib.error`, `RuntimeError`, calamine a `BaseException`. Exceeded limits pass.
+    """
+    try:
+        yield
+    except (InvalidDocument, EvaluatorError, MemoryError, RecursionError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        message = " ".join(f"{type(error).__name__} {error}".split())[:300]
+        raise InvalidDocument(f"invalid {what}: {message}") from error
 
 
 def import_library(name: str) -> Any:
@@ -52,11 +68,8 @@ def archive_entries(data: bytes) -> BytesIO:
 
     Raises `InvalidDocument`.
     """
-    try:
-        with zipfile.ZipFile(BytesIO(data)) as archive:
-            size = sum(entry.file_size for entry in archive.infolist())
-    except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError) as error:
-        raise InvalidDocument(f"invalid ZIP-based document: {error}") from error
+    with parsing("ZIP-based document"), zipfile.ZipFile(BytesIO(data)) as archive:
+        size = sum(entry.file_size for entry in archive.infolist())
     if size > MAX_UNPACKED_BYTES:
         raise InvalidDocument(f"unpacks to {size} bytes; maximum: {MAX_UNPACKED_BYTES}")
     return BytesIO(data)
@@ -68,27 +81,22 @@ def read_sheet(data: bytes, name: str | None) -> tuple[list[str], list[list[Any]
     `name` None selects the first sheet. Raises `InvalidDocument`.
     """
     calamine = import_library("python_calamine")
-    try:
+    with parsing("spreadsheet"):
         book = calamine.load_workbook(archive_entries(data))
         names = list(book.sheet_names)
         if (name or names[0]) not in names:
             return names, None
         rows = book.get_sheet_by_name(name or names[0]).to_python(skip_empty_area=False)
-    except (calamine.CalamineError, ValueError, IndexError, OSError) as error:
-        raise InvalidDocument(f"invalid spreadsheet: {' '.join(str(error).split())}") from error
     return names, trim_rows([[_json_value(value) for value in row] for row in rows])
 
 
 def read_text_document(data: bytes) -> tuple[list[str], list[list[list[str]]]]:
     """Return the texts of non-empty paragraphs and of table cells. Raises `InvalidDocument`."""
-    docx, lxml = import_library("docx"), import_library("lxml.etree")
-    try:
+    docx = import_library("docx")
+    with parsing("text document"):
         document = docx.Document(archive_entries(data))
         paragraphs = [text for paragraph in document.paragraphs if (text := paragraph.text.strip())]
         tables = [[[cell.text.strip() for cell in row.cells] for row in table.rows] for table in document.tables]
-    except (lxml.LxmlError, KeyError, ValueError, AttributeError, IndexError, OSError) as error:
-        message = " ".join(str(error).split())
-        raise InvalidDocument(f"invalid text document: {type(error).__name__} {message}") from error
     return paragraphs, tables
 
 
@@ -114,7 +122,7 @@ def trim_rows(rows: list[list[Any]]) -> list[list[Any]]:
 def workbook_facts(data: bytes) -> dict[str, Any]:
     """Return the fields of `office_files.Workbook`. Raises `InvalidDocument`."""
     openpyxl = import_library("openpyxl")
-    try:
+    with parsing("spreadsheet"):
         computed = openpyxl.load_workbook(archive_entries(data), data_only=True)
         typed = openpyxl.load_workbook(archive_entries(data))
         values = {
@@ -127,8 +135,6 @@ def workbook_facts(data: bytes) -> dict[str, Any]:
             filled = [cell for row in page.iter_rows() for cell in row if cell.value is not None]
             formulas[page.title] = {cell.coordinate: cell.value for cell in filled if str(cell.value).startswith("=")}
             bold[page.title] = sorted(cell.coordinate for cell in filled if cell.font is not None and cell.font.b)
-    except MALFORMED as error:
-        raise InvalidDocument(f"invalid spreadsheet: {type(error).__name__}") from error
     return {"values": values, "formulas": formulas, "bold": bold, "application": producer_application(data)}
 
 
@@ -141,7 +147,7 @@ def _plain(cell: Any) -> Any:
 def document_facts(data: bytes) -> dict[str, Any]:
     """Return the fields of `office_files.TextDocument`. Raises `InvalidDocument`."""
     docx = import_library("docx")
-    try:
+    with parsing("text document"):
         document = docx.Document(archive_entries(data))
         paragraphs = [
             (paragraph.text, paragraph.style.name, str(paragraph.alignment or "").split(" ")[0].split(".")[-1])
@@ -155,8 +161,6 @@ def document_facts(data: bytes) -> dict[str, Any]:
             if is_bold and (text := "".join(run.text for run in runs).strip())
         ]
         tables = [(len(table.rows), len(table.columns)) for table in document.tables]
-    except MALFORMED as error:
-        raise InvalidDocument(f"invalid text document: {type(error).__name__}") from error
     while paragraphs and not paragraphs[-1][0]:
         paragraphs.pop()
     return {"paragraphs": paragraphs, "bold": bold, "tables": tables, "application": producer_application(data)}
@@ -164,7 +168,7 @@ def document_facts(data: bytes) -> dict[str, Any]:
 
 def producer_application(data: bytes) -> str:
     """Return the first word of the application that an office file names ("LibreOffice"), or ""."""
-    with zipfile.ZipFile(archive_entries(data)) as archive:
+    with parsing("ZIP-based document"), zipfile.ZipFile(archive_entries(data)) as archive:
         try:
             properties = archive.read("docProps/app.xml").decode("utf-8", errors="replace")
         except KeyError:
@@ -173,16 +177,17 @@ def producer_application(data: bytes) -> str:
     return found.group(1) if found else ""
 
 
-def regex_matches(data: bytes, pattern: str, ignore_case: bool, whole: bool) -> bool:
-    """Return whether a regular expression matches a text, all of it or (not `whole`) a part. May not terminate."""
-    find = re.fullmatch if whole else re.search
-    text = data.decode("utf-8", errors="surrogatepass")
-    return find(pattern, text, re.IGNORECASE if ignore_case else re.NOFLAG) is not None
+def regex_matches(data: bytes, pattern: str) -> bool:
+    """Return whether a regular expression matches a part of a text without white space at its ends."""
+    return re.search(pattern, data.decode("utf-8", errors="replace").strip()) is not None
 
 
-def text_similarity(data: bytes, wanted: str) -> float:
-    """Return `difflib`'s ratio of two texts, from 0 to 1. Slow for long texts."""
-    return difflib.SequenceMatcher(None, data.decode("utf-8", errors="surrogatepass"), wanted, autojunk=False).ratio()
+def text_similarity(data: bytes, wanted: str, threshold: float) -> bool:
+    """Return whether `difflib`'s ratio of two texts, without white space at their ends, is at least `threshold`."""
+    text = data.decode("utf-8", errors="replace").strip()
+    matcher = difflib.SequenceMatcher(None, text, wanted, autojunk=False)
+    # the upper bounds are fast; the ratio takes minutes for long texts
+    return all(each() >= threshold for each in (matcher.real_quick_ratio, matcher.quick_ratio, matcher.ratio))
 
 
 def read_archive(data: bytes) -> dict[str, str]:
@@ -190,64 +195,109 @@ def read_archive(data: bytes) -> dict[str, str]:
 
     Raises `InvalidDocument`.
     """
-    try:
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
-            members = [member for _, member in zip(range(MAX_MEMBERS), archive, strict=False) if member.isfile()]
-            if any(member.size > MAX_MEMBER_BYTES for member in members):
-                raise InvalidDocument(f"a file in the archive is larger than {MAX_MEMBER_BYTES} bytes")
-            files = {member.name.removeprefix("./"): archive.extractfile(member) for member in members}
-            return {name: file.read().decode("latin-1") for name, file in files.items() if file is not None}
-    except (tarfile.TarError, OSError, EOFError, ValueError) as error:
-        raise InvalidDocument(f"invalid archive: {type(error).__name__}") from error
+    with parsing("archive"), tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+        members = [member for _, member in zip(range(MAX_MEMBERS), archive, strict=False) if member.isfile()]
+        if any(member.size > MAX_MEMBER_BYTES for member in members):
+            raise InvalidDocument(f"a file in the archive is larger than {MAX_MEMBER_BYTES} bytes")
+        files = {member.name.removeprefix("./"): archive.extractfile(member) for member in members}
+        return {name: file.read().decode("latin-1") for name, file in files.items() if file is not None}
 
 
-def compare_images(data: bytes) -> tuple[int, int, float | None]:
+def read_json(data: bytes) -> Any:
+    """Return the value of a JSON file in UTF-8, with or without a byte order mark.
+
+    Raises `InvalidDocument`, also for values nested deeper than `MAX_JSON_DEPTH`: a reader of the value may recurse.
+    """
+    with parsing("JSON"):
+        value = json.loads(data.decode("utf-8-sig"))
+    layer, depth = [value], 0
+    while layer := [child for node in layer for child in _children(node)]:
+        depth += 1
+        if depth > MAX_JSON_DEPTH:
+            raise InvalidDocument(f"invalid JSON: nested deeper than {MAX_JSON_DEPTH}")
+    return value
+
+
+def _children(node: Any) -> list[Any]:
+    return node if isinstance(node, list) else list(node.values()) if isinstance(node, dict) else []
+
+
+def read_bookmarks(data: bytes) -> list[str]:
+    """Return the URLs in Chromium's file of bookmarks, at any depth, in order. Raises `InvalidDocument`."""
+
+    def urls(node: Any) -> Iterator[str]:
+        if isinstance(node, dict) and node.get("type") == "url":
+            yield str(node.get("url"))
+            return
+        for child in _children(node):
+            yield from urls(child)
+
+    return list(urls(read_json(data)))
+
+
+def compare_images(data: bytes, reference: bytes) -> tuple[int, int, float | None]:
     """Return the width and height of an image and its similarity to a reference (0 if the sizes differ).
 
-    `data` is the length of the reference (8 bytes, big-endian), the reference (empty: similarity is None), the image.
-    Raises `InvalidDocument`.
+    An empty reference gives None. Raises `InvalidDocument`, and `EvaluatorError` for the reference.
     """
-    length = int.from_bytes(data[:8], "big")
-    found = _grayscale(data[8 + length :])
+    try:
+        wanted = _grayscale(reference) if reference else None
+    except InvalidDocument as error:
+        raise EvaluatorError(f"reference image: {error}") from error
+    found = _grayscale(data)
     height, width = found.shape
-    if not length:
+    if wanted is None:
         return width, height, None
-    wanted = _grayscale(data[8 : 8 + length])
     return width, height, similarity(found, wanted) if found.shape == wanted.shape else 0.0
 
 
 def similarity(one: Any, other: Any) -> float:
-    """Return the mean structural similarity of two images of one size, `float[H, W]` from 0 to 255.
+    """Return the mean structural similarity of two images of one size, `array[H, W]` from 0 to 255.
 
     Wang, Bovik, Sheikh, Simoncelli: Image quality assessment (2004), equation 13 with its constants, over blocks of 8x8
-    pixels that do not overlap.
+    pixels that do not overlap. Computed in strips, because the blocks of a whole image take 16 times its memory.
     """
     import numpy as np
 
     height, width = (max(_BLOCK_PX, side // _BLOCK_PX * _BLOCK_PX) for side in one.shape)
     padding = [(0, max(0, side - actual)) for side, actual in zip((height, width), one.shape, strict=True)]
 
-    def blocks(pixels: Any) -> Any:
-        cut = np.pad(pixels, padding, mode="edge")[:height, :width]
-        parts = cut.reshape(height // _BLOCK_PX, _BLOCK_PX, width // _BLOCK_PX, _BLOCK_PX).swapaxes(1, 2)
+    def blocks(pixels: Any, top: int) -> Any:
+        strip = pixels[top : top + _STRIP_BLOCKS * _BLOCK_PX].astype(np.float64)
+        parts = strip.reshape(-1, _BLOCK_PX, width // _BLOCK_PX, _BLOCK_PX).swapaxes(1, 2)
         return parts.reshape(-1, _BLOCK_PX * _BLOCK_PX)
 
-    a, b = blocks(one), blocks(other)
+    cut = [np.pad(pixels, padding, mode="edge")[:height, :width] for pixels in (one, other)]
+    tops = range(0, height, _STRIP_BLOCKS * _BLOCK_PX)
+    scores = [_block_similarity(*(blocks(pixels, top) for pixels in cut)) for top in tops]
+    return float(np.concatenate(scores).mean())
+
+
+def _block_similarity(a: Any, b: Any) -> Any:
+    """Return the structural similarity of each pair of blocks; both `float[blocks, pixels]`."""
     mean_a, mean_b = a.mean(axis=1), b.mean(axis=1)
     covariance = (a * b).mean(axis=1) - mean_a * mean_b
     c1, c2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
     luminance = (2 * mean_a * mean_b + c1) / (mean_a**2 + mean_b**2 + c1)
-    return float((luminance * (2 * covariance + c2) / (a.var(axis=1) + b.var(axis=1) + c2)).mean())
+    return luminance * (2 * covariance + c2) / (a.var(axis=1) + b.var(axis=1) + c2)
 
 
 def _grayscale(data: bytes) -> Any:
     import numpy as np
+
+    return np.asarray(_decode(data, "L", MAX_IMAGE_PIXELS, _IMAGE_FORMATS))
+
+
+def rgb_pixels(data: bytes, max_pixels: int) -> tuple[int, int, str]:
+    """Return the width, height and pixels (RGB in base64) of a PNG. Raises `InvalidDocument`."""
+    image = _decode(data, "RGB", max_pixels, ("PNG",))
+    return image.width, image.height, base64.b64encode(image.tobytes()).decode()
+
+
+def _decode(data: bytes, mode: str, max_pixels: int, formats: tuple[str, ...]) -> Any:
     from PIL import Image
 
-    try:
-        with Image.open(BytesIO(data), formats=_IMAGE_FORMATS) as image:
-            if image.width * image.height > MAX_IMAGE_PIXELS:
-                raise InvalidDocument(f"{image.width}x{image.height} pixels; maximum: {MAX_IMAGE_PIXELS}")
-            return np.asarray(image.convert("L"), np.float64)
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise InvalidDocument(f"invalid image: {type(error).__name__}") from error
+    with parsing("image"), Image.open(BytesIO(data), formats=formats) as image:
+        if image.width * image.height > max_pixels:  # before the pixels are decoded
+            raise InvalidDocument(f"{image.width}x{image.height} pixels; maximum: {max_pixels}")
+        return image.convert(mode)

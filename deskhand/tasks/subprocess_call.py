@@ -1,145 +1,147 @@
-"""Run a parser of hostile files in a subprocess with bounded time, memory and output.
+"""Read guest files in a subprocess with bounded processor time, memory and output.
 
-Used by checks; start with `call_in_subprocess`. A function is named "module:function", takes bytes and JSON values
-and returns JSON. `InvalidDocument` passes through, because the agent made the file; any other failure is an
-`EvaluatorError`.
+Used by checks, task families and OSWorld's getters; start with `read_in_subprocess`. The function takes the bytes of
+files and picklable arguments and returns JSON.
+
+Invariants: guest files are parsed in this subprocess only. A file that exceeds a limit, or whose reader crashes, is
+the agent's doing (`InvalidDocument`, score 0), provided that the function handles empty files. Exceptions, and what
+the host is to blame for (a killed process, an overloaded machine), are an `EvaluatorError`.
 """
 
 from __future__ import annotations
 
-import base64
+import asyncio
 import hashlib
-import importlib
 import json
 import os
-import resource
+import pickle
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from deskhand import pausable_timeout
 from deskhand.errors import EvaluatorError
-from deskhand.tasks import document_readers
 from deskhand.tasks.document_readers import InvalidDocument
+from deskhand.tasks.reader_process import HEAD, OUT_OF_MEMORY, ReaderLimits
 
-TIMEOUT_S = 15.0
-REGEX_TIMEOUT_S = 5.0
-MEMORY_MIB = 1536
-OUTPUT_MIB = 16
+CPU_S = 4.0
+MEMORY_MIB = 160
+OUTPUT_MIB = 4
+WALL_S = 30.0
+"""Minimum limit of the wall time, for a busy machine; otherwise twice the processor time."""
+MAX_FILES_SHARE = 0.2
+"""Maximum size of the files, as a share of the memory."""
 MAX_CACHED = 32
-_PROGRAM = "import sys; sys.path.insert(0, {root!r}); from deskhand.tasks.subprocess_call import main; main()"
+MAX_CACHED_CHARS = 1 << 18
+_CRASHES = (signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP)
+_PROGRAM = "import sys; sys.path.insert(0, {root!r}); from deskhand.tasks.reader_process import main; main()"
 _lock = threading.Lock()
-_cache: OrderedDict[tuple[str, ...], str] = OrderedDict()
+_cache: OrderedDict[str, str] = OrderedDict()
+_slots = threading.Semaphore(os.cpu_count() or 1)
+
+
+async def read_in_subprocess(
+    function: Callable[..., Any], files: bytes | Sequence[bytes], *arguments: Any, **limits: Any
+) -> Any:
+    """Return `call_in_subprocess(...)`. Enclosing timeouts pause, because the subprocess has limits of its own.
+
+    Otherwise several files that each use up their limits would exceed the timeout of the check, which is an error.
+    """
+    with pausable_timeout.pause_timeouts(measured=False):
+        return await asyncio.to_thread(call_in_subprocess, function, files, *arguments, **limits)
 
 
 def call_in_subprocess(
-    function: str,
-    data: bytes,
+    function: Callable[..., Any],
+    files: bytes | Sequence[bytes],
     *arguments: Any,
-    timeout_s: float = TIMEOUT_S,
+    cpu_s: float | None = None,
     memory_mib: int = MEMORY_MIB,
     output_mib: int = OUTPUT_MIB,
 ) -> Any:
-    """Return `function(data, *arguments)`, computed in a subprocess. Blocks; call it in a thread.
+    """Return `function(*files, *arguments)`, computed in a subprocess. `function` is of an importable module. Blocks.
 
-    Raises `InvalidDocument` if the function does, and `EvaluatorError` if it fails otherwise or exceeds a limit.
+    Raises `InvalidDocument` if the function does, and for files that exceed a limit or crash their reader;
+    `EvaluatorError` if the function raises anything else, or fails on empty files too.
     """
-    key = (function, hashlib.sha256(data).hexdigest(), json.dumps(arguments), f"{timeout_s} {memory_mib} {output_mib}")
-    with _lock:
-        answer = _cache.get(key)
-    if answer is None:
-        answer = _run(function, data, key[2], timeout_s, memory_mib, output_mib)
-        with _lock:
-            _cache[key] = answer  # the judge reads the same file several times
-            while len(_cache) > MAX_CACHED:
-                _cache.popitem(last=False)
-    result = json.loads(answer)
+    limits = ReaderLimits(CPU_S if cpu_s is None else cpu_s, memory_mib, output_mib)
+    parts = (files,) if isinstance(files, bytes) else tuple(files)
+    name = f"{function.__module__}:{function.__qualname__}"
+    max_bytes = int(memory_mib * 2**20 * MAX_FILES_SHARE)
+    if (size := sum(map(len, parts))) > max_bytes:
+        raise InvalidDocument(f"has {size} bytes; maximum: {max_bytes}")
+    result = _answer(name, parts, arguments, limits)
+    if (exceeded := result.get("exceeded")) is not None:
+        if "exceeded" in _answer(name, (b"",) * len(parts), arguments, limits):
+            raise EvaluatorError(f"{name} {exceeded}, with empty files too")
+        raise InvalidDocument(exceeded)
     if "invalid" in result:
         raise InvalidDocument(result["invalid"])
     if "raised" in result:
-        raise EvaluatorError(f"{function} raised {result['raised']}")
+        raise EvaluatorError(f"{name} raised {result['raised']}")
     return result["value"]
 
 
-def matches(pattern: str, text: str, *, ignore_case: bool = False, whole: bool = True) -> bool:
-    """Return whether a regular expression matches a guest's text.
-
-    Blocks. Raises `EvaluatorError` after `REGEX_TIMEOUT_S`. In this process a crafted text could block every thread:
-    Python's `re` neither times out nor releases the GIL.
-    """
-    data = text.encode("utf-8", errors="surrogatepass")
-    name = f"{document_readers.__name__}:regex_matches"
-    return bool(call_in_subprocess(name, data, pattern, ignore_case, whole, timeout_s=REGEX_TIMEOUT_S))
-
-
-def text_similarity(text: str, wanted: str) -> float:
-    """Return how similar a guest's text is to another, from 0 to 1. Blocks; same limit as `matches`."""
-    data = text.encode("utf-8", errors="surrogatepass")
-    name = f"{document_readers.__name__}:text_similarity"
-    return float(call_in_subprocess(name, data, wanted, timeout_s=REGEX_TIMEOUT_S))
-
-
-def call_user_function(data: bytes) -> Any:
-    """Return the result of the function of a `python` check; runs in the subprocess. Guest bytes are never code.
-
-    `data` is JSON with `source`, `name` (of the file), `function`, `files` (base64 by path, or null) and `arguments`.
-    """
-    request = json.loads(data)
-    files = {path: None if text is None else base64.b64decode(text) for path, text in request["files"].items()}
-    names: dict[str, Any] = {"__name__": "task"}
-    exec(compile(request["source"], request["name"], "exec"), names)
-    return names[request["function"]](files, request["arguments"])
+def _answer(name: str, parts: tuple[bytes, ...], arguments: tuple[Any, ...], limits: ReaderLimits) -> dict[str, Any]:
+    """Return "value", "invalid", "raised" or "exceeded" with its text. Raises `EvaluatorError`."""
+    header = pickle.dumps((name, [len(part) for part in parts], arguments, limits))
+    digest = hashlib.sha256(header)
+    for part in parts:
+        digest.update(part)
+    key = digest.hexdigest()
+    with _lock:
+        answer = _cache.get(key)
+    if answer is None:
+        with _slots:
+            answer = _run(name, (HEAD.pack(len(header)), header, *parts), limits)
+        if len(answer) <= MAX_CACHED_CHARS:
+            with _lock:
+                _cache[key] = answer  # the judge reads the same file several times
+                while len(_cache) > MAX_CACHED:
+                    _cache.popitem(last=False)
+    return json.loads(answer)
 
 
-def _run(function: str, data: bytes, arguments: str, timeout_s: float, memory_mib: int, output_mib: int) -> str:
+def _run(name: str, request: Sequence[bytes], limits: ReaderLimits) -> str:
     root = str(Path(__file__).resolve().parents[2])
-    with tempfile.TemporaryFile() as answer:
-        command = [sys.executable, "-I", "-c", _PROGRAM.format(root=root), function, arguments]
-        limits = [str(answer.fileno()), str(memory_mib), str(output_mib), str(timeout_s)]
+    wall_s = max(WALL_S, 2 * limits.cpu_s)
+    with (
+        tempfile.TemporaryDirectory(prefix="deskhand-read-") as folder,
+        tempfile.TemporaryFile() as sent,
+        tempfile.TemporaryFile() as answer,
+    ):
+        for part in request:
+            sent.write(part)
+        sent.seek(0)
         try:
             done = subprocess.run(
-                [*command, *limits],
-                input=data,
+                [sys.executable, "-I", "-c", _PROGRAM.format(root=root), str(answer.fileno())],
+                stdin=sent,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
                 pass_fds=(answer.fileno(),),
-                env={"OPENBLAS_NUM_THREADS": "1"},  # threads would take address space
-                cwd="/",
-                timeout=timeout_s,
+                env={"OPENBLAS_NUM_THREADS": "1", "TMPDIR": folder},  # threads would take memory
+                cwd=folder,
+                timeout=wall_s,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise EvaluatorError(f"{function} took longer than {timeout_s:g} s") from None
+            raise EvaluatorError(f"{name} took longer than {wall_s:g} s, waiting or on an overloaded machine") from None
         answer.seek(0)
-        text = answer.read(output_mib * 2**20 + 1)
+        text = answer.read()
+    if done.returncode == OUT_OF_MEMORY:
+        return json.dumps({"exceeded": f"needs more than {limits.memory_mib} MiB of memory to read"})
+    if done.returncode == -signal.SIGXCPU:
+        return json.dumps({"exceeded": f"takes longer than {limits.cpu_s:g} s to read"})
+    if -done.returncode in _CRASHES:
+        return json.dumps({"exceeded": f"crashes its reader ({signal.Signals(-done.returncode).name})"})
     if done.returncode != 0 or not text.endswith(b"\n"):
         how = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
-        bounds = f"limits: {memory_mib} MiB of memory, {output_mib} MiB of output"
-        raise EvaluatorError(f"{function} returned nothing ({how}; {bounds})")
+        raise EvaluatorError(f"{name} returned nothing ({how})")
     return text.decode()
-
-
-def main() -> None:
-    """Run in the subprocess. `argv`: function, arguments as JSON, file descriptor of the answer, limits."""
-    function, arguments, descriptor, memory_mib, output_mib, timeout_s = sys.argv[1:7]
-    for kind, limit in (
-        (resource.RLIMIT_AS, int(memory_mib) * 2**20),
-        (resource.RLIMIT_FSIZE, int(output_mib) * 2**20),
-        (resource.RLIMIT_CPU, int(float(timeout_s)) + 1),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        resource.setrlimit(kind, (limit, limit))
-    module, name = function.split(":")
-    data = sys.stdin.buffer.read()
-    try:
-        value = getattr(importlib.import_module(module), name)(data, *json.loads(arguments))
-        answer = json.dumps({"value": value})
-    except InvalidDocument as error:
-        answer = json.dumps({"invalid": str(error)[:2000]})
-    except Exception as error:
-        answer = json.dumps({"raised": " ".join(f"{type(error).__name__}: {error}".split())[:500]})
-    with os.fdopen(int(descriptor), "wb") as file:
-        file.write(answer.encode() + b"\n")

@@ -14,7 +14,8 @@ from patience import limit
 from deskhand.actions.ops import Key, Type, Wait
 from deskhand.desktop.applications.catalog import PROFILES
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.local.isolation import FIRST_UID, available_isolation, guest_uids, has_name
+from deskhand.desktop.local.guest_user import FIRST_UID, guest_uids
+from deskhand.desktop.local.isolation import available_isolation, has_name
 from deskhand.errors import ConfigError, InfrastructureError
 
 TELLING = DesktopSpec("plain", 640, 480, accessibility=True)

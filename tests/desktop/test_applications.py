@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import xml.etree.ElementTree as ElementTree
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from desktops import embedded
+from desktops import ISOLATIONS, embedded
 
 from deskhand.cli.main import app
 from deskhand.desktop.applications import catalog, install
 from deskhand.desktop.applications.catalog import PROFILES
 from deskhand.desktop.base import DesktopSpec, Window
-from deskhand.desktop.local import isolation
+from deskhand.desktop.local import guest_user, isolation
 from deskhand.desktop.local.theme import get_theme, home_files
 from deskhand.errors import ConfigError
 
@@ -73,6 +75,24 @@ async def test_a_killed_browser_offers_no_recovery(desktop):
     async with embedded(SMALL) as fresh:
         await open_application(fresh, ["chromium"], "chromium")
         assert (await fresh.observe()).content_hash == first.content_hash
+
+
+def user_namespaces_of_renderers(desktop) -> set[str]:
+    found = set()
+    for pid in desktop.processes():
+        with suppress(OSError):  # it may have ended
+            if b"--type=renderer" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.add(os.readlink(f"/proc/{pid}/ns/user"))
+    return found
+
+
+@needs("chromium")
+@pytest.mark.skipif("namespaces" not in ISOLATIONS, reason="bubblewrap cannot make namespaces here")
+async def test_the_browser_keeps_its_own_sandbox_in_namespaces(desktop):
+    await open_application(desktop, ["chromium"], "chromium")
+    renderers = user_namespaces_of_renderers(desktop)
+    assert renderers
+    assert os.readlink(f"/proc/{desktop._session.jail.launched[-1]}/ns/user") not in renderers
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=needs(name)) for name in ("calc", "chromium")])
@@ -139,6 +159,6 @@ def test_unknown_packages_are_missing():
 @needs("calc")
 async def test_the_office_opens_if_only_landlock_denies_tmp(monkeypatch):
     # As where Deskhand does not run as root: /tmp's rights let guests in.
-    monkeypatch.setattr(isolation, "guest_uids", lambda: False)
+    monkeypatch.setattr(guest_user, "guest_uids", lambda: False)
     async with embedded(SMALL, isolation_level="plain") as desktop:
         assert len(await open_application(desktop, list(PROFILES["calc"].argv), PROFILES["calc"].window)) == 1

@@ -11,7 +11,7 @@ from desktops import embedded
 
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local import desktop as local_desktop
-from deskhand.desktop.local import isolation, resource_monitor
+from deskhand.desktop.local import guest_user, resource_monitor
 from deskhand.desktop.local.runtime_dir import remove
 from deskhand.errors import InfrastructureError
 
@@ -50,7 +50,7 @@ def test_a_vanishing_file_does_not_hide_others_from_the_disk_count(tmp_path, mon
 
 
 async def test_desktops_with_similar_labels_have_separate_tmp_folders(monkeypatch):
-    monkeypatch.setattr(isolation, "guest_uids", lambda: False)
+    monkeypatch.setattr(guest_user, "guest_uids", lambda: False)
     opened = (embedded(SMALL, label=f"worker-{number}", isolation_level="plain") for number in range(2))
     async with next(opened) as first, next(opened) as second:
         for desktop in (first, second):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,7 +20,7 @@ from desktops import ISOLATIONS, embedded, failure_of
 from patience import limit
 
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.local import isolation, processes
+from deskhand.desktop.local import guest_user, isolation, processes
 from deskhand.desktop.local.desktop_session import HOST_DISK_MIB
 from deskhand.desktop.local.isolation import ResourceLimits
 from deskhand.errors import ConfigError, InfrastructureError
@@ -256,23 +255,8 @@ async def test_network_destinations_need_namespaces():
         await embedded(spec, isolation_level="plain").__aenter__()
 
 
-@pytest.mark.skipif(not isolation.guest_uids(), reason="only root can give guests users of their own")
-def test_concurrent_desktops_have_different_user_ids():
-    first, second = isolation.GuestUser(), isolation.GuestUser()
-    program = "from deskhand.desktop.local.isolation import GuestUser; print(GuestUser().uid)"
-    elsewhere = int(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, cwd=ROOT).stdout)
-    assert len({first.uid, second.uid, elsewhere, isolation.x_server_uid()}) == 4
-    taken = first.uid
-    first.close()
-    third = isolation.GuestUser()
-    assert third.uid is not None
-    assert third.uid <= (taken or 0)
-    second.close()
-    third.close()
-
-
 def test_missing_protections_are_listed(monkeypatch):
-    monkeypatch.setattr(isolation, "guest_uids", lambda: False)
+    monkeypatch.setattr(guest_user, "guest_uids", lambda: False)
     monkeypatch.setattr(isolation.landlock, "landlock_version", lambda: 0)
     assert isolation.missing_protections("namespaces") == []
     named = " ".join(isolation.missing_protections("plain"))
@@ -281,7 +265,7 @@ def test_missing_protections_are_listed(monkeypatch):
 
 
 async def test_guests_without_their_own_user_have_no_capabilities(monkeypatch):
-    monkeypatch.setattr(isolation, "guest_uids", lambda: False)
+    monkeypatch.setattr(guest_user, "guest_uids", lambda: False)
     async with embedded(SMALL, isolation_level="plain") as desktop:
         said = (await desktop.run(["cat", "/proc/self/status"])).stdout.decode()
         rights = dict(line.split(":\t") for line in said.splitlines() if line.startswith("Cap"))
@@ -289,8 +273,8 @@ async def test_guests_without_their_own_user_have_no_capabilities(monkeypatch):
 
 
 def test_a_missing_setpriv_is_not_cached(monkeypatch):
-    before = isolation.guest_uids()
+    before = guest_user.guest_uids()
     with monkeypatch.context() as without:
         without.setenv("PATH", "/nowhere")
-        assert isolation.guest_uids() is False
-    assert isolation.guest_uids() is before
+        assert guest_user.guest_uids() is False
+    assert guest_user.guest_uids() is before

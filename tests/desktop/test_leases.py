@@ -70,6 +70,22 @@ def test_a_file_that_is_not_a_lease_store_is_rejected_and_unchanged(tmp_path):
     assert path.read_bytes().startswith(b"precious")
 
 
+def test_a_damaged_lease_store_grants_no_epoch_twice(tmp_path):
+    path = tmp_path / "leases.sqlite"
+    store = LeaseStore(path)
+    for number in range(400):
+        store.grant(f"a desktop with a long name {number}")
+    store.close()
+    data = path.read_bytes()
+    for start in range(4096, len(data), 4096):
+        damaged = data[:start] + bytes(4096) + data[start + 4096 :]
+        path.write_bytes(damaged)
+        for _ in range(2):  # the first attempt gives the lock back
+            with pytest.raises(ConfigError, match=r"leases\.sqlite: not a lease store, or damaged \(.*move it away"):
+                LeaseStore(path)
+        assert path.read_bytes() == damaged
+
+
 async def test_a_pool_stores_its_leases_on_disk(tmp_path):
     path = tmp_path / "leases.sqlite"
     async with DesktopPool(1, SMALL, prewarm=0, lease_store=LeaseStore(path)) as pool:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from deskhand.desktop.local import isolation
+from deskhand.desktop.local import guest_user, isolation
 
-pytestmark = pytest.mark.skipif(not isolation.guest_uids(), reason="only root can be another user for a while")
+pytestmark = pytest.mark.skipif(not guest_user.guest_uids(), reason="only root can be another user for a while")
 
 
 def may_write(folder: Path, groups: str) -> bool:

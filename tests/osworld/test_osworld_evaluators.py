@@ -16,6 +16,7 @@ from patience import limit
 from deskhand.desktop.local import isolation
 from deskhand.errors import EvaluatorError
 from deskhand.osworld.official_evaluators import Files, JudgeLimits, MetricRequest, OfficialEvaluators, Read, Value
+from deskhand.tasks.document_readers import InvalidDocument
 
 SUPPORT = Path(__file__).parents[1] / "support"
 WALLED = isolation.available_isolation()[0] == "namespaces"
@@ -89,6 +90,21 @@ def test_a_failing_metric_is_an_evaluator_error_within_the_limits(
     assert repr(metric) in str(caught.value)
     assert len(str(caught.value)) < 3000
     assert score(judge, "equal", Value(0), Value(0)) == 1.0, "the next judgement is none the worse"
+
+
+@pytest.mark.parametrize(
+    ("metric", "result"),
+    [
+        ("spins_on_content", Files((("f", b"x"),))),
+        ("eats_content", Value("x")),
+        ("crashes_on_content", Files((("f", b"x"),))),
+    ],
+)
+def test_what_exceeds_the_limits_only_with_the_guest_s_content_is_the_guest_s(
+    judge: OfficialEvaluators, metric: str, result: Read
+) -> None:
+    with pytest.raises(InvalidDocument, match=metric):
+        score(judge, metric, result)
 
 
 def test_concurrent_requests_score_as_sequential_ones(judge: OfficialEvaluators) -> None:

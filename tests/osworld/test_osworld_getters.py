@@ -17,7 +17,7 @@ from deskhand.osworld.clients import LocalOsworldClient, RemoteOsworldClient
 from deskhand.osworld.getters import GetterReader
 from deskhand.osworld.official_evaluators import Value
 from deskhand.osworld.setup_runner import SetupRunner
-from deskhand.tasks.formats.osworld_getters import BareGetter
+from deskhand.tasks.formats.osworld_getters import AddressGetter, BareGetter
 
 
 class Asked(Painted):
@@ -89,6 +89,64 @@ async def test_the_default_video_player_is_the_one_of_most_types(tmp_path, monke
 
     reader = GetterReader(SetupRunner(LocalOsworldClient(Guest(), DesktopSpec("plain", 64, 48))))  # type: ignore[arg-type]
     assert await reader.read(BareGetter(type="default_video_player")) == Value("vlc.desktop\n")
+
+
+ADDRESS = '<d><application name="Chromium"><entry name="Address and search bar">{}</entry></application></d>'
+LAUGHS = '<!DOCTYPE d [<!ENTITY a "ha">' + "".join(
+    f'<!ENTITY a{n} "{f"&a{n - 1};" * 20}">' for n in range(1, 9)
+).replace("&a0;", "&a;")
+
+
+@pytest.mark.parametrize(
+    ("tree", "expected"),
+    [
+        (ADDRESS.format("a.org/b"), "https://a.org/b"),
+        (ADDRESS.format(""), None),
+        (ADDRESS.format("a\x01b"), None),
+        (f"{LAUGHS}]>{ADDRESS.format('&a8;')}", None),
+        ("<d>" * 200_000, None),
+        ("", None),
+    ],
+)
+async def test_the_address_is_read_from_any_accessibility_tree(tree: str, expected: str | None) -> None:
+    class Guest(Painted):
+        async def accessibility_tree(self) -> str:
+            return tree
+
+    reader = GetterReader(SetupRunner(LocalOsworldClient(Guest(), DesktopSpec("plain", 64, 48))))  # type: ignore[arg-type]
+    assert await reader.read(AddressGetter(type="active_url_from_accessTree")) == Value(expected)
+
+
+@pytest.mark.parametrize(
+    ("data", "scheme"),
+    [
+        (b'{"browser": {"theme": {"color_scheme2": 2}}}', "dark"),
+        (b'{"browser": {"theme": {"color_scheme2": [2]}}}', "system"),
+        (b"[" * 100_000, "system"),
+        (b"\xff", "system"),
+    ],
+)
+async def test_any_bytes_in_chrome_s_preferences_give_a_value(data: bytes, scheme: str) -> None:
+    class Guest(Painted):
+        async def pull(self, path: str) -> bytes:
+            return data
+
+        async def run(self, argv, **named) -> CommandResult:
+            return CommandResult(0, argv[-1].encode(), b"")
+
+    reader = GetterReader(SetupRunner(LocalOsworldClient(Guest(), DesktopSpec("plain", 64, 48))))  # type: ignore[arg-type]
+    assert await reader.read(BareGetter(type="chrome_color_scheme")) == Value(scheme)
+
+
+@pytest.mark.parametrize("said", [b'"text"', b"[1, null]", b"[" * 100_000, b'[{"type": "page", "url": "a"}]'])
+async def test_any_reply_at_the_port_of_chrome_gives_tabs(said: bytes) -> None:
+    class Guest(Painted):
+        async def run(self, argv, **named) -> CommandResult:
+            return CommandResult(0, said, b"")
+
+    reader = GetterReader(SetupRunner(LocalOsworldClient(Guest(), DesktopSpec("plain", 64, 48))))  # type: ignore[arg-type]
+    found = await reader.read(BareGetter(type="open_tabs_info"))
+    assert found == Value([{"title": "", "url": "a"}] if b"page" in said else [])
 
 
 def test_an_api_key_in_a_server_url_is_rejected_and_not_printed():

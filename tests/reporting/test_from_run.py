@@ -10,7 +10,7 @@ import episode_results
 import numpy as np
 import pytest
 
-from deskhand.desktop.remote import quota
+from deskhand.desktop.remote import quota, quota_file
 from deskhand.desktop.remote.quota_errors import QuotaExceeded, QuotaSignal
 from deskhand.errors import ConfigError
 from deskhand.reporting.build_report import (
@@ -139,7 +139,7 @@ def test_a_run_without_a_step_is_rendered(tmp_path: Path) -> None:
 
 async def test_a_run_that_waits_for_a_quota_says_so_in_its_report(tmp_path: Path) -> None:
     with Run.create(tmp_path / "run", {"config": {}}) as run:
-        lot = quota.QuotaManager(run.folder / quota.QUOTA_FILE)
+        lot = quota.QuotaManager(run.folder / quota_file.QUOTA_FILE)
 
         async def full() -> None:
             raise QuotaExceeded(QuotaSignal("429", 3600.0), "take")

@@ -19,7 +19,7 @@ from deskhand import pausable_timeout
 from deskhand.config.load import load_config
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.factory import open_pool
-from deskhand.desktop.remote import quota
+from deskhand.desktop.remote import quota_file
 from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.reporting.terminal import TerminalDisplay
 from deskhand.rollout.scheduler import Scheduler
@@ -115,10 +115,10 @@ async def test_a_full_server_is_shown_and_stored(tmp_path):
                 while not said or "429" not in said[-1]:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             assert said[-1].startswith(f"1 waiting at {address} (desktops) (429, ")
-            assert quota.saved_summary(tmp_path / quota.QUOTA_FILE).startswith("1 waiting at ")
+            assert quota_file.saved_summary(tmp_path / quota_file.QUOTA_FILE).startswith("1 waiting at ")
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
-    assert said[-1] == quota.saved_summary(tmp_path / quota.QUOTA_FILE) == ""
+    assert said[-1] == quota_file.saved_summary(tmp_path / quota_file.QUOTA_FILE) == ""
 
 
 def test_quota_waits_are_shown(capsys):

@@ -58,6 +58,22 @@ def spins(result: Any) -> float:
         pass
 
 
+def spins_on_content(path: str) -> float:
+    while Path(path).read_bytes():
+        pass
+    return 1.0
+
+
+def eats_content(text: str) -> float:
+    return float(len(bytearray(16 << 30 if text else 1)) > 0)
+
+
+def crashes_on_content(path: str) -> float:
+    if Path(path).read_bytes():
+        os.abort()
+    raise RuntimeError("an empty file")
+
+
 def not_a_number(result: Any) -> float:
     return float("nan")
 

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 
 from deskhand.desktop.base import CommandResult
 from deskhand.desktop.local.home import Home
-from deskhand.tasks import document_readers
-from deskhand.tasks.checks import database
+from deskhand.tasks import document_readers, file_problems
+from deskhand.tasks.document_readers import InvalidDocument
 from deskhand.tasks.formats.yaml_schema import CheckNode
 from deskhand.tasks.formats.yaml_task import measure
 from deskhand.tasks.task import CheckResult
@@ -199,9 +199,9 @@ async def test_database_rows_include_the_write_ahead_log_and_may_be_unordered(tm
     ],
 )
 def test_a_query_cannot_run_without_end_write_or_load(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "MAX_VM_STEPS", 1000)
-    with pytest.raises(sqlite3.Error):
-        database.query(database_file("create table t (n)")["a"], b"", text)
+    monkeypatch.setattr(file_problems, "MAX_VM_STEPS", 1000)
+    with pytest.raises(InvalidDocument, match="invalid database"):
+        file_problems.query(database_file("create table t (n)")["a"], b"", text)
 
 
 async def test_a_command_check_is_untrusted(tmp_path: Path) -> None:

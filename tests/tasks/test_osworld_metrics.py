@@ -9,7 +9,9 @@ import pytest
 from metric_cases import BAR, CASES
 
 from deskhand.errors import EvaluatorError
-from deskhand.tasks.checks.osworld_metrics import available, score
+from deskhand.tasks import subprocess_call
+from deskhand.tasks.checks.osworld_metrics import available, score, score_in_subprocess
+from deskhand.tasks.document_readers import InvalidDocument
 from deskhand.tasks.formats.osworld_metric_options import METRICS
 
 
@@ -46,3 +48,23 @@ def test_every_metric_here_has_a_case_for_right_and_wrong_and_is_one_of_osworlds
 def test_unavailable_metrics_and_invalid_rules_are_evaluator_errors(metric: str, result: Any, expected: Any) -> None:
     with pytest.raises(EvaluatorError, match=metric):
         score(metric, result, expected)
+
+
+@pytest.mark.parametrize(
+    ("metric", "result", "expected"),
+    [
+        ("check_font_size", {"default_font_size": "large"}, {"type": "range", "min": 1, "max": 9}),
+        ("check_font_size", {}, {"type": "value", "value": 9}),
+        ("check_font_size", ["a"], {"type": "value", "value": 9}),
+        ("check_moved_jpgs", {"children": [{}]}, {"expected": ["a"]}),
+        ("check_moved_jpgs", "a", {"expected": ["a"]}),
+    ],
+)
+def test_a_guest_value_of_the_wrong_shape_scores_zero(metric: str, result: Any, expected: Any) -> None:
+    assert score(metric, result, expected) == 0.0
+
+
+def test_a_guest_text_that_never_matches_is_the_guest_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprocess_call, "CPU_S", 1.0)
+    with pytest.raises(InvalidDocument, match="takes longer than 1 s"):
+        score_in_subprocess("check_list", "a" * 60 + "!", {"expect": ["(a+)+$"]})

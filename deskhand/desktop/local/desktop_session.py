@@ -5,6 +5,7 @@ Invariant: `close` removes everything that the session started, including after 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import shutil
 import socket
@@ -12,6 +13,7 @@ import threading
 import time
 from pathlib import Path
 
+import structlog
 import xcffib.xproto
 
 from deskhand.desktop.applications import catalog
@@ -20,6 +22,7 @@ from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local import (
     accessibility,
     egress_proxy,
+    guest_user,
     home_template,
     isolation,
     network_namespace,
@@ -28,17 +31,20 @@ from deskhand.desktop.local import (
     theme,
     windows,
 )
+from deskhand.desktop.local.cgroup import Cgroup
 from deskhand.desktop.local.home import Home
 from deskhand.desktop.local.isolation import IsolationLevel, ResourceLimits
 from deskhand.desktop.local.jail import Jail
-from deskhand.desktop.local.runtime_dir import runtime
+from deskhand.desktop.local.runtime_dir import GUEST_FILE, runtime
 from deskhand.desktop.local.screen_reader import Capture, ScreenReader, is_mappable, open_screen_reader
 from deskhand.desktop.local.x_connection import XConnection, x_errors
 from deskhand.desktop.local.xserver import XServer
 from deskhand.errors import ConfigError, InfrastructureError
 
+log = structlog.get_logger()
 BUS_START_S = 10.0
 SOCKET_BATCH = 16
+X_EXIT_S = 0.2
 _tmp_link_numbers = itertools.count(1)
 HOST_DISK_MIB = 48
 """Disk for the screen, logs and command output, in addition to the guests' limit."""
@@ -63,8 +69,9 @@ class DesktopSession:
         self._theme = theme.get_theme(spec.name)
         owner = runtime()
         self.folder = owner.folder / f"{label}-{time.monotonic_ns():x}"
-        self._user = isolation.GuestUser()
-        self.folder.mkdir(mode=0o711 if isolation.guest_uids() else 0o700)
+        self._user = guest_user.GuestUser.reserve()
+        self._cgroup: Cgroup | None = None
+        self.folder.mkdir(mode=0o711 if guest_user.guest_uids() else 0o700)
         self._is_disk_limited = isolation.size_limited_folder(self.folder, limits.disk_mib + HOST_DISK_MIB)
         self._tmp_link: Path | None = None
         self._sockets: list[socket.socket] = []
@@ -80,6 +87,8 @@ class DesktopSession:
     def _start(self, label: str, labels: dict[str, str], limits: ResourceLimits, capture: Capture | None) -> None:
         self.x_server = self._start_x_server(labels, capture)
         (self.folder / "display").write_text(str(self.x_server.number))
+        (self.folder / GUEST_FILE).write_text(str(self._user.key))
+        self._cgroup = Cgroup(f"{runtime().token}-{self.folder.name}", limits.memory_mib, limits.max_processes)
         base = runtime().folder
         home = home_template.template_folder(base / "templates", theme.home_files(self._theme), theme.HOME_FOLDERS)
         home_folder = home_template.make_home(home, self.folder, home_template.best_method(base)[0])
@@ -96,7 +105,8 @@ class DesktopSession:
             raise ConfigError("network destinations need isolation 'namespaces'; remove the spec's network")
         allowed = [egress_proxy.parse_destination(text) for text in self.spec.network]
         environment = self._environment() | labels
-        self.jail = Jail(self.folder, home_folder, label, environment, binds, self._isolation_level, uid, limits)
+        guest = self._user, self._cgroup
+        self.jail = Jail(self.folder, home_folder, environment, binds, self._isolation_level, *guest, limits)
         self._parts.append(self.jail)
         resource_monitor.monitor(self.jail, limits, checks_disk=not self._is_disk_limited)
         if allowed:
@@ -204,7 +214,7 @@ class DesktopSession:
 
     def _plain_tmp_variables(self) -> dict[str, str]:
         """Use a short link for temporary files: a socket path has at most 107 bytes, of which LibreOffice needs 63."""
-        isolation.close_shared_tmp()
+        isolation.close_shared_folders()
         self._tmp_link = runtime().folder / f"t{next(_tmp_link_numbers)}"
         self._tmp_link.symlink_to(self.folder / "tmp")
         return dict.fromkeys(("TMPDIR", "XDG_RUNTIME_DIR", "OSL_SOCKET_PATH"), str(self._tmp_link))
@@ -215,22 +225,41 @@ class DesktopSession:
 
     def failure(self) -> str | None:
         """Return why this desktop failed, or None."""
-        return self.jail.failure or (None if self.x_server.is_running() else "its X server has exited")
+        if self.jail.has_failed():
+            return self.jail.failure
+        return None if self.x_server.is_running() else "its X server has exited"
+
+    def failed_by_guests(self) -> bool:
+        """Return whether there is evidence that guests caused the failure. May wait for it for a moment.
+
+        Programs exit when their X server does, and may be noticed first: then the end of the server decides.
+        """
+        has_failed = self.jail.has_failed()
+        if self.x_server.is_running() and not (has_failed and self.x_server.ends_within(X_EXIT_S)):
+            return has_failed and self.jail.failed_by_guests
+        return self.x_server.has_crashed()
 
     def busy(self) -> bool:
         """Return whether the X server or a guest runs or waits for the CPU."""
         return self.x_server.busy() or self.jail.busy()
+
+    def _release_user(self) -> None:
+        if survivors := self._user.close():
+            log.error("desktop.survivors", user=self._user.key, pids=survivors[:20], folder=str(self.folder))
 
     def close(self) -> None:
         """Stop every process and remove the folder. Idempotent."""
         with self._sockets_lock:
             while self._sockets:
                 self._sockets.pop().close()
-        for part in reversed(self._parts):
-            part.stop() if isinstance(part, XServer) else part.close()
-        self._parts.clear()
-        if self._tmp_link is not None:
-            self._tmp_link.unlink(missing_ok=True)
-        self._user.close()
-        isolation.unmount_below(self.folder)
-        shutil.rmtree(self.folder, ignore_errors=True)
+        parts, self._parts = self._parts, []
+        with contextlib.ExitStack() as stack:  # one part that fails must not keep the others; the last is first
+            stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            stack.callback(isolation.unmount_below, self.folder)
+            stack.callback(self._release_user)
+            if self._cgroup is not None:
+                stack.callback(self._cgroup.close)
+            if self._tmp_link is not None:
+                stack.callback(self._tmp_link.unlink, missing_ok=True)
+            for part in parts:
+                stack.callback(part.stop if isinstance(part, XServer) else part.close)

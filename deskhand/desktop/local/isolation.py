@@ -3,18 +3,17 @@
 - *namespaces*: guests see their home and read-only programs, their own processes, and a network of their own with a
   loopback interface and the task's destinations.
 - *plain*: the same files at their real paths (Landlock); all processes are visible, but signals reach only their own
-  (Landlock, and a separate user id if this is root); only local sockets (seccomp); no capabilities, even as root.
-- Both: rlimits per process, `resource_monitor` for all processes together, and, as root, a size-limited file system.
+  (Landlock, and a separate user id if this is root); only local sockets (`seccomp`); no capabilities, even as root.
+- Both: the system call filter of `seccomp`, rlimits per process, `cgroup` or `resource_monitor` for all processes
+  together, and, as root, a size-limited file system. As root, guests have their own user id (`guest_user`).
 
-`missing_protections` lists what the machine lacks at the plain level. As root, guests run under a user id that no other
-desktop uses and that owns only the desktop's home.
+`missing_protections` lists what the machine lacks at the plain level.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import functools
 import json
 import os
@@ -23,23 +22,19 @@ import shutil
 import stat
 import struct
 import subprocess
+import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from deskhand.desktop.local import landlock, processes
-from deskhand.errors import InfrastructureError
+from deskhand.desktop.local import guest_user, landlock, processes, seccomp
 
 IsolationLevel = Literal["namespaces", "plain"]
 
 GUEST_HOME = "/home/user"
-FIRST_UID = 20_000
-GUEST_GROUP = FIRST_UID - 2
+GUEST_GROUP = guest_user.FIRST_UID - 2
 """Group without users; plain-level guests with their own user id are members."""
-MAX_GUEST_UIDS = 4096
-_USERS = "/dev/shm/deskhand-users"
-"""Each locked byte is a user id in use."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _NOSUID, _NODEV, _DETACH = 2, 4, 2
 _MIB = 1024 * 1024
@@ -53,7 +48,11 @@ _ETC = (
 )  # fmt: skip
 _VAR = ("cache/fontconfig", "lib/mime", "lib/dbus", "lib/libreoffice")
 _SYSTEM_FILES = (*(f"/etc/{name}" for name in _ETC), *(f"/var/{name}" for name in _VAR))
-_BWRAP = ("bwrap", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-net")
+_BWRAP = ("bwrap", "--seccomp", "9", "--unshare-user", "--unshare-pid", "--unshare-ipc", "--unshare-net")
+_START_BWRAP = 'echo 1000 >/proc/self/oom_score_adj; exec "$@" 9<"$0"'
+"""Opens the filter. Guests cannot lower the value again if a process with CAP_SYS_RESOURCE has set it, so this precedes
+the change of user."""
+_SHARED_FOLDERS = ("/tmp", "/var/tmp", "/dev/shm", "/dev/mqueue", "/run/lock")
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty", "ptmx", "pts")
 
 
@@ -73,9 +72,11 @@ def available_isolation() -> tuple[IsolationLevel, str]:
     """Return the best available level and a one-line reason."""
     if shutil.which("bwrap") is None:
         return "plain", "bubblewrap is not installed (apt-get install bubblewrap)"
-    command = [*_BWRAP, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"]
-    command = command_as_user(FIRST_UID if guest_uids() else None, command)
-    probe = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = ["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"]
+    uid = guest_user.FIRST_UID if guest_user.guest_uids() else None
+    with tempfile.NamedTemporaryFile() as filter_file:
+        command = _bwrap_command(Path(filter_file.name), uid, command)
+        probe = subprocess.run(command, capture_output=True, text=True, check=False)
     if probe.returncode != 0:
         message = (probe.stderr.strip().splitlines() or ["no message"])[-1]
         return "plain", f"bubblewrap cannot make namespaces here ({message})"
@@ -84,70 +85,36 @@ def available_isolation() -> tuple[IsolationLevel, str]:
 
 def missing_protections(level: IsolationLevel) -> list[str]:
     """Return what guests of this level can do to the host; empty if nothing."""
+    unfiltered = "unsupported CPU architecture: guests can make every system call"
     if level == "namespaces":
-        return []
+        return [] if seccomp.is_supported() else [unfiltered]
     missing = ["guests can connect to local sockets of other programs"]
-    if not guest_uids():
+    if not guest_user.guest_uids():
         missing.append("guests run as this user and count toward its limits")
+        if not guest_user.can_mark():
+            missing.append("guests that clear their environment can outlive their desktop, except in control groups")
     version = landlock.landlock_version()
     if version < 1:
         missing.append("the kernel has no Landlock: guests can read every file that their user can read")
     if version < 6:
         missing.append("the kernel's Landlock cannot restrict signals")
-        if not guest_uids():
+        if not guest_user.guest_uids():
             missing.append("guests can kill every process of this user")
-    if landlock.syscall_numbers() is None:
-        missing.append("unsupported CPU architecture: guests can reach the network")
+    if not seccomp.is_supported():
+        missing.append(f"{unfiltered} and reach the network")
     return missing
 
 
-def guest_uids() -> bool:
-    """Return whether guests can have their own user ids: this is root and may change users.
-
-    A missing program is not cached: guests would then run as root for good.
-    """
-    return os.getuid() == 0 and shutil.which("setpriv") is not None and _may_change_user()
-
-
 @functools.cache
-def _may_change_user() -> bool:
-    return subprocess.run(command_as_user(FIRST_UID, ["true"]), capture_output=True, check=False).returncode == 0
+def close_shared_folders() -> None:
+    """Deny plain-level guests to write to folders that all users share, permanently, where this process may.
 
-
-class GuestUser:
-    """Reserve a user id on this machine until `close`; `uid` None: guests run as this user."""
-
-    def __init__(self) -> None:
-        self.uid: int | None = None
-        self._file: int | None = None
-        if not guest_uids():
-            return
-        self._file = os.open(_USERS, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        for number in range(MAX_GUEST_UIDS):
-            with suppress(BlockingIOError, PermissionError):
-                lock = struct.pack("@hhqqi", fcntl.F_WRLCK, os.SEEK_SET, number, 1, 0)
-                fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, lock)
-                self.uid = FIRST_UID + number
-                return
-        self.close()
-        raise InfrastructureError(f"too many desktops on this machine; the limit is {MAX_GUEST_UIDS}")
-
-    def close(self) -> None:
-        """Free the user id. Idempotent."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-
-@functools.cache
-def close_shared_tmp() -> None:
-    """Deny plain-level guests access to the host's /tmp and /var/tmp, permanently, where this process may.
-
-    Landlock denies access anyway, but only when a file is written. Programs that check permissions first, such as
-    LibreOffice, need the permissions to say no.
+    Landlock denies it anyway, but only when a file is written. Programs that check permissions first, such as
+    LibreOffice, need the permissions to say no. Without Landlock this alone keeps files, POSIX shared memory and
+    semaphores of one episode from the next.
     """
-    with suppress(OSError):
-        for path in ("/tmp", "/var/tmp") if guest_uids() else ():
+    for path in _SHARED_FOLDERS if guest_user.guest_uids() else ():
+        with suppress(OSError):
             grant_group(path, GUEST_GROUP, READ_AND_ENTER)
 
 
@@ -186,14 +153,7 @@ def has_name(uid: int | None) -> bool:
 
 def x_server_uid() -> int | None:
     """Return the user id of all X servers, or None if they run as this user."""
-    return FIRST_UID - 1 if guest_uids() else None
-
-
-def command_as_user(uid: int | None, command: list[str]) -> list[str]:
-    """Return `command` wrapped to run as `uid` without groups; unchanged if `uid` is None."""
-    if uid is None:
-        return command
-    return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all", *command]
+    return guest_user.FIRST_UID - 1 if guest_user.guest_uids() else None
 
 
 def size_limited_folder(folder: Path, mib: int) -> bool:
@@ -219,12 +179,6 @@ def guest_runtime_dir(folder: Path, level: IsolationLevel) -> str:
     return "/run/user" if level == "namespaces" else str(folder / "tmp")
 
 
-def kill_user(uid: int | None) -> None:
-    """Kill every process of a guest's own user id at once, however fast they fork."""
-    if uid is not None:
-        subprocess.run(command_as_user(uid, ["/bin/sh", "-c", "kill -KILL -1"]), capture_output=True, check=False)
-
-
 def chown_to_guest(folder: Path, uid: int | None) -> None:
     """Make the guest the owner of a file, or of a folder and its content. Call before any guest runs."""
     if uid is None:
@@ -233,6 +187,11 @@ def chown_to_guest(folder: Path, uid: int | None) -> None:
     for base, folders, files in os.walk(folder):
         for name in (*folders, *files):
             os.chown(os.path.join(base, name), uid, uid, follow_symlinks=False)
+
+
+def _bwrap_command(filter_file: Path, uid: int | None, words: list[str]) -> list[str]:
+    filter_file.write_bytes(seccomp.build_filter(has_namespaces=True))
+    return ["/bin/sh", "-c", _START_BWRAP, str(filter_file), *guest_user.command_as_user(uid, [*_BWRAP, *words])]
 
 
 def namespaces_command(
@@ -250,7 +209,6 @@ def namespaces_command(
     for name, text in etc_files.items():
         (folder / name).write_text(text)
     words = [
-        *_BWRAP,
         "--unshare-uts",
         "--uid",
         "1000",
@@ -280,7 +238,8 @@ def namespaces_command(
         words += ["--ro-bind", str(path), str(path)]
     words += ["--bind", str(folder / "control"), "/run/jail", "--bind", str(home), GUEST_HOME, "--chdir", GUEST_HOME]
     words += ["prlimit", "--core=0", f"--fsize={limits.file_mib * _MIB}", f"--nproc={limits.max_processes}"]
-    return command_as_user(uid, [*words, f"--data={limits.memory_mib * _MIB}", *command])
+    words += ["--nice=0", "--rtprio=0", f"--data={limits.memory_mib * _MIB}", *command]
+    return _bwrap_command(folder / "filter", uid, words)
 
 
 def plain_command(
@@ -300,7 +259,10 @@ def plain_command(
             "fsize": limits.file_mib * _MIB,
             "nproc": limits.max_processes + (0 if uid is not None else landlock.threads_of(os.getuid())),
             "data": limits.memory_mib * _MIB,
+            "nice": 0,
+            "rtprio": 0,
         },
+        "filter": seccomp.build_filter(has_namespaces=False).hex(),
         "command": command,
     }
     return processes.python_command("deskhand.desktop.local.landlock", json.dumps(rules))

@@ -1,7 +1,8 @@
 """Jail: the guest processes of a desktop.
 
 `isolation` builds the sandbox command. A shell inside reads commands from standard input and reports how launched
-programs end. A crash of a launched application fails the desktop.
+programs end. A crash of a launched application fails the desktop. The shell is a guest itself: at the plain level other
+guests can stop or kill it, so nothing here waits for it or for its pipes without a limit.
 
 Invariant: no process survives `close` or the death of the owner.
 """
@@ -9,26 +10,38 @@ Invariant: no process survives `close` or the death of the owner.
 from __future__ import annotations
 
 import os
+import select
 import shlex
 import signal
 import stat
 import subprocess
 import threading
+import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from deskhand.desktop.base import CommandResult
-from deskhand.desktop.local import isolation, processes
+from deskhand.desktop.local import guest_user, isolation, processes
+from deskhand.desktop.local.cgroup import Cgroup
+from deskhand.desktop.local.guest_user import GuestUser
 from deskhand.desktop.local.isolation import GUEST_HOME, IsolationLevel, ResourceLimits
 from deskhand.desktop.local.nul_pipes import NulPipes
 from deskhand.errors import ConfigError, InfrastructureError
 
 START_TIMEOUT_S = 20.0
 LAUNCH_TIMEOUT_S = 10.0
+END_TIMEOUT_S = 2.0
+EXIT_REPORT_S = 1.0
+POLL_S = 0.25
+"""Maximum time until the death of the shell is noticed while another process holds its pipe."""
+MAX_LINE_BYTES = 256
+"""A guest may write to the shell's pipe too."""
 MAX_OUTPUT_BYTES = 16 * 1024 * 1024
 _LOOP = "NL='\n'; echo 1000 >/proc/self/oom_score_adj; echo ready; while IFS= read -r line; do eval \"$line\"; done"
 _PLAIN_LOOP = _LOOP + "; sleep 5"
+_KILLED = 128 + signal.SIGKILL
 _CRASHES = {128 + getattr(signal, f"SIG{name}") for name in ("KILL", "SEGV", "BUS", "ABRT", "ILL", "FPE")}
 
 
@@ -54,11 +67,11 @@ class Jail:
         self,
         folder: Path,
         home: Path,
-        label: str,
         environment: dict[str, str],
         binds: list[Path],
         isolation_level: IsolationLevel,
-        uid: int | None,
+        user: GuestUser,
+        cgroup: Cgroup,
         limits: ResourceLimits,
     ) -> None:
         self.isolation_level = isolation_level
@@ -70,8 +83,13 @@ class Jail:
         """Whether a crash of a launched program fails the desktop."""
         self.failure: str | None = None
         """Why the desktop failed; set once."""
-        self._label = label
-        self._uid = uid
+        self.failed_by_guests = False
+        """Whether guests caused `failure`, and not the host's kernel for want of memory."""
+        self._oom_kills = processes.oom_kills()
+        self._label = environment[processes.LEASE_LABEL]
+        self.user = user
+        self.cgroup = cgroup
+        self.is_closed = False
         self._control = folder / "control"
         has_namespaces = isolation_level == "namespaces"
         self.guest_home = GUEST_HOME if has_namespaces else str(home)
@@ -83,21 +101,25 @@ class Jail:
             variables["XDG_CONFIG_HOME"] = f"{home}/.config"  # a user without a passwd entry has no other home
         for directory in self.folders:
             directory.mkdir(mode=0o700, exist_ok=directory == home)
-            isolation.chown_to_guest(directory, uid)
+            isolation.chown_to_guest(directory, user.uid)
         build = isolation.namespaces_command if has_namespaces else isolation.plain_command
         shell = ["/bin/sh", "-c", _LOOP if has_namespaces else _PLAIN_LOOP]
-        command = build(folder, home, binds, uid, limits, shell)
+        command = build(folder, home, binds, user.uid, limits, guest_user.mark_command(user.mark, shell))
+        command = cgroup.command_inside(command)
         log_file = folder / "jail.log"
         with log_file.open("wb") as log:
             streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
-            self._process = processes.start(command, **streams, env=variables | environment, cwd="/")
+            self._process = processes.start(command, **streams, env=variables | environment, cwd="/", bufsize=0)
+        assert self._process.stdin is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
+        self._send_lock = threading.Lock()
         self._jobs: dict[int, _Job] = {}
         self._next_job = 0
         self._pipes: list[NulPipes] = []
         self._changed = threading.Condition()
         self._is_ready = False
         self._has_exited = False
-        self._reader = threading.Thread(target=self._read_replies, name=f"deskhand-jail-{label}", daemon=True)
+        self._reader = threading.Thread(target=self._read_replies, name=f"deskhand-jail-{folder.name}", daemon=True)
         self._reader.start()
         if not self._wait(lambda: self._is_ready, START_TIMEOUT_S):
             self.close()
@@ -105,36 +127,73 @@ class Jail:
             raise InfrastructureError(f"the {isolation_level} jail did not start: {lines[-1]}")
 
     def _read_replies(self) -> None:
-        assert self._process.stdout is not None
-        for line in self._process.stdout:
-            words = line.split()
+        for line in self._lines():
             with self._changed:
-                if words == [b"ready"]:
-                    self._is_ready = True
-                elif len(words) >= 2 and words[1].isdigit() and (job := self._jobs.get(int(words[1]))):
-                    number = int(words[2]) if len(words) == 3 and words[2].isdigit() else 0
-                    if words[0] == b"started":
-                        job.inner_pid = number
-                    elif words[0] == b"ended":
-                        job.returncode = number
-                        self._judge_end(job)
-                    elif words[0] == b"missing":
-                        job.missing = True
+                self._take_reply(line.split())
                 self._changed.notify_all()
+        processes.wait_bounded(self._process, POLL_S)
+        code = self._process.poll() or 0
         with self._changed:
             self._has_exited = True
-            self._fail("the jail has exited")
+            self._fail(f"the jail has exited{f' by {signal.Signals(-code).name}' if code < 0 else ''}", is_kill=True)
             self._changed.notify_all()
+
+    def _take_reply(self, words: list[bytes]) -> None:
+        if words == [b"ready"]:
+            self._is_ready = True
+        elif len(words) >= 2 and words[1].isdigit() and (job := self._jobs.get(int(words[1]))):
+            number = int(words[2]) if len(words) == 3 and words[2].isdigit() else 0
+            if words[0] == b"started":
+                job.inner_pid = number
+            elif words[0] == b"ended":
+                job.returncode = number
+                self._judge_end(job)
+            elif words[0] == b"missing":
+                job.missing = True
+
+    def _lines(self) -> Iterator[bytes]:
+        """Yield the shell's lines until it ends or closes its output, whoever else holds the pipe."""
+        assert self._process.stdout is not None
+        descriptor, pending = self._process.stdout.fileno(), b""
+        poller = select.poll()  # select() rejects descriptors above 1023
+        poller.register(descriptor, select.POLLIN)
+        ended_at: float | None = None
+        while True:
+            has_data = bool(poller.poll(1000 * POLL_S))
+            if not self.is_running():
+                ended_at = ended_at or time.monotonic()
+                if not has_data or time.monotonic() > ended_at + POLL_S:
+                    return
+            if not has_data:
+                continue
+            chunk = os.read(descriptor, 1 << 16)
+            *lines, pending = (pending + chunk).split(b"\n")
+            yield from (line[:MAX_LINE_BYTES] for line in lines)
+            if not chunk:
+                return
+            pending = pending[:MAX_LINE_BYTES]
 
     def _judge_end(self, job: _Job) -> None:
         if job.required:
-            self._fail(f"{job.program} has exited")
+            self._fail(f"{job.program} has exited", is_kill=job.returncode in (None, 0, _KILLED))
         elif self.crashes_fail and job.program and job.returncode is not None and job.returncode in _CRASHES:
-            self._fail(f"{job.program} was killed by {signal.Signals(job.returncode - 128).name}")
+            name = signal.Signals(job.returncode - 128).name
+            self._fail(f"{job.program} was killed by {name}", is_kill=job.returncode == _KILLED)
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str, *, is_kill: bool = False) -> None:
+        """Set `failure`. If `is_kill`, the kernel may have been the killer: it is if it has killed any process."""
         if self.failure is None:
-            self.failure = reason
+            limit = self.cgroup.exceeded_limit()
+            by_kernel = is_kill and processes.oom_kills() != self._oom_kills
+            self.failed_by_guests = limit is not None or not by_kernel
+            self.failure = limit or reason
+
+    def has_failed(self) -> bool:
+        """Return whether the jail has failed. The end of its first process is a failure; guests may keep its pipes."""
+        if not self.is_running():
+            self._wait(lambda: self.failure is not None, EXIT_REPORT_S)
+            self._fail("the jail has exited", is_kill=True)
+        return self.failure is not None
 
     def kill_with_reason(self, reason: str) -> None:
         """Kill every process; the desktop fails with this reason."""
@@ -148,9 +207,20 @@ class Jail:
 
     def _send(self, line: str) -> None:
         assert self._process.stdin is not None
+        data = memoryview(line.encode() + b"\n")
+        poller = select.poll()
+        deadline = time.monotonic() + LAUNCH_TIMEOUT_S
         try:
-            self._process.stdin.write(line.encode() + b"\n")
-            self._process.stdin.flush()
+            with self._send_lock:
+                poller.register(self._process.stdin.fileno(), select.POLLOUT)
+                while data:
+                    left_s = deadline - time.monotonic()
+                    if left_s < 0 or self.is_closed or self._has_exited:
+                        self._fail("the jail's shell reads no commands")  # it may have half a line
+                        raise InfrastructureError(self.failure)
+                    if poller.poll(1000 * min(POLL_S, left_s)):
+                        with suppress(BlockingIOError):
+                            data = data[os.write(self._process.stdin.fileno(), data) :]
         except (OSError, ValueError) as error:
             raise InfrastructureError(self.failure or "the jail has exited") from error
 
@@ -206,7 +276,7 @@ class Jail:
     def launch_piped(self, argv: list[str], env: dict[str, str] | None = None, cwd: str | None = None) -> NulPipes:
         """Like `launch`, for a program that reads messages from descriptor 3 and writes them to descriptor 4."""
         name = f"pipe-{len(self._pipes)}"
-        pipes = NulPipes(self._control / name, self._uid)
+        pipes = NulPipes(self._control / name, self.user.uid)
         self._pipes.append(pipes)
         guest = _quoted(f"{self._guest_control}/{name}")
         self.launch(argv, env, cwd, suffix=f" 3<{guest}.in 4>{guest}.out")
@@ -276,30 +346,40 @@ class Jail:
         """Return whether a process in the jail runs or waits for the CPU."""
         return any(processes.state(pid) == "R" for pid in self.pids())
 
+    def is_stopped(self) -> bool:
+        """Return whether a guest has stopped the shell, which then ignores every command."""
+        path = [self._process.pid]
+        if self.isolation_level == "namespaces":  # bwrap, the first process of the namespace, and its oldest child
+            for _ in range(2):
+                path += processes.children(path[-1])[:1]
+        return processes.state(path[-1]) in ("T", "t")
+
     def is_running(self) -> bool:
         return self._process.poll() is None
 
     def _kill_processes(self) -> None:
-        if self._process.poll() is not None:
-            return
-        if self.isolation_level == "plain":
-            isolation.kill_user(self._uid)
-            processes.kill_tree(self._process.pid, processes.LEASE_LABEL, self._label)
-        else:
+        """Kill every process of this desktop's groups and user, whether the shell lives or not."""
+        self.cgroup.kill()
+        if self.isolation_level == "namespaces" and self.is_running():
             for child in processes.children(self._process.pid):
                 processes.kill(child)  # pid 1 of the namespace: the kernel kills the rest, bwrap reaps it and exits
-            try:
-                self._process.wait(timeout=2.0)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
+        self.user.kill()
+        if self.user.uid is None and self.user.mark is None:
+            processes.kill_labeled(processes.LEASE_LABEL, self._label, END_TIMEOUT_S)
+        if self.isolation_level == "namespaces":
+            processes.wait_bounded(self._process, END_TIMEOUT_S)
+        if self.is_running():
+            self._process.kill()
 
     def close(self) -> None:
-        """Kill every process. Idempotent."""
+        """Kill every process, within a bounded time. Idempotent."""
+        self.is_closed = True
         self._kill_processes()
-        self._process.wait()
-        self._reader.join(timeout=1.0)
+        processes.wait_bounded(self._process, END_TIMEOUT_S)
+        self._reader.join(timeout=2 * POLL_S)
         for pipes in self._pipes:
             pipes.close()
-        for pipe in filter(None, (self._process.stdin, self._process.stdout)):
-            with suppress(OSError):
-                pipe.close()
+        with self._send_lock:
+            for pipe in filter(None, (self._process.stdin, self._process.stdout)):
+                with suppress(OSError):
+                    pipe.close()

@@ -1,9 +1,9 @@
 """Plain-level sandbox: a small program that drops rights and then executes the command.
 
-Landlock (files, signals), seccomp (only local sockets) and dropped capabilities need no privileges and apply to every
+Landlock (files, signals), the filter of `seccomp` and dropped capabilities need no privileges and apply to every
 descendant. A protection that the kernel supports is applied, or the command does not run. Structures and numbers are
-from linux/landlock.h, linux/seccomp.h, linux/filter.h and linux/capability.h. Uses only the standard library, because
-it runs before every plain-level desktop.
+from linux/landlock.h, linux/prctl.h and linux/capability.h. Uses only the standard library, because it runs before
+every plain-level desktop.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import ctypes
 import errno
 import json
 import os
-import platform
 import resource
 import struct
 import sys
@@ -29,21 +28,11 @@ _SCOPE_SIGNALS = 1 << 1
 """Abstract sockets stay open: X clients try one first and give up if it is denied."""
 _SET_SUBREAPER, _NO_NEW_PRIVILEGES, _SET_SECCOMP, _FILTER_MODE = 36, 38, 22, 2
 _DROP_FROM_BOUNDING_SET, _CAPABILITIES_VERSION = 24, 0x20080522
-_MACHINES = {"x86_64": (0xC000003E, 41), "aarch64": (0xC00000B7, 198)}
-"""Audit architecture and number of the `socket` call, by machine."""
-_IO_URING_SETUP = 425
-_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
-_LOCAL, _NETLINK = 1, 16
 
 
 def landlock_version() -> int:
     """Return the kernel's Landlock ABI version, 0 without Landlock."""
     return max(0, _LIBC.syscall(_CREATE_RULESET, None, 0, 1))
-
-
-def syscall_numbers() -> tuple[int, int] | None:
-    """Return what the network filter needs to know about this architecture, None if unknown."""
-    return _MACHINES.get(platform.machine())
 
 
 def threads_of(uid: int) -> int:
@@ -63,11 +52,17 @@ def _checked(result: int, what: str) -> int:
     return result
 
 
-def _drop_capabilities() -> None:
-    """Drop all capabilities. Root without another user id could otherwise set the clock or reboot."""
+def _empty_bounding_set() -> None:
+    """Drop every capability that a program could add by `execve`, which needs CAP_SETPCAP. Call as root."""
     number = 0
     while _LIBC.prctl(_DROP_FROM_BOUNDING_SET, number, 0, 0, 0) == 0:
         number += 1
+    if ctypes.get_errno() not in (errno.EINVAL, errno.EPERM):  # past the last one, or not permitted
+        _checked(-1, "prctl")
+
+
+def _drop_capabilities() -> None:
+    """Drop all capabilities. Root without another user id could otherwise set the clock or reboot."""
     _checked(_LIBC.capset(struct.pack("=Ii", _CAPABILITIES_VERSION, 0), bytes(24)), "capset")
 
 
@@ -91,42 +86,14 @@ def _restrict_files(read: list[str], write: list[str], devices: list[str]) -> No
     os.close(rules)
 
 
-def network_seccomp_filter(architecture: int, socket_call: int) -> bytes:
-    """Return a seccomp program: local and netlink sockets only, no io_uring, no foreign-architecture calls."""
-    load, equal, at_least, ret = 0x20, 0x15, 0x35, 0x06
-    deny = _ERRNO | errno.EPERM
-    program = [
-        (load, 0, 0, 4),
-        (equal, 1, 0, architecture),
-        (ret, 0, 0, deny),
-        (load, 0, 0, 0),
-        (at_least, 0, 1, 0x40000000),  # the 32-bit calls of x86-64
-        (ret, 0, 0, deny),
-        (equal, 0, 1, _IO_URING_SETUP),
-        (ret, 0, 0, _ERRNO | errno.ENOSYS),
-        (equal, 1, 0, socket_call),
-        (ret, 0, 0, _ALLOW),
-        (load, 0, 0, 16),  # the first argument: the family
-        (equal, 2, 0, _LOCAL),
-        (equal, 1, 0, _NETLINK),
-        (ret, 0, 0, _ERRNO | errno.EAFNOSUPPORT),
-        (ret, 0, 0, _ALLOW),
-    ]
-    return b"".join(struct.pack("=HBBI", *instruction) for instruction in program)
-
-
-def _restrict_sockets() -> None:
-    numbers = syscall_numbers()
-    if numbers is None:
-        return
-    program = network_seccomp_filter(*numbers)
+def _restrict_system_calls(program: bytes) -> None:
     buffer = ctypes.create_string_buffer(program, len(program))
     header = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer)))
     _checked(_LIBC.prctl(_SET_SECCOMP, _FILTER_MODE, header, 0, 0), "seccomp")
 
 
 def main() -> None:
-    """`argv[1]` is JSON: `uid`, `groups`, `limits`, `read`, `write`, `devices`, `command`."""
+    """`argv[1]` is JSON: `uid`, `groups`, `limits`, `read`, `write`, `devices`, `filter`, `command`."""
     rules = json.loads(sys.argv[1])
     _checked(_LIBC.prctl(_SET_SUBREAPER, 1, 0, 0, 0), "prctl")
     Path("/proc/self/oom_score_adj").write_text("1000")
@@ -134,6 +101,7 @@ def main() -> None:
         _, hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))
         limit = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(getattr(resource, f"RLIMIT_{name.upper()}"), (limit, limit))
+    _empty_bounding_set()
     if rules["uid"] is not None:
         os.setgroups(rules["groups"])
         os.setresgid(rules["uid"], rules["uid"], rules["uid"])
@@ -141,5 +109,5 @@ def main() -> None:
     _drop_capabilities()
     _checked(_LIBC.prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0), "prctl")
     _restrict_files(rules["read"], rules["write"], rules["devices"])
-    _restrict_sockets()
+    _restrict_system_calls(bytes.fromhex(rules["filter"]))
     os.execv(rules["command"][0], rules["command"])

@@ -1,7 +1,8 @@
 """Host processes: start, find, kill.
 
 `PR_SET_PDEATHSIG` fires when the *thread* that started the child ends, so one long-lived thread starts every process.
-The reaper (`runtime_dir`) additionally kills leftovers by label and removes their folders.
+The label in the environment finds Deskhand's own programs, such as X servers. A guest can remove its label, so guests
+are found by their `guest_user` and `cgroup`.
 """
 
 from __future__ import annotations
@@ -9,18 +10,22 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 OWNER_LABEL = "DESKHAND_OWNER"
 LEASE_LABEL = "DESKHAND_LEASE"
 HIGH_PRIORITY_NICE = -10
+_FIELDS = re.compile(rb"^(State|Uid|NSpid|RssAnon|RssShmem|VmSwap|Threads|NoNewPrivs|Seccomp):\t(.*)$", re.MULTILINE)
+"""Lines of /proc/PID/status. The kernel escapes line breaks in a process's name."""
 
 _starts: queue.SimpleQueue[tuple[Future[subprocess.Popen[bytes]], list[str], dict[str, Any]]] = queue.SimpleQueue()
 _starter: threading.Thread | None = None
@@ -61,11 +66,69 @@ def find_labeled(label: str, value: str) -> list[int]:
     """Return the processes (not zombies) whose initial environment contains `label=value`."""
     entry = f"{label}={value}".encode()
     found = []
-    for pid in (int(name) for name in os.listdir("/proc") if name.isdigit()):
+    for pid in all_pids():
         with contextlib.suppress(OSError):
             if entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
                 found.append(pid)
     return found
+
+
+@dataclass(frozen=True)
+class ProcessStatus:
+    """From /proc/PID/status, which a process cannot hide from other users. Sizes in KiB."""
+
+    is_alive: bool
+    uids: frozenset[int]
+    threads: int
+    private_kib: int
+    """Anonymous memory, including swapped memory. Pages shared with a forked parent count in both."""
+    shared_kib: int
+    """Mapped shared memory: MAP_SHARED, memfd, System V segments, mapped files of a tmpfs."""
+    is_confined: bool
+    """Has `no_new_privs` and a seccomp filter, like every guest at the plain level."""
+    is_in_container: bool
+    """In a process namespace below that of this process."""
+
+
+def status(pid: int) -> ProcessStatus | None:
+    """Return the status of a process, None if there is no such process.
+
+    A process whose first thread has ended looks like a zombie while its other threads run.
+    """
+    fields = _status_fields(f"/proc/{pid}/status")
+    if fields is None:
+        return None
+    threads = int(fields.get(b"Threads", b"0"))
+    is_zombie = fields[b"State"][:1] in (b"Z", b"X")
+    uids = frozenset(int(word) for word in fields[b"Uid"].split())
+    is_alive = not is_zombie or threads > 1
+    if is_zombie and is_alive:
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                other = _status_fields(f"/proc/{pid}/task/{thread}/status")
+                fields = other if other and b"RssAnon" in other else fields
+
+    def kib(*names: bytes) -> int:
+        return sum(int(fields[name].split()[0]) for name in names if name in fields)
+
+    is_confined = fields.get(b"NoNewPrivs") == b"1" and fields.get(b"Seccomp") == b"2"
+    is_in_container = len(fields.get(b"NSpid", b"0").split()) > 1
+    memory = kib(b"RssAnon", b"VmSwap"), kib(b"RssShmem")
+    return ProcessStatus(is_alive, uids, threads, *memory, is_confined, is_in_container)
+
+
+def _status_fields(path: str) -> dict[bytes, bytes] | None:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            fields = dict(_FIELDS.findall(file.read()))
+    except OSError:
+        return None
+    return fields if b"State" in fields and b"Uid" in fields else None
+
+
+def all_pids() -> list[int]:
+    """Return every process id that this process can see, including zombies, in ascending order."""
+    return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
 def state(pid: int) -> str:
@@ -76,6 +139,24 @@ def state(pid: int) -> str:
     except OSError:
         return ""
     return chr(stat[stat.rindex(b")") + 2])
+
+
+def oom_kills() -> int:
+    """Return how many processes the kernel of this machine has killed for want of memory; -1 if it does not say."""
+    with contextlib.suppress(OSError), open("/proc/vmstat", "rb") as file:
+        for line in file:
+            if line.startswith(b"oom_kill "):
+                return int(line.split()[1])
+    return -1
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether any thread of a process runs."""
+    first_thread = state(pid)
+    if first_thread in ("", "Z", "X"):
+        found = status(pid) if first_thread else None
+        return found is not None and found.is_alive
+    return True
 
 
 def children(parent: int) -> list[int]:
@@ -95,9 +176,22 @@ def descendants(root: int) -> list[int]:
     while pending:
         for child in children(pending.pop()):
             pending.append(child)
-            if state(child) not in ("", "Z"):
+            if is_alive(child):
                 found.append(child)
     return found
+
+
+def has_run_commands(root: int) -> bool | None:
+    """Return whether `root` or a descendant has waited for a child that ended; None if the kernel does not count.
+
+    The kernel adds the page faults of such a child, which has some, to a counter of its parent.
+    """
+    own, of_children = 0, 0
+    for pid in [root, *descendants(root)]:
+        with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+            own, of_children = own + int(fields[7]), of_children + int(fields[8])
+    return of_children > 0 if own else None
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:
@@ -106,22 +200,28 @@ def kill(pid: int, number: int = signal.SIGKILL) -> None:
         os.kill(pid, number)
 
 
-def raise_priority(pid: int) -> None:
-    """Raise the priority of a process that only reacts to input, where this user may."""
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, pid, HIGH_PRIORITY_NICE)
-
-
-def kill_tree(root: int, label: str, value: str, timeout_s: float = 2.0) -> list[int]:
-    """Kill the descendants of `root` and all processes labeled `label=value`, `root` last; return survivors."""
+def kill_labeled(label: str, value: str, timeout_s: float) -> None:
+    """Kill the processes whose initial environment contains `label=value`, and their descendants."""
     deadline = time.monotonic() + timeout_s
-    while True:
-        victims = set(descendants(root)) | set(find_labeled(label, value))
-        victims -= {root, os.getpid()}
-        if not victims or time.monotonic() > deadline:
-            kill(root)
-            return sorted(victims)
-        for number in (signal.SIGSTOP, signal.SIGKILL):  # stopped processes cannot fork
-            for pid in victims:
-                kill(pid, number)
+    while pids := [pid for pid in find_labeled(label, value) if pid != os.getpid()]:
+        for pid in pids:
+            for victim in (*descendants(pid), pid):
+                kill(victim)
+        if time.monotonic() > deadline:
+            return
         time.sleep(0.002)
+
+
+def wait_bounded(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
+    """Wait for a killed child; return whether it has ended. One in uninterruptible sleep may take for ever."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=max(0.0, timeout_s))
+    return process.returncode is not None
+
+
+def raise_priority(pid: int) -> None:
+    """Raise the priority of a process that only reacts to input, where this user may. Its children have the usual one:
+    a guest can make the window manager start programs."""
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(pid, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
+        os.setpriority(os.PRIO_PROCESS, pid, HIGH_PRIORITY_NICE)

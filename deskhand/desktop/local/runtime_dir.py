@@ -1,7 +1,8 @@
 """Runtime directory: this process's folder for desktops, on a tmpfs.
 
-The folder is named by user and owner. A reaper process waits for this process to end, then kills the processes with the
-owner's label and removes the folder. Folders whose owner and reaper both died are removed at the next start.
+The folder is named by user and owner. A reaper process waits for this process to end, then kills the processes of its
+desktops (by control group, by user id or mark, by label) and removes the folder. Folders whose owner and reaper both
+died are removed at the next start.
 """
 
 from __future__ import annotations
@@ -16,9 +17,12 @@ import sys
 import threading
 from pathlib import Path
 
-from deskhand.desktop.local import isolation, processes, xserver
+from deskhand.desktop.local import cgroup, guest_user, isolation, processes, xserver
 from deskhand.errors import ConfigError
 
+GUEST_FILE = "guest"
+"""In a desktop's folder: the user id or mark of its guests."""
+REMOVE_TIMEOUT_S = 8.0
 _PREFIX = "deskhand-"
 _lock = threading.Lock()
 _current: RuntimeDir | None = None
@@ -44,6 +48,7 @@ class RuntimeDir:
     def close(self) -> None:
         """Let the reaper clean up and wait for it."""
         if self._reaper.stdin is not None and os.getpid() == self.owner_pid:
+            guest_user.release_all()
             self._reaper.stdin.close()
             try:
                 self._reaper.wait(timeout=10)
@@ -86,15 +91,18 @@ def remove_stale(base: Path) -> None:
 
 
 def remove(token: str, folder: Path) -> None:
-    """Kill every process of the owner; remove its folder and the sockets of its X servers."""
-    while pids := [pid for pid in processes.find_labeled(processes.OWNER_LABEL, token) if pid != os.getpid()]:
-        for pid in pids:
-            for child in processes.descendants(pid):
-                processes.kill(child)
-            processes.kill(pid)
+    """Kill every process of a dead owner's desktops, whatever they did; remove its folder and X server sockets."""
+    cgroup.remove_owner(token)
+    processes.kill_labeled(processes.OWNER_LABEL, token, REMOVE_TIMEOUT_S)
+    for guest_file in folder.glob(f"*/{GUEST_FILE}"):
+        key = guest_file.read_text(errors="replace")  # empty if the owner died or the disk was full
+        if key.isdecimal() and (user := guest_user.GuestUser.of_dead_owner(int(key))) is not None:
+            user.kill()
+            user.close()
+    cgroup.remove_owner(token)
     for display_file in folder.glob("*/display"):
         number = display_file.read_text(errors="replace")
-        if number.isdecimal():  # empty if the owner died or the disk was full
+        if number.isdecimal():
             xserver.remove_dead_socket(int(number))
     isolation.unmount_below(folder)
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,7 @@
 """Waiting for quotas: refused work is queued, and one request at a time probes whether there is room again.
 
 `RetryingClient` sends its requests through a `QuotaGate`; a `QuotaManager` has all gates of a process and saves their
-state to `QUOTA_FILE`, which `deskhand report` also reads.
+state to a file (`quota_file`), which `deskhand report` also reads.
 
 A gate belongs to an endpoint and a token. Desktops have a gate of their own, so that an exhausted desktop quota does
 not block requests to existing ones. While a gate is closed, work queues in order; when the pause ends, the first
@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 import structlog
 
 from deskhand import pausable_timeout
+from deskhand.desktop.remote import quota_file
 from deskhand.desktop.remote.quota_errors import QuotaExceeded, QuotaSignal
 
 log = structlog.get_logger()
@@ -35,8 +36,6 @@ MAX_PAUSE_S = 60.0
 MIN_PAUSE_S = 1.0
 DECREASE = 0.75
 WARN_S = 15 * 60.0
-QUOTA_FILE = "quota.json"
-"""File in a run directory: learned limits, waiting work and seconds waited."""
 
 
 @dataclass(frozen=True)
@@ -271,13 +270,11 @@ class QuotaManager:
         """Seconds waited, by reason, summed over all work."""
         self._file = file
         self._gates: dict[str, QuotaGate] = {}
-        self._stored: dict[str, Any] = _read(file)
+        self._stored = quota_file.read_state(file)
         self._listeners: list[Callable[[], None]] = []
         self._saved_waiting = False
         """Whether the saved state contains waiting work."""
-        before = self._stored.pop("wait_s", None)
-        for reason, seconds in before.items() if isinstance(before, dict) else ():
-            self.wait_s[reason] += seconds if isinstance(seconds, (int, float)) else 0.0
+        self.wait_s.update(self._stored.wait_s)
 
     def gate(self, endpoint: str, token: str | None = None) -> QuotaGate:
         """Return the gate of an endpoint and a token, always the same object."""
@@ -286,15 +283,13 @@ class QuotaManager:
             gate = QuotaGate(endpoint, self)
             for name, each in ((key, gate), (f"{key} desktops", gate.desktops)):
                 self._gates[name] = each
-                if isinstance(state := self._stored.get(name), dict):
+                if (state := self._stored.gates.get(name)) is not None:
                     self._restore(each, state)
         return self._gates[key]
 
-    def _restore(self, gate: QuotaGate, state: dict[str, Any]) -> None:
-        gate.max_held = state.get("max_held")
-        gate.reason = str(state.get("reason", ""))
-        gate.refusals = int(state.get("refusals", 0))
-        left_s = float(state.get("closed_until") or 0.0) - self.clock.wall()
+    def _restore(self, gate: QuotaGate, state: quota_file.GateState) -> None:
+        gate.max_held, gate.reason, gate.refusals = state.max_held, state.reason, state.refusals
+        left_s = (state.closed_until or 0.0) - self.clock.wall()
         if left_s > 0:
             gate.closed_until = self.clock.now() + min(left_s, 24 * 3600.0)
 
@@ -320,7 +315,7 @@ class QuotaManager:
 
     def summary(self) -> str:
         """Return one line for people, "" if nothing is waiting."""
-        return _format_summary(self.snapshot())
+        return quota_file.format_summary(self.snapshot())
 
     def listen(self, on_change: Callable[[], None]) -> None:
         """Call `on_change` whenever work starts or stops waiting."""
@@ -334,7 +329,7 @@ class QuotaManager:
 
     def _save(self, file: Path) -> None:
         lag_s = self.clock.wall() - self.clock.now()
-        state = self._stored | {
+        state: dict[str, Any] = {key: each.model_dump() for key, each in self._stored.gates.items()} | {
             key: {
                 "max_held": gate.max_held,
                 "reason": gate.reason,
@@ -351,33 +346,3 @@ class QuotaManager:
             os.replace(partial, file)
         except OSError as error:  # a lost state costs one refused request after a restart; failing here costs work
             log.warning("quota.save_failed", file=str(file), error=error.strerror)
-
-
-def _format_summary(gates: list[dict[str, Any]]) -> str:
-    parts = [
-        f"{each['waiting']} waiting at {each['endpoint']} ({each['reason'] or 'limit of concurrent desktops'}, "
-        f"{each['since_s']:.0f} s; next try in {each['next_try_s']:.0f} s)"
-        for each in gates
-        if each["waiting"]
-    ]
-    return "; ".join(parts)
-
-
-def saved_summary(file: Path) -> str:
-    """Return what another process's file reports as waiting, and when it was written; "" if nothing is."""
-    try:
-        now = _read(file)["now"]
-        found = _format_summary(now["gates"])
-        written = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(now["written"]))
-    except (KeyError, TypeError, ValueError):
-        return ""
-    return f"{found}, as of {written}" if found else ""
-
-
-def _read(file: Path | None) -> dict[str, Any]:
-    """An unreadable file counts as empty, which costs one refused request."""
-    try:
-        found = json.loads(file.read_text(encoding="utf-8")) if file is not None else {}
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}

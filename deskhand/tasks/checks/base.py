@@ -6,19 +6,17 @@ desktop or the check are raised.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import PurePosixPath
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, model_validator
 
 from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.document_readers import InvalidDocument
 from deskhand.tasks.guest_files import UNREADABLE
+from deskhand.tasks.subprocess_call import read_in_subprocess
 from deskhand.tasks.task import CheckResult
-
-MAX_QUOTE_CHARS = 200
 
 
 class CheckModel(BaseModel):
@@ -75,35 +73,30 @@ class FactCheck(CheckModel):
 class FileCheckModel(FactCheck):
     """A check of one file of the guest by its bytes."""
 
+    find_problem: ClassVar[Callable[..., str | None]]
+    """Function of `tasks.file_problems`; takes the bytes and the fields."""
     path: GuestPath
 
     async def measure(self, desktop: StageableDesktop) -> CheckResult:
-        return await measure_file(desktop, self.path, self.find_problem)
-
-    def find_problem(self, data: bytes) -> str | None:
-        """Return what is wrong, or None. Raises `InvalidDocument`."""
-        raise NotImplementedError
+        return await measure_file(desktop, self.path, type(self).find_problem, self.model_dump(exclude={"path"}))
 
 
 async def measure_file(
-    desktop: StageableDesktop, path: str, find_problem: Callable[[bytes], str | None]
+    desktop: StageableDesktop,
+    path: str,
+    find_problem: Callable[..., str | None],
+    *arguments: Any,
+    files: Sequence[bytes] = (),
 ) -> CheckResult:
-    """Return 1 if `find_problem` returns None for the file's bytes, else 0 with its text as the detail.
+    """Return 1 if `find_problem(data, *files, *arguments)` returns None, else 0 with its text as the detail.
 
-    `find_problem` runs in a thread and raises `InvalidDocument` for a file that it cannot parse.
+    `data` are the bytes at `path`. Runs in a subprocess (`tasks.subprocess_call`).
     """
     try:
         data = await desktop.pull(path)
+        problem = await read_in_subprocess(find_problem, (data, *files), *arguments)
     except UNREADABLE as error:
         return CheckResult(0.0, f"{path}: {error.strerror or 'not a regular file'}")
-    try:
-        problem = await asyncio.to_thread(find_problem, data)
     except InvalidDocument as error:
         return CheckResult(0.0, f"{path}: {error}")
     return CheckResult(float(problem is None), f"{path}: {problem or 'as expected'}")
-
-
-def quoted(value: object) -> str:
-    """Return the representation of a value, truncated to `MAX_QUOTE_CHARS`."""
-    text = repr(value)
-    return text if len(text) <= MAX_QUOTE_CHARS else f"{text[:MAX_QUOTE_CHARS]}... ({len(text)} characters)"

@@ -11,7 +11,8 @@ from pydantic import Field
 
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import EvaluatorError
-from deskhand.tasks.checks.base import FactCheck, quoted
+from deskhand.tasks.checks.base import FactCheck
+from deskhand.tasks.file_problems import quoted
 from deskhand.tasks.task import CheckResult
 
 PGREP_TIMEOUT_S = 10.0

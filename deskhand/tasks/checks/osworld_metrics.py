@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from deskhand.errors import EvaluatorError
-from deskhand.tasks import subprocess_call
+from deskhand.tasks.subprocess_call import call_in_subprocess
 
 Options = dict[str, Any]
 Metric = Callable[[Any, Any, Options], float]
@@ -54,14 +54,12 @@ def score(metric: str, result: Any, expected: Any, options: Options | None = Non
 
 
 def score_in_subprocess(metric: str, result: Any, expected: Any, options: Options | None = None) -> float:
-    """Return `score`, computed in a subprocess with bounded time and memory: guest data may be crafted. Blocks."""
-    request = pickle.dumps((metric, result, expected, options))
-    return float(subprocess_call.call_in_subprocess(f"{__name__}:score_packed", request))
+    """Return `score`, computed in a subprocess. Blocks. Raises `InvalidDocument` for data that exceeds its limits."""
+    return float(call_in_subprocess(_score_packed, pickle.dumps(result), metric, expected, options))
 
 
-def score_packed(data: bytes) -> float:
-    """Return `score` for the arguments that `score_in_subprocess` pickled."""
-    return score(*pickle.loads(data))
+def _score_packed(result: bytes, metric: str, expected: Any, options: Options | None) -> float:
+    return score(metric, pickle.loads(result) if result else None, expected, options)
 
 
 def _text(data: Any) -> str | None:
@@ -178,7 +176,9 @@ def _vlc_recordings(result: Any, rules: Any, _: Options) -> float:
 
 
 def _font_size(result: Any, rules: Any, _: Options) -> float:
-    size = result["default_font_size"]
+    size = result.get("default_font_size") if isinstance(result, dict) else None
+    if not isinstance(size, int | float):
+        return 0.0
     if rules["type"] == "value":
         return float(size == rules["value"])
     if rules["type"] != "range":
@@ -208,7 +208,11 @@ def _url_matches(result: Any, rules: Any, _: Options) -> float:
 
 
 def _names_in_folder(result: Any, rules: Any, _: Options) -> float:
-    return float(sorted(node["name"] for node in result["children"]) == sorted(rules["expected"]))
+    try:
+        found = sorted(node["name"] for node in result["children"])
+    except (KeyError, TypeError):
+        return 0.0
+    return float(found == sorted(rules["expected"]))
 
 
 def _favorites(result: Any, rules: Any, _: Options) -> float:

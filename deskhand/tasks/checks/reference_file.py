@@ -1,13 +1,11 @@
 """Checks that need a file next to the task file: `image` (a reference image) and `python` (a function).
 
-Guest bytes are parsed, and the function runs, in a subprocess with bounded time and memory (`tasks.subprocess_call`).
+The function runs in a subprocess with bounded time and memory, like every parser (`tasks.subprocess_call`).
 """
 
 from __future__ import annotations
 
 import asyncio
-import base64
-import json
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +13,16 @@ from pydantic import Field
 
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import EvaluatorError
-from deskhand.tasks import document_readers, subprocess_call
+from deskhand.tasks import file_problems
 from deskhand.tasks.checks.base import CheckModel, GuestPath, RelativePath, measure_file
+from deskhand.tasks.document_readers import InvalidDocument
 from deskhand.tasks.guest_files import read_file
+from deskhand.tasks.reader_process import call_user_function
+from deskhand.tasks.subprocess_call import read_in_subprocess
 from deskhand.tasks.task import CheckResult
+
+USER_MEMORY_MIB = 640
+"""Memory of a task author's function, which may import large libraries; a fifth of it is the limit of its files."""
 
 
 class ReferenceFileCheck(CheckModel):
@@ -50,18 +54,8 @@ class ImageCheck(ReferenceFileCheck):
 
     async def measure(self, desktop: StageableDesktop, folder: Path) -> CheckResult:
         like = await asyncio.to_thread((folder / self.like).read_bytes) if self.like is not None else b""
-        return await measure_file(desktop, self.path, lambda data: self._find_problem(data, like))
-
-    def _find_problem(self, data: bytes, like: bytes) -> str | None:
-        payload = len(like).to_bytes(8, "big") + like + data
-        width, height, similar = subprocess_call.call_in_subprocess(
-            f"{document_readers.__name__}:compare_images", payload
-        )
-        if self.size is not None and (width, height) != self.size:
-            return f"has {width}x{height} pixels, not {self.size[0]}x{self.size[1]}"
-        if similar is not None and similar < self.similar:
-            return f"similarity to {self.like} is {similar:.3f}; minimum: {self.similar:g}"
-        return None
+        fields = self.model_dump(exclude={"path"})
+        return await measure_file(desktop, self.path, file_problems.image_problem, like, fields)
 
 
 class PythonCheck(ReferenceFileCheck):
@@ -82,27 +76,18 @@ class PythonCheck(ReferenceFileCheck):
 
     async def measure(self, desktop: StageableDesktop, folder: Path) -> CheckResult:
         source = await asyncio.to_thread((folder / self.file).read_text, encoding="utf-8")
-        request = {
-            "source": source,
-            "name": self.file,
-            "function": self.function,
-            "files": {path: await _base64(desktop, path) for path in self.reads},
-            "arguments": self.arguments,
-        }
-        result = await asyncio.to_thread(
-            subprocess_call.call_in_subprocess,
-            f"{subprocess_call.__name__}:call_user_function",
-            json.dumps(request).encode(),
-            timeout_s=self.timeout_s,
-        )
+        read = {path: await read_file(desktop, path) for path in self.reads}
+        files = {path: data for path, data in read.items() if data is not None}
+        missing = [path for path in self.reads if path not in files]
+        request = (list(files), missing, source, self.file, self.function, self.arguments)
+        limits = {"cpu_s": self.timeout_s, "memory_mib": USER_MEMORY_MIB}
+        try:
+            result = await read_in_subprocess(call_user_function, list(files.values()), *request, **limits)
+        except InvalidDocument as error:
+            return CheckResult(0.0, f"{', '.join(files)}: {error}")
         value, detail = result if isinstance(result, list) and len(result) == 2 else (result, "")
         if not isinstance(value, bool | int | float):
             raise EvaluatorError(
                 f"{self.file}: {self.function} must return a number in [0, 1] or a bool, got {str(result)[:80]!r}"
             )
         return CheckResult(float(value), f"{self.function}: {detail or value}")
-
-
-async def _base64(desktop: StageableDesktop, path: str) -> str | None:
-    data = await read_file(desktop, path)
-    return None if data is None else base64.b64encode(data).decode()

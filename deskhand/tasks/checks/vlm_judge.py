@@ -21,7 +21,8 @@ from pydantic import Field
 
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
-from deskhand.tasks.checks.base import FactCheck, quoted
+from deskhand.tasks.checks.base import FactCheck
+from deskhand.tasks.file_problems import quoted
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.task import CheckResult
 

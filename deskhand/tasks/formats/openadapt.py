@@ -9,15 +9,15 @@ at every start. Commands run on the machine. Milestones have equal weights; `eva
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError, InfrastructureError
-from deskhand.tasks import subprocess_call
-from deskhand.tasks.checks.base import quoted
+from deskhand.tasks import document_readers
+from deskhand.tasks.file_problems import quoted
 from deskhand.tasks.formats.located_yaml import (
     Keys,
     LocatedDocument,
@@ -29,6 +29,7 @@ from deskhand.tasks.formats.located_yaml import (
 )
 from deskhand.tasks.guest_files import read_file
 from deskhand.tasks.outcome import MAX_TEXT, Finding
+from deskhand.tasks.subprocess_call import read_in_subprocess
 from deskhand.tasks.task import CheckFunction, CheckResult, Milestone, Task
 
 SUITE = "openadapt"
@@ -248,15 +249,22 @@ async def _command(desktop: Any, command: str, expected: str, match: str) -> Che
     if match == "contains":
         holds = wanted in output
     elif match == "regex":
-        holds = await asyncio.to_thread(subprocess_call.matches, wanted, output, whole=False)
+        holds = await _holds(document_readers.regex_matches, done.stdout, wanted)
     elif match == "fuzzy":
-        holds = await asyncio.to_thread(subprocess_call.text_similarity, output, wanted) >= FUZZY_THRESHOLD
+        holds = await _holds(document_readers.text_similarity, done.stdout, wanted, FUZZY_THRESHOLD)
     else:
         holds = output == wanted
     finding = Finding(f"output of {quoted(command)}", float(holds), quoted(output), f"{match}: {quoted(wanted)}")
     return CheckResult(
         float(holds), f"{quoted(command)} printed {quoted(output)}", untrusted_source=True, findings=(finding,)
     )
+
+
+async def _holds(function: Callable[..., bool], output: bytes, *arguments: Any) -> bool:
+    try:
+        return await read_in_subprocess(function, output, *arguments)
+    except document_readers.InvalidDocument:
+        return False
 
 
 async def _file(desktop: StageableDesktop, check: OpenAdaptCheck) -> CheckResult:

@@ -15,8 +15,8 @@ from pathlib import Path
 from deskhand.actions.ops import Click, Done, Drag, Key, Move, Op, Point, Scroll, Type, Wait, screen_px
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import InfrastructureError
-from deskhand.tasks.checks.base import quoted
 from deskhand.tasks.checks.reference_file import ReferenceFileCheck
+from deskhand.tasks.file_problems import quoted
 from deskhand.tasks.formats import yaml_schema
 from deskhand.tasks.formats.yaml_schema import CheckNode, NativeTask, OracleOp, SetupStep, WindowPoint
 from deskhand.tasks.guest_files import read_file

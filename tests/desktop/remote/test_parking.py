@@ -17,7 +17,7 @@ from starlette.websockets import WebSocketDisconnect
 
 from deskhand import pausable_timeout
 from deskhand.config.schema import RemoteTimeouts
-from deskhand.desktop.remote.quota import QuotaGate, QuotaManager, saved_summary
+from deskhand.desktop.remote.quota import QuotaGate, QuotaManager
 from deskhand.desktop.remote.quota_errors import (
     QuotaExceeded,
     QuotaSignal,
@@ -25,6 +25,7 @@ from deskhand.desktop.remote.quota_errors import (
     quota_signal_from_error,
     quota_signal_from_reply,
 )
+from deskhand.desktop.remote.quota_file import saved_summary
 from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.errors import DeliveryUnknown, InfrastructureError
 

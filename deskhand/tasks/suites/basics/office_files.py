@@ -5,7 +5,6 @@ An invalid or oversized file is a wrong answer (None). Guest files are parsed in
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import io
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -15,9 +14,10 @@ from typing import Any, Literal
 from deskhand.actions.ops import Op, Type
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError
-from deskhand.tasks import document_readers, subprocess_call
+from deskhand.tasks import document_readers
 from deskhand.tasks.document_readers import InvalidDocument
 from deskhand.tasks.outcome import Finding
+from deskhand.tasks.subprocess_call import read_in_subprocess
 from deskhand.tasks.suites.basics import hd_screen
 from deskhand.tasks.suites.basics.hd_screen import HdScenario, Steps, click_at, press
 from deskhand.tasks.suites.basics.scenario import Clauses, Oracle, clause
@@ -60,7 +60,7 @@ class Workbook:
 
 async def read_workbook(data: bytes | None) -> Workbook | None:
     """Parse an XLSX file; None if it is invalid. Raises `EvaluatorError`."""
-    facts = await _facts("workbook_facts", data)
+    facts = await _facts(document_readers.workbook_facts, data)
     return Workbook(**facts) if facts is not None else None
 
 
@@ -111,7 +111,7 @@ class TextDocument:
 
 async def read_document(data: bytes | None) -> TextDocument | None:
     """Parse a DOCX file; None if it is invalid. Raises `EvaluatorError`."""
-    facts = await _facts("document_facts", data)
+    facts = await _facts(document_readers.document_facts, data)
     if facts is None:
         return None
     pairs: dict[str, Any] = {name: [tuple(each) for each in facts[name]] for name in ("paragraphs", "tables")}
@@ -170,12 +170,11 @@ def replace_all(old: str, new: str) -> Oracle:
     return steps
 
 
-async def _facts(reader: str, data: bytes | None) -> dict[str, Any] | None:
+async def _facts(reader: Callable[[bytes], dict[str, Any]], data: bytes | None) -> dict[str, Any] | None:
     if not data:
         return None
-    name = f"{document_readers.__name__}:{reader}"
     try:
-        return await asyncio.to_thread(subprocess_call.call_in_subprocess, name, data)
+        return await read_in_subprocess(reader, data)
     except InvalidDocument:
         return None
 

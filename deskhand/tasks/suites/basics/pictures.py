@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import io
 from collections.abc import AsyncIterator, Callable
 
@@ -11,8 +12,11 @@ from PIL import Image, ImageDraw, ImageOps
 
 from deskhand.actions.ops import Op, Type
 from deskhand.desktop.base import StageableDesktop
+from deskhand.tasks import document_readers
+from deskhand.tasks.document_readers import InvalidDocument
 from deskhand.tasks.guest_files import list_folder, read_file
 from deskhand.tasks.outcome import Finding
+from deskhand.tasks.subprocess_call import read_in_subprocess
 from deskhand.tasks.suites.basics import hd_screen
 from deskhand.tasks.suites.basics.hd_screen import HdScenario, press
 from deskhand.tasks.suites.basics.scenario import THEMES, Oracle, clause, milestone, scenario_family
@@ -21,7 +25,7 @@ from deskhand.tasks.task import ExampleEndStates, FileContents, Milestone, Task
 FOLDER = "Documents"
 NAMES = ("house", "flag", "map", "sign", "window", "garden", "stage", "tower")
 RESULTS = ("result", "copy", "final", "other", "new", "second")
-MAX_PIXELS = 4_000_000
+MAX_PIXELS = 1_000_000
 CHANNEL_TOLERANCE = 2
 """Maximum difference of a channel (0 to 255) in exact work."""
 
@@ -77,7 +81,7 @@ class PictureScenario(HdScenario):
         )
 
     async def exported_picture(self, desktop: StageableDesktop) -> Image.Image | None:
-        return await asyncio.to_thread(open_picture, await read_file(desktop, f"{FOLDER}/{self.result}"))
+        return await open_picture(await read_file(desktop, f"{FOLDER}/{self.result}"))
 
     def has_size(self, weight: float, name: str, holds: Callable[[int, int], bool]) -> Milestone:
         """Return a milestone of the exported picture's width and height."""
@@ -152,15 +156,15 @@ def _png(picture: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-def open_picture(data: bytes | None) -> Image.Image | None:
+async def open_picture(data: bytes | None) -> Image.Image | None:
     """Return a picture as RGB; None if it is invalid or has too many pixels."""
     if not data:
         return None
     try:
-        with Image.open(io.BytesIO(data), formats=("PNG",)) as picture:
-            return picture.convert("RGB") if picture.width * picture.height <= MAX_PIXELS else None
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+        width, height, pixels = await read_in_subprocess(document_readers.rgb_pixels, data, MAX_PIXELS)
+    except InvalidDocument:
         return None
+    return Image.frombytes("RGB", (width, height), base64.b64decode(pixels))
 
 
 def same_pixels(picture: Image.Image | None, wanted: Image.Image) -> Finding:

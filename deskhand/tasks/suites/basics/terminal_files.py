@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import tarfile
 from collections.abc import AsyncIterator, Callable
@@ -10,10 +9,11 @@ from typing import Any
 
 from deskhand.actions.ops import Op, Type
 from deskhand.desktop.base import StageableDesktop
-from deskhand.tasks import document_readers, subprocess_call
+from deskhand.tasks import document_readers
 from deskhand.tasks.document_readers import InvalidDocument
 from deskhand.tasks.guest_files import list_folder, read_file, read_folder
 from deskhand.tasks.outcome import Finding
+from deskhand.tasks.subprocess_call import read_in_subprocess
 from deskhand.tasks.suites.basics import hd_screen
 from deskhand.tasks.suites.basics.hd_screen import HdScenario, click_in, press
 from deskhand.tasks.suites.basics.scenario import (
@@ -184,9 +184,7 @@ def _archive(files: dict[str, bytes]) -> bytes:
 async def _members(data: bytes | None) -> dict[str, bytes] | None:
     """Return the regular files of an archive by name; None if it is not one."""
     try:
-        found = await asyncio.to_thread(
-            subprocess_call.call_in_subprocess, f"{document_readers.__name__}:read_archive", data or b""
-        )
+        found = await read_in_subprocess(document_readers.read_archive, data or b"")
     except InvalidDocument:
         return None
     return {name: text.encode("latin-1") for name, text in found.items()}

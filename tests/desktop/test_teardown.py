@@ -1,0 +1,313 @@
+"""Guests that refuse to end: none lives after its desktop was closed or its owner died, whatever means there are."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from desktops import ISOLATIONS, embedded, failure_of
+from patience import limit
+from unprivileged import import_path, python_of_other_user
+
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.local import cgroup, guest_user, resource_monitor
+from deskhand.desktop.local.desktop import LocalDesktop
+from deskhand.desktop.local.isolation import ResourceLimits
+from deskhand.desktop.pool import DesktopPool
+from deskhand.errors import InfrastructureError
+
+SMALL = DesktopSpec("plain", 256, 192)
+ROOT = Path(__file__).resolve().parents[2]
+LIMITS = ResourceLimits(memory_mib=512, max_processes=40)
+CLOSE_S = 5.0
+
+PARTS = """
+import ctypes, os, signal, sys, threading, time
+signal.alarm(200)  # an attack that works ends some day
+job = os.getppid()
+shell = int(open(f"/proc/{job}/stat").read().rpartition(")")[2].split()[1])
+
+def leave():
+    "Without parent, session, environment and open files; what is left has the word as an argument."
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            null = os.open("/dev/null", os.O_RDWR)
+            for number in (0, 1, 2):
+                os.dup2(null, number)
+            os.execve("/usr/bin/python3", ["python3", "-c", "import time; time.sleep(200)", sys.argv[1]], {})
+        os._exit(0)
+"""
+ATTACKS = {
+    "kills its shell": "os.kill(shell, 9); time.sleep(200)",
+    "leaves and kills its shell": "leave(); time.sleep(0.3); os.kill(shell, 9); os.kill(job, 9)",
+    "stops its shell": "leave(); os.kill(shell, signal.SIGSTOP); time.sleep(200)",
+    "fills the shell's pipe": (
+        "pipe = os.open(f'/proc/{shell}/fd/1', os.O_WRONLY)\n"
+        "if os.fork(): os.kill(shell, 9)\n"
+        "while True: os.write(pipe, b'x' * 65536)"
+    ),
+    "forks without end": "while True:\n    try: os.fork()\n    except OSError: pass",
+    "moves on by forks": "os.kill(shell, 9)\nwhile True:\n    if os.fork(): os._exit(0)",
+    "ignores signals": (
+        "for number in set(range(1, 32)) - {9, 14, 19}: signal.signal(number, signal.SIG_IGN)\n"
+        "leave(); os.kill(shell, 9); time.sleep(200)"
+    ),
+    "ends its first thread": (
+        "leave(); os.kill(shell, 9); threading.Thread(target=time.sleep, args=(200,)).start()\n"
+        "ctypes.CDLL(None).syscall({'x86_64': 60, 'aarch64': 93}[os.uname().machine], 0)"
+    ),
+    "hides its memory": "ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); leave(); os.kill(shell, 9); time.sleep(200)",
+    "traces its shell": (
+        "libc = ctypes.CDLL(None)\n"
+        "libc.ptrace(0x4206, shell, None, None); libc.ptrace(0x4207, shell, None, None); time.sleep(200)"
+    ),
+    "lowers its limits": (
+        "import resource\n"
+        "for number in (8, 10, 11, 12): resource.setrlimit(number, (5, 5))\n"
+        "leave(); os.kill(shell, 9); time.sleep(200)"
+    ),
+}
+MEANS = ["groups", "user id", "mark"]
+
+
+@pytest.fixture(params=MEANS)
+def means(request, monkeypatch) -> str:
+    """The one means that the test relies on; the others are as where the machine lacks them."""
+    choose_means(request.param, monkeypatch)
+    return request.param
+
+
+def choose_means(means: str, monkeypatch) -> None:
+    if means == "groups":
+        if not cgroup.hierarchies()[0]:
+            pytest.skip(f"no control groups: {cgroup.hierarchies()[1]}")
+        monkeypatch.setattr(guest_user.GuestUser, "kill", lambda self, timeout_s=0.0: [])
+        return
+    monkeypatch.setattr(cgroup, "hierarchies", lambda: ((), "switched off"))
+    if means == "mark":
+        monkeypatch.setattr(guest_user, "guest_uids", lambda: False)
+    elif not guest_user.guest_uids():
+        pytest.skip("only root can give guests user ids")
+
+
+def with_word(word: str) -> list[int]:
+    """Living processes with this argument, by another way than Deskhand's."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        try:
+            if word.encode() in (path / "cmdline").read_bytes().split(b"\0"):
+                found.append(int(path.name))
+        except OSError:
+            continue
+    return found
+
+
+async def start_attack(desktop, attack: str, word: str) -> None:
+    await desktop.push("attack.py", f"{PARTS}\n{ATTACKS[attack]}\n".encode())
+    await desktop.launch(["python3", "attack.py", word])
+    async with asyncio.timeout(limit(5)):
+        while not with_word(word) and desktop._session.failure() is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    await asyncio.sleep(0.6)  # until it has done what it does
+
+
+async def assert_gone(word: str, user) -> None:
+    for _ in range(5):  # one that moves to another process id can be missed
+        assert with_word(word) == []
+        assert user.pids() == []
+        await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+async def test_no_guest_lives_after_close(attack, means):
+    if (attack, means, os.getuid()) == ("forks without end", "mark", 0):
+        pytest.skip("Linux does not limit the number of root's processes; tried below as another user")
+    word = secrets.token_hex(8)
+    async with embedded(SMALL, isolation_level="plain", limits=LIMITS) as desktop:
+        user, groups = desktop._session.jail.user, desktop._session.jail.cgroup
+        await start_attack(desktop, attack, word)
+        async with asyncio.timeout(limit(CLOSE_S)):
+            await desktop.close()
+    await assert_gone(word, user)
+    assert not groups.exists
+    assert not user._is_reserved
+
+
+@pytest.mark.skipif("namespaces" not in ISOLATIONS, reason="bubblewrap cannot make namespaces here")
+@pytest.mark.parametrize("attack", ["leaves and kills its shell", "forks without end", "ends its first thread"])
+async def test_no_guest_in_namespaces_lives_after_close(attack):
+    word = secrets.token_hex(8)
+    async with embedded(SMALL, isolation_level="namespaces", limits=LIMITS) as desktop:
+        user = desktop._session.jail.user
+        await start_attack(desktop, attack, word)
+        async with asyncio.timeout(limit(CLOSE_S)):
+            await desktop.close()
+    await assert_gone(word, user)
+
+
+@pytest.mark.parametrize("level", ISOLATIONS)
+@pytest.mark.parametrize("attack", ["kills its shell", "fills the shell's pipe", "stops its shell"])
+async def test_a_desktop_whose_shell_was_ended_by_a_guest_has_failed(attack, level):
+    async with embedded(SMALL, isolation_level=level, limits=LIMITS) as desktop:
+        await start_attack(desktop, attack, secrets.token_hex(8))
+        ended = "the jail has exited by SIGKILL" if level == "plain" else "the jail has exited"
+        reason = "guests stopped the jail's shell" if attack == "stops its shell" else ended
+        assert reason in await failure_of(desktop)
+        with pytest.raises(InfrastructureError):
+            await desktop.run(["true"])
+
+
+async def test_a_pool_continues_after_a_guest_that_refuses_to_end(means):
+    word = secrets.token_hex(8)
+
+    pool = DesktopPool(1, SMALL, make=lambda: LocalDesktop(isolation_level="plain", limits=LIMITS))
+    for attack in ("leaves and kills its shell", "moves on by forks"):
+        lease = await pool.lease()
+        await start_attack(lease.desktop, attack, word)
+        await pool.release(lease)
+    lease = await pool.lease()
+    assert (await lease.desktop.run(["echo", "fine"])).stdout == b"fine\n"
+    await pool.release(lease)
+    async with asyncio.timeout(limit(2 * CLOSE_S)):
+        await pool.close()
+    assert with_word(word) == []
+
+
+async def test_without_any_other_means_the_label_ends_guests(monkeypatch):
+    choose_means("mark", monkeypatch)
+    monkeypatch.setattr(guest_user, "can_mark", lambda: False)
+    word = secrets.token_hex(8)
+    async with embedded(SMALL, isolation_level="plain", limits=LIMITS) as desktop:
+        sleeper = f"setsid python3 -c 'import time; time.sleep(200)' {word} & kill -9 $(ps -o ppid= $PPID)"
+        await desktop.launch(["sh", "-c", sleeper])
+        failure = await failure_of(desktop)
+        assert "exited by SIGKILL" in failure, failure
+        assert with_word(word)
+    assert with_word(word) == []
+
+
+OWNER = """
+import asyncio, os, sys
+sys.path[:0] = {path!r}
+import pytest, test_teardown
+from desktops import embedded
+from deskhand.desktop.local.runtime_dir import runtime
+
+async def main():
+    patch = pytest.MonkeyPatch()
+    test_teardown.choose_means(sys.argv[1], patch)
+    patch.setattr("deskhand.desktop.local.processes.OWNER_LABEL", "NO_LABEL")  # it ends nothing here
+    async with embedded(test_teardown.SMALL, isolation_level="plain", limits=test_teardown.LIMITS) as desktop:
+        await test_teardown.start_attack(desktop, sys.argv[2], os.environ["ATTACK_WORD"])
+        print(runtime().folder, runtime().token, runtime()._reaper.pid, flush=True)
+        await asyncio.sleep(0 if sys.argv[3] == "closed" else 60)
+    print("closed", flush=True)
+    await asyncio.sleep(60)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("attack", "end"),
+    [
+        ("leaves and kills its shell", "killed"),
+        ("leaves and kills its shell", "killed with its reaper"),
+        ("moves on by forks", "killed"),
+        ("forks without end", "killed"),
+        ("forks without end", "closed"),
+    ],
+)
+@pytest.mark.parametrize("means", MEANS)
+def test_no_guest_outlives_its_owner(attack, means, end, monkeypatch):
+    """At "mark" the owner is not root. At "closed" the desktop is closed and its owner lives. Without reaper, the next
+    owner ends the guests."""
+    choose_means(means, monkeypatch)  # skips what this machine lacks
+    word = secrets.token_hex(8)
+    path = [str(ROOT), str(ROOT / "tests" / "support"), str(ROOT / "tests" / "desktop")]
+    python = python_of_other_user() if means == "mark" else [sys.executable]
+    command = [*python, "-c", OWNER.format(path=path), means, attack, end]
+    environment = import_path() | {"ATTACK_WORD": word}
+    owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
+    assert owner.stdout is not None
+    folder, token, reaper = owner.stdout.readline().split()
+    if end == "closed":
+        assert owner.stdout.readline() == "closed\n"
+        assert with_word(word) == []
+    else:
+        assert with_word(word)
+    if end == "killed with its reaper":
+        os.kill(int(reaper), signal.SIGKILL)
+    owner.send_signal(signal.SIGKILL)
+    owner.communicate()
+    if end == "killed with its reaper":
+        start = "from deskhand.desktop.local.runtime_dir import remove_stale, tmpfs; remove_stale(tmpfs())"
+        subprocess.run([*python, "-c", start], check=True, cwd=ROOT, env=environment)
+    deadline = time.monotonic() + limit(15)
+    while (with_word(word) or Path(folder).exists()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert with_word(word) == []
+    assert not Path(folder).exists()
+    assert not list(Path("/sys/fs/cgroup").glob(f"**/*{token}*"))
+
+
+MEMORY = {
+    "private": "children = [os.fork() for _ in range(2)]\nkept = bytearray(50 << 20); kept[::4096] = b'x' * (50 << 8)",
+    "shared": "kept = mmap.mmap(-1, 300 << 20)\nfor at in range(0, 300 << 20, 4096): kept[at] = 1",
+    "memfd": (
+        "kept = [os.memfd_create('x') for _ in range(50)]\n"
+        "for each in kept:\n    for _ in range(6): os.write(each, bytes(1 << 20))"
+    ),
+    "deleted files": (
+        "kept = []\nfor number in range(50):\n    kept.append(open(os.environ['TMPDIR'] + f'/{number}', 'wb'))\n"
+        "    os.unlink(kept[-1].name); kept[-1].write(bytes(6 << 20)); kept[-1].flush()"
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MEMORY)
+@pytest.mark.parametrize("level", ISOLATIONS)
+@pytest.mark.parametrize("has_groups", [True, False], ids=["groups", "monitor"])
+async def test_memory_of_every_kind_is_limited(kind, level, has_groups, monkeypatch):
+    if not has_groups:
+        monkeypatch.setattr(cgroup, "hierarchies", lambda: ((), "switched off"))
+    elif not any("memory" in each.controllers for each in cgroup.hierarchies()[0]):
+        pytest.skip("no control groups for memory")
+    limits = ResourceLimits(memory_mib=96, file_mib=8)
+    async with embedded(SMALL, isolation_level=level, limits=limits) as desktop:
+        script = f"import mmap, os, signal, time\nsignal.alarm(60)\n{MEMORY[kind]}\ntime.sleep(60)"
+        await desktop.launch(["python3", "-c", script])
+        assert "of memory" in await failure_of(desktop)
+
+
+async def test_memory_that_processes_share_counts_once(monkeypatch):
+    monkeypatch.setattr(cgroup, "hierarchies", lambda: ((), "switched off"))
+    limits = ResourceLimits(memory_mib=128)
+    async with embedded(SMALL, isolation_level="plain", limits=limits) as desktop:
+        touch = "for at in range(0, 50 << 20, 4096): kept[at] = 1"
+        script = f"import mmap, os\nkept = mmap.mmap(-1, 50 << 20)\n{touch}\nfor _ in range(3): os.fork()\n{touch}\n"
+        await desktop.launch(["python3", "-c", f"{script}\nimport time; time.sleep(60)"])
+        await asyncio.sleep(8 * resource_monitor.PERIOD_S)
+        pids = desktop._session.jail.pids()
+        assert len(pids) > 8
+        private, shared = resource_monitor._proportional_kib(pids)
+        assert 49 << 10 <= shared < 60 << 10
+        assert private < 70 << 10
+        await desktop.observe()  # it has not failed
+
+
+def test_open_deleted_files_are_counted(tmp_path):
+    with (tmp_path / "file").open("wb") as file:
+        file.write(bytes(1 << 20))
+        file.flush()
+        before = resource_monitor.open_bytes([os.getpid()])
+        (tmp_path / "file").unlink()
+        assert resource_monitor.open_bytes([os.getpid(), os.getpid()]) - before == 1 << 20
