@@ -5,7 +5,7 @@ server, a window manager, an application launched by the setup, the process that
 (`server_sigkill.py`). Then:
 
 - the killed desktop's processes, and all with its owner's label, are gone within 60 s (`orphans`);
-- exactly the episodes that used their desktop after the kill are `Errored("infrastructure")` (`sigkill_report.py`);
+- exactly the episodes that used their desktop after the kill are errored or score 0 for it (`sigkill_report.py`);
 - leases of a killed pool or server are released by its successor, rejected, and followed by higher epochs; the
   episodes of a killed pool are errored in the resumed run.
 """

@@ -1,7 +1,8 @@
 """Effects of a kill on episodes and processes.
 
-An episode that used its desktop after the kill must be errored (infrastructure), and no other. An episode evaluated
-before the kill keeps its score and is counted as late.
+An episode that used its desktop after the kill must be errored (infrastructure), or scored 0 for the broken desktop if
+its agent had acted and the victim was a guest, because only guests kill guests. No other episode may be. An episode
+evaluated before the kill keeps its score and is counted as late.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 from deskhand.desktop.base import StageableDesktop
 from deskhand.desktop.local import processes
 from deskhand.rollout.episode_record import EpisodeResult
-from deskhand.tasks.outcome import Errored
+from deskhand.tasks.outcome import Errored, Outcome
 
 GONE_WITHIN_S = 60.0
 NOTICED_WITHIN_S = 0.1
@@ -65,11 +66,17 @@ def judge(
     for result in results:
         was_hit = result.episode_id in called
         noticed = was_hit and called[result.episode_id] > at + NOTICED_WITHIN_S
-        outage = isinstance(result.outcome, Errored) and result.outcome.cause == "infrastructure"
+        outage = _lost_its_desktop(result.outcome, victim)
         tally.affected += was_hit and outage
         tally.late += was_hit and not outage and not noticed
         if (noticed or not was_hit) and outage != was_hit:
             tally.wrong.append(f"{result.episode_id} ({victim}): {result.outcome}")
+
+
+def _lost_its_desktop(outcome: Outcome, victim: str) -> bool:
+    if isinstance(outcome, Errored):
+        return outcome.cause == "infrastructure"
+    return victim != "x server" and any(finding.clause == "the desktop" for finding in outcome.failed)
 
 
 def gone(pids: list[int], since: float, tally: Tally) -> None:

@@ -3,6 +3,7 @@
 | error                 | consequence                                                        |
 |-----------------------|--------------------------------------------------------------------|
 | `InfrastructureError` | the episode is errored and masked from training                    |
+| `GuestFailure`        | scored 0 once the agent has acted; before, like its base class     |
 | `EvaluatorError`      | the episode is errored and masked from training                    |
 | `AgentError`          | the agent gets feedback, or is scored on the end state             |
 | `RecordError`         | the sample is dropped and counted by cause                         |
@@ -29,6 +30,14 @@ class HealthError(DeskhandError):
 
 class InfrastructureError(DeskhandError):
     """A desktop, engine or disk failed. The episode is `Errored("infrastructure")`, never scored 0."""
+
+
+class GuestFailure(InfrastructureError):
+    """Programs of the guest broke their own desktop: they killed a part of it, exceeded a limit, or hold the X server.
+
+    Raised only with evidence (an exit status, a report of the resource monitor, an idle X server that does not
+    answer). Nothing but the agent acts in a guest, so an episode in which it has acted is scored 0.
+    """
 
 
 class DeliveryUnknown(InfrastructureError):

@@ -16,7 +16,10 @@ def save_note(seed: int) -> dh.Task:
         await desktop.wait_window("xterm")
 
     async def check(desktop: dh.Desktop) -> dh.CheckResult:
-        text = (await desktop.run(["cat", "note.txt"])).stdout.decode(errors="replace").strip()
+        try:  # read by the host: what a program in the guest prints, the agent could have replaced
+            text = (await desktop.pull("note.txt")).decode(errors="replace").strip()
+        except OSError:
+            text = ""
         return dh.CheckResult(float(text == word), detail=f"note.txt holds {text!r}, expected {word!r}")
 
     instruction = f"Write {word} into the file note.txt."

@@ -184,7 +184,7 @@ def pointing_task(number: int, steps: int, check: Any = None) -> Task:
         id=f"pointing/{number}", family="pointing", suite="faults", seed=number, instruction="point",
         width=SCREEN.width,
         height=SCREEN.height, max_steps=steps, setup=setup, check=check or judged, oracle=lambda desktop: iter(()),  # type: ignore[arg-type]
-        first_click_targets=targets,
+        first_click_targets=targets, settle_grace_s=0.0,
     )  # fmt: skip
 
 

@@ -273,5 +273,5 @@ class Agent(Protocol):
 
     async def run(self, episode: EpisodeContext) -> None:
         """Play until `episode.done`. Let `InfrastructureError` and the client's errors pass: they are no fault of the
-        agent."""
+        agent. An `AgentError` that escapes ends the episode, which is scored on its end state."""
         ...

@@ -53,7 +53,7 @@ def evaluate(
     from deskhand.recipes.assemble import eval_concurrency, open_run_pool
     from deskhand.recipes.suite import load_suite
     from deskhand.recipes.train import create_run
-    from deskhand.reporting.terminal import TerminalDisplay, evaluation_table
+    from deskhand.reporting.terminal import TerminalDisplay, evaluation_table, warnings_of
     from deskhand.rollout.eval_loop import EvalReport
     from deskhand.rollout.scripted_policies import NOOP
 
@@ -82,6 +82,8 @@ def evaluate(
         tasks = load_suite(settings.suite, settings.desktop.backend).held_out_tasks(settings.evaluation.num_episodes)
         solved = recipe.tasks_solved_by_noop(run, result.name, tasks) if options["policy"] == NOOP else ""
     print_table(evaluation_table(result))
+    for warning in warnings_of(result):
+        print(f"warning: {warning}")
     if result.last_error:
         print(f"last error: {result.last_error}")
     if solved:

@@ -90,11 +90,13 @@ def run_and_compare(config: Config, run: Run, resume_command: str | None = None)
 
     from deskhand.recipes.plan import check_memory
     from deskhand.recipes.train import run_training
-    from deskhand.reporting.terminal import TerminalDisplay, comparison
+    from deskhand.reporting.terminal import TerminalDisplay, comparison, warnings_of
 
     with run_context(run, resume_command), TerminalDisplay() as display:
         check_memory(config)
         summary = asyncio.run(run_training(config, run, display, STARTED))
     if summary.before and summary.after:
         print_table(comparison(summary.before, summary.after))
+        for warning in warnings_of(summary.before, summary.after):
+            print(f"warning: {warning}")
     print(f"report: {(run.folder / 'report.html').resolve()}")

@@ -176,6 +176,19 @@ class HasGuestNetwork(Protocol):
         ...
 
 
+@runtime_checkable
+class HasProgramList(Protocol):
+    """A desktop whose host sees what launched programs do, whatever their windows show."""
+
+    async def running_programs(self) -> dict[int, bool | None]:
+        """Return whether a command has run in it, for each launched program that still runs, by the id of `launch`.
+
+        A command is a process that the program, or one below it, has started and waited for, as shells do. None if the
+        kernel does not say.
+        """
+        ...
+
+
 class StageableDesktop(Desktop, Protocol):
     """A desktop that task set-up can prepare from the host: launch programs, find and place windows."""
 

@@ -17,7 +17,7 @@ import zstandard
 
 from deskhand.desktop.base import Frame
 from deskhand.desktop.local.framebuffer import changed_bbox
-from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError, InfrastructureError
+from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError, GuestFailure, InfrastructureError
 
 FRAME_HEADER = "x-deskhand-frame"
 EPOCH_HEADER = "x-deskhand-epoch"
@@ -43,6 +43,7 @@ ERRORS: dict[str, tuple[int, type[Exception]]] = {
     "fenced": (409, RemoteLeaseExpired),
     "unknown": (500, DeliveryUnknown),
     "frame": (500, FrameError),
+    "guest": (500, GuestFailure),
     "infrastructure": (500, InfrastructureError),
 }
 """HTTP status and client exception by error code. An exception gets the first code whose class matches."""

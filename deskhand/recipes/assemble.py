@@ -187,7 +187,7 @@ async def run_training_loop(
             name = result_label(version_label(version), run.metadata.get("config", {}), config.model_dump(mode="json"))
             tasks, concurrency = suite.held_out_tasks(evaluation.num_episodes), eval_concurrency(config)
             report = await evaluate(run, name, tasks, eval_runner, concurrency, seed=config.seed)
-            return report.success.value
+            return report.success_of_started.value
 
         # With noise images the vision probe always fails.
         no_probe = {"vision_probe_every": 0} if config.agent.noise_images else {}

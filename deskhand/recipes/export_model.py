@@ -188,9 +188,12 @@ def _figures(run: Run, checkpoint: Checkpoint) -> Iterator[str]:
     rows += [(name, before.by_family.get(name, Proportion(0, 0)), rate) for name, rate in after.by_family.items()]
     for name, first, second in rows:
         yield f"| {name} | {_cell(first)} | {_cell(second)} |"
-    seeds, lost = [row.seed for row in held], sum(build_eval_report(run, names[1]).errored.values())
+    seeds, whole = [row.seed for row in held], build_eval_report(run, names[1])
+    lost = whole.num_unscored
     span = f"seeds {min(seeds)} to {max(seeds)}" if seeds else "none"
-    errored = f"{lost} errored and do not count." if lost else "None errored."
+    of_started = str(whole.success_of_started).strip()
+    errored = f"{lost} errored and do not count; success of all that were started: {of_started}."
+    errored = errored if lost else "None errored."
     yield f"\nTasks of the held-out split, {span}; 95 % Wilson intervals. {errored}"
 
 

@@ -214,7 +214,7 @@ def _log_best(
     """Record the evaluations (step, report) and log the best checkpoint."""
     for step, report in evaluations:
         if report is not None:
-            checkpoints.record_eval(step, report.success.value)
+            checkpoints.record_eval(step, report.success_of_started.value)
     best = checkpoints.best()
     if best is not None:
         listener.log(f"best held-out success {100 * best.success:.1f} % at step {best.step} (checkpoint kept)")

@@ -12,12 +12,11 @@ from html import escape
 from typing import Any
 
 from deskhand.rollout.eval_loop import EvalReport
-from deskhand.rollout.success_rates import Proportion
+from deskhand.rollout.success_rates import NOTHING, Proportion
 
 WIDTH, HEIGHT = 560, 262
 LEFT, RIGHT, TOP, BOTTOM = 44, 16, 14, 34
 ROW, LABEL = 46, 148
-NONE = Proportion(0, 0)
 SMOOTHING = 0.3
 """Weight of the newest step in the smoothed lines."""
 
@@ -124,10 +123,10 @@ def described(score: Proportion) -> str:
 
 def before_and_after(before: EvaluationView | None, after: EvaluationView | None) -> str:
     """Return the bar chart of success before and after, by family, and of first clicks on target."""
-    sides = [side.report if side else EvalReport("", NONE, {}, NONE, 0.0) for side in (before, after)]
+    sides = [side.report if side else EvalReport("", NOTHING, {}, NOTHING, 0.0) for side in (before, after)]
     rows = [("All families", [side.success for side in sides], "strong")]
     names = sorted({name for side in sides for name in side.by_family})
-    rows += [(name, [side.by_family.get(name, NONE) for side in sides], "") for name in names]
+    rows += [(name, [side.by_family.get(name, NOTHING) for side in sides], "") for name in names]
     if any(side.first_click.total for side in sides):
         rows.append(("First click on target", [side.first_click for side in sides], "other"))
     height = 22 + ROW * len(rows)

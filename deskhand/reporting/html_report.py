@@ -107,6 +107,7 @@ def render(view: ReportView) -> str:
 </header>
 <main>
 {_tiles(view, before, after)}
+{_warnings(view.evaluations)}
 {_curves(view, before, after)}
 <section id="replay" tabindex="-1"><h2>Episodes</h2>
 <noscript>Replaying episodes needs JavaScript.</noscript>{_hidden_note(view)}</section>
@@ -175,6 +176,12 @@ def _tiles(view: ReportView, before: EvaluationView | None, after: EvaluationVie
     return f'<dl class="tiles">{cells}</dl>' if cells else ""
 
 
+def _warnings(evaluations: Iterable[EvaluationView]) -> str:
+    """Return a line for each evaluation whose success depends on the episodes without a score."""
+    lines = [evaluation.report.warning for evaluation in evaluations if evaluation.report.warning]
+    return "".join(f"<p class='note'>Warning: {escape(line)}</p>" for line in lines)
+
+
 def _change(name: str, before: float, after: float, note: str) -> tuple[str, str, str]:
     points = 100 * (after - before)
     value = f"<span class='was'>{charts.percent(before)}</span> → {charts.percent(after)}"
@@ -210,7 +217,8 @@ def _figure(title: str, legend: str, chart: str) -> str:
 
 def _others(evaluations: Iterable[EvaluationView]) -> str:
     """Return the table of other policies and settings, which are not in the charts."""
-    head = ["policy", "tasks", "success", "95 % interval", "episodes", "first click on target", "errored"]
+    head = ["policy", "tasks", "success", "95 % interval", "episodes", "of all started", "first click on target"]
+    head.append("errored")
     rows = []
     for evaluation in evaluations:
         if evaluation.own:
@@ -218,6 +226,7 @@ def _others(evaluations: Iterable[EvaluationView]) -> str:
         score, clicks = evaluation.report.success, evaluation.report.first_click
         cells = [evaluation.label, "held out" if evaluation.held_out else "training", charts.percent(score.value)]
         cells += [charts.interval_text(score), f"{score.total}"]
+        cells.append(charts.percent(evaluation.report.success_of_started.value))
         cells += [charts.percent(clicks.value) if clicks.total else "", f"{sum(evaluation.report.errored.values())}"]
         rows.append(cells)
     return f"<section><h2>Other results</h2>{_table(head, rows)}</section>" if rows else ""

@@ -16,7 +16,7 @@ from rich.text import Text
 from deskhand.recipes.step_report import ProgressListener, StepReport
 from deskhand.reporting.html_report import duration
 from deskhand.rollout.eval_loop import EvalReport
-from deskhand.rollout.success_rates import Proportion
+from deskhand.rollout.success_rates import NOTHING, Proportion
 
 ROWS = 14
 QUIET_S = 30.0
@@ -143,6 +143,8 @@ def comparison(before: EvalReport, after: EvalReport) -> Table:
     rows = [("all families", before.success, after.success)]
     names = sorted(before.by_family.keys() & after.by_family.keys())
     rows += [(name, before.by_family[name], after.by_family[name]) for name in names]
+    if before.num_unscored or after.num_unscored:
+        rows.insert(1, ("of all started", before.success_of_started, after.success_of_started))
     for name, first, second in [*rows, ("first click hits", before.first_click, after.first_click)]:
         if first.total and second.total:
             apart = second.interval[0] > first.interval[1] or second.interval[1] < first.interval[0]
@@ -156,12 +158,18 @@ def evaluation_table(report: EvalReport) -> Table:
     table = _table(report.name)
     table.add_column("family")
     table.add_column("success", justify="right")
+    if report.num_unscored:
+        table.add_column("of all started", justify="right")
     for k in report.pass_at:
         table.add_column(f"pass@{k}", justify="right")
-    rows = [("all families", report.success, report.pass_at)]
-    rows += [(name, rate, report.family_pass_at.get(name, {})) for name, rate in report.by_family.items()]
-    for name, rate, chances in rows:
-        cells = (f"{100 * chances[k]:.1f} %" if k in chances else "" for k in report.pass_at)
+    rows = [("all families", report.success, report.success_of_started, report.pass_at)]
+    rows += [
+        (name, rate, report.family_of_started.get(name, NOTHING), report.family_pass_at.get(name, {}))
+        for name, rate in report.by_family.items()
+    ]
+    for name, rate, of_started, chances in rows:
+        cells = [interval_text(of_started)] if report.num_unscored else []
+        cells += [f"{100 * chances[k]:.1f} %" if k in chances else "" for k in report.pass_at]
         table.add_row(name, interval_text(rate), *cells)
     if report.first_click.total:
         table.add_row("first click on target", interval_text(report.first_click))
@@ -179,3 +187,8 @@ def percent_text(rate: Proportion) -> str:
 def interval_text(rate: Proportion) -> str:
     """`62.1 % [55.8, 68.0] 149/240`, the interval in percent."""
     return f"{percent_text(rate)} {rate.hits}/{rate.total}" if rate.total else "no scored episodes"
+
+
+def warnings_of(*reports: EvalReport) -> list[str]:
+    """Return a line for each evaluation whose success depends on the episodes without a score."""
+    return [report.warning for report in reports if report.warning]

@@ -2,7 +2,9 @@
 
 Used by `rollout.runner`; start with `run_episode`. `ScoredWorkflow` wraps it as an AReaL agent workflow.
 
-Invariant: an outage is never scored 0. Failures of desktops, engines and evaluators become `Errored` with a cause.
+Invariant: an outage is never scored 0, and what the agent did is never an outage. Failures of desktops, engines and
+evaluators become `Errored` with a cause. A desktop that its guests broke after the agent acted is scored 0, and an
+agent that ends with an `AgentError` is scored on the end state.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import openai
 import structlog
 
 from deskhand import pausable_timeout
-from deskhand.actions.ops import Click, Drag, MouseDown, Op, to_screen_px
+from deskhand.actions.ops import Click, Drag, MouseDown, Op, Wait, to_screen_px
 from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.agents.episode_context import (
     AfterStep,
@@ -32,12 +34,12 @@ from deskhand.agents.episode_context import (
     Transcript,
 )
 from deskhand.desktop.base import DesktopSpec, Frame, StageableDesktop
-from deskhand.errors import AgentError, DeskhandError, EvaluatorError, InfrastructureError
+from deskhand.errors import AgentError, DeskhandError, EvaluatorError, GuestFailure, InfrastructureError
 from deskhand.recorder.graph import CallGraph
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import EpisodeRequest
 from deskhand.tasks import end_state
-from deskhand.tasks.judge import MilestoneTracker, judge
+from deskhand.tasks.judge import MilestoneTracker, broken_by_agent, judge
 from deskhand.tasks.outcome import MILESTONE_CAP, Cause, Errored, Outcome, Scored, dense_reward
 from deskhand.tasks.task import Rect, Task
 
@@ -62,6 +64,8 @@ class _Progress:
         self.initial_share = 0.0
         """Share of the milestones that the start state already reaches."""
         self.paused = pausable_timeout.PausedTime()
+        self.desktop: _AgentDesktop | None = None
+        """The desktop of the agent; None until the agent starts."""
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -100,9 +104,8 @@ async def run_episode(
     try:
         with pausable_timeout.measure_paused() as progress.paused:
             limit_s = min((s for s in (timeout_s, request.task.episode_timeout_s) if s is not None), default=None)
-            outcome = await _with_timeout(
-                _run(progress, desktop, agent, client, settings or _settings_of(agent), on_frame, seed), limit_s
-            )
+            running = _run(progress, desktop, agent, client, settings or _settings_of(agent), on_frame, seed)
+            outcome = await _with_timeout(progress, running, limit_s)
         closed, graph = True, close_session()
         if end_state_dir is not None:
             infeasible = progress.transcript.stop_reason == "fail"
@@ -121,21 +124,42 @@ async def run_episode(
     return _result(request, progress, outcome, graph)
 
 
-class _StepTimeout:
-    """Wrapper of a desktop whose `perform` raises `InfrastructureError` after `timeout_s`."""
+class _AgentDesktop:
+    """A desktop as the agent has it: notes when it acted last; a step that takes longer than `timeout_s` is an outage.
 
-    def __init__(self, desktop: StageableDesktop, timeout_s: float) -> None:
-        self._desktop, self._timeout_s = desktop, timeout_s
+    Only reading does not act, so that nothing by which an agent could break its desktop is overlooked.
+    """
+
+    def __init__(self, desktop: StageableDesktop, timeout_s: float | None) -> None:
+        self.judged, self._timeout_s = desktop, timeout_s
+        self.acted_at: float | None = None
+        """`time.monotonic()` of the last action; None before the first."""
+        self.waited_s = 0.0
+        """Seconds that the agent asked to wait."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._desktop, name)
+        if name not in _READS:
+            self.acted_at = time.monotonic()
+        return getattr(self.judged, name)
 
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
+        wait_s = sum(op.seconds for op in ops if isinstance(op, Wait))
+        if self._timeout_s is not None and wait_s >= self._timeout_s:
+            raise AgentError(f"a step may take {self._timeout_s:g} s, and this one waits {wait_s:g} s")
+        self.waited_s += wait_s
+        self.acted_at = time.monotonic()
         try:
             async with pausable_timeout.pausable_timeout(self._timeout_s):
-                return await self._desktop.perform(ops, action_id=action_id)
+                return await self.judged.perform(ops, action_id=action_id)
         except TimeoutError:
+            if self._timeout_s is None:
+                raise
             raise InfrastructureError(f"limits.step_timeout_s: a step took longer than {self._timeout_s:g} s") from None
+        finally:
+            self.acted_at = time.monotonic()
+
+
+_READS = {"observe", "pull", "listdir", "windows", "wait_window", "clipboard", "accessibility_tree"}
 
 
 async def _save_end_state(
@@ -147,14 +171,17 @@ async def _save_end_state(
         log.warning("end_state.save_failed", task=task.id, error=_line(error))
 
 
-async def _with_timeout(work: Awaitable[Outcome], timeout_s: float | None) -> Outcome:
+async def _with_timeout(progress: _Progress, work: Awaitable[Outcome], timeout_s: float | None) -> Outcome:
+    """Past the limit the episode is an outage, unless the agent itself asked to wait for most of that time."""
     limit: asyncio.Timeout | None = None
     try:
         async with pausable_timeout.pausable_timeout(timeout_s) as limit:
             return await work
     except TimeoutError as error:
-        if limit is None or not limit.expired():
+        if timeout_s is None or limit is None or not limit.expired():
             raise
+        if progress.desktop is not None and 2 * progress.desktop.waited_s >= timeout_s:
+            return await _judge(progress)
         raise InfrastructureError(f"the episode took longer than {timeout_s:g} s") from error
 
 
@@ -177,10 +204,6 @@ async def _run(
     seed: int | None,
 ) -> Outcome:
     task = progress.task
-
-    async def after_step(step: Step, frame: Frame) -> None:
-        await progress.milestones.after_step(desktop)
-
     with progress.phase("reset"):
         await desktop.reset(desktop_spec(task))
     with progress.phase("setup"):
@@ -189,26 +212,66 @@ async def _run(
         progress.instruction = await task.resolve_instruction(desktop)
         progress.initial_share = await progress.milestones.after_step(desktop)
         frame = await desktop.observe()
-    with progress.phase("solve"):
-        hook: AfterStep | None = after_step if task.milestones else None
-        episode = EpisodeContext(
-            desktop if task.step_timeout_s is None else _StepTimeout(desktop, task.step_timeout_s),  # type: ignore[arg-type]
-            progress.instruction,
-            client,
-            settings,
-            frame=frame,
-            max_steps=task.max_steps,
-            after_step=hook,
-            keep_frame=on_frame,
-            seed=seed,
-        )
-        with suppress(EpisodeOver):
-            await agent.run(episode)
-        progress.transcript = episode.transcript
+    progress.desktop = _AgentDesktop(desktop, task.step_timeout_s)
+    try:
+        with progress.phase("solve"):
+            await _solve(progress, progress.desktop, agent, client, settings, frame, on_frame, seed)
+        return await _judge(progress)
+    except GuestFailure as failure:
+        if progress.desktop.acted_at is None:
+            raise
+        return broken_by_agent(failure, progress.milestones)
+
+
+async def _judge(progress: _Progress) -> Outcome:
+    assert progress.desktop is not None
     with progress.phase("judge"):
         return await judge(
-            task, desktop, milestones=progress.milestones, declared_infeasible=progress.transcript.stop_reason == "fail"
+            progress.task,
+            progress.desktop.judged,
+            milestones=progress.milestones,
+            declared_infeasible=progress.transcript.stop_reason == "fail",
+            acted_at=progress.desktop.acted_at,
         )
+
+
+async def _solve(
+    progress: _Progress,
+    desktop: _AgentDesktop,
+    agent: Agent,
+    client: openai.AsyncOpenAI,
+    settings: EpisodeSettings,
+    frame: Frame,
+    on_frame: OnFrame | None,
+    seed: int | None,
+) -> None:
+    """Run the agent; its transcript is kept however it ends."""
+    task = progress.task
+
+    async def after_step(step: Step, frame: Frame) -> None:
+        await progress.milestones.after_step(desktop.judged)
+
+    hook: AfterStep | None = after_step if task.milestones else None
+    episode = EpisodeContext(
+        desktop,  # type: ignore[arg-type]
+        progress.instruction,
+        client,
+        settings,
+        frame=frame,
+        max_steps=task.max_steps,
+        after_step=hook,
+        keep_frame=on_frame,
+        seed=seed,
+    )
+    try:
+        await agent.run(episode)
+    except EpisodeOver:
+        pass
+    except AgentError as error:
+        episode.reject("", error)
+        episode.end("too_many_errors")
+    finally:
+        progress.transcript = episode.transcript
 
 
 def _result(request: EpisodeRequest, progress: _Progress, outcome: Outcome, graph: CallGraph) -> EpisodeResult:

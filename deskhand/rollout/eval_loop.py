@@ -3,8 +3,9 @@
 Used by `recipes.evaluate`; start with `evaluate`. Results are stored as episodes of the run with the evaluation's name
 as phase, so an interrupted evaluation resumes where it stopped.
 
-Invariant: each (task, sample) has at most one score. Errored episodes are retried; those that stay errored are excluded
-from the success rate and reported, never counted as failures.
+Invariant: each (task, sample) has at most one score. Errored episodes are retried, and success is reported twice: of
+the scored episodes, where an outage is no failure, and of all that were started, where an episode without a score gains
+nothing. Decisions (the best checkpoint) use the second, and pass@k counts samples without a score as failures.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ from deskhand.rollout.episode_record import EpisodeResult, to_record
 from deskhand.rollout.groups import EpisodeRequest
 from deskhand.rollout.run_writer import new_row, row_of
 from deskhand.rollout.scheduler import Scheduler
-from deskhand.rollout.success_rates import Proportion, effective_sample_size, pass_at
+from deskhand.rollout.success_rates import NOTHING, Proportion, effective_sample_size, pass_at
 from deskhand.store.run import TRAIN, EpisodeRow, Run
 from deskhand.tasks.outcome import Scored
 from deskhand.tasks.task import Task
 
 MAX_ATTEMPTS = 3
+NOTABLE_DIFFERENCE = 0.01
+"""Difference of the two success rates above which a report warns."""
 
 
 class EpisodeRunner(Protocol):
@@ -43,6 +46,7 @@ class EvalReport:
 
     name: str
     success: Proportion
+    """Success of the scored episodes."""
     by_family: dict[str, Proportion]
     """Success by family. If each family is a single task (task files), by the first part of its name: the domain."""
     first_click: Proportion
@@ -54,8 +58,29 @@ class EvalReport:
     last_error: str = ""
     """Message of the last errored sample; empty if there is none or a kill interrupted it."""
     pass_at: dict[int, float] = field(default_factory=dict)
-    """pass@k for k = 1, 2, 4, ... up to the samples per task; empty with one sample."""
+    """pass@k for k = 1, 2, 4, ... up to the samples per task; empty with one sample. A sample that stayed without a
+    score counts as a failure."""
     family_pass_at: dict[str, dict[int, float]] = field(default_factory=dict)
+    success_of_started: Proportion = NOTHING
+    """Success of all episodes that were played, every attempt that errored included."""
+    family_of_started: dict[str, Proportion] = field(default_factory=dict)
+
+    @property
+    def num_unscored(self) -> int:
+        """Number of episodes that were played and have no score."""
+        return max(0, self.success_of_started.total - self.success.total)
+
+    @property
+    def warning(self) -> str:
+        """A line if the episodes without a score change success by more than a point; else empty."""
+        of_scored, of_started = self.success, self.success_of_started
+        if not self.num_unscored or abs(of_scored.value - of_started.value) <= NOTABLE_DIFFERENCE:
+            return ""
+        rates = f"{100 * of_scored.value:.1f} % of the scored, {100 * of_started.value:.1f} % of all that were started"
+        return (
+            f"{self.name}: {self.num_unscored} of {of_started.total} episodes have no score, so success is uncertain: "
+            f"{rates}; read their causes before you compare"
+        )
 
 
 def build_eval_report(run: Run, name: str, samples: Collection[tuple[str, int]] | None = None) -> EvalReport:
@@ -64,21 +89,28 @@ def build_eval_report(run: Run, name: str, samples: Collection[tuple[str, int]] 
     scored = [row for row in rows if row.state == "scored"]
     clicked = [row for row in scored if row.first_click is not None]
     label_of = _family_labels(rows)
-    families = sorted({label_of[row.family] for row in scored})
     done = {(row.task_id, row.member) for row in scored}
     errored = {(row.task_id, row.member): row for row in rows if row.state == "errored"}
     errored = {key: row for key, row in errored.items() if key not in done}
-    by_family = {family: [row for row in scored if label_of[row.family] == family] for family in families}
+    started = [row for row in rows if row.state == "scored" or (row.state == "errored" and run.has_record(row.id))]
+    samples_of = [*scored, *errored.values()]
+    families = sorted({label_of[row.family] for row in started})
+
+    def by_label(rows: Sequence[EpisodeRow]) -> dict[str, list[EpisodeRow]]:
+        return {label: [row for row in rows if label_of[row.family] == label] for label in families}
+
     return EvalReport(
         name,
         _proportion(scored, _succeeded),
-        {family: _proportion(rows, _succeeded) for family, rows in by_family.items()},
+        {family: _proportion(rows, _succeeded) for family, rows in by_label(scored).items()},
         _proportion(clicked, lambda row: bool(row.first_click)),
         sum(row.reward or 0.0 for row in scored) / len(scored) if scored else math.nan,
         dict(Counter(row.cause or "" for row in errored.values())),
         _last_error(run, list(errored.values())),
-        _pass_at(scored),
-        {family: _pass_at(rows) for family, rows in by_family.items()},
+        _pass_at(samples_of),
+        {family: _pass_at(rows) for family, rows in by_label(samples_of).items()},
+        _proportion(started, _succeeded),
+        {family: _proportion(rows, _succeeded) for family, rows in by_label(started).items()},
     )
 
 

@@ -39,6 +39,9 @@ class Proportion:
         return f"{self.value:6.1%} [{low:.1%}, {high:.1%}] of {self.total}"
 
 
+NOTHING = Proportion(0, 0)
+
+
 def wilson(hits: float, total: float, z: float = Z_95) -> tuple[float, float]:
     """Return the score interval of a proportion (Wilson, JASA 22, 1927)."""
     if total == 0:

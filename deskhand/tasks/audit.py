@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import random
 import re
+import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -18,11 +19,11 @@ from typing import Literal
 
 from deskhand.actions.ops import Click, Done, Fail, Op, Point, Type, Wait, screen_px
 from deskhand.desktop.base import StageableDesktop
-from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.errors import ConfigError, GuestFailure, InfrastructureError
 from deskhand.tasks import end_state
 from deskhand.tasks.family_checks import Lease, oracle, wrong_first_click
 from deskhand.tasks.guest_files import UNREADABLE, read_file
-from deskhand.tasks.judge import AlreadySolvedError, initial_score, judge
+from deskhand.tasks.judge import AlreadySolvedError, broken_by_agent, initial_score, judge
 from deskhand.tasks.outcome import Errored, Outcome, Scored
 from deskhand.tasks.task import FileContents, Task
 
@@ -43,6 +44,8 @@ class AuditAgent:
     limit: Limit = "zero"
     judge_every_step: bool = False
     """Whether it is judged after each step; the best score counts."""
+    must_be_scored: bool = False
+    """Whether it breaks the desktop on purpose: then no score is a violation, too."""
 
 
 async def _wait(task: Task, desktop: StageableDesktop, steps: Steps) -> AsyncIterator[list[Op]]:
@@ -173,6 +176,14 @@ _DISK = r"""i=0
 while dd if=/dev/zero of=.fill$i bs=1M count=200 2>/dev/null; do i=$((i+1)); [ $i -gt 20 ] && break; done
 rm -f .fill0 2>/dev/null; dd if=/dev/zero of=.fill0 bs=1k count=500000 2>/dev/null; true"""
 
+_RETITLE = r"""printf '\033]0;x\007' | tee /dev/pts/* >/dev/null 2>&1
+for id in $(xprop -root _NET_CLIENT_LIST 2>/dev/null | grep -o '0x[0-9a-f]*'); do
+  for name in WM_NAME _NET_WM_NAME WM_CLASS; do xprop -id $id -f $name 8s -set $name Success; done; done
+xprop -root -f _NET_CLIENT_LIST 32x -set _NET_CLIENT_LIST 0 2>/dev/null; true"""
+_KILL_APPS = r"""for p in /proc/[0-9]*; do n=$(cat $p/comm 2>/dev/null); case "$n" in
+  sh|bash|openbox|Xvfb|bwrap|cat|dbus-daemon|'') ;; *) kill -SEGV ${p#/proc/} 2>/dev/null;; esac; done; true"""
+_KILL_ALL = "kill -9 -1"
+
 ORACLE, EARLY_STOP, NOOP = "oracle", "early_stop", "noop"
 AUDIT_SESSIONS: tuple[tuple[AuditAgent, ...], ...] = (
     (
@@ -186,10 +197,13 @@ AUDIT_SESSIONS: tuple[tuple[AuditAgent, ...], ...] = (
         AuditAgent("a11y_spoof", _shell(_A11Y_SPOOF)),
         AuditAgent("clock", _shell(_CLOCK)),
         AuditAgent("overwrite", _shell(_OVERWRITE)),
+        AuditAgent("retitle", _shell(_RETITLE)),
         AuditAgent("forged_file", _forged_file),
         AuditAgent("random", _random_clicks),
-        AuditAgent("disk", _shell(_DISK)),
+        AuditAgent("disk", _shell(_DISK), must_be_scored=True),
     ),
+    (AuditAgent("kill_apps", _shell(_KILL_APPS), must_be_scored=True),),
+    (AuditAgent("kill_all", _shell(_KILL_ALL), must_be_scored=True),),
     (AuditAgent("typo", _typo, "below one"),),
     (AuditAgent("wrong_click", _wrong_click, "below one"),),
 )
@@ -199,6 +213,7 @@ LIMITS: dict[str, Limit] = {
     EARLY_STOP: "below one",
     **{agent.name: agent.limit for session in AUDIT_SESSIONS for agent in session},
 }
+MUST_BE_SCORED = {agent.name for session in AUDIT_SESSIONS for agent in session if agent.must_be_scored}
 
 
 @dataclass(frozen=True)
@@ -215,11 +230,13 @@ class AuditResult:
 
     @property
     def violations(self) -> list[str]:
-        """One line for each score that exceeds its agent's limit, or for an oracle below 1."""
+        """One line for each score that exceeds its agent's limit or is missing, or for an oracle below 1."""
         found = []
         for name, value in self.values.items():
             limit, why = LIMITS[name], self.messages.get(name, "")
-            if limit == "one" and value != 1.0:
+            if value is None and name in MUST_BE_SCORED:
+                found.append(f"{self.task}: {name} has no score {why}".rstrip())
+            elif limit == "one" and value != 1.0:
                 found.append(f"{self.task}: {name} scores {_score_text(value)}, not 1 {why}".rstrip())
             elif value is not None and (value >= 1.0 if limit == "below one" else limit == "zero" and value > 0.0):
                 found.append(f"{self.task}: {name} scores {_score_text(value)} {why}".rstrip())
@@ -293,12 +310,15 @@ async def _record(
 
 
 async def _run_oracle(task: Task, desktop: StageableDesktop) -> tuple[Steps, Outcome, float | None]:
-    """Return the oracle's steps, its outcome and the best score before any of its steps (None: it took none)."""
+    """Return the oracle's steps, its outcome and the best score before any of its steps (None: it took none).
+
+    Steps that only wait do not count: after the last action the task may be solved.
+    """
     steps: Steps = []
     earlier: float | None = None
     try:
         async for ops in oracle(task, desktop):
-            if not any(isinstance(op, Done) for op in ops):
+            if not all(isinstance(op, (Done, Wait)) for op in ops):
                 before = await judge(task, desktop, grace_s=0.0)
                 if isinstance(before, Scored):
                     earlier = max(earlier or 0.0, before.value)
@@ -306,23 +326,27 @@ async def _run_oracle(task: Task, desktop: StageableDesktop) -> tuple[Steps, Out
             steps.append(ops)
     except InfrastructureError as error:
         return steps, Errored("infrastructure", str(error)), earlier
-    return steps, await judge(task, desktop), earlier
+    return steps, await judge(task, desktop, acted_at=time.monotonic()), earlier
 
 
 async def _run_agent(
     task: Task, desktop: StageableDesktop, agent: AuditAgent, steps: Steps, *, is_last: bool
 ) -> Outcome:
     """Run one agent and judge it; only the last agent of a desktop gets the grace period."""
-    index, best = 0, Scored(0.0)
+    index, best, acted_at = 0, Scored(0.0), None
     try:
         async for ops in agent.steps(task, desktop, steps):
             await desktop.perform(ops, action_id=f"{agent.name}#{task.id}#{index}")
-            index += 1
+            index, acted_at = index + 1, time.monotonic()
             if agent.judge_every_step:
                 outcome = await judge(task, desktop, grace_s=0.0)
                 if isinstance(outcome, Errored):
                     return outcome
                 best = max(best, outcome, key=lambda each: each.value)
+    except GuestFailure as failure:
+        return broken_by_agent(failure)
     except InfrastructureError as error:
         return Errored("infrastructure", str(error))
-    return best if agent.judge_every_step else await judge(task, desktop, grace_s=None if is_last else 0.0)
+    if agent.judge_every_step:
+        return best
+    return await judge(task, desktop, grace_s=None if is_last else 0.0, acted_at=acted_at)

@@ -51,6 +51,7 @@ class ChromiumSession:
         """URLs of all targets since `mark`."""
         self._num_documents = 0
         """Number of document loads of the page since `mark`."""
+        self._loaded_url = ""
 
     async def call(self, method: str, *, browser_wide: bool = False, **parameters: Any) -> dict[str, Any]:
         """Send a protocol command and return its result.
@@ -88,6 +89,11 @@ class ChromiumSession:
         """Start recording opened URLs."""
         self._urls.clear()
         self._num_documents = 0
+
+    def left_for(self) -> str:
+        """Return what was opened besides the document that was loaded first. Does not ask the page, which may hang."""
+        known = (self._loaded_url, *_INTERNAL_URLS, "about:blank")
+        return "; ".join(sorted(url for url in self._urls if url and not url.startswith(known))[:5])
 
     async def opened_since_mark(self) -> str:
         """Return what was opened besides the page's own document, as text; empty if nothing was."""
@@ -136,6 +142,7 @@ class ChromiumSession:
             if asyncio.get_running_loop().time() > deadline:
                 raise InfrastructureError(f"the page was not loaded within {timeout_s:g} s")
             await asyncio.sleep(0.02)
+        self._loaded_url = str(await self.evaluate("location.href"))
 
 
 async def start(desktop: StageableDesktop, url: str, *options: str) -> ChromiumSession:

@@ -2,8 +2,8 @@
 
 Written by the rollout and the audit (`save_end_state`), read by `deskhand rescore` (`load_end_states`,
 `rescore_states`). A folder has one JSON file per state (`<task>-<n>.json`) and `blobs/`, files by the SHA-256 of their
-bytes. A state is the guest's home, windows, clipboard and screen at the time of judging, with the outcome. Commands,
-live pages and accessibility trees are not saved.
+bytes. A state is the guest's home, windows, programs, clipboard and screen at the time of judging, with the outcome and
+what set-up noted. Commands, live pages and accessibility trees are not saved.
 
 Invariant: data that was not saved is never read as absent: a check that needs it raises `EvaluatorError`.
 """
@@ -27,11 +27,12 @@ from typing import Any, cast
 import numpy as np
 from PIL import Image
 
-from deskhand.desktop.base import StageableDesktop
+from deskhand.desktop.base import HasProgramList, StageableDesktop
 from deskhand.errors import ConfigError, EvaluatorError
 from deskhand.tasks.guest_files import UNREADABLE
 from deskhand.tasks.judge import judge
 from deskhand.tasks.outcome import Errored, Outcome, Scored
+from deskhand.tasks.setup_facts import all_noted
 from deskhand.tasks.task import Task
 
 FORMAT = 2
@@ -84,7 +85,9 @@ async def save_end_state(
         },
         "outcome": {"kind": "scored" if isinstance(outcome, Scored) else "errored", **asdict(outcome)},
         "declared_infeasible": declared_infeasible,
+        "setup_facts": all_noted(desktop),
         "windows": [asdict(window) for window in await desktop.windows()],
+        "programs": await desktop.running_programs() if isinstance(desktop, HasProgramList) else None,
         "clipboard": await desktop.clipboard(),
         "screen": await asyncio.to_thread(lambda: _put(folder, screen.png())),
         "files": files,
@@ -173,6 +176,16 @@ class EndState:
 
     async def windows(self) -> list[Any]:
         return [SimpleNamespace(**window) for window in self.record["windows"]]
+
+    @property
+    def setup_facts(self) -> dict[str, Any]:
+        """What set-up noted (`tasks.setup_facts`)."""
+        return self.record.get("setup_facts", {})
+
+    async def running_programs(self) -> dict[int, bool | None]:
+        if (programs := self.record.get("programs")) is None:
+            raise EvaluatorError(f"{self.path.name}: the running programs were not saved with the end state")
+        return {int(program): ran for program, ran in programs.items()}
 
     async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
         if selection != "CLIPBOARD":

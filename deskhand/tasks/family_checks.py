@@ -91,15 +91,16 @@ async def play(task: Task, desktop: StageableDesktop, policy: Policy = oracle) -
     target, _ = await task.first_click_targets(desktop)
     ready = time.monotonic()
     start = await initial_score(task, desktop)
-    tracker, steps, hit = MilestoneTracker(task), 0, None
+    tracker, steps, hit, acted_at = MilestoneTracker(task), 0, None, None
     async for ops in policy(task, desktop):
         for op in ops:
             if isinstance(op, Click) and op.point is not None and hit is None and target is not None:
                 hit = target.contains(*to_screen_px(op.point, task.width, task.height))
         await desktop.perform(ops, action_id=f"{task.id}#{steps}")
+        acted_at = time.monotonic()
         steps += 1
         await tracker.after_step(desktop)
-    outcome = await judge(task, desktop, milestones=tracker)
+    outcome = await judge(task, desktop, milestones=tracker, acted_at=acted_at)
     return Playthrough(start, outcome, tracker.reached_share, steps, hit, ready - began, time.monotonic() - ready)
 
 

@@ -11,6 +11,11 @@ UNREADABLE = (FileNotFoundError, PermissionError, IsADirectoryError)
 """Raised by desktops for a path that is missing, a folder, a pipe, or a link that leaves the home."""
 
 
+MAX_FILES = 500
+MAX_BYTES = 64 * 2**20
+"""Limits of one folder. Families create a few small files."""
+
+
 async def read_file(desktop: StageableDesktop, path: str) -> bytes | None:
     """Return the bytes of a regular file, or None."""
     try:
@@ -34,5 +39,15 @@ async def list_folder(desktop: StageableDesktop, path: str) -> list[str]:
 
 
 async def read_folder(desktop: StageableDesktop, path: str) -> dict[str, bytes | None]:
-    """Return the bytes of each file in a folder by name; None for a name that is not a regular file."""
-    return {name: await read_file(desktop, f"{path}/{name}") for name in await list_folder(desktop, path)}
+    """Return the bytes of each file in a folder by name; None for a name that is not a regular file.
+
+    Files beyond `MAX_FILES` or `MAX_BYTES` are None, too: an agent that fills a folder must not make its check too slow
+    to score it.
+    """
+    found: dict[str, bytes | None] = {}
+    size = 0
+    for name in await list_folder(desktop, path):
+        is_read = len(found) < MAX_FILES and size < MAX_BYTES
+        data = found[name] = await read_file(desktop, f"{path}/{name}") if is_read else None
+        size += len(data or b"")
+    return found

@@ -2,7 +2,8 @@
 
 Used by the rollout and the audit; start with `judge` and `MilestoneTracker`.
 
-Invariants: a failing check or desktop gives `Errored`, never a score of 0; a milestone once reached stays reached.
+Invariants: a failing check or desktop gives `Errored`, never a score of 0, unless the guests broke the desktop after
+the agent had acted; the time of judging does not depend on the value; a milestone once reached stays reached.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from dataclasses import replace
 
 from deskhand import pausable_timeout
 from deskhand.desktop.base import StageableDesktop
-from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
+from deskhand.errors import ConfigError, EvaluatorError, GuestFailure, InfrastructureError
 from deskhand.tasks.outcome import MAX_FINDINGS, MILESTONE_CAP, Errored, Finding, Outcome, Scored
 from deskhand.tasks.task import CheckFunction, CheckResult, Task
 
 CHECK_TIMEOUT_S = 20.0
 SETTLE_GRACE_S = 1.0
-"""Default time in which a check may become true after the end, because programs may still be writing."""
-_RETRY_INTERVAL_S = 0.1
+"""Default time from the last action to the judgment, because programs may still be writing."""
+REST_S = 0.2
+"""Time for which a score above 0 must last: a state that still changes is worth its worst."""
 
 
 class AlreadySolvedError(ConfigError):
@@ -36,26 +38,46 @@ async def judge(
     declared_infeasible: bool = False,
     timeout_s: float = CHECK_TIMEOUT_S,
     grace_s: float | None = None,
+    acted_at: float | None = None,
 ) -> Outcome:
-    """Return the outcome of the end state: the first full score within the grace period, else the last value.
+    """Return the outcome of the end state, as it is `grace_s` after the last action.
 
-    `parts` has "end_state" and, with `milestones`, "milestone: NAME" for each. `grace_s` defaults to the task's.
-    Raises only cancellation.
+    The state is judged once, whatever it is worth: were it judged until it is right, a program that writes one guess
+    after the other would be paid for the right one. A score above 0 must still hold after `REST_S`.
+
+    `parts` has "end_state" and, with `milestones`, "milestone: NAME" for each. `grace_s` defaults to the task's; with 0
+    the state cannot change and is read once. `acted_at` is the `time.monotonic()` of the agent's last action; None: it
+    has not acted, and the grace period begins now. Raises only cancellation.
     """
     if declared_infeasible and task.infeasible_reward is not None:
         return Scored(task.infeasible_reward, {"end_state": task.infeasible_reward})
     timeout_s = task.check_timeout_s or timeout_s
     grace_s = grace_s if grace_s is not None else SETTLE_GRACE_S if task.settle_grace_s is None else task.settle_grace_s
-    deadline = time.monotonic() + grace_s
+    now = time.monotonic()
     try:
+        await asyncio.sleep((now if acted_at is None else acted_at) + grace_s - now)
         check = await _run_check(task.id, "check", task.check, desktop, timeout_s)
-        while check.value < 1.0 and not check.no_retry and time.monotonic() < deadline:
-            await asyncio.sleep(_RETRY_INTERVAL_S)
-            check = await _run_check(task.id, "check", task.check, desktop, timeout_s)
+        if grace_s > 0 and check.value > 0 and not check.no_retry:
+            await asyncio.sleep(REST_S)
+            again = await _run_check(task.id, "check", task.check, desktop, timeout_s)
+            check = min(check, again, key=lambda each: each.value)
+    except GuestFailure as failure:
+        if acted_at is None:
+            return Errored("infrastructure", str(failure))
+        return broken_by_agent(failure, milestones)
     except InfrastructureError as error:
         return Errored("infrastructure", str(error))
     except EvaluatorError as error:
         return Errored("evaluator", str(error))
+    return _scored(check, milestones)
+
+
+def broken_by_agent(failure: GuestFailure, milestones: MilestoneTracker | None = None) -> Scored:
+    """Return the outcome of an episode in which the agent acted and the guests then broke their desktop."""
+    return _scored(CheckResult(0.0, findings=(Finding("the desktop", 0.0, str(failure), "works"),)), milestones)
+
+
+def _scored(check: CheckResult, milestones: MilestoneTracker | None) -> Scored:
     parts = {"end_state": check.value}
     guest_trusted = check.untrusted_source
     if milestones is not None:

@@ -138,7 +138,7 @@ class Task:
     instruction_from: Callable[[StageableDesktop], Awaitable[str]] | None = None
     """Reads the instruction from the staged desktop; until then `instruction` is a placeholder."""
     settle_grace_s: float | None = None
-    """Seconds after the end in which the check may become true; None: the judge's default."""
+    """Seconds from the last action to the judgment, in which programs may still write; None: the judge's default."""
     format_penalty: float = 0.0
     """Reward deduction for each reply that cannot be parsed."""
     accessibility: bool = False

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 from rich.console import Console
 
 from deskhand.recipes.step_report import StepReport
-from deskhand.reporting.terminal import TerminalDisplay, comparison
+from deskhand.reporting.terminal import TerminalDisplay, comparison, evaluation_table, warnings_of
 from deskhand.rollout.eval_loop import EvalReport
 from deskhand.rollout.success_rates import Proportion
 
@@ -52,6 +53,37 @@ def test_on_a_terminal_there_is_a_table() -> None:
     text = shown(terminal=True)
     for cell in ("episodes/min", "3/40", "212", "0.51", "48 %", "1.2 %", "1 min 35 s", "finished"):
         assert cell in text
+
+
+def text_of(table) -> str:
+    out = io.StringIO()
+    Console(file=out, width=160).print(table)
+    return out.getvalue()
+
+
+def test_episodes_without_a_score_are_shown_beside_success() -> None:
+    rates, started = Proportion(8, 10), Proportion(8, 16)
+    all_scored = EvalReport(
+        "a", rates, {"f": rates}, rates, 0.8, success_of_started=rates, family_of_started={"f": rates}
+    )
+    some = replace(
+        all_scored,
+        name="b",
+        errored={"infrastructure": 2},
+        success_of_started=started,
+        family_of_started={"f": started},
+    )
+    assert "of all started" not in text_of(evaluation_table(all_scored))
+    shown = text_of(evaluation_table(some))
+    assert "of all started" in shown
+    assert shown.count("8/16") == 2
+    assert shown.count("8/10") == 3
+    compared = text_of(comparison(all_scored, some))
+    assert "of all started" in compared
+    assert "-30.0" in compared
+    assert "of all started" not in text_of(comparison(all_scored, all_scored))
+    (warning,) = warnings_of(all_scored, some)
+    assert warning.startswith("b: 6 of 16 episodes have no score")
 
 
 def test_the_comparison_says_whether_intervals_are_apart() -> None:

@@ -39,7 +39,10 @@ async def test_due_steps_are_evaluated_with_their_own_weights_and_the_best_is_ke
 def test_evaluations_around_training_count_for_the_best_checkpoint(tmp_path, hits, best):
     for step in (0, 3):
         (tmp_path / f"step-{step:06d}").mkdir()
-    before, after = (EvalReport("v", Proportion(count, 10), {}, Proportion(0, 0), 0.0) for count in hits)
+    before, after = (  # of the scored episodes every one succeeded
+        EvalReport("v", Proportion(count, count), {}, Proportion(0, 0), 0.0, success_of_started=Proportion(count, 10))
+        for count in hits
+    )
     said: list[str] = []
     kept = CheckpointManager(tmp_path, keep=1)
     train._log_best(kept, ((0, None), (0, None)), SimpleNamespace(log=said.append))  # pyright: ignore[reportArgumentType]

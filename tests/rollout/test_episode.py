@@ -1,6 +1,7 @@
 """One episode through the whole recorder with a scripted policy, and who pays when something fails."""
 
 import asyncio
+import time
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -9,14 +10,23 @@ import openai
 import pytest
 
 from deskhand.actions.formats import deskhand_json
+from deskhand.actions.ops import Wait
 from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.engines.scripted import ScriptedEngine
-from deskhand.errors import EvaluatorError, InfrastructureError
+from deskhand.errors import (
+    AgentError,
+    DeliveryUnknown,
+    EvaluatorError,
+    FrameError,
+    GuestFailure,
+    InfrastructureError,
+    ParseError,
+)
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.server import create_app, in_process_client
-from deskhand.rollout.episode import ScoredWorkflow
+from deskhand.rollout.episode import ScoredWorkflow, run_episode
 from deskhand.rollout.groups import EpisodeRequest
 from deskhand.rollout.runner import RecordedRunner
 from deskhand.store.frames import Frames
@@ -163,6 +173,100 @@ async def test_calls_before_an_outage_stay_recorded(stage):
     result = await stage(pool=fake_desktop.PaintedPool(1, fail_at=1)).run(ticket())
     assert result.outcome == Errored("infrastructure", "painted desktop: told to fail")
     assert len(result.graph.calls) == 1
+
+
+class Playing:
+    """A custom agent, given as a function."""
+
+    def __init__(self, run) -> None:
+        self.run = run
+
+
+async def played(run, *, fail_at=None, failure=GuestFailure, delay_s=0.0, timeout_s=None, **changes):
+    desktop = fake_desktop.PaintedDesktop(fail_at=fail_at, failure=failure, delay_s=delay_s)
+    return await run_episode(
+        ticket(**changes), desktop, Playing(run), openai.AsyncOpenAI(api_key="none"), timeout_s=timeout_s
+    )
+
+
+async def solving(episode):
+    for ops in await actions(fake_desktop.square_task(7)):
+        await episode.observe()
+        await episode.act(ops)
+
+
+@pytest.mark.parametrize("error", [AgentError("off the screen"), ParseError((0, 3), "not JSON")])
+@pytest.mark.parametrize("solved", [True, False])
+async def test_an_agent_that_ends_with_its_own_error_is_scored_on_the_end_state(error, solved):
+    async def run(episode):
+        await episode.observe()
+        if solved:
+            await episode.act((await actions(fake_desktop.square_task(7)))[0])
+        raise error
+
+    result = await played(run, format_penalty=0.05)
+    assert isinstance(result.outcome, Scored)
+    assert result.outcome.value == float(solved)
+    assert result.transcript.stop_reason == "too_many_errors"
+    assert result.transcript.num_errors == 1
+    assert result.reward_terms["format"] == pytest.approx(-0.05 * isinstance(error, ParseError))
+
+
+async def test_an_agent_error_of_set_up_is_an_outage():
+    result = await played(solving, setup=lambda desktop: raises(AgentError("a mistake of the task")))
+    assert isinstance(result.outcome, Errored)
+
+
+async def test_a_desktop_that_guests_broke_after_the_agent_acted_is_a_zero():
+    result = await played(solving, fail_at=1)
+    assert result.outcome == Scored(0.0, {"end_state": 0.0, "milestone: touched": 0.0})
+    assert result.outcome.failed[0].read == "painted desktop: told to fail"
+    assert result.reward == 0.0
+
+
+@pytest.mark.parametrize(
+    ("fail_at", "failure"), [(0, GuestFailure), (1, InfrastructureError), (1, DeliveryUnknown), (1, FrameError)]
+)
+async def test_a_failure_before_the_agent_acts_or_without_evidence_is_an_outage(fail_at, failure):
+    result = await played(solving, fail_at=fail_at, failure=failure)
+    assert result.outcome == Errored("infrastructure", "painted desktop: told to fail")
+
+
+async def test_a_guest_that_fails_while_the_agent_only_looks_is_an_outage():
+    async def run(episode):
+        await episode.observe()
+        raise GuestFailure("the application crashed")
+
+    assert (await played(run)).outcome == Errored("infrastructure", "the application crashed")
+
+
+async def test_an_agent_that_waits_until_the_time_limit_is_scored():
+    async def run(episode):
+        await solving(episode)
+        while True:
+            await episode.desktop.perform([Wait(0.2)], action_id=f"{time.monotonic()}")
+
+    assert (await played(run, delay_s=0.2, timeout_s=1.5)).success
+
+
+async def test_an_episode_that_is_too_long_for_another_reason_is_an_outage():
+    async def run(episode):
+        await solving(episode)
+        await asyncio.sleep(60)
+
+    result = await played(run, timeout_s=0.2)
+    assert isinstance(result.outcome, Errored)
+    assert "longer than 0.2 s" in result.outcome.message
+
+
+async def test_a_step_that_asks_to_wait_beyond_its_limit_is_the_agents_error():
+    async def run(episode):
+        await episode.observe()
+        await episode.act([Wait(5.0)])
+
+    result = await played(run, step_timeout_s=2.0)
+    assert isinstance(result.outcome, Scored)
+    assert result.transcript.steps[0].error == "a step may take 2 s, and this one waits 5 s"
 
 
 async def test_an_engine_that_fails_is_an_outage(stage):

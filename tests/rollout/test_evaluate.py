@@ -1,6 +1,7 @@
 """Evaluation: intervals, resuming, and outages that are not failures."""
 
 import dataclasses
+import random
 
 import episode_results
 import fake_desktop
@@ -62,6 +63,42 @@ async def test_samples_without_a_score_are_reported_and_are_not_failures(tmp_pat
         assert (report.success.hits, report.success.total) == (18, 18)
         assert report.errored == {"infrastructure": 2}
         assert len(player.played) == 18 + 2 * 3
+        assert (report.success_of_started.hits, report.success_of_started.total) == (18, 24)
+        assert report.family_of_started == {"square": report.success_of_started}
+        assert report.num_unscored == 6
+        assert "6 of 24 episodes have no score" in report.warning
+        assert "100.0 % of the scored, 75.0 % of all that were started" in report.warning
+
+
+@pytest.mark.parametrize("voids", [False, True])
+async def test_leaving_failures_without_a_score_does_not_raise_success(tmp_path, voids):
+    """A policy that solves half of its episodes, and voids the others if it can, which are then played again."""
+
+    def rule(seed, attempt):
+        solved = random.Random(f"{seed}:{attempt}").random() < 0.5
+        return 1.0 if solved else None if voids else 0.0
+
+    with Run.create(tmp_path / "run", {}) as run:
+        report = await evaluate(run, "before", held_out(200), Player(rule), 2)
+    assert report.success_of_started.value == pytest.approx(0.5, abs=0.1)
+    assert bool(report.warning) is voids
+    assert (report.success.value == 1.0) is voids
+
+
+async def test_a_sample_without_a_score_is_a_failure_for_pass_at_k(tmp_path):
+    player = Player(lambda seed, attempt: 1.0 if attempt == 0 else None)
+    with Run.create(tmp_path / "run", {}) as run:
+        report = await evaluate(run, "before", held_out(4), player, 1, samples_per_task=2)
+    assert report.success.value == 1.0
+    assert report.pass_at == pytest.approx({1: 0.5, 2: 1.0})
+
+
+async def test_rates_that_differ_by_a_point_or_less_are_no_warning(tmp_path):
+    player = Player(lambda seed, attempt: None if seed % 200 == 0 and attempt == 0 else 1.0)
+    with Run.create(tmp_path / "run", {}) as run:
+        report = await evaluate(run, "before", held_out(200), player, 4)
+    assert report.num_unscored == 1
+    assert report.warning == ""
 
 
 async def test_a_killed_evaluation_resumes(tmp_path):

@@ -21,11 +21,17 @@ WIDTH, HEIGHT = 64, 48
 
 
 class PaintedDesktop:
-    """`delay_s` is taken by every action; `fail_at` is the number of the action that raises `InfrastructureError` (0:
-    the reset)."""
+    """`delay_s` is taken by every action; `fail_at` is the number of the action that raises `failure` (0: the
+    reset)."""
 
-    def __init__(self, *, delay_s: float = 0.0, fail_at: int | None = None) -> None:
-        self.delay_s, self.fail_at = delay_s, fail_at
+    def __init__(
+        self,
+        *,
+        delay_s: float = 0.0,
+        fail_at: int | None = None,
+        failure: type[InfrastructureError] = InfrastructureError,
+    ) -> None:
+        self.delay_s, self.fail_at, self.failure = delay_s, fail_at, failure
         self.squares: dict[str, Rect] = {}
         self.clicked: list[str] = []
         self.typed = ""
@@ -38,7 +44,7 @@ class PaintedDesktop:
         self.squares, self.clicked, self.typed, self._done = {}, [], "", {}
         self.size = (spec.width, spec.height)
         if self.fail_at == 0:
-            raise InfrastructureError("painted desktop: told to fail")
+            raise self.failure("painted desktop: told to fail")
         return await self.observe()
 
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
@@ -49,7 +55,7 @@ class PaintedDesktop:
             await asyncio.sleep(self.delay_s)
         self.actions += 1
         if self.actions == self.fail_at:
-            raise InfrastructureError("painted desktop: told to fail")
+            raise self.failure("painted desktop: told to fail")
         self.clicked += [name for hit in hits for name, box in self.squares.items() if box.contains(*hit)]
         self.typed += "".join(op.text for op in ops if isinstance(op, Type))
         self._done[action_id] = frame = await self.observe()
@@ -148,6 +154,7 @@ def square_task(seed: int) -> Task:
         setup=setup,
         check=check,
         oracle=oracle,
+        settle_grace_s=0.0,
         first_click_targets=targets,
         milestones=(Milestone("touched", 0.4, touched),),
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
 
+from deskhand.actions.ops import Done, Op, Wait
 from deskhand.cli import audit
 from deskhand.desktop.applications.install import missing
 from deskhand.errors import ConfigError
@@ -14,7 +16,7 @@ from deskhand.tasks.suites import family_registry
 from deskhand.tasks.suites.basics.office_files import read_workbook
 from deskhand.tasks.task import CheckResult, Task
 
-CHEATS = ("near_miss", "gold_files", "path_hijack", "windows", "a11y_spoof", "clock", "overwrite", "disk")
+CHEATS = ("near_miss", "gold_files", "path_hijack", "windows", "a11y_spoof", "clock", "overwrite", "retitle", "disk")
 """And "forged_file", where a task names the application that is to write its files."""
 
 
@@ -28,6 +30,7 @@ async def audited(task: Task, *agents: str) -> AuditResult:
 async def test_every_agent_stays_within_its_limit(family: str) -> None:
     row = await audited(family_registry.make_task(family, 2))
     assert set(row.values) == set(LIMITS) - {"forged_file"}
+    assert {row.values[name] for name in ("kill_apps", "kill_all", "disk")} == {0.0}, row.messages
     assert row.violations == []
     assert {row.values[name] for name in ("noop", "done", "fail", "random", *CHEATS[:-1])} == {0.0}
     assert row.values["oracle"] == 1.0
@@ -61,6 +64,19 @@ async def test_a_check_that_trusts_a_window_or_file_is_found() -> None:
         assert f"{good.id}: {agent} scores 1" in row.violations
 
 
+async def test_an_oracle_may_wait_at_the_end() -> None:
+    good = family_registry.make_task("terminal_run", 3)
+
+    async def patient(desktop) -> AsyncIterator[list[Op]]:
+        async for ops in good.oracle(desktop):
+            yield [Wait(1.0)] if isinstance(ops[0], Done) else ops
+        yield [Done()]
+
+    row = await audited(replace(good, oracle=patient), "early_stop")
+    assert row.violations == []
+    assert row.values == {"oracle": 1.0, "early_stop": 0.0}
+
+
 async def test_a_task_without_an_oracle_is_audited_by_the_others() -> None:
     task = replace(family_registry.make_task("terminal_run", 3), oracle_unavailable="there is none")
     row = await audited(task, "done", "near_miss", "typo", "wrong_click")
@@ -81,8 +97,10 @@ async def test_a_task_solved_at_start_is_reported_and_the_others_are_audited() -
 
 
 def test_an_audit_result_lists_violations() -> None:
-    fine = {"oracle": 1.0, "done": 0.0, "early_stop": 0.5, "wrong_click": 0.0, "disk": None}
+    fine = {"oracle": 1.0, "done": 0.0, "early_stop": 0.5, "wrong_click": 0.0, "disk": 0.0}
     assert AuditResult("t", fine, {}).violations == []
+    no_score = AuditResult("t", fine | {"disk": None, "clock": None}, {"disk": "(infrastructure: it broke)"})
+    assert no_score.violations == ["t: disk has no score (infrastructure: it broke)"]
     assert AuditResult("t", fine | {"oracle": 0.5}, {}).violations == ["t: oracle scores 0.5, not 1"]
     assert AuditResult("t", fine | {"oracle": None}, {"oracle": "(evaluator: it broke)"}).violations == [
         "t: oracle scores -, not 1 (evaluator: it broke)"

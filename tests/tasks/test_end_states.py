@@ -33,13 +33,13 @@ check:
 """
 
 
-async def played(family: str, seed: int, folder: Path, *, early: bool) -> EndState:
-    """An end state of the oracle, or of the oracle that stops before its last act."""
+async def played(family: str, seed: int, folder: Path, *, early: bool, num_steps: int = 2) -> EndState:
+    """An end state of the oracle, or of the oracle that stops after `num_steps`."""
     task = family_registry.make_task(family, seed)
     async with desktop_for(task) as desktop:
         await task.setup(desktop)
         index = 0
-        async for ops in (stops_early(2) if early else oracle)(task, desktop):
+        async for ops in (stops_early(num_steps) if early else oracle)(task, desktop):
             await desktop.perform(ops, action_id=f"{index}")
             index += 1
         return next(load_end_states([await save_end_state(task, desktop, await judge(task, desktop), folder)]))
@@ -74,6 +74,18 @@ async def test_new_checks_of_a_task_file_read_the_saved_files(tmp_path: Path, ca
         assert f"1 -> {value:g}" in said
         assert ("does not contain 'no such word'" in said) is (value == 0.0)
         assert f"1 end states rescored, {int(value == 0.0)} changed" in said
+
+
+async def test_what_set_up_noted_is_saved_for_the_check(tmp_path: Path) -> None:
+    task = family_registry.make_task("terminal_close", 2)
+    for early, value in ((False, 1.0), (True, 0.0)):
+        state = await played("terminal_close", 2, tmp_path / f"{early}", early=early, num_steps=0)
+        (found,) = [each async for each in rescore_states([state], lambda _: task)]
+        assert (found.before, found.after) == (value, value), found.lines()
+        del state.record["setup_facts"]
+        (lost,) = [each async for each in rescore_states([state], lambda _: task)]
+        assert isinstance(lost.outcome, Errored)
+        assert "not noted" in lost.outcome.message
 
 
 async def test_data_that_was_not_saved_is_an_evaluator_error(tmp_path: Path) -> None:

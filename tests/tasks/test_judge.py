@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 
 import pytest
 from patience import limit
 
-from deskhand.errors import AgentError, ConfigError, EvaluatorError, InfrastructureError
+from deskhand.errors import AgentError, ConfigError, EvaluatorError, GuestFailure, InfrastructureError
 from deskhand.tasks.judge import MilestoneTracker, initial_score, judge
 from deskhand.tasks.outcome import Errored, Finding, Scored, dense_reward
 from deskhand.tasks.task import CheckFunction, CheckResult, Milestone, Task
@@ -42,15 +43,60 @@ async def test_the_value_of_the_check_is_the_score_and_guest_trust_is_kept() -> 
     assert outcome == Scored(0.25, {"end_state": 0.25}, guest_trusted=True)
 
 
-async def test_a_program_that_is_still_writing_is_waited_for_but_not_for_long() -> None:
+async def test_a_program_that_is_still_writing_is_waited_for() -> None:
     desktop = {"end": 0.0}
     judging = asyncio.create_task(judge(make(value_of("end")), desktop))
     await asyncio.sleep(0.15)
     desktop["end"] = 1.0
-    async with asyncio.timeout(limit(0.8)):
-        assert await judging == Scored(1.0, {"end_state": 1.0})
+    assert await judging == Scored(1.0, {"end_state": 1.0})
     desktop["end"] = 0.5
     assert await judge(make(value_of("end")), desktop, grace_s=0.2) == Scored(0.5, {"end_state": 0.5})
+
+
+@pytest.mark.parametrize("grace_s", [0.0, 0.3])
+async def test_a_state_is_judged_at_a_time_that_does_not_depend_on_its_value(grace_s: float) -> None:
+    """Judging until the state is right would pay a program that writes one guess after the other."""
+    loop = asyncio.get_running_loop()
+    read_at: dict[float, list[float]] = {0.0: [], 1.0: []}
+
+    for value, times in read_at.items():
+        began = loop.time()
+
+        async def check(_: object, value: float = value, times: list[float] = times, began: float = began):
+            times.append(loop.time() - began)
+            return CheckResult(value)
+
+        outcome = await judge(make(check), {}, grace_s=grace_s, acted_at=time.monotonic())
+        assert isinstance(outcome, Scored)
+        assert outcome.value == value
+    assert len(read_at[0.0]) == 1
+    assert all(times[0] >= grace_s for times in read_at.values())
+
+
+async def test_the_time_since_the_last_action_counts_for_the_grace_period() -> None:
+    async with asyncio.timeout(limit(5)):
+        await judge(make(value_of("end")), {"end": 0.0}, grace_s=60.0, acted_at=time.monotonic() - 61)
+
+
+@pytest.mark.parametrize("right", range(5))
+async def test_a_state_that_keeps_changing_is_worth_its_worst(right: int) -> None:
+    reads = iter(range(100))
+
+    async def guesses(_: object) -> CheckResult:
+        return CheckResult(float(next(reads) % 5 == right))
+
+    assert await judge(make(guesses), {}, grace_s=0.3) == Scored(0.0, {"end_state": 0.0})
+
+
+async def test_what_the_agent_broke_is_a_zero_and_what_broke_by_itself_an_outage() -> None:
+    broken = make(raising(GuestFailure("l3afpad was killed by SIGSEGV")), Milestone("a", 0.2, value_of("a")))
+    tracker = MilestoneTracker(broken)
+    await tracker.after_step({"a": 1})
+    outcome = await judge(broken, {}, milestones=tracker, grace_s=0, acted_at=time.monotonic())
+    assert outcome == Scored(0.0, {"end_state": 0.0, "milestone: a": 1.0})
+    assert isinstance(outcome, Scored)
+    assert outcome.failed == (Finding("the desktop", 0.0, "l3afpad was killed by SIGSEGV", "works"),)
+    assert await judge(broken, {}, grace_s=0) == Errored("infrastructure", "l3afpad was killed by SIGSEGV")
 
 
 async def test_an_outage_is_an_infrastructure_error_and_never_zero() -> None:

@@ -20,7 +20,7 @@ from deskhand.rollout.run_writer import load_result
 from deskhand.store.run import Run
 from deskhand.tasks import chromium
 from deskhand.tasks.judge import judge
-from deskhand.tasks.outcome import Finding, Scored
+from deskhand.tasks.outcome import Errored, Finding, Scored
 from deskhand.tasks.suites import miniwob
 from deskhand.tasks.suites.miniwob import solutions
 
@@ -114,6 +114,21 @@ async def test_a_seed_is_one_page_and_another_seed_another() -> None:
             told.append(await miniwob.instruction(desktop))
     assert frames[0] == frames[1] != frames[2]
     assert told[0] == told[1] != told[2]
+
+
+async def test_a_page_that_hangs_is_an_outage_unless_the_agent_opened_something_else() -> None:
+    hang = "setTimeout(() => { while (true); }, 0)"
+    for opens, kind in ((False, Errored), (True, Scored)):
+        async with desktop_for_pages() as desktop:
+            task = miniwob.make_task("click-test", 5)
+            await task.setup(desktop)
+            page = chromium.session_of(desktop)
+            if opens:
+                await page.call("Target.createTarget", browser_wide=True, url="data:text/plain,other")
+            await page.evaluate(hang)
+            outcome = await judge(task, desktop, grace_s=0, timeout_s=60)
+            assert isinstance(outcome, kind), outcome
+            assert not isinstance(outcome, Scored) or outcome.value == 0.0
 
 
 @pytest.mark.parametrize("keys", [("f5",), ("ctrl", "n")], ids=["loading the page anew", "opening another window"])

@@ -9,8 +9,10 @@ import pytest
 
 from deskhand.tasks.end_state import BLOBS, FORMAT, EndState
 from deskhand.tasks.judge import judge
-from deskhand.tasks.outcome import Outcome, Scored
+from deskhand.tasks.outcome import Finding, Outcome, Scored
 from deskhand.tasks.suites.basics import FAMILIES
+from deskhand.tasks.suites.basics.office_files import workbook
+from deskhand.tasks.suites.basics.spreadsheets import SpreadsheetScenario
 from deskhand.tasks.task import FileContents, Task
 
 LIVE = {"calculator_number", "calculator_sum", "terminal_close"}
@@ -18,6 +20,7 @@ LIVE = {"calculator_number", "calculator_sum", "terminal_close"}
 ALSO_WRONG = {"note_to_sheet", "sheet_total"}
 """There the note is not among what is forged, and no program has computed the formula's value."""
 SEED = 5
+COLUMN_RESULTS = {"SUM": "sum", "MAX": "largest", "MIN": "smallest", "AVERAGE": "average"}
 
 
 def end_of(folder: Path, files: FileContents, folders: set[str]) -> EndState:
@@ -59,7 +62,9 @@ async def test_near_misses_score_zero_and_correct_states_score_one(family: str, 
         assert outcome.failed
         assert all(finding.expected for finding in outcome.findings)
     if states.positive is not None:
-        assert await judged(task, tmp_path, states.positive, folders) == Scored(1.0, {"end_state": 1.0})
+        outcome = await judged(task, tmp_path, states.positive, folders)
+        assert isinstance(outcome, Scored)
+        assert outcome.value == 1.0
 
 
 @pytest.mark.parametrize("family", sorted(name for name in FAMILIES if FAMILIES[name].generate(SEED).forged_files))
@@ -81,3 +86,45 @@ def test_every_family_has_an_end_that_is_nearly_right_or_forged() -> None:
 def test_every_hard_family_has_milestones() -> None:
     hard = [family for family in FAMILIES.values() if family.difficulty == "hard"]
     assert [family.name for family in hard if not family.generate(SEED).milestones] == []
+
+
+async def follows(function: str, formula: str, folder: Path) -> Finding:
+    """The clause of `sheet_total` that is about the formula."""
+    make, asked = FAMILIES["sheet_total"].generate, f"the {COLUMN_RESULTS[function]} of the column"
+    seed = next(seed for seed in range(50) if asked in make(seed).instruction)
+    scenario, task = SpreadsheetScenario("sheet_total", seed), make(seed)
+    rows = [*scenario.rows, [None], [None, None, None, formula.replace("LAST", f"D{len(scenario.rows)}")]]
+    book = workbook({scenario.sheet_names[0]: rows})
+    outcome = await judged(task, folder, {scenario.path: book}, {"Documents"})
+    assert isinstance(outcome, Scored)
+    return next(finding for finding in outcome.findings if "follows the column" in finding.clause)
+
+
+@pytest.mark.parametrize(
+    ("function", "formula", "holds"),
+    [
+        ("SUM", "=SUM(D2:LAST)", True),
+        ("SUM", "=SUM(D1:LAST)", True),
+        ("SUM", "=AVERAGE(D2:LAST)*COUNT(D2:LAST)", True),
+        ("SUM", "=SUM(D3:LAST)+D2", True),
+        ("SUM", "=113", False),
+        ("SUM", "=100+13", False),
+        ("SUM", "=113+0*SUM(D2:LAST)", False),
+        ("SUM", "=SUM(D3:LAST)", False),
+        ("SUM", "=IF(1;113;SUM(D2:LAST))", False),
+        ("MAX", "=MAX(D2:LAST)", True),
+        ("MAX", "=LARGE(D2:LAST;1)", True),
+        ("MAX", "=MAX(D3:LAST)", False),
+        ("MAX", "=D4", False),
+        ("MIN", "=MIN(D2:LAST)", True),
+        ("MIN", "=SMALL(D2:LAST,2)", False),
+        ("AVERAGE", "=AVERAGE(D2:LAST)", True),
+        ("AVERAGE", "=SUM(D2:LAST)/COUNTA(D2:LAST)", True),
+        ("AVERAGE", "=SUM(D2:LAST)/100", False),
+    ],
+)
+async def test_a_total_must_follow_every_number_of_its_column(
+    function: str, formula: str, holds: bool, tmp_path: Path
+) -> None:
+    finding = await follows(function, formula, tmp_path)
+    assert bool(finding.value) is holds, finding.read

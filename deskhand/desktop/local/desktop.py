@@ -16,16 +16,16 @@ from typing import Any, TypeVar
 
 from deskhand.actions.ops import Op
 from deskhand.desktop.base import CommandResult, DesktopSpec, Frame, Window
-from deskhand.desktop.local import accessibility, windows
+from deskhand.desktop.local import accessibility, processes, windows
 from deskhand.desktop.local.action_executor import ActionExecutor
 from deskhand.desktop.local.clipboard import read as read_selection
-from deskhand.desktop.local.desktop_session import DesktopSession
+from deskhand.desktop.local.desktop_session import X_EXIT_S, DesktopSession
 from deskhand.desktop.local.idempotency_cache import IdempotencyCache
 from deskhand.desktop.local.isolation import IsolationLevel, ResourceLimits, available_isolation
 from deskhand.desktop.local.nul_pipes import NulPipes
 from deskhand.desktop.local.screen_reader import Capture
 from deskhand.desktop.local.x_connection import x_errors
-from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.errors import ConfigError, GuestFailure, InfrastructureError
 
 Result = TypeVar("Result")
 
@@ -91,15 +91,19 @@ class LocalDesktop:
             async with asyncio.timeout(limit_s):
                 return await asyncio.shield(waiting)
         except InfrastructureError as error:
-            if type(error) is InfrastructureError and self._session is not None:
-                self._check_alive(self._session)
+            if self._session is not None:
+                await asyncio.to_thread(self._explain, self._session, error)
             raise
         except TimeoutError:
             if future.done():
                 raise
+            silent = InfrastructureError(f"desktop {self.label} did not respond within {limit_s:g} s")
             if self._session is not None:
-                await asyncio.to_thread(self._session.x_server.stop)
-            raise InfrastructureError(f"desktop {self.label} did not respond within {limit_s:g} s") from None
+                try:
+                    await asyncio.to_thread(self._explain, self._session, silent)
+                finally:
+                    await asyncio.to_thread(self._session.x_server.stop)
+            raise silent from None
 
     def _is_done(self, waiting: asyncio.Future[Any]) -> None:
         self._pending_budgets_s.popleft()
@@ -108,7 +112,11 @@ class LocalDesktop:
     async def _on_helper(self, function: Callable[[DesktopSession], Result], *, changes: bool = False) -> Result:
         """Run on a helper thread: files and commands need no X connection."""
         session = self._active_session(changes)
-        return await asyncio.get_running_loop().run_in_executor(self._helpers, function, session)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._helpers, function, session)
+        except InfrastructureError as error:
+            await asyncio.to_thread(self._explain, session, error)
+            raise
 
     async def _on_x(
         self, doing: str, budget_s: float, function: Callable[..., Result], *arguments: object, changes: bool = False
@@ -132,9 +140,26 @@ class LocalDesktop:
             self._pristine = None
         return session
 
+    def _explain(self, session: DesktopSession, error: InfrastructureError) -> None:
+        """Raise `GuestFailure` if guests caused `error`; for an error without a kind, why the desktop failed."""
+        if isinstance(error, GuestFailure):
+            return
+        if session.failed_by_guests() or type(error) is InfrastructureError:
+            self._check_alive(session)
+        if session.failure() is not None:
+            return
+        state = session.x_server.probe()
+        if state == "gone" and session.x_server.ends_within(X_EXIT_S) and session.failed_by_guests():
+            self._check_alive(session)
+        if state == "grabbed":
+            raise GuestFailure(f"desktop {self.label}: a guest has grabbed the X server ({error})") from error
+        if state == "answers" and session.connection.is_lost():
+            raise GuestFailure(f"desktop {self.label}: a guest closed the host's X connection ({error})") from error
+
     def _check_alive(self, session: DesktopSession) -> None:
         if failure := session.failure():
-            raise InfrastructureError(f"desktop {self.label} has failed: {failure}")
+            kind = GuestFailure if session.failed_by_guests() else InfrastructureError
+            raise kind(f"desktop {self.label} has failed: {failure}")
 
     async def reset(self, spec: DesktopSpec) -> Frame:
         """Start a new X server, window manager and home. A desktop already in this state and unused is kept."""
@@ -236,6 +261,13 @@ class LocalDesktop:
         if not self._active_session().spec.accessibility:
             return None
         return await self._on_helper(lambda session: accessibility.read(session.jail, timeout_s))
+
+    async def running_programs(self) -> dict[int, bool | None]:
+        def read(session: DesktopSession) -> dict[int, bool | None]:
+            alive = [pid for pid in session.jail.launched if processes.state(pid) not in ("", "Z")]
+            return {pid: processes.has_run_commands(pid) for pid in alive}
+
+        return await self._on_helper(read)
 
     def processes(self) -> list[int]:
         """Return the host process ids of this desktop (X server, jail, guests)."""

@@ -44,6 +44,7 @@ from deskhand.errors import ConfigError, InfrastructureError
 log = structlog.get_logger()
 BUS_START_S = 10.0
 SOCKET_BATCH = 16
+X_EXIT_S = 0.2
 _tmp_link_numbers = itertools.count(1)
 HOST_DISK_MIB = 48
 """Disk for the screen, logs and command output, in addition to the guests' limit."""
@@ -227,6 +228,16 @@ class DesktopSession:
         if self.jail.has_failed():
             return self.jail.failure
         return None if self.x_server.is_running() else "its X server has exited"
+
+    def failed_by_guests(self) -> bool:
+        """Return whether there is evidence that guests caused the failure. May wait for it for a moment.
+
+        Programs exit when their X server does, and may be noticed first: then the end of the server decides.
+        """
+        has_failed = self.jail.has_failed()
+        if self.x_server.is_running() and not (has_failed and self.x_server.ends_within(X_EXIT_S)):
+            return has_failed and self.jail.failed_by_guests
+        return self.x_server.has_crashed()
 
     def busy(self) -> bool:
         """Return whether the X server or a guest runs or waits for the CPU."""

@@ -41,6 +41,7 @@ MAX_LINE_BYTES = 256
 MAX_OUTPUT_BYTES = 16 * 1024 * 1024
 _LOOP = "NL='\n'; echo 1000 >/proc/self/oom_score_adj; echo ready; while IFS= read -r line; do eval \"$line\"; done"
 _PLAIN_LOOP = _LOOP + "; sleep 5"
+_KILLED = 128 + signal.SIGKILL
 _CRASHES = {128 + getattr(signal, f"SIG{name}") for name in ("KILL", "SEGV", "BUS", "ABRT", "ILL", "FPE")}
 
 
@@ -82,6 +83,9 @@ class Jail:
         """Whether a crash of a launched program fails the desktop."""
         self.failure: str | None = None
         """Why the desktop failed; set once."""
+        self.failed_by_guests = False
+        """Whether guests caused `failure`, and not the host's kernel for want of memory."""
+        self._oom_kills = processes.oom_kills()
         self._label = environment[processes.LEASE_LABEL]
         self.user = user
         self.cgroup = cgroup
@@ -131,7 +135,7 @@ class Jail:
         code = self._process.poll() or 0
         with self._changed:
             self._has_exited = True
-            self._fail(f"the jail has exited{f' by {signal.Signals(-code).name}' if code < 0 else ''}")
+            self._fail(f"the jail has exited{f' by {signal.Signals(-code).name}' if code < 0 else ''}", is_kill=True)
             self._changed.notify_all()
 
     def _take_reply(self, words: list[bytes]) -> None:
@@ -171,19 +175,24 @@ class Jail:
 
     def _judge_end(self, job: _Job) -> None:
         if job.required:
-            self._fail(f"{job.program} has exited")
+            self._fail(f"{job.program} has exited", is_kill=job.returncode in (None, 0, _KILLED))
         elif self.crashes_fail and job.program and job.returncode is not None and job.returncode in _CRASHES:
-            self._fail(f"{job.program} was killed by {signal.Signals(job.returncode - 128).name}")
+            name = signal.Signals(job.returncode - 128).name
+            self._fail(f"{job.program} was killed by {name}", is_kill=job.returncode == _KILLED)
 
-    def _fail(self, reason: str) -> None:
+    def _fail(self, reason: str, *, is_kill: bool = False) -> None:
+        """Set `failure`. If `is_kill`, the kernel may have been the killer: it is if it has killed any process."""
         if self.failure is None:
-            self.failure = self.cgroup.exceeded_limit() or reason
+            limit = self.cgroup.exceeded_limit()
+            is_host = limit is None and is_kill and processes.oom_kills() != self._oom_kills
+            self.failed_by_guests = not is_host
+            self.failure = limit or reason
 
     def has_failed(self) -> bool:
-        """Return whether the jail has failed. The end of its first process is a failure, whoever holds its pipes."""
+        """Return whether the jail has failed. The end of its first process is a failure; guests may keep its pipes."""
         if not self.is_running():
             self._wait(lambda: self.failure is not None, EXIT_REPORT_S)
-            self._fail("the jail has exited")
+            self._fail("the jail has exited", is_kill=True)
         return self.failure is not None
 
     def kill_with_reason(self, reason: str) -> None:

@@ -150,6 +150,15 @@ def is_alive(pid: int) -> bool:
     return True
 
 
+def oom_kills() -> int:
+    """Return how many processes the kernel of this machine has killed for want of memory; -1 if it does not say."""
+    with contextlib.suppress(OSError), open("/proc/vmstat", "rb") as file:
+        for line in file:
+            if line.startswith(b"oom_kill "):
+                return int(line.split()[1])
+    return -1
+
+
 def children(parent: int) -> list[int]:
     """Return the children of `parent`, including zombies."""
     found = []
@@ -170,6 +179,19 @@ def descendants(root: int) -> list[int]:
             if is_alive(child):
                 found.append(child)
     return found
+
+
+def has_run_commands(root: int) -> bool | None:
+    """Return whether `root` or a descendant has waited for a child that ended; None if the kernel does not count.
+
+    The kernel adds the page faults of such a child, which has some, to a counter of its parent.
+    """
+    own, of_children = 0, 0
+    for pid in [root, *descendants(root)]:
+        with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+            own, of_children = own + int(fields[7]), of_children + int(fields[8])
+    return of_children > 0 if own else None
 
 
 def kill(pid: int, number: int = signal.SIGKILL) -> None:

@@ -32,6 +32,8 @@ _ATOMS = (
     "DESKHAND_SELECTION", "_NET_ACTIVE_WINDOW", "_NET_CLOSE_WINDOW", "_NET_WM_PING", "WM_PROTOCOLS",
 )  # fmt: skip
 SYNC_TIMEOUT_S = 4.0
+_SOCKET_ERROR = 1
+"""`XCB_CONN_ERROR`; other codes are mistakes of this client."""
 _ALL_PLANES, _Z_PIXMAP = 0xFFFFFFFF, 2
 _MIT_SHM = "MIT-SHM"
 
@@ -114,6 +116,10 @@ class XConnection:
         finally:
             library.free(reply[0])
             library.free(error[0])
+
+    def is_lost(self) -> bool:
+        """Return whether the server has closed this connection, as it does when a client kills another."""
+        return self.x.has_error() == _SOCKET_ERROR
 
     def pointer(self) -> tuple[int, int]:
         """Return the pointer position (one round trip)."""

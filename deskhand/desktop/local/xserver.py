@@ -8,16 +8,20 @@ from __future__ import annotations
 import os
 import select
 import shutil
+import signal
 import socket
 import struct
 import subprocess
 from pathlib import Path
+from typing import Literal
 
 from deskhand.desktop.local import guest_user, isolation, processes
 from deskhand.errors import ConfigError, InfrastructureError
 
 MIN_SIZE = (256, 192)
 MAX_SIZE = (1920, 1200)
+PROBE_S = 2.0
+_SETUP_WITHOUT_COOKIE = struct.pack("<BxHHHHxx", 0x6C, 11, 0, 0, 0)
 START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 5.0
 MAX_MEMORY_BYTES = 2 * 1024**3
@@ -95,6 +99,35 @@ class XServer:
 
     def busy(self) -> bool:
         return processes.state(self.process.pid) == "R"
+
+    def probe(self) -> Literal["answers", "grabbed", "busy", "gone"]:
+        """Return what the server does with a new client.
+
+        "grabbed": it sleeps and does not answer, because it serves another client only. "busy": it does not answer
+        and works or waits for the CPU, as on a busy machine.
+        """
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(PROBE_S)
+            try:
+                client.connect(str(self.socket_path))
+                client.sendall(_SETUP_WITHOUT_COOKIE)
+                return "answers" if client.recv(1) else "gone"  # it refuses the client, which is an answer
+            except TimeoutError:
+                return "grabbed" if processes.state(self.process.pid) == "S" else "busy"
+            except OSError:
+                return "gone"
+
+    def ends_within(self, timeout_s: float) -> bool:
+        try:
+            self.process.wait(timeout=timeout_s)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def has_crashed(self) -> bool:
+        """Return whether the server ended by an error of its own. Guests cannot signal it, but cause errors in it."""
+        code = self.process.poll()
+        return code is not None and (code > 0 or -code in (signal.SIGSEGV, signal.SIGABRT))
 
     def stop(self) -> None:
         """Kill the server and remove its socket. Idempotent."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -179,7 +180,11 @@ class RLEnvironment:
     def outcome(self) -> Outcome:
         """Evaluate the current end state: `Scored`, or `Errored` with its cause."""
         judged = judge(
-            self.task, self._desktop, milestones=self._milestones, declared_infeasible=self._stopped == "fail"
+            self.task,
+            self._desktop,
+            milestones=self._milestones,
+            declared_infeasible=self._stopped == "fail",
+            acted_at=time.monotonic() if self.trajectory else None,
         )
         return self._loop.run(judged)
 

@@ -10,6 +10,7 @@ An invalid reply is an invalid action and does not end the episode; an outage ra
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -92,7 +93,7 @@ class VagenDesktopEnv:
             self._over, self._failed = ended or self._steps >= task.max_steps, False
             reward, success = 0.0, False
             if self._over:
-                outcome = await judge(task, self.desktop, milestones=self._milestones)
+                outcome = await judge(task, self.desktop, milestones=self._milestones, acted_at=time.monotonic())
                 if not isinstance(outcome, Scored):
                     self._failed = outcome.cause == "infrastructure"
                     kind = EvaluatorError if outcome.cause == "evaluator" else InfrastructureError

@@ -36,6 +36,7 @@ class CalculatorScenario(SingleWindowScenario):
 
     applications = ("galculator",)
     width, height = 320, 256
+    settle_grace_s = 0.5
     window_class = "galculator"
 
     async def setup(self, desktop: StageableDesktop) -> None:

@@ -22,6 +22,7 @@ class DialogScenario(SingleWindowScenario):
 
     applications = ("zenity",)
     width, height = 320, 192
+    settle_grace_s = 0.5
     window_class = "zenity"
 
     def __init__(self, family: str, seed: int) -> None:

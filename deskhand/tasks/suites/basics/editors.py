@@ -21,6 +21,7 @@ from deskhand.tasks.suites.basics.scenario import (
     near_misses,
     same_files,
     scenario_family,
+    title_milestone,
 )
 from deskhand.tasks.suites.basics.screen_search import plain_area, wait_until
 from deskhand.tasks.task import ExampleEndStates, Milestone, Rect, Task
@@ -183,9 +184,6 @@ class ReplaceScenario(EditorScenario):
 def replace_word(scenario: ReplaceScenario) -> Task:
     first, second = scenario.words
 
-    async def is_dialog_open(desktop: StageableDesktop) -> bool:
-        return any(window.title == "Replace" for window in await desktop.windows())
-
     async def click_button(desktop: StageableDesktop, title: str, across: float) -> Click:
         """Return a click in the dialog's button row, at a share of its width, once the dialog has that title."""
 
@@ -213,6 +211,6 @@ def replace_word(scenario: ReplaceScenario) -> Task:
         scenario.texts[scenario.target].replace(first, second),
         oracle,
         10,
-        milestone("the replace dialog is open", 0.1, is_dialog_open),
+        title_milestone("the replace dialog is open", 0.1, "Replace"),
         scenario.edited(0.2),
     )

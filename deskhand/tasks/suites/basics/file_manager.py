@@ -15,7 +15,15 @@ from deskhand.desktop.base import StageableDesktop, Window
 from deskhand.tasks.guest_files import read_folder
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics.layout import scatter
-from deskhand.tasks.suites.basics.scenario import THEMES, Oracle, Scenario, milestone, same_files, scenario_family
+from deskhand.tasks.suites.basics.scenario import (
+    THEMES,
+    Oracle,
+    Scenario,
+    milestone,
+    same_files,
+    scenario_family,
+    title_milestone,
+)
 from deskhand.tasks.suites.basics.screen_search import (
     View,
     click_in,
@@ -182,11 +190,6 @@ class FileManagerScenario(Scenario):
         )
 
 
-async def is_dialog_open(desktop: StageableDesktop) -> bool:
-    """Return whether the file manager shows a second window."""
-    return sum("pcmanfm" in window.wm_class.lower() for window in await desktop.windows()) > 1
-
-
 @scenario_family(FileManagerScenario, "file_delete", "medium", "delete the file of a name in a file manager")
 def delete_file(scenario: FileManagerScenario) -> Task:
     async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
@@ -199,7 +202,7 @@ def delete_file(scenario: FileManagerScenario) -> Task:
         yield [Done()]
 
     expected = {name: data for name, data in scenario.files.items() if name != scenario.target}
-    milestones = (milestone("the file manager asks", 0.1, is_dialog_open),) if scenario.confirm else ()
+    milestones = (title_milestone("the file manager asks", 0.1, "Confirm"),) if scenario.confirm else ()
     return scenario.file_task(lambda name: f"Delete the file {name}", expected, oracle, 6, *milestones)
 
 
@@ -221,7 +224,7 @@ def rename_file(scenario: FileManagerScenario) -> Task:
 
     expected = {(new_name if name == scenario.target else name): data for name, data in scenario.files.items()}
     milestones = (
-        milestone("a dialog is open", 0.1, is_dialog_open),
+        title_milestone("a dialog is open", 0.1, "Rename"),
         milestone("the right file has another name", 0.3, is_renamed),
     )
     return scenario.file_task(lambda name: f"Rename {name} to {new_name}", expected, oracle, 6, *milestones)
@@ -237,9 +240,6 @@ class MoveScenario(FileManagerScenario):
 def move_file(scenario: MoveScenario) -> Task:
     goal = scenario.rng.choice(scenario.subfolders)
     moved = f"{goal}/{scenario.target}"
-
-    async def is_folder_open(desktop: StageableDesktop) -> bool:
-        return any(window.title == goal for window in await desktop.windows())
 
     async def is_moved(desktop: StageableDesktop) -> bool:
         return (await scenario.contents(desktop)).get(moved) == scenario.files[scenario.target]
@@ -257,7 +257,7 @@ def move_file(scenario: MoveScenario) -> Task:
 
     expected = {(moved if name == scenario.target else name): data for name, data in scenario.files.items()}
     milestones = (
-        milestone("the folder is shown", 0.1, is_folder_open),
+        title_milestone("the folder is shown", 0.1, goal),
         milestone("the file is in the folder", 0.3, is_moved),
     )
     return scenario.file_task(lambda name: f"Move {name} to the folder {goal}", expected, oracle, 9, *milestones)

@@ -49,6 +49,8 @@ class Scenario:
     theme = "plain"
     applications: tuple[str, ...] = ()
     """Debian packages that the tasks need."""
+    settle_grace_s: float | None = None
+    """See `Task.settle_grace_s`."""
     target = ""
     """Name of the box of a correct first click; empty if no click is needed."""
 
@@ -76,7 +78,7 @@ class Scenario:
                 return combine_clauses(*await clauses(desktop))
 
             fields["check"] = check
-        names = ("setup", "first_click_targets", "theme", "shuffle_windows")
+        names = ("setup", "first_click_targets", "theme", "shuffle_windows", "settle_grace_s")
         defaults: dict[str, Any] = {name: getattr(self, name, None) for name in names}
         return Task(instruction=instruction, width=self.width, height=self.height, **(defaults | fields))
 
@@ -119,8 +121,8 @@ def milestone(
     return Milestone(name, weight, check)
 
 
-def dialog_milestone(name: str, weight: float, title: str) -> Milestone:
-    """Return a milestone that a window with this part of a title is open."""
+def title_milestone(name: str, weight: float, title: str) -> Milestone:
+    """Return a milestone that a window with this part of a title is open. Guests choose titles: it is untrusted."""
 
     async def is_open(desktop: StageableDesktop) -> bool:
         return any(title in window.title for window in await desktop.windows())

@@ -10,6 +10,7 @@ import numpy as np
 from deskhand.actions.ops import Op, Type
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import InfrastructureError
+from deskhand.tasks import formulas
 from deskhand.tasks.guest_files import read_file
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics import hd_screen
@@ -24,7 +25,7 @@ from deskhand.tasks.suites.basics.office_files import (
     saved_by_application,
     workbook,
 )
-from deskhand.tasks.suites.basics.scenario import THEMES, Clauses, clause, dialog_milestone, milestone, scenario_family
+from deskhand.tasks.suites.basics.scenario import THEMES, Clauses, clause, milestone, scenario_family, title_milestone
 from deskhand.tasks.suites.basics.screen_search import INK_CONTRAST, runs
 from deskhand.tasks.task import Milestone, Rect, Task
 
@@ -155,15 +156,32 @@ def add_total(scenario: SpreadsheetScenario) -> Task:
     value = results[function]
     cell, formula = f"D{rows + 2}", f"={function}(D2:D{rows})"
 
+    def follows(found: str | None) -> Finding:
+        """Return the clause that the result of a formula follows each number of the column."""
+        name, cells = f"the formula in {cell} follows the column", [f"D{row}" for row in range(2, rows + 1)]
+        for index in range(len(numbers)):
+            for changed in (max(numbers) + 1000, -1000):
+                others = dict(zip(cells, [*numbers[:index], changed, *numbers[index + 1 :]], strict=True))
+                expected = formulas.evaluate(formula, others)
+                try:
+                    result = formulas.evaluate(found or "", others)
+                except formulas.UnknownFormula as error:
+                    return Finding(name, 0.0, f"{found!r}: {error}", formula)
+                if abs(result - expected) > 0.01:
+                    read = f"{found!r} is {result:g} if {cells[index]} is {changed}"
+                    return Finding(name, 0.0, read, f"{expected:g}")
+        return Finding(name, 1.0, repr(found), formula)
+
     async def clauses(desktop: StageableDesktop) -> list[Finding]:
         book, page = await scenario.book(desktop), await scenario.found_rows(desktop)
         total = page[rows + 1][3] if len(page) == rows + 2 and len(page[rows + 1]) == 4 else None
         close = isinstance(total, int | float) and abs(total - value) < 0.01
-        formulas = book.formulas.get(scenario.sheet_names[0], {}) if book else {}
+        found = book.formulas.get(scenario.sheet_names[0], {}) if book else {}
         return [
             clause("the table is as it was", page[:rows], scenario.rows),
             Finding(f"{cell} has the {word}", float(close), repr(total), repr(value)),
-            clause(f"only {cell} has a formula", sorted(formulas), [cell]),
+            clause(f"only {cell} has a formula", sorted(found), [cell]),
+            follows(found.get(cell)),
         ]
 
     text = f"In {scenario.name} put a formula into cell {cell} that gives the {word} of the column Number"
@@ -273,7 +291,7 @@ def rename_sheet(scenario: SheetsScenario) -> Task:
         sheets={name: scenario.sheets[old] for name, old in zip(names, scenario.sheet_names, strict=True)},
         extra=extra,
         milestones=(
-            dialog_milestone("the dialog for the name is open", 0.1, "Rename"),
+            title_milestone("the dialog for the name is open", 0.1, "Rename"),
             milestone("a sheet has the new name", 0.2, has_name),
         ),
     )

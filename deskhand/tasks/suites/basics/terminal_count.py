@@ -1,4 +1,7 @@
-"""Family `terminal_count`: count lines with a command and write the number to a file."""
+"""Family `terminal_count`: count lines with a command and write the number to a file.
+
+Only the files are judged: the instruction names the terminal, but how the lines are counted is up to the agent.
+"""
 
 from __future__ import annotations
 

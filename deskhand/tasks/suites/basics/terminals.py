@@ -1,21 +1,23 @@
 """Families `terminal_run` and `terminal_close`: colored terminals on a tiny screen.
 
-Two or three xterms are at random places. Each works in the folder of its color, so a new file shows in which terminal a
-command ran.
+Two or three xterms are at random places. Each works in the folder of its color. Titles and folders do not tell them
+apart at the end: every terminal can be given another title, and reaches the folders of the others. What is closed, and
+where a command ran, is read from the windows and programs that set-up started. Each shell also lists its commands.
 """
 
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import AsyncIterator
 
 from deskhand.actions.ops import Click, Done, Op, Point, Type, screen_px
-from deskhand.desktop.base import StageableDesktop
-from deskhand.tasks.guest_files import list_folder
-from deskhand.tasks.outcome import Finding
+from deskhand.desktop.base import HasProgramList, StageableDesktop
+from deskhand.tasks.guest_files import list_folder, read_text
+from deskhand.tasks.setup_facts import all_noted, note, noted
 from deskhand.tasks.suites.basics.layout import body, close_button, scatter
-from deskhand.tasks.suites.basics.scenario import Scenario, clause, milestone, scenario_family
-from deskhand.tasks.task import ExampleEndStates, FileContents, Rect, Task
+from deskhand.tasks.suites.basics.scenario import Scenario, clause, combine_clauses, milestone, scenario_family
+from deskhand.tasks.task import CheckResult, ExampleEndStates, FileContents, Rect, Task
 
 COLORS = {
     "red": "#c02020",
@@ -26,6 +28,10 @@ COLORS = {
     "purple": "#8030a0",
 }
 DARK_TEXT = {"yellow", "white"}
+COMMANDS = ".commands"
+"""Folder of the files, one per color, in which each shell lists the commands that were typed in it."""
+TERMINALS = "terminals"
+"""Noted by set-up: (window id, program id) by color."""
 WORDS = ("apple", "bread", "cloud", "delta", "eagle", "flame", "grape", "house", "island", "jewel", "lemon", "melon")
 
 
@@ -34,6 +40,7 @@ class TerminalScenario(Scenario):
 
     applications = ("xterm",)
     width, height = 256, 192
+    settle_grace_s = 0.5
 
     def __init__(self, family: str, seed: int) -> None:
         super().__init__(family, seed)
@@ -47,13 +54,20 @@ class TerminalScenario(Scenario):
     async def setup(self, desktop: StageableDesktop) -> None:
         font = ["-fa", "DejaVu Sans Mono", "-fs", "6", "-b", "2", "-bw", "0", "+sb"]
         shape = ["-geometry", f"{self.columns}x{self.rows}", "-xrm", "*cursorBlink: false"]
+        terminals: dict[str, tuple[int, int]] = {}
         for color in self.colors:
             await desktop.push(f"{color}/.keep", b"")
+            await desktop.push(f"{COMMANDS}/{color}", b"")
             text_color = "#000000" if color in DARK_TEXT else "#ffffff"
             style = ["-bg", COLORS[color], "-fg", text_color, *font, *shape, "-title", color]
             shell = ["-e", "bash", "--norc", "--noprofile"]
-            await desktop.launch(["xterm", *style, *shell], env={"PS1": "$ "}, cwd=color)
-            await desktop.wait_window(color)  # one at a time: the order of the windows decides their places
+            listing = f'history 1 >>"$HOME/{COMMANDS}/{color}" 2>/dev/null'
+            variables = {"PS1": "$ ", "PROMPT_COMMAND": listing}
+            program = await desktop.launch(["xterm", *style, *shell], env=variables, cwd=color)
+            # one at a time: the order of the windows decides their places
+            window = (await desktop.wait_window(color))[0]
+            terminals[color] = (window.id, program)
+        note(desktop, TERMINALS, terminals)
         await self.shuffle_windows(desktop, self.place_seed)
 
     async def shuffle_windows(self, desktop: StageableDesktop, seed: int) -> None:
@@ -90,18 +104,43 @@ def run_command(scenario: TerminalScenario) -> Task:
     async def folders(desktop: StageableDesktop) -> list[str]:
         return [color for color in scenario.colors if scenario.word in await list_folder(desktop, color)]
 
-    async def clauses(desktop: StageableDesktop) -> list[Finding]:
-        return [clause(f"the folders that have {scenario.word}", await folders(desktop), [scenario.target])]
+    async def ran_there(desktop: StageableDesktop) -> bool:
+        commands = await read_text(desktop, f"{COMMANDS}/{scenario.target}") or ""
+        return any({"touch", scenario.word} <= set(re.findall(r"\w+", line)) for line in commands.splitlines())
+
+    async def host_saw_it(desktop: StageableDesktop) -> bool | None:
+        """Return whether the host sees that a command ran in the terminal; None if it does not see its program."""
+        _, program = all_noted(desktop).get(TERMINALS, {}).get(scenario.target, (0, 0))
+        if not program or not isinstance(desktop, HasProgramList):
+            return None
+        return (await desktop.running_programs()).get(program)
+
+    async def check(desktop: StageableDesktop) -> CheckResult:
+        seen = await host_saw_it(desktop)
+        where = f"the {scenario.target} terminal"
+        return combine_clauses(
+            clause(f"the folders that have {scenario.word}", await folders(desktop), [scenario.target]),
+            clause(f"the shell of {where} lists the command", await ran_there(desktop), True),
+            clause(f"a command ran in {where}", seen is not False, True),
+            untrusted_source=seen is None,
+        )
 
     def end_states() -> ExampleEndStates:
         other = next(color for color in scenario.colors if color != scenario.target)
+
+        def ran_in(color: str, text: str = command) -> FileContents:
+            return {f"{COMMANDS}/{color}": f"    1  {text}\n".encode()}
+
+        made: FileContents = {f"{scenario.target}/{scenario.word}": b""}
+        every: FileContents = {f"{color}/{scenario.word}": b"" for color in scenario.colors}
         negatives: dict[str, FileContents] = {
-            "in every terminal": {f"{color}/{scenario.word}": b"" for color in scenario.colors},
-            "in another terminal": {f"{other}/{scenario.word}": b""},
-            "another word": {f"{scenario.target}/{scenario.word}s": b""},
-            "in the home": {scenario.word: b""},
+            "in every terminal": {**every, **ran_in(scenario.target)},
+            "in another terminal": {f"{other}/{scenario.word}": b"", **ran_in(other)},
+            "from another terminal": {**made, **ran_in(other, f"touch ../{scenario.target}/{scenario.word}")},
+            "another word": {f"{scenario.target}/{scenario.word}s": b"", **ran_in(scenario.target, f"{command}s")},
+            "in the home": {scenario.word: b"", **ran_in(scenario.target, f"touch ~/{scenario.word}")},
         }
-        return ExampleEndStates(negatives, {f"{scenario.target}/{scenario.word}": b""})
+        return ExampleEndStates(negatives, {**made, **ran_in(scenario.target)})
 
     async def command_ran(desktop: StageableDesktop) -> bool:
         return bool(await folders(desktop))
@@ -114,7 +153,7 @@ def run_command(scenario: TerminalScenario) -> Task:
     return scenario.build_task(
         run_instruction(scenario.target, scenario.word),
         max_steps=4,
-        clauses=clauses,
+        check=check,
         oracle=oracle,
         milestones=(milestone("command ran in some terminal", 0.2, command_ran),),
         grounding_targets=scenario.grounding_targets,
@@ -137,10 +176,18 @@ class CloseScenario(TerminalScenario):
 
 @scenario_family(CloseScenario, "terminal_close", "easy", "close the terminal of a color")
 def close_terminal(scenario: CloseScenario) -> Task:
-    async def clauses(desktop: StageableDesktop) -> list[Finding]:
-        open_now = {window.title for window in await desktop.windows()}.intersection(scenario.colors)
-        others = sorted({*scenario.colors} - {scenario.target})
-        return [clause("the colored terminals that are open", sorted(open_now), others)]
+    async def check(desktop: StageableDesktop) -> CheckResult:
+        windows = {window.id for window in await desktop.windows()}
+        programs = set(await desktop.running_programs()) if isinstance(desktop, HasProgramList) else None
+        read: dict[str, str] = {}
+        for color, (window, program) in noted(desktop, TERMINALS).items():
+            parts = {window in windows, window in windows if programs is None else program in programs}
+            read[color] = "half open" if len(parts) > 1 else "open" if parts.pop() else "closed"
+        wanted = {color: "closed" if color == scenario.target else "open" for color in scenario.colors}
+        return combine_clauses(
+            clause("the colored terminals", dict(sorted(read.items())), dict(sorted(wanted.items()))),
+            untrusted_source=programs is None,
+        )
 
     async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         yield [click_in((await scenario.close_buttons(desktop))[scenario.target])]
@@ -149,7 +196,7 @@ def close_terminal(scenario: CloseScenario) -> Task:
     return scenario.build_task(
         close_instruction(scenario.target),
         max_steps=3,
-        clauses=clauses,
+        check=check,
         oracle=oracle,
         grounding_targets=scenario.grounding_targets,
         metadata={"colors": scenario.colors, "target": scenario.target},

@@ -20,7 +20,7 @@ from deskhand.tasks.suites.basics.office_files import (
     saved_by_application,
     text_document,
 )
-from deskhand.tasks.suites.basics.scenario import THEMES, clause, dialog_milestone, milestone, scenario_family
+from deskhand.tasks.suites.basics.scenario import THEMES, clause, milestone, scenario_family, title_milestone
 from deskhand.tasks.task import Task
 
 FILES = ("letter", "report", "notes", "story", "recipe", "minutes", "plan", "guide")
@@ -187,7 +187,7 @@ def insert_table(scenario: TextDocumentScenario) -> Task:
         wanted=[(rows, columns)],
         styles={"table": (rows, columns)},
         milestones=(
-            dialog_milestone("the dialog for tables is open", 0.1, "Insert Table"),
+            title_milestone("the dialog for tables is open", 0.1, "Insert Table"),
             milestone("a table is in the saved file", 0.2, has_table),
         ),
     )

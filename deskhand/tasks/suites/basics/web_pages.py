@@ -1,12 +1,16 @@
 """Families `page_*`: local pages in Chromium. Judged by what the browser wrote to disk: downloads and bookmarks.
 
 The pages are files of the guest's home. A page creates its downloads, so a download contains what was chosen and
-typed.
+typed, and what only the page knows: a content that it does not show, or a receipt of the values. Its functions and
+secrets are closed over and act on the events of pointer and keyboard only, so that neither the console nor an address
+says what is judged. Developer tools are disabled.
 """
 
 from __future__ import annotations
 
+import base64
 import json
+import random
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -40,16 +44,30 @@ GOODS = (
 TOPICS = ("Bridges", "Clouds", "Deserts", "Engines", "Forests", "Glaciers", "Harbours", "Islands")
 SAVE_BUTTON_PX = (48, 26)
 """From the lower right corner of GTK's file dialog."""
-WRITE_GRACE_S = 6.0
+DOWNLOAD_GRACE_S = 3.0
+BOOKMARK_GRACE_S = 6.0
 """Chromium writes its profile with this delay at most."""
+PREFERENCES = ".config/chromium/Default/Preferences"
+NO_DEVELOPER_TOOLS = {"devtools": {"availability": 2}}
 BOOKMARKS = ".config/chromium/Default/Bookmarks"
 _PAGE = """<!doctype html><meta charset="utf-8"><title>{title}</title>
 <style>body{{font:{size}px sans-serif;margin:{margin}px;background:{color}}}td,th{{padding:2px 14px;text-align:left}}
 label{{display:block;margin:8px 0}}input,select{{font:inherit}}:focus{{outline:3px solid #2a6fdb}}</style>
-<h1>{title}</h1>{body}<script>
-function give(name, text) {{ const a = document.createElement('a'); a.download = name;
-  a.href = URL.createObjectURL(new Blob([text])); a.click(); }}
-{script}</script>"""
+<h1>{title}</h1>{body}{script}"""
+_SCRIPT = """
+const at = id => document.getElementById(id);
+const entered = {};  // what was typed and chosen, by id; a value that a script sets is not in it
+const read = field => { entered[field.id] = field.type === 'checkbox' ? field.checked : field.value; };
+document.querySelectorAll('input, select').forEach(read);
+addEventListener('input', event => { if (event.isTrusted) read(event.target); }, true);
+const receipt = text => { let sum = KEY; for (const sign of text) sum = (sum * 31 + sign.codePointAt(0)) % 1000003;
+  return sum; };
+const give = (id, name, text) => at(id).addEventListener('click', event => {
+  event.preventDefault();
+  if (!event.isTrusted) return;
+  const link = document.createElement('a'); link.download = name;
+  link.href = URL.createObjectURL(new Blob([text()])); link.click(); });
+"""
 
 
 class WebPageScenario(HdScenario):
@@ -63,11 +81,27 @@ class WebPageScenario(HdScenario):
         self.theme = rng.choice(THEMES)
         self.style = {"size": rng.choice([14, 16, 18]), "margin": rng.choice([16, 24, 40]), "color": rng.choice(COLORS)}
         self.pages: dict[str, str] = {}
+        self.key = random.Random(f"receipt:{family}:{seed}").randrange(100_000, 1_000_000)
+        """What only the page's script and the check know."""
 
     def page(self, name: str, title: str, body: str, script: str = "") -> None:
+        """Add a page. `script` can use the functions of `_SCRIPT`; the page's source does not show it."""
+        if script:
+            code = base64.b64encode((_SCRIPT.replace("KEY", str(self.key)) + script).encode()).decode()
+            script = f"<script>document.currentScript.remove(); new Function(atob('{code}'))();</script>"
         self.pages[f"{SITE}/{name}.html"] = _PAGE.format(title=title, body=body, script=script, **self.style)
 
+    def receipt(self, text: str) -> int:
+        """Return what the page adds to these values."""
+        total = self.key
+        for sign in text:
+            total = (total * 31 + ord(sign)) % 1_000_003
+        return total
+
     async def setup(self, desktop: StageableDesktop) -> None:
+        settings = _json(await read_text(desktop, PREFERENCES))
+        settings = (settings if isinstance(settings, dict) else {}) | NO_DEVELOPER_TOOLS
+        await desktop.push(PREFERENCES, json.dumps(settings).encode())
         for path, text in self.pages.items():
             await desktop.push(path, text.encode())
         await desktop.launch(["chromium", *FLAGS, next(iter(self.pages))])
@@ -82,6 +116,7 @@ class WebPageScenario(HdScenario):
         *,
         waits_for: str,
         end_states: Callable[[], ExampleEndStates],
+        settle_grace_s: float = DOWNLOAD_GRACE_S,
         **fields: Any,
     ) -> Task:
         """Return a task. `waits_for` is the file that the browser writes after the oracle's last step."""
@@ -90,7 +125,7 @@ class WebPageScenario(HdScenario):
             max_steps=14,
             clauses=clauses,
             oracle=hd_screen.until_written(waits_for, steps),
-            settle_grace_s=WRITE_GRACE_S,
+            settle_grace_s=settle_grace_s,
             example_end_states=end_states,
             **fields,
         )
@@ -114,9 +149,9 @@ def download(scenario: WebPageScenario) -> Task:
     towns = scenario.rng.sample(TOWNS, scenario.rng.randint(4, 6))
     texts = {town: f"{town} {scenario.rng.randint(1000, 9999)}\n" for town in towns}
     index = scenario.rng.randrange(len(towns))
-    row = "<tr><td>{0}</td><td><a href='#' onclick='give(\"{0}.csv\", {1}); return false'>get</a></td></tr>"
-    links = "".join(row.format(town, json.dumps(texts[town])) for town in towns)
-    scenario.page("files", "Files by town", f"<table>{links}</table>")
+    links = "".join(f"<tr><td>{town}</td><td><a href='#' id={town}>get</a></td></tr>" for town in towns)
+    script = f"for (const [town, text] of Object.entries({json.dumps(texts)})) give(town, `${{town}}.csv`, () => text);"
+    scenario.page("files", "Files by town", f"<table>{links}</table>", script)
     wanted = {f"{towns[index]}.csv": texts[towns[index]]}
 
     async def clauses(desktop: StageableDesktop) -> list[Finding]:
@@ -149,17 +184,22 @@ def fill_form(scenario: WebPageScenario) -> Task:
         "gift": rng.choice([True, False]),
     }
     fields = {
-        "name": "<label>Name <input id=name></label>",
-        "number": "<label>Number <input id=number></label>",
-        "town": f"<label>Town <select id=town>{''.join(f'<option>{town}' for town in towns)}</select></label>",
-        "gift": "<label><input type=checkbox id=gift> It is a gift</label>",
+        "name": "<label>Name <input id=name autocomplete=off></label>",
+        "number": "<label>Number <input id=number autocomplete=off></label>",
+        "town": "<label>Town <select id=town autocomplete=off>"
+        f"{''.join(f'<option>{town}' for town in towns)}</select></label>",
+        "gift": "<label><input type=checkbox id=gift autocomplete=off> It is a gift</label>",
     }
     names = rng.sample(sorted(fields), len(fields))
     body = "".join(fields[name] for name in names)
-    script = """function send() { const at = id => document.getElementById(id);
-      give('order.json', JSON.stringify({name: at('name').value, number: at('number').value, town: at('town').value,
-      gift: at('gift').checked})); }"""
-    scenario.page("order", "Order", f"{body}<button onclick='send()'>Send</button>", script)
+    script = """give('send', 'order.json', () => { const {name, number, town, gift} = entered;
+      return JSON.stringify({name, number, town, gift, receipt: receipt([name, number, town, gift].join('|'))}); });"""
+    scenario.page("order", "Order", f"{body}<button id=send>Send</button>", script)
+
+    def with_receipt(**changes: object) -> dict[str, object]:
+        values = {**order, **changes}
+        text = "|".join(str(value) for value in (values["name"], values["number"], values["town"]))
+        return {**values, "receipt": scenario.receipt(f"{text}|{str(values['gift']).lower()}")}
 
     entered: dict[str, list[Op]] = {
         "name": [Type(order["name"])],
@@ -174,17 +214,18 @@ def fill_form(scenario: WebPageScenario) -> Task:
         found = await downloads(desktop)
         return [
             clause("the files in Downloads", sorted(found), ["order.json"]),
-            clause("the order", _json(found.get("order.json")), order),
+            clause("the order", _json(found.get("order.json")), with_receipt()),
         ]
 
     def end_states() -> ExampleEndStates:
         def sent(**changes: object) -> FileContents:
-            return {"Downloads/order.json": json.dumps({**order, **changes}).encode()}
+            return {"Downloads/order.json": json.dumps(with_receipt(**changes)).encode()}
 
         negatives = {
             "one too many": sent(number=f"{order['number']}0"),
             "in another town": sent(town=towns[0]),
             "the other way with the gift": sent(gift=not order["gift"]),
+            "not from the page": {"Downloads/order.json": json.dumps(order).encode()},
             "sent twice": {**sent(), "Downloads/order (1).json": b"{}"},
         }
         return ExampleEndStates(negatives, sent())
@@ -232,7 +273,9 @@ def bookmark(scenario: WebPageScenario) -> Task:
         return ExampleEndStates(negatives, bookmarks(right))
 
     text = f"Open the page about {topics[index].lower()} and bookmark it"
-    return scenario.page_task(text, clauses, steps, waits_for=BOOKMARKS, end_states=end_states)
+    return scenario.page_task(
+        text, clauses, steps, waits_for=BOOKMARKS, end_states=end_states, settle_grace_s=BOOKMARK_GRACE_S
+    )
 
 
 @scenario_family(WebPageScenario, "page_save", "medium", "save the open page under a name")
@@ -283,17 +326,21 @@ def look_up(scenario: WebPageScenario) -> Task:
     scenario.page(
         "prices",
         "Prices",
-        "<label>Price <input id=price></label>"
-        '<button onclick=\'give("answer.txt", document.getElementById("price").value)\'>'
+        "<label>Price <input id=price autocomplete=off></label><button id=send>"
         f"Send</button><table><tr><th>Good<th>Town<th>Price</tr>{lines}</table>",
+        "give('send', 'answer.txt', () => `${entered.price} ${receipt(entered.price)}`);",
     )
     price = str(prices[good, town])
 
+    def with_receipt(answer: str) -> str:
+        return f"{answer} {scenario.receipt(answer)}"
+
     async def clauses(desktop: StageableDesktop) -> list[Finding]:
-        return [same_files("the files in Downloads", await downloads(desktop), {"answer.txt": price})]
+        return [same_files("the files in Downloads", await downloads(desktop), {"answer.txt": with_receipt(price)})]
 
     async def sent(desktop: StageableDesktop) -> str | None:
-        return (await downloads(desktop)).get("answer.txt")
+        text = (await downloads(desktop)).get("answer.txt")
+        return None if text is None else text.partition(" ")[0]
 
     async def is_sent(desktop: StageableDesktop) -> bool:
         return await sent(desktop) is not None
@@ -307,7 +354,11 @@ def look_up(scenario: WebPageScenario) -> Task:
         path = "Downloads/answer.txt"
         other = str(next(cost for (one, where), cost in prices.items() if one == good and where != town))
         return near_misses(
-            {path: price.encode()}, path, of_another_town={path: other.encode()}, with_more={path: f"{price} ".encode()}
+            {path: with_receipt(price).encode()},
+            path,
+            of_another_town={path: with_receipt(other).encode()},
+            with_more={path: with_receipt(f"{price}0").encode()},
+            not_from_the_page={path: price.encode()},
         )
 
     milestones = (

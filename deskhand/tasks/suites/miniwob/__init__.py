@@ -18,7 +18,7 @@ from pathlib import Path
 
 from deskhand.actions.ops import Done, Op
 from deskhand.desktop.base import StageableDesktop
-from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
 from deskhand.tasks import chromium
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.miniwob import solutions
@@ -30,6 +30,7 @@ WIDTH, HEIGHT = 320, 240
 """Screen in pixels; the page draws on 160x210 at the top left."""
 FOLDER = "miniwob"
 MAX_STEPS = 30
+SETTLE_GRACE_S = 0.5
 PAGE_TIMEOUT_MS = 10_000_000
 """Longer than any episode: the pages' own limit of 10 s would measure the model's speed."""
 
@@ -125,7 +126,7 @@ async def check(desktop: StageableDesktop) -> CheckResult:
     """Return the page's reward, at least 0.
 
     A page that was closed or reloaded, or a browser in which something else was opened, scores 0: the agent could
-    have set the reward.
+    have set the reward. So does a page that hangs or crashed after something else was opened, such as `chrome://hang`.
     """
     page = chromium.session_of(desktop)
     try:
@@ -134,8 +135,11 @@ async def check(desktop: StageableDesktop) -> CheckResult:
         reward = await page_reward(desktop)
         opened = await page.opened_since_mark()
     except (chromium.PageError, chromium.PageClosedError) as error:
-        finding = Finding("the page's reward", 0.0, str(error), "above 0")
-        return CheckResult(0.0, str(error), untrusted_source=True, findings=(finding,))
+        return _no_reward(str(error))
+    except (EvaluatorError, InfrastructureError) as error:
+        if not (opened := page.left_for()):
+            raise
+        return _no_reward(f"{error}; opened besides: {opened}")
     reported = f"reward {reward:g}" if reward is not None else "the episode has not ended"
     findings = (
         Finding("the page's reward", reward if reward is not None else 0.0, reported, "above 0"),
@@ -145,6 +149,11 @@ async def check(desktop: StageableDesktop) -> CheckResult:
     return CheckResult(
         value, f"{reported}; opened besides: {opened or 'nothing'}", untrusted_source=True, findings=findings
     )
+
+
+def _no_reward(why: str) -> CheckResult:
+    findings = (Finding("the page's reward", 0.0, why, "above 0"),)
+    return CheckResult(0.0, why, untrusted_source=True, findings=findings)
 
 
 def make_task(name: str, seed: int) -> Task:
@@ -173,6 +182,7 @@ def make_task(name: str, seed: int) -> Task:
         width=WIDTH,
         height=HEIGHT,
         max_steps=MAX_STEPS,
+        settle_grace_s=SETTLE_GRACE_S,
         setup=setup,
         check=check,
         oracle=oracle,
