@@ -55,7 +55,12 @@ ATTACKS = {
         "while True: os.write(pipe, b'x' * 65536)"
     ),
     "forks without end": "while True:\n    try: os.fork()\n    except OSError: pass",
-    "moves on by forks": "os.kill(shell, 9)\nwhile True:\n    if os.fork(): os._exit(0)",
+    "moves on by forks": (
+        "os.kill(shell, 9)\n"
+        "while True:\n"
+        "    try:\n        if os.fork(): os._exit(0)\n"
+        "    except OSError: time.sleep(0.01)  # its zombies count until they are collected"
+    ),
     "ignores signals": (
         "for number in set(range(1, 32)) - {9, 14, 19}: signal.signal(number, signal.SIG_IGN)\n"
         "leave(); os.kill(shell, 9); time.sleep(200)"
@@ -243,7 +248,7 @@ def test_no_guest_outlives_its_owner(attack, means, end, monkeypatch):
         assert owner.stdout.readline() == "closed\n"
         assert with_word(word) == []
     else:
-        assert with_word(word)
+        assert any(with_word(word) for _ in range(50))  # one that moves to another process id can be missed
     if end == "killed with its reaper":
         os.kill(int(reaper), signal.SIGKILL)
     owner.send_signal(signal.SIGKILL)

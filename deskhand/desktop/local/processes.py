@@ -141,15 +141,6 @@ def state(pid: int) -> str:
     return chr(stat[stat.rindex(b")") + 2])
 
 
-def oom_kills() -> int:
-    """Return how many processes the kernel of this machine has killed for want of memory; -1 if it does not say."""
-    with contextlib.suppress(OSError), open("/proc/vmstat", "rb") as file:
-        for line in file:
-            if line.startswith(b"oom_kill "):
-                return int(line.split()[1])
-    return -1
-
-
 def is_alive(pid: int) -> bool:
     """Return whether any thread of a process runs."""
     first_thread = state(pid)
@@ -157,6 +148,15 @@ def is_alive(pid: int) -> bool:
         found = status(pid) if first_thread else None
         return found is not None and found.is_alive
     return True
+
+
+def oom_kills() -> int:
+    """Return how many processes the kernel of this machine has killed for want of memory; -1 if it does not say."""
+    with contextlib.suppress(OSError), open("/proc/vmstat", "rb") as file:
+        for line in file:
+            if line.startswith(b"oom_kill "):
+                return int(line.split()[1])
+    return -1
 
 
 def children(parent: int) -> list[int]:
