@@ -213,7 +213,8 @@ def attempt(function, *arguments):
     return 0
 print(attempt(os.setpriority, os.PRIO_PROCESS, 0, -5))
 print(attempt(os.sched_setscheduler, 0, os.SCHED_RR, os.sched_param(1)))
-print(attempt(os.nice, 5), os.nice(0))
+before = os.nice(0)
+print(attempt(os.nice, 5), os.nice(0) - before)
 """
 
 
