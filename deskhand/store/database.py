@@ -65,8 +65,6 @@ def connect(folder: Path, *, check: bool = False) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous=NORMAL")
     except sqlite3.DatabaseError as error:
         connection.close()
-        if is_damage(error):
-            raise damaged(path, error) from error
         raise ConfigError(f"{path}: not a run ({error}); restore it or choose another folder") from error
     return connection
 
