@@ -6,7 +6,8 @@ state to `QUOTA_FILE`, which `deskhand report` also reads.
 A gate belongs to an endpoint and a token. Desktops have a gate of their own, so that an exhausted desktop quota does
 not block requests to existing ones. While a gate is closed, work queues in order; when the pause ends, the first
 waiter tries. The limit of concurrent desktops is adapted by AIMD: reduced by a quarter on refusal, increased by one
-on each grant. `Retry-After` is honored; without it, pauses grow from 1 to 60 s with jitter.
+on each grant. `Retry-After` is honored; without it, and while shorter waits than a second do not suffice, pauses grow
+from 1 to 60 s with jitter.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import math
 import os
 import random
 import time
@@ -33,6 +35,7 @@ Result = TypeVar("Result")
 
 MAX_PAUSE_S = 60.0
 MIN_PAUSE_S = 1.0
+MIN_RETRY_S = 0.05
 DECREASE = 0.75
 WARN_S = 15 * 60.0
 QUOTA_FILE = "quota.json"
@@ -218,16 +221,23 @@ class QuotaGate:
             return
         if self.closed_until is None and self._requests is not None:
             self.max_held = max(1.0, self.held * DECREASE)
-        if wait_s is None:
-            max_pause_s = min(MAX_PAUSE_S, MIN_PAUSE_S * 2**self._num_consecutive)
-            self._pause_s = self._manager.random.uniform(MIN_PAUSE_S / 2, max_pause_s)
-            self._num_consecutive = min(self._num_consecutive + 1, 10)
-        else:
-            self._pause_s = max(0.05, wait_s * self._manager.random.uniform(1.0, 1.05))
+        self._pause_s = self._next_pause_s(wait_s)
         self.closed_until = now + self._pause_s
         state = {"endpoint": self.name, "waiting": self.num_waiting, "reason": self.reason}
         log.info("quota.closed", pause_s=round(self._pause_s, 2), **state)
         self._manager.changed(save=True)
+
+    def _next_pause_s(self, wait_s: float | None) -> float:
+        """Return the pause after a refusal, at least `wait_s`; it grows if that is less than `MIN_PAUSE_S` again."""
+        if wait_s is not None and wait_s >= MIN_PAUSE_S:
+            return wait_s * self._manager.random.uniform(1.0, 1.05)
+        max_pause_s = min(MAX_PAUSE_S, MIN_PAUSE_S * 2**self._num_consecutive)
+        pause_s = self._manager.random.uniform(MIN_PAUSE_S / 2, max_pause_s)
+        is_first = self._num_consecutive == 0
+        self._num_consecutive = min(self._num_consecutive + 1, 10)
+        if wait_s is None:
+            return pause_s
+        return max(wait_s, MIN_RETRY_S) if is_first else max(wait_s, pause_s)
 
     def _on_granted(self, reopens: bool) -> None:
         """Only an admitted waiter reopens the gate; a request sent before it closed does not."""
@@ -291,10 +301,11 @@ class QuotaManager:
         return self._gates[key]
 
     def _restore(self, gate: QuotaGate, state: dict[str, Any]) -> None:
-        gate.max_held = state.get("max_held")
+        max_held, closed_until, refusals = (_number(state.get(key)) for key in ("max_held", "closed_until", "refusals"))
+        gate.max_held = max_held
         gate.reason = str(state.get("reason", ""))
-        gate.refusals = int(state.get("refusals", 0))
-        left_s = float(state.get("closed_until") or 0.0) - self.clock.wall()
+        gate.refusals = int(refusals or 0)
+        left_s = (closed_until or 0.0) - self.clock.wall()
         if left_s > 0:
             gate.closed_until = self.clock.now() + min(left_s, 24 * 3600.0)
 
@@ -351,6 +362,11 @@ class QuotaManager:
             os.replace(partial, file)
         except OSError as error:  # a lost state costs one refused request after a restart; failing here costs work
             log.warning("quota.save_failed", file=str(file), error=error.strerror)
+
+
+def _number(value: Any) -> float | None:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    return float(value) if is_number else None
 
 
 def _format_summary(gates: list[dict[str, Any]]) -> str:
