@@ -91,7 +91,9 @@ class Gateway:
             raise Deviation("POST /v1/sandboxes: the reply has no key")
         return found
 
-    async def exec(self, argv: list[str], *, timeout_s: float = 20.0, request_id: str | None = None, **body: Any):
+    async def exec(
+        self, argv: list[str], *, timeout_s: float = 20.0, request_id: str | None = None, **body: Any
+    ) -> CommandReply:
         sent = {"argv": argv, "timeout_s": timeout_s, "env": None, "cwd": None, **body}
         reply = await self.ask("exec", 200, request_id=request_id, json=sent)
         return read("exec", lambda: json_reply(reply, CommandReply))

@@ -112,7 +112,7 @@ class RetryingClient:
     async def send(self, method: str, path: str, *, parse: Parse[Result], **arguments: Any) -> Result: ...
 
     @overload
-    async def send(self, method: str, path: str, **arguments: Any) -> httpx2.Response: ...
+    async def send(self, method: str, path: str, *, parse: None = None, **arguments: Any) -> httpx2.Response: ...
 
     async def send(  # noqa: C901
         self,
@@ -125,11 +125,11 @@ class RetryingClient:
         wait_for_quota: bool = True,
         may_take_s: float = 0.0,
         headers: dict[str, str] | None = None,
-        parse: Parse[Any] = server_reply,
+        parse: Parse[Any] | None = None,
         **arguments: Any,
     ) -> Any:
-        """Return what `parse` returns for the reply. Replies that `parse` refuses as foreign, and those in
-        `RETRIED_STATUS`, count as lost.
+        """Return what `parse` (None: `server_reply`) returns for the reply. Replies that it refuses as foreign, and
+        those in `RETRIED_STATUS`, count as lost.
 
         Raises the error that `parse` raises, `DeliveryUnknown` if the request acts and its outcome is unknown, else
         `InfrastructureError`; `ConfigError` for mistakes in certificates.
@@ -175,7 +175,7 @@ class RetryingClient:
                         was_sent = not (reply.status_code in NOT_PERFORMED_STATUS and is_json_object(reply))
                     else:
                         try:
-                            return parse(reply), None
+                            return (parse or server_reply)(reply), None
                         except ForeignReply as foreign:
                             reason = str(foreign)
                         except Exception as error:
