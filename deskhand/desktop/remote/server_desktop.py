@@ -27,7 +27,7 @@ from deskhand.desktop.remote.remote_pool import RemotePool
 from deskhand.desktop.remote.replies import ForeignReply, JsonReply, describe
 from deskhand.desktop.remote.retrying_client import RetryingClient, check_base_url
 from deskhand.desktop.remote.transport import HttpTransport, Sandbox
-from deskhand.errors import InfrastructureError
+from deskhand.errors import FrameError, InfrastructureError
 
 Result = TypeVar("Result")
 __all__ = ["RemoteTimeouts", "ServerDesktop", "ServerPool"]
@@ -109,18 +109,26 @@ class ServerDesktop:
         return await self._transport.send_for(kind, method, "/desktop" + path, self.sandbox, **arguments)
 
     async def _frame(self, method: str, path: str, **arguments: Any) -> Frame:
-        base, copying = self._base, None
+        base, copies = self._base, list[asyncio.Future[Any]]()
         if base is not None and base.content_hash:
             arguments["headers"] = {frame_codec.BASE_HEADER: base.content_hash}
-            copying = asyncio.get_running_loop().run_in_executor(None, base.bgrx.copy)  # while the server works
-        try:
-            reply: httpx2.Response = await self._send(method, path, parse=_frame_reply, **arguments)
+            loop = asyncio.get_running_loop()
+            copies.append(loop.run_in_executor(None, base.bgrx.copy))  # while the server works
+
+        def parse(reply: httpx2.Response) -> Frame:
+            """A frame that was damaged on its way is requested again, which performs nothing a second time."""
             # Do not wait for a busy thread.
-            copy = copying.result() if copying is not None and copying.done() else None
+            copy = copies.pop().result() if copies and copies[0].done() else None
+            try:
+                return frame_codec.decode_frame(reply.headers.get(frame_codec.FRAME_HEADER), reply.content, base, copy)
+            except FrameError as error:
+                raise ForeignReply(f"{describe(reply)}: {error}") from None
+
+        try:
+            self._base = await self._send(method, path, parse=parse, **arguments)
         finally:
-            if copying is not None:
+            for copying in copies:
                 copying.cancel()
-        self._base = frame_codec.decode_frame(reply.headers.get(frame_codec.FRAME_HEADER), reply.content, base, copy)
         return self._base
 
     async def reset(self, spec: DesktopSpec) -> Frame:
@@ -221,12 +229,6 @@ class ServerPool(RemotePool):
         lease = await self.transport.acquire(body, secrets.token_hex(16), may_take_s=self._wait_s + 60)
         self._created.add(lease.id)
         return ServerDesktop(self, lease)
-
-
-def _frame_reply(reply: httpx2.Response) -> httpx2.Response:
-    if frame_codec.FRAME_HEADER not in reply.headers:
-        raise ForeignReply(describe(reply))
-    return reply
 
 
 def _max_duration_s(op: Op) -> float:

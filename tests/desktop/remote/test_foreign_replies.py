@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import numpy as np
 import pytest
 from fake_osworld import FakeOsworld
 from fake_waa import FakeWaa
 
 from deskhand.actions.ops import Type
 from deskhand.config.schema import RemoteTimeouts
+from deskhand.desktop import frame_codec
 from deskhand.desktop.base import DesktopSpec, Frame
 from deskhand.desktop.frame_codec import RemoteLeaseExpired
 from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ScreenPolling
@@ -144,6 +146,28 @@ async def test_json_of_another_shape_is_an_infrastructure_error(name: str):
     for shape in WRONG_SHAPES[name]:  # noqa: B007 - the network returns it
         with pytest.raises(InfrastructureError, match="200 application/json"):
             await getattr(desktop, name)(*arguments)
+
+
+async def test_a_frame_that_is_damaged_on_its_way_is_requested_again():
+    pixels = np.full((48, 64, 4), 200, np.uint8)
+    header, whole = frame_codec.encode_frame(Frame(pixels, 1, "a", 0.0, "quiet", None, (1, 2)), None)
+    num_damaged, ids = 2, []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        ids.append(request.headers.get(frame_codec.REQUEST_HEADER))
+        content = whole[:-3] if len(ids) <= num_damaged else whole
+        return httpx2.Response(200, headers={frame_codec.FRAME_HEADER: header}, content=content)
+
+    pool = ServerPool("http://s.test", "k", timeouts=QUICK, transport=httpx2.MockTransport(answer))
+    desktop = ServerDesktop(pool, LENT)
+    assert ((await desktop.perform([], action_id="1")).bgrx == pixels).all()
+    assert len(ids) == 3
+    assert len(set(ids)) == 1, "it is one request, which the server performs once"
+    num_damaged = 1000
+    with pytest.raises(DeliveryUnknown):
+        await desktop.perform([], action_id="2")
+    with pytest.raises(InfrastructureError):
+        await desktop.observe()
 
 
 @pytest.mark.parametrize(
