@@ -24,6 +24,7 @@ from deskhand.cli.doctor import doctor
 from deskhand.cli.estimate import estimate
 from deskhand.cli.evaluate import evaluate
 from deskhand.cli.export import export
+from deskhand.cli.gateway import gateway_app
 from deskhand.cli.record import record
 from deskhand.cli.report import report
 from deskhand.cli.rescore import rescore
@@ -46,7 +47,7 @@ app = App(
 for _command in (demo, train, sft, export, estimate, record, report, doctor, rescore):
     app.command(_command)
 app.command(evaluate, name="eval")
-for _group in (tasks_app, actions_app, desktop_app, serve_app, areal_app, dev_app):
+for _group in (tasks_app, actions_app, desktop_app, serve_app, gateway_app, areal_app, dev_app):
     app.command(_group)
 tasks_app.command(audit)
 

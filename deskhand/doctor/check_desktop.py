@@ -20,6 +20,7 @@ import httpx2
 from deskhand.actions.ops import Move, Point, screen_px
 from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.base import DesktopSpec, Frame
+from deskhand.desktop.remote.http_connection import connection_failure, open_http
 from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ScreenPolling
 from deskhand.desktop.remote.retrying_client import RetryingClient, check_base_url
 from deskhand.desktop.remote.sandbox_desktop import SandboxPool
@@ -76,13 +77,13 @@ async def _kind(address: str, key: str | None, findings: list[ProbeResult]) -> s
     replies: list[str] = []
     headers = {"authorization": f"Bearer {key}"} if key else {}
     timeout = httpx2.Timeout(TIMEOUTS.read_s, connect=TIMEOUTS.connect_s)
-    async with httpx2.AsyncClient(base_url=address, timeout=timeout) as http:
+    async with open_http(address, timeout=timeout) as http:
         for kind, path in _HEALTH_PATHS.items():
             began = time.monotonic()
             try:
                 reply = await http.get(path, headers=headers)
             except httpx2.TransportError as error:
-                replies.append(f"{type(error).__name__} {error}".strip())
+                replies.append(connection_failure(error, address))
                 break
             if reply.status_code == 200:
                 findings.append(ProbeResult("reach", True, f"{kind} in {1000 * (time.monotonic() - began):.0f} ms"))

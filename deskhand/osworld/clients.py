@@ -18,6 +18,7 @@ from starlette.applications import Starlette
 from deskhand.actions.ops import Op
 from deskhand.desktop.base import DesktopSpec, Frame, Lease, StageableDesktop
 from deskhand.desktop.remote.osworld_desktop import OsworldDesktop
+from deskhand.desktop.remote.replies import ForeignReply, describe, json_object, server_reply
 from deskhand.errors import EvaluatorError, InfrastructureError
 from deskhand.server.active_leases import ActiveLease
 from deskhand.server.guest import OSWORLD_HOME, Guest
@@ -29,6 +30,18 @@ _REPEATABLE_PATHS = frozenset(
     {"/file", "/list_directory", "/screen_size", "/window_size", "/wallpaper", "/setup/upload"}
 )
 """Requests without side effects, sent again if the response is lost."""
+_COMMAND_KEYS = {"output", "error", "returncode"}
+_REPLY_KEYS = {
+    "/execute": _COMMAND_KEYS,
+    "/setup/execute": _COMMAND_KEYS,
+    "/accessibility": {"AT"},
+    "/terminal": {"output"},
+    "/screen_size": {"width", "height"},
+    "/window_size": {"width", "height"},
+    "/desktop_path": {"desktop_path"},
+    "/list_directory": {"directory_tree"},
+}
+"""Keys of the JSON object that a success has. Another body comes from a proxy."""
 
 
 class OsworldClient:
@@ -106,9 +119,16 @@ class RemoteOsworldClient(OsworldClient):
         self._machine = machine
 
     async def request(self, method: str, path: str, *, timeout_s: float = 180.0, **body: Any) -> httpx2.Response:
+        def parse(reply: httpx2.Response) -> httpx2.Response:
+            server_reply(reply)
+            keys = _REPLY_KEYS.get(path) if reply.status_code == 200 else None
+            if keys and (missing := keys - json_object(reply).keys()):
+                raise ForeignReply(f"{describe(reply)}: without {', '.join(sorted(missing))}")
+            return reply
+
         repeatable = method == "GET" or path in _REPEATABLE_PATHS
-        delivery: dict[str, Any] = {"repeatable": repeatable, "acts": not repeatable, "wait_for_quota": False}
-        return await self._machine.server.client.send(method, path, **delivery, may_take_s=timeout_s, **body)
+        delivery: dict[str, Any] = {"repeatable": repeatable, "acts": not repeatable, "may_take_s": timeout_s}
+        return await self._machine.server.client.send(method, path, parse=parse, **delivery, **body)
 
 
 class _SavedGuest(Guest):

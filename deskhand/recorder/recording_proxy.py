@@ -199,7 +199,17 @@ class RecordingProxy:
             }
             await self._record(access.session, entry, reply)
         returned = {name: value for name, value in reply.headers.items() if name in _RETURNED}
-        return Response(reply.content, status_code=reply.status_code, headers=returned)
+        return Response(self._without_key(reply), status_code=reply.status_code, headers=returned)
+
+    def _without_key(self, reply: httpx2.Response) -> bytes:
+        """Return the body; providers may quote the key in their errors, as it is or escaped for JSON."""
+        if not self._key or reply.is_success:
+            return reply.content
+        body = reply.content
+        escaped = json.dumps(self._key)[1:-1]
+        for quoted in (self._key, escaped, escaped.replace("/", "\\/")):
+            body = body.replace(quoted.encode(), b"***")
+        return body
 
     async def _record(self, session: Session, entry: dict[str, Any], reply: httpx2.Response) -> None:
         def write() -> None:

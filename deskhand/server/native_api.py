@@ -120,7 +120,8 @@ def _fenced(handler: Handler, find: LeaseFinder, leases: ActiveLeases) -> Callab
                 code = frame_codec.error_code(error)
                 if code is None:
                     log.exception("server.failed", endpoint=handler.__name__)
-                    return _error("infrastructure", "internal server error; see the server log")
+                    code = "infrastructure" if request.method == "GET" else "unknown"  # it may have acted before
+                    return _error(code, "internal server error; see the server log")
                 return _error(code, str(error))
 
         with leases.using(lease):

@@ -28,6 +28,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from deskhand.desktop import frame_codec
+from deskhand.desktop.remote.http_connection import open_http
+from deskhand.desktop.remote.replies import ForeignReply, SandboxReply, error_object, is_json_object, json_reply
 from deskhand.desktop.remote.sandbox_api import OSWORLD_PORT, REQUEST_ID
 from deskhand.errors import ConfigError
 from deskhand.server.api_keys import digest, key_from_headers, key_matches, new_key
@@ -70,7 +72,7 @@ class UpstreamServer:
     def connect(self, transport: httpx2.AsyncBaseTransport | None) -> None:
         headers = {"authorization": f"Bearer {self.admin_key}"} if self.admin_key else {}
         timeout = httpx2.Timeout(330.0, connect=5.0)
-        self.http = httpx2.AsyncClient(base_url=self.base_url, headers=headers, timeout=timeout, transport=transport)
+        self.http = open_http(self.base_url, transport, headers=headers, timeout=timeout)
 
 
 @dataclass(eq=False)
@@ -81,7 +83,7 @@ class _Sandbox:
     key_digest: bytes
     """Digest of its own key."""
     upstream: UpstreamServer
-    lease: dict[str, Any] = field(repr=False)
+    lease: SandboxReply = field(repr=False)
     ttl_s: float
     last_used: float
     num_requests: int = 0
@@ -92,10 +94,10 @@ class _Sandbox:
     ) -> httpx2.Response:
         """Return the desktop server's reply to a request about the lease."""
         try:
-            url = httpx2.URL(f"/leases/{self.lease['lease']}{path}", query=query.encode())
+            url = httpx2.URL(f"/leases/{self.lease.id}{path}", query=query.encode())
         except httpx2.InvalidURL:
             raise HttpError(400, "the path contains characters that are invalid in a URL") from None
-        headers = (headers or {}) | {"authorization": f"Bearer {self.lease['key']}"}
+        headers = (headers or {}) | {"authorization": f"Bearer {self.lease.key}"}
         return await self.upstream.http.request(method, url, content=content, headers=headers)
 
 
@@ -189,7 +191,7 @@ class SandboxGatewayServer:
         request_id = request.headers.get(REQUEST_ID)
         return await self._replies.run_once(f"{token.hex()} {request_id}" if request_id else None, create)
 
-    async def _acquire(self, size: dict[str, int]) -> tuple[UpstreamServer, dict[str, Any]] | None:
+    async def _acquire(self, size: dict[str, int]) -> tuple[UpstreamServer, SandboxReply] | None:
         """Return a lease of the least used server that has a free desktop; None if there is none.
 
         Raises `HttpError` (500) if every server fails with another status: waiting would not help.
@@ -200,14 +202,15 @@ class SandboxGatewayServer:
                 continue
             try:
                 reply = await upstream.http.post("/leases", json={"spec": size, "wait_s": 0.5})
-            except httpx2.TransportError as error:
-                log.warning("sandboxes.upstream_unreachable", error=type(error).__name__)
+                if reply.status_code == 201:
+                    return upstream, json_reply(reply, SandboxReply)
+                body = error_object(reply)
+            except (httpx2.TransportError, ForeignReply) as error:  # a proxy's page means that the server is away
+                log.warning("sandboxes.upstream_unreachable", error=f"{type(error).__name__} {error}"[:200])
                 upstream.unreachable_until = self.clock() + RETRY_S
                 continue
-            if reply.status_code == 201:
-                return upstream, reply.json()
             if reply.status_code == 400:
-                raise HttpError(400, str(reply.json().get("error", "")))
+                raise HttpError(400, body["error"])
             log.info("sandboxes.upstream_rejected", server=upstream.base_url, status=reply.status_code)
             if reply.status_code not in _QUOTA_STATUS:
                 errors.append(reply.status_code)
@@ -229,13 +232,13 @@ class SandboxGatewayServer:
         sandbox.ttl_s = _RenewBody.parse(await request.body()).ttl_s or sandbox.ttl_s
         reply = await sandbox.send("POST", "/renew")
         await self._check_lease(sandbox, reply)
-        if reply.status_code != 200:
+        if reply.status_code != 200 or not is_json_object(reply):
             raise HttpError(503, f"the desktop server replied {reply.status_code}; retry")
         return JSONResponse(_sandbox_to_json(sandbox))
 
     async def _check_lease(self, sandbox: _Sandbox, reply: httpx2.Response) -> None:
-        """Raise `HttpError` (410) if the desktop server has released the lease."""
-        if reply.status_code in _LEASE_LOST_STATUS:
+        """Raise `HttpError` (410) if the desktop server has released the lease. A proxy's page does not say so."""
+        if reply.status_code in _LEASE_LOST_STATUS and is_json_object(reply):
             await self._delete_sandbox(sandbox, "lease lost")
             raise HttpError(410, "the desktop server has released this sandbox; create a new one")
 
@@ -308,7 +311,7 @@ class SandboxGatewayServer:
 
 
 def _sandbox_to_json(sandbox: _Sandbox) -> dict[str, Any]:
-    size = {"width": sandbox.lease["width"], "height": sandbox.lease["height"]}
+    size = {"width": sandbox.lease.width, "height": sandbox.lease.height}
     return {"id": sandbox.id, "state": "ready", "ttl_s": sandbox.ttl_s, "ports": [OSWORLD_PORT], **size}
 
 

@@ -104,6 +104,23 @@ async def test_invalid_replies_from_upstream_are_forwarded_and_excluded_from_the
     assert written.exchanges == 1, "that without numbers among its token ids is a reply all the same"
 
 
+@pytest.mark.parametrize("secret", ["sk-upstream-0123456789", 'sk/up"stream\\0123'])
+async def test_an_error_that_quotes_the_upstream_key_is_forwarded_without_it(tmp_path: Path, secret: str) -> None:
+    async def refuse(request: Request) -> Response:
+        quoted = request.headers["authorization"]
+        body = json.dumps({"error": {"message": f"incorrect key: {quoted}", "code": "invalid_api_key"}})
+        return Response(body.replace("/", "\\/"), status_code=401, media_type="application/json")
+
+    async with on_a_port(Starlette(routes=[Route("/v1/chat/completions", refuse, methods=["POST"])])) as address:
+        relay = RecordingProxy(address, SessionStore(tmp_path), upstream_key=secret)
+        async with in_process_client(create_proxy_app(relay, ADMIN)) as http:
+            own = bearer(relay.sessions.open("s"))
+            answer = await http.post("/v1/chat/completions", json={"messages": []}, headers=own)
+        await relay.close()
+    assert answer.status_code == 401
+    assert answer.json()["error"] == {"message": "incorrect key: Bearer ***", "code": "invalid_api_key"}
+
+
 async def test_an_upstream_that_dies_in_mid_stream_is_an_outage(tmp_path: Path) -> None:
     async def dying() -> AsyncIterator[bytes]:
         yield b'data: {"choices": [{"index": 0, "delta": {"content": "hal"}}]}\n\n'

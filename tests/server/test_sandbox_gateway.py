@@ -71,7 +71,8 @@ def check(reply: httpx2.Response, path: str, method: str) -> Any:
     told = responses[str(reply.status_code)]
     if "$ref" in told:
         told = OPENAPI["components"]["responses"][told["$ref"].rpartition("/")[2]]
-        assert all(name.lower() in reply.headers for name in told.get("headers", {}))
+        needed = [name for name, header in told.get("headers", {}).items() if header["required"]]
+        assert all(name in reply.headers for name in needed)
     schema = told.get("content", {}).get("application/json", {}).get("schema")
     if schema is not None:
         jsonschema.validate(reply.json(), schema | {"components": OPENAPI["components"]})
@@ -85,9 +86,7 @@ async def test_the_server_and_the_openapi_file_say_the_same():
         for method in route.methods
         if method != "HEAD"
     }
-    assert paths - {
-        (path, method) for path in OPENAPI["paths"] for method in ("post", "put", "delete") if "ports" in path
-    } == {
+    assert paths == {
         (path, method)
         for path, told in OPENAPI["paths"].items()
         for method in told

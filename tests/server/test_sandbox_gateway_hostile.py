@@ -93,7 +93,7 @@ async def test_representations_of_a_gateway_contain_no_keys():
         shown = repr(UpstreamServer("http://a", OWNER_KEY)) + repr(server)
         key = (await create(client)).key
         shown += repr(server._sandboxes)
-        lease_key = next(iter(server._sandboxes.values())).lease["key"]
+        lease_key = next(iter(server._sandboxes.values())).lease.key
         assert not any(secret in shown for secret in (TOKEN, OWNER_KEY, key, lease_key))
 
 

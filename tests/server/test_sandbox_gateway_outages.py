@@ -24,12 +24,14 @@ ROOT = Path(__file__).parents[2]
 
 
 class Answering(httpx2.AsyncHTTPTransport):
-    """Answers with `status` in the bridge's stead what ends in `path`."""
+    """Answers with `status` in the bridge's stead what ends in `path`; with a page, as a proxy does, if `is_page`."""
 
-    path, status = "", 0
+    path, status, is_page = "", 0, False
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if self.path and request.url.path.endswith(self.path):
+            if self.is_page:
+                return httpx2.Response(self.status, html="<html>proxy</html>", request=request)
             return httpx2.Response(self.status, json={"error": "as the test wants"}, request=request)
         return await super().handle_async_request(request)
 
@@ -58,6 +60,30 @@ async def test_a_restarted_server_has_lost_its_sandboxes():
         reply = await http.post(f"/v1/sandboxes/{made['id']}/exec", json={"argv": ["id"], "timeout_s": 1})
         assert (reply.status_code, server._sandboxes) == (410, {})
         assert "key" not in reply.text
+
+
+async def test_a_page_of_a_proxy_before_the_server_neither_deletes_renews_nor_grants():
+    bridge = Answering()
+    async with gateway(2, transport=bridge) as (address, server, _), httpx2.AsyncClient(base_url=address) as http:
+        http.headers.update(bearer(TOKEN))
+        made = (await http.post("/v1/sandboxes", json={})).json()
+        one = f"/v1/sandboxes/{made['id']}"
+        bridge.path, bridge.is_page = "/renew", True
+        for bridge.status in (200, 401, 410, 500):
+            assert (await http.post(f"{one}/renew")).status_code == 503
+        bridge.path = "/desktop/run"
+        for bridge.status in (401, 410):
+            reply = await http.post(f"{one}/exec", json={"argv": ["id"], "timeout_s": 1})
+            assert (reply.status_code, "proxy" in reply.text) == (bridge.status, True), "the client sees what it is"
+        assert list(server._sandboxes) == [made["id"]]
+        bridge.path = "/leases"
+        for bridge.status in (200, 201, 400, 401, 500):
+            server.upstreams[0].unreachable_until = 0.0
+            refused = await http.post("/v1/sandboxes", json={})
+            assert (refused.status_code, "retry-after" in refused.headers) == (429, True), bridge.status
+        bridge.path = ""
+        server.upstreams[0].unreachable_until = 0.0
+        assert (await http.post("/v1/sandboxes", json={})).status_code == 201
 
 
 async def test_a_gateway_with_a_wrong_key_fails_at_once_instead_of_waiting():

@@ -81,7 +81,7 @@ async def test_over_tls_a_client_trusts_only_the_given_authority(certificate, mo
         address, screen = f"https://127.0.0.1:{running.port}", DesktopSpec("plain", 64, 48)
         monkeypatch.delenv("SSL_CERT_FILE", raising=False)
         async with ServerPool(address, OWNER_KEY, spec=screen, timeouts=QUICK) as stranger:
-            with pytest.raises(InfrastructureError, match="SSL_CERT_FILE"):
+            with pytest.raises(ConfigError, match="SSL_CERT_FILE"):
                 await stranger.lease()
         monkeypatch.setenv("SSL_CERT_FILE", str(chain))
         async with ServerPool(address, OWNER_KEY, spec=screen, timeouts=QUICK) as pool:

@@ -8,13 +8,12 @@ Base class of `waa_desktop` and `sandbox_desktop`. Actions and commands are sent
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import json
 import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -25,9 +24,11 @@ from deskhand.desktop.base import CommandResult, DesktopSpec, Frame, Window
 from deskhand.desktop.local.idempotency_cache import IdempotencyCache
 from deskhand.desktop.remote import guest_scripts, screenshots
 from deskhand.desktop.remote.osworld_server import OsworldServer, ServerError
+from deskhand.desktop.remote.replies import FromBase64, guest_json
 from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError, InfrastructureError
 
+Result = TypeVar("Result")
 ResetHook = Callable[[], Awaitable[str | None]]
 """Resets a machine; returns its new URL if that may have changed."""
 READY_S = 300.0
@@ -140,7 +141,7 @@ class OsworldDesktop:
         if self._marker is None or self._reset_hook is None:
             return
         path = f".cache/deskhand-{secrets.token_hex(8)}"
-        if json.loads(await self._run_marked(guest_scripts.replace_marker_script(self._marker.path, path), 10.0)):
+        if await self._run_for(bool, guest_scripts.replace_marker_script(self._marker.path, path), 10.0):
             raise InfrastructureError(
                 f"{self.label}: not reset, although desktop.reset_command succeeded: "
                 f"~/{self._marker.path} from before the reset still exists"
@@ -215,11 +216,14 @@ class OsworldDesktop:
         except ServerError as error:
             raise DeliveryUnknown(str(error)) from error
         self._old_markers = [*(each for each in self._old_markers if each not in old), name]
-        end = str(reply.get("output", "")).strip().rpartition("deskhand ")[2]
-        if reply.get("returncode") != 0 or not end:
-            message = str(reply.get("error", ""))[-300:]
-            raise DeliveryUnknown(f"{self.label}: the guest's Python failed: {message}")
+        end = reply.output.strip().rpartition("deskhand ")[2]
+        if reply.returncode != 0 or not end:
+            raise DeliveryUnknown(f"{self.label}: the guest's Python failed: {reply.error[-300:]}")
         return self._parse_result(end)
+
+    async def _run_for(self, kind: type[Result], body: str, timeout_s: float) -> Result:
+        """Run a program once and return the JSON that it prints. Raises `InfrastructureError` for another shape."""
+        return guest_json(kind, await self._run_marked(body, timeout_s), self.label)
 
     def _parse_result(self, result: str) -> str:
         """Return the output of a marked program. Raises `ProgramFailed` (nothing performed) or `DeliveryUnknown`."""
@@ -286,15 +290,11 @@ class OsworldDesktop:
         shell: bool = False,
     ) -> CommandResult:
         limit_s = min(timeout_s, self.client.timeouts.op_s - 10.0)
-        output = await self._run_marked(guest_scripts.run_script(argv, limit_s, env, cwd, shell), limit_s + 3.0)
-        try:
-            code, out, err = json.loads(output)
-            return CommandResult(int(code), base64.b64decode(out), base64.b64decode(err))
-        except (ValueError, TypeError):
-            raise InfrastructureError(f"{self.label}: the guest's Python returned no result") from None
+        script = guest_scripts.run_script(argv, limit_s, env, cwd, shell)
+        return CommandResult(*await self._run_for(tuple[int, FromBase64, FromBase64], script, limit_s + 3.0))
 
     async def launch(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None) -> int:
-        return int(await self._run_marked(guest_scripts.launch_script(argv, env, cwd), 10.0))
+        return await self._run_for(int, guest_scripts.launch_script(argv, env, cwd), 10.0)
 
     async def pull(self, path: str) -> bytes:
         self._check_open()
@@ -311,7 +311,7 @@ class OsworldDesktop:
     async def listdir(self, path: str) -> list[str]:
         body = f"import json\n_said = json.dumps(sorted(os.listdir(os.path.expanduser({self._home(path)!r}))))"
         try:
-            return json.loads(await self._run_marked(body, 10.0))
+            return await self._run_for(list[str], body, 10.0)
         except ProgramFailed as error:
             raise FileNotFoundError(2, "no such folder", path) from error
 

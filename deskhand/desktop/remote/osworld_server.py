@@ -1,17 +1,47 @@
 """Client of OSWorld's in-VM server: the endpoints that Deskhand uses; `OsworldServer.client` sends any other request.
 
-Used by `osworld_desktop`. Requests without side effects, and idempotent ones, are retried when their reply is lost. A
-reply that does not follow the protocol raises an error that names the endpoint.
+Used by `osworld_desktop`. Requests without side effects, and idempotent ones, are retried when their reply is lost or
+not the server's. An error that the server reports is a `ServerError`, which names the endpoint.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
 import httpx2
+from pydantic import Field
 
-from deskhand.desktop.remote.retrying_client import RetryingClient
+from deskhand.desktop.remote.replies import JsonReply, json_object, json_reply, server_reply
+from deskhand.desktop.remote.retrying_client import Parse, RetryingClient
 from deskhand.errors import InfrastructureError
+
+Result = TypeVar("Result")
+
+
+class ExecuteReply(JsonReply):
+    """The end of a program. OSWorld's server reports none if it failed to start it."""
+
+    output: str
+    error: str = ""
+    returncode: int
+
+
+class _Tree(JsonReply):
+    AT: str | None
+
+
+class _Size(JsonReply):
+    width: Annotated[int, Field(gt=0)]
+    height: Annotated[int, Field(gt=0)]
+
+
+class ServerError(InfrastructureError):
+    """The server replied with a failure; `server_message` is its message."""
+
+    def __init__(self, text: str, server_message: str) -> None:
+        super().__init__(text)
+        self.server_message = server_message
 
 
 class OsworldServer:
@@ -28,96 +58,88 @@ class OsworldServer:
         may_take_s: float = 0.0,
         repeatable: bool = False,
         acts: bool = True,
-    ) -> dict[str, Any]:
-        """Return `status`, `output`, `error`, `returncode`."""
+    ) -> ExecuteReply:
+        settings = {"repeatable": repeatable, "acts": acts, "may_take_s": may_take_s}
         body = {"command": command, "shell": shell}
-        reply = await self.client.send(
-            "POST", "/execute", repeatable=repeatable, acts=acts, may_take_s=may_take_s, json=body
-        )
-        return self._json(reply, "/execute")
+        return await self.send("POST", "/execute", _of(ExecuteReply), json=body, **settings)
 
     async def launch(self, command: list[str] | str, *, shell: bool = False) -> None:
         """Start a program; the server does not report its process id."""
-        await self._post_ok("/setup/launch", json={"command": command, "shell": shell}, acts=True)
+        await self._post("/setup/launch", json={"command": command, "shell": shell}, acts=True)
 
     async def screenshot(self) -> bytes:
         """Return an unchecked PNG with the pointer."""
-        reply = await self.client.send("GET", "/screenshot", repeatable=True)
-        return self._check_ok(reply, "/screenshot").content
+        return await self.send("GET", "/screenshot", _content)
 
     async def accessibility(self, *, backend: str | None = None, may_take_s: float = 60.0) -> str | None:
         query = {"backend": backend} if backend else {}
-        reply = await self.client.send("GET", "/accessibility", repeatable=True, may_take_s=may_take_s, params=query)
-        return self._json(reply, "/accessibility").get("AT")
+        return (await self.send("GET", "/accessibility", _of(_Tree), may_take_s=may_take_s, params=query)).AT
 
     async def screen_size(self) -> tuple[int, int]:
         """(width, height) in pixels."""
-        body = self._json(await self._post("/screen_size"), "/screen_size")
-        try:
-            return int(body["width"]), int(body["height"])
-        except (KeyError, TypeError, ValueError):
-            message = f"POST {self.client.base_url}/screen_size: reply without width and height"
-            raise InfrastructureError(message) from None
+        size = await self.send("POST", "/screen_size", _of(_Size))
+        return size.width, size.height
 
     async def cursor_position(self) -> tuple[int, int]:
-        reply = await self.client.send("GET", "/cursor_position", repeatable=True)
-        try:
-            x, y = self._check_ok(reply, "/cursor_position").json()
-            return int(x), int(y)
-        except (ValueError, TypeError):
-            raise InfrastructureError(f"GET {self.client.base_url}/cursor_position: reply without a position") from None
+        return await self.send("GET", "/cursor_position", _of(tuple[int, int]))
 
     async def file(self, path: str) -> bytes:
         """Return a file. Raises `FileNotFoundError`, and `IsADirectoryError` for what the server cannot send."""
-        reply = await self._post("/file", data={"file_path": path}, may_take_s=60.0)
-        if reply.status_code == 404:
-            raise FileNotFoundError(2, "no such file", path)
-        if reply.status_code == 500:
-            raise IsADirectoryError(21, "not a readable regular file", path)
-        return self._check_ok(reply, "/file").content
+
+        def parse(reply: httpx2.Response) -> bytes:
+            if reply.status_code in (404, 500):  # no page of a proxy may count as a missing file
+                server_reply(reply)
+                if reply.status_code == 500:
+                    raise IsADirectoryError(21, "not a readable regular file", path)
+                json_object(reply)
+                raise FileNotFoundError(2, "no such file", path)
+            return self._checked(reply, "/file", lambda reply: server_reply(reply).content)
+
+        arguments = {"repeatable": True, "data": {"file_path": path}, "may_take_s": 60.0}
+        return await self.client.send("POST", "/file", parse=parse, **arguments)
 
     async def upload(self, path: str, data: bytes) -> None:
         """Write a file and create its directory; idempotent."""
         parts = {"file_data": ("file", data, "application/octet-stream")}
-        await self._post_ok("/setup/upload", data={"file_path": path}, files=parts, may_take_s=60.0)
+        await self._post("/setup/upload", data={"file_path": path}, files=parts, may_take_s=60.0)
 
     async def open_file(self, path: str, *, may_take_s: float = 120.0) -> None:
-        await self._post_ok("/setup/open_file", json={"path": path}, may_take_s=may_take_s, acts=True)
+        await self._post("/setup/open_file", json={"path": path}, may_take_s=may_take_s, acts=True)
 
-    async def _post(
-        self, path: str, *, acts: bool = False, may_take_s: float = 0.0, **arguments: Any
-    ) -> httpx2.Response:
-        return await self.client.send("POST", path, repeatable=not acts, acts=acts, may_take_s=may_take_s, **arguments)
+    async def _post(self, path: str, *, acts: bool = False, **arguments: Any) -> None:
+        """Send a request whose reply is a text for people."""
+        await self.send("POST", path, server_reply, repeatable=not acts, acts=acts, **arguments)
 
-    async def _post_ok(self, path: str, **arguments: Any) -> httpx2.Response:
-        return self._check_ok(await self._post(path, **arguments), path)
+    async def send(
+        self, method: str, path: str, parse: Parse[Result], *, repeatable: bool = True, **arguments: Any
+    ) -> Result:
+        """Return what `parse` returns for a success. Raises `ServerError` for an error that the server reports."""
 
-    def _check_ok(self, reply: httpx2.Response, path: str) -> httpx2.Response:
-        if reply.status_code != 200:
-            raise self._error(reply, path)
-        return reply
+        def parse_reply(reply: httpx2.Response) -> Result:
+            return self._checked(reply, path, parse)
 
-    def _json(self, reply: httpx2.Response, path: str) -> dict[str, Any]:
-        try:
-            body = self._check_ok(reply, path).json()
-        except (ValueError, RecursionError):
-            body = None
-        if not isinstance(body, dict):
-            raise InfrastructureError(f"{self.client.base_url}{path}: the reply is not a JSON object")
-        return body
+        return await self.client.send(method, path, parse=parse_reply, repeatable=repeatable, **arguments)
 
-    def _error(self, reply: httpx2.Response, path: str) -> InfrastructureError:
-        try:
-            body = reply.json()
-            message = str(body.get("message") or body.get("error") or "") if isinstance(body, dict) else ""
-        except (ValueError, RecursionError):
-            message = ""
-        return ServerError(f"{self.client.base_url}{path}: {reply.status_code} {message[:500]}".rstrip(), message)
+    def _checked(self, reply: httpx2.Response, path: str, parse: Callable[[httpx2.Response], Result]) -> Result:
+        if reply.status_code == 200:
+            return parse(reply)
+        server_reply(reply)
+        message = message_of(reply)
+        raise ServerError(f"{self.client.base_url}{path}: {reply.status_code} {message[:500]}".rstrip(), message)
 
 
-class ServerError(InfrastructureError):
-    """The server replied with a failure; `server_message` is its message."""
+def _of(kind: type[Any]) -> Parse[Any]:
+    return lambda reply: json_reply(reply, kind)
 
-    def __init__(self, text: str, server_message: str) -> None:
-        super().__init__(text)
-        self.server_message = server_message
+
+def _content(reply: httpx2.Response) -> bytes:
+    return reply.content
+
+
+def message_of(reply: httpx2.Response) -> str:
+    """Return the message of an error that the server reports, "" without one."""
+    try:
+        body = reply.json()
+    except (ValueError, RecursionError):
+        return ""
+    return str(body.get("message") or body.get("error") or "") if isinstance(body, dict) else ""

@@ -6,7 +6,8 @@ state to a file (`quota_file`), which `deskhand report` also reads.
 A gate belongs to an endpoint and a token. Desktops have a gate of their own, so that an exhausted desktop quota does
 not block requests to existing ones. While a gate is closed, work queues in order; when the pause ends, the first
 waiter tries. The limit of concurrent desktops is adapted by AIMD: reduced by a quarter on refusal, increased by one
-on each grant. `Retry-After` is honored; without it, pauses grow from 1 to 60 s with jitter.
+on each grant. `Retry-After` is honored; without it, and while shorter waits than a second do not suffice, pauses grow
+from 1 to 60 s with jitter.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ Result = TypeVar("Result")
 
 MAX_PAUSE_S = 60.0
 MIN_PAUSE_S = 1.0
+MIN_RETRY_S = 0.05
 DECREASE = 0.75
 WARN_S = 15 * 60.0
 
@@ -217,16 +219,23 @@ class QuotaGate:
             return
         if self.closed_until is None and self._requests is not None:
             self.max_held = max(1.0, self.held * DECREASE)
-        if wait_s is None:
-            max_pause_s = min(MAX_PAUSE_S, MIN_PAUSE_S * 2**self._num_consecutive)
-            self._pause_s = self._manager.random.uniform(MIN_PAUSE_S / 2, max_pause_s)
-            self._num_consecutive = min(self._num_consecutive + 1, 10)
-        else:
-            self._pause_s = max(0.05, wait_s * self._manager.random.uniform(1.0, 1.05))
+        self._pause_s = self._next_pause_s(wait_s)
         self.closed_until = now + self._pause_s
         state = {"endpoint": self.name, "waiting": self.num_waiting, "reason": self.reason}
         log.info("quota.closed", pause_s=round(self._pause_s, 2), **state)
         self._manager.changed(save=True)
+
+    def _next_pause_s(self, wait_s: float | None) -> float:
+        """Return the pause after a refusal, at least `wait_s`; it grows if that is less than `MIN_PAUSE_S` again."""
+        if wait_s is not None and wait_s >= MIN_PAUSE_S:
+            return wait_s * self._manager.random.uniform(1.0, 1.05)
+        max_pause_s = min(MAX_PAUSE_S, MIN_PAUSE_S * 2**self._num_consecutive)
+        pause_s = self._manager.random.uniform(MIN_PAUSE_S / 2, max_pause_s)
+        is_first = self._num_consecutive == 0
+        self._num_consecutive = min(self._num_consecutive + 1, 10)
+        if wait_s is None:
+            return pause_s
+        return max(wait_s, MIN_RETRY_S) if is_first else max(wait_s, pause_s)
 
     def _on_granted(self, reopens: bool) -> None:
         """Only an admitted waiter reopens the gate; a request sent before it closed does not."""

@@ -3,13 +3,15 @@
 Used by `retrying_client` and `sandbox_desktop`. Quotas must not be confused with failures: recognized are 429 in all
 forms (status; JSON `code` 429), 503 and 402 to a request for a desktop, 400 with the wording of a full pool,
 WebSocket closes for capacity, and rate-limit errors of SDKs. `Retry-After` may be seconds, an HTTP date,
-milliseconds, or suffixed (`Retry-After-sandbox-create`).
+milliseconds, or suffixed (`Retry-After-sandbox-create`). Dates count from the reply's own `Date`, not from this
+machine's clock.
 """
 
 from __future__ import annotations
 
 import email.utils
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ import httpx2
 from deskhand.errors import InfrastructureError
 
 MAX_RETRY_AFTER_S = 24 * 3600.0
-"""Upper bound of an accepted `Retry-After`."""
+"""A `Retry-After` beyond this counts as unreadable."""
 MIN_CLOSE_CODE, TRY_AGAIN_LATER = 1000, 1013
 """WebSocket close codes (RFC 6455, 7.4, and its registry)."""
 _FULL = re.compile(
@@ -117,8 +119,14 @@ def quota_signal_from_error(error: BaseException, now_s: float = 0.0) -> QuotaSi
 
 
 def retry_after(headers: Mapping[str, str], now_s: float) -> float | None:
-    """Return the longest wait in the `Retry-After` headers in seconds, or None."""
-    values = [(name.lower(), str(value).strip()) for name, value in headers.items()]
+    """Return the longest wait in the `Retry-After` headers in seconds, or None.
+
+    `now_s` is for replies without a readable `Date`.
+    """
+    pairs = headers.multi_items() if isinstance(headers, httpx2.Headers) else headers.items()
+    values = [(name.lower(), str(value).strip()) for name, value in pairs]
+    sent_at = next((_timestamp(value) for name, value in values if name == "date"), None)
+    now_s = now_s if sent_at is None else sent_at
     found = [_seconds(name, value, now_s) for name, value in values if name.startswith("retry-after")]
     return max((seconds for seconds in found if seconds is not None), default=None)
 
@@ -127,12 +135,19 @@ def _seconds(name: str, value: str, now_s: float) -> float | None:
     try:
         number = float(value)
     except ValueError:
-        try:
-            return _bounded(email.utils.parsedate_to_datetime(value).timestamp() - now_s)
-        except (ValueError, TypeError, IndexError, OverflowError):
-            return None
+        due = _timestamp(value)
+        return None if due is None else _bounded(due - now_s)
     return _bounded(number / 1000 if name.endswith("-ms") else number)
 
 
+def _timestamp(value: str) -> float | None:
+    """Return an HTTP date as seconds since 1970, None if it is not one."""
+    try:
+        return email.utils.parsedate_to_datetime(value).timestamp()
+    except (ValueError, TypeError, IndexError, OverflowError, OSError):
+        return None
+
+
 def _bounded(seconds: float) -> float | None:
-    return min(max(0.0, seconds), MAX_RETRY_AFTER_S) if seconds == seconds else None
+    """Return at least 0; None for what is not finite or longer than `MAX_RETRY_AFTER_S`."""
+    return max(0.0, seconds) if seconds <= MAX_RETRY_AFTER_S and math.isfinite(seconds) else None

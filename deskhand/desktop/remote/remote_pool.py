@@ -19,7 +19,7 @@ from deskhand.desktop.base import DesktopSpec, Lease, StageableDesktop
 from deskhand.desktop.remote.quota import QuotaGate, QuotaManager
 from deskhand.desktop.remote.sandbox_api import SandboxApi
 from deskhand.desktop.remote.transport import HttpTransport, Sandbox
-from deskhand.errors import InfrastructureError
+from deskhand.errors import ConfigError, InfrastructureError
 
 log = structlog.get_logger()
 RENEWALS_PER_TTL = 4
@@ -80,7 +80,7 @@ class RemotePool(contextlib.AbstractAsyncContextManager):
             return
         self._created.discard(sandbox.id)
         try:
-            with contextlib.suppress(InfrastructureError):
+            with contextlib.suppress(InfrastructureError, ConfigError):  # or the certificate has expired by now
                 await self.transport.delete(sandbox)
         finally:
             self.gate.desktops.released()

@@ -1,18 +1,16 @@
 """HTTP client with retries, quota waiting and delivery guarantees, for every remote desktop.
 
 Invariant: a request that may act twice is repeated only if it was certainly not performed; if the outcome is unknown,
-`DeliveryUnknown` is raised. Reads, and requests with an id that the server deduplicates, are repeatable. A quota
-refusal waits at the client's gate, outside all timeouts and attempts.
+`DeliveryUnknown` is raised. Reads, and requests with an id that the server deduplicates, are repeatable. A reply that
+is not the server's own (`replies`) says nothing about the request, whatever its status. A quota refusal waits at the
+client's gate, outside all timeouts and attempts.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
-import os
-import ssl
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar, overload
 from urllib.parse import urlsplit
 
 import httpcore2
@@ -20,19 +18,30 @@ import httpx2
 
 from deskhand import pausable_timeout
 from deskhand.config.schema import RemoteTimeouts
+from deskhand.desktop.remote.http_connection import connection_failure, open_http, tls_mistake
 from deskhand.desktop.remote.quota import QuotaGate, QuotaManager
 from deskhand.desktop.remote.quota_errors import QuotaExceeded, quota_signal_from_reply
+from deskhand.desktop.remote.replies import (
+    NOT_PERFORMED_STATUS,
+    RETRIED_STATUS,
+    ForeignReply,
+    is_json_object,
+    is_own_refusal,
+    server_reply,
+)
 from deskhand.errors import ConfigError, DeliveryUnknown, InfrastructureError
 
-NOT_SENT_ERRORS = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout)
-_UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"
+Result = TypeVar("Result")
+Parse = Callable[[httpx2.Response], Result]
+"""Reads a reply. Raises `ForeignReply` if the server cannot have sent it, and the error that it reports."""
+NOT_SENT_ERRORS = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, httpx2.ProxyError)
+NOT_REMEMBERED_STATUS = (401, 409, 410)
+"""Refusals that a server sends before it looks up the id of a request."""
 MAX_CACHED_URLS = 256
 MAX_REPLY_BYTES = 96 << 20
 """Size limit of a reply, so that a guest cannot exhaust the client's memory."""
 httpcore2.AsyncHTTP11Connection.READ_NUM_BYTES = 1 << 20  # pyright: ignore[reportAttributeAccessIssue]
 # Larger reads than the default of 64 KiB: a frame takes fewer turns of the event loop.
-RETRIED_STATUS = (502, 503, 504)
-"""Replies of proxies whose server is unreachable. With 503 the request was not forwarded."""
 
 
 def check_base_url(url: str, what: str) -> str:
@@ -49,19 +58,13 @@ def check_base_url(url: str, what: str) -> str:
     return url.rstrip("/")
 
 
-@functools.cache
-def _ssl_context(file: str | None, folder: str | None) -> ssl.SSLContext:
-    """Cached per trust store: reading one blocks the event loop."""
-    return httpx2.create_ssl_context()
-
-
-async def _read_reply(reply: httpx2.Response, about: str) -> httpx2.Response:
-    """Read a reply to its end. Raises `InfrastructureError` if it is too large, or compressed and may expand."""
+async def _read_reply(reply: httpx2.Response) -> httpx2.Response:
+    """Read a reply to its end. Raises `ForeignReply` if it is too large, or compressed and may expand."""
     parts, size = [], 0
     length, encoding = reply.headers.get("content-length", ""), reply.headers.get("content-encoding", "identity")
     try:
         if encoding != "identity":
-            raise InfrastructureError(f"{about}: unrequested content-encoding {encoding[:20]}")
+            raise ForeignReply(f"unrequested content-encoding {encoding[:20]}")
         if length.isdecimal() and int(length) <= MAX_REPLY_BYTES:
             await reply.aread()
             return reply
@@ -69,7 +72,7 @@ async def _read_reply(reply: httpx2.Response, about: str) -> httpx2.Response:
             parts.append(part)
             size += len(part)
             if size > MAX_REPLY_BYTES:
-                raise InfrastructureError(f"{about}: the reply exceeds {MAX_REPLY_BYTES} bytes")
+                raise ForeignReply(f"the reply exceeds {MAX_REPLY_BYTES} bytes")
     finally:
         await reply.aclose()
     headers = {name: value for name, value in reply.headers.items() if name != "transfer-encoding"}
@@ -79,8 +82,9 @@ async def _read_reply(reply: httpx2.Response, about: str) -> httpx2.Response:
 class RetryingClient:
     """Client for `base_url` with the bearer token `token`.
 
-    Refused requests wait at `gate` (None: the gate of URL and token in `quota`), unless `wait_for_quota` is False:
-    single machines have no quota, so their refusals are retried like outages. `transport` is for tests.
+    Refused requests wait at `gate` (None: the gate of URL and token in `quota`), unless `wait_for_quota` is False, here
+    or for one request: single machines have no quota, so their refusals are retried like outages. `transport` is for
+    tests.
     """
 
     def __init__(
@@ -104,6 +108,12 @@ class RetryingClient:
         self.http = self._open_http()
         self.headers = {"authorization": f"Bearer {token}"} if token else {}
 
+    @overload
+    async def send(self, method: str, path: str, *, parse: Parse[Result], **arguments: Any) -> Result: ...
+
+    @overload
+    async def send(self, method: str, path: str, *, parse: None = None, **arguments: Any) -> httpx2.Response: ...
+
     async def send(  # noqa: C901
         self,
         method: str,
@@ -115,24 +125,26 @@ class RetryingClient:
         wait_for_quota: bool = True,
         may_take_s: float = 0.0,
         headers: dict[str, str] | None = None,
-        to_error: Callable[[httpx2.Response], Exception | None] | None = None,
+        parse: Parse[Any] | None = None,
         **arguments: Any,
-    ) -> httpx2.Response:
-        """Return the reply to a request; its status is not in `RETRIED_STATUS`. `to_error` may turn a reply into an
-        exception.
+    ) -> Any:
+        """Return what `parse` (None: `server_reply`) returns for the reply. Replies that it refuses as foreign, and
+        those in `RETRIED_STATUS`, count as lost.
 
-        Raises `DeliveryUnknown` if the request acts and its outcome is unknown, else `InfrastructureError`.
+        Raises the error that `parse` raises, `DeliveryUnknown` if the request acts and its outcome is unknown, else
+        `InfrastructureError`; `ConfigError` for mistakes in certificates.
         """
         about = f"{method} {self.base_url}{path}"
         times, timeout_s = self.timeouts, self.timeouts.step_s + may_take_s
         timeout = httpx2.Timeout(times.read_s + may_take_s, connect=times.connect_s)
         options = arguments | {"headers": self.headers | (headers or {}), "timeout": timeout}
+        waits = wait_for_quota and self.wait_for_quota
         delivered = False  # whether any attempt, also before waiting for quota, may have been performed
 
         def failed(reason: str) -> InfrastructureError:
             return (DeliveryUnknown if acts and delivered else InfrastructureError)(f"{about}: {reason}")
 
-        async def attempts() -> httpx2.Response:
+        async def attempts() -> tuple[Any, Exception | None]:
             nonlocal delivered
             for attempt in range(1, times.max_attempts + 1):
                 pause_s, last = self._pause_s(attempt), attempt == times.max_attempts
@@ -140,22 +152,36 @@ class RetryingClient:
                     raise failed("the client is closed")
                 try:
                     request = self.http.build_request(method, self._url(path), **options)
-                    reply = await _read_reply(await self.http.send(request, stream=True), about)
+                    reply = await _read_reply(await self.http.send(request, stream=True))
+                except ForeignReply as unreadable:  # another attempt would read as much again
+                    delivered = True
+                    raise failed(str(unreadable)) from None
                 except httpx2.TransportError as error:
-                    was_sent = not isinstance(error, NOT_SENT_ERRORS)
-                    reason = f"{type(error).__name__} {error}".strip()
-                    reason += "; set SSL_CERT_FILE to the CA bundle" if _UNTRUSTED in reason else ""
-                    cause: Exception | None = error
+                    if (mistake := tls_mistake(error)) is not None and not delivered:
+                        raise ConfigError(f"{about}: {mistake}") from error
+                    was_sent, cause = not isinstance(error, NOT_SENT_ERRORS), error
+                    reason = connection_failure(error, self.base_url)
                 else:
                     signal = quota_signal_from_reply(reply, acquires=acquires, now_s=self.quota.clock.wall())
-                    if signal is not None and (self.wait_for_quota or last):
-                        raise QuotaExceeded(signal, about)
-                    if signal is not None:  # not performed
+                    is_refusal = signal is not None and is_own_refusal(reply)
+                    if signal is not None and (is_refusal or repeatable):
+                        delivered = delivered or not is_refusal
+                        if waits or last:
+                            raise QuotaExceeded(signal, about)
                         await asyncio.sleep(min(times.max_backoff_s, max(signal.retry_after_s or 0.0, pause_s)))
                         continue
-                    if reply.status_code not in RETRIED_STATUS:
-                        return reply
-                    was_sent, reason, cause = reply.status_code != 503, f"{reply.status_code}", None
+                    was_sent, reason, cause = True, f"{reply.status_code}", None
+                    if reply.status_code in RETRIED_STATUS:
+                        was_sent = not (reply.status_code in NOT_PERFORMED_STATUS and is_json_object(reply))
+                    else:
+                        try:
+                            return (parse or server_reply)(reply), None
+                        except ForeignReply as foreign:
+                            reason = str(foreign)
+                        except Exception as error:
+                            if delivered and acts and reply.status_code in NOT_REMEMBERED_STATUS:
+                                return None, DeliveryUnknown(f"{about}: an earlier attempt got no reply; now: {error}")
+                            return None, error
                 delivered = delivered or was_sent
                 if (was_sent and not repeatable) or last:
                     raise failed(
@@ -167,7 +193,7 @@ class RetryingClient:
         try:
             async with pausable_timeout.pausable_timeout(timeout_s):
                 gate = self.gate.desktops if acquires else self.gate
-                reply = await (gate.run(attempts) if wait_for_quota and self.wait_for_quota else attempts())
+                result, reported = await (gate.run(attempts) if waits else attempts())
         except QuotaExceeded as error:  # without waiting for quota
             if acts and delivered:
                 raise DeliveryUnknown(str(error)) from error
@@ -175,11 +201,11 @@ class RetryingClient:
         except TimeoutError:
             kind = DeliveryUnknown if acts else InfrastructureError
             raise kind(f"{about}: timed out after {timeout_s:g} s") from None
-        if to_error is not None and (failure := to_error(reply)) is not None:
+        if reported is not None:
             if acquires:
                 self.gate.desktops.released()  # nothing was acquired
-            raise failure
-        return reply
+            raise reported
+        return result
 
     def _pause_s(self, attempt: int) -> float:
         return min(self.timeouts.max_backoff_s, self.timeouts.initial_backoff_s * 2 ** (attempt - 1))
@@ -204,8 +230,7 @@ class RetryingClient:
 
     def _open_http(self) -> httpx2.AsyncClient:
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=256)
-        verify = _ssl_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
-        client = httpx2.AsyncClient(base_url=self.base_url, transport=self._transport, limits=limits, verify=verify)
+        client = open_http(self.base_url, self._transport, limits=limits)
         for name in ("accept", "accept-encoding", "connection"):  # no effect here, but each costs time per request
             del client.headers[name]
         return client

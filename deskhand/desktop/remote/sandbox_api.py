@@ -19,7 +19,7 @@ from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.base import CommandResult
 from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.desktop.remote.retrying_client import RetryingClient
-from deskhand.desktop.remote.transport import HttpTransport, Sandbox
+from deskhand.desktop.remote.transport import HttpTransport, Sandbox, sandbox_of
 from deskhand.errors import ConfigError
 
 ENDPOINT, TOKEN = "OSWORLD_SANDBOX_ENDPOINT", "OSWORLD_SANDBOX_TOKEN"
@@ -110,7 +110,7 @@ class HttpSandboxApi(HttpTransport):
         return await self.acquire(body, request_id, may_take_s=60.0)
 
     async def get(self, sandbox: Sandbox) -> Sandbox:
-        return self.sandbox_of(await self.send("GET", "", sandbox), sandbox.key)
+        return await self.send("GET", "", sandbox, parse=lambda reply: sandbox_of(reply, sandbox.key))
 
     def port(self, sandbox: Sandbox, port: int) -> GuestPort:
         return GuestPort(f"{self.client.base_url}{self.path_of(sandbox)}/ports/{port}", sandbox.key or self._token)

@@ -30,17 +30,19 @@ def decode_screenshot(data: bytes, size: tuple[int, int] | None, about: str) -> 
         raise FrameError(f"{about}: truncated image")
     try:
         with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
-            image.verify()  # the checksums of a PNG
-        with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
+            if size is not None and image.size != size:  # before pixels are decoded, which may take seconds
+                raise FrameError(f"{about}: image of {image.width}x{image.height} pixels, expected {size[0]}x{size[1]}")
             if image.width * image.height > MAX_PIXELS:
                 raise FrameError(f"{about}: image of {image.width}x{image.height} pixels is too large")
+            if image.mode.startswith(("I", "F")):
+                raise FrameError(f"{about}: image of mode {image.mode}, expected 8 bits per channel")
+            image.verify()  # the checksums of a PNG
+        with Image.open(io.BytesIO(data), formats=("PNG", "JPEG")) as image:
             image.load()
             rgb = np.asarray(image.convert("RGB"))
     except (OSError, ValueError, SyntaxError, LookupError, Image.DecompressionBombError, EOFError) as error:
         raise FrameError(f"{about}: truncated image or wrong checksum: {error}") from None
     height, width = rgb.shape[:2]
-    if size is not None and (width, height) != size:
-        raise FrameError(f"{about}: image of {width}x{height} pixels, expected {size[0]}x{size[1]}")
     if int(rgb.max()) < BLACK_LEVEL:
         raise FrameError(f"{about}: the screen is black")
     bgrx = np.empty((height, width, 4), np.uint8)

@@ -13,7 +13,7 @@ import asyncio
 import secrets
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2
 
@@ -24,11 +24,37 @@ from deskhand.desktop import frame_codec
 from deskhand.desktop.base import CommandResult, DesktopSpec, Frame, Window
 from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.desktop.remote.remote_pool import RemotePool
+from deskhand.desktop.remote.replies import ForeignReply, JsonReply, describe
 from deskhand.desktop.remote.retrying_client import RetryingClient, check_base_url
-from deskhand.desktop.remote.transport import HttpTransport, Sandbox, object_of
-from deskhand.errors import InfrastructureError
+from deskhand.desktop.remote.transport import HttpTransport, Sandbox
+from deskhand.errors import FrameError, InfrastructureError
 
+Result = TypeVar("Result")
 __all__ = ["RemoteTimeouts", "ServerDesktop", "ServerPool"]
+
+
+class _Pid(JsonReply):
+    pid: int
+
+
+class _Names(JsonReply):
+    names: list[str]
+
+
+class _Tree(JsonReply):
+    tree: str | None
+
+
+class _Text(JsonReply):
+    text: str | None
+
+
+class _Window(JsonReply):
+    window: Window
+
+
+class _Windows(JsonReply):
+    windows: list[Window]
 
 
 class ServerTransport(HttpTransport):
@@ -76,22 +102,33 @@ class ServerDesktop:
             raise InfrastructureError("the desktop is closed")
         return self._pool.transport
 
-    async def _send(self, method: str, path: str, **arguments: Any) -> httpx2.Response:
+    async def _send(self, method: str, path: str, **arguments: Any) -> Any:
         return await self._transport.send(method, "/desktop" + path, self.sandbox, **arguments)
 
+    async def _send_for(self, kind: type[Result], method: str, path: str, **arguments: Any) -> Result:
+        return await self._transport.send_for(kind, method, "/desktop" + path, self.sandbox, **arguments)
+
     async def _frame(self, method: str, path: str, **arguments: Any) -> Frame:
-        base, copying = self._base, None
+        base, copies = self._base, list[asyncio.Future[Any]]()
         if base is not None and base.content_hash:
             arguments["headers"] = {frame_codec.BASE_HEADER: base.content_hash}
-            copying = asyncio.get_running_loop().run_in_executor(None, base.bgrx.copy)  # while the server works
-        try:
-            reply = await self._send(method, path, **arguments)
+            loop = asyncio.get_running_loop()
+            copies.append(loop.run_in_executor(None, base.bgrx.copy))  # while the server works
+
+        def parse(reply: httpx2.Response) -> Frame:
+            """A frame that was damaged on its way is requested again, which performs nothing a second time."""
             # Do not wait for a busy thread.
-            copy = copying.result() if copying is not None and copying.done() else None
+            copy = copies.pop().result() if copies and copies[0].done() else None
+            try:
+                return frame_codec.decode_frame(reply.headers.get(frame_codec.FRAME_HEADER), reply.content, base, copy)
+            except FrameError as error:
+                raise ForeignReply(f"{describe(reply)}: {error}") from None
+
+        try:
+            self._base = await self._send(method, path, parse=parse, **arguments)
         finally:
-            if copying is not None:
+            for copying in copies:
                 copying.cancel()
-        self._base = frame_codec.decode_frame(reply.headers.get(frame_codec.FRAME_HEADER), reply.content, base, copy)
         return self._base
 
     async def reset(self, spec: DesktopSpec) -> Frame:
@@ -115,7 +152,7 @@ class ServerDesktop:
 
     async def launch(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None) -> int:
         body = {"argv": argv, "env": env, "cwd": cwd}
-        return int(object_of(await self._send("POST", "/launch", acts=True, json=body))["pid"])
+        return (await self._send_for(_Pid, "POST", "/launch", acts=True, json=body)).pid
 
     async def pull(self, path: str) -> bytes:
         return await self._transport.read(self.sandbox, path)
@@ -124,24 +161,24 @@ class ServerDesktop:
         await self._transport.write(self.sandbox, path, data)
 
     async def listdir(self, path: str) -> list[str]:
-        return object_of(await self._send("GET", "/folder", params={"path": path}))["names"]
+        return (await self._send_for(_Names, "GET", "/folder", params={"path": path})).names
 
     async def accessibility_tree(self) -> str | None:
-        return object_of(await self._send("GET", "/accessibility", may_take_s=30))["tree"]
+        return (await self._send_for(_Tree, "GET", "/accessibility", may_take_s=30)).tree
 
     async def windows(self) -> list[Window]:
-        return [Window(**window) for window in object_of(await self._send("GET", "/windows"))["windows"]]
+        return (await self._send_for(_Windows, "GET", "/windows")).windows
 
     async def wait_window(self, match: str, *, timeout_s: float = 20.0, count: int = 1) -> list[Window]:
         body = {"match": match, "timeout_s": timeout_s, "count": count}
-        reply = object_of(await self._send("POST", "/windows/wait", may_take_s=timeout_s, json=body))
-        return [Window(**window) for window in reply["windows"]]
+        reply = await self._send_for(_Windows, "POST", "/windows/wait", may_take_s=timeout_s, json=body)
+        return reply.windows
 
     async def place_window(
         self, window: Window, x: int, y: int, width: int | None = None, height: int | None = None
     ) -> Window:
         body = {"window": asdict(window), "x": x, "y": y, "width": width, "height": height}
-        return Window(**object_of(await self._send("POST", "/windows/place", acts=True, json=body))["window"])
+        return (await self._send_for(_Window, "POST", "/windows/place", acts=True, json=body)).window
 
     async def activate_window(self, window: Window) -> None:
         await self._send("POST", "/windows/activate", acts=True, json={"window": asdict(window)})
@@ -150,7 +187,7 @@ class ServerDesktop:
         await self._send("POST", "/windows/close", acts=True, json={"window": asdict(window)})
 
     async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
-        return object_of(await self._send("GET", "/clipboard", params={"selection": selection}))["text"]
+        return (await self._send_for(_Text, "GET", "/clipboard", params={"selection": selection})).text
 
     async def close(self) -> None:
         """Release the lease; it expires if the server cannot be reached. Idempotent."""

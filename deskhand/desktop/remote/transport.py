@@ -3,23 +3,34 @@
 Subclassed for desktop servers (`server_desktop`) and sandbox gateways (`sandbox_api`), which differ in paths, the
 request-id header and how a desktop is requested.
 
-Invariant: every request may be retried. One that acts carries an id, so that the server performs it once.
+Invariant: every request may be retried. One that acts carries an id, so that the server performs it once. Only replies
+of the protocol's shape count; any other is a proxy's.
 """
 
 from __future__ import annotations
 
-import base64
 import secrets
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote
 
 import httpx2
 
 from deskhand.desktop import frame_codec
 from deskhand.desktop.base import CommandResult
-from deskhand.desktop.remote.retrying_client import RetryingClient
+from deskhand.desktop.remote.replies import (
+    CommandReply,
+    ForeignReply,
+    SandboxReply,
+    describe,
+    error_object,
+    json_object,
+    json_reply,
+)
+from deskhand.desktop.remote.retrying_client import Parse, RetryingClient
 from deskhand.errors import ConfigError, InfrastructureError
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -59,12 +70,8 @@ class HttpTransport:
 
     async def acquire(self, body: dict[str, Any], request_id: str, may_take_s: float) -> Sandbox:
         """Request a desktop. Raises `ConfigError` if the request can never be granted."""
-        reply = await self.send("POST", "", acquires=True, request_id=request_id, may_take_s=may_take_s, json=body)
-        try:
-            return self.sandbox_of(reply)
-        except InfrastructureError:
-            self.client.gate.desktops.released()  # an invalid reply holds no desktop
-            raise
+        arguments = {"acquires": True, "request_id": request_id, "may_take_s": may_take_s, "json": body}
+        return await self.send("POST", "", parse=sandbox_of, **arguments)
 
     async def renew(self, sandbox: Sandbox, ttl_s: float) -> None:
         await self.send("POST", "/renew", sandbox, wait_for_quota=False, json={"ttl_s": ttl_s})
@@ -82,16 +89,12 @@ class HttpTransport:
         cwd: str | None = None,
     ) -> CommandResult:
         body = {"argv": argv, "timeout_s": timeout_s, "env": env, "cwd": cwd}
-        reply = await self.send("POST", self.command_path, sandbox, acts=True, may_take_s=timeout_s, json=body)
-        result = object_of(reply)
-        try:
-            stdout, stderr = base64.b64decode(result["stdout"]), base64.b64decode(result["stderr"])
-            return CommandResult(int(result["returncode"]), stdout, stderr)
-        except (ValueError, KeyError, TypeError):
-            raise InfrastructureError(f"{self.client.base_url}: invalid command result") from None
+        arguments = {"acts": True, "may_take_s": timeout_s, "json": body}
+        done = await self.send_for(CommandReply, "POST", self.command_path, sandbox, **arguments)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
 
     async def read(self, sandbox: Sandbox, path: str) -> bytes:
-        return (await self.send("GET", self.file_path, sandbox, file=path, params={"path": path})).content
+        return await self.send("GET", self.file_path, sandbox, parse=_bytes_of, file=path, params={"path": path})
 
     async def write(self, sandbox: Sandbox, path: str, data: bytes) -> None:
         await self.send("PUT", self.file_path, sandbox, file=path, may_take_s=60.0, params={"path": path}, content=data)
@@ -99,20 +102,25 @@ class HttpTransport:
     async def close(self) -> None:
         await self.client.close()
 
+    async def send_for(self, kind: type[Result], *request: Any, **arguments: Any) -> Result:
+        """Return the JSON that the server replies, as `kind`; see `send`."""
+        return await self.send(*request, parse=lambda reply: json_reply(reply, kind), **arguments)
+
     async def send(
         self,
         method: str,
         path: str,
         sandbox: Sandbox | None = None,
         *,
+        parse: Parse[Any] = json_object,
         acts: bool = False,
         acquires: bool = False,
         ignore_missing: bool = False,
         request_id: str = "",
         file: str = "",
         **arguments: Any,
-    ) -> httpx2.Response:
-        """Return the reply to a request about a desktop, or for one (None).
+    ) -> Any:
+        """Return what `parse` returns for the reply to a request about a desktop, or for one (None).
 
         Raises the error that the server reports, and `DeliveryUnknown` if a request that acts gets no reply.
         """
@@ -121,38 +129,43 @@ class HttpTransport:
         if acts or request_id:
             arguments["headers"] = arguments.get("headers", {}) | {self.id_header: request_id or secrets.token_hex(16)}
 
-        def to_error(reply: httpx2.Response) -> Exception | None:
-            status = reply.status_code
-            if status < 400 or (ignore_missing and status in (404, 410)):
+        refused_by_proxy: list[int] = []
+
+        def parse_reply(reply: httpx2.Response) -> Any:
+            status, about = reply.status_code, f"{method} {client.base_url}{path}"
+            if status in (200, 201):
+                return parse(reply)
+            if status < 400:
+                raise ForeignReply(describe(reply))
+            refused_by_proxy[:] = [status] if status in (401, 403, 407) else []
+            body = error_object(reply)
+            if ignore_missing and status in (404, 410):
                 return None
-            body, about = object_of(reply), f"{method} {client.base_url}{path}"
             if acquires and status in (400, 401, 403):
-                return ConfigError(f"{about}: {status} {body.get('error', '')}")
-            if status == 404 and file and body.get("error") not in frame_codec.ERRORS:
-                return FileNotFoundError(2, "no such file", file)
-            return frame_codec.error_from_reply(body, status, about)
+                raise ConfigError(f"{about}: {status} {body['error']}")
+            if status == 404 and file and body["error"] not in frame_codec.ERRORS:
+                raise FileNotFoundError(2, "no such file", file)
+            raise frame_codec.error_from_reply(body, status, about)
 
-        return await client.send(
-            method, path, repeatable=True, acts=acts, acquires=acquires, to_error=to_error, **arguments
-        )
-
-    def sandbox_of(self, reply: httpx2.Response, key: str = "") -> Sandbox:
-        """Return the sandbox or lease in a reply. Raises `InfrastructureError`."""
-        body = object_of(reply)
         try:
-            id_, ttl_s = (body["lease"], body["idle_s"]) if "lease" in body else (body["id"], body["ttl_s"])
-            size = int(body.get("width", 0)), int(body.get("height", 0))
-            key, message = str(body.get("key") or key), str(body.get("message") or "")
-            state, epoch = str(body.get("state", "ready")), int(body.get("epoch", 0))
-            return Sandbox(str(id_), state, float(ttl_s), key, message, epoch, size)
-        except (ValueError, KeyError, TypeError):
-            raise InfrastructureError(f"{self.client.base_url}: the reply describes no desktop") from None
+            return await client.send(
+                method, path, repeatable=True, acts=acts, acquires=acquires, parse=parse_reply, **arguments
+            )
+        except InfrastructureError as error:
+            if acquires and refused_by_proxy:  # the last attempt, too, was refused for its credentials
+                raise ConfigError(f"{error}; check the URL, the API key and the proxies in between") from error
+            raise
 
 
-def object_of(reply: httpx2.Response) -> dict[str, Any]:
-    """Return the JSON object of a reply, {} if there is none."""
-    try:
-        body = reply.json()
-    except (ValueError, RecursionError):
-        return {}
-    return body if isinstance(body, dict) else {}
+def sandbox_of(reply: httpx2.Response, key: str = "") -> Sandbox:
+    """Return the sandbox or lease in a reply. Raises `ForeignReply`."""
+    found = json_reply(reply, SandboxReply)
+    size = found.width, found.height
+    return Sandbox(found.id, found.state, found.ttl_s, found.key or key, found.message or "", found.epoch, size)
+
+
+def _bytes_of(reply: httpx2.Response) -> bytes:
+    """Return the content of a file. Raises `ForeignReply` for anything else, such as a login page."""
+    if not reply.headers.get("content-type", "").startswith("application/octet-stream"):
+        raise ForeignReply(describe(reply))
+    return reply.content

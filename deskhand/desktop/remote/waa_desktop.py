@@ -179,7 +179,7 @@ class WaaDesktop(OsworldDesktop):
         )
 
     async def _state(self) -> dict[str, list[str]]:
-        return json.loads(await self._run_marked(_STATE, 15.0))
+        return await self._run_for(State, _STATE, 15.0)
 
     async def _act(self, body: str, max_duration_s: float) -> None:
         try:
@@ -223,7 +223,7 @@ class WaaDesktop(OsworldDesktop):
         return found
 
     async def windows(self) -> list[Window]:
-        rows = json.loads(await self._run_marked(_WINDOWS, 10.0))
+        rows = await self._run_for(list[tuple[int, str, int, int, int, int]], _WINDOWS, 10.0)
         return [Window(number, title, "", x, y, width, height) for number, title, x, y, width, height in rows]
 
     async def place_window(
@@ -243,4 +243,4 @@ class WaaDesktop(OsworldDesktop):
         if selection != "CLIPBOARD":
             return None
         body = "import json, pyperclip\n_said = json.dumps(pyperclip.paste())"
-        return json.loads(await self._run_marked(body, 10.0)) or None
+        return await self._run_for(str, body, 10.0) or None

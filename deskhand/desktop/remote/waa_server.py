@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from deskhand.desktop.remote.osworld_server import OsworldServer
-from deskhand.desktop.remote.retrying_client import RetryingClient
+from deskhand.desktop.remote.osworld_server import OsworldServer, ServerError
+from deskhand.desktop.remote.replies import json_object, server_reply
+from deskhand.desktop.remote.retrying_client import Parse, RetryingClient
 from deskhand.errors import EvaluatorError, InfrastructureError
 
 
@@ -17,21 +18,18 @@ class WaaServer(OsworldServer):
 
     async def probe(self) -> None:
         """Raise `InfrastructureError` unless the server is up."""
-        self._check_ok(await self.client.send("GET", "/probe", repeatable=True, wait_for_quota=False), "/probe")
+        await self.send("GET", "/probe", server_reply, wait_for_quota=False)
 
     async def execute_windows(self, code: str, *, may_take_s: float, repeatable: bool = False) -> None:
         """Run Python in the server's process. Raises `ServerError` with the exception of the code."""
-        request = {"command": code}
-        reply = await self.client.send(
-            "POST", "/execute_windows", repeatable=repeatable, acts=True, may_take_s=may_take_s, json=request
-        )
-        self._check_ok(reply, "/execute_windows")
+        settings = {"repeatable": repeatable, "acts": True, "may_take_s": may_take_s}
+        await self.send("POST", "/execute_windows", json_object, json={"command": code}, **settings)
 
     async def close_all(self) -> None:
-        await self._post_ok("/setup/close_all", may_take_s=30.0)
+        await self._post("/setup/close_all", may_take_s=30.0)
 
     async def clear_task_files(self) -> None:
-        await self._post_ok("/setup/clear_task_files", may_take_s=30.0)
+        await self._post("/setup/clear_task_files", may_take_s=30.0)
 
 
 class WaaEvaluatorClient:
@@ -41,25 +39,24 @@ class WaaEvaluatorClient:
         self.client = client
 
     async def probe(self) -> None:
-        reply = await self._send("GET", "/probe", 10.0)
-        if reply.status_code != 200:
-            raise EvaluatorError(f"{self.client.base_url}/probe: {reply.status_code}; start the evaluator server")
+        await self._send("GET", "/probe", 10.0, server_reply)
 
     async def task(self, task_id: str) -> dict[str, Any]:
         """Return the JSON of a task that the server knows."""
-        return self._object(await self._send("GET", f"/task/{task_id}", 20.0), f"/task/{task_id}")
+        return await self._send("GET", f"/task/{task_id}", 20.0)
 
     async def setup(self, config: list[dict[str, Any]], *, may_take_s: float = 300.0) -> None:
         """Run set-up steps. Raises `InfrastructureError` with the first that failed."""
-        body = self._object(await self._send("POST", "/setup", may_take_s, json={"config": config}), "/setup")
+        body = await self._send("POST", "/setup", may_take_s, json={"config": config})
         if body.get("status") != "ok":
-            failed = [each for each in body.get("results", []) if isinstance(each, dict) and each.get("status") != "ok"]
+            results = body.get("results")
+            steps = results if isinstance(results, list) else []
+            failed = [each for each in steps if isinstance(each, dict) and each.get("status") != "ok"]
             raise InfrastructureError(f"{self.client.base_url}/setup: {str(failed[:1] or body)[:400]}")
 
     async def evaluate(self, task: dict[str, Any], *, may_take_s: float = 180.0) -> tuple[float, str]:
         """Return the score in [0, 1] and its reason."""
-        reply = await self._send("POST", "/evaluate", may_take_s, json=task)
-        body = self._object(reply, "/evaluate")
+        body = await self._send("POST", "/evaluate", may_take_s, json=task)
         score = body.get("score")
         if isinstance(score, bool) or not isinstance(score, (int, float)) or not 0.0 <= score <= 1.0:
             raise EvaluatorError(
@@ -67,14 +64,13 @@ class WaaEvaluatorClient:
             )
         return float(score), str(body.get("reason", ""))[:2000]
 
-    async def _send(self, method: str, path: str, may_take_s: float, **arguments: Any) -> Any:
+    async def _send(
+        self, method: str, path: str, may_take_s: float, parse: Parse[Any] = json_object, **arguments: Any
+    ) -> Any:
+        arguments |= {"repeatable": True, "may_take_s": may_take_s}
         try:
-            return await self.client.send(method, path, repeatable=True, may_take_s=may_take_s, **arguments)
+            return await OsworldServer(self.client).send(method, path, parse, **arguments)
+        except ServerError as error:
+            raise EvaluatorError(str(error)) from error
         except InfrastructureError as error:
             raise EvaluatorError(f"{self.client.base_url}: no reply from the evaluator server: {error}") from error
-
-    def _object(self, reply: Any, path: str) -> dict[str, Any]:
-        try:
-            return OsworldServer(self.client)._json(reply, path)
-        except InfrastructureError as error:
-            raise EvaluatorError(str(error)) from error

@@ -102,7 +102,7 @@ async def test_failures_of_the_server_name_the_endpoint(tmp_path):
         await server.open_file("/home/user/w.png")
         await server.launch(["xterm"])
         assert fake.guest.windows == ["w.png", "xterm"]
-        assert (await server.execute(["echo", "a"]))["output"] == "a\n"
+        assert (await server.execute(["echo", "a"])).output == "a\n"
         with pytest.raises(InfrastructureError, match=r"/setup/open_file: \d\d\d"):
             await server.open_file("/none")
 

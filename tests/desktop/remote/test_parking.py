@@ -32,6 +32,11 @@ from deskhand.errors import DeliveryUnknown, InfrastructureError
 NOW = 1_800_000_000.0
 
 
+def date(seconds: float) -> str:
+    """Return the HTTP date `seconds` after `NOW`."""
+    return email.utils.formatdate(NOW + seconds, usegmt=True)
+
+
 def reply(status: int, headers: dict[str, str] | None = None, **body) -> httpx2.Response:
     return httpx2.Response(status, headers=headers, **body)
 
@@ -48,7 +53,17 @@ def reply(status: int, headers: dict[str, str] | None = None, **body) -> httpx2.
         (reply(429, {"retry-after": "soon"}), True, QuotaSignal("429")),
         (reply(429, {"retry-after": "nan"}), True, QuotaSignal("429")),
         (reply(429, {"retry-after": "-3"}), True, QuotaSignal("429", 0)),
-        (reply(429, {"retry-after": "9e99"}), True, QuotaSignal("429", 24 * 3600)),
+        (reply(429, {"retry-after": "9e99"}), True, QuotaSignal("429")),
+        (reply(429, {"retry-after": "inf"}), False, QuotaSignal("429")),
+        (reply(429, {"retry-after": "-1e400"}), False, QuotaSignal("429")),
+        (reply(429, {"retry-after": "86400"}), False, QuotaSignal("429", 24 * 3600)),
+        (reply(429, {"retry-after": "Fri, 31 Dec 9999 23:59:59 GMT"}), False, QuotaSignal("429")),
+        (reply(429, {"retry-after": "Fri, 32 Dec 2026 23:59:59 GMT"}), False, QuotaSignal("429")),
+        (reply(429, {"retry-after": date(2), "date": date(0)}), False, QuotaSignal("429", 2)),
+        (reply(429, {"retry-after": date(3602), "date": date(3600)}), False, QuotaSignal("429", 2)),
+        (reply(429, {"retry-after": date(-3598), "date": date(-3600)}), False, QuotaSignal("429", 2)),
+        (reply(429, {"retry-after": date(2), "date": "today"}), False, QuotaSignal("429", 2)),
+        (httpx2.Response(429, headers=[("retry-after", "3"), ("retry-after", "5")]), False, QuotaSignal("429", 5)),
         (reply(200, json={"code": 429, "message": "quota"}), True, QuotaSignal("429")),
         (reply(500, json={"code": 429, "message": "quota"}), True, QuotaSignal("429")),
         (reply(503), True, QuotaSignal("503")),
@@ -165,6 +180,32 @@ async def test_refused_work_stays_in_order_and_one_request_probes_at_a_time(retr
     assert time.time > last
 
 
+@pytest.mark.parametrize("wait_s", [0.0, 0.001, 0.4, None])
+async def test_waits_that_do_not_suffice_grow(time, lot, wait_s):
+    """Retry-After of 0, below zero or of a date that has passed would be a busy loop."""
+    provider = Provider(time, 0, wait_s)
+    tasks = [asyncio.create_task(lot.gate("http://a").run(provider.take)) for _ in range(8)]
+    await time.pass_(60)
+    first = len(provider.log) - 8
+    assert first <= 12, "the eight that came first, and then a few"
+    await time.pass_(600)
+    assert len(provider.log) - 8 - first <= 40
+    provider.room = 8
+    await time.pass_(61)
+    assert provider.given >= 1, "no pause is longer than a minute"
+    for task in tasks:
+        task.cancel()
+
+
+async def test_a_first_short_wait_is_honored_as_it_is(time, lot):
+    provider = Provider(time, 0, 0.2)
+    task = asyncio.create_task(lot.gate("http://a").run(provider.take))
+    await time.pass_(0.1)
+    provider.room = 1
+    await time.pass_(0.15)
+    assert task.done()
+
+
 async def test_a_full_quota_does_not_block_requests_to_existing_desktops(time, lot):
     gate, provider = lot.gate("http://a", "t"), Provider(time, 2, 20.0)
     tasks = taking(gate, provider, 5)
@@ -271,9 +312,13 @@ async def test_quota_state_survives_the_process(tmp_path):
     await time.pass_(200)
     assert task.done()
     assert again.total_s == pytest.approx(615, abs=20)
-    for text in ("{broken", '{"wait_s": {"429": "x"}, "now": 3}'):
+    (key, *_) = [each for each in json.loads(file.read_text()) if each.startswith("http")]
+    wrong = [{"refusals": "a"}, {"max_held": "3"}, {"closed_until": []}, {"max_held": True}, {"refusals": 1e999}]
+    states = [json.dumps({key: each, f"{key} desktops": each}) for each in wrong]
+    for text in ("{broken", '{"wait_s": {"429": "x"}, "now": 3}', *states):
         file.write_text(text)
-        assert QuotaManager(file, clock=time.clock).gate("http://a", "secret").closed_until is None
+        gate = QuotaManager(file, clock=time.clock).gate("http://a", "secret")
+        assert (gate.closed_until, gate.max_held, gate.refusals) == (None, None, 0)
         assert saved_summary(file) == ""
 
 

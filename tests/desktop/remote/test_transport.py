@@ -45,7 +45,7 @@ async def test_reported_errors_are_raised_with_their_class(make):
             httpx2.Response(404, json={"error": "no such file"}),
             httpx2.Response(410, json={"error": "this lease is over"}),
             httpx2.Response(500, json={"error": "unknown", "message": "begun"}),
-            httpx2.Response(500, text="not JSON"),
+            *[httpx2.Response(500, text="not JSON")] * QUICK.max_attempts,
         ]
     )
     transport = make(lambda request: next(answers))

@@ -1,0 +1,127 @@
+"""Requests of the sandbox protocol to a gateway under test, for `check_gateway`.
+
+`Gateway.ask` compares every reply with the OpenAPI file: its status must be listed for the operation, and an error must
+be an error object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any
+
+import httpx2
+import yaml
+
+from deskhand.desktop.remote import sandbox_api
+from deskhand.desktop.remote.http_connection import connection_failure
+from deskhand.desktop.remote.quota_errors import retry_after
+from deskhand.desktop.remote.replies import CommandReply, ForeignReply, SandboxReply, error_object, json_reply
+
+SIZE = (1280, 720)
+MAX_QUOTA_WAITS = 6
+MAX_QUOTA_WAIT_S = 15.0
+SPEC: dict[str, Any] = yaml.safe_load(
+    resources.files(sandbox_api.__package__ or "").joinpath("sandbox_api.openapi.yaml").read_text(encoding="utf-8")
+)
+
+
+class Deviation(Exception):
+    """A reply that the protocol does not allow."""
+
+
+@dataclass
+class Gateway:
+    """The gateway under test, and the sandbox that the checks share."""
+
+    http: httpx2.AsyncClient
+    token: str | None
+    boot_s: float
+    transport: httpx2.AsyncBaseTransport | None = None
+    sandbox: SandboxReply | None = None
+    created: list[SandboxReply] = field(default_factory=list)
+
+    async def ask(
+        self,
+        operation: str,
+        *expected: int,
+        sandbox: SandboxReply | None = None,
+        key: str | None = "",
+        request_id: str | None = None,
+        path: dict[str, Any] | None = None,
+        **arguments: Any,
+    ) -> httpx2.Response:
+        """Return the reply to an operation of the file. Raises `Deviation` unless its status is `expected` and listed,
+        and its body an error object if it is an error. `key` replaces the token ("") or is left out (None)."""
+        url, method, listed = _OPERATIONS[operation]
+        sandbox = sandbox or self.sandbox
+        url = url.format_map({"sandbox": sandbox.id if sandbox is not None else "none", **(path or {})})
+        about = f"{method.upper()} {url}"
+        headers = {"x-request-id": request_id} if request_id else {}
+        if key is not None and (secret := key or self.token):
+            headers["authorization"] = f"Bearer {secret}"
+        for _ in range(MAX_QUOTA_WAITS):
+            try:
+                reply = await self.http.request(method.upper(), url, headers=headers, **arguments)
+            except httpx2.TransportError as error:
+                raise Deviation(f"{about}: {connection_failure(error, str(self.http.base_url))}") from None
+            if reply.status_code != 429 or 429 in expected:
+                break
+            wait_s = retry_after(reply.headers, 0.0)
+            if wait_s is None:
+                raise Deviation(f"{about}: 429 without a readable Retry-After")
+            await asyncio.sleep(min(max(wait_s, 0.5), MAX_QUOTA_WAIT_S))
+        if str(reply.status_code) not in listed:
+            raise Deviation(f"{about}: {reply.status_code} is not in the protocol")
+        if reply.status_code not in expected:
+            wanted = " or ".join(map(str, expected))
+            raise Deviation(f"{about}: expected {wanted}, got {reply.status_code} {reply.text[:200]}")
+        if reply.status_code >= 400 and not operation.startswith("port"):
+            read(about, lambda: error_object(reply))
+        return reply
+
+    async def create(self, ttl_s: float = 120.0, request_id: str | None = None, **settings: Any) -> SandboxReply:
+        body = {"image": None, "width": SIZE[0], "height": SIZE[1], "ttl_s": ttl_s}
+        reply = await self.ask("create", 201, request_id=request_id, json=body, **settings)
+        found = read("POST /v1/sandboxes", lambda: json_reply(reply, SandboxReply))
+        self.created.append(found)
+        if not found.key:
+            raise Deviation("POST /v1/sandboxes: the reply has no key")
+        return found
+
+    async def exec(
+        self, argv: list[str], *, timeout_s: float = 20.0, request_id: str | None = None, **body: Any
+    ) -> CommandReply:
+        sent = {"argv": argv, "timeout_s": timeout_s, "env": None, "cwd": None, **body}
+        reply = await self.ask("exec", 200, request_id=request_id, json=sent)
+        return read("exec", lambda: json_reply(reply, CommandReply))
+
+    async def shell(self, script: str, **settings: Any) -> CommandReply:
+        return await self.exec(["sh", "-c", script], **settings)
+
+
+def _operations() -> dict[str, tuple[str, str, set[str]]]:
+    """Path, method and listed statuses of each operation of the file."""
+    return {
+        told["operationId"]: (path, method, set(told["responses"]))
+        for path, methods in SPEC["paths"].items()
+        for method, told in methods.items()
+        if isinstance(told, dict)
+    }
+
+
+_OPERATIONS = _operations()
+
+
+def read(about: str, parse: Callable[[], Any]) -> Any:
+    try:
+        return parse()
+    except ForeignReply as error:
+        raise Deviation(f"{about}: {error}") from None
+
+
+def demand(holds: object, message: str) -> None:
+    if not holds:
+        raise Deviation(message)

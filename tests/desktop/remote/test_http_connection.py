@@ -1,0 +1,216 @@
+"""Certificates and proxies: each mistake has a message of its own, and this machine is never reached through one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx2
+import pytest
+from certificates import self_signed
+
+from deskhand.config.schema import RemoteTimeouts
+from deskhand.desktop.remote.http_connection import proxy_of
+from deskhand.desktop.remote.retrying_client import RetryingClient
+from deskhand.errors import ConfigError, InfrastructureError
+
+QUICK = RemoteTimeouts(connect_s=5, read_s=5, max_attempts=3, initial_backoff_s=0.001)
+PROXY_VARIABLES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY", "SSL_CERT_FILE", "SSL_CERT_DIR")
+OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\nok"
+
+
+@pytest.fixture(autouse=True)
+def _without_proxies(monkeypatch):
+    for name in PROXY_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+
+
+@asynccontextmanager
+async def listening(
+    answer: bytes = OK, certificate: tuple[Path, Path] | None = None
+) -> AsyncIterator[tuple[int, list[bytes]]]:
+    """A server that sends `answer` to every request; its port, and the first lines of what it was asked."""
+    asked: list[bytes] = []
+    context = None
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*certificate)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
+            asked.append(await reader.readline())
+            while (await reader.readline()).strip():
+                pass
+            writer.write(answer)
+            await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    async with server:
+        yield server.sockets[0].getsockname()[1], asked
+
+
+async def get(url: str) -> httpx2.Response:
+    client = RetryingClient(url, timeouts=QUICK)
+    try:
+        return await client.send("GET", "/x", repeatable=True)
+    finally:
+        await client.close()
+
+
+Case = tuple[dict[str, str], bool, str, str]
+
+
+@pytest.mark.parametrize(
+    ("made", "is_trusted", "host", "message"),
+    [
+        ({}, False, "localhost", "self-signed; set SSL_CERT_FILE"),
+        ({"end": "20200102"}, True, "localhost", "has expired; renew it"),
+        ({"begin": "20980101"}, True, "localhost", "not valid yet; check the clock"),
+        ({"names": "DNS:other.example"}, True, "localhost", "for another host name"),
+        ({"names": "DNS:localhost"}, True, "127.0.0.1", "for another address"),
+    ],
+)
+async def test_every_mistake_in_a_certificate_has_its_message(monkeypatch, tmp_path, made, is_trusted, host, message):
+    certificate = self_signed(tmp_path / "server", **made)
+    trusted = certificate if is_trusted else self_signed(tmp_path / "other", "DNS:unrelated.example")
+    monkeypatch.setenv("SSL_CERT_FILE", str(trusted[0]))
+    async with listening(certificate=certificate) as (port, asked):
+        with pytest.raises(ConfigError, match=message):
+            await get(f"https://{host}:{port}")
+        assert asked == [], "nothing was sent"
+
+
+async def test_a_trusted_certificate_is_accepted(monkeypatch, tmp_path):
+    certificate = self_signed(tmp_path / "server")
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+    async with listening(certificate=certificate) as (port, _):
+        assert (await get(f"https://localhost:{port}")).text == "ok"
+
+
+async def test_a_port_without_tls_is_named_as_such():
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        with pytest.raises(ConfigError, match="does not speak TLS; use http://"):
+            await get(f"https://localhost:{server.sockets[0].getsockname()[1]}")
+
+
+async def test_a_server_with_a_wrong_certificate_is_asked_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("SSL_CERT_FILE", str(self_signed(tmp_path / "other")[0]))
+    context, names = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), []
+    context.load_cert_chain(*self_signed(tmp_path / "server"))
+    context.sni_callback = lambda connection, name, own: names.append(name)
+    async with await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0, ssl=context) as server:
+        with pytest.raises(ConfigError, match="self-signed"):
+            await get(f"https://localhost:{server.sockets[0].getsockname()[1]}")
+    assert names == ["localhost"]
+
+
+def _no_file(folder: Path) -> tuple[str, str]:
+    return "SSL_CERT_FILE", str(folder / "none.pem")
+
+
+def _no_certificate(folder: Path) -> tuple[str, str]:
+    (folder / "empty.pem").write_text("no certificate")
+    return "SSL_CERT_FILE", str(folder / "empty.pem")
+
+
+def _directory_as_file(folder: Path) -> tuple[str, str]:
+    return "SSL_CERT_FILE", str(folder)
+
+
+def _no_directory(folder: Path) -> tuple[str, str]:
+    return "SSL_CERT_DIR", str(folder / "none")
+
+
+@pytest.mark.parametrize("variable", [_no_file, _no_certificate, _directory_as_file, _no_directory])
+async def test_a_wrong_trust_store_is_a_configuration_error_that_names_it(
+    monkeypatch, tmp_path, variable: Callable[[Path], tuple[str, str]]
+):
+    name, value = variable(tmp_path)
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=f"{name}: {value}"):
+        await get("https://127.0.0.1:1")
+    async with listening() as (port, _):
+        assert (await get(f"http://127.0.0.1:{port}")).text == "ok", "it does not matter without TLS"
+
+
+ENVIRONMENT = {
+    "HTTPS_PROXY": "http://user:secret@proxy.example:3128",
+    "http_proxy": "other.example:8080",
+    "NO_PROXY": "10.0.0.0/8, .internal.example,*.vendor.example,exact.example:8443 [fd00::]/8 192.168.1.7",
+}
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("https://desktops.example", "http://proxy.example:3128"),
+        ("http://desktops.example", "http://other.example:8080"),
+        ("https://internal.example", None),
+        ("https://a.internal.example", None),
+        ("https://notinternal.example", "http://proxy.example:3128"),
+        ("https://a.vendor.example:8443", None),
+        ("https://exact.example:8443", None),
+        ("https://exact.example", "http://proxy.example:3128"),
+        ("https://10.20.30.40:8443", None),
+        ("https://11.20.30.40", "http://proxy.example:3128"),
+        ("https://[fd00::5]", None),
+        ("http://192.168.1.7:5000", None),
+        ("http://192.168.1.70:5000", "http://other.example:8080"),
+        ("http://127.0.0.1:8700", None),
+        ("http://127.8.9.1:8700", None),
+        ("https://localhost:8700", None),
+        ("https://desk.localhost", None),
+        ("http://[::1]:8700", None),
+        ("http://0.0.0.0:8700", None),
+    ],
+)
+def test_the_proxy_of_a_url_follows_the_environment(url: str, expected: str | None):
+    found = proxy_of(url, ENVIRONMENT)
+    assert (None if found is None else str(found)) == expected
+    assert "secret" not in f"{found} {found!r}"
+
+
+def test_a_proxy_that_is_no_url_is_a_configuration_error():
+    for value in ("ftp://proxy.example", "http://", "http://proxy.example:port"):
+        with pytest.raises(ConfigError, match="HTTPS_PROXY"):
+            proxy_of("https://desktops.example", {"HTTPS_PROXY": value})
+    assert proxy_of("https://desktops.example", {"HTTPS_PROXY": "http://p.example", "NO_PROXY": "a, *"}) is None
+
+
+async def test_this_machine_is_reached_without_the_proxy(monkeypatch):
+    async with listening() as (port, asked), listening(OK) as (proxy_port, proxied):
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{proxy_port}")
+        monkeypatch.setenv("ALL_PROXY", f"http://127.0.0.1:{proxy_port}")
+        assert (await get(f"http://127.0.0.1:{port}")).text == "ok"
+        assert len(asked) == 1
+        assert proxied == []
+        assert (await get("http://desktops.invalid")).text == "ok"
+        assert proxied == [b"GET http://desktops.invalid/x HTTP/1.1\r\n"]
+
+
+async def test_errors_name_the_proxy_without_its_password(monkeypatch):
+    refusal = b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n"
+    async with listening(refusal) as (port, asked):
+        address = f"127.0.0.1:{port}"
+        monkeypatch.setenv("HTTPS_PROXY", f"http://user:secret@{address}")
+        with pytest.raises(
+            InfrastructureError, match=f"through the proxy http://{address} \\(HTTPS_PROXY; NO_PROXY"
+        ) as told:
+            await get("https://desktops.invalid")
+        assert "407" in str(told.value)
+        assert "secret" not in str(told.value)
+        assert len(asked) == QUICK.max_attempts
+    monkeypatch.setenv("HTTP_PROXY", f"http://{address}")
+    with pytest.raises(InfrastructureError, match=f"through the proxy http://{address}"):
+        await get("http://desktops.invalid")

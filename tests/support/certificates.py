@@ -1,0 +1,48 @@
+"""Certificates of servers in tests, as OpenSSL's own program makes them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+_CONFIG = """
+[ca]
+default_ca = own
+[own]
+database = {folder}/index
+serial = {folder}/serial
+new_certs_dir = {folder}
+default_md = sha256
+policy = any
+x509_extensions = names
+[any]
+commonName = supplied
+[names]
+subjectAltName = {names}
+"""
+
+
+def self_signed(
+    folder: Path, names: str = "DNS:localhost,IP:127.0.0.1", *, begin: str = "20200101", end: str = "20990101"
+) -> tuple[Path, Path]:
+    """A certificate for `names` that nobody else trusts, valid from `begin` to `end`, and its key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    folder.mkdir(exist_ok=True)
+    chain, private, request, config = (folder / name for name in ("chain.pem", "private.pem", "request.pem", "config"))
+    config.write_text(_CONFIG.format(folder=folder, names=names))
+    (folder / "index").write_text("")
+    (folder / "serial").write_text("01\n")
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", str(private)]
+    _openssl("req", "-new", *key, "-subj", "/CN=localhost", "-out", str(request))
+    times = ["-startdate", f"{begin}000000Z", "-enddate", f"{end}000000Z"]
+    signing = ["-selfsign", "-keyfile", str(private), "-in", str(request), "-out", str(chain), "-batch", "-notext"]
+    _openssl("ca", "-config", str(config), *signing, *times)
+    return chain, private
+
+
+def _openssl(*arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
