@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 MAX_CHARS = 2000
 MAX_DEPTH = 50
 MAX_CELLS = 10_000
+"""In all references of a formula together."""
 _TOKEN = re.compile(
     r"\s*(?:(?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)"
     r"|(?P<range>(?:(?:'[^']+'|\w+)!)?\$?[A-Z]{1,3}\$?\d{1,7}(?::\$?[A-Z]{1,3}\$?\d{1,7})?)(?![\w(])"
@@ -35,7 +36,7 @@ def _average(values: list[float]) -> float:
 
 def _round(values: list[float]) -> float:
     """Round half away from zero, as spreadsheets do."""
-    factor = 10 ** int(values[1] if len(values) > 1 else 0)
+    factor = 10.0 ** int(values[1] if len(values) > 1 else 0)
     return math.copysign(math.floor(abs(values[0]) * factor + 0.5) / factor, values[0])
 
 
@@ -77,7 +78,8 @@ class _Parser:
     """Recursive descent over the tokens of one formula."""
 
     def __init__(self, text: str, numbers: Numbers) -> None:
-        self._numbers, self._tokens, self._depth = numbers, list[tuple[str, str]](), 0
+        self._numbers, self._tokens = numbers, list[tuple[str, str]]()
+        self._depth = self._num_cells = 0
         at = 0
         text = text.strip()
         while at < len(text):
@@ -129,7 +131,7 @@ class _Parser:
             if kind == "number":
                 return [float(text)]
             if kind == "range":
-                return [self._numbers[cell] for cell in cells_of(text) if cell in self._numbers]
+                return self._values_of(cells_of(text))
             if text in ("+", "-"):
                 return [_number(self._atom()) * (-1 if text == "-" else 1)]
             if text == "(":
@@ -140,6 +142,12 @@ class _Parser:
             raise UnknownFormula(text)
         finally:
             self._depth -= 1
+
+    def _values_of(self, cells: list[str]) -> list[float]:
+        self._num_cells += len(cells)
+        if self._num_cells > MAX_CELLS:
+            raise UnknownFormula(f"it has more than {MAX_CELLS} cells")
+        return [self._numbers[cell] for cell in cells if cell in self._numbers]
 
     def _arguments(self) -> list[float]:
         values = self._sum()

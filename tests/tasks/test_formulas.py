@@ -57,6 +57,9 @@ def test_a_formula_has_its_value(formula: str, value: float) -> None:
         "=" + "1+" * 5000 + "1",
         f"=SUM(A1:A{MAX_CELLS + 1})",
         "=SUM(A1:ZZZ9999999)",
+        f"=SUM({','.join([f'A1:A{MAX_CELLS - 1}'] * 2)})",
+        "=ROUND(D2,999999999)",
+        "=ROUND(D2,1E300)",
     ],
 )
 def test_what_is_not_known_has_no_value(formula: str) -> None:
