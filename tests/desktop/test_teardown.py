@@ -21,7 +21,7 @@ from deskhand.desktop.local import cgroup, guest_user, resource_monitor
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.local.isolation import ResourceLimits
 from deskhand.desktop.pool import DesktopPool
-from deskhand.errors import InfrastructureError
+from deskhand.errors import GuestFailure
 
 SMALL = DesktopSpec("plain", 256, 192)
 ROOT = Path(__file__).resolve().parents[2]
@@ -47,6 +47,7 @@ def leave():
 """
 ATTACKS = {
     "kills its shell": "os.kill(shell, 9); time.sleep(200)",
+    "kills its shell by a signal without a name": "os.kill(shell, 40); time.sleep(200)",
     "leaves and kills its shell": "leave(); time.sleep(0.3); os.kill(shell, 9); os.kill(job, 9)",
     "stops its shell": "leave(); os.kill(shell, signal.SIGSTOP); time.sleep(200)",
     "fills the shell's pipe": (
@@ -159,15 +160,32 @@ async def test_no_guest_in_namespaces_lives_after_close(attack):
 
 
 @pytest.mark.parametrize("level", ISOLATIONS)
-@pytest.mark.parametrize("attack", ["kills its shell", "fills the shell's pipe", "stops its shell"])
-async def test_a_desktop_whose_shell_was_ended_by_a_guest_has_failed(attack, level):
+@pytest.mark.parametrize(
+    ("attack", "reason"),
+    [
+        ("kills its shell", "SIGKILL"),
+        ("kills its shell by a signal without a name", "signal 40"),
+        ("fills the shell's pipe", "SIGKILL"),
+        ("stops its shell", "guests stopped the jail's shell"),
+    ],
+)
+async def test_a_desktop_whose_shell_was_ended_by_a_guest_has_failed(attack, reason, level):
     async with embedded(SMALL, isolation_level=level, limits=LIMITS) as desktop:
         await start_attack(desktop, attack, secrets.token_hex(8))
-        ended = "the jail has exited by SIGKILL" if level == "plain" else "the jail has exited"
-        reason = "guests stopped the jail's shell" if attack == "stops its shell" else ended
+        if attack != "stops its shell":
+            reason = f"the jail has exited by {reason}" if level == "plain" else "the jail has exited"
         assert reason in await failure_of(desktop)
-        with pytest.raises(InfrastructureError):
+        with pytest.raises(GuestFailure):
             await desktop.run(["true"])
+
+
+@pytest.mark.parametrize("level", ISOLATIONS)
+async def test_a_desktop_that_its_owner_closed_was_not_broken_by_guests(level):
+    async with embedded(SMALL, isolation_level=level, limits=LIMITS) as desktop:
+        jail = desktop._session.jail
+        await desktop.close()
+    assert jail.has_failed()
+    assert not jail.failed_by_guests
 
 
 async def test_a_pool_continues_after_a_guest_that_refuses_to_end(means):

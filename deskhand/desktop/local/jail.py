@@ -50,6 +50,11 @@ def _quoted(word: str) -> str:
     return shlex.quote(word).replace("\n", "'\"$NL\"'")
 
 
+def _signal_name(number: int) -> str:
+    """Return the name of a signal; most real-time signals have none."""
+    return next((each.name for each in signal.Signals if each == number), f"signal {number}")
+
+
 @dataclass
 class _Job:
     inner_pid: int | None = None
@@ -84,7 +89,7 @@ class Jail:
         self.failure: str | None = None
         """Why the desktop failed; set once."""
         self.failed_by_guests = False
-        """Whether guests caused `failure`, and not the host's kernel for want of memory."""
+        """Whether guests caused `failure`, and not `close` or, for want of memory, the host's kernel."""
         self._oom_kills = processes.oom_kills()
         self._label = environment[processes.LEASE_LABEL]
         self.user = user
@@ -135,7 +140,7 @@ class Jail:
         code = self._process.poll() or 0
         with self._changed:
             self._has_exited = True
-            self._fail(f"the jail has exited{f' by {signal.Signals(-code).name}' if code < 0 else ''}", is_kill=True)
+            self._fail(f"the jail has exited{f' by {_signal_name(-code)}' if code < 0 else ''}", is_kill=True)
             self._changed.notify_all()
 
     def _take_reply(self, words: list[bytes]) -> None:
@@ -177,7 +182,7 @@ class Jail:
         if job.required:
             self._fail(f"{job.program} has exited", is_kill=job.returncode in (None, 0, _KILLED))
         elif self.crashes_fail and job.program and job.returncode is not None and job.returncode in _CRASHES:
-            name = signal.Signals(job.returncode - 128).name
+            name = _signal_name(job.returncode - 128)
             self._fail(f"{job.program} was killed by {name}", is_kill=job.returncode == _KILLED)
 
     def _fail(self, reason: str, *, is_kill: bool = False) -> None:
@@ -185,7 +190,7 @@ class Jail:
         if self.failure is None:
             limit = self.cgroup.exceeded_limit()
             by_kernel = is_kill and processes.oom_kills() != self._oom_kills
-            self.failed_by_guests = limit is not None or not by_kernel
+            self.failed_by_guests = not self.is_closed and (limit is not None or not by_kernel)
             self.failure = limit or reason
 
     def has_failed(self) -> bool:
