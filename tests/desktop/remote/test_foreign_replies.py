@@ -33,7 +33,7 @@ from deskhand.osworld.clients import RemoteOsworldClient
 QUICK = RemoteTimeouts(connect_s=1, read_s=1, step_s=5, max_attempts=3, initial_backoff_s=0.001)
 LOOKING = ScreenPolling(pause_s=0.0, max_screenshots=1)
 SCREEN = DesktopSpec("plain", 64, 48)
-LENT = Sandbox("a", "ready", 60.0, "k", epoch=7, size=(64, 48))
+LEASED = Sandbox("a", "ready", 60.0, "k", epoch=7, size=(64, 48))
 STATUSES = [200, 204, 301, 302, 307, *(status for status in range(400, 600) if status != 429)]
 PAGE = "<html><head><title>The proxy</title></head><body>cf-ray</body></html>"
 
@@ -76,12 +76,12 @@ class Server:
 
 def gateway_command(proxy: Proxy) -> Callable[[], Awaitable[Any]]:
     api = HttpSandboxApi("http://g.test", "k", timeouts=QUICK, transport=proxy)
-    return lambda: api.exec(LENT, ["touch", "x"], timeout_s=1)
+    return lambda: api.exec(LEASED, ["touch", "x"], timeout_s=1)
 
 
 def server_command(proxy: Proxy) -> Callable[[], Awaitable[Any]]:
     pool = ServerPool("http://s.test", "k", timeouts=QUICK, transport=proxy)
-    desktop = ServerDesktop(pool, LENT)
+    desktop = ServerDesktop(pool, LEASED)
     return lambda: desktop.run(["touch", "x"])
 
 
@@ -120,9 +120,9 @@ async def test_a_refusal_after_a_lost_reply_leaves_the_outcome_unknown(status: i
     replies = iter([page(502), *[httpx2.Response(status, json={"error": "over", "message": "expired"})] * 2])
     api = HttpSandboxApi("http://g.test", "k", timeouts=QUICK, transport=httpx2.MockTransport(lambda _: next(replies)))
     with pytest.raises(DeliveryUnknown, match="earlier attempt"):
-        await api.exec(LENT, ["true"], timeout_s=1)
+        await api.exec(LEASED, ["true"], timeout_s=1)
     with pytest.raises(RemoteLeaseExpired):
-        await api.exec(LENT, ["true"], timeout_s=1)
+        await api.exec(LEASED, ["true"], timeout_s=1)
 
 
 WRONG_SHAPES: dict[str, list[Any]] = {
@@ -141,7 +141,7 @@ WRONG_SHAPES: dict[str, list[Any]] = {
 async def test_json_of_another_shape_is_an_infrastructure_error(name: str):
     shape: Any = None
     network = httpx2.MockTransport(lambda request: httpx2.Response(200, json=shape))
-    desktop: Any = ServerDesktop(ServerPool("http://s.test", "k", timeouts=QUICK, transport=network), LENT)
+    desktop: Any = ServerDesktop(ServerPool("http://s.test", "k", timeouts=QUICK, transport=network), LEASED)
     arguments = {"run": [["true"]], "launch": [["true"]], "listdir": ["."], "wait_window": ["x"]}.get(name, [])
     for shape in WRONG_SHAPES[name]:  # noqa: B007 - the network returns it
         with pytest.raises(InfrastructureError, match="200 application/json"):
@@ -159,7 +159,7 @@ async def test_a_frame_that_is_damaged_on_its_way_is_requested_again():
         return httpx2.Response(200, headers={frame_codec.FRAME_HEADER: header}, content=content)
 
     pool = ServerPool("http://s.test", "k", timeouts=QUICK, transport=httpx2.MockTransport(answer))
-    desktop = ServerDesktop(pool, LENT)
+    desktop = ServerDesktop(pool, LEASED)
     assert ((await desktop.perform([], action_id="1")).bgrx == pixels).all()
     assert len(ids) == 3
     assert len(set(ids)) == 1, "it is one request, which the server performs once"
@@ -189,7 +189,7 @@ async def test_a_file_is_never_a_page_of_a_proxy():
     api = HttpSandboxApi("http://g.test", "k", timeouts=QUICK, transport=httpx2.MockTransport(lambda _: page(status)))
     for status in (200, 404, 403, 500):  # noqa: B007 - the network returns it
         with pytest.raises(InfrastructureError):
-            await api.read(LENT, "result.txt")
+            await api.read(LEASED, "result.txt")
 
 
 async def test_a_proxy_that_always_refuses_the_credentials_is_a_configuration_error():

@@ -312,14 +312,6 @@ async def test_quota_state_survives_the_process(tmp_path):
     await time.pass_(200)
     assert task.done()
     assert again.total_s == pytest.approx(615, abs=20)
-    (key, *_) = [each for each in json.loads(file.read_text()) if each.startswith("http")]
-    wrong = [{"refusals": "a"}, {"max_held": "3"}, {"closed_until": []}, {"max_held": True}, {"refusals": 1e999}]
-    states = [json.dumps({key: each, f"{key} desktops": each}) for each in wrong]
-    for text in ("{broken", '{"wait_s": {"429": "x"}, "now": 3}', *states):
-        file.write_text(text)
-        gate = QuotaManager(file, clock=time.clock).gate("http://a", "secret")
-        assert (gate.closed_until, gate.max_held, gate.refusals) == (None, None, 0)
-        assert saved_summary(file) == ""
 
 
 async def test_a_clock_jump_neither_wakes_nor_forgets_waiters(time, lot):

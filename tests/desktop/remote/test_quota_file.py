@@ -12,7 +12,8 @@ from deskhand.desktop.remote.quota_file import saved_summary
 
 WRONG_STATES = (
     {"refusals": "a"}, {"refusals": -1}, {"max_held": "3"}, {"max_held": float("nan")}, {"max_held": 10**400},
-    {"max_held": 0}, {"closed_until": float("inf")}, {"closed_until": [1]}, {"reason": 7}, [], 3, None,
+    {"max_held": 0}, {"max_held": True}, {"refusals": float("inf")}, {"closed_until": float("inf")},
+    {"closed_until": [1]}, {"reason": 7}, [], 3, None,
 )  # fmt: skip
 
 
@@ -39,7 +40,7 @@ async def test_a_wrong_entry_of_the_quota_file_is_dropped_and_the_others_stay(wr
 ])  # fmt: skip
 def test_a_wrong_summary_in_the_quota_file_is_none(now: object, tmp_path: Path) -> None:
     file = tmp_path / "quota.json"
-    for text in (json.dumps({"now": now}), "[" * 100_000, "\xff"):
+    for text in (json.dumps({"now": now, "wait_s": {"429": "x"}}), "{broken", "[" * 100_000, "\xff"):
         file.write_bytes(text.encode("latin-1"))
         assert saved_summary(file) == ""
-        QuotaManager(file)
+        assert QuotaManager(file).total_s == 0
