@@ -181,7 +181,7 @@ class HasProgramList(Protocol):
     """A desktop whose host sees what launched programs do, whatever their windows show."""
 
     async def running_programs(self) -> dict[int, bool | None]:
-        """Return whether a command has run in it, for each launched program that still runs, by the id of `launch`.
+        """Return whether a command has run in each launched program that still runs, by the id that `launch` returned.
 
         A command is a process that the program, or one below it, has started and waited for, as shells do. None if the
         kernel does not say.

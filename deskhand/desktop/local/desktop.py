@@ -264,8 +264,8 @@ class LocalDesktop:
 
     async def running_programs(self) -> dict[int, bool | None]:
         def read(session: DesktopSession) -> dict[int, bool | None]:
-            alive = [pid for pid in session.jail.launched if processes.state(pid) not in ("", "Z")]
-            return {pid: processes.has_run_commands(pid) for pid in alive}
+            launched = session.jail.launched
+            return {pid: processes.has_run_commands(pid) for pid in launched if processes.is_alive(pid)}
 
         return await self._on_helper(read)
 

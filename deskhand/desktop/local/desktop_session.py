@@ -253,7 +253,7 @@ class DesktopSession:
             while self._sockets:
                 self._sockets.pop().close()
         parts, self._parts = self._parts, []
-        with contextlib.ExitStack() as stack:  # one part that fails must not keep the others; the last is first
+        with contextlib.ExitStack() as stack:  # all are called, in reverse order, even if one raises
             stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
             stack.callback(isolation.unmount_below, self.folder)
             stack.callback(self._release_user)

@@ -90,7 +90,10 @@ class _Reservations:
         name = "deskhand-users" if os.getuid() == 0 else f"deskhand-users-{os.getuid()}"
         folder = "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else f"/run/user/{os.getuid()}"
         path = Path(folder, name)
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        except OSError as error:
+            raise ConfigError(f"{path}: cannot be opened ({error.strerror}); correct it, or remove it") from error
         if os.fstat(self._file).st_uid != os.getuid():
             raise ConfigError(f"{path}: belongs to another user; remove it")
 
@@ -181,9 +184,8 @@ class GuestUser:
         reservations, refused = _reservations(), []
         try:
             while (number := reservations.take_next()) is not None:
-                if base + number not in processes_by_key(
-                    has_marks=not has_uid
-                ):  # after the owner's last possible start
+                used = processes_by_key(has_marks=not has_uid)  # read while no other owner can start a process with it
+                if base + number not in used:
                     user = cls(base + number)
                     user._is_reserved = True
                     return user

@@ -213,15 +213,17 @@ def kill_labeled(label: str, value: str, timeout_s: float) -> None:
 
 
 def wait_bounded(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
-    """Wait for a killed child; return whether it has ended. One in uninterruptible sleep may take for ever."""
+    """Wait for a killed child; return whether it has ended. One in uninterruptible sleep may never end."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(timeout=max(0.0, timeout_s))
     return process.returncode is not None
 
 
 def raise_priority(pid: int) -> None:
-    """Raise the priority of a process that only reacts to input, where this user may. Its children have the usual one:
-    a guest can make the window manager start programs."""
+    """Raise the priority of a process that only reacts to input, where this user may.
+
+    Its children get the usual priority, because a guest can make the window manager start programs.
+    """
     with contextlib.suppress(OSError):
         os.sched_setscheduler(pid, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
         os.setpriority(os.PRIO_PROCESS, pid, HIGH_PRIORITY_NICE)

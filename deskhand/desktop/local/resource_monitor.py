@@ -113,19 +113,19 @@ def _guests(jail: Jail, by_key: dict[int, list[int]]) -> list[int]:
 
 
 def exceeded_limit(
-    pids: list[int], folders: list[Path], limits: ResourceLimits, open_files: int | None = 0
+    pids: list[int], folders: list[Path], limits: ResourceLimits, num_open_bytes: int | None = 0
 ) -> str | None:
     """Return which limit these processes and folders exceed, or None.
 
-    `open_files` is `open_bytes`; None if the kernel limits memory.
+    `num_open_bytes` is from `open_bytes`; None if the kernel limits memory.
     """
     found = [status for pid in pids if (status := processes.status(pid)) is not None]
     threads = sum(status.threads for status in found)
-    if open_files is not None:
+    if num_open_bytes is not None:
         private, shared = sum(status.private_kib for status in found), sum(status.shared_kib for status in found)
         if private + shared > limits.memory_mib * 1024:  # what processes share counted in each of them
             private, shared = _proportional_kib(pids)
-        memory_mib = (private + max(shared, open_files // 1024)) // 1024
+        memory_mib = (private + max(shared, num_open_bytes // 1024)) // 1024
         if memory_mib > limits.memory_mib:
             return f"guests use {memory_mib} MiB of memory; the limit is {limits.memory_mib}"
     if threads > limits.max_processes:

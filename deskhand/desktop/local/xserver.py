@@ -118,14 +118,10 @@ class XServer:
                 return "gone"
 
     def ends_within(self, timeout_s: float) -> bool:
-        try:
-            self.process.wait(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+        return processes.wait_bounded(self.process, timeout_s)
 
     def has_crashed(self) -> bool:
-        """Return whether the server ended by an error of its own. Guests cannot signal it, but cause errors in it."""
+        """Return whether the server ended by its own error. Guests cannot signal it, but can cause errors in it."""
         code = self.process.poll()
         return code is not None and (code > 0 or -code in (signal.SIGSEGV, signal.SIGABRT))
 

@@ -70,8 +70,10 @@ def is_loopback(host: str) -> bool:
 
 
 def proxy_of(url: str, environment: Mapping[str, str] = os.environ) -> ProxySetting | None:
-    """Return the proxy for a URL by HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, in either case. Raises
-    `ConfigError`, which names the variable."""
+    """Return the proxy for a URL by HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, in upper or lower case.
+
+    Raises `ConfigError`, which names the variable.
+    """
     parts = urlsplit(url)
     host, port = (parts.hostname or "").rstrip("."), parts.port or _DEFAULT_PORTS[parts.scheme]
     if is_loopback(host) or _is_exempt(host, port, environment.get("no_proxy") or environment.get("NO_PROXY") or ""):

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 log = structlog.get_logger()
 QUOTA_FILE = "quota.json"
+"""Name of the file in a run directory."""
 _MAX_TIME = 2.0**33
 _Finite = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False, strict=True)]
 _Time = Annotated[float, Field(ge=0, le=_MAX_TIME, allow_inf_nan=False, strict=True)]

@@ -43,7 +43,7 @@ def _from_base64(text: object) -> bytes:
 
 
 FromBase64 = Annotated[bytes, BeforeValidator(_from_base64)]
-"""Bytes that JSON has as base64."""
+"""Bytes, which are base64 in JSON."""
 
 
 class SandboxReply(JsonReply):
