@@ -1,8 +1,8 @@
 """Conformance test of a sandbox gateway, for `deskhand gateway check URL`. Entry point: `check_gateway`.
 
 Each check sends requests of `desktop/remote/sandbox_api.openapi.yaml` and compares the replies with what the file
-promises; a status that the file does not list for the operation is a failure everywhere. There are at
-most two sandboxes, which are deleted at the end.
+promises. A status that the file does not list for the operation fails every check. There are at most two sandboxes,
+which are deleted at the end.
 """
 
 from __future__ import annotations
@@ -125,8 +125,8 @@ async def _exec(gateway: Gateway) -> str:
         at = (await gateway.exec(["pwd"], cwd=cwd)).stdout.strip()
         wanted = b"/tmp" if end is None else home.stdout.strip() + end
         demand(at == wanted, f"exec: with cwd {cwd} it runs in {at.decode()}, expected {wanted.decode()}")
-    told = await gateway.shell('test -n "$HOME" && test -n "$DISPLAY"')
-    demand(told.returncode == 0, "exec: HOME or DISPLAY is not set")
+    done = await gateway.shell('test -n "$HOME" && test -n "$DISPLAY"')
+    demand(done.returncode == 0, "exec: HOME or DISPLAY is not set")
     return "exit code, bytes, variables and directory"
 
 
@@ -191,8 +191,8 @@ async def _port(gateway: Gateway) -> str:
     shot = await guest("Get", "screenshot", 200)
     demand(shot.content.startswith(b"\x89PNG\r\n\x1a\n"), "GET /screenshot: not a PNG")
     width, height = (int.from_bytes(shot.content[at : at + 4], "big") for at in (16, 20))
-    told = await guest("Post", "screen_size", 200)
-    size = read("POST /screen_size", lambda: json_object(told))
+    reply = await guest("Post", "screen_size", 200)
+    size = read("POST /screen_size", lambda: json_object(reply))
     demand((size.get("width"), size.get("height")) == (width, height), f"/screen_size {size}, PNG {width}x{height}")
     demand((width, height) == SIZE, f"the screen has {width}x{height} pixels, requested were {SIZE[0]}x{SIZE[1]}")
     home = (await gateway.shell("cd && pwd")).stdout.decode().strip()

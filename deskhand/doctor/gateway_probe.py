@@ -53,8 +53,11 @@ class Gateway:
         path: dict[str, Any] | None = None,
         **arguments: Any,
     ) -> httpx2.Response:
-        """Return the reply to an operation of the file. Raises `Deviation` unless its status is `expected` and listed,
-        and its body an error object if it is an error. `key` replaces the token ("") or is left out (None)."""
+        """Return the reply to an operation of the file.
+
+        Raises `Deviation` unless its status is `expected` and listed, and its body an error object if it is an error.
+        `key` replaces the token; "" sends the token, None neither.
+        """
         url, method, listed = _OPERATIONS[operation]
         sandbox = sandbox or self.sandbox
         url = url.format_map({"sandbox": sandbox.id if sandbox is not None else "none", **(path or {})})
@@ -105,10 +108,10 @@ class Gateway:
 def _operations() -> dict[str, tuple[str, str, set[str]]]:
     """Path, method and listed statuses of each operation of the file."""
     return {
-        told["operationId"]: (path, method, set(told["responses"]))
+        operation["operationId"]: (path, method, set(operation["responses"]))
         for path, methods in SPEC["paths"].items()
-        for method, told in methods.items()
-        if isinstance(told, dict)
+        for method, operation in methods.items()
+        if isinstance(operation, dict)
     }
 
 

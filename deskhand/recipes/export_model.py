@@ -188,12 +188,12 @@ def _figures(run: Run, checkpoint: Checkpoint) -> Iterator[str]:
     rows += [(name, before.by_family.get(name, Proportion(0, 0)), rate) for name, rate in after.by_family.items()]
     for name, first, second in rows:
         yield f"| {name} | {_cell(first)} | {_cell(second)} |"
-    seeds, whole = [row.seed for row in held], build_eval_report(run, names[1])
-    lost = whole.num_unscored
+    seeds, report = [row.seed for row in held], build_eval_report(run, names[1])
     span = f"seeds {min(seeds)} to {max(seeds)}" if seeds else "none"
-    of_started = str(whole.success_of_started).strip()
-    errored = f"{lost} errored and do not count; success of all that were started: {of_started}."
-    errored = errored if lost else "None errored."
+    errored = "None errored."
+    if report.num_unscored:
+        of_started = str(report.success_of_started).strip()
+        errored = f"{report.num_unscored} errored and do not count; success of all that were started: {of_started}."
     yield f"\nTasks of the held-out split, {span}; 95 % Wilson intervals. {errored}"
 
 

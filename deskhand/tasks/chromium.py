@@ -52,6 +52,7 @@ class ChromiumSession:
         self._num_documents = 0
         """Number of document loads of the page since `mark`."""
         self._loaded_url = ""
+        """URL of the page when it was loaded first."""
 
     async def call(self, method: str, *, browser_wide: bool = False, **parameters: Any) -> dict[str, Any]:
         """Send a protocol command and return its result.
@@ -90,8 +91,8 @@ class ChromiumSession:
         self._urls.clear()
         self._num_documents = 0
 
-    def left_for(self) -> str:
-        """Return what was opened besides the document that was loaded first. Does not ask the page, which may hang."""
+    def other_urls(self) -> str:
+        """Return what was opened besides the document that was loaded first, without asking the page: it may hang."""
         known = (self._loaded_url, *_INTERNAL_URLS, "about:blank")
         return "; ".join(sorted(url for url in self._urls if url and not url.startswith(known))[:5])
 

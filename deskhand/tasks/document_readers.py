@@ -182,7 +182,7 @@ def regex_matches(data: bytes, pattern: str) -> bool:
     return re.search(pattern, data.decode("utf-8", errors="replace").strip()) is not None
 
 
-def text_similarity(data: bytes, wanted: str, threshold: float) -> bool:
+def is_similar_text(data: bytes, wanted: str, threshold: float) -> bool:
     """Return whether `difflib`'s ratio of two texts, without white space at their ends, is at least `threshold`."""
     text = data.decode("utf-8", errors="replace").strip()
     matcher = difflib.SequenceMatcher(None, text, wanted, autojunk=False)

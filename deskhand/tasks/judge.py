@@ -24,7 +24,7 @@ CHECK_TIMEOUT_S = 20.0
 SETTLE_GRACE_S = 1.0
 """Default time from the last action to the judgment, because programs may still be writing."""
 REST_S = 0.2
-"""Time for which a score above 0 must last: a state that still changes is worth its worst."""
+"""Time after which a score above 0 is read again; the lower one counts."""
 
 
 class AlreadySolvedError(ConfigError):

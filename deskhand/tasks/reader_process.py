@@ -22,7 +22,7 @@ from deskhand.tasks.document_readers import InvalidDocument
 
 HEAD = struct.Struct("!Q")
 OUT_OF_MEMORY = 90
-"""Exit code: an answer would need memory."""
+"""Exit code, because an answer would need memory."""
 
 
 class ReaderLimits(NamedTuple):

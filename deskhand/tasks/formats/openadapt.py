@@ -251,7 +251,7 @@ async def _command(desktop: Any, command: str, expected: str, match: str) -> Che
     elif match == "regex":
         holds = await _holds(document_readers.regex_matches, done.stdout, wanted)
     elif match == "fuzzy":
-        holds = await _holds(document_readers.text_similarity, done.stdout, wanted, FUZZY_THRESHOLD)
+        holds = await _holds(document_readers.is_similar_text, done.stdout, wanted, FUZZY_THRESHOLD)
     else:
         holds = output == wanted
     finding = Finding(f"output of {quoted(command)}", float(holds), quoted(output), f"{match}: {quoted(wanted)}")

@@ -137,7 +137,7 @@ async def check(desktop: StageableDesktop) -> CheckResult:
     except (chromium.PageError, chromium.PageClosedError) as error:
         return _no_reward(str(error))
     except (EvaluatorError, InfrastructureError) as error:
-        if not (opened := page.left_for()):
+        if not (opened := page.other_urls()):
             raise
         return _no_reward(f"{error}; opened besides: {opened}")
     reported = f"reward {reward:g}" if reward is not None else "the episode has not ended"
