@@ -71,14 +71,14 @@ class DesktopSession:
         self.folder = owner.folder / f"{label}-{time.monotonic_ns():x}"
         self._user = guest_user.GuestUser.reserve()
         self._cgroup: Cgroup | None = None
-        self.folder.mkdir(mode=0o711 if guest_user.guest_uids() else 0o700)
-        self._is_disk_limited = isolation.size_limited_folder(self.folder, limits.disk_mib + HOST_DISK_MIB)
         self._tmp_link: Path | None = None
         self._sockets: list[socket.socket] = []
         self._sockets_lock = threading.Lock()
         self._parts: list[XServer | Jail | XConnection | ScreenReader | egress_proxy.EgressProxy] = []
         labels = {processes.OWNER_LABEL: owner.token, processes.LEASE_LABEL: label}
         try:
+            self.folder.mkdir(mode=0o711 if guest_user.guest_uids() else 0o700)
+            self._is_disk_limited = isolation.size_limited_folder(self.folder, limits.disk_mib + HOST_DISK_MIB)
             self._start(label, labels, limits, capture)
         except BaseException:
             self.close()
