@@ -31,7 +31,7 @@ MAX_GUESTS = 4096
 KILL_TIMEOUT_S = 3.0
 _MARKED = 1 << 60
 _RECORD = struct.Struct("@hhqqi")
-"""`struct flock`: type, whence, start, length, process."""
+"""`struct flock`: type, origin, start, length, process."""
 _CURSOR_AT = 2 * MAX_GUESTS
 """Offset of the next number in the reservation file. The bytes before it are only locked."""
 _PAUSE_S = 0.01

@@ -158,7 +158,7 @@ class Jail:
                 job.missing = True
 
     def _lines(self) -> Iterator[bytes]:
-        """Yield the shell's lines until it ends or closes its output, whoever else holds the pipe."""
+        """Yield the shell's lines until it ends or closes its output, even if another process holds the pipe."""
         assert self._process.stdout is not None
         descriptor, pending = self._process.stdout.fileno(), b""
         poller = select.poll()  # select() rejects descriptors above 1023
