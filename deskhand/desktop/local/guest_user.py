@@ -20,6 +20,7 @@ import subprocess
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -37,6 +38,8 @@ _CURSOR_AT = 2 * MAX_GUESTS
 _PAUSE_S = 0.01
 MIN_SCANS = 6
 """Scans of all processes before a guest counts as a survivor, for a machine on which few of them exceed the timeout."""
+MAX_CHASES = 100
+"""Attempts to stop the newest processes after a scan that found no guest."""
 
 
 def guest_uids() -> bool:
@@ -246,11 +249,10 @@ class GuestUser:
         stopped: set[int] = set()
         num_scans = num_empty = 0
         while True:
-            found: set[int] = set()
-            for pid in processes.all_pids():
-                if self.owns(pid, processes.status(pid)):
-                    processes.kill(pid, signal.SIGSTOP)  # at once: the next look may find it under another process id
-                    found.add(pid)
+            found = self._stop(processes.all_pids())
+            for _ in range(0 if found else MAX_CHASES):  # one that moves to a new process id is faster than a scan
+                if found := self._stop(processes.newest_pids()):
+                    break
             num_scans += 1
             elapsed_s = time.monotonic() - started
             num_empty = 0 if found else num_empty + 1
@@ -261,6 +263,15 @@ class GuestUser:
                 return sorted(found)
             stopped = found
             time.sleep(_PAUSE_S if found else 0)
+
+    def _stop(self, pids: Iterable[int]) -> set[int]:
+        """Stop those that are guests, each at once; return them."""
+        found: set[int] = set()
+        for pid in pids:
+            if self.owns(pid, processes.status(pid)):
+                processes.kill(pid, signal.SIGSTOP)
+                found.add(pid)
+        return found
 
     def close(self) -> list[int]:
         """Release the user id or mark; it stays reserved if a process still has it. Return these. Idempotent."""
