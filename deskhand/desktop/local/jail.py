@@ -369,7 +369,8 @@ class Jail:
         if self.isolation_level == "namespaces" and self.is_running():
             for child in processes.children(self._process.pid):
                 processes.kill(child)  # pid 1 of the namespace: the kernel kills the rest, bwrap reaps it and exits
-            if processes.wait_bounded(self._process, END_TIMEOUT_S):
+            self.user.is_unused = processes.wait_bounded(self._process, END_TIMEOUT_S)
+            if self.user.is_unused:
                 return
         self.cgroup.kill()
         self.user.kill()
