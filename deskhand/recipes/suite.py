@@ -30,7 +30,7 @@ from deskhand.tasks.end_state import EndState
 from deskhand.tasks.formats import openadapt, osworld, task_files, waa, yaml_schema, yaml_task
 from deskhand.tasks.formats.file_cache import FileCache, urls_of
 from deskhand.tasks.formats.located_yaml import TaskFileError, load_yaml
-from deskhand.tasks.formats.requirements import REQUIREMENT_TEXT, Which, requirements_of
+from deskhand.tasks.formats.requirements import REQUIREMENT_TEXT, Which, find_in_guest, requirements_of
 from deskhand.tasks.formats.yaml_task import SUITE as DESKHAND_SUITE
 from deskhand.tasks.suites import family_registry, miniwob
 from deskhand.tasks.task import Family, Task, seed_for, split_of
@@ -279,7 +279,7 @@ def _check_requirements(path: Path, task: osworld.JsonTask, backend: str) -> Non
         raise ConfigError(f"{path}: {missing[0]}{more} is not in {cache.folder}; run deskhand tasks prefetch")
     if backend == "osworld":
         return
-    which: Which = shutil.which if backend == "local" else (lambda program: program)
+    which: Which = find_in_guest if backend == "local" else (lambda program: program)
     needs = [need for need in requirements_of(task, which) if need.kind != "file"]
     if needs:
         raise ConfigError(f"{path}: it {REQUIREMENT_TEXT[needs[0].kind]} ({needs[0].detail})")

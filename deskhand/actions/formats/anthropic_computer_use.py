@@ -126,7 +126,9 @@ def _actions_20250124(view: ScreenView) -> tuple[JsonAction, ...]:
             if old.name not in CLICKS
         ),
         *(
-            JsonAction(name, ir.Click(center, **fixed), f"{about} there, or where the cursor is", at, _HELD_KEYS, **fixed)
+            JsonAction(
+                name, ir.Click(center, **fixed), f"{about} there, or where the cursor is", at, _HELD_KEYS, **fixed
+            )
             for name, (fixed, about) in CLICKS.items()
         ),
         JsonAction("left_mouse_down", ir.MouseDown(), "press the left button and hold it", at, button="left"),

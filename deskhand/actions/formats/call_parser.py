@@ -1,8 +1,8 @@
 """Parser of Python-like text into calls with literal arguments. Text is parsed with `ast` and never executed.
 
 Besides calls, a `CallGrammar` may allow imports, `with` and short `for ... in range(n)` blocks around calls, no-op
-settings, names of literals with arithmetic, and bare words such as DONE. Everything else raises `ParseError` with its span. Sizes are bounded before
-`ast` sees the code.
+settings, names of literals with arithmetic, and bare words such as DONE. Everything else raises `ParseError` with its
+span. Sizes are bounded before `ast` sees the code.
 """
 
 from __future__ import annotations
