@@ -1,6 +1,6 @@
 """Programs that a command starts, read from its text.
 
-Used by `requirements`; start with `programs_of`. Shell text is split as a POSIX shell does: pipes, lists, groups,
+Used by `requirements` and OSWorld's set-up; start with `programs_of`. Shell text is split as a POSIX shell does: pipes, lists, groups,
 substitutions, keywords, assignments and redirections. Python code given with `-c` contributes the commands that it
 passes to `os.system` and `subprocess` as literals. Text that cannot be split has no programs: the caller asks whether
 they are installed, and a wrong name would exclude a task that can run.
@@ -48,6 +48,12 @@ def programs_of(command: str | list[str], *, shell: bool = False) -> list[str]:
     else:
         found = _of_shell(command if isinstance(command, str) else " ".join(command), 0)
     return list(dict.fromkeys(found))
+
+
+def program_of(command: str | list[str]) -> str:
+    """Return the first word of a command without its folder and variable assignments: what a launch starts."""
+    words = command.split() if isinstance(command, str) else " ".join(command).split()
+    return next((word for word in words if "=" not in word), "").rsplit("/", 1)[-1]
 
 
 def _of_argv(argv: list[str], depth: int) -> Iterator[str]:
