@@ -133,6 +133,27 @@ def test_profiles_resolve_by_name_and_group_without_duplicates():
         catalog.resolve_profiles(["calc", "word"])
 
 
+def test_install_says_how_to_add_a_source_that_debian_lacks(monkeypatch, capsys, tmp_path):
+    apt = tmp_path / "apt-cache"
+    monkeypatch.setattr(install, "missing", lambda packages: packages)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for knows, code in (("false", 2), ("true", 0)):
+        apt.write_text(f"#!/bin/sh\n{knows}\n")
+        apt.chmod(0o755)
+        try:
+            app(["desktop", "install", "vscode", "--dry-run"], result_action="return_value")
+            found = 0
+        except ConfigError as error:
+            found = 2
+            assert "not installed: vscode" in str(error)
+        said = capsys.readouterr().out
+        assert found == code
+        assert ("packages.microsoft.com" in said) == (code == 2)
+        assert ("code" in said.partition("missing:")[2]) == (code == 0)
+        app(["desktop", "install", "all", "--dry-run"], result_action="return_value")
+        assert "thunderbird" in capsys.readouterr().out.partition("missing:")[2], "the others are not held up"
+
+
 def test_install_lists_the_packages_and_needs_root(monkeypatch, capsys):
     monkeypatch.setattr(install, "missing", lambda packages: packages)
     app(["desktop", "install", "office", "--dry-run"], result_action="return_value")

@@ -1,4 +1,4 @@
-"""The keys `formulas` and `formats` of the check `sheet`: a typed number is no formula, a wrong range not the right one."""
+"""The keys `formulas` and `formats` of the check `sheet`: a typed number is no formula."""
 
 from __future__ import annotations
 

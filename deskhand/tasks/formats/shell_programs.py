@@ -1,9 +1,9 @@
 """Programs that a command starts, read from its text.
 
-Used by `requirements` and OSWorld's set-up; start with `programs_of`. Shell text is split as a POSIX shell does: pipes, lists, groups,
-substitutions, keywords, assignments and redirections. Python code given with `-c` contributes the commands that it
-passes to `os.system` and `subprocess` as literals. Text that cannot be split has no programs: the caller asks whether
-they are installed, and a wrong name would exclude a task that can run.
+Used by `requirements` and OSWorld's set-up; start with `programs_of`. Shell text is split as a POSIX shell does: pipes,
+lists, groups, substitutions, keywords, assignments and redirections. Python code given with `-c` contributes the
+commands that it passes to `os.system` and `subprocess` as literals. Text that cannot be split has no programs: the
+caller asks whether they are installed, and a wrong name would exclude a task that can run.
 """
 
 from __future__ import annotations
