@@ -29,6 +29,9 @@ FAMILIES = [made("plain"), made("short", max_steps=1, instruction="Write 1.")]
 """
 
 
+PAGE = EXAMPLE.parents[1] / "docs" / "writing-tasks.md"
+
+
 @pytest.fixture
 def suite(tmp_path: Path) -> Path:
     path = tmp_path / "suite.py"
@@ -91,6 +94,12 @@ def test_a_wrong_name_or_file_is_one_line(
         assert code == 2
         assert part in out + err
         assert "Traceback" not in out + err
+
+
+def test_the_family_of_the_page_is_lint_free(tmp_path: Path, called: Called) -> None:  # noqa: F811
+    (code,) = [block for block in PAGE.read_text().split("```python\n")[1:] if "task_family" in block]
+    (tmp_path / "page.py").write_text(code.split("```")[0])
+    assert called("lint", tmp_path / "page.py")[:2] == (0, "1 files, 0 invalid\n")
 
 
 def test_audit_says_that_a_family_has_no_oracle(suite: Path, called: Called) -> None:  # noqa: F811
