@@ -147,8 +147,9 @@ def test_the_programs_of_a_command_are_read_from_its_text(command: Any, programs
 
 def test_unknown_names_of_a_windows_task_are_the_server_s_to_judge(tmp_path: Path) -> None:
     odd = {"func": "dream", "result": {"type": "sleep_walk", "x": 1}}
-    path = written(tmp_path, on_windows(task(evaluator=odd)), "chrome/a-wos.json")
-    assert [problem.note for problem in task_files.lint_file(path)] == [True, True]
+    steps = [{"type": "dance", "parameters": {}}, {"type": "sleep", "parameters": {"seconds": "2"}}]
+    path = written(tmp_path, on_windows(task(evaluator=odd, config=steps)), "chrome/a-wos.json")
+    assert [problem.note for problem in task_files.lint_file(path)] == [True] * 4
     (checked,) = compatibility.check_compatibility("waa", tmp_path).tasks
     assert {need.kind for need in checked.requirements} == {"windows"}
     settings = {"path": tmp_path, "format": "waa", "families": ["chrome/a-wos"]}
@@ -160,6 +161,8 @@ def test_unknown_names_of_an_osworld_task_are_refused_everywhere(tmp_path: Path)
     for odd in (
         {"func": "dream", "result": {"type": "vm_screen_size"}},
         {"func": "exact_match", "result": {"type": "x"}},
+        {"func": "exact_match", "result": {"type": "favorites"}},
+        {"func": "check_edge_font_size", "result": {"type": "vm_screen_size"}},
     ):
         path = written(tmp_path, task(related_apps=[], evaluator=odd), "os/a.json")
         assert [problem.note for problem in task_files.lint_file(path)] == [False]

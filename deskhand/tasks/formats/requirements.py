@@ -16,8 +16,9 @@ from urllib.parse import urlsplit
 
 from deskhand.desktop.applications.profile import GUEST_PATH
 from deskhand.tasks.formats import osworld_getters, osworld_setup_steps
+from deskhand.tasks.formats.located_yaml import format_keys
 from deskhand.tasks.formats.osworld import JsonTask
-from deskhand.tasks.formats.osworld_metric_options import METRICS
+from deskhand.tasks.formats.osworld_metric_options import METRICS, WINDOWS_ONLY_METRICS
 from deskhand.tasks.formats.shell_programs import programs_of
 from deskhand.tasks.formats.waa import WindowsTask
 
@@ -111,11 +112,16 @@ def requirements_of(task: JsonTask, which: Which = find_in_guest) -> list[Requir
     """Return the distinct requirements of `task`. `which` returns a program's path, or None."""
     found = [Requirement("windows", "a Windows Agent Arena server")] if isinstance(task, WindowsTask) else []
     for keys, step in task.steps():
-        found += _step_requirements(step, ".".join(str(key) for key in keys))
+        is_unknown = isinstance(step, osworld_setup_steps.OtherStep) or step.type in osworld_setup_steps.WINDOWS_ONLY
+        if not is_unknown:
+            found += _step_requirements(step, format_keys(keys))
+        elif not isinstance(task, WindowsTask):  # there, the benchmark's own server has the steps
+            found.append(Requirement("unknown", f"{format_keys(keys)}: step {step.type!r}"))
     for _, getter in task.getters():
         found += _getter_requirements(getter, is_windows=isinstance(task, WindowsTask))
     if not isinstance(task, WindowsTask):
-        found += [Requirement("unknown", f"metric {name!r}") for name in task.metrics() if name not in METRICS]
+        unknown = [name for name in task.metrics() if name not in METRICS or name in WINDOWS_ONLY_METRICS]
+        found += [Requirement("unknown", f"metric {name!r}") for name in unknown]
         found += _program_requirements(task, which)
     found += _expected_requirements(task)
     if getattr(task, "proxy", None):
@@ -158,8 +164,6 @@ def _step_requirements(step: Any, where: str) -> Iterator[Requirement]:
         yield Requirement("packages", f"{where} installs a proxy")
     elif isinstance(step, osworld_setup_steps.HistoryStep):
         yield Requirement("file", "a browser's history to start from")
-    elif isinstance(step, osworld_setup_steps.OtherStep):
-        yield Requirement("unknown", f"{where}: step {step.type!r}")
 
 
 def _command_requirements(words: list[str]) -> Iterator[Requirement]:
@@ -173,7 +177,7 @@ def _command_requirements(words: list[str]) -> Iterator[Requirement]:
 
 def _getter_requirements(getter: Any, *, is_windows: bool) -> Iterator[Requirement]:
     kind = getter.type
-    if isinstance(getter, osworld_getters.OtherGetter):
+    if isinstance(getter, osworld_getters.OtherGetter) or kind in osworld_getters.WINDOWS_ONLY:
         if not is_windows:  # there, the benchmark's own server has the getters
             yield Requirement("unknown", f"getter {kind!r}")
     elif isinstance(getter, osworld_getters.FileGetter) and kind == "cloud_file":
