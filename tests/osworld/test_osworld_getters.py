@@ -20,7 +20,6 @@ from deskhand.osworld.official_evaluators import Value
 from deskhand.osworld.setup_runner import SetupRunner
 from deskhand.tasks.formats.osworld_getters import MODELS, AddressGetter, BareGetter
 
-
 SMALL = DesktopSpec("plain", 256, 192)
 
 
