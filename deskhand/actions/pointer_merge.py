@@ -10,7 +10,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from deskhand.actions.ops import Click, Drag, MouseDown, MouseUp, Move, Op, Point, Scroll
+from deskhand.actions.ops import Click, Drag, KeyDown, KeyUp, MouseDown, MouseUp, Move, Op, Point, Scroll
 
 AT_POINTER: tuple[type[Any], ...] = (Click, MouseDown, MouseUp, Scroll)
 
@@ -28,21 +28,24 @@ class DragTo:
     """A drag with the left button from the pointer position. Not an op: `merge_moves` converts it."""
 
     point: Point
+    modifiers: tuple[str, ...] = ()
 
 
 def merge_moves(ops: Sequence[Op | DragTo], kinds: Collection[type[Any]] = AT_POINTER) -> list[Op]:
     """Merge each `Move` into the op right after it, if that is one of `kinds` and has no point.
 
-    A `DragTo` after a move becomes a `Drag`; any other becomes a press at the pointer and a release at its point.
+    A `DragTo` after a move becomes a `Drag`; any other becomes a press at the pointer and a release at its point, with
+    its keys held meanwhile.
     """
     merged: list[Op] = []
     for op in ops:
         last = merged[-1] if merged else None
         if isinstance(op, DragTo):
             if isinstance(last, Move):
-                merged[-1] = Drag((last.point, op.point))
+                merged[-1] = Drag((last.point, op.point), modifiers=op.modifiers)
             else:
-                merged += [MouseDown(), MouseUp(op.point)]
+                merged += [*map(KeyDown, op.modifiers), MouseDown(), MouseUp(op.point)]
+                merged += map(KeyUp, reversed(op.modifiers))
         elif isinstance(last, Move) and isinstance(op, tuple(kinds)) and getattr(op, "point", None) is None:
             merged[-1] = replace(op, point=last.point)  # type: ignore[call-arg]
         else:

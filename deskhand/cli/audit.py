@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.tasks import audit as agents_of
 from deskhand.tasks.audit import AuditResult
-from deskhand.tasks.formats import task_files
+from deskhand.tasks.formats import python_file, task_files
 from deskhand.tasks.formats.yaml_task import load_task
 from deskhand.tasks.suites import basics, family_registry, miniwob
 from deskhand.tasks.task import Family, Task, seed_for
@@ -30,7 +30,8 @@ def audit(
     Parameters
     ----------
     families
-        Families, or task files in Deskhand's YAML (default: all basics families whose applications are installed).
+        Families; task files in Deskhand's YAML; Python files, FILE.py or FILE.py:FAMILY (default: all basics
+        families whose applications are installed).
     variants
         Training seeds per family.
     agents
@@ -39,17 +40,22 @@ def audit(
         Folder for the end states, for `deskhand rescore`.
     """
     names = families or list(basics.FAMILIES)
-    tasks = [task for name in names for task in _tasks(name, variants)]
+    packages: dict[str, tuple[str, ...]] = {}
+    tasks = [task for name in names for task in _tasks(name, variants, packages)]
     chosen = [name for name in agents.split(",") if name]
-    results, skipped = asyncio.run(audit_tasks(tasks, chosen, save_end_states, print))
+    results, skipped = asyncio.run(audit_tasks(tasks, chosen, save_end_states, print, packages))
     wrong = [line for result in results for line in result.violations]
     print("\n".join([*skipped, f"{len(results)} tasks, {len(skipped)} skipped, {len(wrong)} wrong scores", *wrong]))
     if wrong:
         raise SystemExit(USER_ERROR)
 
 
-def _tasks(name: str, variants: int) -> list[Task]:
-    """Variants of a family, or the one task of a file."""
+def _tasks(name: str, variants: int, packages: dict[str, tuple[str, ...]]) -> list[Task]:
+    """Variants of a family, or the one task of a YAML file; adds the packages of families of Python files."""
+    if python_file.names_python_file(name):
+        _, families = python_file.select_families(name)
+        packages |= {family.name: family.applications for family in families}
+        return [family.generate(seed_for("train", index)) for family in families for index in range(variants)]
     if Path(name).suffix in task_files.SUFFIXES:
         return [load_task(Path(name))]
     return [family_registry.make_task(name, seed_for("train", index)) for index in range(variants)]
@@ -62,9 +68,16 @@ def packages_of(task: Task) -> tuple[str, ...]:
 
 
 async def audit_tasks(
-    tasks: list[Task], agents: list[str], save_end_states: Path | None, log: Callable[[str], None]
+    tasks: list[Task],
+    agents: list[str],
+    save_end_states: Path | None,
+    log: Callable[[str], None],
+    packages: Mapping[str, tuple[str, ...]] = {},
 ) -> tuple[list[AuditResult], list[str]]:
-    """Audit the tasks whose applications are installed; returns their results and why others were skipped."""
+    """Audit the tasks whose applications are installed; returns their results and why others were skipped.
+
+    `packages` are the Debian packages of families by name; those of bundled families are known.
+    """
     results: list[AuditResult] = []
     skipped: list[str] = []
     desktop = LocalDesktop()
@@ -81,7 +94,8 @@ async def audit_tasks(
     log(agents_of.table_header(width))
     try:
         for task in tasks:
-            if not_installed := missing(list(packages_of(task))):
+            required = packages[task.family] if task.family in packages else packages_of(task)
+            if not_installed := missing(list(required)):
                 skipped.append(f"{task.id}: skipped, {' '.join(not_installed)} not installed")
                 continue
             results.append(await agents_of.audit(task, lease, agents, save_end_states))

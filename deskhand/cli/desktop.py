@@ -29,6 +29,8 @@ def list_applications() -> None:
 def install(names: list[str], /, *, dry_run: Annotated[bool, Flag] = False) -> None:
     """Install applications with apt-get, as root.
 
+    Says how to add the source of packages that are not in Debian (vscode).
+
     Parameters
     ----------
     names
@@ -38,9 +40,15 @@ def install(names: list[str], /, *, dry_run: Annotated[bool, Flag] = False) -> N
     """
     from deskhand.desktop.applications import catalog
     from deskhand.desktop.applications.install import install as install_packages
-    from deskhand.desktop.applications.install import install_command, missing, packages_of
+    from deskhand.desktop.applications.install import install_command, missing, packages_of, without_source
 
-    packages = packages_of(catalog.resolve_profiles(names))
+    profiles = catalog.resolve_profiles(names)
+    unavailable = without_source(profiles)
+    for profile in unavailable:
+        print(
+            f"{profile.name}: {' '.join(profile.packages)} is not in Debian; first, as root: {profile.package_source}"
+        )
+    packages = packages_of([profile for profile in profiles if profile not in unavailable])
     wanted = missing(packages)
     print(f"installed: {' '.join(name for name in packages if name not in wanted) or 'none'}")
     print(f"missing:   {' '.join(wanted) or 'none'}", flush=True)
@@ -50,6 +58,10 @@ def install(names: list[str], /, *, dry_run: Annotated[bool, Flag] = False) -> N
         install_packages(wanted)
         if failed := missing(wanted):
             raise ConfigError(f"apt-get did not install {' '.join(failed)}")
+    if asked := [profile.name for profile in unavailable if profile.name in names]:
+        raise ConfigError(
+            f"not installed: {', '.join(asked)}; add the source of its packages as shown above, and repeat"
+        )
 
 
 @desktop_app.command(name="open")

@@ -43,42 +43,45 @@ def show(task: str, seed: int = 0, /, *, held_out: Annotated[bool, Flag] = False
     Parameters
     ----------
     task
-        Family from `deskhand tasks list`, or task file.
+        Family from `deskhand tasks list`, task file, or Python file: FILE.py or FILE.py:FAMILY.
     seed
         Variant of the family.
     held_out
         Show a variant of the held-out split.
     """
-    from deskhand.tasks.formats import task_files
+    from deskhand.tasks.formats import python_file, task_files
     from deskhand.tasks.suites import family_registry
     from deskhand.tasks.task import seed_for
 
-    if Path(task).suffix in task_files.SUFFIXES:
-        lines = task_files.describe_file(Path(task))
+    variant = seed_for("held_out" if held_out else "train", seed)
+    if python_file.names_python_file(task):
+        _, families = python_file.select_families(task)
+        shown = [task_files.describe_family(family, variant) for family in families]
+    elif Path(task).suffix in task_files.SUFFIXES:
+        shown = [task_files.describe_file(Path(task))]
     else:
-        lines = task_files.describe_task(
-            family_registry.make_task(task, seed_for("held_out" if held_out else "train", seed))
-        )
-    for name, text in lines:
-        print(f"{name:12} {text}")
+        shown = [task_files.describe_task(family_registry.make_task(task, variant))]
+    print("\n\n".join("\n".join(f"{name:12} {text}" for name, text in lines) for lines in shown))
 
 
 @tasks_app.command
 def lint(paths: list[Path], /) -> None:
-    """Check task files: Deskhand's and OpenAdapt's YAML, OSWorld's and Windows Agent Arena's JSON.
+    """Check task files: Deskhand's and OpenAdapt's YAML, OSWorld's and Windows Agent Arena's JSON, families in Python.
 
     Exits with 2 if a file is invalid; notes do not count.
 
     Parameters
     ----------
     paths
-        Files or folders.
+        Files or folders; FILE.py or FILE.py:FAMILY for families in Python, which are not searched in folders.
     """
-    from deskhand.tasks.formats import task_files
+    from deskhand.tasks.formats import python_file, task_files
 
+    suites = [str(path) for path in paths if python_file.names_python_file(str(path))]
+    files = task_files.find_task_files([path for path in paths if str(path) not in suites])
     count = wrong = 0
-    for path in task_files.find_task_files(paths):
-        problems = task_files.lint_file(path)
+    for path in (*suites, *files):
+        problems = python_file.lint_families(path) if isinstance(path, str) else task_files.lint_file(path)
         count += 1
         wrong += any(not problem.note for problem in problems)
         for problem in problems:

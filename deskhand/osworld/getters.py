@@ -22,7 +22,8 @@ from deskhand.tasks import document_readers
 from deskhand.tasks.document_readers import InvalidDocument
 from deskhand.tasks.formats import osworld_getters
 from deskhand.tasks.formats.osworld_getters import Getter
-from deskhand.tasks.formats.requirements import is_remote
+from deskhand.tasks.formats.requirements import LIVE_WEB_GETTERS, is_remote
+from deskhand.tasks.guest_files import MAX_FILES, decode_text, list_folder
 from deskhand.tasks.subprocess_call import read_in_subprocess
 
 _CHROME = "/home/user/.config/google-chrome"
@@ -109,8 +110,13 @@ _PREFERENCES: dict[str, Callable[[Any], Any]] = {
 _FROM_TABLES = {*_BY_GETTER, *_FILES, *_PREFERENCES}
 KINDS = LIVE_KINDS | _FROM_TABLES | {
     "vm_file", "cloud_file", "cache_file", "rule", "time_diff_range", "vm_screen_size", "vm_wallpaper", "bookmarks",
+    "shortcuts_on_desktop",
 }  # fmt: skip
 """Supported getter types."""
+WEB_KINDS = LIVE_WEB_GETTERS | {
+    "active_tab_info", "active_tab_url_parse", "page_info", "url_dashPart",
+}  # fmt: skip
+"""Getter types that load pages, or ask a service, of the live web."""
 PROFILE_KINDS = {*_PREFERENCES, "bookmarks"} | {
     kind for kind, paths in _BY_GETTER.items() if any(path.startswith(_CHROME) for path in paths)
 }
@@ -188,6 +194,8 @@ class GetterReader:
             case "vlc_playing_info":
                 result = await self._desktop.run(["python3", "-I", "-S", "-c", _VLC_STATUS])
                 return Files(((_name(getter.dest), result.stdout if result.returncode == 0 else None),))
+            case "shortcuts_on_desktop":
+                return Value(await self._shortcuts())
             case "bookmarks":
                 found = await _json_object(await self._file(f"{_PROFILE}/Bookmarks"))
                 return Value([] if found is None else _at(found, "roots") or {})
@@ -205,6 +213,12 @@ class GetterReader:
             path = _FILES[kind].format_map(vars(getter))
             return Files(((_name(getattr(getter, "dest", "")), await self._file(path)),))
         return Value(_PREFERENCES[kind](await _json_object(await self._file(f"{_PROFILE}/Preferences"))))
+
+    async def _shortcuts(self) -> dict[str, str]:
+        """Return the text of each .desktop file on the desktop, by its name."""
+        names = [name for name in await list_folder(self._desktop, "Desktop") if name.endswith(".desktop")]
+        files = {name: await self._file(f"/home/user/Desktop/{name}") for name in names[:MAX_FILES]}
+        return {name: text for name, data in files.items() if (text := decode_text(data)) is not None}
 
     async def _file(self, path: str) -> bytes | None:
         try:
@@ -276,6 +290,8 @@ class GetterReader:
 def unavailable(getter: Getter) -> str | None:
     """Return why a getter cannot be read on any of Deskhand's desktops, or None."""
     kind = getattr(getter, "type", "")
+    if isinstance(getter, osworld_getters.OtherGetter):
+        return "a value has another type than its function takes" if kind in osworld_getters.TYPES else "unknown type"
     if getter is None or isinstance(getter, osworld_getters.EmptyGetter) or kind in KINDS:
         if (
             isinstance(getter, osworld_getters.FileGetter)
@@ -288,7 +304,7 @@ def unavailable(getter: Getter) -> str | None:
         return "Windows Agent Arena only"
     if isinstance(getter, osworld_getters.DriveGetter):
         return "needs a web account"
-    return "unknown type" if isinstance(getter, osworld_getters.OtherGetter) else "reads live web pages"
+    return "reads live web pages" if kind in WEB_KINDS else "not implemented"
 
 
 def _texts(value: str | list[str]) -> list[str]:

@@ -20,7 +20,7 @@ from deskhand.server.guest import Guest
 from deskhand.tasks.formats import osworld_setup_steps
 from deskhand.tasks.formats.file_cache import FileCache
 from deskhand.tasks.formats.osworld_setup_steps import Step
-from deskhand.tasks.formats.requirements import program_of
+from deskhand.tasks.formats.shell_programs import program_of
 
 WINDOW_TIMEOUT_S = 90.0
 """Maximum wait for the window of an application."""

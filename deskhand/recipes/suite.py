@@ -27,10 +27,10 @@ from deskhand.desktop.remote.waa_server import WaaEvaluatorClient
 from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
 from deskhand.osworld import task as osworld_task
 from deskhand.tasks.end_state import EndState
-from deskhand.tasks.formats import openadapt, osworld, task_files, waa, yaml_schema, yaml_task
+from deskhand.tasks.formats import openadapt, osworld, python_file, task_files, waa, yaml_schema, yaml_task
 from deskhand.tasks.formats.file_cache import FileCache, urls_of
 from deskhand.tasks.formats.located_yaml import TaskFileError, load_yaml
-from deskhand.tasks.formats.requirements import REQUIREMENT_TEXT, Which, requirements_of
+from deskhand.tasks.formats.requirements import REQUIREMENT_TEXT, Which, find_in_guest, requirements_of
 from deskhand.tasks.formats.yaml_task import SUITE as DESKHAND_SUITE
 from deskhand.tasks.suites import family_registry, miniwob
 from deskhand.tasks.task import Family, Task, seed_for, split_of
@@ -87,7 +87,9 @@ def _loaded(settings: str, backend: str) -> Suite:
     if suite.name is not None and not registry.is_builtin("suite", suite.name):
         found = registry.resolve("suite", suite.name)
         expected = "must be a task family or a sequence of task families"
-        return _family_suite(found() if callable(found) else found, suite, f"suite.name: {suite.name}", expected)
+        where = f"suite.name: {suite.name}"
+        families = python_file.families_by_name(found() if callable(found) else found, where, expected)
+        return _family_suite(families, suite, where)
     names = suite.families or (miniwob.task_names() if suite.name == miniwob.SUITE else family_registry.DEFAULT)
     excluded = suite.exclude
     if suite.name == miniwob.SUITE:
@@ -114,19 +116,11 @@ def require_oracles(tasks: Iterable[Task]) -> None:
 
 def _python_suite(path: Path, suite: SuiteConfig) -> Suite:
     """The families of a Python file: its `FAMILIES`, or all that `task_family` made."""
-    module = registry.import_file(path, "suite.path: cannot import")
-    found = getattr(module, "FAMILIES", None)
-    if found is None:
-        found = [each for each in vars(module).values() if isinstance(each, Family)]
-    expected = "must define FAMILIES, or functions decorated with deskhand.task_family"
-    return _family_suite(found, suite, f"suite.path: {path}", expected)
+    where = f"suite.path: {path}"
+    return _family_suite(python_file.load_families(path, "suite.path: cannot import", where), suite, where)
 
 
-def _family_suite(found: Any, suite: SuiteConfig, where: str, expected: str) -> Suite:
-    found = (found,) if isinstance(found, Family) else found
-    if not isinstance(found, Sequence) or not found or not all(isinstance(family, Family) for family in found):
-        raise ConfigError(f"{where} {expected}")
-    families = {family.name: family for family in found}
+def _family_suite(families: dict[str, Family], suite: SuiteConfig, where: str) -> Suite:
     if unknown := [name for name in suite.families if name not in families]:
         raise ConfigError(f"suite.families: unknown family {unknown[0]!r}; {where} has {', '.join(families)}")
     names = suite.families or tuple(families)
@@ -279,7 +273,7 @@ def _check_requirements(path: Path, task: osworld.JsonTask, backend: str) -> Non
         raise ConfigError(f"{path}: {missing[0]}{more} is not in {cache.folder}; run deskhand tasks prefetch")
     if backend == "osworld":
         return
-    which: Which = shutil.which if backend == "local" else (lambda program: program)
+    which: Which = find_in_guest if backend == "local" else (lambda program: program)
     needs = [need for need in requirements_of(task, which) if need.kind != "file"]
     if needs:
         raise ConfigError(f"{path}: it {REQUIREMENT_TEXT[needs[0].kind]} ({needs[0].detail})")

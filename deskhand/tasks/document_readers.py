@@ -138,6 +138,60 @@ def workbook_facts(data: bytes) -> dict[str, Any]:
     return {"values": values, "formulas": formulas, "bold": bold, "application": producer_application(data)}
 
 
+def read_cells(data: bytes, name: str | None, cells: list[str]) -> dict[str, Any]:
+    """Return the sheet's title, the formulas and formats of `cells`, and the numbers of all cells of the sheet.
+
+    `name` None selects the first sheet. Raises `InvalidDocument`, also if the file is not XLSX.
+    """
+    openpyxl = import_library("openpyxl")
+    with parsing("XLSX file"):
+        typed = openpyxl.load_workbook(archive_entries(data))
+        computed = openpyxl.load_workbook(archive_entries(data), data_only=True)
+        title = name or typed.sheetnames[0]
+        if title not in typed.sheetnames:
+            raise InvalidDocument(f"has no sheet {title!r}")
+        values = {cell.coordinate: cell.value for row in computed[title].iter_rows() for cell in row}
+        page = typed[title]
+        texts = {cell: page[cell].value for cell in cells if page[cell].data_type == "f"}
+        return {
+            "sheet": title,
+            "formulas": {cell: str(getattr(value, "text", value)) for cell, value in texts.items()},
+            "formats": {cell: _format(page[cell]) for cell in cells},
+            "numbers": {
+                cell: value
+                for cell, value in values.items()
+                if isinstance(value, int | float) and not isinstance(value, bool)
+            },
+        }
+
+
+def _format(cell: Any) -> dict[str, Any]:
+    font, fill = cell.font, cell.fill
+    return {
+        "bold": bool(font.b),
+        "italic": bool(font.i),
+        "underline": font.u not in (None, "none"),
+        "strike": bool(font.strike),
+        "size": font.sz,
+        "font": font.name,
+        "number_format": cell.number_format,
+        "fill": _color(fill.fgColor) if fill.fill_type == "solid" else fill.fill_type or "none",
+        "color": _color(font.color),
+        "align": cell.alignment.horizontal or "general",
+    }
+
+
+def _color(color: Any) -> str:
+    """Return RRGGBB, "none", or what a color refers to."""
+    if color is None:
+        return "none"
+    if color.type == "rgb":
+        return str(color.rgb)[-6:]
+    return (
+        "none" if color.type == "theme" and color.theme in (0, 1) and not color.tint else f"{color.type} {color.value}"
+    )
+
+
 def _plain(cell: Any) -> Any:
     if isinstance(cell, float) and cell.is_integer():
         return int(cell)

@@ -18,7 +18,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from deskhand.tasks import document_readers
+from deskhand.tasks import document_readers, formulas
 from deskhand.tasks.document_readers import InvalidDocument, parsing
 
 MAX_QUOTE_CHARS = 200
@@ -123,7 +123,53 @@ def sheet_problem(data: bytes, fields: Fields) -> str | None:
     wanted = fields["rows"]
     if wanted is not None and not values_equal(rows, document_readers.trim_rows(wanted), fields["within"]):
         return f"its rows are {quoted(rows)}"
+    if fields["formulas"] or fields["formats"]:
+        return cell_problem(data, fields)
     return None
+
+
+def cell_problem(data: bytes, fields: Fields) -> str | None:
+    """Check the keys `formulas` and `formats` of `sheet`."""
+    ranges = {name: formulas.cells_of(name) for name in (*fields["formulas"], *fields["formats"])}
+    found = document_readers.read_cells(
+        data, fields["sheet"], sorted({cell for cells in ranges.values() for cell in cells})
+    )
+    for name, wanted in fields["formulas"].items():
+        for cell in ranges[name]:
+            formula = found["formulas"].get(cell)
+            if wanted == "none":
+                problem = None if formula is None else f"is the formula {quoted(formula)}"
+            elif formula is None:
+                problem = "is not a formula"
+            else:
+                problem = None if wanted == "any" else _formula_problem(formula, wanted, found)
+            if problem is not None:
+                return f"{cell} {problem}"
+    for name, wanted in fields["formats"].items():
+        for cell in ranges[name]:
+            for key, value in wanted.items():
+                if value is not None and not _is_format(key, found["formats"][cell][key], value):
+                    return f"{cell}: {key} is {quoted(found['formats'][cell][key])}"
+    return None
+
+
+def _formula_problem(formula: str, wanted: Fields, found: dict[str, Any]) -> str | None:
+    if wanted["matches"] is not None:
+        plain = re.sub(r"[\s$]", "", formula)
+        if not re.fullmatch(wanted["matches"], plain, re.IGNORECASE):
+            return f"is {quoted(formula)}, which does not match {wanted['matches']}"
+    if wanted["refers_to"]:
+        reason = formulas.why_not_following(formula, wanted["refers_to"], found["sheet"], found["numbers"])
+        return None if reason is None else f"is {quoted(formula)}, which {reason}"
+    return None
+
+
+def _is_format(key: str, found: Any, wanted: Any) -> bool:
+    if key in ("fill", "color"):
+        return str(found).lower() == wanted.lower()
+    if key == "number_format":
+        return found in (wanted if isinstance(wanted, list) else [wanted])
+    return values_equal(found, wanted)
 
 
 def document_problem(data: bytes, fields: Fields) -> str | None:

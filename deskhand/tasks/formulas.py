@@ -1,7 +1,8 @@
-"""Evaluate a spreadsheet formula on other numbers than those in the sheet.
+"""Evaluate a spreadsheet formula on other numbers than those in the sheet, and find the cells that it names.
 
-Used by checks that ask for a formula: one that is right follows its cells, a number that was typed does not. Only what
-such formulas need is known: numbers, cells, ranges, `+ - * / ^ %`, parentheses and the functions of `FUNCTIONS`.
+Used by checks that ask for a formula: one that is right follows its cells, a number that was typed does not. To
+evaluate, only what such formulas need is known: numbers, cells, ranges, `+ - * / ^ %`, parentheses and the functions of
+`FUNCTIONS`.
 """
 
 from __future__ import annotations
@@ -173,6 +174,74 @@ def cells_of(text: str) -> list[str]:
         raise UnknownFormula(f"{text} has more than {MAX_CELLS} cells")
     columns, rows = sorted((left, right)), sorted((top, bottom))
     return [f"{_letters(x)}{y}" for y in range(rows[0], rows[1] + 1) for x in range(columns[0], columns[1] + 1)]
+
+
+_REFERENCE = re.compile(
+    r"(?<![\w.'!])(?:(?P<sheet>'(?:[^']|'')+'|[\w.]+)!)?"
+    r"(?P<range>\$?[A-Z]{1,3}\$?[1-9]\d{0,6}(?::\$?[A-Z]{1,3}\$?[1-9]\d{0,6})?|\$?[A-Z]{1,3}:\$?[A-Z]{1,3})(?![\w(.!])",
+    re.IGNORECASE,
+)
+_TEXT = re.compile(r'"(?:[^"]|"")*"')
+
+
+def parse_reference(text: str) -> tuple[str | None, list[str]]:
+    """Return the sheet (None: the formula's own) and the cells of "B2", "B2:B9" or "Sheet!B2". Raises `ValueError`."""
+    found = _REFERENCE.fullmatch(text)
+    if found is None or not any(character.isdigit() for character in found["range"]):
+        raise ValueError(f"invalid reference {text!r}; write a cell or a range such as B2:B9")
+    return _sheet_name(found["sheet"]), cells_of(found["range"])
+
+
+def _sheet_name(text: str | None) -> str | None:
+    return None if text is None else text.strip("'").replace("''", "'").casefold()
+
+
+def why_not_following(formula: str, wanted: list[str], sheet: str, numbers: Numbers) -> str | None:
+    """Return why a formula of `sheet` does not name all cells of the references `wanted`, or None.
+
+    Where the formula can be evaluated, it must also follow them: for each cell of the own sheet, a far larger, a far
+    smaller or no number must give another value. `numbers` are those of the own sheet.
+    """
+    own = sheet.casefold()
+    named = [
+        (_sheet_name(found["sheet"]) or own, found["range"].replace("$", "").upper())
+        for found in _REFERENCE.finditer(_TEXT.sub('""', formula))
+    ]
+    for reference in wanted:
+        place, cells = parse_reference(reference)
+        for cell in cells:
+            if not any(of == (place or own) and _covers(text, cell) for of, text in named):
+                return f"does not refer to {cell if place is None else reference}"
+            if place is None and all(of == own for of, _ in named) and not _follows(formula, cell, numbers):
+                return f"does not follow {cell}"
+    return None
+
+
+def _covers(text: str, cell: str) -> bool:
+    first, _, last = text.partition(":")
+    column, row = _position(cell)
+    if not first[-1].isdigit():  # whole columns
+        columns = sorted(_position(f"{each}1")[0] for each in (first, last))
+        return columns[0] <= column <= columns[1]
+    (left, top), (right, bottom) = _position(first), _position(last or first)
+    return min(left, right) <= column <= max(left, right) and min(top, bottom) <= row <= max(top, bottom)
+
+
+def _follows(formula: str, cell: str, numbers: Numbers) -> bool:
+    """Return whether another number in `cell` changes the value; True if the formula cannot be evaluated."""
+    try:
+        value = evaluate(formula, numbers)
+    except UnknownFormula:
+        return True
+    others: list[Numbers] = [{**numbers, cell: numbers.get(cell, 0.0) + change} for change in (1e6, -1e6)]
+    others.append({name: number for name, number in numbers.items() if name != cell})
+    for other in others:
+        try:
+            if not math.isclose(evaluate(formula, other), value, rel_tol=1e-12, abs_tol=1e-12):
+                return True
+        except UnknownFormula:  # such as a division by the cell
+            return True
+    return False
 
 
 def _position(cell: str) -> tuple[int, int]:

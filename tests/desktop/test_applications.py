@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import xml.etree.ElementTree as ElementTree
 from contextlib import suppress
@@ -131,6 +132,23 @@ def test_profiles_resolve_by_name_and_group_without_duplicates():
     assert len(catalog.resolve_profiles(["all"])) == len(PROFILES)
     with pytest.raises(ConfigError, match=r"unknown application 'word'; use one of .*writer"):
         catalog.resolve_profiles(["calc", "word"])
+
+
+def test_install_says_how_to_add_a_source_that_debian_lacks(monkeypatch, capsys, tmp_path):
+    apt = tmp_path / "apt-cache"
+    monkeypatch.setattr(install, "missing", lambda packages: packages)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for knows, code in (("false", 2), ("true", 0)):
+        apt.write_text(f"#!/bin/sh\n{knows}\n")
+        apt.chmod(0o755)
+        refused = pytest.raises(ConfigError, match="not installed: vscode") if code else contextlib.nullcontext()
+        with refused:
+            app(["desktop", "install", "vscode", "--dry-run"], result_action="return_value")
+        said = capsys.readouterr().out
+        assert ("packages.microsoft.com" in said) == (code == 2)
+        assert ("code" in said.partition("missing:")[2]) == (code == 0)
+        app(["desktop", "install", "all", "--dry-run"], result_action="return_value")
+        assert "thunderbird" in capsys.readouterr().out.partition("missing:")[2], "the others are not held up"
 
 
 def test_install_lists_the_packages_and_needs_root(monkeypatch, capsys):

@@ -8,16 +8,19 @@ from types import SimpleNamespace
 from unittest.mock import AsyncMock
 
 import pytest
+from desktops import embedded
 from fake_pool import Painted
 
 from deskhand.desktop.base import CommandResult, DesktopSpec
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.integrations.desktop_env import server_provider
 from deskhand.osworld.clients import LocalOsworldClient, RemoteOsworldClient
-from deskhand.osworld.getters import GetterReader
+from deskhand.osworld.getters import WEB_KINDS, GetterReader, unavailable
 from deskhand.osworld.official_evaluators import Value
 from deskhand.osworld.setup_runner import SetupRunner
-from deskhand.tasks.formats.osworld_getters import AddressGetter, BareGetter
+from deskhand.tasks.formats.osworld_getters import MODELS, AddressGetter, BareGetter
+
+SMALL = DesktopSpec("plain", 256, 192)
 
 
 class Asked(Painted):
@@ -45,6 +48,30 @@ async def test_a_closed_chrome_has_no_tabs():
     desktop.code = 1
     reader = GetterReader(SetupRunner(LocalOsworldClient(desktop, DesktopSpec("plain", 64, 48))))  # type: ignore[arg-type]
     assert await reader.read(BareGetter(type="open_tabs_info")) == Value([])
+
+
+async def test_shortcuts_on_the_desktop_are_read_from_the_host():
+    async with embedded(SMALL) as desktop:
+        await desktop.push("Desktop/page.desktop", b"[Desktop Entry]\nName=Page\n")
+        await desktop.push("Desktop/odd.desktop", b"Name=\xff\n")
+        await desktop.push("Desktop/notes.txt", b"Name=Notes\n")
+        await desktop.run(["sh", "-c", "ln -s /etc/passwd ~/Desktop/link.desktop; mkdir ~/Desktop/folder.desktop"])
+        reader = GetterReader(SetupRunner(LocalOsworldClient(desktop, SMALL)))
+        getter = BareGetter(type="shortcuts_on_desktop")
+        assert unavailable(getter) is None
+        expected = {"odd.desktop": "Name=\ufffd\n", "page.desktop": "[Desktop Entry]\nName=Page\n"}
+        assert await reader.read(getter) == Value(expected)
+
+
+def test_only_getters_that_load_pages_are_said_to_need_the_web():
+    says = {
+        kind: unavailable(model.model_construct(type=kind, path="https://files.example/a"))
+        for kind, model in MODELS.items()
+    }
+    assert {kind for kind, why in says.items() if why == "reads live web pages"} == set(WEB_KINDS)
+    assert {kind for kind, why in says.items() if why == "not implemented"} == {
+        "chrome_saved_address", "conference_city_in_order", "extensions_installed_from_shop", "replay",
+    }  # fmt: skip
 
 
 async def test_a_remote_machine_is_asked_for_a_program_and_nothing_is_written_there():

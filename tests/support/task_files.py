@@ -93,6 +93,22 @@ WINDOWS_GETTERS: list[dict[str, Any]] = [
     {"type": "check_if_timer_started", "hours": 3, "minutes": 0, "seconds": 0},
     {"type": "system_timezone"},
     {"type": "cookie_data_for_edge", "dest": "Cookies"},
+    {"type": "history_for_edge", "dest": "History"},
+    {"type": "is_directory_read_only_for_user", "directory": "C:\\a", "user": "Docker"},
+    {"type": "is_file_desktop", "filename": "a.txt"},
+    {"type": "is_files_moved_downloads", "file_name": "a.txt", "folder_name": "Old"},
+    *(
+        {"type": kind}
+        for kind in (
+            "active_hours_of_user_to_not_interrupt_for_windows_updates",
+            "default_browser",
+            "desktop_background",
+            "edge_default_download_folder",
+            "edge_font_size",
+            "favorites",
+            "url_shortcuts_on_desktop",
+        )
+    ),
 ]
 
 

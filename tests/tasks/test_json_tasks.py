@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from task_files import GETTERS, SHARED, STEPS, WINDOWS_GETTERS, WINDOWS_STEPS, full, on_windows, task, written
 
+from deskhand.osworld.scoring import unsupported_reasons
 from deskhand.tasks.formats import osworld, task_files, waa
 from deskhand.tasks.formats.located_yaml import TaskFileError, canonical_json, load_json
 from deskhand.tasks.formats.osworld import Loaded
@@ -114,8 +115,6 @@ def test_unknown_parts_are_reported_with_key_and_line_and_kept(
     ("change", "key", "word"),
     [
         ({"instruction": 3}, "instruction", "valid string, got 3"),
-        ({"config": [{"type": "sleep", "parameters": {"seconds": "2"}}]}, "config[0].parameters.seconds", '"2"'),
-        ({"config": [{"type": "open", "parameters": {}}]}, "config[0].parameters.path", "missing"),
         ({"config": ["open"]}, "config[0]", "must be an object"),
         ({"evaluator": {"func": "exact_match", "result": {"path": "a"}}}, "evaluator.result", "must be an object"),
         ({"evaluator": {"func": "exact_match", "conj": "xor"}}, "evaluator.conj", "xor"),
@@ -131,6 +130,55 @@ def test_a_value_of_the_wrong_type_is_rejected_with_its_key(
     assert problem.key == key
     assert word in problem.message
     assert problem.line is not None
+
+
+GETTER_VALUES: tuple[Any, ...] = ({"k": "v"}, ["k"], "k", 3, None)
+"""Each key of a getter is given as each of these, and not at all."""
+
+
+@pytest.mark.parametrize("getter", [*GETTERS, *WINDOWS_GETTERS], ids=lambda getter: getter["type"])
+def test_no_value_of_a_getter_costs_a_task(getter: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "a-wos.json"
+    for key in {*getter, "url_include_expected"} - {"type"}:
+        without = {name: value for name, value in getter.items() if name != key}
+        for changed_getter in (without, *(without | {key: value} for value in GETTER_VALUES)):
+            value = on_windows(task(evaluator={"func": "exact_match", "result": changed_getter}))
+            path.write_text(json.dumps(value))
+            loaded = waa.load(path)
+            assert [str(problem) for problem in loaded.problems if not problem.note and key in problem.key] == []
+            assert_round_trip(loaded)
+            read = loaded.task.evaluator.result
+            assert isinstance(read, OtherGetter) == any(problem.note for problem in loaded.problems), changed_getter
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "word"),
+    [
+        ({"config": [{"type": "sleep", "parameters": {"seconds": "2"}}]}, "config[0].parameters.seconds", '"2"'),
+        ({"config": [{"type": "open", "parameters": {}}]}, "config[0].parameters.path", "missing"),
+        ({"evaluator": {"func": "exact_match", "result": {"type": "list_directory", "path": 3}}},
+         "evaluator.result.path", "got 3"),
+        ({"evaluator": {"func": ["exact_match"], "result": [{"type": "vm_file", "path": "a"}]}},
+         "evaluator.result[0].dest", "missing"),
+    ],
+)  # fmt: skip
+def test_a_value_that_a_function_may_not_take_is_kept_with_a_note(
+    change: dict[str, Any], key: str, word: str, tmp_path: Path
+) -> None:
+    loaded = osworld.load(written(tmp_path, task(**change)))
+    (problem,) = loaded.problems
+    assert (problem.key, problem.note) == (key, True)
+    assert word in problem.message
+    assert problem.line is not None
+    assert_round_trip(loaded)
+    assert unsupported_reasons(loaded.task, with_official=True), "Deskhand itself cannot play it"
+
+
+def test_expected_parts_of_an_address_are_a_list_or_an_object(tmp_path: Path) -> None:
+    for parts in (["women", "jerseys"], {"women": "is_women"}):
+        getter = {"type": "active_tab_html_parse", "category": "class&url", "url_include_expected": parts}
+        loaded = osworld.load(written(tmp_path, task(evaluator={"func": "exact_match", "result": getter})))
+        assert loaded.problems == ()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1,]", '{"a": NaN}', "[" * 100_000])

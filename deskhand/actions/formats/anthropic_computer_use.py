@@ -1,5 +1,8 @@
 """Anthropic's computer tool in three versions: screenshot pixels, X11 key names, scrolls in notches.
 
+Besides what the tool's documentation says, keys of a chord sequence are separated by spaces ("Down Down", as xdotool
+reads it) or given with `repeat`, and a drag takes held keys: models write both, and the meaning is clear.
+
 A reply is a tool input (`{"action": "left_click", "coordinate": [640, 400]}`), a list of inputs, or Messages API
 output: `tool_use` blocks, a list of content blocks, a whole message. Text blocks before a tool call are reasoning; a
 text-only message ends the episode. Keys held during a click are accepted as `text` or `key` and written as `text`.
@@ -8,6 +11,7 @@ text-only message ends the episode. Keys held during a click are accepted as `te
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -16,8 +20,9 @@ from deskhand.actions.formats import json_fields, json_schema
 from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.formats.json_fields import Fields, JsonField, sample_points
 from deskhand.actions.formats.json_format import CLICKS, INFEASIBLE, FreeText, JsonAction, JsonActionFormat
-from deskhand.actions.formats.limits import MAX_WAIT_S, truncate_repr
+from deskhand.actions.formats.limits import MAX_OPS, MAX_WAIT_S, truncate_repr
 from deskhand.actions.key_names import X11
+from deskhand.actions.keys import MODIFIERS
 from deskhand.actions.ops import Space
 from deskhand.actions.pointer_merge import DragTo
 from deskhand.errors import AgentError
@@ -26,22 +31,55 @@ _REASONING_BLOCKS = ("thinking", "redacted_thinking")
 _BLOCK_KEYS = ("type", "id", "name", "input", "cache_control", "caller")
 
 
-def _drag(space: Space) -> JsonField:
-    """Return the field of a drag from `start_coordinate`, or from the pointer, to `coordinate`."""
+_HELD_KEYS = json_fields.chord(("text", "key"), X11, "modifiers", required=False)
+
+
+def _drag(space: Space, *, held: bool = False) -> JsonField:
+    """Return the field of a drag from `start_coordinate`, or from the pointer, to `coordinate`.
+
+    `held` accepts keys held meanwhile.
+    """
     end = json_fields.pair("coordinate", space, "end", required=True)
     both = json_fields.endpoints(json_fields.pair("start_coordinate", space, "start", required=True), end)
 
     def read(values: json_fields.Values) -> Fields:
         if "coordinate" not in values:
             raise AgentError("needs the key coordinate")
-        return both.read(values) if "start_coordinate" in values else {"path": (end.read(values)["end"],)}
+        path = both.read(values)["path"] if "start_coordinate" in values else (end.read(values)["end"],)
+        return {"path": path} | (_HELD_KEYS.read(values) if held else {})
 
-    return JsonField(both.keys, both.fields, read, both.write, both.required, lenient=True)
+    also = {**_HELD_KEYS.keys, **_HELD_KEYS.also} if held else {}
+    return JsonField(both.keys, both.fields, read, both.write, both.required, also, lenient=True)
 
 
 def _drag_ops(fields: Fields) -> list[Any]:
-    path = fields["path"]
-    return [ir.Drag(path) if len(path) == 2 else DragTo(*path)]
+    path, held = fields["path"], fields.get("modifiers", ())
+    return [ir.Drag(path, modifiers=held) if len(path) == 2 else DragTo(*path, modifiers=held)]
+
+
+def _keys() -> JsonField:
+    """Return the field of a chord that also accepts several, and `repeat`."""
+    one = json_fields.chord(("text",), X11)
+
+    def read(values: json_fields.Values) -> Fields:
+        try:
+            chords = [one.read(values)["keys"]]
+        except AgentError:
+            parts = values["text"].split()
+            if len(parts) < 2:
+                raise
+            chords = [one.read({"text": part})["keys"] for part in parts]
+            if any(set(keys) <= set(MODIFIERS) for keys in chords):
+                raise  # "ctrl s": a chord without its +, or two presses
+        return {"chords": chords * int(values.get("repeat", 1))}
+
+    return replace(one, read=read, also={"repeat": json_schema.integer(1, MAX_OPS)})
+
+
+def _key_ops(fields: Fields) -> list[Any]:
+    if len(fields["chords"]) > MAX_OPS:
+        raise AgentError(f"key: {len(fields['chords'])} presses in one action; the most is {MAX_OPS}")
+    return [ir.Key(keys) for keys in fields["chords"]]
 
 
 def _hold_ops(fields: Fields) -> list[Any]:
@@ -59,7 +97,7 @@ def _actions_20241022(view: ScreenView) -> tuple[JsonAction, ...]:
     at, (center, corner) = json_fields.pair("coordinate", view.image, required=True), sample_points(view.image)
     about_drag = "drag with the left button from one point to the other"
     return (
-        JsonAction("key", ir.Key(("ctrl", "s")), "press a key, or keys together", json_fields.chord(("text",), X11)),
+        JsonAction("key", ir.Key(("ctrl", "s")), "press a key, or keys together", _keys(), make_ops=_key_ops),
         JsonAction("type", ir.Type("hello"), "type the text", json_fields.text_field("text")),
         JsonAction("mouse_move", ir.Move(center), "move the cursor there", at),
         *(
@@ -77,18 +115,25 @@ def _actions_20241022(view: ScreenView) -> tuple[JsonAction, ...]:
 def _actions_20250124(view: ScreenView) -> tuple[JsonAction, ...]:
     at, (center, _) = json_fields.pair("coordinate", view.image), sample_points(view.image)
     keys, sample = json_fields.chord(("text",), X11), {"text": "shift", "duration": 1}
-    held = json_fields.chord(("text", "key"), X11, "modifiers", required=False)
     seconds = json_fields.number_field("duration", "seconds", json_schema.number(0, MAX_WAIT_S))
     wheel = json_fields.direction(("scroll_direction",), "scroll_amount")
     return (
-        *(json_action for json_action in _actions_20241022(view) if json_action.name not in CLICKS),
         *(
-            JsonAction(name, ir.Click(center, **fixed), f"{about} there, or where the cursor is", at, held, **fixed)
+            JsonAction(old.name, old.example, old.about, _drag(view.image, held=True), make_ops=_drag_ops)
+            if old.name == "left_click_drag"
+            else old
+            for old in _actions_20241022(view)
+            if old.name not in CLICKS
+        ),
+        *(
+            JsonAction(
+                name, ir.Click(center, **fixed), f"{about} there, or where the cursor is", at, _HELD_KEYS, **fixed
+            )
             for name, (fixed, about) in CLICKS.items()
         ),
         JsonAction("left_mouse_down", ir.MouseDown(), "press the left button and hold it", at, button="left"),
         JsonAction("left_mouse_up", ir.MouseUp(), "release the left button", at, button="left"),
-        JsonAction("scroll", ir.Scroll(0, 3, center), "turn the wheel by scroll_amount notches", at, wheel, held),
+        JsonAction("scroll", ir.Scroll(0, 3, center), "turn the wheel by scroll_amount notches", at, wheel, _HELD_KEYS),
         JsonAction(
             "hold_key", None, "hold keys down for duration seconds", keys, seconds, make_ops=_hold_ops, sample=sample
         ),

@@ -1,19 +1,22 @@
 """Parser of Python-like text into calls with literal arguments. Text is parsed with `ast` and never executed.
 
 Besides calls, a `CallGrammar` may allow imports, `with` and short `for ... in range(n)` blocks around calls, no-op
-settings, and bare words such as DONE. Everything else raises `ParseError` with its span. Sizes are bounded before
-`ast` sees the code.
+settings, names of literals with arithmetic, and bare words such as DONE. Everything else raises `ParseError` with its
+span. Sizes are bounded before `ast` sees the code.
 """
 
 from __future__ import annotations
 
 import ast
+import operator
 import re
 import warnings
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from deskhand.actions.formats.limits import MAX_NUMBER
 from deskhand.errors import ParseError
 
 MAX_CODE = 16_384
@@ -69,6 +72,8 @@ class CallGrammar:
     """Allow `for ... in range(3):`; the calls inside are repeated."""
     constants: frozenset[str] = frozenset()
     """Dotted names allowed as arguments; each is read as its own text."""
+    variables: bool = False
+    """Allow `name = literal`, names of literals as arguments, and arithmetic of numbers."""
 
 
 def parse_calls(text: str, start: int, end: int, grammar: CallGrammar) -> list[ParsedCall]:
@@ -101,6 +106,7 @@ class _Source:
         self._starts = [start, *(start + match.end() for match in _LINE_END.finditer(code))]
         self._text = text
         self._count = 0
+        self._variables: dict[str, Literal] = {}
 
     def calls(self) -> list[ParsedCall]:
         tree = self._tree()
@@ -150,21 +156,37 @@ class _Source:
             case ast.Assign(targets=[ast.Attribute() as target], value=ast.Constant(value=bool() | int() | float())):
                 if _dotted(target) in grammar.settings:
                     return []
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if self._is_variable(name):
+                self._variables[name] = self._literal(value, 0)
+                return []
+            case ast.Assign(targets=[ast.Tuple(elts=names)], value=ast.Tuple(elts=values)) if len(names) == len(values):
+                if all(isinstance(name, ast.Name) and self._is_variable(name.id) for name in names):
+                    found = [self._literal(value, 0) for value in values]
+                    self._variables |= {ast.unparse(name): each for name, each in zip(names, found, strict=True)}
+                    return []
             case ast.With(items=[ast.withitem(context_expr=ast.Call() as call, optional_vars=None)], body=body):
                 if _dotted(call.func) in grammar.contexts:
                     return [self._call(call, tuple(self._statements(body)))]
             case ast.For(
-                target=ast.Name(),
+                target=ast.Name(id=name),
                 iter=ast.Call(func=ast.Name(id="range"), args=[ast.Constant(value=int() as turns)], keywords=[]),
                 body=body,
                 orelse=[],
             ) if grammar.loops and not isinstance(turns, bool):
                 if not 1 <= turns <= MAX_ITERATIONS:
                     raise ParseError(self._span(statement), f"a loop turns 1 to {MAX_ITERATIONS} times")
-                return [call for _ in range(turns) for call in self._statements(body)]
+                return [call for turn in range(turns) for call in self._turn(name, turn, body)]
         kind = type(statement.value if isinstance(statement, ast.Expr) else statement)
         name = _NAME_OF_KIND.get(kind, "this")
         raise ParseError(self._span(statement), f"only calls with literal arguments are read, not {name}")
+
+    def _is_variable(self, name: str) -> bool:
+        return self._grammar.variables and name not in self._grammar.modules | self._grammar.words
+
+    def _turn(self, name: str, turn: int, body: Sequence[ast.stmt]) -> list[ParsedCall]:
+        if self._is_variable(name):
+            self._variables[name] = turn
+        return self._statements(body)
 
     def _call(self, call: ast.Call, body: tuple[ParsedCall, ...] | None = None) -> ParsedCall:
         name = _dotted(call.func)
@@ -190,12 +212,27 @@ class _Source:
                 op=ast.USub() | ast.UAdd() as sign, operand=ast.Constant(value=int() | float() as value)
             ) if not isinstance(value, bool):
                 return -value if isinstance(sign, ast.USub) else value
+            case ast.Name(id=name) if name in self._variables:
+                return self._variables[name]
+            case ast.BinOp(left=left, op=sign, right=right) if self._grammar.variables and depth < _MAX_DEPTH:
+                if (made := self._arithmetic(left, sign, right, depth)) is not None:
+                    return made
             case ast.Attribute() if (name := _dotted(node)) in self._grammar.constants:
                 return name
             case ast.List(elts=items) | ast.Tuple(elts=items) if depth < _MAX_DEPTH and len(items) <= MAX_ITEMS:
                 return tuple(self._literal(item, depth + 1) for item in items)
         kind = _NAME_OF_KIND.get(type(node), "this")
         raise ParseError(self._span(node), f"an argument must be a literal number, text or list, not {kind}")
+
+    def _arithmetic(self, left: ast.expr, sign: ast.operator, right: ast.expr, depth: int) -> Literal:
+        """Return the result of `+ - * / //` of two numbers; None for anything else."""
+        values = [self._literal(side, depth + 1) for side in (left, right)]
+        apply = _OPERATORS.get(type(sign))
+        if apply is None or any(isinstance(value, bool) or not isinstance(value, int | float) for value in values):
+            return None
+        if any(abs(value) > MAX_NUMBER for value in values):
+            return None
+        return apply(*values) if values[1] or not isinstance(sign, ast.Div | ast.FloorDiv) else None
 
     def _span(self, node: ast.stmt | ast.expr) -> Span:
         start = self._position(node.lineno, node.col_offset)
@@ -229,6 +266,13 @@ def _dotted(node: ast.expr) -> str | None:
     return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else None
 
 
+_OPERATORS: dict[type[ast.operator], Callable[[Any, Any], int | float]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+}
 _KINDS = {
     "an import of this": (ast.Import,), "an import from a module": (ast.ImportFrom,),
     "an assignment": (ast.Assign, ast.AugAssign, ast.AnnAssign, ast.NamedExpr), "a loop": (ast.For, ast.While),

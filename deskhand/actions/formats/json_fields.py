@@ -7,7 +7,7 @@ scrolls.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from deskhand.actions.formats import json_schema
@@ -85,6 +85,15 @@ def choice(key: str, field: str, names: Mapping[str, Any], default: Any = REQUIR
         return name_of[value]
 
     return single(key, field, json_schema.one_of(*names), names.__getitem__, write, default)
+
+
+def or_default(field: JsonField, default: Values) -> JsonField:
+    """A field that is written and offered as `field`, but may be missing when parsing: it reads as `default` then."""
+
+    def read(values: Values) -> Fields:
+        return field.read(values) if all(key in values for key in field.required) else dict(default)
+
+    return replace(field, read=read, lenient=True)
 
 
 def constant(field: str, value: Any = None) -> JsonField:

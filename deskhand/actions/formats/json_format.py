@@ -185,6 +185,10 @@ class JsonActionFormat:
         """Return the JSON value of a text reply."""
         raise AgentError(f"{self.name} has no words")
 
+    def confirms_end(self, op: Any, action: Any) -> bool:
+        """Return whether `action` only repeats that `op` ended the episode; it is then allowed after it."""
+        return False
+
     def reply(self, actions: Sequence[dict[str, Any]]) -> str:
         """Return the reply with these actions."""
         return self.dumps(actions[0] if len(actions) == 1 else list(actions))
@@ -246,6 +250,8 @@ class JsonActionFormat:
         by_name = {json_action.name: json_action for json_action in reversed(self.json_actions(view))}
         ops: list[Any] = []
         for action, span in acting:
+            if ops and self.confirms_end(ops[-1], action):
+                continue
             try:
                 if ops and isinstance(ops[-1], TERMINAL_OPS):
                     raise AgentError(f"nothing may follow {type(ops[-1]).__name__.lower()}")

@@ -144,6 +144,7 @@ GRAMMAR = CallGrammar(
     settings=frozenset({"pyautogui.PAUSE", "pyautogui.FAILSAFE"}),
     contexts=frozenset({"pyautogui.hold"}),
     loops=True,
+    variables=True,
     constants=TWEENS,
 )
 _CODE_AT_LINE = re.compile(

@@ -2,14 +2,18 @@
 
 Qwen2.5-VL uses pixels of the image after its own resizing; Qwen3-VL uses 0..1000 of the screen. A reply is reasoning
 (optionally in `<think>`, optionally a line "Action: ..."), then `<tool_call>` blocks with `{"name": "computer_use",
-"arguments": {"action": ...}}`, or such objects without tags. Scrolls are in pixels at the pointer, positive up and
-right; a drag starts at the pointer.
+"arguments": {"action": ...}}`, such objects without tags, or Qwen3.5's blocks with one tag per argument. The key
+`pixels` is notches of the wheel, as in the published agents, which pass it to `pyautogui.scroll`; positive is up and
+right. A drag starts at the pointer.
+
+Sources: OSWorld `mm_agents/qwen25vl_agent.py`, `qwen3vl_agent.py`, `evocua/evocua_agent.py` and `owl15_agent.py`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,7 +23,7 @@ from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.formats.json_fields import Fields, JsonField
 from deskhand.actions.formats.json_format import CLICKS, JsonAction, JsonActionFormat
 from deskhand.actions.formats.json_scan import NO_REASONING, Found, parse_lenient_values, skip_whitespace, value_at
-from deskhand.actions.formats.limits import MAX_WAIT_S, truncate_repr
+from deskhand.actions.formats.limits import MAX_NUMBER, MAX_SCROLL_NOTCHES, MAX_WAIT_S, truncate_repr
 from deskhand.actions.formats.reply_sections import end_of_reasoning
 from deskhand.actions.formats.smart_resize import resized_size
 from deskhand.actions.key_names import PYAUTOGUI
@@ -27,15 +31,22 @@ from deskhand.actions.ops import REL_1000, Space
 from deskhand.actions.pointer_merge import DragTo
 from deskhand.errors import AgentError, ParseError
 
-PIXELS_PER_NOTCH = 120
+WAIT_SECONDS = 2.0
+"""Duration of a wait without `time`: the pause of OSWorld's `step`."""
 FUNCTION = "computer_use"
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_XML_FUNCTION = re.compile(r"<function=([^>\s]{1,64})>")
+_XML_PARAMETER = re.compile(r"<parameter=([^>\s]{1,64})>\n?")
+_XML_END, _XML_PARAMETER_END = "</function>", "</parameter>"
+_XML_TEXTS = ("action", "text", "status")
+"""Arguments that are texts; the others are JSON."""
 _UNTAGGED = re.compile(rf'\{{\s*+"name"\s*+:\s*+"{FUNCTION}"')
+_SUCCESS = {"status": "success"}
 _ABOUT_KEYS = {
     "keys": "for `key`: names of keys, in order",
     "text": "for `type` and `answer`",
     "coordinate": "(x, y) from the top left corner",
-    "pixels": f"for `scroll` and `hscroll`, {PIXELS_PER_NOTCH} to the notch; positive is up, or right",
+    "pixels": "for `scroll` and `hscroll`: notches of the wheel; positive is up, or right",
     "time": "for `wait`: seconds",
     "status": "for `terminate`",
 }
@@ -45,13 +56,16 @@ _ABOUT_KEYS = {
 def _json_actions(space: Space) -> tuple[JsonAction, ...]:
     at, must_be_at = json_fields.pair("coordinate", space), json_fields.pair("coordinate", space, required=True)
     center, corner = json_fields.sample_points(space)
-    vertical, horizontal = (
-        json_fields.wheel(*keys, y_sign=-1, unit=PIXELS_PER_NOTCH, whole=False)
-        for keys in ((None, "pixels"), ("pixels", None))
-    )
+    vertical, horizontal = (_wheel(*keys) for keys in ((None, "pixels"), ("pixels", None)))
     where = JsonField({}, ("point",), at.read, at.write, also=at.keys)
-    seconds = json_fields.number_field("time", "seconds", json_schema.number(0, MAX_WAIT_S))
-    status = json_fields.choice("status", "status", {"success": ir.Done, "failure": ir.Fail})
+    seconds = json_fields.or_default(
+        json_fields.number_field("time", "seconds", json_schema.number(0, MAX_WAIT_S)), {"seconds": WAIT_SECONDS}
+    )
+    status = json_fields.or_default(
+        json_fields.choice("status", "status", {"success": ir.Done, "failure": ir.Fail}), {"status": ir.Done}
+    )
+    held = json_fields.key_list("keys", PYAUTOGUI)
+    to = replace(must_be_at, also={"duration": json_schema.number(0, MAX_WAIT_S)})
     about_drag, about_end = "drag with the left button from where the pointer is", "end the work: done, or impossible"
     return (
         JsonAction("key", ir.Key(("ctrl", "s")), "press keys together", json_fields.key_list("keys", PYAUTOGUI)),
@@ -61,15 +75,30 @@ def _json_actions(space: Space) -> tuple[JsonAction, ...]:
             JsonAction(name, ir.Click(center, **fixed), f"{about} there, or where the pointer is", at, **fixed)
             for name, (fixed, about) in CLICKS.items()
         ),
-        JsonAction("left_click_drag", DragTo(corner), about_drag, must_be_at),
+        JsonAction("click", None, "", at, make_ops=lambda fields: [ir.Click(**fields)]),
+        JsonAction("left_click_drag", DragTo(corner), about_drag, to),
         JsonAction("scroll", ir.Scroll(0, 3), "turn the wheel up or down", where, vertical),
         JsonAction("hscroll", ir.Scroll(3, 0), "turn the wheel left or right", where, horizontal),
+        JsonAction("key_down", None, "", held, make_ops=lambda fields: [*map(ir.KeyDown, fields["keys"])]),
+        JsonAction("key_up", None, "", held, make_ops=lambda fields: [*map(ir.KeyUp, reversed(fields["keys"]))]),
         JsonAction("wait", ir.Wait(1), "wait for the screen to change", seconds),
         JsonAction("terminate", None, about_end, status, make_ops=_end_ops, sample={"status": "success"}),
         JsonAction("terminate", ir.Done, "", _status("success")),
         JsonAction("terminate", ir.Fail, "", _status("failure"), json_fields.constant("reason")),
         JsonAction("answer", ir.Answer("42"), "the final answer in words", json_fields.text_field("text")),
     )
+
+
+def _wheel(dx: str | None, dy: str | None) -> JsonField:
+    """Return the field of a scroll. Amounts beyond the limit are the most notches: the published agents turn the wheel
+    by -1000 as well, which reaches the end of any page."""
+    notches = json_fields.wheel(dx, dy, y_sign=-1, whole=False)
+
+    def read(values: json_fields.Values) -> Fields:
+        bound = {key: max(-MAX_SCROLL_NOTCHES, min(MAX_SCROLL_NOTCHES, values[key])) for key in notches.keys}
+        return notches.read(bound)
+
+    return replace(notches, read=read, also=dict.fromkeys(notches.keys, json_schema.number(-MAX_NUMBER, MAX_NUMBER)))
 
 
 def _end_ops(fields: Fields) -> list[Any]:
@@ -140,7 +169,7 @@ class Qwen(JsonActionFormat):
             if not text.startswith(_OPEN, start):
                 raise ParseError((start, len(text)), "unexpected text after the action")
             begin = skip_whitespace(text, start + len(_OPEN))
-            value, end = value_at(text, begin)
+            value, end = (_xml_call if text.startswith("<function=", begin) else value_at)(text, begin)
             found.append((value, (begin, end)))
             end = skip_whitespace(text, end)
             if end < len(text) and not text.startswith(_CLOSE, end):
@@ -158,12 +187,45 @@ class Qwen(JsonActionFormat):
         arguments = value["arguments"]
         return [_parse_arguments(arguments) if isinstance(arguments, str) else arguments]
 
+    def confirms_end(self, op: Any, action: Any) -> bool:
+        """A `terminate` after an `answer` ends the same episode; the published models write both."""
+        return isinstance(op, ir.Answer) and action in ({"action": "terminate"}, {"action": "terminate"} | _SUCCESS)
+
     def reply(self, actions: Sequence[dict[str, Any]]) -> str:
         calls = [{"name": FUNCTION, "arguments": action} for action in actions]
         return "\n".join(f"{_OPEN}\n{self.dumps(call)}\n{_CLOSE}" for call in calls)
 
     def action_schema(self, name: str, properties: dict[str, Any]) -> dict[str, Any]:
         return json_schema.object_of(name={"const": FUNCTION}, arguments=super().action_schema(name, properties))
+
+
+def _xml_call(text: str, start: int) -> tuple[Any, int]:
+    """Parse Qwen3.5's `<function=NAME>` with one `<parameter=KEY>` per argument; return the call with its end."""
+    head = _XML_FUNCTION.match(text, start)
+    if head is None:
+        raise ParseError((start, len(text)), "expected <function=NAME>")
+    arguments: dict[str, Any] = {}
+    position = skip_whitespace(text, head.end())
+    while not text.startswith(_XML_END, position):
+        tag = _XML_PARAMETER.match(text, position)
+        end = text.find(_XML_PARAMETER_END, tag.end()) if tag is not None else -1
+        if tag is None or end < 0:
+            raise ParseError((position, len(text)), f"expected <parameter=KEY>...{_XML_PARAMETER_END} or {_XML_END}")
+        if tag[1] in arguments:
+            raise ParseError((position, end), f"{truncate_repr(tag[1])} is given twice")
+        arguments[tag[1]] = _xml_value(text, tag[1], tag.end(), end)
+        position = skip_whitespace(text, end + len(_XML_PARAMETER_END))
+    return {"name": head[1], "arguments": arguments}, position + len(_XML_END)
+
+
+def _xml_value(text: str, key: str, start: int, end: int) -> Any:
+    if key in _XML_TEXTS:
+        written = text[start:end].removesuffix("\n")
+        return written if key == "text" else written.strip()
+    value, after = value_at(text, skip_whitespace(text, start))
+    if skip_whitespace(text, after) < end or after > end:
+        raise ParseError((start, end), f"{truncate_repr(key)} must be one JSON value")
+    return value
 
 
 def _parse_arguments(arguments: str) -> Any:

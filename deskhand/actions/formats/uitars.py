@@ -63,6 +63,8 @@ def _read_place(name: str, value: Any) -> tuple[float, float]:
         for part in found.groups()
         if part is not None
     ]
+    if max(numbers) <= 1 and any(isinstance(each, float) for each in numbers):
+        raise AgentError(f"{name} is not a share of the screen; write a place such as (235,512)")
     if len(numbers) == 2:
         return numbers[0], numbers[1]
     return (numbers[0] + numbers[2]) / 2, (numbers[1] + numbers[3]) / 2

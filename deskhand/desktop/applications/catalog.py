@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deskhand.desktop.applications import browser, office
+from deskhand.desktop.applications import browser, code_editor, office
 from deskhand.desktop.applications.profile import Profile
 from deskhand.errors import ConfigError
 
@@ -57,7 +57,20 @@ _MEDIA = (
     ),
 )
 
-PROFILES = {profile.name: profile for profile in (*_BASIC, *office.PROFILES, browser.CHROMIUM, *_MEDIA)}
+_MAIL = _simple(
+    "thunderbird",
+    "mail client",
+    "thunderbird",
+    *("message/rfc822", "x-scheme-handler/mailto"),
+    desktop_entry="thunderbird.desktop",
+    maximized="thunderbird",
+    groups=("mail",),
+)
+
+PROFILES = {
+    profile.name: profile
+    for profile in (*_BASIC, *office.PROFILES, browser.CHROMIUM, *_MEDIA, _MAIL, code_editor.VSCODE)
+}
 
 
 def get_profile(name: str) -> Profile:

@@ -27,6 +27,20 @@ def packages_of(profiles: list[Profile]) -> list[str]:
     return list(dict.fromkeys(package for profile in profiles for package in profile.packages))
 
 
+def without_source(profiles: list[Profile]) -> list[Profile]:
+    """Return the profiles whose packages are missing and in no source that apt knows."""
+    wanted = [profile for profile in profiles if profile.package_source and missing(list(profile.packages))]
+    return [profile for profile in wanted if not all(map(_is_available, profile.packages))]
+
+
+def _is_available(package: str) -> bool:
+    command = ["apt-cache", "show", "--no-all-versions", package]
+    return (
+        shutil.which(command[0]) is not None
+        and subprocess.run(command, capture_output=True, check=False).returncode == 0
+    )
+
+
 def install_command(packages: list[str]) -> list[str]:
     """Return the apt-get command that installs them."""
     return ["apt-get", "install", "-y", "--no-install-recommends", *packages]

@@ -38,6 +38,8 @@ class Profile:
     """Class of windows that open maximized."""
     component: str = ""
     """Pattern of the file that makes a program shared with other applications, or split into plugins, open this one."""
+    package_source: str = ""
+    """How to add the source of its packages, if they are not in Debian."""
     groups: tuple[str, ...] = ()
     """Group names accepted by `deskhand desktop install`."""
 

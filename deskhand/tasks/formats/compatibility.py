@@ -22,6 +22,7 @@ from deskhand.tasks.formats.requirements import (
     Requirement,
     Verdict,
     Which,
+    find_in_guest,
     requirements_of,
     verdict,
 )
@@ -79,7 +80,7 @@ class ImportReport:
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def check_compatibility(source: str, folder: Path, which: Which = shutil.which) -> ImportReport:
+def check_compatibility(source: str, folder: Path, which: Which = find_in_guest) -> ImportReport:
     """Load a corpus and classify its tasks. Raises `ConfigError` for an unknown source or without task files."""
     if source not in SOURCES:
         raise ConfigError(f"unknown source {source!r}; sources: {', '.join(SOURCES)}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,6 +28,18 @@ class StrictModel(BaseModel):
     """A mapping of a foreign task file: known keys are typed, unknown ones are kept."""
 
     model_config = ConfigDict(extra="allow", strict=True, frozen=True)
+
+
+def kept_as(other: type[BaseModel]) -> Callable[[Any, Callable[[Any], Any]], Any]:
+    """Return a wrap validator that keeps a value which does not fit its model as `other`; `value_notes` says why."""
+
+    def validated(value: Any, handler: Callable[[Any], Any]) -> Any:
+        try:
+            return handler(value)
+        except ValidationError:
+            return other.model_validate(value)
+
+    return validated
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +154,29 @@ def validate(document: LocatedDocument, model: type[Model]) -> Model:
     try:
         return model.model_validate(document.value)
     except ValidationError as error:
-        problems: dict[Keys, Problem] = {}
-        for found in error.errors(include_url=False, include_context=False):
-            keys = _keys_in(document.value, found["loc"], found["type"] == "missing")
-            problems.setdefault(keys, document.problem(keys, _message(found["type"], found["msg"], found.get("input"))))
-        raise TaskFileError(list(problems.values())) from error
+        raise TaskFileError(_problems(document, error)) from error
+
+
+def value_notes(document: LocatedDocument, keys: Keys, model: type[BaseModel]) -> list[Problem]:
+    """Return why the value at `keys` is not a `model`, as notes: the value is kept as it is."""
+    value = document.value
+    for key in keys:
+        value = value[key]
+    try:
+        model.model_validate(value)
+    except ValidationError as error:
+        return [replace(each, note=True) for each in _problems(document, error, keys, value)]
+    return []
+
+
+def _problems(document: LocatedDocument, error: ValidationError, at: Keys = (), value: Any = None) -> list[Problem]:
+    """Return one problem per invalid value; `value` is at `at` in the document (default: the whole document)."""
+    problems: dict[Keys, Problem] = {}
+    for found in error.errors(include_url=False, include_context=False):
+        inner = _keys_in(value if at else document.value, found["loc"], found["type"] == "missing")
+        keys = (*at, *inner)
+        problems.setdefault(keys, document.problem(keys, _message(found["type"], found["msg"], found.get("input"))))
+    return list(problems.values())
 
 
 def unknown_keys(value: Any, keys: Keys = ()) -> Iterator[Keys]:

@@ -26,9 +26,15 @@ from deskhand.tasks.formats.located_yaml import (
     load_json,
     unknown_keys,
     validate,
+    value_notes,
 )
 from deskhand.tasks.formats.osworld_getters import Getter, Getters, OtherGetter
-from deskhand.tasks.formats.osworld_metric_options import INFEASIBLE, METRICS, option_problems
+from deskhand.tasks.formats.osworld_metric_options import (
+    INFEASIBLE,
+    METRICS,
+    WINDOWS_ONLY_METRICS,
+    option_problems,
+)
 from deskhand.tasks.formats.osworld_setup_steps import OtherStep, Step
 
 FOLDERS = ("evaluation_examples/examples", "examples")
@@ -73,9 +79,9 @@ class JsonTask(StrictModel):
 
     id: str
     instruction: str
-    snapshot: str | None = None
-    source: str | list[str] | None = None
-    trajectory: str | None = None
+    snapshot: Any = None
+    source: Any = None
+    trajectory: Any = None
     related_apps: list[str] = Field(default_factory=list)
     config: list[Step] = Field(default_factory=list)
     evaluator: EvaluatorSpec
@@ -83,6 +89,10 @@ class JsonTask(StrictModel):
     @property
     def infeasible(self) -> bool:
         return self.evaluator.func == INFEASIBLE
+
+    def metrics(self) -> list[str]:
+        """Return the names of the metrics."""
+        return [clause.metric for clause in self.evaluator.clauses]
 
     def steps(self) -> Iterator[tuple[Keys, Step]]:
         """Yield all setup steps with their locations, including those before judging."""
@@ -102,9 +112,9 @@ class JsonTask(StrictModel):
 
 
 class OsworldTask(JsonTask):
-    proxy: bool | None = None
-    fixed_ip: bool | None = None
-    possibility_of_env_change: str | None = None
+    proxy: Any = None
+    fixed_ip: Any = None
+    possibility_of_env_change: Any = None
 
 
 TaskModel = TypeVar("TaskModel", bound=JsonTask)
@@ -127,22 +137,30 @@ class Corpus(Generic[TaskModel]):
     unreadable: tuple[tuple[Path, tuple[Problem, ...]], ...]
 
 
+@dataclass(frozen=True)
+class Vocabulary:
+    """Which of the known names a benchmark has not, and whether others are notes: its own server may know them."""
+
+    not_steps: frozenset[str] = frozenset()
+    not_getters: frozenset[str] = frozenset()
+    not_metrics: frozenset[str] = frozenset()
+    is_open: bool = False
+
+
+_VOCABULARY = Vocabulary(osworld_setup_steps.WINDOWS_ONLY, osworld_getters.WINDOWS_ONLY, WINDOWS_ONLY_METRICS)
+
+
 def load(path: Path) -> Loaded[OsworldTask]:
-    """Load a task file. Raises `TaskFileError` if it is not JSON or a value has the wrong type."""
-    document = load_json(path)
-    return load_document(path, document, OsworldTask, osworld_setup_steps.WINDOWS_ONLY, osworld_getters.WINDOWS_ONLY)
+    """Load a task file. Raises `TaskFileError` if it is not a JSON object with the keys of a task."""
+    return load_document(path, load_json(path), OsworldTask, _VOCABULARY)
 
 
 def load_document(
-    path: Path,
-    document: LocatedDocument,
-    model: type[TaskModel],
-    not_steps: frozenset[str],
-    not_getters: frozenset[str],
+    path: Path, document: LocatedDocument, model: type[TaskModel], vocabulary: Vocabulary
 ) -> Loaded[TaskModel]:
-    """Return a document as a task of `model`, in which steps and getters of the kinds `not_...` are problems."""
+    """Return a document as a task of `model`. Names that are not in the vocabulary are problems."""
     task = validate(document, model)
-    return Loaded(path, task, (*document.problems, *_problems(document, task, not_steps, not_getters)))
+    return Loaded(path, task, (*document.problems, *_problems(document, task, vocabulary)))
 
 
 def dump(task: JsonTask) -> dict[str, Any]:
@@ -179,10 +197,9 @@ def _padded(value: object, count: int) -> list[Any]:
     return [*(value if isinstance(value, list) else []), *[None] * count]
 
 
-def _problems(
-    document: LocatedDocument, task: JsonTask, not_steps: frozenset[str], not_getters: frozenset[str]
-) -> Iterator[Problem]:
-    """Yield the problems of a task. An unknown top-level key that resembles no known one is a note."""
+def _problems(document: LocatedDocument, task: JsonTask, vocabulary: Vocabulary) -> Iterator[Problem]:
+    """Yield the problems of a task. An unknown top-level key that resembles no known one is a note, and so is a value
+    of a step or getter that its benchmark may not accept: it is kept, and no task is lost for it."""
     for keys in unknown_keys(task):
         last = str(keys[-1])
         comment = last.startswith("_") or last in COMMENT_KEYS
@@ -191,16 +208,22 @@ def _problems(
         more = f"; did you mean {near[0]!r}?" if near and len(keys) == 1 and not comment else ""
         yield document.problem(keys, text + more, note=comment or (len(keys) == 1 and not near))
     for keys, step in task.steps():
-        if isinstance(step, OtherStep) or step.type in not_steps:
-            yield document.problem((*keys, "type"), f"unknown setup step {step.type!r}")
+        if isinstance(step, OtherStep) and (model := osworld_setup_steps.MODELS.get(step.type)) is not None:
+            yield from value_notes(document, keys, model)
+        elif isinstance(step, OtherStep) or step.type in vocabulary.not_steps:
+            yield document.problem((*keys, "type"), f"unknown setup step {step.type!r}", note=vocabulary.is_open)
     for keys, getter in task.getters():
         kind = getattr(getter, "type", "")
-        if isinstance(getter, OtherGetter) or kind in not_getters:
-            yield document.problem((*keys, "type"), f"unknown getter {kind!r}")
-    yield from _evaluator_problems(document, task.evaluator)
+        if isinstance(getter, OtherGetter) and (model := osworld_getters.MODELS.get(kind)) is not None:
+            yield from value_notes(document, keys, model)
+        elif isinstance(getter, OtherGetter) or kind in vocabulary.not_getters:
+            yield document.problem((*keys, "type"), f"unknown getter {kind!r}", note=vocabulary.is_open)
+    yield from _evaluator_problems(document, task.evaluator, vocabulary)
 
 
-def _evaluator_problems(document: LocatedDocument, evaluator: EvaluatorSpec) -> Iterator[Problem]:
+def _evaluator_problems(
+    document: LocatedDocument, evaluator: EvaluatorSpec, vocabulary: Vocabulary
+) -> Iterator[Problem]:
     many = isinstance(evaluator.func, list)
     for role in ("result", "expected", "options"):
         value = getattr(evaluator, role)
@@ -215,8 +238,9 @@ def _evaluator_problems(document: LocatedDocument, evaluator: EvaluatorSpec) -> 
         yield document.problem(("evaluator", "conj"), "has no effect on one metric", note=True)
     for index, clause in enumerate(evaluator.clauses):
         at: Keys = (index,) if many else ()
-        if clause.metric not in METRICS:
-            yield document.problem(("evaluator", "func", *at), f"unknown metric {clause.metric!r}")
+        if clause.metric not in METRICS or clause.metric in vocabulary.not_metrics:
+            text = f"unknown metric {clause.metric!r}"
+            yield document.problem(("evaluator", "func", *at), text, note=vocabulary.is_open)
         listed: Keys = (index,) if isinstance(evaluator.options, list) else ()
         for key, message in option_problems(clause.metric, clause.options):
             note = key.startswith("_")

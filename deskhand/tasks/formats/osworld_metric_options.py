@@ -43,8 +43,10 @@ compare_answer is_extension_installed check_python_file_by_gold_file check_play_
 evaluate_colored_words_in_tables evaluate_strike_through_last_paragraph compare_unique_train_records
 """
 
+WINDOWS_ONLY_METRICS = frozenset({"check_edge_font_size", "check_qt_video_resize", "is_url_shortcut_on_desktop"})
+"""Metrics of Windows Agent Arena that OSWorld does not have."""
 METRICS: dict[str, tuple[str, ...] | None] = {
-    **dict.fromkeys(_NO_OPTIONS.split(), ()),
+    **dict.fromkeys((*_NO_OPTIONS.split(), *WINDOWS_ONLY_METRICS), ()),
     **dict.fromkeys(_UNCHECKED.split()),
     "check_accessibility_tree": ("osname",),
     "check_brightness_decrease_and_structure_sim": ("threshold",),

@@ -1,16 +1,16 @@
 """Setup steps of OSWorld and Windows Agent Arena, by type.
 
-Names and parameters are those of their methods `_<type>_setup`. A step of an unknown type is kept whole, as
-`OtherStep`.
+Names and parameters are those of their methods `_<type>_setup`. A step of an unknown type, or with a value of another
+type than its method takes, is kept whole, as `OtherStep`.
 """
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag, WrapValidator
 
-from deskhand.tasks.formats.located_yaml import StrictModel
+from deskhand.tasks.formats.located_yaml import StrictModel, kept_as
 
 Number = int | float
 
@@ -201,7 +201,8 @@ class BareStep(StrictModel):
 
 
 class OtherStep(StrictModel):
-    """A step of a type that OSWorld does not implement, such as `tidy_desktop`, or that is unknown."""
+    """A step of a type that OSWorld does not implement, such as `tidy_desktop`, or that is unknown; or a step with
+    values of other types."""
 
     type: str
     parameters: Any = None
@@ -220,11 +221,14 @@ WINDOWS_ONLY = frozenset(
 
 
 def _tag(value: Any) -> str | None:
+    if isinstance(value, OtherStep):
+        return "other"
     kind = value.get("type") if isinstance(value, dict) else getattr(value, "type", None)
     return ("known" if kind in MODELS else "other") if isinstance(kind, str) else None
 
 
 Step = Annotated[
-    Annotated[KnownStep, Field(discriminator="type"), Tag("known")] | Annotated[OtherStep, Tag("other")],
+    Annotated[KnownStep, Field(discriminator="type"), WrapValidator(kept_as(OtherStep)), Tag("known")]
+    | Annotated[OtherStep, Tag("other")],
     Discriminator(_tag, custom_error_type="step", custom_error_message="must be an object with a text key type"),
 ]

@@ -1,7 +1,8 @@
 """Requirements of an OSWorld or Windows Agent Arena task that this machine may not meet.
 
-Used by `compatibility` and the suite loader; start with `requirements_of`. Sources: setup steps, getters, expected
-URLs, `related_apps`, `proxy`, and of the instruction its URLs and the word "install".
+Used by `compatibility` and the suite loader; start with `requirements_of`. Sources: setup steps, getters, metrics,
+the programs of their commands, expected URLs, `related_apps`, `proxy`, and of the instruction its URLs, the word
+"install" and names of online accounts.
 """
 
 from __future__ import annotations
@@ -13,11 +14,17 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from deskhand.desktop.applications.profile import GUEST_PATH
 from deskhand.tasks.formats import osworld_getters, osworld_setup_steps
+from deskhand.tasks.formats.located_yaml import format_keys
 from deskhand.tasks.formats.osworld import JsonTask
+from deskhand.tasks.formats.osworld_metric_options import METRICS, WINDOWS_ONLY_METRICS
+from deskhand.tasks.formats.shell_programs import programs_of
 from deskhand.tasks.formats.waa import WindowsTask
 
-Kind = Literal["file", "web", "account", "packages", "systemd", "gnome", "root", "application", "windows", "unknown"]
+Kind = Literal[
+    "file", "web", "account", "packages", "systemd", "gnome", "root", "sound", "application", "windows", "unknown"
+]
 Verdict = Literal["runnable", "missing files", "unsupported"]
 Which = Callable[[str], str | None]
 
@@ -29,7 +36,8 @@ REQUIREMENT_TEXT: dict[Kind, str] = {
     "systemd": "needs systemd",
     "gnome": "needs GNOME",
     "root": "needs root in the guest",
-    "application": "needs an application that is not installed",
+    "sound": "needs a sound server",
+    "application": "needs a program that is not installed",
     "windows": "needs Windows",
     "unknown": "has an unknown step, getter or metric",
 }
@@ -59,14 +67,18 @@ _PROGRAMS = {
     "libreoffice": "libreoffice_writer",
     "google-chrome": "chrome",
 } | {name: name for name in ("gimp", "vlc", "thunderbird")}
+_ALTERNATIVES = {"python": ("python3",), "google-chrome": ("google-chrome", "chromium"), "socat": ("sh",)}
+"""Programs that OSWorld's set-up provides in a guest, with what it needs for that; it does without socat."""
 _COMMAND_PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("packages", re.compile(r"\b(?:apt|apt-get|pip|pip3|snap|conda|npm|flatpak)\s+(?:-\S+\s+)*install\b")),
     ("systemd", re.compile(r"\b(?:systemctl|timedatectl|loginctl|journalctl|hostnamectl)\b")),
     ("gnome", re.compile(r"\b(?:gsettings|dconf|nautilus|gnome-[a-z-]+|gio\s+trash)\b")),
     ("root", re.compile(r"\bsudo\b|\{CLIENT_PASSWORD\}|\buseradd\b|\bchpasswd\b")),
+    ("sound", re.compile(r"\b(?:pactl|pacmd|pulseaudio|pipewire|wpctl|amixer|aplay|arecord)\b")),
+    ("account", re.compile(r"\bgoa-[a-z-]+\b|\bonline-accounts\b")),
     ("web", re.compile(r"\b(?:wget|git\s+clone)\b|\bcurl\s+\S*https?://(?!localhost|127\.)")),
 )
-_LIVE_GETTERS = frozenset({
+LIVE_WEB_GETTERS = frozenset({
     "active_tab_html_parse", "info_from_website", "pdf_from_url", "gotoRecreationPage_and_get_html_content",
     "number_of_search_results", "macys_product_url_parse", "url_path_parse",
 })  # fmt: skip
@@ -77,6 +89,7 @@ _TAB_GETTERS = frozenset({
 _LOCAL = re.compile(r"(?:localhost|127(?:\.\d+){3}|\[::1\])(?::\d+)?$")
 _URL = re.compile(r"(?:https?://|www\.)[^\s\"'<>]+")
 _INSTALL = re.compile(r"\binstall\b", re.IGNORECASE)
+_ACCOUNT = re.compile(r"\b(?<!@)(?:google (?:drive|docs|account)|gmail(?! address)|onedrive|dropbox)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,13 +103,26 @@ class Requirement:
         return f"{REQUIREMENT_TEXT[self.kind]}: {self.detail}"
 
 
-def requirements_of(task: JsonTask, which: Which = shutil.which) -> list[Requirement]:
+def find_in_guest(program: str) -> str | None:
+    """Return the path of a program that guests of this machine find, or None."""
+    return shutil.which(program, path=f"{GUEST_PATH}:/usr/sbin:/sbin")
+
+
+def requirements_of(task: JsonTask, which: Which = find_in_guest) -> list[Requirement]:
     """Return the distinct requirements of `task`. `which` returns a program's path, or None."""
     found = [Requirement("windows", "a Windows Agent Arena server")] if isinstance(task, WindowsTask) else []
     for keys, step in task.steps():
-        found += _step_requirements(step, ".".join(str(key) for key in keys))
+        is_unknown = isinstance(step, osworld_setup_steps.OtherStep) or step.type in osworld_setup_steps.WINDOWS_ONLY
+        if not is_unknown:
+            found += _step_requirements(step, format_keys(keys))
+        elif not isinstance(task, WindowsTask):  # there, the benchmark's own server has the steps
+            found.append(Requirement("unknown", f"{format_keys(keys)}: step {step.type!r}"))
     for _, getter in task.getters():
-        found += _getter_requirements(getter)
+        found += _getter_requirements(getter, is_windows=isinstance(task, WindowsTask))
+    if not isinstance(task, WindowsTask):
+        unknown = [name for name in task.metrics() if name not in METRICS or name in WINDOWS_ONLY_METRICS]
+        found += [Requirement("unknown", f"metric {name!r}") for name in unknown]
+        found += _program_requirements(task, which)
     found += _expected_requirements(task)
     if getattr(task, "proxy", None):
         found.append(Requirement("web", "proxy is true"))
@@ -116,6 +142,8 @@ def verdict(requirements: list[Requirement]) -> Verdict:
 def _instruction_requirements(instruction: str) -> Iterator[Requirement]:
     if _INSTALL.search(instruction):
         yield Requirement("packages", 'the instruction says "install"')
+    if match := _ACCOUNT.search(instruction):
+        yield Requirement("account", f"the instruction says {match.group()!r}")
     yield from (Requirement("web", url) for url in _URL.findall(instruction) if is_remote(url))
 
 
@@ -136,8 +164,6 @@ def _step_requirements(step: Any, where: str) -> Iterator[Requirement]:
         yield Requirement("packages", f"{where} installs a proxy")
     elif isinstance(step, osworld_setup_steps.HistoryStep):
         yield Requirement("file", "a browser's history to start from")
-    elif isinstance(step, osworld_setup_steps.OtherStep):
-        yield Requirement("unknown", f"{where}: step {step.type!r}")
 
 
 def _command_requirements(words: list[str]) -> Iterator[Requirement]:
@@ -149,9 +175,12 @@ def _command_requirements(words: list[str]) -> Iterator[Requirement]:
         yield from (Requirement("web", word) for word in words[1:] if is_remote(word))
 
 
-def _getter_requirements(getter: Any) -> Iterator[Requirement]:
+def _getter_requirements(getter: Any, *, is_windows: bool) -> Iterator[Requirement]:
     kind = getter.type
-    if isinstance(getter, osworld_getters.FileGetter) and kind == "cloud_file":
+    if isinstance(getter, osworld_getters.OtherGetter) or kind in osworld_getters.WINDOWS_ONLY:
+        if not is_windows:  # there, the benchmark's own server has the getters
+            yield Requirement("unknown", f"getter {kind!r}")
+    elif isinstance(getter, osworld_getters.FileGetter) and kind == "cloud_file":
         paths = [getter.path] if isinstance(getter.path, str) else getter.path
         yield from (Requirement("file", path) for path in paths)
     elif isinstance(getter, osworld_getters.DriveGetter):
@@ -160,12 +189,10 @@ def _getter_requirements(getter: Any) -> Iterator[Requirement]:
         yield from _command_requirements([getter.command] if isinstance(getter.command, str) else getter.command)
     elif isinstance(getter, osworld_getters.PageGetter) and is_remote(getter.url):
         yield Requirement("web", getter.url)
-    elif kind in _LIVE_GETTERS:
+    elif kind in LIVE_WEB_GETTERS:
         yield Requirement("web", f"getter {kind}")
     elif kind == "vm_terminal_output":
         yield Requirement("gnome", "getter vm_terminal_output reads gnome-terminal")
-    elif isinstance(getter, osworld_getters.OtherGetter):
-        yield Requirement("unknown", f"getter {kind!r}")
 
 
 def _expected_requirements(task: JsonTask) -> Iterator[Requirement]:
@@ -180,24 +207,41 @@ def _expected_requirements(task: JsonTask) -> Iterator[Requirement]:
                 yield Requirement("web", f"getter {clause.result.type} opens {clause.result.goto_prefix}...")  # pyright: ignore
 
 
-def _application_requirements(task: JsonTask, which: Which) -> Iterator[Requirement]:
-    names = [re.sub(r"[\s-]+", "_", name.strip().lower()) for name in task.related_apps]
+def _commands(task: JsonTask) -> Iterator[tuple[str | list[str], bool]]:
+    """Yield the commands that run in the guest, and whether a shell runs them."""
     for _, step in task.steps():
         if isinstance(step, osworld_setup_steps.CommandStep | osworld_setup_steps.VerifiedStep):
-            names.append(_PROGRAMS.get(program_of(step.parameters.words), ""))
+            yield step.parameters.command, bool(step.parameters.shell)
+            verification = getattr(step.parameters, "verification", None)
+            if verification is not None and verification.command_success:
+                yield verification.command_success, True
     for _, getter in task.getters():
         if isinstance(getter, osworld_getters.CommandGetter):
-            names.append(_PROGRAMS.get(program_of(getter.command), ""))
+            yield getter.command, bool(getter.shell)
+
+
+def _program_requirements(task: JsonTask, which: Which) -> Iterator[Requirement]:
+    """Yield the programs of all commands that are not installed, unless another requirement names them."""
+    if task.infeasible:
+        return
+    for command, shell in _commands(task):
+        text = command if isinstance(command, str) else " ".join(command)
+        named = {
+            word for _, pattern in _COMMAND_PATTERNS for found in pattern.finditer(text) for word in found[0].split()
+        }
+        for program in programs_of(command, shell=shell):
+            is_asked = program not in named and program not in _PROGRAMS
+            if is_asked and not any(map(which, _ALTERNATIVES.get(program, (program,)))):
+                yield Requirement("application", program)
+
+
+def _application_requirements(task: JsonTask, which: Which) -> Iterator[Requirement]:
+    names = [re.sub(r"[\s-]+", "_", name.strip().lower()) for name in task.related_apps]
+    for command, shell in _commands(task):
+        names += [_PROGRAMS.get(program, "") for program in programs_of(command, shell=shell)]
     for name in dict.fromkeys(_APPLICATION_ALIASES.get(name, name) for name in names):
         if (programs := APPLICATIONS.get(name)) is not None and not any(map(which, programs)):
             yield Requirement("application", f"{name} ({' or '.join(programs)})")
-
-
-def program_of(command: str | list[str]) -> str:
-    """Return the program that a command starts, without its folder and variable assignments."""
-    text = command if isinstance(command, str) else " ".join(command)
-    first = next((word for word in text.split() if "=" not in word), "")
-    return first.rsplit("/", 1)[-1]
 
 
 def is_remote(url: str) -> bool:

@@ -22,7 +22,7 @@ from deskhand.tasks.formats.osworld import JsonTask, Loaded
 from deskhand.tasks.formats.requirements import requirements_of, verdict
 from deskhand.tasks.formats.yaml_schema import CheckNode, NativeTask
 from deskhand.tasks.formats.yaml_task import task_of
-from deskhand.tasks.task import Task
+from deskhand.tasks.task import Family, Task
 
 SUFFIXES = (".json", ".yaml", ".yml")
 Lines = list[tuple[str, str]]
@@ -83,6 +83,17 @@ def describe_task(task: Task) -> Lines:
             "milestones",
             ", ".join(f"{milestone.name} ({milestone.weight:g})" for milestone in task.milestones) or "none",
         ),
+    ]
+
+
+def describe_family(family: Family, seed: int) -> Lines:
+    """Return the description of one variant of a family that is not bundled."""
+    task = family.generate(seed)
+    needs = [("packages", ", ".join(family.applications) or "none")]
+    return [
+        *describe_task(task),
+        *needs,
+        ("oracle", f"none: {task.oracle_unavailable}" if task.oracle_unavailable else "yes"),
     ]
 
 

@@ -15,7 +15,7 @@ from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError
 from deskhand.tasks.formats import osworld
 from deskhand.tasks.formats.located_yaml import LocatedDocument, canonical_json, load_json
-from deskhand.tasks.formats.osworld import Corpus, JsonTask, Loaded
+from deskhand.tasks.formats.osworld import Corpus, JsonTask, Loaded, Vocabulary
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.task import CheckResult, Task
 
@@ -35,8 +35,11 @@ class WindowsTask(JsonTask):
 
 
 def load(path: Path) -> Loaded[WindowsTask]:
-    """Load a task file. Raises `TaskFileError` if it is not JSON or a value has the wrong type."""
-    return osworld.load_document(path, load_json(path), WindowsTask, frozenset(), frozenset())
+    """Load a task file. Raises `TaskFileError` if it is not a JSON object with the keys of a task.
+
+    Names of steps, getters and metrics that are not known here are notes: the benchmark's server sets up and judges.
+    """
+    return osworld.load_document(path, load_json(path), WindowsTask, Vocabulary(is_open=True))
 
 
 def load_folder(folder: Path) -> Corpus[WindowsTask]:

@@ -1,0 +1,11 @@
+user_pref("app.donation.eoy.version.viewed", 999);
+user_pref("app.update.enabled", false);
+user_pref("datareporting.healthreport.uploadEnabled", false);
+user_pref("datareporting.policy.dataSubmissionEnabled", false);
+user_pref("mail.provider.suppress_dialog_on_startup", true);
+user_pref("mail.rights.version", 1);
+user_pref("mail.shell.checkDefaultClient", false);
+user_pref("mail.spotlight.firstRunDone", true);
+user_pref("mailnews.start_page.enabled", false);
+user_pref("mailnews.start_page_override.mstone", "ignore");
+user_pref("toolkit.telemetry.reportingpolicy.firstRun", false);
