@@ -108,12 +108,14 @@ def check_family(family: Family, seeds: Iterable[int]) -> list[str]:
     """Return the violations in the tasks that `family` generates, one line each. Starts nothing."""
     problems: list[str] = []
     instructions: set[str] = set()
+    known: set[tuple[str, ...]] = set()
     count = 0
     for seed in seeds:
         count += 1
         where = f"{family.name} seed {seed}"
         task, again = family.generate(seed), family.generate(seed)
         instructions.add(task.instruction)
+        known.add(task.oracle_knows)
         if _description(task) != _description(again):
             problems.append(f"{where}: two generations differ; derive all randomness from family and seed")
         if (task.family, task.seed, task.difficulty) != (family.name, seed, family.difficulty):
@@ -130,6 +132,10 @@ def check_family(family: Family, seeds: Iterable[int]) -> list[str]:
             MilestoneTracker(task)
         except ConfigError as error:
             problems.append(str(error))
+    if len(known) > 1:
+        problems.append(
+            f"{family.name}: oracle_knows differs between seeds; what a seed decides is not general knowledge"
+        )
     if count > 3 and len(instructions) < 2:
         problems.append(f"{family.name}: {count} seeds give the same instruction")
     if not family.applications:

@@ -171,7 +171,16 @@ def download(scenario: WebPageScenario) -> Task:
 
     steps = [press("tab", times=index + 1), press("enter")]
     text = f"On the page get the file of {towns[index]}, and no other"
-    return scenario.page_task(text, clauses, steps, waits_for=f"Downloads/{towns[index]}.csv", end_states=end_states)
+    follows = {"tab several times": (towns[index],)}
+    return scenario.page_task(
+        text,
+        clauses,
+        steps,
+        waits_for=f"Downloads/{towns[index]}.csv",
+        end_states=end_states,
+        oracle_follows=follows,
+        metadata={"towns": towns},
+    )
 
 
 @scenario_family(WebPageScenario, "page_form", "medium", "fill in a form on a page and send it")
@@ -205,7 +214,7 @@ def fill_form(scenario: WebPageScenario) -> Task:
     entered: dict[str, list[Op]] = {
         "name": [Type(order["name"])],
         "number": [Type(order["number"])],
-        "town": press("down", times=towns.index(order["town"])),
+        "town": [Type(order["town"])],
         "gift": press("space", times=int(order["gift"])),
     }
     steps = [ops for name in names for ops in (press("tab"), entered[name]) if ops]
@@ -280,7 +289,13 @@ def bookmark(scenario: WebPageScenario) -> Task:
 
     text = f"Open the page about {topics[index].lower()} and bookmark it"
     return scenario.page_task(
-        text, clauses, steps, waits_for=BOOKMARKS, end_states=end_states, settle_grace_s=BOOKMARK_GRACE_S
+        text,
+        clauses,
+        steps,
+        waits_for=BOOKMARKS,
+        end_states=end_states,
+        settle_grace_s=BOOKMARK_GRACE_S,
+        oracle_follows={"tab several times": (topics[index],)},
     )
 
 
@@ -367,6 +382,17 @@ def look_up(scenario: WebPageScenario) -> Task:
             not_from_the_page={path: price.encode()},
         )
 
+    goods = [one for one, _ in keys]
+    earlier = goods[: keys.index((good, town))].count(good)
+    steps = [
+        press("ctrl+f"),
+        [Type(good)],
+        *[press("enter")] * earlier,  # the search shows one row after the other
+        press("esc", "shift+tab"),
+        press("shift+tab"),
+        [Type(price)],
+        press("tab", "enter"),
+    ]
     milestones = (
         milestone("something was sent", 0.1, is_sent),
         milestone("a price of the good or the town was sent", 0.1, is_related),
@@ -375,7 +401,7 @@ def look_up(scenario: WebPageScenario) -> Task:
     return scenario.page_task(
         text,
         clauses,
-        [press("tab"), [Type(price)], [*press("tab"), *press("enter")]],
+        steps,
         waits_for="Downloads/answer.txt",
         end_states=end_states,
         milestones=milestones,
