@@ -13,7 +13,7 @@ import random
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
@@ -21,10 +21,10 @@ from deskhand.actions.ops import Click, Done, Fail, Op, Point, Type, Wait, scree
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError, GuestFailure, InfrastructureError
 from deskhand.tasks import end_state
-from deskhand.tasks.family_checks import Lease, oracle, wrong_first_click
+from deskhand.tasks.family_checks import Lease, find_unread_texts, oracle, wrong_first_click
 from deskhand.tasks.guest_files import UNREADABLE, read_file
 from deskhand.tasks.judge import AlreadySolvedError, broken_by_agent, initial_score, judge
-from deskhand.tasks.oracle_sight import needs_frames, unread_texts
+from deskhand.tasks.oracle_sight import needs_frames
 from deskhand.tasks.outcome import Errored, Outcome, Scored
 from deskhand.tasks.task import FileContents, Task
 
@@ -305,19 +305,10 @@ async def audit(task: Task, lease: Lease, names: Iterable[str] = (), save_dir: P
 
 async def _count_unread(result: AuditResult, task: Task, lease: Lease, steps: Steps) -> None:
     """Replay the oracle on a desktop with an accessibility tree, if only frames can explain what it acted on."""
-    result.values[UNREAD] = 0.0
-    telling = replace(task, accessibility=True)
-    if not needs_frames(task, task.instruction, steps):
-        return
-    try:
-        async with lease(telling) as desktop:
-            await task.setup(desktop)
-            unread = await unread_texts(telling, desktop, steps)
-    except ConfigError as error:  # this machine has no accessibility tree
-        result.values[UNREAD], result.messages[UNREAD] = None, f"({error})"
-        return
+    unread = await find_unread_texts(task, lease, steps) if needs_frames(task, task.instruction, steps) else []
+    result.values[UNREAD] = None if unread is None else float(len(unread))
     if unread:
-        result.values[UNREAD], result.messages[UNREAD] = float(len(unread)), f"({'; '.join(unread)})"
+        result.messages[UNREAD] = f"({'; '.join(unread)})"
 
 
 async def _record(
