@@ -82,19 +82,15 @@ def picture_grey(task: Task) -> Ways:
 
 def folder_make(task: Task) -> Ways:
     (name,) = told(task, r"a new folder (\w+) in")
-    inside = told(task, r"in the folder (\w+),")[0]
-    named: list[Act] = [rest, "ctrl+a", types(name)]
-    return {
-        "the File menu": [*menu("File", "Create New.*", "Folder"), *named, "Return", rest],
-        "the context menu": [
-            click(inside, 0.8, 0.8, button="right"),
-            *menu("Create New.*", "Folder"),
-            *named,
-            "Return",
-            rest,
-        ],
-        "OK by the mouse": ["ctrl+shift+n", *named, label("push-button", "OK|Create"), rest],
+    (inside,) = told(task, r"in the folder (\w+),")
+    dialog = "Creating New Folder"
+    named: list[Act] = [wait(dialog), "ctrl+a", types(name)]
+    menus: dict[str, list[Act]] = {
+        "the File menu": ["alt+f", "Down Down Right", "Return"],
+        "the context menu": [click(inside, 0.8, 0.8, button="right"), "Down Right", "Return"],
     }
+    by_mouse: list[Act] = ["ctrl+shift+n", *named, click(dialog, -50, -28), rest]
+    return {way: [*acts, *named, "Return", rest] for way, acts in menus.items()} | {"OK by the mouse": by_mouse}
 
 
 def shell(task: Task, *commands: str) -> Ways:

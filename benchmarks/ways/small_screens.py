@@ -91,44 +91,42 @@ def editor_replace(task: Task) -> Ways:
     }
 
 
+def chosen(steps: int) -> Act:
+    """Keys that go down an open menu and choose an item."""
+    return " ".join(["Down"] * steps + ["Return"])
+
+
 def file_delete(task: Task) -> Ways:
     (name,) = told(task, r"Delete the file (\S+)")
     scenario = file_manager.FileManagerScenario(task.family, task.seed)
-    agrees: list[Act] = [wait("Confirm"), "Return"] if scenario.confirm else []
+    file = scenario.boxes
+    agrees: list[Act] = [wait("Confirm"), "Return", rest] if scenario.confirm else [rest]
     return {
-        "the context menu": [hit(scenario.boxes, name, button="right"), *menu("Move to Trash"), *agrees, rest],
-        "the Edit menu": [hit(scenario.boxes, name), *menu("Edit", "Move to Trash"), *agrees, rest],
-        "for ever": [hit(scenario.boxes, name), "shift+Delete", wait("Confirm"), "Return", rest],
-        "by the keyboard": [types(name), "Escape", "Delete", *agrees, rest],
+        "the context menu": [hit(file, name, button="right"), chosen(4), *agrees],
+        "the Edit menu": [hit(file, name), rest, "alt+e", chosen(4), *agrees],
+        "for ever": [hit(file, name), rest, "shift+Delete", wait("Confirm"), "Return", rest],
     }
 
 
 def file_rename(task: Task) -> Ways:
     name, new = told(task, r"Rename (\S+) to (\S+)")
-    boxes = file_manager.FileManagerScenario(task.family, task.seed).boxes
+    file = file_manager.FileManagerScenario(task.family, task.seed).boxes
     named: list[Act] = [wait("Rename"), "ctrl+a", types(new)]
     return {
-        "the context menu": [hit(boxes, name, button="right"), *menu("Rename.*"), *named, "Return", rest],
-        "the Edit menu": [hit(boxes, name), *menu("Edit", "Rename.*"), *named, "Return", rest],
-        "OK by the mouse": [hit(boxes, name), "F2", *named, click("Rename", -36, -18), rest],
+        "the context menu": [hit(file, name, button="right"), chosen(6), *named, "Return", rest],
+        "OK by the keyboard": [hit(file, name), rest, "F2", *named, "alt+o", rest],
+        "OK by the mouse": [hit(file, name), rest, "F2", *named, click("Rename", -50, -28), rest],
     }
 
 
 def file_move(task: Task) -> Ways:
     name, folder = told(task, r"Move (\S+) to the folder (\w+)")
-    boxes = file_manager.MoveScenario(task.family, task.seed).boxes
-    paste: list[Act] = [hit(boxes, folder, count=2), wait(folder)]
+    file = file_manager.MoveScenario(task.family, task.seed).boxes
+    inside: list[Act] = [hit(file, folder, count=2), wait(folder)]
     return {
-        "dragged": [drop(boxes, name, folder), rest],
-        "the Edit menu": [hit(boxes, name), *menu("Edit", "Cut"), *paste, *menu("Edit", "Paste"), rest],
-        "the context menu": [hit(boxes, name, button="right"), *menu("Cut"), *paste, "ctrl+v", rest],
-        "pasted onto the folder": [
-            hit(boxes, name),
-            "ctrl+x",
-            hit(boxes, folder, button="right"),
-            *menu("Paste"),
-            rest,
-        ],
+        "dragged": [drop(file, name, folder), rest],
+        "the Edit menu": [hit(file, name), rest, "alt+e", chosen(1), *inside, "ctrl+v", rest],
+        "the context menu": [hit(file, name, button="right"), chosen(2), *inside, "ctrl+v", rest],
     }
 
 

@@ -22,9 +22,11 @@ from PIL import Image, ImageDraw, ImageFont
 
 from deskhand.actions.ops import Key, Op, Type
 from deskhand.desktop.base import StageableDesktop
-from deskhand.errors import ConfigError
+from deskhand.desktop.local.desktop import LocalDesktop
+from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.tasks.task import Task
 
+TREE_TIMEOUT_S, TREE_HEAD = 40.0, 1000
 COUNTED_KEYS = frozenset({"tab", "up", "down", "left", "right"})
 TERMINALS = ("xterm",)
 """Window classes without an accessibility tree."""
@@ -65,6 +67,8 @@ class FrameTexts:
 
     wanted: set[str]
     seen: set[str] = field(default_factory=set)
+    cut_short: bool = False
+    """Whether a tree could not be read whole in time."""
 
     async def read(self, desktop: StageableDesktop) -> None:
         """Add the wanted texts that the current frame shows."""
@@ -72,9 +76,11 @@ class FrameTexts:
             return
         windows = await desktop.windows()
         texts = [window.title for window in windows]
-        tree = await desktop.accessibility_tree()
+        limit = {"timeout_s": TREE_TIMEOUT_S} if isinstance(desktop, LocalDesktop) else {}
+        tree = await desktop.accessibility_tree(**limit)
         if tree is None:
             raise ConfigError("the desktop has no accessibility tree; reset it with accessibility=True")
+        self.cut_short = self.cut_short or 'truncated="true"' in tree[:TREE_HEAD]
         texts += shown_texts(tree, *(await desktop.observe()).size)
         joined = f" {' | '.join(' '.join(words_of(text)) for text in texts)} "
         self.seen |= {text for text in self.wanted if f" {' '.join(words_of(text))} " in joined}
@@ -91,7 +97,8 @@ async def unread_texts(task: Task, desktop: StageableDesktop, steps: list[list[O
     """Play the oracle of a staged task and return what it acted on before a frame showed it, one line each.
 
     `steps` are those of an earlier run: they say what to look for, so a desktop needs an accessibility tree only if
-    `needs_frames(task, instruction, steps)`.
+    `needs_frames(task, instruction, steps)`. Raises `ConfigError` without a tree, `InfrastructureError` if the tree
+    takes too long.
     """
     instruction = await task.resolve_instruction(desktop)
     texts = FrameTexts({text for ops in steps for each in sources_of(task, instruction, ops).values() for text in each})
@@ -107,6 +114,8 @@ async def unread_texts(task: Task, desktop: StageableDesktop, steps: list[list[O
                 problems.append(f"step {index + 1} acts on {what!r}, and {why}")
         await desktop.perform(ops, action_id=f"sight#{task.id}#{index}")
         index += 1
+    if problems and texts.cut_short:
+        raise InfrastructureError(f"the accessibility tree could not be read within {TREE_TIMEOUT_S:g} s")
     return problems
 
 
