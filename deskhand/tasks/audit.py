@@ -305,7 +305,10 @@ async def audit(task: Task, lease: Lease, names: Iterable[str] = (), save_dir: P
 
 async def _count_unread(result: AuditResult, task: Task, lease: Lease, steps: Steps) -> None:
     """Replay the oracle on a desktop with an accessibility tree, if only frames can explain what it acted on."""
-    unread = await find_unread_texts(task, lease, steps) if needs_frames(task, task.instruction, steps) else []
+    try:
+        unread = await find_unread_texts(task, lease, steps) if needs_frames(task, task.instruction, steps) else []
+    except InfrastructureError as error:
+        unread, result.messages[UNREAD] = None, f"({error})"
     result.values[UNREAD] = None if unread is None else float(len(unread))
     if unread:
         result.messages[UNREAD] = f"({'; '.join(unread)})"
