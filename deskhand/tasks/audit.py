@@ -213,8 +213,8 @@ AUDIT_SESSIONS: tuple[tuple[AuditAgent, ...], ...] = (
 LIMITS: dict[str, Limit] = {
     ORACLE: "one",
     EARLY_STOP: "below one",
-    UNREAD: "zero",
     **{agent.name: agent.limit for session in AUDIT_SESSIONS for agent in session},
+    UNREAD: "zero",
 }
 MUST_BE_SCORED = {agent.name for session in AUDIT_SESSIONS for agent in session if agent.must_be_scored}
 
