@@ -170,7 +170,7 @@ def page_save(task: Task) -> Ways:
     (name,) = told(task, r"page as (\S+) in")
     dialog: list[Act] = [wait("Save"), rest, "ctrl+a", types(name)]
     return {
-        "Enter in the dialog": ["ctrl+s", *dialog, "Return", rest],
+        "the whole path": ["ctrl+s", *dialog[:-1], types(f"{HOME}/Downloads/{name}"), "alt+s", rest],
         "the letter of Save": ["ctrl+s", *dialog, "alt+s", rest],
         "the context menu": [
             click("chromium", 0.5, 0.7, button="right"),

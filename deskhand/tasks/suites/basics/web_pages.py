@@ -330,5 +330,6 @@ def save_page(scenario: WebPageScenario) -> Task:
         }
         return ExampleEndStates(negatives, {f"Downloads/{name}": page})
 
-    text = f"Save this page as {name} in the folder Downloads"
+    # Enter does nothing in Chromium's dialog, which has no default button
+    text = f"Save this page as {name} in the folder Downloads, with the button Save of the dialog"
     return scenario.page_task(text, clauses, steps, waits_for=f"Downloads/{name}", end_states=end_states)

@@ -63,7 +63,8 @@ def look_up(scenario: WebPageScenario) -> Task:
         press("ctrl+f"),
         [Type(good)],
         *[press("enter")] * earlier,  # the search shows one row after the other
-        press("esc", "shift+tab"),
+        press("esc"),
+        press("shift+tab"),
         press("shift+tab"),
         [Type(price)],
         press("tab", "enter"),
