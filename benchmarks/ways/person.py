@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from benchmarks.osworld.scripted_actor import ScriptedActor
-from deskhand.actions.ops import Button, Click, Drag, Point, Scroll, Type
+from deskhand.actions.ops import Button, Click, Drag, MouseDown, MouseUp, Move, Point, Scroll, Type
 from deskhand.desktop.base import StageableDesktop, Window
 from deskhand.tasks.judge import judge
 from deskhand.tasks.outcome import Outcome
@@ -100,14 +100,29 @@ def hit(boxes: Boxes, name: str, *, count: int = 1, button: Button = "left") -> 
     return act
 
 
+def remembered(boxes: Boxes) -> Boxes:
+    """The boxes as they were when they were first asked for; later the screen may show other things."""
+    found: dict[str, Rect] = {}
+
+    async def look(desktop: StageableDesktop) -> dict[str, Rect]:
+        if not found:
+            found.update(await boxes(desktop))
+        return found
+
+    return look
+
+
 def drop(boxes: Boxes, name: str, onto: str) -> Act:
-    """Drag one box of a scenario onto another, as a hand does: in small moves."""
+    """Drag one box of a scenario onto another, as a hand does: in small moves, with a rest at the end."""
 
     async def act(person: Person) -> None:
         found = await boxes(person.desktop)
         (x, y), (to_x, to_y) = found[name].center, found[onto].center
-        path = [person.point(x + (to_x - x) * part / 8, y + (to_y - y) * part / 8) for part in range(9)]
-        await person.do(Drag(tuple(path)))
+        await person.do(MouseDown(person.point(x, y)))
+        for part in range(1, 9):
+            await person.do(Move(person.point(x + (to_x - x) * part / 8, y + (to_y - y) * part / 8)))
+        await person.still(0.3)
+        await person.do(MouseUp())
         await person.still(0.5)
 
     return act

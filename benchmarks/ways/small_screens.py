@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.ways.person import Act, Ways, click, drop, hit, label, menu, rest, told, types, wait
+from benchmarks.ways.person import Act, Ways, click, drop, hit, label, menu, remembered, rest, told, types, wait
 from deskhand.tasks.suites.basics import calculator, dialogs, editors, file_manager, forms, terminal_count, terminals
 from deskhand.tasks.suites.basics.code_copy import CodeCopyScenario
 from deskhand.tasks.task import Task
@@ -54,13 +54,14 @@ def terminal_close(task: Task) -> Ways:
 def dialog_choice(task: Task) -> Ways:
     (label,) = told(task, r"Press (\w+) in")
     scenario = dialogs.DialogScenario(task.family, task.seed)
-    # The focus begins at the last button, and Tab goes on to the first.
-    steps = (scenario.labels.index(label) - 2) % 3
+    # The focus begins at the last button; Tab goes on to the question, then to the first button.
+    back = 2 - scenario.labels.index(label)
+    steps = (4 - back) % 4
     return {
         "tab and Enter": [*["Tab"] * steps, "Return"],
         "tab and space": [*["Tab"] * steps, "space"],
-        "back by shift+tab": [*["shift+Tab"] * ((3 - steps) % 3), "Return"],
-        "arrow keys": [*["Left"] * (2 - scenario.labels.index(label)), "space"],
+        "back by shift+tab": [*["shift+Tab"] * back, "Return"],
+        "arrow keys": [*["Left"] * back, "space"],
     }
 
 
@@ -121,7 +122,7 @@ def file_rename(task: Task) -> Ways:
 
 def file_move(task: Task) -> Ways:
     name, folder = told(task, r"Move (\S+) to the folder (\w+)")
-    file = file_manager.MoveScenario(task.family, task.seed).boxes
+    file = remembered(file_manager.MoveScenario(task.family, task.seed).boxes)
     inside: list[Act] = [hit(file, folder, count=2), wait(folder)]
     return {
         "dragged": [drop(file, name, folder), rest],
