@@ -21,9 +21,10 @@ from deskhand.actions.ops import Click, Done, Fail, Op, Point, Type, Wait, scree
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError, GuestFailure, InfrastructureError
 from deskhand.tasks import end_state
-from deskhand.tasks.family_checks import Lease, oracle, wrong_first_click
+from deskhand.tasks.family_checks import Lease, find_unread_texts, oracle, wrong_first_click
 from deskhand.tasks.guest_files import UNREADABLE, read_file
 from deskhand.tasks.judge import AlreadySolvedError, broken_by_agent, initial_score, judge
+from deskhand.tasks.oracle_sight import needs_frames
 from deskhand.tasks.outcome import Errored, Outcome, Scored
 from deskhand.tasks.task import FileContents, Task
 
@@ -184,7 +185,8 @@ _KILL_APPS = r"""for p in /proc/[0-9]*; do n=$(cat $p/comm 2>/dev/null); case "$
   sh|bash|openbox|Xvfb|bwrap|cat|dbus-daemon|'') ;; *) kill -SEGV ${p#/proc/} 2>/dev/null;; esac; done; true"""
 _KILL_ALL = "kill -9 -1"
 
-ORACLE, EARLY_STOP, NOOP = "oracle", "early_stop", "noop"
+ORACLE, EARLY_STOP, UNREAD, NOOP = "oracle", "early_stop", "unread", "noop"
+"""`unread` is the number of things that the oracle acts on and no frame has shown (`tasks.oracle_sight`)."""
 AUDIT_SESSIONS: tuple[tuple[AuditAgent, ...], ...] = (
     (
         AuditAgent(NOOP, _wait),
@@ -212,6 +214,7 @@ LIMITS: dict[str, Limit] = {
     ORACLE: "one",
     EARLY_STOP: "below one",
     **{agent.name: agent.limit for session in AUDIT_SESSIONS for agent in session},
+    UNREAD: "zero",
 }
 MUST_BE_SCORED = {agent.name for session in AUDIT_SESSIONS for agent in session if agent.must_be_scored}
 
@@ -281,6 +284,8 @@ async def audit(task: Task, lease: Lease, names: Iterable[str] = (), save_dir: P
             await _record(result, task, desktop, ORACLE, outcome, save_dir)
             if EARLY_STOP in selected and earlier is not None:
                 result.values[EARLY_STOP] = earlier
+    if UNREAD in selected and result.values.get(ORACLE) == 1.0:
+        await _count_unread(result, task, lease, steps)
     for session in AUDIT_SESSIONS:
         agents = [each for each in session if each.name in selected and _applies(task, each, steps, has_distractors)]
         if not agents:
@@ -296,6 +301,17 @@ async def audit(task: Task, lease: Lease, names: Iterable[str] = (), save_dir: P
                 outcome = await _run_agent(task, desktop, agent, steps, is_last=agent is agents[-1])
                 await _record(result, task, desktop, agent.name, outcome, save_dir)
     return result
+
+
+async def _count_unread(result: AuditResult, task: Task, lease: Lease, steps: Steps) -> None:
+    """Replay the oracle on a desktop with an accessibility tree, if only frames can explain what it acted on."""
+    try:
+        unread = await find_unread_texts(task, lease, steps) if needs_frames(task, task.instruction, steps) else []
+    except InfrastructureError as error:
+        unread, result.messages[UNREAD] = None, f"({error})"
+    result.values[UNREAD] = None if unread is None else float(len(unread))
+    if unread:
+        result.messages[UNREAD] = f"({'; '.join(unread)})"
 
 
 async def _record(

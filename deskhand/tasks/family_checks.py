@@ -1,7 +1,8 @@
 """Requirements on every family, as checks that list violations.
 
 Used by the tests and by authors of families: `check_family` only generates tasks, `check_family_live` plays them. The
-oracle must score 1; doing nothing, a wrong first click and stopping one step early must not.
+oracle must score 1; doing nothing, a wrong first click and stopping one step early must not. It acts on
+nothing that the instruction or a frame has not shown.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from deskhand.actions.ops import Click, Done, Op, Point, screen_px, to_screen_px
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError
 from deskhand.tasks.judge import MilestoneTracker, initial_score, judge
+from deskhand.tasks.oracle_sight import needs_frames, unread_texts
 from deskhand.tasks.outcome import Errored, Outcome, Scored
 from deskhand.tasks.task import Family, Task, split_of
 
@@ -36,6 +38,8 @@ class Playthrough:
     first_click_on_target: bool | None
     setup_s: float
     play_s: float
+    ops: tuple[list[Op], ...] = ()
+    """The ops of each step."""
 
     @property
     def value(self) -> float | None:
@@ -91,29 +95,32 @@ async def play(task: Task, desktop: StageableDesktop, policy: Policy = oracle) -
     target, _ = await task.first_click_targets(desktop)
     ready = time.monotonic()
     start = await initial_score(task, desktop)
-    tracker, steps, hit, acted_at = MilestoneTracker(task), 0, None, None
+    tracker, steps, hit, acted_at = MilestoneTracker(task), list[list[Op]](), None, None
     async for ops in policy(task, desktop):
         for op in ops:
             if isinstance(op, Click) and op.point is not None and hit is None and target is not None:
                 hit = target.contains(*to_screen_px(op.point, task.width, task.height))
-        await desktop.perform(ops, action_id=f"{task.id}#{steps}")
+        await desktop.perform(ops, action_id=f"{task.id}#{len(steps)}")
         acted_at = time.monotonic()
-        steps += 1
+        steps.append(ops)
         await tracker.after_step(desktop)
     outcome = await judge(task, desktop, milestones=tracker, acted_at=acted_at)
-    return Playthrough(start, outcome, tracker.reached_share, steps, hit, ready - began, time.monotonic() - ready)
+    times = ready - began, time.monotonic() - ready
+    return Playthrough(start, outcome, tracker.reached_share, len(steps), hit, *times, tuple(steps))
 
 
 def check_family(family: Family, seeds: Iterable[int]) -> list[str]:
     """Return the violations in the tasks that `family` generates, one line each. Starts nothing."""
     problems: list[str] = []
     instructions: set[str] = set()
+    known: set[tuple[str, ...]] = set()
     count = 0
     for seed in seeds:
         count += 1
         where = f"{family.name} seed {seed}"
         task, again = family.generate(seed), family.generate(seed)
         instructions.add(task.instruction)
+        known.add(task.oracle_knows)
         if _description(task) != _description(again):
             problems.append(f"{where}: two generations differ; derive all randomness from family and seed")
         if (task.family, task.seed, task.difficulty) != (family.name, seed, family.difficulty):
@@ -130,6 +137,10 @@ def check_family(family: Family, seeds: Iterable[int]) -> list[str]:
             MilestoneTracker(task)
         except ConfigError as error:
             problems.append(str(error))
+    if len(known) > 1:
+        problems.append(
+            f"{family.name}: oracle_knows differs between seeds; what a seed decides is not general knowledge"
+        )
     if count > 3 and len(instructions) < 2:
         problems.append(f"{family.name}: {count} seeds give the same instruction")
     if not family.applications:
@@ -160,13 +171,33 @@ async def check_family_live(
             except Exception as error:
                 return error
 
-    async def both(task: Task) -> tuple[Playthrough | Exception, Playthrough | Exception]:
+    async def both(task: Task) -> list[str]:
         solved = await run(task, oracle)
-        return solved, solved if isinstance(solved, Exception) else await run(task, near_miss(solved))
+        wrong = solved if isinstance(solved, Exception) else await run(task, near_miss(solved))
+        problems = _problems(task, solved, wrong)
+        if isinstance(solved, Exception) or not needs_frames(task, task.instruction, solved.ops):
+            return problems
+        async with slots:
+            unread = await find_unread_texts(task, lease, list(solved.ops))
+        return [*problems, *(f"{task.family} seed {task.seed}: the oracle's {problem}" for problem in unread or ())]
 
     tasks = [family.generate(seed) for seed in seeds]
-    pairs = zip(tasks, await asyncio.gather(*map(both, tasks)), strict=True)
-    return [problem for task, (good, bad) in pairs for problem in _problems(task, good, bad)]
+    found = await asyncio.gather(*map(both, tasks), return_exceptions=True)
+    for problems in found:
+        if isinstance(problems, BaseException):
+            raise problems
+    return [problem for problems in found if not isinstance(problems, BaseException) for problem in problems]
+
+
+async def find_unread_texts(task: Task, lease: Lease, steps: list[list[Op]]) -> list[str] | None:
+    """Replay an oracle and return what it acts on before a frame shows it; None without an accessibility tree."""
+    task = replace(task, accessibility=True)
+    try:
+        async with lease(task) as desktop:
+            await task.setup(desktop)
+            return await unread_texts(task, desktop, steps)
+    except ConfigError:  # the packages are not installed, or guests of this machine have no name
+        return None
 
 
 def _problems(task: Task, solved: Playthrough | Exception, wrong: Playthrough | Exception) -> list[str]:

@@ -157,6 +157,12 @@ class Task:
     """Example end states for the audit."""
     oracle_unavailable: str = ""
     """Why `oracle` cannot solve the task; empty if it can."""
+    oracle_knows: tuple[str, ...] = ()
+    """Words that the oracle types because everyone knows the program, such as commands; the same for all seeds."""
+    oracle_follows: Mapping[str, tuple[str, ...]] | None = field(default_factory=dict)
+    """For a word that the oracle types, or "KEY several times", the texts on the screen from which it follows, if it is
+    neither in the instruction nor on the screen itself (`tasks.oracle_sight`). None: the oracle reads the screen.
+    """
     forged_files: dict[str, Callable[[], bytes]] = field(default_factory=dict)
     """Correct files by path that the wrong application wrote; the check must score them 0."""
     metadata: dict[str, Any] = field(default_factory=dict)

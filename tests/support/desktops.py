@@ -64,4 +64,4 @@ def home_contents(root: Path) -> dict[str, tuple[int, str | bytes | None]]:
 
 def desktop_for(task: Task) -> AbstractAsyncContextManager[LocalDesktop]:
     """One as the task wants it."""
-    return embedded(DesktopSpec(task.theme, task.width, task.height))
+    return embedded(DesktopSpec(task.theme, task.width, task.height, accessibility=task.accessibility))

@@ -252,6 +252,10 @@ class NativeTask(CheckModel):
     step_cost: float = Field(default=0.0, ge=0, le=1)
     oracle: list[list[OracleOp]] | None = Field(default=None, min_length=1)
     """A solution: one list of ops per step, without the final `done`."""
+    oracle_knows: list[str] = Field(default_factory=list)
+    """Words that the oracle types because everyone knows the program."""
+    oracle_follows: dict[str, list[str]] = Field(default_factory=dict)
+    """For words that the oracle types, the texts on the screen from which they follow."""
 
     @field_validator("id")
     @classmethod

@@ -74,6 +74,8 @@ def task_of(file: NativeTask, folder: Path) -> Task:
         ),
         difficulty=file.difficulty,
         oracle_unavailable="" if file.oracle is not None else NO_ORACLE,
+        oracle_knows=tuple(file.oracle_knows),
+        oracle_follows={word: tuple(texts) for word, texts in file.oracle_follows.items()},
         settle_grace_s=file.limits.settle_grace_s,
         check_timeout_s=file.limits.check_timeout_s,
         step_timeout_s=file.limits.step_timeout_s,

@@ -21,6 +21,7 @@ from deskhand.tasks.suites.basics import (
     terminals,
     text_documents,
     web_pages,
+    web_tables,
 )
 from deskhand.tasks.task import Family, Task
 
@@ -29,7 +30,7 @@ def _families(*modules: ModuleType) -> list[Family]:
     return [each for module in modules for each in vars(module).values() if isinstance(each, Family)]
 
 
-MODULES = (forms, terminal_count, code_copy, spreadsheets, text_documents, web_pages)
+MODULES = (forms, terminal_count, code_copy, spreadsheets, text_documents, web_pages, web_tables)
 MODULES += (pictures, cross_app, terminal_files, folders)
 FAMILIES: dict[str, Family] = {
     family.name: family

@@ -1,7 +1,7 @@
 """Families `calculator_number` and `calculator_sum`: a desktop calculator on a small screen.
 
-The check copies the display with the program's own command (untrusted). That takes a key stroke, so digits in place
-count at the end and are not milestones.
+The check copies the display with the program's own command (untrusted). That takes a click and a key stroke, so digits
+in place count at the end and are not milestones.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import uuid
 from collections.abc import AsyncIterator, Iterable
 
 from deskhand.actions.ops import Click, Done, Key, Op, Point, screen_px
-from deskhand.desktop.base import StageableDesktop
+from deskhand.desktop.base import StageableDesktop, Window
 from deskhand.tasks.outcome import Finding
-from deskhand.tasks.suites.basics.layout import use_compact_theme
+from deskhand.tasks.suites.basics.layout import BORDER_PX, use_compact_theme
 from deskhand.tasks.suites.basics.scenario import THEMES, SingleWindowScenario, clause, combine_clauses, scenario_family
 from deskhand.tasks.task import CheckResult, Rect, Task
 
@@ -76,9 +76,43 @@ def key_boxes(window_x: int, window_y: int) -> dict[str, Rect]:
 
 
 async def display_value(desktop: StageableDesktop) -> str:
-    """Return the display as the program's copy command gives it."""
-    await desktop.perform([Key(("ctrl", "c"))], action_id=f"judge-copy-{uuid.uuid4()}")
+    """Return the display as the program's copy command gives it, whatever has the focus; empty without a calculator.
+
+    A click beside the windows closes open menus, then dialogs are closed, and the calculator gets the focus. None of
+    that changes the display.
+    """
+    windows = await desktop.windows()
+    calculators = [window for window in windows if CalculatorScenario.window_class in window.wm_class.lower()]
+    if not calculators:
+        return ""
+    if (corner := _free_corner(windows)) is not None:
+        await _perform(desktop, Click(corner))
+    for dialog in calculators[1:]:
+        await desktop.close_window(dialog)
+    await desktop.activate_window(calculators[0])
+    await _perform(desktop, Key(("ctrl", "c")))
     return (await desktop.clipboard() or "").strip()
+
+
+def _free_corner(windows: list[Window]) -> Point | None:
+    """Return a corner of the screen in which there is no window."""
+    width, height = CalculatorScenario.width, CalculatorScenario.height
+    corners = [(x, y) for x in (0, width - 1) for y in (0, height - 1)]
+    frames = [
+        Rect(
+            window.x - BORDER_PX,
+            window.y - window.frame_top,
+            window.x + window.width + BORDER_PX,
+            window.y + window.height + BORDER_PX,
+        )
+        for window in windows
+    ]
+    free = [corner for corner in corners if not any(frame.contains(*corner) for frame in frames)]
+    return Point(*free[0], screen_px(width, height)) if free else None
+
+
+async def _perform(desktop: StageableDesktop, op: Op) -> None:
+    await desktop.perform([op], action_id=f"judge-{uuid.uuid4()}")
 
 
 @scenario_family(CalculatorScenario, "calculator_number", "easy", "enter a number by the calculator's keys")
@@ -124,12 +158,16 @@ def number_instruction(first: int, second: int) -> str:
 
 
 def random_sum(rng: random.Random) -> tuple[str, int]:
-    """Return the keys to press and the result, which is 10 to 999 and neither of the operands."""
+    """Return the keys to press and the result, which is 10 to 999 and neither of the operands.
+
+    No digit occurs twice: a GTK 3 button that a key presses ignores the same key for a quarter of a second.
+    """
     while True:
         sign = rng.choice(OPERATORS)
         first, second = rng.randint(2, 99), rng.randint(2, 99 if sign != "*" else 9)
         result = {"+": first + second, "-": first - second, "*": first * second}[sign]
-        if 10 <= result <= 999 and result not in (first, second):
+        digits = f"{first}{second}"
+        if 10 <= result <= 999 and result not in (first, second) and len(set(digits)) == len(digits):
             return f"{first}{sign}{second}=", result
 
 

@@ -54,7 +54,7 @@ def sheet_to_note(scenario: SpreadsheetScenario) -> Task:
         [
             ("the name of the item with the highest price", str(best[0])),
             ("the highest price", str(best[2])),
-            ("how many items there are", str(len(rows))),
+            ("how many rows of items there are", str(len(rows))),
         ]
     )
 
@@ -88,6 +88,7 @@ def sheet_to_note(scenario: SpreadsheetScenario) -> Task:
         setup=lambda desktop: open_beside(scenario, desktop, scenario.name),
         clauses=clauses,
         oracle=write_note(answer),
+        oracle_follows={str(len(rows)): tuple(str(line[0]) for line in rows)} if answer == str(len(rows)) else {},
         max_steps=10,
         milestones=(
             milestone("the note says something", 0.1, has_text),
@@ -160,6 +161,7 @@ def note_to_sheet(scenario: SpreadsheetScenario) -> Task:
         setup=lambda desktop: open_beside(scenario, desktop, scenario.name, text),
         clauses=clauses,
         oracle=hd_screen.until_written(scenario.path, steps, press("ctrl+s")),
+        oracle_follows={"down several times": (str(scenario.rows[-1][0]),)},
         max_steps=10,
         milestones=(
             spreadsheets.saved_milestone(scenario),

@@ -26,6 +26,17 @@ FOLDER = "Documents"
 NAMES = ("house", "flag", "map", "sign", "window", "garden", "stage", "tower")
 RESULTS = ("result", "copy", "final", "other", "new", "second")
 MAX_PIXELS = 1_000_000
+COMMANDS = (
+    "Flip image horizontally",
+    "Flip image vertically",
+    "Rotate the image 90 degrees to the right",
+    "Rotate the image 90 degrees to the left",
+    "Invert the components (except alpha) perceptually",
+    "Scale Image",
+    "Crop the image to the extents of its content",
+    "Convert the image to grayscale",
+)
+"""Names by which GIMP's search finds what oracles use."""
 CHANNEL_TOLERANCE = 2
 """Maximum difference of a channel (0 to 255) in exact work."""
 
@@ -145,6 +156,7 @@ class PictureScenario(HdScenario):
             clauses=clauses,
             oracle=hd_screen.until_written(f"{FOLDER}/{self.result}", and_export),
             settle_grace_s=2.0,
+            oracle_knows=COMMANDS,
             example_end_states=end_states,
             milestones=(self.has_size(0.1, "a picture was exported", lambda wide, high: True), *milestones),
         )

@@ -75,6 +75,10 @@ class SpreadsheetScenario(OfficeScenario):
         book = await self.book(desktop)
         return book.values.get(self.sheet_names[0], []) if book else []
 
+    def sight(self, row: int, column: int) -> dict[str, tuple[str, ...]]:
+        """Return `Task.oracle_follows` of the keys from A1 to a cell: what stands in its row and over its column."""
+        return {"down several times": (str(self.rows[row][0]),), "right several times": (str(HEADER[column]),)}
+
     def same_cells(self, book: Workbook | None, wanted: Sheets) -> Finding:
         return clause(f"the cells of {self.name}", book.values if book else None, wanted)
 
@@ -142,7 +146,8 @@ def set_cell(scenario: SpreadsheetScenario) -> Task:
     wanted = [list(line) for line in scenario.rows]
     wanted[row][2] = number
     text = f"In {scenario.name} change the price of the {scenario.rows[row][0]} to {number} and save the file"
-    return scenario.edit_task(text, wanted, [go_to(row, 2), [Type(f"{number}\n")]], max_steps=10)
+    steps = [go_to(row, 2), [Type(f"{number}\n")]]
+    return scenario.edit_task(text, wanted, steps, max_steps=10, oracle_follows=scenario.sight(row, 2))
 
 
 @scenario_family(SpreadsheetScenario, "sheet_total", "medium", "write a formula below a column")
@@ -154,6 +159,7 @@ def add_total(scenario: SpreadsheetScenario) -> Task:
     numbers = [int(str(line[3])) for line in scenario.rows[1:]]
     results = {"SUM": sum(numbers), "MAX": max(numbers), "MIN": min(numbers), "AVERAGE": sum(numbers) / len(numbers)}
     value = results[function]
+    last_item = str(scenario.rows[-1][0])
     cell, formula = f"D{rows + 2}", f"={function}(D2:D{rows})"
 
     def follows(found: str | None) -> Finding:
@@ -190,6 +196,8 @@ def add_total(scenario: SpreadsheetScenario) -> Task:
         [*scenario.rows, [None], [None, None, None, formula]],
         [go_to(rows + 1, 3), [Type(f"{formula}\n")]],
         clauses=clauses,
+        oracle_knows=("SUM", "MAX", "MIN", "AVERAGE"),
+        oracle_follows=scenario.sight(rows - 1, 3) | {"D2": (str(scenario.rows[1][0]),), f"D{rows}": (last_item,)},
     )
 
 
@@ -207,6 +215,7 @@ def sort_rows(scenario: SpreadsheetScenario) -> Task:
         f"In {scenario.name} sort the rows by {HEADER[column]}, from {order}, and save the file",
         [HEADER, *rows],
         [go_to(1, column), press("alt+d"), press("a")],
+        oracle_follows=scenario.sight(1, column),
         milestones=(saved_milestone(scenario), milestone("the rows are in another order", 0.2, is_reordered)),
     )
 
@@ -217,7 +226,7 @@ def delete_row(scenario: SpreadsheetScenario) -> Task:
     wanted = [line for index, line in enumerate(scenario.rows) if index != row]
     text = f"In {scenario.name} delete the whole row of the {scenario.rows[row][0]}, so that no empty row is left"
     steps = [go_to(row, 0), press("shift+space"), press("ctrl+-")]
-    return scenario.edit_task(f"{text}, and save the file", wanted, steps)
+    return scenario.edit_task(f"{text}, and save the file", wanted, steps, oracle_follows=scenario.sight(row, 0))
 
 
 @scenario_family(SpreadsheetScenario, "sheet_column_out", "medium", "delete a whole column")
@@ -226,7 +235,7 @@ def delete_column(scenario: SpreadsheetScenario) -> Task:
     wanted = [[cell for index, cell in enumerate(line) if index != column] for line in scenario.rows]
     text = f"In {scenario.name} delete the whole column {HEADER[column]}, so that no empty column is left"
     steps = [go_to(0, column), press("ctrl+space"), press("ctrl+-")]
-    return scenario.edit_task(f"{text}, and save the file", wanted, steps)
+    return scenario.edit_task(f"{text}, and save the file", wanted, steps, oracle_follows=scenario.sight(0, column))
 
 
 @scenario_family(SpreadsheetScenario, "sheet_bold", "medium", "make a row bold")
@@ -245,6 +254,7 @@ def bold_header(scenario: SpreadsheetScenario) -> Task:
         [go_to(row, 0), press("shift+space"), press("ctrl+b")],
         extra=extra,
         forged=lambda: workbook(scenario.sheets, bold=cells),
+        oracle_follows=scenario.sight(row, 0),
     )
 
 

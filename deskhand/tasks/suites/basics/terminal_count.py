@@ -153,5 +153,6 @@ def count_lines(scenario: TerminalCountScenario) -> Task:
             milestone("it holds just a number", 0.1, is_number),
         ),
         example_end_states=end_states,
+        oracle_knows=("grep -c", "wc -l"),
         metadata={"target": scenario.file, "word": scenario.word, "count": scenario.count},
     )

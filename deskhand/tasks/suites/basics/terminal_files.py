@@ -81,6 +81,7 @@ class TerminalFilesScenario(HdScenario):
             oracle=hd_screen.until_written(f"{FOLDER}/{result}", steps),
             milestones=milestones,
             example_end_states=end_states,
+            oracle_knows=("sort -u", "tar -czf", "mkdir", "mv"),
             **fields,
         )
 

@@ -138,6 +138,7 @@ def make_heading(scenario: TextDocumentScenario) -> Task:
         name="the paragraphs that are headings",
         read=headings,
         wanted={index: f"Heading {level}"},
+        oracle_follows={"down several times": (scenario.lines[index],)},
         styles={"headings": {index: level}},
     )
 
@@ -159,6 +160,7 @@ def align_paragraph(scenario: TextDocumentScenario) -> Task:
         name="the paragraphs that are not left-aligned",
         read=aligned,
         wanted={index: alignment},
+        oracle_follows={"down several times": (scenario.lines[index],)},
         styles={"aligned": {index: alignment}},
     )
 

@@ -28,8 +28,6 @@ from deskhand.tasks.suites.basics.scenario import (
     THEMES,
     Clauses,
     clause,
-    milestone,
-    near_misses,
     same_files,
     scenario_family,
 )
@@ -171,7 +169,16 @@ def download(scenario: WebPageScenario) -> Task:
 
     steps = [press("tab", times=index + 1), press("enter")]
     text = f"On the page get the file of {towns[index]}, and no other"
-    return scenario.page_task(text, clauses, steps, waits_for=f"Downloads/{towns[index]}.csv", end_states=end_states)
+    follows = {"tab several times": (towns[index],)}
+    return scenario.page_task(
+        text,
+        clauses,
+        steps,
+        waits_for=f"Downloads/{towns[index]}.csv",
+        end_states=end_states,
+        oracle_follows=follows,
+        metadata={"towns": towns},
+    )
 
 
 @scenario_family(WebPageScenario, "page_form", "medium", "fill in a form on a page and send it")
@@ -205,7 +212,7 @@ def fill_form(scenario: WebPageScenario) -> Task:
     entered: dict[str, list[Op]] = {
         "name": [Type(order["name"])],
         "number": [Type(order["number"])],
-        "town": press("down", times=towns.index(order["town"])),
+        "town": [Type(order["town"])],
         "gift": press("space", times=int(order["gift"])),
     }
     steps = [ops for name in names for ops in (press("tab"), entered[name]) if ops]
@@ -280,7 +287,13 @@ def bookmark(scenario: WebPageScenario) -> Task:
 
     text = f"Open the page about {topics[index].lower()} and bookmark it"
     return scenario.page_task(
-        text, clauses, steps, waits_for=BOOKMARKS, end_states=end_states, settle_grace_s=BOOKMARK_GRACE_S
+        text,
+        clauses,
+        steps,
+        waits_for=BOOKMARKS,
+        end_states=end_states,
+        settle_grace_s=BOOKMARK_GRACE_S,
+        oracle_follows={"tab several times": (topics[index],)},
     )
 
 
@@ -317,66 +330,6 @@ def save_page(scenario: WebPageScenario) -> Task:
         }
         return ExampleEndStates(negatives, {f"Downloads/{name}": page})
 
-    text = f"Save this page as {name} in the folder Downloads"
+    # Enter does nothing in Chromium's dialog, which has no default button
+    text = f"Save this page as {name} in the folder Downloads, with the button Save of the dialog"
     return scenario.page_task(text, clauses, steps, waits_for=f"Downloads/{name}", end_states=end_states)
-
-
-@scenario_family(WebPageScenario, "page_look_up", "hard", "find a number in a long table and send it")
-def look_up(scenario: WebPageScenario) -> Task:
-    rng = scenario.rng
-    keys = [(good, town) for good in GOODS for town in TOWNS]
-    rng.shuffle(keys)
-    prices = dict(zip(keys, rng.sample(range(100, 999), len(keys)), strict=True))
-    good, town = rng.choice(keys[30:])
-    lines = "".join(f"<tr><td>{one}<td>{where}<td>{price}</tr>" for (one, where), price in prices.items())
-    scenario.page(
-        "prices",
-        "Prices",
-        "<label>Price <input id=price autocomplete=off></label><button id=send>"
-        f"Send</button><table><tr><th>Good<th>Town<th>Price</tr>{lines}</table>",
-        "give('send', 'answer.txt', () => `${entered.price} ${receipt(entered.price)}`);",
-    )
-    price = str(prices[good, town])
-
-    def with_receipt(answer: str) -> str:
-        return f"{answer} {scenario.receipt(answer)}"
-
-    async def clauses(desktop: StageableDesktop) -> list[Finding]:
-        return [same_files("the files in Downloads", await downloads(desktop), {"answer.txt": with_receipt(price)})]
-
-    async def sent(desktop: StageableDesktop) -> str | None:
-        text = (await downloads(desktop)).get("answer.txt")
-        return None if text is None else text.partition(" ")[0]
-
-    async def is_sent(desktop: StageableDesktop) -> bool:
-        return await sent(desktop) is not None
-
-    async def is_related(desktop: StageableDesktop) -> bool:
-        return await sent(desktop) in {
-            str(cost) for (one, where), cost in prices.items() if one == good or where == town
-        }
-
-    def end_states() -> ExampleEndStates:
-        path = "Downloads/answer.txt"
-        other = str(next(cost for (one, where), cost in prices.items() if one == good and where != town))
-        return near_misses(
-            {path: with_receipt(price).encode()},
-            path,
-            of_another_town={path: with_receipt(other).encode()},
-            with_more={path: with_receipt(f"{price}0").encode()},
-            not_from_the_page={path: price.encode()},
-        )
-
-    milestones = (
-        milestone("something was sent", 0.1, is_sent),
-        milestone("a price of the good or the town was sent", 0.1, is_related),
-    )
-    text = f"Find in the table what a {good} costs in {town}, type the number into the field Price and send it"
-    return scenario.page_task(
-        text,
-        clauses,
-        [press("tab"), [Type(price)], [*press("tab"), *press("enter")]],
-        waits_for="Downloads/answer.txt",
-        end_states=end_states,
-        milestones=milestones,
-    )

@@ -186,6 +186,7 @@ def make_task(name: str, seed: int) -> Task:
         setup=setup,
         check=check,
         oracle=oracle,
+        oracle_follows=None,
         oracle_unavailable="" if name in solutions.STEPS else "no oracle for this page",
     )
 

@@ -1,7 +1,8 @@
 """Oracles of MiniWoB++ tasks. The page is only read: all changes are pointer and keyboard ops of the desktop.
 
 A solution is a JavaScript array of functions, one per step; each returns `click(element)` or `type(text)`. `asked` is
-the instruction, `quoted` its texts in quotation marks.
+the instruction, `quoted` its texts in quotation marks. What a solution types from the page it takes with `read`, which
+fails if the screen does not show it.
 """
 
 from __future__ import annotations
@@ -21,6 +22,13 @@ _LOOK = """(() => {
   const all = selector => [...document.querySelectorAll(selector)];
   const one = selector => document.querySelector(selector);
   const words = element => element.textContent.replace(/\\s+/g, ' ').trim();
+  const read = element => {
+    const box = element.getBoundingClientRect();
+    const shown = element.checkVisibility({checkOpacity: true, checkVisibilityCSS: true})
+      && box.top >= 0 && box.left >= 0 && box.bottom <= innerHeight && box.right <= innerWidth;
+    if (!shown) throw new Error(`the screen does not show ${words(element)}`);
+    return words(element);
+  };
   const text = (selector, wanted) => all(selector).find(element => words(element) === wanted);
   const type = text => ({type: String(text)});
   const click = element => {
@@ -76,15 +84,15 @@ STEPS: dict[str, str] = {
     "login-user": "[...filled('#username', () => quoted[0]), ...filled('#password', () => quoted[1]), submit]",
     "focus-text": "[() => click(one('#tt'))]",
     "focus-text-2": "[() => click(all('#area input')[parseInt(asked.match(/\\d/)[0]) - 1])]",
-    "text-transform": "[...filled('#tt', () => words(one('#captcha'))), submit]",
+    "text-transform": "[...filled('#tt', () => read(one('#captcha'))), submit]",
     "find-word": """[...filled('#answer-input',
-        () => words(one('#area p')).split(' ')[parseInt(asked.match(/\\d+/)[0]) - 1].replace(/[^A-Za-z]/g, '')),
+        () => read(one('#area p')).split(' ')[parseInt(asked.match(/\\d+/)[0]) - 1].replace(/[^A-Za-z]/g, '')),
         submit]""",
     "simple-arithmetic": """[...filled('#math-answer', () => {
-        const [, left, sign, right] = words(one('#math-problem')).match(/(\\d+) (.) (\\d+)/);
+        const [, left, sign, right] = read(one('#math-problem')).match(/(\\d+) (.) (\\d+)/);
         return {'+': +left + +right, '-': left - right, 'x': left * right}[sign]; }), submit]""",
     "simple-algebra": """[...filled('#math-answer', () => {
-        const [, left, sign, right, sum] = words(one('#math-problem')).match(/(\\w+) (.) (\\w+) = (-?\\d+)/);
+        const [, left, sign, right, sum] = read(one('#math-problem')).match(/(\\w+) (.) (\\w+) = (-?\\d+)/);
         if (sign === '+') return sum - (left === 'x' ? right : left);
         return left === 'x' ? +sum + +right : left - sum; }), submit]""",
     "visual-addition": """[...filled('#math-answer',
@@ -96,7 +104,7 @@ STEPS: dict[str, str] = {
         const button = wanted > 0 ? '.ui-spinner-up' : '.ui-spinner-down';
         return [...Array(Math.abs(wanted)).fill(() => click(one(button))), submit]; })()""",
     "read-table": """[...filled('#tt', () => { const key = asked.match(/value of (.*) into/)[1];
-        return words(all('#tab tr').find(row => words(row.children[0]) === key).children[1]); }), submit]""",
+        return read(all('#tab tr').find(row => words(row.children[0]) === key).children[1]); }), submit]""",
 }
 
 
