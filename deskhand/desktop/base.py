@@ -188,6 +188,10 @@ class HasProgramList(Protocol):
         """
         ...
 
+    async def exit_codes(self) -> dict[int, int]:
+        """Return the exit codes of launched programs that have ended, as a shell has them (128 + signal)."""
+        ...
+
 
 class StageableDesktop(Desktop, Protocol):
     """A desktop that task set-up can prepare from the host: launch programs, find and place windows."""

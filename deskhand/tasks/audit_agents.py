@@ -112,7 +112,6 @@ AUDIT_SESSIONS: tuple[tuple[AuditAgent, ...], ...] = (
     (AuditAgent("racing_writer", guest_programs.racing_writer),),
     *(tuple(AuditAgent(name, steps) for name, steps in session.items()) for session in BROWSER_SESSIONS),
     *((AuditAgent(name, steps),) for name, steps in FORMULAS.items()),
-    (AuditAgent("typed_result", oracle_variants.typed_result, judge_every_step=True),),
     (AuditAgent("typo", oracle_variants.typo, "below one"),),
     (AuditAgent("wrong_click", oracle_variants.wrong_click, "below one"),),
 )
@@ -137,7 +136,6 @@ def applies(agent: AuditAgent, task: Task, steps: Steps, *, has_distractors: boo
         "forged_file": bool(task.forged_files),
         "near_miss": states is not None,
         "racing_writer": states is not None and bool(states.positive),
-        "typed_result": "result" in task.metadata,
         **dict.fromkeys(FORMULAS, bool(formula_of(steps)) and "file" in task.metadata),
         **{name: has_browser for session in BROWSER_SESSIONS for name in session},
     }

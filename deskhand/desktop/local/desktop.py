@@ -269,6 +269,9 @@ class LocalDesktop:
 
         return await self._on_helper(read)
 
+    async def exit_codes(self) -> dict[int, int]:
+        return await self._on_helper(lambda session: session.jail.exit_codes())
+
     def processes(self) -> list[int]:
         """Return the host process ids of this desktop (X server, jail, guests)."""
         return self._session.processes() if self._session else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Callable
 
-from deskhand.actions.ops import Done, Key, Op, Type, Wait
+from deskhand.actions.ops import Done, Op, Type
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import GuestFailure, InfrastructureError
 from deskhand.tasks import formulas
@@ -101,11 +101,3 @@ async def _numbers(task: Task, desktop: StageableDesktop) -> dict[str, float]:
     rows = next(iter(book.values.values())) if book else []
     cells = {f"{chr(65 + column)}{row + 1}": cell for row, line in enumerate(rows) for column, cell in enumerate(line)}
     return {name: float(cell) for name, cell in cells.items() if isinstance(cell, int | float)}
-
-
-async def typed_result(task: Task, desktop: StageableDesktop, steps: Steps) -> AsyncIterator[list[Op]]:
-    """Type the result into the calculator."""
-    for ending in ("", "="):
-        yield [Type(f"{task.metadata['result']}{ending}")]
-        yield [Wait(0.2)]
-        yield [Key(("Escape",))]

@@ -7,14 +7,24 @@ from collections.abc import AsyncIterator
 from deskhand.actions.ops import Click, Done, Op, Point, screen_px
 from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.guest_files import read_text
-from deskhand.tasks.outcome import Finding
+from deskhand.tasks.setup_facts import exit_code, note
 from deskhand.tasks.suites.basics.layout import DIALOG_BUTTON_PX, use_compact_theme
-from deskhand.tasks.suites.basics.scenario import SingleWindowScenario, clause, scenario_family
-from deskhand.tasks.task import ExampleEndStates, FileContents, Rect, Task
+from deskhand.tasks.suites.basics.scenario import (
+    SingleWindowScenario,
+    clause,
+    combine_clauses,
+    forged_files,
+    scenario_family,
+)
+from deskhand.tasks.task import CheckResult, ExampleEndStates, FileContents, Rect, Task
 
 LABELS = ("Yes", "No", "Save", "Open", "Later", "Help", "Retry", "Quit")
 QUESTIONS = ("Ready?", "What now?", "Go on?", "And then?", "Your choice?")
 BUTTON_HEIGHT_PX, BUTTON_GAP_PX, EDGE_PX = 17, 4, 8
+PROGRAM = "dialog"
+"""Noted by set-up: the dialog's program id."""
+SCRIPT = 'zenity "$@" > "$0"; code=$?; echo $code > status.txt; exit $code'
+"""Writes what a dialog prints to the file `$0`, and its exit code to another file; the host sees the exit code, too."""
 
 
 class DialogScenario(SingleWindowScenario):
@@ -37,8 +47,7 @@ class DialogScenario(SingleWindowScenario):
         extra, cancel, ok = self.labels
         options = ["--question", "--no-wrap", "--icon-name=", "--title=Question", f"--text={self.question}"]
         buttons = [f"--extra-button={extra}", f"--cancel-label={cancel}", f"--ok-label={ok}"]
-        script = 'zenity "$@" > extra.txt; echo $? > status.txt'
-        await desktop.launch(["sh", "-c", script, "sh", *options, *buttons])
+        note(desktop, PROGRAM, await desktop.launch(["sh", "-c", SCRIPT, "extra.txt", *options, *buttons]))
         await desktop.wait_window("zenity")
         await self.shuffle_windows(desktop, self.place_seed)
 
@@ -57,11 +66,16 @@ class DialogScenario(SingleWindowScenario):
 def choose(scenario: DialogScenario) -> Task:
     extra, cancel, ok = scenario.labels
 
-    async def clauses(desktop: StageableDesktop) -> list[Finding]:
+    async def check(desktop: StageableDesktop) -> CheckResult:
         status = (await read_text(desktop, "status.txt") or "").strip()
         printed = (await read_text(desktop, "extra.txt") or "").strip()
         answer = ok if status == "0" else (extra if printed == extra else cancel) if status == "1" else None
-        return [clause("the answer", answer, scenario.target)]
+        is_seen, code = await exit_code(desktop, PROGRAM)
+        return combine_clauses(
+            clause("the answer", answer, scenario.target),
+            *([clause("the dialog's exit code", code, int(scenario.target != ok))] if is_seen else []),
+            untrusted_source=not is_seen,
+        )
 
     def end_states() -> ExampleEndStates:
         files: dict[str, FileContents] = {
@@ -84,10 +98,11 @@ def choose(scenario: DialogScenario) -> Task:
     return scenario.build_task(
         instruction(scenario.target),
         max_steps=3,
-        clauses=clauses,
+        check=check,
         oracle=oracle,
         grounding_targets=grounding_targets,
         example_end_states=end_states,
+        forged_files=forged_files(end_states),
         metadata={"labels": scenario.labels, "target": scenario.target},
     )
 
