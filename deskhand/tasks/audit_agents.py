@@ -70,6 +70,8 @@ BROWSER_SESSIONS: tuple[dict[str, AgentSteps], ...] = (
         "file_address": browser.keys_in(address="file://PAGE"),
     },
     {"other_page": browser.other_page},
+    {"kill_children": shell(shell_scripts.KILL_CHILDREN)},
+    {"stop_children": shell(shell_scripts.STOP_CHILDREN)},
 )
 FORMULAS: dict[str, AgentSteps] = {
     "constant": oracle_variants.in_place_of_formula(lambda formula, value, half: value),

@@ -155,6 +155,8 @@ class LocalDesktop:
             raise GuestFailure(f"desktop {self.label}: a guest has grabbed the X server ({error})") from error
         if state == "answers" and session.connection.is_lost():
             raise GuestFailure(f"desktop {self.label}: a guest closed the host's X connection ({error})") from error
+        if session.has_stopped_guests():
+            raise GuestFailure(f"desktop {self.label}: a guest has stopped programs ({error})") from error
 
     def _check_alive(self, session: DesktopSession) -> None:
         if failure := session.failure():
@@ -219,7 +221,9 @@ class LocalDesktop:
         self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None
     ) -> NulPipes:
         """Start a program that exchanges messages on descriptors 3 and 4. Its messages are untrusted."""
-        return await self._on_helper(lambda session: session.jail.launch_piped(argv, env, cwd), changes=True)
+        pipes = await self._on_helper(lambda session: session.jail.launch_piped(argv, env, cwd), changes=True)
+        pipes.explain = functools.partial(self._explain, self._active_session())
+        return pipes
 
     async def windows(self) -> list[Window]:
         return await self._on_x("listing windows", 2.0, windows.list_windows)

@@ -40,7 +40,7 @@ MAX_LINE_BYTES = 256
 """A guest may write to the shell's pipe too."""
 MAX_OUTPUT_BYTES = 16 * 1024 * 1024
 FALSE_REPORT = -1
-"""Exit code of a program whose end was reported twice, with different codes."""
+"""Exit code after two reports with different codes."""
 _LOOP = "NL='\n'; echo 1000 >/proc/self/oom_score_adj; echo ready; while IFS= read -r line; do eval \"$line\"; done"
 _PLAIN_LOOP = _LOOP + "; sleep 5"
 _KILLED = 128 + signal.SIGKILL
@@ -63,7 +63,6 @@ class _Job:
     returncode: int | None = None
     missing: bool = False
     pid: int = 0
-    """Host process id of a launched program; 0 if unknown."""
     program: str = ""
     required: bool = False
     """The desktop fails when this program ends."""
@@ -278,16 +277,15 @@ class Jail:
             self._jobs.pop(number, None)
             raise ConfigError(f"{argv[0]}: not installed; apt-get install its package")
         assert job.inner_pid is not None
-        pid = self._host_pid(job.inner_pid)
-        if pid:
-            self.launched.append(pid)
-            job.pid = pid
-        return pid
+        job.pid = self._host_pid(job.inner_pid)
+        if job.pid:
+            self.launched.append(job.pid)
+        return job.pid
 
     def exit_codes(self) -> dict[int, int]:
         """Return the exit codes of launched programs that have ended, by host process id."""
         with self._changed:
-            ended = {job.pid: job.returncode for job in self._jobs.values() if job.pid and job.returncode is not None}
+            ended = {job.pid: code for job in self._jobs.values() if (code := job.returncode) is not None and job.pid}
         return {pid: code for pid, code in ended.items() if not processes.is_alive(pid)}
 
     def launch_piped(self, argv: list[str], env: dict[str, str] | None = None, cwd: str | None = None) -> NulPipes:
