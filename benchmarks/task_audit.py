@@ -31,7 +31,7 @@ SMALL = ("terminal_run", "dialog_choice", "form_fill", "page_form", "sheet_total
 SMOKE_AGENTS = ("near_miss", "x_retitle", "kill_all")
 FILES = ("examples/own_task.yaml", "tests/tasks/files/shopping.yaml")
 PYTHON_SUITE = "examples/own_task.py"
-HEAD = "| task | oracle | ways | paid | voided | took |\n| --- | --- | --- | --- | --- | --- |"
+HEAD = "| task | oracle | ways | paid | voided | which | took |\n| --- | --- | --- | --- | --- | --- | --- |"
 WAYS_HEAD = "| way | tasks | paid | voided |\n| --- | --- | --- | --- |"
 
 
@@ -65,7 +65,9 @@ async def play(tasks: list[Task], agents: list[str], concurrency: int) -> tuple[
             results.extend(found)
             skipped.extend(why)
             for result in found:
-                cells = result.values.get("oracle", "-"), len(result.cheats), result.num_paid, result.num_voided
+                which = ", ".join(name for name, value in result.cheats.items() if value is None or value)
+                oracle = result.values.get("oracle", "-")
+                cells = oracle, len(result.cheats), result.num_paid, result.num_voided, which
                 print(f"| {task.id} | {' | '.join(map(str, cells))} | {time.monotonic() - began:.0f} s |", flush=True)
 
     await asyncio.gather(*(work() for _ in range(concurrency)))

@@ -89,7 +89,7 @@ async def _write_state(
 async def _is_folder(desktop: StageableDesktop, path: str) -> bool:
     try:
         await desktop.listdir(path)
-    except (*UNREADABLE, NotADirectoryError):
+    except UNREADABLE:
         return False
     return True
 
