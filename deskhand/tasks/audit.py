@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from deskhand.actions.ops import Done, Wait
@@ -120,9 +120,11 @@ async def audit(task: Task, lease: Lease, names: Iterable[str] = (), save_dir: P
                 except AlreadySolvedError as error:  # every agent would score 1
                     result.values[NOOP], result.messages[NOOP] = 1.0, f"({error})"
                     return result
+                instruction = await task.resolve_instruction(desktop)  # later the program that gives it may be gone
+                resolved = replace(task, instruction=instruction, instruction_from=None)
                 while agents:
                     agent = agents.pop(0)
-                    outcome = await _run_agent(task, desktop, agent, steps, is_last=not agents)
+                    outcome = await _run_agent(resolved, desktop, agent, steps, is_last=not agents)
                     await _record(result, task, desktop, agent.name, outcome, save_dir)
                     if not await _is_usable(desktop):
                         break

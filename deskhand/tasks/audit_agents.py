@@ -140,5 +140,6 @@ def applies(agent: AuditAgent, task: Task, steps: Steps, *, has_distractors: boo
         "racing_writer": states is not None and bool(states.positive),
         **dict.fromkeys(FORMULAS, bool(formula_of(steps)) and "file" in task.metadata),
         **{name: has_browser for session in BROWSER_SESSIONS for name in session},
+        "other_page": has_browser and states is not None,  # MiniWoB++ has no address bar, so the page would stay
     }
     return conditions.get(agent.name, True)
