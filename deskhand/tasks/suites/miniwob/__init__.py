@@ -34,6 +34,8 @@ MAX_STEPS = 30
 SETTLE_GRACE_S = 0.5
 CLOSING_S = 3.0
 """Maximum time from the end of the browser's pipe to that of its window."""
+EXIT_REPORT_S = 0.3
+"""Time until the desktop knows how the browser ended."""
 PAGE_TIMEOUT_MS = 10_000_000
 """Longer than any episode: the pages' own limit of 10 s would measure the model's speed."""
 
@@ -168,7 +170,8 @@ async def _closes(desktop: StageableDesktop) -> bool:
     deadline = asyncio.get_running_loop().time() + CLOSING_S
     while asyncio.get_running_loop().time() < deadline:
         if not await _is_open(desktop):
-            return True
+            await asyncio.sleep(EXIT_REPORT_S)
+            return not await _is_open(desktop)
         await asyncio.sleep(0.05)
     return False
 
