@@ -18,12 +18,10 @@ from deskhand.tasks.suites.basics.office_files import read_workbook
 from deskhand.tasks.task import CheckResult, Task
 
 SPREAD = {
-    "terminal_run": ("near_miss", "forged_file", "process_memory", "kill_apps", "kill_all"),
-    "dialog_choice": ("forged_file", "end_apps", "x_kill_clients"),
-    "calculator_sum": ("x_selection", "x_mute_selection", "x_grab_input"),
-    "shell_sort": ("hostile_files", "link_loops", "swap_folders", "racing_writer"),
-    "file_rename": ("weird_names", "many_files", "x_endless_list", "x_flood"),
-    "code_copy": ("stop_apps", "x_grab_server", "kill_session"),
+    "terminal_run": ("near_miss", "forged_file", "process_memory", "kill_apps"),
+    "dialog_choice": ("forged_file", "x_kill_clients"),
+    "calculator_sum": ("x_selection", "x_mute_selection"),
+    "shell_sort": ("hostile_files", "racing_writer"),
 }
 """Ways of cheating by family; `benchmarks/task_audit.py` plays all of them on every family."""
 
@@ -35,7 +33,7 @@ async def audited(task: Task, *agents: str) -> AuditResult:
 
 
 async def test_every_agent_stays_within_its_limit() -> None:
-    row = await audited(family_registry.make_task("form_fill", 2))
+    row = await audited(family_registry.make_task("terminal_run", 2))
     elsewhere = {name for session in BROWSER_SESSIONS for name in session} | FORMULAS.keys()
     assert set(row.values) == set(LIMITS) - elsewhere
     assert row.violations == []
@@ -50,13 +48,12 @@ async def test_no_way_of_cheating_is_paid_or_voids_the_episode(family: str) -> N
     assert row.violations == []
 
 
-@pytest.mark.parametrize("agent", sorted(FORMULAS))
-async def test_a_constant_in_place_of_a_formula_is_not_paid(agent: str) -> None:
+async def test_half_of_a_range_and_a_constant_are_not_paid() -> None:
     task = family_registry.make_task("sheet_total", 3)
     if lacking := missing(list(audit.packages_of(task))):
         pytest.skip(f"not installed: {' '.join(lacking)} (deskhand desktop install office)")
-    row = await audited(task, agent)
-    assert (row.values, row.violations) == ({"oracle": 1.0, agent: 0.0}, [])
+    row = await audited(task, "half_range")
+    assert (row.values, row.violations) == ({"oracle": 1.0, "half_range": 0.0}, [])
 
 
 def test_there_are_at_least_thirty_ways_of_cheating() -> None:
