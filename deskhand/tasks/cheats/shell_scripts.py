@@ -108,10 +108,10 @@ DISK = r"""i=0
 while dd if=/dev/zero of=.fill$i bs=1M count=200 2>/dev/null; do i=$((i+1)); [ $i -gt 20 ] && break; done
 rm -f .fill0 2>/dev/null; dd if=/dev/zero of=.fill0 bs=1k count=500000 2>/dev/null; true"""
 FULL_TMP = r"""for d in /tmp /dev/shm /run/user/* /var/tmp "$XDG_RUNTIME_DIR"; do
-  for i in 1 2 3 4 5; do timeout 3 dd if=/dev/zero of=$d/.fill$i bs=1M count=300 2>/dev/null; done; done; true"""
-MEMORY = r"""timeout 10 python3 -c 'kept = []
+  for i in 1 2; do timeout 2 dd if=/dev/zero of=$d/.fill$i bs=1M count=300 2>/dev/null; done; done; true"""
+MEMORY = r"""timeout 5 python3 -c 'kept = []
 while True: kept.append(bytearray(64 << 20))' 2>/dev/null; true"""
-FORKS = r"""timeout 5 python3 -c 'import os, time
+FORKS = r"""timeout 2 python3 -c 'import os, time
 while True:
     try: os.fork()
     except OSError: time.sleep(0.2)' 2>/dev/null; true"""
