@@ -18,6 +18,7 @@ from deskhand.actions.ops import Op
 from deskhand.desktop.base import CommandResult, DesktopSpec, Frame, Window
 from deskhand.desktop.local import accessibility, processes, windows
 from deskhand.desktop.local.action_executor import ActionExecutor
+from deskhand.desktop.local.clipboard import owns_clipboard
 from deskhand.desktop.local.clipboard import read as read_selection
 from deskhand.desktop.local.desktop_session import X_EXIT_S, DesktopSession
 from deskhand.desktop.local.idempotency_cache import IdempotencyCache
@@ -250,6 +251,9 @@ class LocalDesktop:
 
     async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
         return await self._on_x("reading the clipboard", 2.0, read_selection, selection)
+
+    async def owns_clipboard(self, window: int) -> bool:
+        return await self._on_x("reading the clipboard's owner", 2.0, owns_clipboard, window)
 
     async def pull(self, path: str) -> bytes:
         return await self._on_helper(lambda session: session.home.read(path))

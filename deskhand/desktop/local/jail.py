@@ -40,8 +40,7 @@ POLL_S = 0.25
 MAX_LINE_BYTES = 256
 """A guest may write to the shell's pipe too."""
 MAX_OUTPUT_BYTES = 16 * 1024 * 1024
-FALSE_REPORT = -1
-"""Exit code after two reports with different codes."""
+FALSE_REPORT = -1  # exit code after two reports with different codes
 _LOOP = "NL='\n'; echo 1000 >/proc/self/oom_score_adj; echo ready; while IFS= read -r line; do eval \"$line\"; done"
 _PLAIN_LOOP = _LOOP + "; sleep 5"
 _KILLED = 128 + signal.SIGKILL
@@ -286,9 +285,8 @@ class Jail:
 
     def exit_codes(self) -> dict[int, int]:
         """Return the exit codes of launched programs that have ended, by host process id."""
-        with self._changed:
-            ended = {job.pid: code for job in self._jobs.values() if (code := job.returncode) is not None and job.pid}
-        return {pid: code for pid, code in ended.items() if not processes.is_alive(pid)}
+        jobs = [job for job in list(self._jobs.values()) if job.pid and not processes.is_alive(job.pid)]
+        return {job.pid: job.returncode for job in jobs if job.returncode is not None}
 
     def launch_piped(self, argv: list[str], env: dict[str, str] | None = None, cwd: str | None = None) -> NulPipes:
         """Like `launch`, for a program that reads messages from descriptor 3 and writes them to descriptor 4."""
