@@ -218,7 +218,7 @@ def _figure(title: str, legend: str, chart: str) -> str:
 def _others(evaluations: Iterable[EvaluationView]) -> str:
     """Return the table of other policies and settings, which are not in the charts."""
     head = ["policy", "tasks", "success", "95 % interval", "episodes", "of all started", "first click on target"]
-    head += ["guest-trusted", "errored"]
+    head += ["untrusted scores", "errored"]
     rows = []
     for evaluation in evaluations:
         if evaluation.own:

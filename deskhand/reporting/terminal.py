@@ -174,7 +174,7 @@ def evaluation_table(report: EvalReport) -> Table:
     if report.first_click.total:
         table.add_row("first click on target", interval_text(report.first_click))
     if report.num_guest_trusted:
-        table.add_row("guest-trusted scores", f"{report.num_guest_trusted}/{report.success.total}")
+        table.add_row("untrusted scores", f"{report.num_guest_trusted}/{report.success.total}")
     for cause, count in sorted(report.errored.items()):
         table.add_row(f"errored ({cause})", str(count))
     return table

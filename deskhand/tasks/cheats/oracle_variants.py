@@ -1,4 +1,4 @@
-"""Agents that follow the oracle with a mistake, or write a constant where a formula or a calculation is asked for."""
+"""Agents that follow the oracle with a mistake, or write a constant in place of a formula."""
 
 from __future__ import annotations
 
