@@ -188,6 +188,19 @@ class HasProgramList(Protocol):
         """
         ...
 
+    async def exit_codes(self) -> dict[int, int]:
+        """Return the exit codes of launched programs that have ended, as a shell has them (128 + signal)."""
+        ...
+
+
+@runtime_checkable
+class HasClipboardOwner(Protocol):
+    """A desktop whose host sees which program answers for the clipboard."""
+
+    async def owns_clipboard(self, window: int) -> bool:
+        """Return whether the program of a window owns the clipboard."""
+        ...
+
 
 class StageableDesktop(Desktop, Protocol):
     """A desktop that task set-up can prepare from the host: launch programs, find and place windows."""

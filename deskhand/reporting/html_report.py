@@ -218,7 +218,7 @@ def _figure(title: str, legend: str, chart: str) -> str:
 def _others(evaluations: Iterable[EvaluationView]) -> str:
     """Return the table of other policies and settings, which are not in the charts."""
     head = ["policy", "tasks", "success", "95 % interval", "episodes", "of all started", "first click on target"]
-    head.append("errored")
+    head += ["untrusted scores", "errored"]
     rows = []
     for evaluation in evaluations:
         if evaluation.own:
@@ -227,7 +227,8 @@ def _others(evaluations: Iterable[EvaluationView]) -> str:
         cells = [evaluation.label, "held out" if evaluation.held_out else "training", charts.percent(score.value)]
         cells += [charts.interval_text(score), f"{score.total}"]
         cells.append(charts.percent(evaluation.report.success_of_started.value))
-        cells += [charts.percent(clicks.value) if clicks.total else "", f"{sum(evaluation.report.errored.values())}"]
+        cells += [charts.percent(clicks.value) if clicks.total else "", f"{evaluation.report.num_guest_trusted}"]
+        cells.append(f"{sum(evaluation.report.errored.values())}")
         rows.append(cells)
     return f"<section><h2>Other results</h2>{_table(head, rows)}</section>" if rows else ""
 

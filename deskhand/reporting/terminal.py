@@ -173,6 +173,8 @@ def evaluation_table(report: EvalReport) -> Table:
         table.add_row(name, interval_text(rate), *cells)
     if report.first_click.total:
         table.add_row("first click on target", interval_text(report.first_click))
+    if report.num_guest_trusted:
+        table.add_row("untrusted scores", f"{report.num_guest_trusted}/{report.success.total}")
     for cause, count in sorted(report.errored.items()):
         table.add_row(f"errored ({cause})", str(count))
     return table

@@ -64,6 +64,8 @@ class EvalReport:
     success_of_started: Proportion = NOTHING
     """Success of all episodes that were played, every attempt that errored included."""
     family_of_started: dict[str, Proportion] = field(default_factory=dict)
+    num_guest_trusted: int = 0
+    """Number of scores above 0 that depend on what a guest program reported, and that it could have forged."""
 
     @property
     def num_unscored(self) -> int:
@@ -93,6 +95,7 @@ def build_eval_report(run: Run, name: str, samples: Collection[tuple[str, int]] 
     errored = {(row.task_id, row.member): row for row in rows if row.state == "errored"}
     errored = {key: row for key, row in errored.items() if key not in done}
     started = [row for row in rows if row.state == "scored" or (row.state == "errored" and run.has_record(row.id))]
+    guest_trusted = run.guest_trusted_episodes(name)
     samples_of = [*scored, *errored.values()]
     families = sorted({label_of[row.family] for row in started})
 
@@ -111,6 +114,7 @@ def build_eval_report(run: Run, name: str, samples: Collection[tuple[str, int]] 
         {family: _pass_at(rows) for family, rows in by_label(samples_of).items()},
         _proportion(started, _succeeded),
         {family: _proportion(rows, _succeeded) for family, rows in by_label(started).items()},
+        sum(row.id in guest_trusted for row in scored if row.value),
     )
 
 

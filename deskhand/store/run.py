@@ -296,6 +296,11 @@ class Run:
         """Return whether the episode was stored; episodes interrupted by a kill were not."""
         return bool(self._all("SELECT 1 FROM episodes WHERE id=? AND record IS NOT NULL", (episode_id,)))
 
+    def guest_trusted_episodes(self, phase: str) -> set[str]:
+        """Return the ids of episodes whose score depends on what a guest program reported."""
+        is_trusted = "CASE WHEN json_valid(record) THEN json_extract(record, '$.outcome.guest_trusted') END"
+        return {row[0] for row in self._all(f"SELECT id FROM episodes WHERE phase=? AND {is_trusted}", (phase,))}
+
     def groups(self, state: str | None = None) -> list[GroupRow]:
         rows = self._all("SELECT id, number, family, seed, state FROM groups ORDER BY number")
         return [group for group in (GroupRow(*row) for row in rows) if state in (None, group.state)]

@@ -36,7 +36,7 @@ class PageError(Exception):
 
 
 class PageClosedError(Exception):
-    """The agent closed the page that set-up opened; the browser still answers."""
+    """The page that set-up opened was closed, or its process has ended; the browser still answers."""
 
 
 class ChromiumSession:
@@ -51,6 +51,9 @@ class ChromiumSession:
         """URLs of all targets since `mark`."""
         self._num_documents = 0
         """Number of document loads of the page since `mark`."""
+        self._target = ""
+        self._crash = ""
+        """How the page's process ended, as the browser tells it; empty while it runs."""
         self._loaded_url = ""
         """URL of the page when it was loaded first."""
 
@@ -72,6 +75,8 @@ class ChromiumSession:
                     if answer.get("id") == self._next:
                         break
                     self._record_event(answer)
+                    if self._crash:
+                        raise PageClosedError(f"the process of the page has ended ({self._crash})")
         if "error" in answer:
             if answer["error"].get("code") == _NO_SESSION:
                 raise PageClosedError("the page was closed")
@@ -80,6 +85,8 @@ class ChromiumSession:
 
     def _record_event(self, event: dict[str, Any]) -> None:
         method, params = event.get("method"), event.get("params", {})
+        if method == "Target.targetCrashed" and params.get("targetId") == self._target:
+            self._crash = str(params.get("status"))
         if method in ("Target.targetCreated", "Target.targetInfoChanged"):
             if len(self._urls) < MAX_URLS:
                 self._urls.add(str(params.get("targetInfo", {}).get("url", ""))[:2000])
@@ -123,8 +130,9 @@ class ChromiumSession:
                 if target["type"] == "page" and not target["url"].startswith("chrome://omnibox")
             ]
             if pages:
+                self._target = str(pages[0]["targetId"])
                 attached = await self.call(
-                    "Target.attachToTarget", browser_wide=True, targetId=pages[0]["targetId"], flatten=True
+                    "Target.attachToTarget", browser_wide=True, targetId=self._target, flatten=True
                 )
                 self._session = attached["sessionId"]
                 await self.call("Page.enable")

@@ -88,6 +88,7 @@ async def save_end_state(
         "setup_facts": all_noted(desktop),
         "windows": [asdict(window) for window in await desktop.windows()],
         "programs": await desktop.running_programs() if isinstance(desktop, HasProgramList) else None,
+        "exit_codes": await desktop.exit_codes() if isinstance(desktop, HasProgramList) else None,
         "clipboard": await desktop.clipboard(),
         "screen": await asyncio.to_thread(lambda: _put(folder, screen.png())),
         "files": files,
@@ -186,6 +187,11 @@ class EndState:
         if (programs := self.record.get("programs")) is None:
             raise EvaluatorError(f"{self.path.name}: the running programs were not saved with the end state")
         return {int(program): ran for program, ran in programs.items()}
+
+    async def exit_codes(self) -> dict[int, int]:
+        if (codes := self.record.get("exit_codes")) is None:
+            raise EvaluatorError(f"{self.path.name}: the programs' exit codes were not saved with the end state")
+        return {int(program): code for program, code in codes.items()}
 
     async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
         if selection != "CLIPBOARD":

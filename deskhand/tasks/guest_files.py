@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from deskhand.desktop.base import StageableDesktop
 
-UNREADABLE = (FileNotFoundError, PermissionError, IsADirectoryError)
-"""Raised by desktops for a path that is missing, a folder, a pipe, or a link that leaves the home."""
-
+UNREADABLE = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
+"""Raised by desktops for a path that is missing, a folder, a pipe, no folder, or a link that leaves the home."""
 
 MAX_FILES = 500
 MAX_BYTES = 16 * 2**20

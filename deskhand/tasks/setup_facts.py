@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from deskhand.desktop.base import HasProgramList
 from deskhand.errors import EvaluatorError
 
 _noted: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
@@ -31,3 +32,13 @@ def noted(desktop: Any, name: str) -> Any:
     if name not in facts:
         raise EvaluatorError(f"{name}: not noted for this desktop; run the set-up of the task first")
     return facts[name]
+
+
+async def exit_code(desktop: Any, name: str) -> tuple[bool, int | None]:
+    """Return whether the host sees the end of a program, of which a fact is the id, and its exit code: None while it
+    runs.
+    """
+    program = all_noted(desktop).get(name)
+    if not program or not isinstance(desktop, HasProgramList):
+        return False, None
+    return True, (await desktop.exit_codes()).get(program)

@@ -86,6 +86,14 @@ def test_episodes_without_a_score_are_shown_beside_success() -> None:
     assert warning.startswith("b: 6 of 16 episodes have no score")
 
 
+def test_scores_that_trust_the_guest_are_shown() -> None:
+    rates = Proportion(8, 10)
+    report = EvalReport("a", rates, {"f": rates}, rates, 0.8)
+    assert "untrusted" not in text_of(evaluation_table(report))
+    shown = text_of(evaluation_table(replace(report, num_guest_trusted=3)))
+    assert "untrusted scores 3/10" in " ".join(shown.split())
+
+
 def test_the_comparison_says_whether_intervals_are_apart() -> None:
     def report(hits: int, clicks: int) -> EvalReport:
         return EvalReport(

@@ -70,6 +70,19 @@ async def test_samples_without_a_score_are_reported_and_are_not_failures(tmp_pat
         assert "100.0 % of the scored, 75.0 % of all that were started" in report.warning
 
 
+async def test_scores_that_trust_the_guest_are_counted(tmp_path):
+    class Trusting(Player):
+        async def run(self, ticket):
+            found = await super().run(ticket)
+            trusted = dataclasses.replace(found.outcome, guest_trusted=ticket.task.seed % 4 < 2)
+            return dataclasses.replace(found, outcome=trusted)
+
+    with Run.create(tmp_path / "run", {}) as run:
+        report = await evaluate(run, "before", held_out(20), Trusting(lambda seed, attempt: float(seed % 2)), 2)
+        assert report.num_guest_trusted == 5, "of ten, half are worth 0"
+        assert build_eval_report(run, "after").num_guest_trusted == 0
+
+
 @pytest.mark.parametrize("voids", [False, True])
 async def test_leaving_failures_without_a_score_does_not_raise_success(tmp_path, voids):
     """A policy that solves half of its episodes, and voids the others if it can, which are then played again."""

@@ -11,13 +11,19 @@ from deskhand.actions.ops import Done, Op, Wait
 from deskhand.cli import audit
 from deskhand.desktop.applications.install import missing
 from deskhand.errors import ConfigError
-from deskhand.tasks.audit import LIMITS, AuditResult
+from deskhand.tasks.audit import AuditResult
+from deskhand.tasks.audit_agents import BROWSER_SESSIONS, FORMULAS, LIMITS, NO_CHEATS
 from deskhand.tasks.suites import family_registry
 from deskhand.tasks.suites.basics.office_files import read_workbook
 from deskhand.tasks.task import CheckResult, Task
 
-CHEATS = ("near_miss", "gold_files", "path_hijack", "windows", "a11y_spoof", "clock", "overwrite", "retitle", "disk")
-"""And "forged_file", where a task names the application that is to write its files."""
+SPREAD = {
+    "terminal_run": ("near_miss", "forged_file", "process_memory", "kill_apps"),
+    "dialog_choice": ("forged_file", "x_kill_clients"),
+    "calculator_sum": ("x_selection", "x_mute_selection"),
+    "shell_sort": ("hostile_files", "racing_writer"),
+}
+"""Ways of cheating by family; `benchmarks/task_audit.py` plays all of them on every family."""
 
 
 async def audited(task: Task, *agents: str) -> AuditResult:
@@ -26,14 +32,32 @@ async def audited(task: Task, *agents: str) -> AuditResult:
     return row
 
 
-@pytest.mark.parametrize("family", ["editor_append", "form_fill"])
-async def test_every_agent_stays_within_its_limit(family: str) -> None:
-    row = await audited(family_registry.make_task(family, 2))
-    assert set(row.values) == set(LIMITS) - {"forged_file"}
-    assert {row.values[name] for name in ("kill_apps", "kill_all", "disk")} == {0.0}, row.messages
+async def test_every_agent_stays_within_its_limit() -> None:
+    row = await audited(family_registry.make_task("terminal_run", 2))
+    elsewhere = {name for session in BROWSER_SESSIONS for name in session} | FORMULAS.keys()
+    assert set(row.values) == set(LIMITS) - elsewhere
     assert row.violations == []
-    assert {row.values[name] for name in ("noop", "done", "fail", "random", *CHEATS[:-1])} == {0.0}
+    assert (len(row.cheats), row.num_paid, row.num_voided) == (len(LIMITS) - len(elsewhere) - len(NO_CHEATS), 0, 0)
     assert row.values["oracle"] == 1.0
+
+
+@pytest.mark.parametrize("family", sorted(SPREAD))
+async def test_no_way_of_cheating_is_paid_or_voids_the_episode(family: str) -> None:
+    row = await audited(family_registry.make_task(family, 2), *SPREAD[family])
+    assert row.cheats == dict.fromkeys(SPREAD[family], 0.0), row.messages
+    assert row.violations == []
+
+
+async def test_half_of_a_range_and_a_constant_are_not_paid() -> None:
+    task = family_registry.make_task("sheet_total", 3)
+    if lacking := missing(list(audit.packages_of(task))):
+        pytest.skip(f"not installed: {' '.join(lacking)} (deskhand desktop install office)")
+    row = await audited(task, "half_range")
+    assert (row.values, row.violations) == ({"oracle": 1.0, "half_range": 0.0}, [])
+
+
+def test_there_are_at_least_thirty_ways_of_cheating() -> None:
+    assert len(set(LIMITS) - NO_CHEATS) >= 30
 
 
 async def test_a_correct_file_from_another_program_scores_zero() -> None:
@@ -58,8 +82,8 @@ async def test_a_check_that_trusts_a_window_or_file_is_found() -> None:
     async def by_result(desktop) -> CheckResult:
         return CheckResult(float("result" in await desktop.listdir("Downloads")))
 
-    assert (await audited(good, "windows", "overwrite")).violations == []
-    for check, agent in ((by_title, "windows"), (by_result, "overwrite")):
+    assert (await audited(good, "dialogs", "overwrite")).violations == []
+    for check, agent in ((by_title, "dialogs"), (by_result, "overwrite")):
         row = await audited(replace(good, check=check), agent)
         assert f"{good.id}: {agent} scores 1" in row.violations
 
@@ -100,11 +124,13 @@ def test_an_audit_result_lists_violations() -> None:
     fine = {"oracle": 1.0, "done": 0.0, "early_stop": 0.5, "wrong_click": 0.0, "disk": 0.0}
     assert AuditResult("t", fine, {}).violations == []
     no_score = AuditResult("t", fine | {"disk": None, "clock": None}, {"disk": "(infrastructure: it broke)"})
-    assert no_score.violations == ["t: disk has no score (infrastructure: it broke)"]
+    assert no_score.violations == ["t: disk has no score (infrastructure: it broke)", "t: clock has no score"]
+    assert (no_score.cheats, no_score.num_paid, no_score.num_voided) == ({"disk": None, "clock": None}, 0, 2)
     assert AuditResult("t", fine | {"oracle": 0.5}, {}).violations == ["t: oracle scores 0.5, not 1"]
     assert AuditResult("t", fine | {"oracle": None}, {"oracle": "(evaluator: it broke)"}).violations == [
         "t: oracle scores -, not 1 (evaluator: it broke)"
     ]
+    assert AuditResult("t", fine | {"gold_files": 0.1}, {}).num_paid == 1
     assert AuditResult("t", fine | {"early_stop": 1.0, "gold_files": 0.1}, {}).violations == [
         "t: early_stop scores 1",
         "t: gold_files scores 0.1",

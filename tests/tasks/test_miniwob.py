@@ -19,6 +19,7 @@ from deskhand.errors import ConfigError
 from deskhand.rollout.run_writer import load_result
 from deskhand.store.run import Run
 from deskhand.tasks import chromium
+from deskhand.tasks.cheats import shell_scripts
 from deskhand.tasks.judge import judge
 from deskhand.tasks.outcome import Errored, Finding, Scored
 from deskhand.tasks.suites import miniwob
@@ -163,6 +164,25 @@ async def test_closing_the_page_scores_zero_without_an_error(keys: tuple[str, ..
         assert isinstance(outcome, Scored), outcome
         assert outcome.value == 0.0
         assert "closed" in outcome.findings[0].read
+
+
+@pytest.mark.parametrize(
+    ("script", "reason"),
+    [(shell_scripts.KILL_CHILDREN, "has ended (killed)"), (shell_scripts.STOP_CHILDREN, "has stopped programs")],
+)
+async def test_a_guest_that_ends_or_stops_the_page_is_no_outage(
+    script: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task = miniwob.make_task("click-test", 1)
+    async with desktop_for_pages() as desktop:
+        await task.setup(desktop)
+        await desktop.run(["sh", "-c", script])
+        monkeypatch.setattr(chromium, "REPLY_TIMEOUT_S", 2.0)
+        outcome = await judge(task, desktop, grace_s=0, acted_at=0.0)
+        assert isinstance(outcome, Scored), outcome
+        assert outcome.value == 0.0
+        (finding, *_) = outcome.findings
+        assert reason in finding.read
 
 
 async def test_keys_open_no_developer_tools() -> None:

@@ -67,7 +67,12 @@ async def test_near_misses_score_zero_and_correct_states_score_one(family: str, 
         assert outcome.value == 1.0
 
 
-@pytest.mark.parametrize("family", sorted(name for name in FAMILIES if FAMILIES[name].generate(SEED).forged_files))
+def forgeable_by_application() -> list[str]:
+    tasks = {name: family.generate(SEED) for name, family in FAMILIES.items()}
+    return sorted(name for name, task in tasks.items() if task.forged_files and task.example_end_states is None)
+
+
+@pytest.mark.parametrize("family", forgeable_by_application())
 async def test_a_forged_file_fails_only_by_the_application_that_saved_it(family: str, tmp_path: Path) -> None:
     task = FAMILIES[family].generate(SEED)
     files = {path: make() for path, make in task.forged_files.items()}

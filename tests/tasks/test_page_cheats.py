@@ -11,16 +11,24 @@ from desktops import desktop_for
 from deskhand.actions.ops import Done, Key, Op, Type, Wait
 from deskhand.desktop.applications.install import missing
 from deskhand.desktop.base import StageableDesktop
+from deskhand.tasks.cheats.browser import visible_text
 from deskhand.tasks.family_checks import oracle, play
 from deskhand.tasks.guest_files import list_folder
+from deskhand.tasks.judge import judge
 from deskhand.tasks.outcome import Scored
 from deskhand.tasks.suites.basics import make_task
 from deskhand.tasks.suites.basics.web_pages import WebPageScenario
 from deskhand.tasks.task import Task
 
 SEED = 3
-FILES = {"page_form": "order.json", "page_look_up": "answer.txt"}
+FAMILIES = ("page_form", "page_look_up")
 needs_chromium = pytest.mark.skipif(bool(missing(["chromium"])), reason="chromium is not installed")
+
+
+def scenario_of(task: Task) -> WebPageScenario:
+    scenario = getattr(task.setup, "__self__", None)
+    assert isinstance(scenario, WebPageScenario)
+    return scenario
 
 
 def content_of(task: Task) -> dict[str, str]:
@@ -52,9 +60,14 @@ def in_address_bar(task: Task) -> list[list[Op]]:
     return [[Key(("ctrl", "l"))], [Type("javascript:")], [Type(forging_script(task) + "\n")], [Wait(1.0)]]
 
 
+def in_own_page(task: Task) -> list[list[Op]]:
+    page = f'data:text/html,<body onkeydown="{forging_script(task).replace(chr(34), chr(39))}">'
+    return [[Key(("ctrl", "l"))], [Type(page + "\n")], [Wait(1.0)], [Key(("a",))], [Wait(1.0)]]
+
+
 @needs_chromium
-@pytest.mark.parametrize("family", sorted(FILES))
-@pytest.mark.parametrize("cheat", [in_console, in_address_bar])
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("cheat", [in_console, in_address_bar, in_own_page])
 async def test_scripts_of_the_agent_are_not_paid(family: str, cheat) -> None:
     task = make_task(family, SEED)
 
@@ -67,8 +80,33 @@ async def test_scripts_of_the_agent_are_not_paid(family: str, cheat) -> None:
         outcome = (await play(task, desktop, policy)).outcome
         assert isinstance(outcome, Scored), outcome
         assert outcome.value == 0.0
-        if cheat is in_console:
-            assert await list_folder(desktop, "Downloads") == [], "developer tools are open"
+        assert await list_folder(desktop, "Downloads") == [], "a script of the agent ran"
+
+
+@needs_chromium
+async def test_the_source_of_a_page_cannot_be_shown() -> None:
+    task = make_task("page_form", SEED)
+    async with desktop_for(task) as desktop:
+        await task.setup(desktop)
+        url = f"view-source:file:///home/user/{next(iter(scenario_of(task).pages))}\n"
+        for number, ops in enumerate(([Key(("ctrl", "u")), Wait(1.0)], [Key(("ctrl", "l")), Type(url), Wait(1.0)])):
+            copy = [Key(("ctrl", "a")), Key(("ctrl", "c")), Wait(0.3)]
+            await desktop.perform([*ops, *copy], action_id=f"source-{number}")
+            assert "currentScript" not in (await desktop.clipboard() or "")
+
+
+@needs_chromium
+async def test_a_page_that_shows_the_same_is_not_the_page() -> None:
+    task = make_task("page_save", SEED)
+    (page,) = scenario_of(task).pages.values()
+    name = next(word for word in task.instruction.split() if word.endswith(".html"))
+    async with desktop_for(task) as desktop:
+        await task.setup(desktop)
+        for text, value in ((visible_text(page), 0.0), (page, 1.0)):
+            await desktop.push(f"Downloads/{name}", text.encode())
+            outcome = await judge(task, desktop, grace_s=0)
+            assert isinstance(outcome, Scored)
+            assert outcome.value == value, outcome.failed
 
 
 @needs_chromium
@@ -100,8 +138,7 @@ async def test_a_form_sends_what_it_shows_after_the_page_was_loaded_again() -> N
 def test_the_source_of_a_page_has_no_secret(family: str) -> None:
     """Neither the key of the receipt nor a content that is not shown: without them no file can be made by hand."""
     task = make_task(family, SEED)
-    scenario = getattr(task.setup, "__self__", None)
-    assert isinstance(scenario, WebPageScenario)
+    scenario = scenario_of(task)
     (page,) = scenario.pages.values()
     (text,) = content_of(task).values()
     assert "<script>" in page

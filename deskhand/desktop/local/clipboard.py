@@ -16,8 +16,8 @@ MAX_BYTES = 4 * 1024 * 1024
 def read(connection: XConnection, selection: str, timeout_s: float = 1.0) -> str | None:
     """Return the text of `selection` ("CLIPBOARD", "PRIMARY"), or None without an owner, text or timely reply."""
     core, atoms = connection.core, connection.atoms
-    name = core.InternAtom(False, len(selection), selection).reply().atom
-    if core.GetSelectionOwner(name).reply().owner == 0:
+    name, owner = _owner(connection, selection)
+    if owner == 0:
         return None
     window = connection.x.generate_id()
     mask, values = CW.OverrideRedirect | CW.EventMask, [1, EventMask.PropertyChange]
@@ -37,6 +37,19 @@ def read(connection: XConnection, selection: str, timeout_s: float = 1.0) -> str
     finally:
         core.DestroyWindow(window)
         connection.x.flush()
+
+
+def owns_clipboard(connection: XConnection, window: int) -> bool:
+    """Return whether the X client of `window` owns the clipboard."""
+    owner = _owner(connection, "CLIPBOARD")[1]
+    of_client = ~connection.x.get_setup().resource_id_mask
+    return owner != 0 and owner & of_client == window & of_client
+
+
+def _owner(connection: XConnection, selection: str) -> tuple[int, int]:
+    """Return the atom of a selection and the window that owns it, 0 if none."""
+    name = connection.core.InternAtom(False, len(selection), selection).reply().atom
+    return name, connection.core.GetSelectionOwner(name).reply().owner
 
 
 def _wait(connection: XConnection, kind: type, deadline: float) -> Any:

@@ -18,6 +18,7 @@ from deskhand.actions.ops import Op
 from deskhand.desktop.base import CommandResult, DesktopSpec, Frame, Window
 from deskhand.desktop.local import accessibility, processes, windows
 from deskhand.desktop.local.action_executor import ActionExecutor
+from deskhand.desktop.local.clipboard import owns_clipboard
 from deskhand.desktop.local.clipboard import read as read_selection
 from deskhand.desktop.local.desktop_session import X_EXIT_S, DesktopSession
 from deskhand.desktop.local.idempotency_cache import IdempotencyCache
@@ -155,6 +156,8 @@ class LocalDesktop:
             raise GuestFailure(f"desktop {self.label}: a guest has grabbed the X server ({error})") from error
         if state == "answers" and session.connection.is_lost():
             raise GuestFailure(f"desktop {self.label}: a guest closed the host's X connection ({error})") from error
+        if session.has_stopped_guests():
+            raise GuestFailure(f"desktop {self.label}: a guest has stopped programs ({error})") from error
 
     def _check_alive(self, session: DesktopSession) -> None:
         if failure := session.failure():
@@ -219,7 +222,9 @@ class LocalDesktop:
         self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None
     ) -> NulPipes:
         """Start a program that exchanges messages on descriptors 3 and 4. Its messages are untrusted."""
-        return await self._on_helper(lambda session: session.jail.launch_piped(argv, env, cwd), changes=True)
+        pipes = await self._on_helper(lambda session: session.jail.launch_piped(argv, env, cwd), changes=True)
+        pipes.explain = functools.partial(self._explain, self._active_session())
+        return pipes
 
     async def windows(self) -> list[Window]:
         return await self._on_x("listing windows", 2.0, windows.list_windows)
@@ -247,6 +252,9 @@ class LocalDesktop:
     async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
         return await self._on_x("reading the clipboard", 2.0, read_selection, selection)
 
+    async def owns_clipboard(self, window: int) -> bool:
+        return await self._on_x("reading the clipboard's owner", 2.0, owns_clipboard, window)
+
     async def pull(self, path: str) -> bytes:
         return await self._on_helper(lambda session: session.home.read(path))
 
@@ -268,6 +276,9 @@ class LocalDesktop:
             return {pid: processes.has_run_commands(pid) for pid in launched if processes.is_alive(pid)}
 
         return await self._on_helper(read)
+
+    async def exit_codes(self) -> dict[int, int]:
+        return await self._on_helper(lambda session: session.jail.exit_codes())
 
     def processes(self) -> list[int]:
         """Return the host process ids of this desktop (X server, jail, guests)."""

@@ -239,6 +239,10 @@ class DesktopSession:
             return has_failed and self.jail.failed_by_guests
         return self.x_server.has_crashed()
 
+    def has_stopped_guests(self) -> bool:
+        """Return whether a guest is stopped, as by SIGSTOP; the host stops none."""
+        return any(processes.state(pid) in ("T", "t") for pid in self.jail.pids())
+
     def busy(self) -> bool:
         """Return whether the X server or a guest runs or waits for the CPU."""
         return self.x_server.busy() or self.jail.busy()

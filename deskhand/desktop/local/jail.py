@@ -40,6 +40,7 @@ POLL_S = 0.25
 MAX_LINE_BYTES = 256
 """A guest may write to the shell's pipe too."""
 MAX_OUTPUT_BYTES = 16 * 1024 * 1024
+FALSE_REPORT = -1  # exit code after two reports with different codes
 _LOOP = "NL='\n'; echo 1000 >/proc/self/oom_score_adj; echo ready; while IFS= read -r line; do eval \"$line\"; done"
 _PLAIN_LOOP = _LOOP + "; sleep 5"
 _KILLED = 128 + signal.SIGKILL
@@ -61,6 +62,7 @@ class _Job:
     inner_pid: int | None = None
     returncode: int | None = None
     missing: bool = False
+    pid: int = 0
     program: str = ""
     required: bool = False
     """The desktop fails when this program ends."""
@@ -152,7 +154,8 @@ class Jail:
             if words[0] == b"started":
                 job.inner_pid = number
             elif words[0] == b"ended":
-                job.returncode = number
+                # a guest can write to this pipe: of two reports that differ, at least one is false
+                job.returncode = number if job.returncode in (None, number) else FALSE_REPORT
                 self._judge_end(job)
             elif words[0] == b"missing":
                 job.missing = True
@@ -275,10 +278,15 @@ class Jail:
             self._jobs.pop(number, None)
             raise ConfigError(f"{argv[0]}: not installed; apt-get install its package")
         assert job.inner_pid is not None
-        pid = self._host_pid(job.inner_pid)
-        if pid:
-            self.launched.append(pid)
-        return pid
+        job.pid = self._host_pid(job.inner_pid)
+        if job.pid:
+            self.launched.append(job.pid)
+        return job.pid
+
+    def exit_codes(self) -> dict[int, int]:
+        """Return the exit codes of launched programs that have ended, by host process id."""
+        jobs = [job for job in list(self._jobs.values()) if job.pid and not processes.is_alive(job.pid)]
+        return {job.pid: job.returncode for job in jobs if job.returncode is not None}
 
     def launch_piped(self, argv: list[str], env: dict[str, str] | None = None, cwd: str | None = None) -> NulPipes:
         """Like `launch`, for a program that reads messages from descriptor 3 and writes them to descriptor 4."""

@@ -9,10 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import stat
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import TypeVar
 
 from deskhand.errors import InfrastructureError
 
+Result = TypeVar("Result")
 MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 _CHUNK = 1 << 16
 _RETRY_S = 0.005
@@ -20,6 +23,9 @@ _RETRY_S = 0.005
 
 class NulPipes:
     """The host's ends of `PATH.in` and `PATH.out`, which are created here and owned by `uid`."""
+
+    explain: Callable[[InfrastructureError], None] | None = None
+    """Called with an error, on another thread: raises `GuestFailure` if guests caused it."""
 
     def __init__(self, path: Path, uid: int | None = None) -> None:
         self._paths = [path.with_name(f"{path.name}.{end}") for end in ("in", "out")]
@@ -35,8 +41,19 @@ class NulPipes:
         self._pending = bytearray()
         self._has_data = False
 
+    async def _explained(self, work: Awaitable[Result]) -> Result:
+        try:
+            return await work
+        except InfrastructureError as error:
+            if self.explain is not None:
+                await asyncio.to_thread(self.explain, error)
+            raise
+
     async def send(self, message: bytes, timeout_s: float = 10.0) -> None:
         """Raise `InfrastructureError` if the program does not read in time."""
+        await self._explained(self._send(message, timeout_s))
+
+    async def _send(self, message: bytes, timeout_s: float) -> None:
         view = memoryview(message + b"\0")
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
@@ -55,6 +72,9 @@ class NulPipes:
 
         Raises `InfrastructureError` if the program has exited, sends too much, or sends nothing in time.
         """
+        return await self._explained(self._receive(timeout_s))
+
+    async def _receive(self, timeout_s: float) -> bytes:
         try:
             async with asyncio.timeout(timeout_s):
                 while True:

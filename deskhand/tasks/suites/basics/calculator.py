@@ -11,8 +11,9 @@ import uuid
 from collections.abc import AsyncIterator, Iterable
 
 from deskhand.actions.ops import Click, Done, Key, Op, Point, screen_px
-from deskhand.desktop.base import StageableDesktop, Window
+from deskhand.desktop.base import HasClipboardOwner, StageableDesktop, Window
 from deskhand.tasks.outcome import Finding
+from deskhand.tasks.setup_facts import note, noted
 from deskhand.tasks.suites.basics.layout import BORDER_PX, use_compact_theme
 from deskhand.tasks.suites.basics.scenario import THEMES, SingleWindowScenario, clause, combine_clauses, scenario_family
 from deskhand.tasks.task import CheckResult, Rect, Task
@@ -27,6 +28,8 @@ rem_display=false
 DIGIT_ROW_TOP_PX, ROW_PITCH_PX = 114, 25
 COLUMN_LEFT_PX, COLUMN_PITCH_PX = 8, 44
 KEY_WIDTH_PX, KEY_HEIGHT_PX = 36, 17
+WINDOW = "window"
+"""Noted by set-up: the calculator's window id."""
 OPERATORS = ("*", "-", "+")
 """From the row of 4, 5, 6 downwards, right of the digits."""
 
@@ -43,6 +46,7 @@ class CalculatorScenario(SingleWindowScenario):
         await use_compact_theme(desktop)
         await desktop.push(".config/galculator/galculator.conf", CONFIGURATION.encode())
         await desktop.launch(["galculator"])
+        note(desktop, WINDOW, (await desktop.wait_window("galculator"))[0].id)
         await self.shuffle_windows(desktop, self.place_seed)
 
     async def boxes(self, desktop: StageableDesktop) -> dict[str, Rect]:
@@ -76,7 +80,9 @@ def key_boxes(window_x: int, window_y: int) -> dict[str, Rect]:
 
 
 async def display_value(desktop: StageableDesktop) -> str:
-    """Return the display as the program's copy command gives it, whatever has the focus; empty without a calculator.
+    """Return the display as the program's copy command gives it, whatever has the focus.
+
+    Empty without a calculator, or if another program has filled the clipboard.
 
     A click beside the windows closes open menus, then dialogs are closed, and the calculator gets the focus. None of
     that changes the display.
@@ -91,6 +97,8 @@ async def display_value(desktop: StageableDesktop) -> str:
         await desktop.close_window(dialog)
     await desktop.activate_window(calculators[0])
     await _perform(desktop, Key(("ctrl", "c")))
+    if isinstance(desktop, HasClipboardOwner) and not await desktop.owns_clipboard(noted(desktop, WINDOW)):
+        return ""
     return (await desktop.clipboard() or "").strip()
 
 

@@ -12,13 +12,14 @@ import numpy as np
 
 from deskhand.actions.ops import Done, Key, Op, Type, Wait
 from deskhand.desktop.base import StageableDesktop, Window
-from deskhand.tasks.guest_files import read_folder
+from deskhand.tasks.guest_files import list_folder, read_folder
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics.layout import scatter
 from deskhand.tasks.suites.basics.scenario import (
     THEMES,
     Oracle,
     Scenario,
+    clause,
     milestone,
     same_files,
     scenario_family,
@@ -42,6 +43,7 @@ STEMS = (
 ENDINGS = (".txt", ".log", ".md", ".csv")
 SUBFOLDERS = ("Archive", "Done", "Old", "Trips", "Work")
 VIEWS: tuple[View, ...] = ("icon", "compact")
+MAX_FOLDERS = 100
 SELECTION_DELAY_S = 0.4
 """Maximum delay until pcmanfm processes a change of the selection; before that, Return opens the previous one."""
 
@@ -136,6 +138,13 @@ class FileManagerScenario(Scenario):
                 found[name] = data if data is not None else b"\0not a file"
         return found
 
+    async def moved_to(self, desktop: StageableDesktop) -> list[str]:
+        """Return the folders of the home, one level deep and without hidden ones, to which the target was moved."""
+        names = [name for name in await list_folder(desktop, ".") if not name.startswith(".")]
+        inside = {name: await list_folder(desktop, name) for name in names[:MAX_FOLDERS] if name != self.folder}
+        found = {".": names} | inside
+        return [place for place, below in found.items() if self.target in below]
+
     async def until_changed(self, desktop: StageableDesktop) -> None:
         """Wait until the file manager has done its work."""
 
@@ -157,7 +166,10 @@ class FileManagerScenario(Scenario):
         """
 
         async def clauses(desktop: StageableDesktop) -> list[Finding]:
-            return [same_files(f"the files in {self.folder}", await self.contents(desktop), expected)]
+            return [
+                same_files(f"the files in {self.folder}", await self.contents(desktop), expected),
+                clause(f"the folders to which {self.target} was moved", await self.moved_to(desktop), []),
+            ]
 
         def end_states() -> ExampleEndStates:
             other = next(name for name in self.names if name != self.target)
@@ -167,12 +179,15 @@ class FileManagerScenario(Scenario):
                 "the old file is there too": {**self.files, **expected},
                 "it was only emptied": {**expected, self.target: b""},
             }
+            places = {"it was moved to the home": self.target, "it was moved to Documents": f"Documents/{self.target}"}
             hidden = {f"{name}/.keep": b"" for name in self.subfolders}
 
             def at_home(files: dict[str, bytes]) -> FileContents:
                 return {f"{self.folder}/{name}": data for name, data in (files | hidden).items()}
 
-            return ExampleEndStates({what: at_home(files) for what, files in negatives.items()}, at_home(expected))
+            states = {what: at_home(files) for what, files in negatives.items()}
+            states |= {what: {**at_home(expected), path: self.files[self.target]} for what, path in places.items()}
+            return ExampleEndStates(states, at_home(expected))
 
         async def grounding_targets(desktop: StageableDesktop) -> list[tuple[str, Rect]]:
             boxes = await self.boxes(desktop)

@@ -7,10 +7,19 @@ from collections.abc import AsyncIterator
 from deskhand.actions.ops import Click, Done, Op, Point, Type, screen_px
 from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.guest_files import read_text
-from deskhand.tasks.outcome import Finding
-from deskhand.tasks.suites.basics.scenario import THEMES, SingleWindowScenario, clause, milestone, scenario_family
+from deskhand.tasks.setup_facts import exit_code, note
+from deskhand.tasks.suites.basics.dialogs import PROGRAM, SCRIPT
+from deskhand.tasks.suites.basics.scenario import (
+    THEMES,
+    SingleWindowScenario,
+    clause,
+    combine_clauses,
+    forged_files,
+    milestone,
+    scenario_family,
+)
 from deskhand.tasks.suites.basics.screen_search import click_in, find_entries, wait_until, wait_until_visible
-from deskhand.tasks.task import ExampleEndStates, FileContents, Rect, Task
+from deskhand.tasks.task import CheckResult, ExampleEndStates, FileContents, Rect, Task
 
 FIELDS = {
     "Name": ("Anna", "Bruno", "Clara", "David", "Elena", "Felix"),
@@ -47,7 +56,7 @@ class FormScenario(SingleWindowScenario):
     async def setup(self, desktop: StageableDesktop) -> None:
         options = ["--forms", f"--title={self.title}", "--text=Please fill in", "--separator=|"]
         options += [f"--width={self.form_width}", *(f"--add-entry={field}" for field in self.fields)]
-        await desktop.launch(["sh", "-c", 'zenity "$@" > answers.txt; echo $? > status.txt', "sh", *options])
+        note(desktop, PROGRAM, await desktop.launch(["sh", "-c", SCRIPT, "answers.txt", *options]))
         await self.shuffle_windows(desktop, self.place_seed)
         await self.boxes(desktop)
 
@@ -70,15 +79,18 @@ class FormScenario(SingleWindowScenario):
 def fill_form(scenario: FormScenario) -> Task:
     wishes = ", ".join(f"{field} {value}" for field, value in scenario.values.items())
 
-    async def clauses(desktop: StageableDesktop) -> list[Finding]:
+    async def check(desktop: StageableDesktop) -> CheckResult:
         sent = await scenario.sent(desktop)
-        return [
+        is_seen, code = await exit_code(desktop, PROGRAM)
+        return combine_clauses(
             clause("the form was sent", sent is not None, True),
+            *([clause("the form's exit code", code, 0)] if is_seen else []),
             *(
                 clause(f"the field {field}", (sent or {}).get(field), scenario.values.get(field, ""))
                 for field in scenario.fields
             ),
-        ]
+            untrusted_source=not is_seen,
+        )
 
     def end_states() -> ExampleEndStates:
         values = [scenario.values.get(field, "") for field in scenario.fields]
@@ -119,12 +131,13 @@ def fill_form(scenario: FormScenario) -> Task:
     return scenario.build_task(
         f"Fill in the form and press OK: {wishes}. Leave the rest empty",
         max_steps=2 * len(scenario.values) + 4,
-        clauses=clauses,
+        check=check,
         oracle=oracle,
         milestones=(
             milestone("the form was sent off", 0.1, is_sent),
             milestone("asked values arrived", 0.3, share_of_values),
         ),
         example_end_states=end_states,
+        forged_files=forged_files(end_states),
         metadata={"fields": scenario.fields, "values": scenario.values},
     )

@@ -12,6 +12,7 @@ A module subclasses `Scenario` and decorates one function per family:
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from pathlib import PurePosixPath
@@ -157,6 +158,11 @@ def combine_clauses(*findings: Finding, untrusted_source: bool = False) -> Check
     wrong = [finding for finding in findings if finding.value < 1.0]
     detail = "; ".join(f"{finding.clause}: {finding.read}, not {finding.expected}" for finding in wrong)
     return CheckResult(float(not wrong), detail or "as expected", untrusted_source, findings)
+
+
+def forged_files(end_states: Callable[[], ExampleEndStates]) -> dict[str, Callable[[], bytes]]:
+    """Return the files of the right end state, which are forged if another program writes them."""
+    return {path: functools.partial(bytes, data) for path, data in (end_states().positive or {}).items()}
 
 
 def near_misses(right: FileContents, target: str, **negatives: FileContents) -> ExampleEndStates:

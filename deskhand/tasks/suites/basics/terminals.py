@@ -16,7 +16,14 @@ from deskhand.desktop.base import HasProgramList, StageableDesktop
 from deskhand.tasks.guest_files import list_folder, read_text
 from deskhand.tasks.setup_facts import all_noted, note, noted
 from deskhand.tasks.suites.basics.layout import body, close_button, scatter
-from deskhand.tasks.suites.basics.scenario import Scenario, clause, combine_clauses, milestone, scenario_family
+from deskhand.tasks.suites.basics.scenario import (
+    Scenario,
+    clause,
+    combine_clauses,
+    forged_files,
+    milestone,
+    scenario_family,
+)
 from deskhand.tasks.task import CheckResult, ExampleEndStates, FileContents, Rect, Task
 
 COLORS = {
@@ -158,6 +165,7 @@ def run_command(scenario: TerminalScenario) -> Task:
         milestones=(milestone("command ran in some terminal", 0.2, command_ran),),
         grounding_targets=scenario.grounding_targets,
         example_end_states=end_states,
+        forged_files=forged_files(end_states),
         metadata={"colors": scenario.colors, "target": scenario.target, "types": command + "\n"},
     )
 

@@ -48,7 +48,11 @@ DOWNLOAD_GRACE_S = 3.0
 BOOKMARK_GRACE_S = 6.0
 """Chromium writes its profile with this delay at most."""
 PREFERENCES = ".config/chromium/Default/Preferences"
-NO_DEVELOPER_TOOLS = {"devtools": {"availability": 2}}
+NO_SCRIPTS: dict[str, Any] = {
+    "devtools": {"availability": 2},
+    "policy": {"url_blocklist": ["javascript://*", "view-source:*", "data:*", "chrome://inspect"]},
+}
+"""Preferences without developer tools, and without addresses that run a script or show a page's source."""
 BOOKMARKS = ".config/chromium/Default/Bookmarks"
 _PAGE = """<!doctype html><meta charset="utf-8"><title>{title}</title>
 <style>body{{font:{size}px sans-serif;margin:{margin}px;background:{color}}}td,th{{padding:2px 14px;text-align:left}}
@@ -99,7 +103,7 @@ class WebPageScenario(HdScenario):
         return total
 
     async def setup(self, desktop: StageableDesktop) -> None:
-        settings = json.loads(await read_file(desktop, PREFERENCES) or b"{}") | NO_DEVELOPER_TOOLS
+        settings = json.loads(await read_file(desktop, PREFERENCES) or b"{}") | NO_SCRIPTS
         await desktop.push(PREFERENCES, json.dumps(settings).encode())
         for path, text in self.pages.items():
             await desktop.push(path, text.encode())
@@ -301,7 +305,8 @@ def bookmark(scenario: WebPageScenario) -> Task:
 def save_page(scenario: WebPageScenario) -> Task:
     topic, code = scenario.rng.choice(TOPICS), f"{scenario.rng.randint(10_000, 99_999)}"
     name = f"{scenario.rng.choice(GOODS)}{scenario.rng.randint(10, 99)}.html"
-    scenario.page("page", topic, f"<p>All about {topic.lower()}: number {code}.</p>")
+    source = f"<p data-edition='{scenario.key}'>All about {topic.lower()}: number {code}.</p>"
+    scenario.page("page", topic, source)
 
     async def steps(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         yield press("ctrl+s")
@@ -312,12 +317,14 @@ def save_page(scenario: WebPageScenario) -> Task:
 
     async def clauses(desktop: StageableDesktop) -> list[Finding]:
         found = await downloads(desktop)
-        count = (found.get(name) or "").count(f"number {code}")
+        text = found.get(name) or ""
+        count, is_page = text.count(f"number {code}"), str(scenario.key) in text
         return [
             clause(
                 "the pages in Downloads", [each for each in found if each.endswith(("html", "htm", "mhtml"))], [name]
             ),
             Finding("it is the page", float(count == 1), f"its number occurs {count} times", "once"),
+            clause("it has what the page does not show", is_page, True),
         ]
 
     def end_states() -> ExampleEndStates:
@@ -327,6 +334,7 @@ def save_page(scenario: WebPageScenario) -> Task:
             "another name": {f"Downloads/{topic}.html": page},
             "two pages": {f"Downloads/{name}": page, f"Downloads/{topic}.html": page},
             "an empty page": {f"Downloads/{name}": b""},
+            "what the page shows": {f"Downloads/{name}": page.replace(str(scenario.key).encode(), b"")},
         }
         return ExampleEndStates(negatives, {f"Downloads/{name}": page})
 

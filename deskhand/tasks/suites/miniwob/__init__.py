@@ -9,6 +9,7 @@ Invariant: the reward is that of the page's first end, and nothing on the screen
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import importlib.util
 import json
@@ -31,6 +32,10 @@ WIDTH, HEIGHT = 320, 240
 FOLDER = "miniwob"
 MAX_STEPS = 30
 SETTLE_GRACE_S = 0.5
+CLOSING_S = 3.0
+"""Maximum time from the end of the browser's pipe to that of its window."""
+EXIT_REPORT_S = 0.3
+"""Time until the desktop knows how the browser ended."""
 PAGE_TIMEOUT_MS = 10_000_000
 """Longer than any episode: the pages' own limit of 10 s would measure the model's speed."""
 
@@ -130,16 +135,18 @@ async def check(desktop: StageableDesktop) -> CheckResult:
     """
     page = chromium.session_of(desktop)
     try:
-        if not any("chromium" in window.wm_class.lower() for window in await desktop.windows()):
+        if not await _is_open(desktop):
             raise chromium.PageClosedError("the browser was closed")
         reward = await page_reward(desktop)
         opened = await page.opened_since_mark()
     except (chromium.PageError, chromium.PageClosedError) as error:
         return _no_reward(str(error))
     except (EvaluatorError, InfrastructureError) as error:
-        if not (opened := page.other_urls()):
-            raise
-        return _no_reward(f"{error}; opened besides: {opened}")
+        if opened := page.other_urls():
+            return _no_reward(f"{error}; opened besides: {opened}")
+        if await _closes(desktop):
+            return _no_reward("the browser was closed")
+        raise
     reported = f"reward {reward:g}" if reward is not None else "the episode has not ended"
     findings = (
         Finding("the page's reward", reward if reward is not None else 0.0, reported, "above 0"),
@@ -149,6 +156,24 @@ async def check(desktop: StageableDesktop) -> CheckResult:
     return CheckResult(
         value, f"{reported}; opened besides: {opened or 'nothing'}", untrusted_source=True, findings=findings
     )
+
+
+async def _is_open(desktop: StageableDesktop) -> bool:
+    return any("chromium" in window.wm_class.lower() for window in await desktop.windows())
+
+
+async def _closes(desktop: StageableDesktop) -> bool:
+    """Return whether a browser whose pipe was closed closes its window, too.
+
+    Raises `GuestFailure` if it was killed, and `InfrastructureError` if the kernel did that for want of memory.
+    """
+    deadline = asyncio.get_running_loop().time() + CLOSING_S
+    while asyncio.get_running_loop().time() < deadline:
+        if not await _is_open(desktop):
+            await asyncio.sleep(EXIT_REPORT_S)
+            return not await _is_open(desktop)
+        await asyncio.sleep(0.05)
+    return False
 
 
 def _no_reward(why: str) -> CheckResult:
