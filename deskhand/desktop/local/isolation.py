@@ -230,13 +230,14 @@ def namespaces_command(
         words += ["--ro-bind-try", path, path]
     for name in etc_files:
         words += ["--ro-bind", str(folder / name), f"/etc/{name}"]
-    words += ["--proc", "/proc", "--dev", "/dev"]
+    words += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev"]
     for path in ("/dev/shm", "/tmp", "/run"):
         words += ["--perms", "1777", "--size", str(limits.disk_mib * _MIB), "--tmpfs", path]
     words += ["--remount-ro", "/dev", "--perms", "0700", "--dir", "/run/user"]
     for path in binds:
         words += ["--ro-bind", str(path), str(path)]
     words += ["--bind", str(folder / "control"), "/run/jail", "--bind", str(home), GUEST_HOME, "--chdir", GUEST_HOME]
+    words += ["--remount-ro", "/"]  # it is a tmpfs without a limit
     words += ["prlimit", "--core=0", f"--fsize={limits.file_mib * _MIB}", f"--nproc={limits.max_processes}"]
     words += ["--nice=0", "--rtprio=0", f"--data={limits.memory_mib * _MIB}", *command]
     return _bwrap_command(folder / "filter", uid, words)
