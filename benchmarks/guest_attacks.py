@@ -18,6 +18,7 @@ import asyncio
 import logging
 from collections import Counter
 from itertools import zip_longest
+from pathlib import Path
 
 import structlog
 
@@ -55,7 +56,7 @@ async def run(attacks: list[Attack], setting: Setting) -> list[Result]:
     with control_groups(setting.has_groups):
         async with Host(setting.level) as host:
             for attack in attacks:
-                if setting.level not in attack.levels:
+                if setting.level not in attack.levels or (attack.needs_groups and not setting.has_groups):
                     continue
                 if attack.kills_owner:
                     result = await asyncio.to_thread(play_with_killed_owner, attack, setting)
@@ -92,7 +93,7 @@ def summarize(results: list[Result], thresholds: Thresholds, wanted: int) -> Non
     judged = [result for result in results if result.attack.kind == "judge"]
     longest, largest = max(result.judge_s for result in judged), max(result.cost_mib for result in judged)
     thresholds.check(
-        "judging a hostile file", longest < MAX_JUDGE_S, f"at most {longest:.1f} s", f"< {MAX_JUDGE_S:g} s"
+        "CPU time for judging a hostile file", longest < MAX_JUDGE_S, f"at most {longest:.1f} s", f"< {MAX_JUDGE_S:g} s"
     )
     thresholds.check("memory for it", largest < MAX_COST_MIB, f"at most {largest:.0f} MiB", f"< {MAX_COST_MIB:g} MiB")
 
@@ -100,13 +101,13 @@ def summarize(results: list[Result], thresholds: Thresholds, wanted: int) -> Non
 def main() -> None:
     parser = parser_of(__doc__, "every attack at every level")
     parser.add_argument("--only", metavar="WORD", default="", help="attacks whose kind or name contains a word")
-    parser.add_argument("--own", nargs=3, metavar=("ATTACK", "LEVEL", "GROUPS"), help=argparse.SUPPRESS)
+    parser.add_argument("--own", nargs=4, metavar=("ATTACK", "LEVEL", "GROUPS", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     if options.own:
-        name, level, groups = options.own
+        name, level, groups, folder = options.own
         attack = next(attack for attack in ATTACKS if attack.name == name)
-        asyncio.run(own(attack, Setting(level, groups == "1")))
+        asyncio.run(own(attack, Setting(level, groups == "1"), Path(folder)))
         return
     print_head()
     attacks = {"smoke": spread(1), "small": spread(5), "full": ATTACKS}[options.size]

@@ -7,6 +7,7 @@ import platform
 import secrets
 import shutil
 import socket
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any, Self
@@ -23,12 +24,12 @@ LIVING = "living"
 
 
 class Host:
-    """Use as an asynchronous context manager."""
+    """Use as an asynchronous context manager. `folder`: for its files, empty; None makes one."""
 
-    def __init__(self, level: IsolationLevel) -> None:
+    def __init__(self, level: IsolationLevel, folder: Path | None = None) -> None:
         self._level: IsolationLevel = level
         self._secret = f"secret-of-the-host-{secrets.token_hex(8)}"
-        self._folder = Path(tempfile.mkdtemp(prefix="deskhand-host-", dir="/var/tmp"))
+        self._folder = folder or make_folder()
         self._neighbor = LocalDesktop(isolation_level=level)
         self._listeners: dict[str, socket.socket] = {}
 
@@ -41,7 +42,9 @@ class Host:
         ):
             (self._folder / name).write_text(f"{text}\n")
             (self._folder / name).chmod(mode)
-        self._bystander = processes.start(["sleep", "3600"], env={"KEY": self._secret}, cwd="/")
+        command = ["setpriv", "--pdeathsig", "KILL", "sleep", "3600"]
+        streams = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+        self._bystander = processes.start(command, **streams, env={"KEY": self._secret}, cwd="/")
         try:
             self._listen()
             await self._neighbor.reset(SCREEN)
@@ -134,6 +137,11 @@ class Host:
         self._bystander.kill()
         self._bystander.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
+
+
+def make_folder() -> Path:
+    """Make a folder that every user of this machine may read if its mode lets them."""
+    return Path(tempfile.mkdtemp(prefix="deskhand-host-", dir="/var/tmp"))
 
 
 def _own_addresses() -> list[str]:

@@ -8,9 +8,9 @@ TARGET_MIB = TOO_MUCH_MIB + 112
 LIMITED = "the call is refused, or the desktop fails with the reason"
 
 
-def memory(name: str, program: str, must: str = LIMITED) -> Attack:
+def memory(name: str, program: str, must: str = LIMITED, *, needs_groups: bool = False) -> Attack:
     whole = f"TARGET_MIB = {TARGET_MIB}\nkept = []\n{_unindented(program)}\ntried()\ntime.sleep(60)"
-    return Attack("memory", name, must, whole, lasts_s=2.5)
+    return Attack("memory", name, must, whole, lasts_s=2.5, needs_groups=needs_groups)
 
 
 def _unindented(program: str) -> str:
@@ -41,13 +41,13 @@ TABLE = (
         "private, in one process",
         """
         for mib in range(TARGET_MIB):
-            kept.append(bytearray(b"x") * (1 << 20))
+            kept.append(b"%d" % mib * (1 << 18))
             holds(mib)
         """,
     ),
     memory(
         "private, in eight processes",
-        "        began = time.monotonic()" + IN_PROCESSES.format(take='kept = bytearray(b"x") * (share << 20)'),
+        "        began = time.monotonic()" + IN_PROCESSES.format(take='kept = b"x" * (share << 20)'),
     ),
     memory(
         "shared mappings",
@@ -183,6 +183,7 @@ TABLE = (
         except OSError:
             pass
         """,
+        needs_groups=True,
     ),
     memory(
         "memfds in the queue of a socket",
@@ -201,6 +202,7 @@ TABLE = (
             os.close(file)
             holds(mib)
         """,
+        needs_groups=True,
     ),
     memory(
         "page tables of memory that is never written",
@@ -222,11 +224,14 @@ TABLE = (
         "pictures in the X server",
         """
         x = X()
+        context = x.new()
+        x.send(55, 0, struct.pack("<III", context, x.root, 0))
         for number in range(TARGET_MIB // 8):
-            x.send(53, 24, struct.pack("<IIHH", x.new(), x.root, 2048, 1024))
+            picture = x.new()
+            x.send(53, 24, struct.pack("<IIHH", picture, x.root, 2048, 1024))
+            x.send(70, 0, struct.pack("<IIhhHH", picture, context, 0, 0, 2048, 1024))
             if x.sync():
                 break
-            holds(8 * number)
         """,
         "the X server refuses the picture or ends",
     ),
@@ -239,7 +244,6 @@ TABLE = (
             x.send(18, 2, struct.pack("<IIIBxxxI", x.root, 9 + number % 60, 31, 8, len(data)) + data)
             if x.sync():
                 break
-            holds(number // 5)
         """,
         "the X server refuses the property or ends",
     ),
@@ -258,7 +262,6 @@ TABLE = (
                     sent += 1
             except OSError:
                 pass
-            holds(number * sent * 0.19)
         """,
         "the X server keeps no answers beyond its limit",
     ),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from benchmarks.attacks.parts import Attack
+from benchmarks.attacks.parts import LEVELS, Attack
 
 
-def network(name: str, must: str, program: str, levels: tuple[str, ...] = ("namespaces", "plain")) -> Attack:
+def network(name: str, must: str, program: str, levels: tuple[str, ...] = LEVELS) -> Attack:
     return Attack("network", name, must, program, levels=levels)
 
 

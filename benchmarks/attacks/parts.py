@@ -13,6 +13,7 @@ from typing import Any
 
 from deskhand.desktop.local.isolation import ResourceLimits
 
+LEVELS = ("namespaces", "plain")
 LIMITS = ResourceLimits(memory_mib=128, max_processes=64, disk_mib=32, file_mib=8)
 TOO_MUCH_MIB = 2 * LIMITS.memory_mib + 16
 """More memory than this means that the limit does not hold; without control groups it may be exceeded by half."""
@@ -37,7 +38,9 @@ class Attack:
     """How long it goes on after `tried()`, unless the desktop fails."""
     kills_owner: bool = False
     """The owner of the desktop is killed by SIGKILL, and closes nothing."""
-    levels: tuple[str, ...] = ("namespaces", "plain")
+    levels: tuple[str, ...] = LEVELS
+    needs_groups: bool = False
+    """Holds with control groups only."""
 
     def source(self) -> str:
         """Return the whole program."""
@@ -76,6 +79,9 @@ def holds(mib):
     say("holds", int(mib))
 
 def _failed(kind, error, trace):
+    if kind is MemoryError:  # the limit of one process
+        tried()
+        time.sleep(60)
     import traceback
     say("error", " | ".join("".join(traceback.format_exception(kind, error, trace)).split("\n")))
 sys.excepthook = _failed

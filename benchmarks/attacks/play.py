@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import resource
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
@@ -17,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from benchmarks.attacks.host import SCREEN, Host, survivors
+from benchmarks.attacks.host import SCREEN, Host, make_folder, survivors
 from benchmarks.attacks.parts import LIMITS, TOO_MUCH_MIB, Attack
 from benchmarks.thresholds import ROOT
 from deskhand.agents.episode_context import EpisodeContext
 from deskhand.desktop.base import StageableDesktop
-from deskhand.desktop.local import cgroup
+from deskhand.desktop.local import cgroup, processes
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.local.isolation import IsolationLevel, available_isolation
 from deskhand.desktop.local.runtime_dir import runtime
@@ -66,6 +68,7 @@ class Result:
     close_s: float = 0.0
     """Until nothing was left."""
     judge_s: float = 0.0
+    """CPU time of the owner's other processes, among them those that read the guest's files."""
     cost_mib: float = 0.0
     """Growth of the owner's memory, at its peak."""
 
@@ -94,24 +97,20 @@ class Attacker:
 
     def __init__(self, attack: Attack, word: str, host: Host, desktop: LocalDesktop) -> None:
         self._attack, self._word, self._host, self._desktop = attack, word, host, desktop
-        self.judged_from = 0.0
 
     async def run(self, episode: EpisodeContext) -> None:
         desktop = cast(StageableDesktop, episode.desktop)
-        try:
-            await desktop.push("facts.json", json.dumps(self._host.facts(self._desktop)).encode())
-            await desktop.push("attack.py", self._attack.source().encode())
-            await desktop.launch(["python3", "attack.py", self._word])
-            await self._wait(TRIED_WITHIN_S, until_tried=True)
-            await self._wait(self._attack.lasts_s)
-        finally:
-            self.judged_from = time.monotonic()
+        await desktop.push("facts.json", json.dumps(self._host.facts(self._desktop)).encode())
+        await desktop.push("attack.py", self._attack.source().encode())
+        await desktop.launch(["python3", "attack.py", self._word])
+        await self._wait(TRIED_WITHIN_S, until_tried=True)
+        await self._wait(self._attack.lasts_s)
 
     async def _wait(self, timeout_s: float, *, until_tried: bool = False) -> None:
         """Wait; no longer than until the desktop has failed."""
         for _ in range(int(timeout_s / PAUSE_S)):
             session = self._desktop._session
-            if session is None or session.failure() is not None or (until_tried and "tried" in report(self._desktop)):
+            if session is None or session.failure() is not None or (until_tried and _is_over(report(self._desktop))):
                 return
             await asyncio.sleep(PAUSE_S)
 
@@ -124,6 +123,10 @@ def report(desktop: LocalDesktop) -> list[str]:
         return (session.home.root / "report").read_bytes().decode(errors="replace").splitlines()
     except OSError:
         return []
+
+
+def _is_over(lines: list[str]) -> bool:
+    return any(line == "tried" or line.startswith("error ") for line in lines)
 
 
 def task_of(attack: Attack) -> Task:
@@ -141,8 +144,9 @@ async def play(attack: Attack, setting: Setting, host: Host) -> Result:
     desktop = LocalDesktop(isolation_level=setting.level, limits=LIMITS)
     attacker = Attacker(attack, word, host, desktop)
     can_measure, before_kib = _reset_peak(), _memory_kib("VmRSS")
+    before_s = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
     done = await run_episode(EpisodeRequest(word, task_of(attack)), desktop, attacker, cast(Any, None))
-    judge_s = time.monotonic() - attacker.judged_from
+    judge_s = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]) - before_s
     cost_mib = (_memory_kib("VmHWM") - before_kib) / _MIB if can_measure else 0.0
     lines = report(desktop) if desktop._session is not None else []
     harm = [line for line in lines if line.startswith("reached ")]
@@ -177,11 +181,15 @@ def _ending(lines: list[str], harm: list[str], left: list[str], outcome: Outcome
 
 def _unbounded(lines: list[str], desktop: LocalDesktop, word: str) -> list[str]:
     """Return the memory that the guests hold beyond the limit while their desktop works."""
-    held = max((int(line.split()[1]) for line in lines if line.startswith("holds ")), default=0)
     session = desktop._session
-    if held <= TOO_MUCH_MIB or session is None or session.failure() is not None or not survivors(word, None):
+    if session is None or session.failure() is not None:
         return []
-    return [f"the guests hold {held} MiB; the limit is {LIMITS.memory_mib}"]
+    found = processes.status(session.x_server.process.pid)
+    held = {"the X server holds": found.private_kib // _MIB if found is not None else 0}
+    if survivors(word, None):
+        said = (int(line.split()[1]) for line in lines if line.startswith("holds "))
+        held["the guests hold"] = max(said, default=0)
+    return [f"{who} {mib} MiB; the limit is {LIMITS.memory_mib}" for who, mib in held.items() if mib > TOO_MUCH_MIB]
 
 
 async def _next_episodes(attack: Attack, setting: Setting, host: Host, desktop: LocalDesktop) -> list[str]:
@@ -249,11 +257,11 @@ def _memory_kib(field: str) -> int:
     return int(Path("/proc/self/status").read_text().partition(f"{field}:")[2].split()[0])
 
 
-async def own(attack: Attack, setting: Setting) -> None:
+async def own(attack: Attack, setting: Setting, folder: Path) -> None:
     """Own a desktop under attack until killed. Prints the word, the user id and the folder when it was tried."""
     word = secrets.token_hex(8)
     with control_groups(setting.has_groups):
-        async with Host(setting.level) as host:
+        async with Host(setting.level, folder) as host:
             desktop = LocalDesktop(isolation_level=setting.level, limits=LIMITS)
             await desktop.reset(SCREEN)
             with suppress(InfrastructureError):
@@ -272,7 +280,16 @@ class _Episode:
 
 def play_with_killed_owner(attack: Attack, setting: Setting) -> Result:
     """Start an owner, kill it by SIGKILL, and look for what is left."""
-    words = ["-m", "benchmarks.guest_attacks", "--own", attack.name, setting.level, str(int(setting.has_groups))]
+    host = make_folder()
+    words = [
+        "-m",
+        "benchmarks.guest_attacks",
+        "--own",
+        attack.name,
+        setting.level,
+        str(int(setting.has_groups)),
+        str(host),
+    ]
     owner = subprocess.Popen(
         [sys.executable, *words],
         cwd=ROOT,
@@ -285,6 +302,7 @@ def play_with_killed_owner(attack: Attack, setting: Setting) -> Result:
         said = owner.stdout.readline().split()
         owner.send_signal(signal.SIGKILL)
         owner.wait()
+    shutil.rmtree(host, ignore_errors=True)
     if len(said) != 5 or said[4] != "True":
         return Result(attack, setting, "not tried", f"the owner said {said}")
     word, uid, folder, token, _ = said

@@ -27,8 +27,9 @@ START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 5.0
 MAX_SERVERS = 59_535
 """Display numbers: as many as there are TCP ports from 6000."""
-MAX_MEMORY_BYTES = 2 * 1024**3
-"""Guests can allocate pixmaps in the server; above this it exits."""
+MEMORY_MIB = (64, 2048)
+"""Least and most memory. Guests can allocate pictures and properties in the server: within these bounds it may use as
+much as they may, refuses more, and exits if it needs more itself."""
 
 
 class XServer:
@@ -39,7 +40,14 @@ class XServer:
     """
 
     def __init__(
-        self, folder: Path, width: int, height: int, environment: dict[str, str], *, shared_memory: bool = False
+        self,
+        folder: Path,
+        width: int,
+        height: int,
+        environment: dict[str, str],
+        *,
+        memory_mib: int = MEMORY_MIB[1],
+        shared_memory: bool = False,
     ) -> None:
         if not (MIN_SIZE[0] <= width <= MAX_SIZE[0] and MIN_SIZE[1] <= height <= MAX_SIZE[1]):
             raise ConfigError(f"screen size: must be 256x192 to 1920x1200, got {width}x{height}")
@@ -60,7 +68,8 @@ class XServer:
         self.name = f":{self.number}"
         self.socket_path = socket_path(self.number)
         reader, writer = os.pipe()
-        command = guest_user.command_as_user(uid, ["prlimit", "--core=0", f"--data={MAX_MEMORY_BYTES}"])
+        limit_mib = max(MEMORY_MIB[0], min(MEMORY_MIB[1], memory_mib))
+        command = guest_user.command_as_user(uid, ["prlimit", "--core=0", f"--data={limit_mib << 20}"])
         command += ["setpriv", "--pdeathsig", "KILL", program, self.name, "-displayfd", str(writer)]
         command += ["-screen", "0", f"{width}x{height}x24", "-fbdir", str(screen), "-auth", str(server_authority)]
         command += ["-nolisten", "tcp", "-nolisten", "local", "-noreset", "-dpi", "96", "-s", "0"]
