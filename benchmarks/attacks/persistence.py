@@ -26,7 +26,7 @@ ENDURE = (
     persistence(
         "fills the shell's pipe",
         """
-        pipe = os.open(f"/proc/{shell}/fd/1", os.O_WRONLY)
+        pipe = pipe_of_shell()
         tried()
         if os.fork():
             os.kill(shell, 9)

@@ -1,9 +1,9 @@
 """Plain-level sandbox: a small program that drops rights and then executes the command.
 
-Landlock (files, signals), the filter of `seccomp` and dropped capabilities need no privileges and apply to every
-descendant. A protection that the kernel supports is applied, or the command does not run. Structures and numbers are
-from linux/landlock.h, linux/prctl.h and linux/capability.h. Uses only the standard library, because it runs before
-every plain-level desktop.
+Landlock (files, signals, abstract sockets), the filter of `seccomp` and dropped capabilities need no privileges and
+apply to every descendant. A protection that the kernel supports is applied, or the command does not run. Structures and
+numbers are from linux/landlock.h, linux/prctl.h and linux/capability.h. Uses only the standard library, because it runs
+before every plain-level desktop.
 """
 
 from __future__ import annotations
