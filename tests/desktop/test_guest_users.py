@@ -143,7 +143,7 @@ def test_a_lowered_mark_still_belongs_to_a_desktop(monkeypatch):
     monkeypatch.setattr(guest_user, "guest_uids", lambda: False)
     user, other = GuestUser.reserve(), GuestUser.reserve()
     lower = f"import resource, time; resource.setrlimit({RLIMIT_LOCKS}, (5, 5)); time.sleep(60)"
-    confined = processes.ProcessStatus(True, frozenset({os.getuid()}), 1, 0, 0, True, False)
+    confined = processes.ProcessStatus(True, frozenset({os.getuid()}), 1, 0, 0, 0, True, False)
     with guest_of(user, lower) as guest:
         while guest_user._mark_of(guest.pid) != 5:
             pass

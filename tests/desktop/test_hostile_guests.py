@@ -111,23 +111,6 @@ async def test_the_resource_monitor_limits_disk_without_a_size_limited_file_syst
             assert "guest files use more than 16 MiB" in await failure_of(desktop)
 
 
-@pytest.mark.parametrize("level", ISOLATIONS)
-async def test_a_guest_can_kill_only_its_own_desktop(level, bystander):
-    opened = (embedded(SMALL, isolation_level=level) for _ in range(2))
-    async with next(opened) as desktop, next(opened) as other:
-        server = desktop._session.x_server.process.pid
-        targets = [os.getpid(), bystander.pid, server, *other.processes()]
-        kills = "; ".join(f"kill -KILL {pid}" for pid in targets if pid != os.getpid())
-        await shell(desktop, f"{kills}; kill -CONT {os.getpid()} && echo reached > reached")
-        assert "reached" not in await desktop.listdir(".")
-        await desktop.launch(["sh", "-c", "sleep 0.5; kill -KILL -1; sleep 1; kill -KILL -1"])
-        assert "desktop" in await failure_of(desktop)
-        assert bystander.poll() is None
-        assert processes.state(server) not in ("", "Z")
-        assert (await shell(other, "echo fine"))[1] == "fine\n"
-        await other.observe()
-
-
 async def test_links_and_pipes_instead_of_output_files_are_ignored(desktop, tmp_path):
     secret = tmp_path / "secret"
     secret.write_text("secret of the host")
@@ -158,34 +141,6 @@ async def test_a_guest_cannot_read_the_hosts_environment_or_files(desktop, open_
         for name in keys.split():
             assert (await desktop.run(["cat", name])).returncode != 0 or name == str(server.authority)
     assert not [name for name in os.environ if name.startswith(("PYTEST", "VIRTUAL_ENV")) and name in output]
-
-
-async def test_a_guest_has_no_outside_connections(desktop):
-    reached = []
-    with (
-        socket.socket() as server,
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams,
-        socket.socket(socket.AF_UNIX) as local,
-    ):
-        server.bind(("127.0.0.1", 0))
-        datagrams.bind(("127.0.0.1", 0))
-        local.bind(f"\0deskhand-test-{os.getpid()}")
-        for listening in (server, local):
-            listening.listen()
-        for one in (server, datagrams, local):
-            one.settimeout(0.5)
-        tcp, udp = server.getsockname()[1], datagrams.getsockname()[1]
-        script = f"(echo hi >/dev/tcp/127.0.0.1/{tcp}) && echo tcp; (echo hi >/dev/udp/127.0.0.1/{udp}) && sleep 0.1"
-        done = await desktop.run(["bash", "-c", script])
-        assert b"tcp" not in done.stdout
-        abstract = f"import socket; socket.socket(socket.AF_UNIX).connect('\\0deskhand-test-{os.getpid()}')"
-        await desktop.run(["/usr/bin/python3", "-c", abstract])
-        for one in (server, local) if desktop.isolation_level == "namespaces" else (server,):
-            with pytest.raises(TimeoutError):
-                reached.append(one.accept())
-        with pytest.raises(TimeoutError):
-            reached.append(datagrams.recv(10))
-    assert reached == []
 
 
 class Site:

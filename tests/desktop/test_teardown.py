@@ -16,6 +16,7 @@ from desktops import ISOLATIONS, embedded, failure_of
 from patience import limit
 from unprivileged import import_path, python_of_other_user
 
+from benchmarks.attacks.persistence import ENDURE
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local import cgroup, guest_user, resource_monitor
 from deskhand.desktop.local.desktop import LocalDesktop
@@ -28,66 +29,22 @@ ROOT = Path(__file__).resolve().parents[2]
 LIMITS = ResourceLimits(memory_mib=512, max_processes=40)
 CLOSE_S = 5.0
 
-PARTS = """
-import ctypes, os, signal, sys, threading, time
-signal.alarm(200)  # an attack that works ends some day
-job = os.getppid()
-shell = int(open(f"/proc/{job}/stat").read().rpartition(")")[2].split()[1])
-
-def leave():
-    "Without parent, session, environment and open files; what is left has the word as an argument."
-    if os.fork() == 0:
-        os.setsid()
-        if os.fork() == 0:
-            null = os.open("/dev/null", os.O_RDWR)
-            for number in (0, 1, 2):
-                os.dup2(null, number)
-            os.execve("/usr/bin/python3", ["python3", "-c", "import time; time.sleep(200)", sys.argv[1]], {})
-        os._exit(0)
-
-def pipe_of_shell():
-    "Neither is possible on every machine: the pipe may belong to another user, and Yama refuses to trace a parent."
-    try:
-        return os.open(f"/proc/{shell}/fd/1", os.O_WRONLY)
-    except PermissionError:
-        pidfd_getfd = 438
-        taken = ctypes.CDLL(None).syscall(pidfd_getfd, os.pidfd_open(shell), 1, 0)
-        return taken if taken >= 0 else os.open("/dev/null", os.O_WRONLY)
-"""
-ATTACKS = {
-    "kills its shell": "os.kill(shell, 9); time.sleep(200)",
-    "kills its shell by a signal without a name": "os.kill(shell, 40); time.sleep(200)",
-    "leaves and kills its shell": "leave(); time.sleep(0.3); os.kill(shell, 9); os.kill(job, 9)",
-    "stops its shell": "leave(); os.kill(shell, signal.SIGSTOP); time.sleep(200)",
-    "fills the shell's pipe": (
-        "pipe = pipe_of_shell()\nif os.fork(): os.kill(shell, 9)\nwhile True: os.write(pipe, b'x' * 65536)"
-    ),
-    "forks without end": "while True:\n    try: os.fork()\n    except OSError: pass",
-    "moves on by forks": (
-        "os.kill(shell, 9)\n"
-        "while True:\n"
-        "    try:\n        if os.fork(): os._exit(0)\n"
-        "    except OSError: time.sleep(0.01)  # its zombies count until they are collected"
-    ),
-    "ignores signals": (
-        "for number in set(range(1, 32)) - {9, 14, 19}: signal.signal(number, signal.SIG_IGN)\n"
-        "leave(); os.kill(shell, 9); time.sleep(200)"
-    ),
-    "ends its first thread": (
-        "leave(); os.kill(shell, 9); threading.Thread(target=time.sleep, args=(200,)).start()\n"
-        "ctypes.CDLL(None).syscall({'x86_64': 60, 'aarch64': 93}[os.uname().machine], 0)"
-    ),
-    "hides its memory": "ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); leave(); os.kill(shell, 9); time.sleep(200)",
-    "traces its shell": (
-        "libc = ctypes.CDLL(None)\n"
-        "libc.ptrace(0x4206, shell, None, None); libc.ptrace(0x4207, shell, None, None); time.sleep(200)"
-    ),
-    "lowers its limits": (
-        "import resource\n"
-        "for number in (8, 10, 11, 12): resource.setrlimit(number, (5, 5))\n"
-        "leave(); os.kill(shell, 9); time.sleep(200)"
-    ),
-}
+ATTACKS = {attack.name: attack for attack in ENDURE}
+CLOSED = (
+    "kills its shell",
+    "kills its shell by a signal without a name",
+    "leaves and kills its shell",
+    "stops its shell",
+    "fills the shell's pipe",
+    "forks without end",
+    "moves on by forks",
+    "ignores signals",
+    "ends its first thread",
+    "hides its memory",
+    "traces its shell",
+    "lowers its limits",
+)
+"""The attacks that are tried against each of these means; `benchmarks.guest_attacks` tries all."""
 FOR_GROUPS = ("kills its shell", "forks without end", "moves on by forks", "ends its first thread")
 """Attacks that could matter to control groups, which no process can leave."""
 MEANS = ["groups", "user id", "mark"]
@@ -126,7 +83,8 @@ def with_word(word: str) -> list[int]:
 
 
 async def start_attack(desktop, attack: str, word: str) -> None:
-    await desktop.push("attack.py", f"{PARTS}\n{ATTACKS[attack]}\n".encode())
+    await desktop.push("facts.json", b"{}")
+    await desktop.push("attack.py", ATTACKS[attack].source().encode())
     await desktop.launch(["python3", "attack.py", word])
     async with asyncio.timeout(limit(5)):
         while not with_word(word) and desktop._session.failure() is None:  # noqa: ASYNC110
@@ -143,7 +101,7 @@ async def assert_gone(word: str, user) -> None:
 
 @pytest.mark.parametrize(
     ("attack", "means"),
-    [(attack, means) for means in MEANS for attack in (FOR_GROUPS if means == "groups" else ATTACKS)],
+    [(attack, means) for means in MEANS for attack in (FOR_GROUPS if means == "groups" else CLOSED)],
     indirect=["means"],
 )
 async def test_no_guest_lives_after_close(attack, means):
@@ -158,18 +116,6 @@ async def test_no_guest_lives_after_close(attack, means):
     await assert_gone(word, user)
     assert not groups.exists
     assert not user._is_reserved
-
-
-@pytest.mark.skipif("namespaces" not in ISOLATIONS, reason="bubblewrap cannot make namespaces here")
-@pytest.mark.parametrize("attack", ["leaves and kills its shell", "forks without end", "ends its first thread"])
-async def test_no_guest_in_namespaces_lives_after_close(attack):
-    word = secrets.token_hex(8)
-    async with embedded(SMALL, isolation_level="namespaces", limits=LIMITS) as desktop:
-        user = desktop._session.jail.user
-        await start_attack(desktop, attack, word)
-        async with asyncio.timeout(limit(CLOSE_S)):
-            await desktop.close()
-    await assert_gone(word, user)
 
 
 @pytest.mark.parametrize("level", ISOLATIONS)
@@ -293,35 +239,6 @@ def test_no_guest_outlives_its_owner(attack, means, end, monkeypatch):
     assert with_word(word) == []
     assert not Path(folder).exists()
     assert not list(Path("/sys/fs/cgroup").glob(f"**/*{token}*"))
-
-
-MEMORY = {
-    "private": "children = [os.fork() for _ in range(2)]\nkept = bytearray(50 << 20); kept[::4096] = b'x' * (50 << 8)",
-    "shared": "kept = mmap.mmap(-1, 300 << 20)\nfor at in range(0, 300 << 20, 4096): kept[at] = 1",
-    "memfd": (
-        "kept = [os.memfd_create('x') for _ in range(50)]\n"
-        "for each in kept:\n    for _ in range(6): os.write(each, bytes(1 << 20))"
-    ),
-    "deleted files": (
-        "kept = []\nfor number in range(50):\n    kept.append(open(os.environ['TMPDIR'] + f'/{number}', 'wb'))\n"
-        "    os.unlink(kept[-1].name); kept[-1].write(bytes(6 << 20)); kept[-1].flush()"
-    ),
-}
-
-
-@pytest.mark.parametrize("kind", MEMORY)
-@pytest.mark.parametrize("level", ISOLATIONS)
-@pytest.mark.parametrize("has_groups", [True, False], ids=["groups", "monitor"])
-async def test_memory_of_every_kind_is_limited(kind, level, has_groups, monkeypatch):
-    if not has_groups:
-        monkeypatch.setattr(cgroup, "hierarchies", lambda: ((), "switched off"))
-    elif not any("memory" in each.controllers for each in cgroup.hierarchies()[0]):
-        pytest.skip("no control groups for memory")
-    limits = ResourceLimits(memory_mib=96, file_mib=8)
-    async with embedded(SMALL, isolation_level=level, limits=limits) as desktop:
-        script = f"import mmap, os, signal, time\nsignal.alarm(60)\n{MEMORY[kind]}\ntime.sleep(60)"
-        await desktop.launch(["python3", "-c", script])
-        assert "of memory" in await failure_of(desktop)
 
 
 async def test_memory_that_processes_share_counts_once(monkeypatch):

@@ -6,6 +6,7 @@ Invariant: `close` removes everything that the session started, including after 
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import shutil
 import socket
@@ -85,7 +86,7 @@ class DesktopSession:
             raise
 
     def _start(self, label: str, labels: dict[str, str], limits: ResourceLimits, capture: Capture | None) -> None:
-        self.x_server = self._start_x_server(labels, capture)
+        self.x_server = self._start_x_server(labels, capture, limits.memory_mib)
         (self.folder / "display").write_text(str(self.x_server.number))
         (self.folder / GUEST_FILE).write_text(str(self._user.key))
         self._cgroup = Cgroup(f"{runtime().token}-{self.folder.name}", limits.memory_mib, limits.max_processes)
@@ -141,15 +142,16 @@ class DesktopSession:
                 (folder / name).chmod(0o755)
         return folder
 
-    def _start_x_server(self, labels: dict[str, str], capture: Capture | None) -> XServer:
+    def _start_x_server(self, labels: dict[str, str], capture: Capture | None, memory_mib: int) -> XServer:
         """Start a server; with shared memory if requested, or if its framebuffer cannot be mapped."""
         width, height = self.spec.width, self.spec.height
         environment = {"PATH": "/usr/bin:/bin"} | labels
-        server = XServer(self.folder, width, height, environment, shared_memory=capture == "shared")
+        start = functools.partial(XServer, self.folder, width, height, environment, memory_mib=memory_mib)
+        server = start(shared_memory=capture == "shared")
         self._parts.append(server)
         if capture is None and not is_mappable(server, width, height):
             server.stop()
-            server = self._parts[-1] = XServer(self.folder, width, height, environment, shared_memory=True)
+            server = self._parts[-1] = start(shared_memory=True)
         return server
 
     def _paint_root(self) -> None:

@@ -3,7 +3,8 @@
 - *namespaces*: guests see their home and read-only programs, their own processes, and a network of their own with a
   loopback interface and the task's destinations.
 - *plain*: the same files at their real paths (Landlock); all processes are visible, but signals reach only their own
-  (Landlock, and a separate user id if this is root); only local sockets (`seccomp`); no capabilities, even as root.
+  (Landlock, and a separate user id if this is root); only local sockets (`seccomp`), in the file system those of all
+  programs; no capabilities, even as root.
 - Both: the system call filter of `seccomp`, rlimits per process, `cgroup` or `resource_monitor` for all processes
   together, and, as root, a size-limited file system. As root, guests have their own user id (`guest_user`).
 
@@ -88,7 +89,7 @@ def missing_protections(level: IsolationLevel) -> list[str]:
     unfiltered = "unsupported CPU architecture: guests can make every system call"
     if level == "namespaces":
         return [] if seccomp.is_supported() else [unfiltered]
-    missing = ["guests can connect to local sockets of other programs"]
+    missing = ["guests can connect to other programs' sockets in the file system"]
     if not guest_user.guest_uids():
         missing.append("guests run as this user and count toward its limits")
         if not guest_user.can_mark():
@@ -97,7 +98,7 @@ def missing_protections(level: IsolationLevel) -> list[str]:
     if version < 1:
         missing.append("the kernel has no Landlock: guests can read every file that their user can read")
     if version < 6:
-        missing.append("the kernel's Landlock cannot restrict signals")
+        missing.append("the kernel's Landlock cannot restrict signals and abstract sockets")
         if not guest_user.guest_uids():
             missing.append("guests can kill every process of this user")
     if not seccomp.is_supported():
@@ -230,13 +231,15 @@ def namespaces_command(
         words += ["--ro-bind-try", path, path]
     for name in etc_files:
         words += ["--ro-bind", str(folder / name), f"/etc/{name}"]
-    words += ["--proc", "/proc", "--dev", "/dev"]
+    # The guest's user owns these namespaces and could change their settings in /proc/sys.
+    words += ["--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev"]
     for path in ("/dev/shm", "/tmp", "/run"):
         words += ["--perms", "1777", "--size", str(limits.disk_mib * _MIB), "--tmpfs", path]
     words += ["--remount-ro", "/dev", "--perms", "0700", "--dir", "/run/user"]
     for path in binds:
         words += ["--ro-bind", str(path), str(path)]
     words += ["--bind", str(folder / "control"), "/run/jail", "--bind", str(home), GUEST_HOME, "--chdir", GUEST_HOME]
+    words += ["--remount-ro", "/"]  # it is a tmpfs without a limit
     words += ["prlimit", "--core=0", f"--fsize={limits.file_mib * _MIB}", f"--nproc={limits.max_processes}"]
     words += ["--nice=0", "--rtprio=0", f"--data={limits.memory_mib * _MIB}", *command]
     return _bwrap_command(folder / "filter", uid, words)

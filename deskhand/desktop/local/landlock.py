@@ -1,9 +1,9 @@
 """Plain-level sandbox: a small program that drops rights and then executes the command.
 
-Landlock (files, signals), the filter of `seccomp` and dropped capabilities need no privileges and apply to every
-descendant. A protection that the kernel supports is applied, or the command does not run. Structures and numbers are
-from linux/landlock.h, linux/prctl.h and linux/capability.h. Uses only the standard library, because it runs before
-every plain-level desktop.
+Landlock (files, signals, abstract sockets), the filter of `seccomp` and dropped capabilities need no privileges and
+apply to every descendant. A protection that the kernel supports is applied, or the command does not run. Structures and
+numbers are from linux/landlock.h, linux/prctl.h and linux/capability.h. Uses only the standard library, because it runs
+before every plain-level desktop.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _READ = 1 << 0 | 1 << 2 | 1 << 3
 """Execute, read file, read directory."""
 _FILE_ONLY = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 14
 _WRITE_BY_VERSION = ((1, (1 << 13) - 1), (2, 1 << 13), (3, 1 << 14))
-_SCOPE_SIGNALS = 1 << 1
-"""Abstract sockets stay open: X clients try one first and give up if it is denied."""
+_SCOPES = 1 << 0 | 1 << 1
+"""Abstract sockets and signals."""
 _SET_SUBREAPER, _NO_NEW_PRIVILEGES, _SET_SECCOMP, _FILTER_MODE = 36, 38, 22, 2
 _DROP_FROM_BOUNDING_SET, _CAPABILITIES_VERSION = 24, 0x20080522
 
@@ -72,7 +72,7 @@ def _restrict_files(read: list[str], write: list[str], devices: list[str]) -> No
     if version < 1:
         return
     all_rights = sum(bits for since, bits in _WRITE_BY_VERSION if version >= since)
-    attributes = struct.pack("=QQQ", all_rights, 0, _SCOPE_SIGNALS if version >= 6 else 0)
+    attributes = struct.pack("=QQQ", all_rights, 0, _SCOPES if version >= 6 else 0)
     size = 24 if version >= 6 else 16 if version >= 4 else 8
     rules = _checked(_LIBC.syscall(_CREATE_RULESET, attributes, size, 0), "landlock_create_ruleset")
     for paths, allowed in ((read, _READ), (write, all_rights), (devices, _READ | 1 << 1)):

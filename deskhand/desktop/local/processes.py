@@ -25,7 +25,9 @@ from typing import Any
 OWNER_LABEL = "DESKHAND_OWNER"
 LEASE_LABEL = "DESKHAND_LEASE"
 HIGH_PRIORITY_NICE = -10
-_FIELDS = re.compile(rb"^(State|Uid|NSpid|RssAnon|RssShmem|VmSwap|Threads|NoNewPrivs|Seccomp):\t(.*)$", re.MULTILINE)
+_FIELDS = re.compile(
+    rb"^(State|Uid|NSpid|RssAnon|RssShmem|VmSwap|VmPTE|Threads|NoNewPrivs|Seccomp):\t(.*)$", re.MULTILINE
+)
 """Lines of /proc/PID/status. The kernel escapes line breaks in a process's name."""
 
 _starts: queue.SimpleQueue[tuple[Future[subprocess.Popen[bytes]], list[str], dict[str, Any]]] = queue.SimpleQueue()
@@ -83,6 +85,8 @@ class ProcessStatus:
     threads: int
     private_kib: int
     """Anonymous memory, including swapped memory. Pages shared with a forked parent count in both."""
+    tables_kib: int
+    """Page tables. They also map memory that is never written, of which a process may have any amount."""
     shared_kib: int
     """Mapped shared memory: MAP_SHARED, memfd, System V segments, mapped files of a tmpfs."""
     is_confined: bool
@@ -114,7 +118,7 @@ def status(pid: int) -> ProcessStatus | None:
 
     is_confined = fields.get(b"NoNewPrivs") == b"1" and fields.get(b"Seccomp") == b"2"
     is_in_container = len(fields.get(b"NSpid", b"0").split()) > 1
-    memory = kib(b"RssAnon", b"VmSwap"), kib(b"RssShmem")
+    memory = kib(b"RssAnon", b"VmSwap"), kib(b"VmPTE"), kib(b"RssShmem")
     return ProcessStatus(is_alive, uids, threads, *memory, is_confined, is_in_container)
 
 

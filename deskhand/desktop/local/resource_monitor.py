@@ -125,7 +125,8 @@ def exceeded_limit(
         private, shared = sum(status.private_kib for status in found), sum(status.shared_kib for status in found)
         if private + shared > limits.memory_mib * 1024:  # what processes share counted in each of them
             private, shared = _proportional_kib(pids)
-        memory_mib = (private + max(shared, num_open_bytes // 1024)) // 1024
+        tables = sum(status.tables_kib for status in found)
+        memory_mib = (private + tables + max(shared, num_open_bytes // 1024)) // 1024
         if memory_mib > limits.memory_mib:
             return f"guests use {memory_mib} MiB of memory; the limit is {limits.memory_mib}"
     if threads > limits.max_processes:

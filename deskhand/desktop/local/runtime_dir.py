@@ -103,7 +103,7 @@ def remove(token: str, folder: Path) -> None:
     for display_file in folder.glob("*/display"):
         number = display_file.read_text(errors="replace")
         if number.isdecimal():
-            xserver.remove_dead_socket(int(number))
+            xserver.remove_dead_server(int(number))
     isolation.unmount_below(folder)
     shutil.rmtree(folder, ignore_errors=True)
 

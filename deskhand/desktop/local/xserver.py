@@ -12,6 +12,7 @@ import signal
 import socket
 import struct
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -24,8 +25,11 @@ PROBE_S = 2.0
 _SETUP_WITHOUT_COOKIE = struct.pack("<BxHHHHxx", 0x6C, 11, 0, 0, 0)
 START_TIMEOUT_S = 20.0
 STOP_TIMEOUT_S = 5.0
-MAX_MEMORY_BYTES = 2 * 1024**3
-"""Guests can allocate pixmaps in the server; above this it exits."""
+MAX_SERVERS = 59_535
+"""Display numbers: as many as there are TCP ports from 6000."""
+MEMORY_MIB = (64, 2048)
+"""Least and most memory. Guests can allocate pictures and properties in the server: within these bounds it may use as
+much as they may, refuses more, and exits if it needs more itself."""
 
 
 class XServer:
@@ -36,7 +40,14 @@ class XServer:
     """
 
     def __init__(
-        self, folder: Path, width: int, height: int, environment: dict[str, str], *, shared_memory: bool = False
+        self,
+        folder: Path,
+        width: int,
+        height: int,
+        environment: dict[str, str],
+        *,
+        memory_mib: int = MEMORY_MIB[1],
+        shared_memory: bool = False,
     ) -> None:
         if not (MIN_SIZE[0] <= width <= MAX_SIZE[0] and MIN_SIZE[1] <= height <= MAX_SIZE[1]):
             raise ConfigError(f"screen size: must be 256x192 to 1920x1200, got {width}x{height}")
@@ -53,34 +64,37 @@ class XServer:
         server_authority.write_bytes(_authority_record(self.cookie))
         uid = isolation.x_server_uid()
         isolation.chown_to_guest(screen, uid)
+        self.number, self._reservation = _reserve_number()
+        self.name = f":{self.number}"
+        self.socket_path = socket_path(self.number)
         reader, writer = os.pipe()
-        command = guest_user.command_as_user(uid, ["prlimit", "--core=0", f"--data={MAX_MEMORY_BYTES}"])
-        command += ["setpriv", "--pdeathsig", "KILL", program, "-displayfd", str(writer)]
+        limit_mib = max(MEMORY_MIB[0], min(MEMORY_MIB[1], memory_mib))
+        command = guest_user.command_as_user(uid, ["prlimit", "--core=0", f"--data={limit_mib << 20}"])
+        command += ["setpriv", "--pdeathsig", "KILL", program, self.name, "-displayfd", str(writer)]
         command += ["-screen", "0", f"{width}x{height}x24", "-fbdir", str(screen), "-auth", str(server_authority)]
-        command += ["-nolisten", "tcp", "-noreset", "-dpi", "96", "-s", "0"]
+        command += ["-nolisten", "tcp", "-nolisten", "local", "-noreset", "-dpi", "96", "-s", "0"]
         command += ["-extension", "GLX", *([] if shared_memory else ["-extension", "MIT-SHM"])]
         try:
             with self.log.open("wb") as log:
                 streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
                 self.process = processes.start(command, **streams, pass_fds=(writer,), env=environment, cwd="/")
         except FileNotFoundError as error:
+            self._reservation.close()
             raise ConfigError("setpriv: not installed; apt-get install util-linux") from error
         finally:
             os.close(writer)
         try:
-            self.number = self._read_number(reader)
+            self._wait_until_ready(reader)
         except BaseException:
             self.stop()
             raise
         finally:
             os.close(reader)
-        self.name = f":{self.number}"
-        self.socket_path = socket_path(self.number)
         self.authority = folder / "authority"
         self.authority.touch(mode=0o600)
         self.authority.write_bytes(_authority_record(self.cookie))
 
-    def _read_number(self, reader: int) -> int:
+    def _wait_until_ready(self, reader: int) -> None:
         text = b""
         poller = select.poll()  # select() rejects descriptors above 1023
         poller.register(reader, select.POLLIN)
@@ -92,7 +106,6 @@ class XServer:
                     f"Xvfb did not start ({lines[-1]}); check that /tmp/.X11-unix and /dev/shm are writable"
                 )
             text += chunk
-        return int(text)
 
     def is_running(self) -> bool:
         return self.process.poll() is None
@@ -126,29 +139,69 @@ class XServer:
         return code is not None and (code > 0 or -code in (signal.SIGSEGV, signal.SIGABRT))
 
     def stop(self) -> None:
-        """Kill the server and remove its socket. Idempotent."""
+        """Kill the server and remove its files. Idempotent."""
         if self.process.poll() is None:
-            if hasattr(self, "socket_path"):
-                self.socket_path.unlink(missing_ok=True)  # while it runs, no other server can have its number
             self.process.kill()
             processes.wait_bounded(self.process, STOP_TIMEOUT_S)
-        elif hasattr(self, "number"):
-            remove_dead_socket(self.number)
+        if self._reservation.fileno() >= 0:
+            if self.process.returncode is not None:
+                _remove_files(self.number)
+            self._reservation.close()
 
 
 def socket_path(number: int) -> Path:
     return Path(f"/tmp/.X11-unix/X{number}")
 
 
-def remove_dead_socket(number: int) -> None:
-    """Remove a dead server's socket, unless another server now listens on it."""
-    with socket.socket(socket.AF_UNIX) as probe:
+def _lock_path(number: int) -> Path:
+    return Path(f"/tmp/.X{number}-lock")
+
+
+def _reserve_number() -> tuple[int, socket.socket]:
+    """Return a free display number and the socket that reserves it.
+
+    X clients connect to an abstract socket first. This one refuses them, and they connect to the socket in the file
+    system. So servers need no abstract socket, and `landlock` can deny guests those outside their desktop: clients that
+    are denied, and not refused, would give up. As only one process can bind a name, it also reserves the number; all X
+    servers with an abstract socket do the same.
+    """
+    for number in range(MAX_SERVERS):
+        reservation = socket.socket(socket.AF_UNIX)
         try:
-            probe.connect(str(socket_path(number)))
-        except ConnectionRefusedError:
-            socket_path(number).unlink(missing_ok=True)
+            reservation.bind(f"\0{socket_path(number)}")
         except OSError:
-            return
+            reservation.close()
+            continue
+        if _remove_dead(number):
+            return number, reservation
+        reservation.close()
+    raise InfrastructureError(f"too many X servers on this machine; the limit is {MAX_SERVERS}")
+
+
+def _remove_dead(number: int) -> bool:
+    """Remove the files of a dead server; return whether the number is free."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        if probe.connect_ex(str(socket_path(number))) == 0:
+            return False
+    lock = _lock_path(number)
+    with suppress(OSError, ValueError):
+        if Path(f"/proc/{int(lock.read_text())}").exists():
+            return False
+    _remove_files(number)
+    return not socket_path(number).exists() and not lock.exists()
+
+
+def _remove_files(number: int) -> None:
+    for path in (socket_path(number), _lock_path(number)):
+        with suppress(OSError):  # of another user
+            path.unlink(missing_ok=True)
+
+
+def remove_dead_server(number: int) -> None:
+    """Remove the files of a dead owner's server, unless another server has the number now."""
+    with socket.socket(socket.AF_UNIX) as reservation, suppress(OSError):
+        reservation.bind(f"\0{socket_path(number)}")
+        _remove_dead(number)
 
 
 def _authority_record(cookie: bytes) -> bytes:
