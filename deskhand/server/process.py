@@ -95,7 +95,7 @@ async def serve_app(app: ASGIApp, settings: ServerConfig) -> AsyncIterator[tuple
 
 
 def run_until_signaled(serve: Callable[[], Coroutine[Any, Any, None]], message: str) -> None:
-    """Run `serve` until SIGTERM or Ctrl-C, then print `message`. Raises `KeyboardInterrupt`.
+    """Run `serve` until SIGTERM or Ctrl-C, then raise `KeyboardInterrupt` with `message`.
 
     The task is canceled; an exception raised inside a request would be handled as an error of that request. Tracebacks
     in the log omit local variables, which contain keys.
@@ -113,8 +113,7 @@ def run_until_signaled(serve: Callable[[], Coroutine[Any, Any, None]], message: 
     try:
         asyncio.run(main())
     except (KeyboardInterrupt, asyncio.CancelledError):
-        print(f"interrupted; {message}", file=sys.stderr)
-        raise KeyboardInterrupt from None
+        raise KeyboardInterrupt(f"interrupted; {message}") from None
 
 
 def _build_server(app: ASGIApp, settings: ServerConfig, sockets: list[socket.socket]) -> _Server:
