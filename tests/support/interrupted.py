@@ -1,49 +1,95 @@
-"""A `deskhand` command that gets Ctrl-C, with its whole process group, when it calls a function for the n-th time.
+"""`deskhand` commands in processes of their own, some of which get Ctrl-C when they call a function.
 
-As a program: `python interrupted.py FILE:FUNCTION N ARGUMENTS...`; `FILE:<module>` is the import of the file. Start it
-in a session of its own.
+The processes are forked from a server that has imported torch and transformers, so that each takes a second or two.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
 import threading
-import time
+from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import psutil
+from patience import limit
+
+PRELOADED = ["torch", "transformers.models.qwen3_vl.modeling_qwen3_vl", "deskhand.recipes.train"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """The n-th call of a function of a file; `<module>` is the import of the file."""
+
+    file: str
+    function: str
+    number: int = 1
+
 
 class Interrupt:
-    """A profile function for all threads."""
+    """A profile function for all threads: at the place, it sends Ctrl-C to the whole process group, as a terminal
+    does."""
 
-    def __init__(self, place: str, number: int) -> None:
-        self.file, _, self.function = place.rpartition(":")
-        self.left = number
+    def __init__(self, place: Place) -> None:
+        self.place, self.left = place, place.number
 
     def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
-        if event != "call" or code.co_qualname != self.function or not code.co_filename.endswith(self.file):
+        if event != "call" or code.co_qualname != self.place.function or not code.co_filename.endswith(self.place.file):
             return
         self.left -= 1
         if self.left == 0:
             threading.setprofile(None)
             sys.setprofile(None)
-            print(f"interrupted at {time.time()}", flush=True)
             os.killpg(0, signal.SIGINT)
 
 
-def main() -> None:
-    place, number = sys.argv[1], int(sys.argv[2])
-    sys.argv = ["deskhand", *sys.argv[3:]]
-    interrupt = Interrupt(place, number)
-    threading.setprofile(interrupt)
-    sys.setprofile(interrupt)
-    import runpy
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended. `left` are the processes of its session that still run."""
 
-    runpy.run_module("deskhand", run_name="__main__", alter_sys=True)
+    code: int | None
+    out: str
+    err: str
+    left: list[str]
 
 
-if __name__ == "__main__":
+def _main(arguments: list[str], folder: Path, place: Place | None) -> None:
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    sys.argv = ["deskhand", *arguments]
+    if place is not None:
+        interrupt = Interrupt(place)
+        threading.setprofile(interrupt)
+        sys.setprofile(interrupt)
+    from deskhand.__main__ import main
+
     main()
+
+
+def command(folder: Path, *arguments: str, interrupt: Place | None = None) -> Ended:
+    """Run a command to its end; what it prints goes to files in `folder`."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    process = context.Process(target=_main, args=(list(arguments), folder, interrupt))
+    process.start()
+    assert process.pid is not None
+    process.join(limit(120))
+    left = [] if process.exitcode is not None else [f"the command itself, after {limit(120)} s"]
+    for each in psutil.process_iter():
+        try:
+            if each.pid != process.pid and os.getsid(each.pid) == process.pid:
+                left.append(" ".join(each.cmdline()))
+                each.kill()
+        except (psutil.Error, OSError):
+            continue
+    if process.exitcode is None:
+        process.kill()
+        process.join()
+    return Ended(process.exitcode, (folder / "out").read_text(), (folder / "err").read_text(), left)
