@@ -8,7 +8,7 @@ from pathlib import Path
 
 import painted_run
 import pytest
-from interrupted import Place, command
+from forked_command import Interrupt, command
 from patience import limit
 
 from deskhand.rollout.episode_counts import EpisodeCounts
@@ -16,17 +16,17 @@ from deskhand.store.run import Run
 
 STEPS = 1
 PHASES = {
-    "reading the settings": Place("config/load.py", "load_config"),
-    "opening the log": Place("store/run_log.py", "log_to_run"),
-    "loading the model": Place("models/load.py", "load"),
-    "the first checkpoint": Place("trainer/checkpoint.py", "CheckpointManager._replace"),
-    "storing an episode": Place("store/run.py", "Run.finish_episode", 3),
-    "an update": Place("trainer/trainer.py", "Trainer.step"),
-    "writing a checkpoint": Place("trainer/checkpoint.py", "CheckpointManager._replace", 2),
-    "committing a step": Place("store/run.py", "Run.commit", 2),
-    "the last evaluation": Place("recipes/evaluate.py", "evaluate_policy"),
-    "the report": Place("reporting/html_report.py", "write"),
-    "the table": Place("reporting/terminal.py", "comparison"),
+    "reading the settings": ("config/load.py", "load_config"),
+    "opening the log": ("store/run_log.py", "log_to_run"),
+    "loading the model": ("models/load.py", "load"),
+    "the first checkpoint": ("trainer/checkpoint.py", "CheckpointManager._replace"),
+    "storing an episode": ("store/run.py", "Run.finish_episode", 3),
+    "an update": ("trainer/trainer.py", "Trainer.step"),
+    "writing a checkpoint": ("trainer/checkpoint.py", "CheckpointManager._replace", 2),
+    "committing a step": ("store/run.py", "Run.commit", 2),
+    "the last evaluation": ("recipes/evaluate.py", "evaluate_policy"),
+    "the report": ("reporting/html_report.py", "write"),
+    "the table": ("reporting/terminal.py", "comparison"),
 }
 
 
@@ -39,7 +39,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("phase", PHASES)
 def test_ctrl_c_is_one_line_and_the_run_resumes(phase: str, config: Path, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
-    ended = command(tmp_path, "train", str(config), str(run_dir), interrupt=PHASES[phase])
+    ended = command(tmp_path, "train", str(config), str(run_dir), prepare=Interrupt(*PHASES[phase]).install)
     assert ended.code == 130, (ended.out, ended.err)
     (line,) = ended.err.split("\n")[1:-1]
     assert ended.err == f"\n{line}\n"
@@ -60,9 +60,9 @@ def test_ctrl_c_is_one_line_and_the_run_resumes(phase: str, config: Path, tmp_pa
 IMPORTING = """
 import runpy, signal, sys
 sys.path.insert(0, sys.argv.pop(1))
-from interrupted import Interrupt, Place
+from forked_command import Interrupt
 signal.signal(signal.SIGINT, signal.default_int_handler)
-sys.setprofile(Interrupt(Place("deskhand/cli/train.py", "<module>")))
+Interrupt("deskhand/cli/train.py", "<module>").install()
 runpy.run_module("deskhand", run_name="__main__", alter_sys=True)
 """
 

@@ -50,10 +50,18 @@ def create_database(path: Path, rows: Mapping[str, Any]) -> None:
 
 
 def connect(folder: Path, *, check: bool = False) -> sqlite3.Connection:
-    """Open the database of a run; `check` reads all of it first. Raises `ConfigError` if it is damaged or not a run."""
-    path = folder / "run.sqlite"
+    """Open the database of a run; `check` reads all of it first. Raises `ConfigError` if it is damaged or not a run.
+
+    Without `check`, a run that was closed can be read on a read-only disk, where SQLite cannot make its own files.
+    """
+    path, log = folder / "run.sqlite", folder / "run.sqlite-wal"
+    is_closed = not (log.exists() and log.stat().st_size)
+    is_immutable = not check and is_closed and not os.access(folder, os.W_OK)
+    address = f"{path.resolve().as_uri()}?immutable=1" if is_immutable else path
     try:
-        connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=30.0)
+        connection = sqlite3.connect(
+            address, check_same_thread=False, isolation_level=None, timeout=30.0, uri=is_immutable
+        )
     except sqlite3.DatabaseError as error:
         raise ConfigError(f"{path}: cannot be opened ({error}); restore it or choose another folder") from error
     try:
@@ -61,8 +69,9 @@ def connect(folder: Path, *, check: bool = False) -> sqlite3.Connection:
         if check and (found := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
             connection.close()
             raise damaged(path, found)
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=NORMAL")
+        if not is_immutable:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=NORMAL")
     except sqlite3.DatabaseError as error:
         connection.close()
         if is_disk_error(error):

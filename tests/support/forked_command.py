@@ -1,4 +1,4 @@
-"""`deskhand` commands in processes of their own, some of which get Ctrl-C when they call a function.
+"""`deskhand` commands in processes of their own, which can be interrupted, or prepared otherwise, at their start.
 
 The processes are forked from a server that has imported torch and transformers, so that each takes a second or two.
 """
@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -21,25 +22,23 @@ from patience import limit
 PRELOADED = ["torch", "transformers.models.qwen3_vl.modeling_qwen3_vl", "deskhand.recipes.train"]
 
 
-@dataclass(frozen=True)
-class Place:
-    """The n-th call of a function of a file; `<module>` is the import of the file."""
-
-    file: str
-    function: str
-    number: int = 1
-
-
 class Interrupt:
-    """A profile function for all threads: at the place, it sends Ctrl-C to the whole process group, as a terminal
-    does."""
+    """Sends Ctrl-C to the whole process group, as a terminal does, at the n-th call of a function of a file.
 
-    def __init__(self, place: Place) -> None:
-        self.place, self.left = place, place.number
+    `<module>` is the import of the file.
+    """
 
-    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+    def __init__(self, file: str, function: str, number: int = 1) -> None:
+        self.file, self.function, self.left = file, function, number
+
+    def install(self) -> None:
+        """Watch the calls of this process's threads."""
+        threading.setprofile(self._watch)
+        sys.setprofile(self._watch)
+
+    def _watch(self, frame: FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
-        if event != "call" or code.co_qualname != self.place.function or not code.co_filename.endswith(self.place.file):
+        if event != "call" or code.co_qualname != self.function or not code.co_filename.endswith(self.file):
             return
         self.left -= 1
         if self.left == 0:
@@ -58,26 +57,27 @@ class Ended:
     left: list[str]
 
 
-def _main(arguments: list[str], folder: Path, place: Place | None) -> None:
+def nothing() -> None:
+    """Prepare nothing."""
+
+
+def _main(arguments: list[str], folder: Path, prepare: Callable[[], None]) -> None:
     os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     sys.argv = ["deskhand", *arguments]
-    if place is not None:
-        interrupt = Interrupt(place)
-        threading.setprofile(interrupt)
-        sys.setprofile(interrupt)
+    prepare()
     from deskhand.__main__ import main
 
     main()
 
 
-def command(folder: Path, *arguments: str, interrupt: Place | None = None) -> Ended:
-    """Run a command to its end; what it prints goes to files in `folder`."""
+def command(folder: Path, *arguments: str, prepare: Callable[[], None] = nothing) -> Ended:
+    """Run a command to its end; what it prints goes to files in `folder`. `prepare` is called in its process."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
-    process = context.Process(target=_main, args=(list(arguments), folder, interrupt))
+    process = context.Process(target=_main, args=(list(arguments), folder, prepare))
     process.start()
     assert process.pid is not None
     process.join(limit(120))
