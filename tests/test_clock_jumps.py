@@ -46,7 +46,10 @@ def test_a_training_run_does_not_notice_jumps_of_the_wall_clock(tmp_path: Path) 
 def test_a_repeated_action_waits_for_the_first_as_long_whatever_the_clock_of_the_guest(jump_s: float, tmp_path) -> None:
     program = with_marker("raise SystemExit('performed twice')", "one", wait_s=1.0)
     (tmp_path / "deskhand-one").touch()  # the first attempt has begun and does not end
-    jumping = f"import time\nreal, began = time.time, time.time()\ntime.time = lambda: real() + {jump_s} * (real() > began + 0.2)\n"
+    jumping = (
+        "import time\nreal, began = time.time, time.time()\n"
+        f"time.time = lambda: real() + {jump_s} * (real() > began + 0.2)\n"
+    )
     began = time.monotonic()
     done = subprocess.run(
         [sys.executable, "-c", jumping + program],

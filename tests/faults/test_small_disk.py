@@ -39,8 +39,12 @@ class SmallDisk:
     def __init__(self, place: Path, holder: int) -> None:
         self.place, self.holder = place, holder
 
+    def from_here(self, path: Path) -> Path:
+        return Path(f"/proc/{self.holder}/root{path}")
+
     def copy(self, path: Path, to: Path) -> Path:
-        return Path(shutil.copytree(f"/proc/{self.holder}/root{path}", to))
+        """SQLite does not open files below /proc."""
+        return Path(shutil.copytree(self.from_here(path), to))
 
     def remount(self, options: str) -> None:
         words = ["nsenter", "-t", str(self.holder), "-m", "mount", "-o", f"remount,{options}", str(self.place)]
@@ -78,17 +82,18 @@ def one_line(ended: Ended) -> str:
     return ended.err
 
 
-@pytest.mark.parametrize("size_kib", [100, 600, 1500, 3000])
+@pytest.mark.parametrize("size_kib", [100, 600, 3000])
 def test_a_full_disk_is_one_line_and_the_run_goes_on(size_kib: int, config: Path, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", size_kib) as disk:
         run_dir = disk.place / "run"
         line = one_line(disk.command(tmp_path, "train", str(config), str(run_dir)))
         assert str(run_dir) in line
         assert "free disk space" in line
-        seen, finished = disk.copy(run_dir, tmp_path / "full"), set[str]()
-        kept = (seen / "run.sqlite").exists()
-        assert not list(seen.rglob("*.part")), "what could not be written is removed"
+        finished = set[str]()
+        kept = (disk.from_here(run_dir) / "run.sqlite").exists()
+        assert not list(disk.from_here(disk.place).rglob("*.part")), "what could not be written is removed"
         if kept:
+            seen = disk.copy(run_dir, tmp_path / "full")
             with Run.open(seen, read_only=True) as run:
                 EpisodeCounts.from_dict(run.episode_counts()).check(run.count_states())
                 finished = {row.id for row in run.episodes() if row.finished_at is not None}
