@@ -141,8 +141,9 @@ def soak(folder: Path, episodes: int, desktops: str) -> tuple[int, list[Sample]]
 def main() -> None:
     parser: argparse.ArgumentParser = parser_of(__doc__, "2,000 episodes")
     parser.add_argument("--desktops", choices=("painted", "local"), default="painted")
+    parser.add_argument("--episodes", type=int, help="another number of episodes")
     options = parser.parse_args()
-    episodes = {"smoke": 40, "small": 200, "full": 2000}[options.size]
+    episodes = options.episodes or {"smoke": 40, "small": 200, "full": 2000}[options.size]
     print_head()
     with tempfile.TemporaryDirectory() as name:
         code, samples = soak(Path(name), episodes, options.desktops)
