@@ -10,6 +10,7 @@ Invariant: no process survives `close` or the death of the owner.
 from __future__ import annotations
 
 import os
+import posixpath
 import select
 import shlex
 import signal
@@ -157,7 +158,7 @@ class Jail:
                 job.missing = True
 
     def _lines(self) -> Iterator[bytes]:
-        """Yield the shell's lines until it ends or closes its output, whoever else holds the pipe."""
+        """Yield the shell's lines until it ends or closes its output, even if another process holds the pipe."""
         assert self._process.stdout is not None
         descriptor, pending = self._process.stdout.fileno(), b""
         poller = select.poll()  # select() rejects descriptors above 1023
@@ -242,7 +243,8 @@ class Jail:
             raise ConfigError("invalid command: needs a program name and no NUL characters")
         if invalid := [name for name in env or {} if not (name.isascii() and name.isidentifier())]:
             raise ConfigError(f"invalid environment variable name: {invalid[0]!r}")
-        words = [f"cd {_quoted(cwd or self.guest_home)}"]
+        folder = posixpath.join(self.guest_home, cwd) if cwd else self.guest_home
+        words = [f"cd {_quoted(folder)}"]
         words += [f"export {name}={_quoted(value)}" for name, value in (env or {}).items()]
         words.append(f"exec {prefix}{' '.join(map(_quoted, argv))}{suffix}")
         return " && ".join(words)
