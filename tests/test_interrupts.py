@@ -23,8 +23,6 @@ PHASES = {
     "storing an episode": ("store/run.py", "Run.finish_episode", 3),
     "an update": ("trainer/trainer.py", "Trainer.step"),
     "writing a checkpoint": ("trainer/checkpoint.py", "CheckpointManager._replace", 2),
-    "committing a step": ("store/run.py", "Run.commit", 2),
-    "the last evaluation": ("recipes/evaluate.py", "evaluate_policy"),
     "the report": ("reporting/html_report.py", "write"),
     "the table": ("reporting/terminal.py", "comparison"),
 }
