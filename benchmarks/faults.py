@@ -76,6 +76,8 @@ def main() -> None:
         f"mean time to recover {middle}"
     )
     rate = f"{1000 * sum(row.injected for row in rows if row.steps) / max(1, steps):.1f}"
+    for row in rows:
+        print("".join(f"      row {row.number}: {line}\n" for line in row.details), end="", flush=True)
     thresholds.check(
         f"{len(rows)} rows, {steps} steps, {rate} faults in 1 000 steps", not thresholds.missed, shown, "all rows ok"
     )

@@ -214,15 +214,15 @@ def test_an_untrained_model_is_evaluated_and_reported(tmp_path, checkpoint: Path
 
 
 @pytest.mark.parametrize("played", [False, True])
-def test_interrupt_prints_the_command_that_resumes(played: bool, monkeypatch, capsys, tmp_path) -> None:
+def test_an_interrupt_names_the_command_that_resumes(played: bool, monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(sys, "argv", ["deskhand", "eval", "my runs", "--policy", "noop"])
     run = Run.create(tmp_path / "run", {"config": {}})
     if played:
         run.start_episode(EpisodeRow("e", "noop", None, 0, "t", "f", 0, "held_out", "in_flight"))
-    with pytest.raises(KeyboardInterrupt), common.run_context(run, common.current_command()):
+    with pytest.raises(KeyboardInterrupt) as caught, common.run_context(run, common.current_command()):
         raise KeyboardInterrupt
     hint = "resume with: deskhand eval 'my runs' --policy noop" if played else "nothing to resume"
-    assert capsys.readouterr().err == f"\ninterrupted; {hint}\n"
+    assert str(caught.value) == f"interrupted; {hint}"
     assert (tmp_path / "run").exists() == played
 
 

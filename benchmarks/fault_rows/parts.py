@@ -60,6 +60,8 @@ class Row:
     recovery_s: list[float] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
     note: str = ""
+    details: list[str] = field(default_factory=list)
+    """Lines to print below the table."""
 
     def demand(self, holds: bool, otherwise: str) -> None:
         if not holds:

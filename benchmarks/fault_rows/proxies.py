@@ -247,6 +247,10 @@ async def _check(row: Row, client: Client, size: float) -> None:
     row.injected += client.proxy.injected
     row.survived += client.proxy.injected - len(twice) - len(lost) - len(wrong)
     row.unscored += sum(not each.endswith(": performed") for each in results.values())
+    ended = Counter(each.partition(": ")[2].partition(" (")[0] for each in results.values())
+    shares = ", ".join(f"{ended[how]} {how}" for how in ("performed", "unknown", "not performed"))
+    faults = f"{client.proxy.injected} spoiled replies; {len(twice)} twice, {len(lost)} lost, {len(wrong)} misreported"
+    row.details.append(f"{client.name}: {len(results)} calls ({shares}), {faults}")
 
 
 async def row_19(size: float, folder: Path) -> Row:

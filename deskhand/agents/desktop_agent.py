@@ -32,6 +32,7 @@ from deskhand.agents.text_observation import describe_screen
 from deskhand.agents.zoom import crop_and_enlarge
 from deskhand.config.schema import AgentConfig
 from deskhand.desktop.base import Desktop, Frame
+from deskhand.desktop.remote.http_connection import request_failure
 from deskhand.errors import AgentError, InfrastructureError
 
 MAX_DROPPED_TURNS = 30
@@ -161,9 +162,9 @@ class DesktopAgent:
         except openai.BadRequestError as error:
             if error.code == "context_length_exceeded":
                 return None
-            raise InfrastructureError(f"{endpoint} refused the request: {_line(error)}") from error
+            raise InfrastructureError(f"{endpoint} refused the request: {request_failure(error)}") from error
         except openai.OpenAIError as error:
-            raise InfrastructureError(f"{endpoint} failed: {_line(error)}") from error
+            raise InfrastructureError(f"{endpoint} failed: {request_failure(error)}") from error
         if not response.choices:
             raise InfrastructureError(f"{endpoint} returned no choice")
         choice = response.choices[0]
@@ -191,7 +192,3 @@ async def _data_uri(frame: Frame) -> str:
 def _unicode(text: str) -> str:
     """Replace lone surrogates, which JSON allows, by U+FFFD."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300] or type(error).__name__

@@ -115,24 +115,26 @@ def current_command() -> str:
 
 @contextmanager
 def run_context(run: Run, resume_command: str | None = None) -> Iterator[None]:
-    """Close the run at the end and write its report, or remove it if nothing happened."""
+    """Close the run at the end and write its report, or remove it if nothing happened.
+
+    An interrupt gets the message that names the command to resume with.
+    """
     from deskhand.store.run_log import log_to_run
 
-    log_to_run(run.folder)
     with run:
         try:
+            log_to_run(run.folder)
             yield
+            _finish(run)
         except BaseException as error:
             is_kept = True
             with suppress(Exception):  # the first error is the one to report
                 is_kept = _finish(run)
             if isinstance(error, KeyboardInterrupt):
                 command = resume_command or shlex.join(["deskhand", "train", "--resume", str(run.folder)])
-                print(
-                    f"\ninterrupted; {f'resume with: {command}' if is_kept else 'nothing to resume'}", file=sys.stderr
-                )
+                hint = f"resume with: {command}" if is_kept else "nothing to resume"
+                raise KeyboardInterrupt(f"interrupted; {hint}") from None
             raise
-        _finish(run)
 
 
 def _finish(run: Run) -> bool:

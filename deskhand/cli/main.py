@@ -42,7 +42,9 @@ PATH_ERRORS = (
 )  # fmt: skip
 
 app = App(
-    name="deskhand", help="Train vision-language models to use a computer, by reinforcement learning on real desktops."
+    name="deskhand",
+    help="Train vision-language models to use a computer, by reinforcement learning on real desktops.",
+    suppress_keyboard_interrupt=False,
 )
 for _command in (demo, train, sft, export, estimate, record, report, doctor, rescore):
     app.command(_command)
@@ -78,5 +80,6 @@ def main() -> None:
         _fail(
             f"{error.filename or 'output'}: cannot write: {error.strerror}; free disk space and rerun the same command"
         )
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as error:
+        print(f"\n{str(error) or 'interrupted'}", file=sys.stderr)
         raise SystemExit(INTERRUPTED) from None

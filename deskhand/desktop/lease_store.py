@@ -19,6 +19,7 @@ from typing import NamedTuple
 import structlog
 
 from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.store.database import is_disk_error, unwritable
 
 log = structlog.get_logger()
 OWNER_DIED = "its pool was killed"
@@ -69,6 +70,8 @@ class LeaseStore:
         except sqlite3.DatabaseError as error:
             if self._lock_file is not None:
                 self._lock_file.close()
+            if path is not None and is_disk_error(error):
+                raise unwritable(path, error) from error
             raise ConfigError(f"{path}: not a lease store, or damaged ({error}); move it away") from error
         for row in self.found:
             self.end(row.epoch, OWNER_DIED)

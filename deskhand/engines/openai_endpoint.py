@@ -15,6 +15,7 @@ from typing import Any
 import httpx2
 import openai
 
+from deskhand.desktop.remote.http_connection import request_failure
 from deskhand.engines.http_engine.endpoint import check_url, is_loopback
 from deskhand.errors import AgentError, ConfigError, InfrastructureError
 from deskhand.types import Completion, Feature, Prompt, Sampling
@@ -71,9 +72,9 @@ class OpenAIEndpointEngine:
         except openai.BadRequestError as error:
             if error.code == "context_length_exceeded":
                 raise AgentError(f"{self._where}: the conversation is too long") from None
-            raise InfrastructureError(f"{self._where} rejected a request: {_line(error)}") from None
+            raise InfrastructureError(f"{self._where} rejected a request: {request_failure(error)}") from None
         except openai.OpenAIError as error:
-            raise InfrastructureError(f"{self._where} did not answer: {_line(error)}") from None
+            raise InfrastructureError(f"{self._where} did not answer: {request_failure(error)}") from None
         choice = reply.choices[0]
         ids = self._backend.encode(choice.message.content or "", add_special_tokens=False).ids
         stopped = choice.finish_reason != "length"
@@ -135,7 +136,3 @@ class OpenAIEndpointEngine:
 
     async def close(self) -> None:
         await self._client.close()
-
-
-def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]

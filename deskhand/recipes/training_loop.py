@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,8 @@ class TrainingLoop:
         self.scheduler = Scheduler(
             self.source, runner.run, config.max_concurrent_episodes, quota_wait_s=self._quota_wait_s
         )
+        # Always the same thread: the C library keeps freed memory per thread, about a step's peak in each.
+        self._trainer_thread = ThreadPoolExecutor(1, "trainer")
         self._pending_states: dict[str, tuple[str, int | None]] = {}
         self._pending_groups: list[str] = []
         self._pending_metrics: list[dict[str, Any]] = []
@@ -171,6 +174,7 @@ class TrainingLoop:
             results = await asyncio.gather(training, rollouts, return_exceptions=True)
             if self._pending_metrics:
                 await self._commit()
+            self._trainer_thread.shutdown(wait=False)
             log.info("episodes.counted", **await self.writer.check())
         for error in results:
             if isinstance(error, BaseException) and not isinstance(error, asyncio.CancelledError):
@@ -200,10 +204,8 @@ class TrainingLoop:
             verify(last.path)
         except ConfigError as error:
             older = self.checkpoints.latest_valid_before(last.step)
-            hint = (
-                f"start a new run from the last valid checkpoint: --set model={older}" if older else "start a new run"
-            )
-            raise ConfigError(f"{error}; {hint}") from error
+            source = f" from the last valid checkpoint: --set model={older}" if older else ""
+            raise ConfigError(f"{error}; start a new run{source}") from error
         self.checkpoints.load(self.trainer, last.step)
         self.trainer.versions_ahead = last.version - last.step
         newest = self.run_folder.newest_version()
@@ -276,7 +278,8 @@ class TrainingLoop:
         samples = [sample for group in groups for sample in group_to_samples(group, algorithm, self._is_fresh)]
         ages = [abs(self._age(result)) for result in fresh]
         num_rolled_back = sum(self.versions.is_rolled_back(result.version_max) for result in fresh)
-        done, sensitivity = await asyncio.to_thread(self._train_on, samples)
+        working = asyncio.get_running_loop().run_in_executor(self._trainer_thread, self._train_on, samples)
+        done, sensitivity = await working
         self.trainer.versions_ahead = self.versions.offset
         await push_weights(self.trainer.policy, self.engine, self.trainer.version)
         self.source.groups.remove(groups)

@@ -176,7 +176,7 @@ class RecordingProxy:
             request |= {"return_token_ids": True, "logprobs": True}
             raw = json.dumps(request, ensure_ascii=False).encode()
         access.session.check_open()
-        started = time.time()
+        started_at, started = time.time(), time.monotonic()
         access.session.in_flight += 1
         try:
             reply = await self._client.request(
@@ -193,8 +193,8 @@ class RecordingProxy:
                 "id": name,
                 "api": api,
                 "agent": access.agent,
-                "started_at": started,
-                "duration_s": round(time.time() - started, 3),
+                "started_at": started_at,
+                "duration_s": round(time.monotonic() - started, 3),
                 "request": request,
             }
             await self._record(access.session, entry, reply)

@@ -14,6 +14,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from html import escape
 from importlib import resources
@@ -79,6 +80,8 @@ def write(view: ReportView, path: Path) -> Path:
         part.write_text(render(view), encoding="utf-8")
         os.replace(part, path)
     except OSError as error:
+        with suppress(OSError):
+            part.unlink()
         raise ConfigError(f"{path}: the report cannot be written ({error.strerror}); choose another path") from error
     return path
 

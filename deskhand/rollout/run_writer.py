@@ -15,6 +15,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from deskhand.errors import RecordError
 from deskhand.rollout.episode_counts import EpisodeCounts
 from deskhand.rollout.episode_record import EpisodeResult, from_record, to_record
 from deskhand.rollout.groups import EpisodeRequest, Group
@@ -77,7 +78,10 @@ class RunWriter:
 
     def __init__(self, run: Run) -> None:
         self.run = run
-        self.counts = EpisodeCounts.from_dict(run.episode_counts())
+        try:
+            self.counts = EpisodeCounts.from_dict(run.episode_counts())
+        except (TypeError, AttributeError) as error:
+            raise damaged(run.folder / "run.sqlite", f"episode counts: {error}") from error
         self._writing = asyncio.Lock()
 
     async def start(self, request: EpisodeRequest, group: Group | None) -> None:
@@ -159,11 +163,15 @@ class RunWriter:
     def recover(self) -> list[tuple[str, int, str, int, list[EpisodeResult]]]:
         """Mark episodes that a kill left in flight as errored.
 
-        Return the unfinished groups for `GroupBuffer.restore`.
+        Return the unfinished groups for `GroupBuffer.restore`. Raises `ConfigError`, before any change, if the stored
+        counts and episodes differ.
         """
+        try:
+            self.counts.check(self.run.count_states())
+        except (RecordError, TypeError) as error:
+            raise damaged(self.run.folder / "run.sqlite", error) from error
         self.counts.mark_errored("infrastructure", self.counts.in_flight)
         self.run.abandon_in_flight(self.counts.to_dict())
-        self.counts.check(self.run.count_states())
         found = []
         for group in self.run.groups():
             if group.state != "closed":

@@ -95,7 +95,7 @@ async def serve_app(app: ASGIApp, settings: ServerConfig) -> AsyncIterator[tuple
 
 
 def run_until_signaled(serve: Callable[[], Coroutine[Any, Any, None]], message: str) -> None:
-    """Run `serve` until SIGTERM or Ctrl-C, then print `message`. Raises `KeyboardInterrupt`.
+    """Run `serve` until SIGTERM or Ctrl-C, then raise `KeyboardInterrupt` with `message`.
 
     The task is canceled; an exception raised inside a request would be handled as an error of that request. Tracebacks
     in the log omit local variables, which contain keys.
@@ -113,8 +113,7 @@ def run_until_signaled(serve: Callable[[], Coroutine[Any, Any, None]], message: 
     try:
         asyncio.run(main())
     except (KeyboardInterrupt, asyncio.CancelledError):
-        print(f"interrupted; {message}", file=sys.stderr)
-        raise KeyboardInterrupt from None
+        raise KeyboardInterrupt(f"interrupted; {message}") from None
 
 
 def _build_server(app: ASGIApp, settings: ServerConfig, sockets: list[socket.socket]) -> _Server:
@@ -138,8 +137,21 @@ def _build_server(app: ASGIApp, settings: ServerConfig, sockets: list[socket.soc
     except OSError as error:
         for each in sockets:
             each.close()
-        raise ConfigError(f"{settings.certificate}: cannot load the certificate or its key: {error}") from None
+        raise ConfigError(_tls_problem(settings, error)) from None
     return _Server(config)
+
+
+def _tls_problem(settings: ServerConfig, error: OSError) -> str:
+    for option, path in (("certificate", settings.certificate), ("key", settings.certificate_key)):
+        try:
+            content = path.read_bytes() if path is not None else b""
+        except OSError as problem:
+            return f"--tls-{option}: {path} cannot be read: {problem.strerror}; check the path and its permissions"
+        if b"-----BEGIN " not in content:
+            return f"--tls-{option}: {path} is not in PEM format; convert it with openssl"
+    if "KEY_VALUES_MISMATCH" in str(error):
+        return f"--tls-key: {settings.certificate_key} is not the key of {settings.certificate}; pass that key"
+    return f"--tls-certificate: {settings.certificate} and its key cannot be loaded: {error}; create them again"
 
 
 @asynccontextmanager

@@ -50,10 +50,18 @@ def create_database(path: Path, rows: Mapping[str, Any]) -> None:
 
 
 def connect(folder: Path, *, check: bool = False) -> sqlite3.Connection:
-    """Open the database of a run; `check` reads all of it first. Raises `ConfigError` if it is damaged or not a run."""
-    path = folder / "run.sqlite"
+    """Open the database of a run; `check` reads all of it first. Raises `ConfigError` if it is damaged or not a run.
+
+    Without `check`, a run that was closed can be read on a read-only disk, where SQLite cannot make its own files.
+    """
+    path, log = folder / "run.sqlite", folder / "run.sqlite-wal"
+    is_closed = not (log.exists() and log.stat().st_size)
+    is_immutable = not check and is_closed and not os.access(folder, os.W_OK)
+    address = f"{path.resolve().as_uri()}?immutable=1" if is_immutable else path
     try:
-        connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=30.0)
+        connection = sqlite3.connect(
+            address, check_same_thread=False, isolation_level=None, timeout=30.0, uri=is_immutable
+        )
     except sqlite3.DatabaseError as error:
         raise ConfigError(f"{path}: cannot be opened ({error}); restore it or choose another folder") from error
     try:
@@ -61,10 +69,13 @@ def connect(folder: Path, *, check: bool = False) -> sqlite3.Connection:
         if check and (found := connection.execute("PRAGMA quick_check(1)").fetchone()[0]) != "ok":
             connection.close()
             raise damaged(path, found)
-        connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=NORMAL")
+        if not is_immutable:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("PRAGMA synchronous=NORMAL")
     except sqlite3.DatabaseError as error:
         connection.close()
+        if is_disk_error(error):
+            raise unwritable(path, error) from error
         raise ConfigError(f"{path}: not a run ({error}); restore it or choose another folder") from error
     return connection
 
@@ -72,6 +83,17 @@ def connect(folder: Path, *, check: bool = False) -> sqlite3.Connection:
 def is_damage(error: BaseException) -> bool:
     """Return whether SQLite found wrong bytes in the file; other errors are of the disk or the program."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+
+
+def is_disk_error(error: sqlite3.Error) -> bool:
+    """Return whether the disk or the file system failed, e.g. because it is full or read-only."""
+    codes = sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in codes
+
+
+def unwritable(path: Path, error: sqlite3.Error) -> ConfigError:
+    """Return the error for a database that cannot be written."""
+    return ConfigError(f"{path}: cannot be written ({error}); free disk space, or make the folder writable")
 
 
 def damaged(path: Path, what: object) -> ConfigError:

@@ -6,6 +6,7 @@ Used by the recipes; start with `CheckpointManager`.
                          model.safetensors.index.json          keeps servers from reading the next file as weights
                          trainer.safetensors                   optimizer moments, LoRA, master weights, critic
                          manifest.json                         counters, caller's state, size and SHA-256 of files
+                                                               and of itself
 
 No random state is stored: the trainer's follows from its seed and step, sampling from the episodes' seeds
 (`agents.seeding`).
@@ -40,6 +41,8 @@ _FORMAT = 1
 _NAME = re.compile(r"step-(\d{6,})")
 _ASSETS = ("*.json", "*.jinja", "*.txt")
 _PARAMETER = "parameter"
+_SELF = "manifest"
+"""Key of the manifest's own hash."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,11 +114,13 @@ class CheckpointManager:
                 "state": state or {},
                 "files": {file.name: _fingerprint(file) for file in sorted(draft.iterdir())},
             }
+            manifest[_SELF] = _digest(manifest)
             (draft / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
             _flush(draft / "manifest.json")
             _flush(draft)
             self._replace(draft, target)
         except (OSError, SafetensorError) as error:
+            shutil.rmtree(draft, ignore_errors=True)  # the episodes need the space
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error).splitlines()[0]
             raise ConfigError(f"{target}: cannot be written ({why}); free disk space") from error
         self._prune()
@@ -124,8 +129,9 @@ class CheckpointManager:
     def load(self, trainer: Trainer, step: int | None = None) -> Restored | None:
         """Load the newest valid checkpoint, or that of `step`, into `trainer`; return None if there is none.
 
-        Raises `ConfigError` if the requested checkpoint or all of them are damaged.
+        Raises `ConfigError` if the requested checkpoint, all of them, or best.json are damaged.
         """
+        self.best()  # unreadable: before the training, not when it saves
         skipped: list[str] = []
         for candidate in reversed(self.steps()) if step is None else [step]:
             try:
@@ -156,21 +162,24 @@ class CheckpointManager:
         try:
             entry = json.loads(file.read_text(encoding="utf-8"))
             return BestCheckpoint(int(entry["step"]), float(entry["success"]))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
             raise ConfigError(f"{file}: unreadable; delete it, the next evaluation rewrites it") from error
 
     def record_eval(self, step: int, success: float) -> bool:
-        """Record the held-out success of a step; return whether it is the best so far."""
+        """Record the held-out success of a step; return whether it is the best so far. Raises `ConfigError`."""
         before = self.best()
         if not math.isfinite(success) or (before is not None and before.step == step):
             return False
         if before is not None and (before.success, -before.step) > (success, -step):
             return False
-        draft = self.folder / ".best.json"
-        draft.write_text(json.dumps({"step": step, "success": success}) + "\n", encoding="utf-8")
-        _flush(draft)
-        draft.rename(self.folder / "best.json")
-        _flush(self.folder)
+        draft, target = self.folder / ".best.json", self.folder / "best.json"
+        try:
+            draft.write_text(json.dumps({"step": step, "success": success}) + "\n", encoding="utf-8")
+            _flush(draft)
+            draft.rename(target)
+            _flush(self.folder)
+        except OSError as error:
+            raise ConfigError(f"{target}: cannot be written ({error.strerror}); free disk space") from error
         self._prune()
         return True
 
@@ -198,11 +207,14 @@ def verify(folder: Path) -> dict[str, Any]:
     file = folder / "manifest.json"
     try:
         manifest = json.loads(file.read_text(encoding="utf-8"))
-        files: dict[str, dict[str, Any]] = manifest["files"]
+        files = dict(manifest["files"])
         if manifest["format"] != _FORMAT:
             raise ConfigError(f"{file}: checkpoint format {manifest['format']}, this version reads format {_FORMAT}")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{file}: missing or unreadable; use another checkpoint") from error
+        if manifest.get(_SELF, _digest(manifest)) != _digest(manifest):  # absent from older checkpoints
+            raise ValueError("its hash differs")
+        _ = [manifest[key] for key in ("steps", "updates", "adapter", "state")]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{file}: missing or damaged; use another checkpoint") from error
     for name, expected in files.items():
         try:
             valid = _fingerprint(folder / name) == expected
@@ -311,6 +323,12 @@ def _fingerprint(file: Path) -> dict[str, Any]:
     with file.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256")
     return {"bytes": file.stat().st_size, "sha256": digest.hexdigest()}
+
+
+def _digest(manifest: dict[str, Any]) -> str:
+    """Return the SHA-256 of a manifest without its own."""
+    rest = {key: value for key, value in manifest.items() if key != _SELF}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def _flush(path: Path) -> None:

@@ -70,6 +70,12 @@ def test_a_file_that_is_not_a_lease_store_is_rejected_and_unchanged(tmp_path):
     assert path.read_bytes().startswith(b"precious")
 
 
+def test_a_store_on_a_disk_that_fails_is_not_called_damaged(tmp_path):
+    (tmp_path / "leases.sqlite").mkdir()
+    with pytest.raises(ConfigError, match=r"leases\.sqlite: cannot be written \(unable to open .*; free disk space"):
+        LeaseStore(tmp_path / "leases.sqlite")
+
+
 def test_a_damaged_lease_store_grants_no_epoch_twice(tmp_path):
     path = tmp_path / "leases.sqlite"
     store = LeaseStore(path)

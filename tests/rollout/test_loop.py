@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 
 import fake_desktop
 import numpy as np
@@ -20,13 +21,18 @@ from deskhand.store.run import TRAIN, Run
 def trained(tmp_path_factory):
     """A run of three steps, and what its progress said."""
     folder = tmp_path_factory.mktemp("loop") / "run"
-    said, pool = [], fake_desktop.PaintedPool(3)
+    said, pool, threads = [], fake_desktop.PaintedPool(3), set()
 
     async def train():
         async with training_fixture.assembled(
-            folder, training_fixture.small(), pool=pool, progress=said.append
+            folder,
+            training_fixture.small(),
+            pool=pool,
+            progress=said.append,
+            on_step=lambda at, ids: threads.add(threading.current_thread()),
         ) as parts:
             await parts.loop.run()
+            assert [thread.name for thread in threads] == ["trainer_0"], "each thread keeps the memory of a step"
             return parts.engine.version
 
     version = asyncio.run(train())

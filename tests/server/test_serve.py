@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import http.client
 import os
@@ -18,10 +19,13 @@ from pathlib import Path
 import httpx2
 import psutil
 import pytest
+from certificates import self_signed
 from patience import limit
 from server_client import OWNER_KEY, bearer, bridge
+from starlette.applications import Starlette
 
 from deskhand.errors import ConfigError
+from deskhand.server.process import ServerConfig, serve_app
 
 ROOT = Path(__file__).parents[2]
 
@@ -77,6 +81,27 @@ def test_a_server_stops_on_a_signal_and_leaves_no_process(number):
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.mark.parametrize("mistake", ["no certificate", "no key", "not PEM", "another key"])
+def test_each_mistake_with_the_files_of_a_certificate_has_its_message(mistake, tmp_path):
+    certificate, key = self_signed(tmp_path / "one")
+    other = self_signed(tmp_path / "two")[1]
+    (tmp_path / "binary").write_bytes(b"0\x82\x01")
+    files, message = {
+        "no certificate": (("absent", key), "--tls-certificate: absent cannot be read: No such file or directory"),
+        "no key": ((certificate, "absent"), "--tls-key: absent cannot be read: No such file or directory"),
+        "not PEM": ((tmp_path / "binary", key), f"--tls-certificate: {tmp_path / 'binary'} is not in PEM format"),
+        "another key": ((certificate, other), f"--tls-key: {other} is not the key of {certificate}"),
+    }[mistake]
+    settings = ServerConfig("127.0.0.1", 0, certificate=Path(files[0]), certificate_key=Path(files[1]))
+
+    async def start() -> None:
+        async with serve_app(Starlette(), settings):
+            raise AssertionError("it started")
+
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        asyncio.run(start())
 
 
 @pytest.mark.parametrize(

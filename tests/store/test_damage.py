@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 
 from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.rollout.episode_counts import EpisodeCounts
 from deskhand.rollout.episode_record import to_record
-from deskhand.rollout.run_writer import load_result, row_of
+from deskhand.rollout.run_writer import RunWriter, load_result, row_of
+from deskhand.store import run_log
 from deskhand.store.database import connect
 from deskhand.store.run import TRAIN, Checkpoint, EpisodeRow, GroupRow, Run
 
@@ -217,3 +219,35 @@ def test_damaged_metrics_are_rewritten_from_the_database(copied: Path) -> None:
     (copied / "metrics.jsonl").unlink()
     (copied / "metrics.jsonl").mkdir()
     Run.open(copied).close()
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        "UPDATE episodes SET state='queuec' WHERE id='e3'",
+        "UPDATE episode_counts SET counts=json_set(counts, '$.trained', 4)",
+        "UPDATE episode_counts SET counts=json_set(counts, '$.trained', 'x')",
+        "UPDATE episode_counts SET counts=json_set(counts, '$.trainee', 0)",
+        "UPDATE episode_counts SET counts=json_set(counts, '$.errored', 3)",
+    ],
+)
+def test_counts_that_differ_from_the_episodes_end_a_resume_before_it_changes_anything(update: str, tmp_path) -> None:
+    with Run.create(tmp_path / "run", {}) as run:
+        counts = EpisodeCounts()
+        counts.start()
+        run.start_episode(EpisodeRow("e3", TRAIN, "g", 0, "t/1", "t", 1, "train", "in_flight"), counts.to_dict())
+        run._connection.execute(update)
+        before = run.episodes(), run.episode_counts()
+        with pytest.raises(ConfigError, match=r"run\.sqlite: damaged \("):
+            RunWriter(run).recover()
+        assert (run.episodes(), run.episode_counts()) == before
+
+
+def test_log_lines_that_cannot_be_written_are_dropped(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(run_log.structlog, "configure", lambda **settings: configured.update(settings))
+    configured: dict = {}
+    (tmp_path / "log.jsonl").symlink_to("/dev/full")
+    run_log.log_to_run(tmp_path)
+    logger = configured["logger_factory"]()
+    for _ in range(3):
+        logger.info('{"event": "x"}')

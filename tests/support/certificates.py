@@ -44,5 +44,20 @@ def self_signed(
     return chain, private
 
 
+def signed(folder: Path, *, sends_authority: bool) -> tuple[Path, Path]:
+    """A certificate for localhost of an authority that nobody trusts, with or without the authority's own, and its
+    key."""
+    authority, authority_key = self_signed(folder, "DNS:authority.example")
+    leaf, request, private, names = (folder / name for name in ("leaf.pem", "leaf.csr", "leaf.key", "names"))
+    names.write_text("subjectAltName=DNS:localhost\n")
+    key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", str(private)]
+    _openssl("req", "-new", *key, "-subj", "/CN=leaf", "-out", str(request))
+    by = ["-CA", str(authority), "-CAkey", str(authority_key), "-CAcreateserial", "-extfile", str(names)]
+    _openssl("x509", "-req", "-in", str(request), *by, "-days", "3650", "-out", str(leaf))
+    if sends_authority:
+        leaf.write_text(leaf.read_text() + authority.read_text())
+    return leaf, private
+
+
 def _openssl(*arguments: str) -> None:
     subprocess.run(["openssl", *arguments], check=True, capture_output=True)

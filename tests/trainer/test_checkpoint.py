@@ -117,8 +117,9 @@ def test_the_best_checkpoint_is_kept(make_policy, tmp_path, assets):
     assert checkpoints.record_eval(0, 0.9), "of equals the earlier, which a run rates last when it rates its beginning"
     assert checkpoints.best().step == 0
     (tmp_path / "run" / "best.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"best\.json: unreadable"):
-        checkpoints.best()
+    for read in (checkpoints.best, lambda: checkpoints.load(trainer)):  # before a step is trained, not after it
+        with pytest.raises(ConfigError, match=r"best\.json: unreadable"):
+            read()
 
 
 def test_no_checkpoint_is_none_and_not_an_error(make_policy, tmp_path):
@@ -131,8 +132,19 @@ DAMAGES = {
     "a lost file": lambda folder: (folder / "config.json").unlink(),
     "no manifest": lambda folder: (folder / "manifest.json").unlink(),
     "half a manifest": lambda folder: os.truncate(folder / "manifest.json", 40),
+    "a manifest of a list": lambda folder: (folder / "manifest.json").write_text('{"format": 1, "files": []}'),
+    "a manifest with other counters": lambda folder: _replace(folder / "manifest.json", '"steps": 2', '"steps": 3'),
+    "a manifest with another state": lambda folder: _replace(
+        folder / "manifest.json", '"state": {', '"state": {"a": 1'
+    ),
     "an empty folder": lambda folder: [file.unlink() for file in folder.iterdir()],
 }
+
+
+def _replace(file, old, new):
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
 
 
 def _flip(file):

@@ -71,8 +71,8 @@ if _first:
             os.remove(_place + _old)
         except OSError:
             pass
-_until = time.time() + %(wait)r
-while not _read() and time.time() < _until:
+_until = time.monotonic() + %(wait)r
+while not _read() and time.monotonic() < _until:
     time.sleep(0.02)
 _end = _read() or 'unknown'
 %(report)s

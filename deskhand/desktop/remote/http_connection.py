@@ -191,6 +191,15 @@ def tls_mistake(error: BaseException) -> str | None:
     return None
 
 
+def request_failure(error: BaseException) -> str:
+    """Return what an error of any HTTP client means, in one line: a mistake in a certificate, or itself with its cause.
+
+    The `openai` client's own text is "Connection error."
+    """
+    parts = [" ".join(str(each).split())[:300] for each in (error, error.__cause__) if each is not None]
+    return tls_mistake(error) or ": ".join(filter(None, parts)) or type(error).__name__
+
+
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
     seen: set[int] = set()
     while error is not None and id(error) not in seen:

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
+from deskhand.desktop.remote.http_connection import tls_mistake
 from deskhand.errors import ConfigError, InfrastructureError
 
 T = TypeVar("T")
@@ -75,11 +76,13 @@ class HttpEndpoint:
         direct = socket is not None or is_loopback(host)
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64)
+        context = httpx2.create_ssl_context() if url.startswith("https:") else True  # SSL_CERT_FILE, also without proxy
+        direct_transport = httpx2.AsyncHTTPTransport(uds=socket, limits=limits, trust_env=False, verify=context)
         self._client = httpx2.AsyncClient(
             base_url=url,
             headers=headers,
             trust_env=not direct,
-            transport=httpx2.AsyncHTTPTransport(uds=socket, limits=limits, trust_env=False) if direct else None,
+            transport=direct_transport if direct else None,
             limits=limits,
         )
 
@@ -111,7 +114,8 @@ class HttpEndpoint:
                 f"{where} did not answer within {timeout_s:g} s ({type(error).__name__})"
             ) from None
         except httpx2.HTTPError as error:
-            raise EndpointUnreachable(f"{where} cannot be reached: {type(error).__name__} {error}".rstrip()) from None
+            reason = tls_mistake(error) or f"{type(error).__name__} {error}".rstrip()
+            raise EndpointUnreachable(f"{where} cannot be reached: {reason}") from None
         if reply.status_code >= 400:
             raise RequestRejected(where, reply.status_code, _error_line(reply.text))
         if not reply.content or not read:

@@ -20,6 +20,7 @@ from typing import Any
 from pydantic import Field
 
 from deskhand.desktop.base import StageableDesktop
+from deskhand.desktop.remote.http_connection import request_failure
 from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
 from deskhand.tasks.checks.base import FactCheck
 from deskhand.tasks.file_problems import quoted
@@ -136,7 +137,7 @@ async def collect_votes(judges: VlmJudgeClient, question: str, image: str, count
             await client.close()
     for reply in replies:
         if isinstance(reply, (openai.OpenAIError, OSError)):
-            raise InfrastructureError(f"vlm_judge: {judges.url} did not answer: {reply}") from None
+            raise InfrastructureError(f"vlm_judge: {judges.url} did not answer: {request_failure(reply)}") from None
         if isinstance(reply, BaseException):
             raise reply
     return Votes(tuple(str(reply) for reply in replies))

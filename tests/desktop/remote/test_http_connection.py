@@ -10,12 +10,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import httpx2
+import openai
 import pytest
-from certificates import self_signed
+from certificates import self_signed, signed
+from patience import limit
 
 from deskhand.config.schema import RemoteTimeouts
-from deskhand.desktop.remote.http_connection import proxy_of
+from deskhand.desktop.remote.http_connection import proxy_of, request_failure
 from deskhand.desktop.remote.retrying_client import RetryingClient
+from deskhand.engines.http_engine.endpoint import EndpointUnreachable, HttpEndpoint, RequestRejected
 from deskhand.errors import ConfigError, InfrastructureError
 
 QUICK = RemoteTimeouts(connect_s=5, read_s=5, max_attempts=3, initial_backoff_s=0.001)
@@ -84,6 +87,36 @@ async def test_every_mistake_in_a_certificate_has_its_message(monkeypatch, tmp_p
         with pytest.raises(ConfigError, match=message):
             await get(f"https://{host}:{port}")
         assert asked == [], "nothing was sent"
+
+
+@pytest.mark.parametrize(
+    ("sends_authority", "message"), [(False, "authority is unknown; set SSL_CERT_FILE"), (True, "not trusted; set SSL")]
+)
+async def test_an_unknown_authority_has_its_message(monkeypatch, tmp_path, sends_authority, message):
+    certificate = signed(tmp_path / "server", sends_authority=sends_authority)
+    monkeypatch.setenv("SSL_CERT_FILE", str(self_signed(tmp_path / "other", "DNS:unrelated.example")[0]))
+    async with listening(certificate=certificate) as (port, asked):
+        with pytest.raises(ConfigError, match=message):
+            await get(f"https://localhost:{port}")
+        assert asked == []
+
+
+async def test_a_model_endpoint_with_a_wrong_certificate_has_the_same_message(monkeypatch, tmp_path):
+    certificate = self_signed(tmp_path / "server")
+    async with listening(certificate=certificate) as (port, _):
+        url = f"https://localhost:{port}/v1"
+        async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+            with pytest.raises(openai.OpenAIError) as caught:
+                await client.models.list()
+        assert "the certificate is self-signed; set SSL_CERT_FILE" in request_failure(caught.value)
+        for trusts in (False, True):
+            if trusts:
+                monkeypatch.setenv("SSL_CERT_FILE", str(certificate[0]))
+            endpoint = HttpEndpoint(url)
+            reason = "answered 200: not JSON" if trusts else "the certificate is self-signed; set SSL_CERT_FILE"
+            with pytest.raises((EndpointUnreachable, RequestRejected), match=reason):
+                await endpoint.get("/models", timeout_s=limit(5))
+            await endpoint.close()
 
 
 async def test_a_trusted_certificate_is_accepted(monkeypatch, tmp_path):
