@@ -30,11 +30,12 @@ from deskhand.actions.ops import (
     Zoom,
     to_screen_px,
 )
+from deskhand.desktop.applications import catalog
 from deskhand.desktop.base import Frame
 from deskhand.desktop.local import framebuffer
 from deskhand.desktop.local.desktop_session import DesktopSession
 from deskhand.desktop.local.settle import MAX_BUSY_S, Settler, SettleResult
-from deskhand.desktop.local.windows import wait_until_input_is_read
+from deskhand.desktop.local.windows import active_class, wait_until_input_is_read
 from deskhand.desktop.local.x_connection import x_errors
 from deskhand.desktop.local.xtest_input import BUTTONS, DRAG_STEP_PX, DRAG_STEP_S, XTestInput
 from deskhand.errors import AgentError, DeliveryUnknown, FrameError, InfrastructureError
@@ -62,7 +63,7 @@ class ActionExecutor:
         size = (session.spec.width, session.spec.height)
         session.connection.hide_pointer()
         self.settler = Settler(session.connection, session.screen, size, session.busy)
-        self.xtest = XTestInput(session.connection, self._catch_up, self._drain)
+        self.xtest = XTestInput(session.connection, self._catch_up, self._drain, self._repeat_gap_s)
         self._hash = framebuffer.PixelHash(*size)
         self._sequence = 0
         self._button_down = False
@@ -136,9 +137,12 @@ class ActionExecutor:
         self._settle(_BETWEEN_OPS_SETTLE_S, _BETWEEN_OPS_TIMEOUT_S)
 
     def _drain(self) -> None:
-        # The keyboard map is about to change: pending input must be read under the current map.
+        # For example, the keyboard map is about to change: pending input must be read under the current map.
         if not wait_until_input_is_read(self._session.connection, _DRAIN_TIMEOUT_S):
             self._settle(_BETWEEN_OPS_SETTLE_S, _DRAIN_TIMEOUT_S, _DRAIN_TIMEOUT_S)
+
+    def _repeat_gap_s(self) -> float:
+        return catalog.repeat_gap_s(active_class(self._session.connection))
 
     def _settle(self, settle_s: float, settle_timeout_s: float, max_busy_s: float = MAX_BUSY_S) -> SettleResult:
         settled = self.settler.settle(settle_s, settle_timeout_s, max_busy_s)

@@ -201,5 +201,14 @@ def wait_until_input_is_read(connection: XConnection, limit_s: float) -> bool:
         core.ChangeWindowAttributes(root, CW.EventMask, [EventMask.PropertyChange])
 
 
+def active_class(connection: XConnection) -> str:
+    """Return the WM_CLASS of the active window; empty if there is none."""
+    try:
+        reply = connection.core.GetProperty(False, _active_window(connection), Atom.WM_CLASS, Atom.Any, 0, 256).reply()
+    except xcffib.Error:
+        return ""
+    return bytes(reply.value.buf()).decode(errors="replace")
+
+
 def _active_window(connection: XConnection) -> int:
     return next(iter(_cardinals(connection, connection.root, "_NET_ACTIVE_WINDOW")), 0)

@@ -25,18 +25,31 @@ _VENDOR_SYMBOLS = 0x1008  # sound, browser, mail keys: those without a name in `
 _NAMED_SYMBOLS = {keysym(name) for name in NAMES} - {0}
 _CLICK_MARGIN_S = 0.01
 _REPEAT_GAP_S = 0.05
+_REPEAT_CHECK_S = 1.0
 _SAME_POSITION_PX = 6
 DRAG_STEP_PX = 12
 DRAG_STEP_S = 0.004
 
 
 class XTestInput:
-    """Sends input. `settle` lets guests catch up before the next input; `drain` waits until they have read it all."""
+    """Sends input.
 
-    def __init__(self, connection: XConnection, settle: Callable[[], None], drain: Callable[[], None]) -> None:
+    `settle` lets guests catch up before the next input; `drain` waits until they have read it all. `repeat_gap_s`
+    returns how long the active program ignores a key after it was pressed.
+    """
+
+    def __init__(
+        self,
+        connection: XConnection,
+        settle: Callable[[], None],
+        drain: Callable[[], None],
+        repeat_gap_s: Callable[[], float],
+    ) -> None:
         self._connection = connection
         self._settle = settle
         self._drain = drain
+        self._repeat_gap_s = repeat_gap_s
+        self._last_key = (0.0, 0)
         self.position = connection.pointer()
         self._last_click = (0.0, self.position)
         self._is_click_pending = False
@@ -68,6 +81,17 @@ class XTestInput:
         elif kind == _KEY_RELEASE:
             self._down.discard(detail)
         self._connection.test.FakeInput(kind, detail, 0, self._connection.root if kind == _MOTION else 0, x, y, 0)
+
+    def _press_key(self, code: int) -> None:
+        at_s, last_code = self._last_key
+        if code == last_code and time.monotonic() - at_s < _REPEAT_CHECK_S and (gap_s := self._repeat_gap_s()):
+            # The program's timer starts when it reads the first press, and must be handled before the second.
+            for wait_s in (gap_s, 0.0):
+                self._connection.sync()
+                self._drain()
+                time.sleep(wait_s)
+        self._fake(_KEY_PRESS, code)
+        self._last_key = (time.monotonic(), code)
 
     def _code(self, symbol: int) -> tuple[int, bool]:
         """Return the key code of a mapped symbol and whether it needs Shift."""
@@ -191,7 +215,7 @@ class XTestInput:
     def _stroke(self, code: int, shifted: bool) -> None:
         if shifted:
             self._fake(_KEY_PRESS, self._shift_code)
-        self._fake(_KEY_PRESS, code)
+        self._press_key(code)
         self._fake(_KEY_RELEASE, code)
         if shifted:
             self._fake(_KEY_RELEASE, self._shift_code)
@@ -216,7 +240,7 @@ class XTestInput:
             if shifted and self._shift_code not in held:
                 self._fake(_KEY_PRESS, self._shift_code)
                 held.append(self._shift_code)
-            self._fake(_KEY_PRESS, code)
+            self._press_key(code)
             held.append(code)
         return held
 
