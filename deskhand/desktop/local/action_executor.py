@@ -35,7 +35,7 @@ from deskhand.desktop.base import Frame
 from deskhand.desktop.local import framebuffer
 from deskhand.desktop.local.desktop_session import DesktopSession
 from deskhand.desktop.local.settle import MAX_BUSY_S, Settler, SettleResult
-from deskhand.desktop.local.windows import active_class, wait_until_input_is_read
+from deskhand.desktop.local.windows import active_class, wait_for_manager, wait_until_input_is_read
 from deskhand.desktop.local.x_connection import x_errors
 from deskhand.desktop.local.xtest_input import BUTTONS, DRAG_STEP_PX, DRAG_STEP_S, XTestInput
 from deskhand.errors import AgentError, DeliveryUnknown, FrameError, InfrastructureError
@@ -43,6 +43,7 @@ from deskhand.errors import AgentError, DeliveryUnknown, FrameError, Infrastruct
 _BETWEEN_OPS_SETTLE_S = 0.03
 _BETWEEN_OPS_TIMEOUT_S = 2.0
 _DRAIN_TIMEOUT_S = 10.0
+_FOCUS_TIMEOUT_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ class ActionExecutor:
         size = (session.spec.width, session.spec.height)
         session.connection.hide_pointer()
         self.settler = Settler(session.connection, session.screen, size, session.busy)
-        self.xtest = XTestInput(session.connection, self._catch_up, self._drain, self._repeat_gap_s)
+        waits = self._catch_up, self._drain, self._await_focus
+        self.xtest = XTestInput(session.connection, *waits, self._repeat_gap_s)
         self._hash = framebuffer.PixelHash(*size)
         self._sequence = 0
         self._button_down = False
@@ -140,6 +142,9 @@ class ActionExecutor:
         # For example, the keyboard map is about to change: pending input must be read under the current map.
         if not wait_until_input_is_read(self._session.connection, _DRAIN_TIMEOUT_S):
             self._settle(_BETWEEN_OPS_SETTLE_S, _DRAIN_TIMEOUT_S, _DRAIN_TIMEOUT_S)
+
+    def _await_focus(self) -> None:
+        wait_for_manager(self._session.connection, _FOCUS_TIMEOUT_S)
 
     def _repeat_gap_s(self) -> float:
         return catalog.repeat_gap_s(active_class(self._session.connection))

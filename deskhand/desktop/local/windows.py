@@ -1,4 +1,4 @@
-"""Managed windows: list, wait, place, activate, close, and wait until one has read its input.
+"""Managed windows: list, wait, place, activate, close, and wait until they or the manager have read their input.
 
 All information comes from the X server and window manager, not from guest programs. Boxes are in screen pixels.
 """
@@ -165,6 +165,25 @@ def wait_window_manager(connection: XConnection) -> None:
     core.DestroyWindow(probe)
     while is_managed(probe):
         wait_for("_NET_CLIENT_LIST", 0.04)
+
+
+def wait_for_manager(connection: XConnection, limit_s: float) -> bool:
+    """Wait until the window manager has handled all input so far. Return False if it does not reply.
+
+    A press gives its window the focus only once the window manager has read it, and until then keys go to the window
+    that had the focus before. `_NET_REQUEST_FRAME_EXTENTS` (Extended Window Manager Hints) is queued behind the press,
+    and the reply is a property of the window that it names.
+    """
+    core, name = connection.core, "_NET_FRAME_EXTENTS"
+    window = connection.x.generate_id()
+    mask = [EventMask.PropertyChange]
+    core.CreateWindow(0, window, connection.root, 0, 0, 1, 1, 0, WindowClass.InputOutput, 0, CW.EventMask, mask)
+    try:
+        connection.send_root_message(window, "_NET_REQUEST_FRAME_EXTENTS", [0, 0, 0, 0, 0])
+        changes = (each for each in connection.events(limit_s) if isinstance(each, xcffib.xproto.PropertyNotifyEvent))
+        return any((each.window, each.atom) == (window, connection.atoms[name]) for each in changes)
+    finally:
+        core.DestroyWindow(window)
 
 
 def wait_until_input_is_read(connection: XConnection, limit_s: float) -> bool:

@@ -34,8 +34,9 @@ DRAG_STEP_S = 0.004
 class XTestInput:
     """Sends input.
 
-    `settle` lets guests catch up before the next input; `drain` waits until they have read it all. `repeat_gap_s`
-    returns how long the active program ignores a key after it was pressed.
+    `settle` lets guests catch up before the next input; `drain` waits until they have read it all. `await_focus` waits
+    until the window manager has given the focus to the window that was pressed. `repeat_gap_s` returns how long the
+    active program ignores a key after it was pressed.
     """
 
     def __init__(
@@ -43,11 +44,14 @@ class XTestInput:
         connection: XConnection,
         settle: Callable[[], None],
         drain: Callable[[], None],
+        await_focus: Callable[[], None],
         repeat_gap_s: Callable[[], float],
     ) -> None:
         self._connection = connection
         self._settle = settle
         self._drain = drain
+        self._await_focus = await_focus
+        self._is_focus_pending = False
         self._repeat_gap_s = repeat_gap_s
         self._last_key = (0.0, 0)
         self.position = connection.pointer()
@@ -83,6 +87,9 @@ class XTestInput:
         self._connection.test.FakeInput(kind, detail, 0, self._connection.root if kind == _MOTION else 0, x, y, 0)
 
     def _press_key(self, code: int) -> None:
+        if self._is_focus_pending:
+            self._is_focus_pending = False
+            self._await_focus()
         at_s, last_code = self._last_key
         if code == last_code and time.monotonic() - at_s < _REPEAT_CHECK_S and (gap_s := self._repeat_gap_s()):
             # The program's timer starts when it reads the first press, and must be handled before the second.
@@ -91,7 +98,8 @@ class XTestInput:
                 self._drain()
                 time.sleep(wait_s)
         self._fake(_KEY_PRESS, code)
-        self._last_key = (time.monotonic(), code)
+        if code != self._shift_code:
+            self._last_key = (time.monotonic(), code)
 
     def _code(self, symbol: int) -> tuple[int, bool]:
         """Return the key code of a mapped symbol and whether it needs Shift."""
@@ -130,6 +138,7 @@ class XTestInput:
         self.position = (x, y)
 
     def press(self, button: str) -> None:
+        self._is_focus_pending = True
         self._fake(_BUTTON_PRESS, BUTTONS[button])
 
     def release(self, button: str) -> None:
@@ -214,7 +223,7 @@ class XTestInput:
 
     def _stroke(self, code: int, shifted: bool) -> None:
         if shifted:
-            self._fake(_KEY_PRESS, self._shift_code)
+            self._press_key(self._shift_code)
         self._press_key(code)
         self._fake(_KEY_RELEASE, code)
         if shifted:
@@ -238,7 +247,7 @@ class XTestInput:
         for symbol in symbols:
             code, shifted = self._code(symbol)
             if shifted and self._shift_code not in held:
-                self._fake(_KEY_PRESS, self._shift_code)
+                self._press_key(self._shift_code)
                 held.append(self._shift_code)
             self._press_key(code)
             held.append(code)
