@@ -111,12 +111,6 @@ async def _arrived(client: Client, expected: Counter[str]) -> tuple[Counter[str]
         await asyncio.sleep(0.05)
 
 
-def clicks(name: str, count: int = 1) -> Counter[str]:
-    """Return the records of clicks on a widget."""
-    found = Counter({"press": count, "release": count})
-    return found + Counter({f"click {name}": count}) if name.startswith("b") else found
-
-
 async def play(client: Client, events: int, tally: Tally, rng: random.Random) -> None:
     """Send about `events` events and count what arrives."""
     player, points = Player(client.desktop, tally), client.points
@@ -140,7 +134,7 @@ async def play(client: Client, events: int, tally: Tally, rng: random.Random) ->
                 other_keys += 1
                 ops = [Click(OTHER_WINDOW), Type("x"), Click(points[field_name]), *replace]
                 await player.step("other window", ops)
-        expected = sum((clicks(name) for name in (*names, field_name)), clicks(names[1], 2))
+        expected = sum((client.clicks(name) for name in (*names, field_name)), client.clicks(names[1], 2))
         expected.update(f"key {character}" for character in f"a{text}")
         found, texts = await _arrived(client, expected)
         tally.count(expected, found, repr(text))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -60,8 +61,9 @@ class Client:
         await desktop.wait_window("xterm")
         if self.toolkit == "Chromium":
             await desktop.push("page.html", (FOLDER / "page.html").read_bytes())
-            place = ("--window-size=640,440", "--window-position=0,0")
-            page = await chromium.start(desktop, "page.html", *place)
+            page = await chromium.start(desktop, "page.html")
+            (window,) = await desktop.wait_window("chromium")
+            await desktop.place_window(window, 0, 24, 640, 420)
             await desktop.observe()
             boxes, x, y = await page.evaluate("boxes()"), 0, 0
         else:
@@ -78,6 +80,13 @@ class Client:
         await desktop.observe()
         for name, (left, top, width, height) in boxes.items():
             self.points[name] = Point(round(x + left + width / 2), round(y + top + height / 2), SPACE)
+
+    def clicks(self, name: str, count: int = 1) -> Counter[str]:
+        """Return the records of clicks on a widget."""
+        found = Counter({"press": count})
+        found.update({"release": count} if self.toolkit != "GTK 4" else {})
+        found.update({f"click {name}": count} if name.startswith("b") else {})
+        return found
 
     async def _lines(self) -> list[str]:
         try:
