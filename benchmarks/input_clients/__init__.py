@@ -64,8 +64,12 @@ class Client:
             page = await chromium.start(desktop, "page.html")
             (window,) = await desktop.wait_window("chromium")
             await desktop.place_window(window, 0, 24, 640, 420)
-            await desktop.observe()
-            boxes, x, y = await page.evaluate("boxes()"), 0, 0
+            previous, boxes, x, y = None, {}, 0, 0
+            while boxes != previous or not boxes:  # the page learns late where its window is
+                previous = boxes
+                await desktop.observe()
+                await asyncio.sleep(0.5)
+                boxes = await page.evaluate("boxes()")
         else:
             name = "qt_client" if self.toolkit == "Qt" else "gtk_client"
             await desktop.push(name, (FOLDER / name).read_bytes())
