@@ -140,8 +140,10 @@ class ActionExecutor:
 
     def _drain(self) -> None:
         # For example, the keyboard map is about to change: pending input must be read under the current map.
+        deadline = time.monotonic() + _DRAIN_TIMEOUT_S
         if not wait_until_input_is_read(self._session.connection, _DRAIN_TIMEOUT_S):
-            self._settle(_BETWEEN_OPS_SETTLE_S, _DRAIN_TIMEOUT_S, _DRAIN_TIMEOUT_S)
+            remaining_s = max(_BETWEEN_OPS_SETTLE_S, deadline - time.monotonic())
+            self._settle(_BETWEEN_OPS_SETTLE_S, remaining_s, remaining_s)
 
     def _await_focus(self) -> None:
         wait_for_manager(self._session.connection, _FOCUS_TIMEOUT_S)
@@ -209,8 +211,10 @@ def op_budget_s(op: Op, points: tuple[tuple[int, int], ...] = ()) -> float:
         case Drag():
             distance_px = sum(max(abs(a[0] - b[0]), abs(a[1] - b[1])) for a, b in pairwise(points))
             return 3 * _BETWEEN_OPS_TIMEOUT_S + 2 * DRAG_STEP_S * (distance_px / DRAG_STEP_PX + 2 * len(points))
-        case Type():
-            return _BETWEEN_OPS_TIMEOUT_S + _DRAIN_TIMEOUT_S * (1 + len(op.text) // 50)
+        case Type():  # before and after each change of the keyboard map, and between doubled characters
+            return _BETWEEN_OPS_TIMEOUT_S + _FOCUS_TIMEOUT_S + 2 * _DRAIN_TIMEOUT_S * (1 + len(op.text) // 25)
+        case Key() | KeyDown() | KeyUp():
+            return _BETWEEN_OPS_TIMEOUT_S + _FOCUS_TIMEOUT_S + 2 * _DRAIN_TIMEOUT_S
         case Click():
             return _BETWEEN_OPS_TIMEOUT_S + 1.0 + 0.05 * op.count
         case _:
