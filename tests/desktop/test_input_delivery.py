@@ -10,7 +10,7 @@ from desktops import embedded, point_on
 
 from benchmarks.input_clients import SPEC, Client, is_installed
 from benchmarks.input_delivery import Tally, busy_processes, play
-from deskhand.actions.ops import Click, Key, Op, Type
+from deskhand.actions.ops import Click, Key, KeyDown, Op, Type
 from deskhand.desktop.base import DesktopSpec
 from deskhand.tasks import chromium
 
@@ -91,3 +91,27 @@ async def test_a_click_on_a_page_that_has_just_loaded_arrives() -> None:
             await page.wait_loaded()
             await desktop.perform([Click(at(50, 50))], action_id=str(index))
             assert await page.evaluate(ARRIVED) == ["mousedown", "mouseup", "click"], index
+
+
+@needs_chromium
+async def test_characters_without_a_key_reach_a_page_and_are_no_commands_to_the_browser() -> None:
+    """More than there are spare keys, so each of these is used."""
+    text = "".join(chr(0x4E00 + index) for index in range(250))
+    async with embedded(SPEC) as desktop:
+        await desktop.push("page.html", b"<!doctype html><textarea style='width: 500px; height: 300px'></textarea>")
+        page = await chromium.start(desktop, "page.html")
+        await desktop.observe()
+        place = point_on(SPEC)(250, 250)
+        await desktop.perform([Click(place), Type(text)], action_id="type")
+        assert await page.evaluate("document.querySelector('textarea').value") == text
+
+
+async def test_text_is_typed_although_every_spare_key_is_held() -> None:
+    async with embedded(SMALL) as desktop:
+        script = "stty raw -echo; exec cat > heard"
+        await desktop.launch(["xterm", "-e", "sh", "-c", script])
+        await desktop.wait_window("xterm")
+        await desktop.observe()
+        held = [chr(0x4E00 + index) for index in range(25)]
+        await desktop.perform([*(KeyDown(each) for each in held), Type("жи")], action_id="hold")
+        assert (await desktop.pull("heard")).decode() == "".join([*held, "жи"])

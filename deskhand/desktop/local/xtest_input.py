@@ -106,6 +106,17 @@ class XTestInput:
             self._spare_codes.move_to_end(code)
         return code, shifted
 
+    def _free_codes(self, count: int) -> list[int]:
+        """Return the spare keys that are not held, the least recently used first; if they are fewer than `count`, all
+        are released.
+        """
+        codes = [code for code in self._spare_codes if code not in self._down]
+        if len(codes) < count:
+            for code in self._down.intersection(self._spare_codes):
+                self._fake(_KEY_RELEASE, code)
+            codes = list(self._spare_codes)
+        return codes
+
     def _map_keys(self, symbols: Iterable[int]) -> None:
         """Map symbols without a key to the least recently used spare keys that are not held."""
         symbols = list(dict.fromkeys(symbols))
@@ -117,7 +128,7 @@ class XTestInput:
                 self._code(symbol)
         self._connection.sync()
         self._drain()
-        codes = sorted(itertools.islice((code for code in self._spare_codes if code not in self._down), len(missing)))
+        codes = sorted(self._free_codes(len(missing))[: len(missing)])
         for code, symbol in zip(codes, missing, strict=True):
             self._keys.pop(self._spare_codes[code], None)
             self._spare_codes[code] = symbol
@@ -206,7 +217,7 @@ class XTestInput:
     def type(self, text: str) -> None:
         """Type `text` in runs that need no more symbols than there are spare keys."""
         symbols = [character_keysym(character) for character in text]
-        free = len(self._spare_codes) - len(self._down.intersection(self._spare_codes))
+        free = len(self._free_codes(1))
         while symbols:
             run, needed = 0, set()
             for symbol in symbols:
