@@ -24,6 +24,12 @@ FLAGS = (
 )  # fmt: skip
 REPLY_TIMEOUT_S = 10.0
 MAX_URLS = 1000
+_PAINTED = """new Promise(done => {
+  const end = Date.now() + 2000;
+  const look = () => performance.getEntriesByType('paint').length || Date.now() > end ? done(1) : setTimeout(look, 10);
+  look();
+})"""
+"""Resolves when the page was painted, or after two seconds, for a page without content."""
 _NO_SESSION = -32001
 """Protocol error code for a session whose target is gone."""
 _INTERNAL_URLS = ("chrome://omnibox",)
@@ -143,7 +149,7 @@ class ChromiumSession:
         await self.wait_loaded(max(1.0, deadline - asyncio.get_running_loop().time()))
 
     async def wait_loaded(self, timeout_s: float = 20.0) -> None:
-        """Wait until the page's document is complete."""
+        """Wait until the page's document is complete and on the screen: Chromium drops clicks and keys before that."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         while await self.evaluate("document.readyState + location.href") == "completeabout:blank" or (
             await self.evaluate("document.readyState") != "complete"
@@ -151,6 +157,7 @@ class ChromiumSession:
             if asyncio.get_running_loop().time() > deadline:
                 raise InfrastructureError(f"the page was not loaded within {timeout_s:g} s")
             await asyncio.sleep(0.02)
+        await self.evaluate(_PAINTED)
         self._loaded_url = str(await self.evaluate("location.href"))
 
 

@@ -20,7 +20,8 @@ _BASIC = (
     _simple("editor", "text editor (mousepad)", "mousepad", *_TEXT, desktop_entry="org.xfce.mousepad.desktop"),
     _simple("files", "file manager (pcmanfm)", "pcmanfm", "inode/directory", desktop_entry="pcmanfm.desktop"),
     _simple("terminal", "terminal (xfce4-terminal)", "xfce4-terminal", argv=("xfce4-terminal", "--disable-server")),
-    _simple("calculator", "calculator (galculator)", "galculator"),
+    # A button that was activated by its key ignores the key until it pops up again, by a timer of 100 ms.
+    _simple("calculator", "calculator (galculator)", "galculator", repeat_gap_s=0.11),
 )
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/bmp")
 _MEDIA = (
@@ -87,6 +88,11 @@ def resolve_profiles(names: list[str]) -> list[Profile]:
         if name not in groups | {"all"}:
             get_profile(name)
     return [entry for entry in PROFILES.values() if "all" in names or {entry.name, *entry.groups} & set(names)]
+
+
+def repeat_gap_s(wm_class: str) -> float:
+    """Return the `repeat_gap_s` of the application with a window of this class."""
+    return max((entry.repeat_gap_s for entry in PROFILES.values() if entry.window in wm_class.lower()), default=0.0)
 
 
 def default_applications() -> str:

@@ -36,6 +36,8 @@ class Profile:
     """File name in /usr/share/applications."""
     maximized: str = ""
     """Class of windows that open maximized."""
+    repeat_gap_s: float = 0.0
+    """It ignores a key that is pressed again sooner after it has read the first press."""
     component: str = ""
     """Pattern of the file that makes a program shared with other applications, or split into plugins, open this one."""
     package_source: str = ""

@@ -30,11 +30,12 @@ from deskhand.actions.ops import (
     Zoom,
     to_screen_px,
 )
+from deskhand.desktop.applications import catalog
 from deskhand.desktop.base import Frame
 from deskhand.desktop.local import framebuffer
 from deskhand.desktop.local.desktop_session import DesktopSession
 from deskhand.desktop.local.settle import MAX_BUSY_S, Settler, SettleResult
-from deskhand.desktop.local.windows import wait_until_input_is_read
+from deskhand.desktop.local.windows import active_class, wait_for_manager, wait_until_input_is_read
 from deskhand.desktop.local.x_connection import x_errors
 from deskhand.desktop.local.xtest_input import BUTTONS, DRAG_STEP_PX, DRAG_STEP_S, XTestInput
 from deskhand.errors import AgentError, DeliveryUnknown, FrameError, InfrastructureError
@@ -42,6 +43,7 @@ from deskhand.errors import AgentError, DeliveryUnknown, FrameError, Infrastruct
 _BETWEEN_OPS_SETTLE_S = 0.03
 _BETWEEN_OPS_TIMEOUT_S = 2.0
 _DRAIN_TIMEOUT_S = 10.0
+_FOCUS_TIMEOUT_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ class ActionExecutor:
         size = (session.spec.width, session.spec.height)
         session.connection.hide_pointer()
         self.settler = Settler(session.connection, session.screen, size, session.busy)
-        self.xtest = XTestInput(session.connection, self._catch_up, self._drain)
+        waits = self._catch_up, self._drain, self._await_focus
+        self.xtest = XTestInput(session.connection, *waits, self._repeat_gap_s)
         self._hash = framebuffer.PixelHash(*size)
         self._sequence = 0
         self._button_down = False
@@ -136,9 +139,17 @@ class ActionExecutor:
         self._settle(_BETWEEN_OPS_SETTLE_S, _BETWEEN_OPS_TIMEOUT_S)
 
     def _drain(self) -> None:
-        # The keyboard map is about to change: pending input must be read under the current map.
+        # For example, the keyboard map is about to change: pending input must be read under the current map.
+        deadline = time.monotonic() + _DRAIN_TIMEOUT_S
         if not wait_until_input_is_read(self._session.connection, _DRAIN_TIMEOUT_S):
-            self._settle(_BETWEEN_OPS_SETTLE_S, _DRAIN_TIMEOUT_S, _DRAIN_TIMEOUT_S)
+            remaining_s = max(_BETWEEN_OPS_SETTLE_S, deadline - time.monotonic())
+            self._settle(_BETWEEN_OPS_SETTLE_S, remaining_s, remaining_s)
+
+    def _await_focus(self) -> None:
+        wait_for_manager(self._session.connection, _FOCUS_TIMEOUT_S)
+
+    def _repeat_gap_s(self) -> float:
+        return catalog.repeat_gap_s(active_class(self._session.connection))
 
     def _settle(self, settle_s: float, settle_timeout_s: float, max_busy_s: float = MAX_BUSY_S) -> SettleResult:
         settled = self.settler.settle(settle_s, settle_timeout_s, max_busy_s)
@@ -200,8 +211,10 @@ def op_budget_s(op: Op, points: tuple[tuple[int, int], ...] = ()) -> float:
         case Drag():
             distance_px = sum(max(abs(a[0] - b[0]), abs(a[1] - b[1])) for a, b in pairwise(points))
             return 3 * _BETWEEN_OPS_TIMEOUT_S + 2 * DRAG_STEP_S * (distance_px / DRAG_STEP_PX + 2 * len(points))
-        case Type():
-            return _BETWEEN_OPS_TIMEOUT_S + _DRAIN_TIMEOUT_S * (1 + len(op.text) // 50)
+        case Type():  # before and after each change of the keyboard map, and between doubled characters
+            return _BETWEEN_OPS_TIMEOUT_S + _FOCUS_TIMEOUT_S + 2 * _DRAIN_TIMEOUT_S * (1 + len(op.text) // 25)
+        case Key() | KeyDown() | KeyUp():
+            return _BETWEEN_OPS_TIMEOUT_S + _FOCUS_TIMEOUT_S + 2 * _DRAIN_TIMEOUT_S
         case Click():
             return _BETWEEN_OPS_TIMEOUT_S + 1.0 + 0.05 * op.count
         case _:

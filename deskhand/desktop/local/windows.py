@@ -1,4 +1,4 @@
-"""Managed windows: list, wait, place, activate, close, and wait until one has read its input.
+"""Managed windows: list, wait, place, activate, close, and wait until they or the manager have read their input.
 
 All information comes from the X server and window manager, not from guest programs. Boxes are in screen pixels.
 """
@@ -167,6 +167,25 @@ def wait_window_manager(connection: XConnection) -> None:
         wait_for("_NET_CLIENT_LIST", 0.04)
 
 
+def wait_for_manager(connection: XConnection, limit_s: float) -> bool:
+    """Wait until the window manager has handled all input so far. Return False if it does not reply.
+
+    A press gives its window the focus only once the window manager has read it, and until then keys go to the window
+    that had the focus before. `_NET_REQUEST_FRAME_EXTENTS` (Extended Window Manager Hints) is queued behind the press,
+    and the reply is a property of the window that it names.
+    """
+    core, name = connection.core, "_NET_FRAME_EXTENTS"
+    window = connection.x.generate_id()
+    mask = [EventMask.PropertyChange]
+    core.CreateWindow(0, window, connection.root, 0, 0, 1, 1, 0, WindowClass.InputOutput, 0, CW.EventMask, mask)
+    try:
+        connection.send_root_message(window, "_NET_REQUEST_FRAME_EXTENTS", [0, 0, 0, 0, 0])
+        changes = (each for each in connection.events(limit_s) if isinstance(each, xcffib.xproto.PropertyNotifyEvent))
+        return any((each.window, each.atom) == (window, connection.atoms[name]) for each in changes)
+    finally:
+        core.DestroyWindow(window)
+
+
 def wait_until_input_is_read(connection: XConnection, limit_s: float) -> bool:
     """Wait until the active program has read all input. Return False if it lacks support or does not reply.
 
@@ -199,6 +218,15 @@ def wait_until_input_is_read(connection: XConnection, limit_s: float) -> bool:
         return False
     finally:
         core.ChangeWindowAttributes(root, CW.EventMask, [EventMask.PropertyChange])
+
+
+def active_class(connection: XConnection) -> str:
+    """Return the WM_CLASS of the active window; empty if there is none."""
+    try:
+        reply = connection.core.GetProperty(False, _active_window(connection), Atom.WM_CLASS, Atom.Any, 0, 256).reply()
+    except xcffib.Error:
+        return ""
+    return bytes(reply.value.buf()).decode(errors="replace")
 
 
 def _active_window(connection: XConnection) -> int:

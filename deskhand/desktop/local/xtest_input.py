@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from xcffib.xproto import KB, AutoRepeatMode
 
-from deskhand.actions.keys import NAMES, character_keysym, keysym
+from deskhand.actions.keys import character_keysym, keysym
 from deskhand.desktop.local.theme import DOUBLE_CLICK_MS
 from deskhand.desktop.local.x_connection import XConnection
 
@@ -21,22 +21,37 @@ _KEY_PRESS, _KEY_RELEASE, _BUTTON_PRESS, _BUTTON_RELEASE, _MOTION = 2, 3, 4, 5, 
 BUTTONS = {"left": 1, "middle": 2, "right": 3, "back": 8, "forward": 9}
 _SCROLL_UP, _SCROLL_DOWN, _SCROLL_LEFT, _SCROLL_RIGHT = 4, 5, 6, 7
 _SHIFT = 0xFFE1
-_VENDOR_SYMBOLS = 0x1008  # sound, browser, mail keys: those without a name in `actions.keys` can be remapped
-_NAMED_SYMBOLS = {keysym(name) for name in NAMES} - {0}
 _CLICK_MARGIN_S = 0.01
 _REPEAT_GAP_S = 0.05
+_REPEAT_CHECK_S = 1.0
 _SAME_POSITION_PX = 6
 DRAG_STEP_PX = 12
 DRAG_STEP_S = 0.004
 
 
 class XTestInput:
-    """Sends input. `settle` lets guests catch up before the next input; `drain` waits until they have read it all."""
+    """Sends input.
 
-    def __init__(self, connection: XConnection, settle: Callable[[], None], drain: Callable[[], None]) -> None:
+    `settle` lets guests catch up before the next input; `drain` waits until they have read it all. `await_focus` waits
+    until the window manager has given the focus to the window that was pressed. `repeat_gap_s` returns how long the
+    active program ignores a key after it was pressed.
+    """
+
+    def __init__(
+        self,
+        connection: XConnection,
+        settle: Callable[[], None],
+        drain: Callable[[], None],
+        await_focus: Callable[[], None],
+        repeat_gap_s: Callable[[], float],
+    ) -> None:
         self._connection = connection
         self._settle = settle
         self._drain = drain
+        self._await_focus = await_focus
+        self._is_focus_pending = False
+        self._repeat_gap_s = repeat_gap_s
+        self._last_key = (0.0, 0)
         self.position = connection.pointer()
         self._last_click = (0.0, self.position)
         self._is_click_pending = False
@@ -50,8 +65,8 @@ class XTestInput:
         spare_codes: list[int] = []
         for code in range(count):
             row = symbols[code * self._per_code : (code + 1) * self._per_code]
-            is_free = all(not symbol or symbol >> 16 == _VENDOR_SYMBOLS for symbol in row)
-            if is_free and not _NAMED_SYMBOLS.intersection(row):
+            # Not keys for sound, mail or searching either: Chromium acts on them by their code, whatever is mapped.
+            if not any(row):
                 spare_codes.append(first + code)
                 continue
             for level, symbol in enumerate(row[:2]):
@@ -69,12 +84,38 @@ class XTestInput:
             self._down.discard(detail)
         self._connection.test.FakeInput(kind, detail, 0, self._connection.root if kind == _MOTION else 0, x, y, 0)
 
+    def _press_key(self, code: int) -> None:
+        if self._is_focus_pending:
+            self._is_focus_pending = False
+            self._await_focus()
+        at_s, last_code = self._last_key
+        if code == last_code and time.monotonic() - at_s < _REPEAT_CHECK_S and (gap_s := self._repeat_gap_s()):
+            # The program's timer starts when it reads the first press, and must be handled before the second.
+            for wait_s in (gap_s, 0.0):
+                self._connection.sync()
+                self._drain()
+                time.sleep(wait_s)
+        self._fake(_KEY_PRESS, code)
+        if code != self._shift_code:
+            self._last_key = (time.monotonic(), code)
+
     def _code(self, symbol: int) -> tuple[int, bool]:
         """Return the key code of a mapped symbol and whether it needs Shift."""
         code, shifted = self._keys[symbol]
         if code in self._spare_codes:
             self._spare_codes.move_to_end(code)
         return code, shifted
+
+    def _free_codes(self, count: int) -> list[int]:
+        """Return the spare keys that are not held, the least recently used first; if they are fewer than `count`, all
+        are released.
+        """
+        codes = [code for code in self._spare_codes if code not in self._down]
+        if len(codes) < count:
+            for code in self._down.intersection(self._spare_codes):
+                self._fake(_KEY_RELEASE, code)
+            codes = list(self._spare_codes)
+        return codes
 
     def _map_keys(self, symbols: Iterable[int]) -> None:
         """Map symbols without a key to the least recently used spare keys that are not held."""
@@ -87,7 +128,7 @@ class XTestInput:
                 self._code(symbol)
         self._connection.sync()
         self._drain()
-        codes = sorted(itertools.islice((code for code in self._spare_codes if code not in self._down), len(missing)))
+        codes = sorted(self._free_codes(len(missing))[: len(missing)])
         for code, symbol in zip(codes, missing, strict=True):
             self._keys.pop(self._spare_codes[code], None)
             self._spare_codes[code] = symbol
@@ -106,6 +147,7 @@ class XTestInput:
         self.position = (x, y)
 
     def press(self, button: str) -> None:
+        self._is_focus_pending = True
         self._fake(_BUTTON_PRESS, BUTTONS[button])
 
     def release(self, button: str) -> None:
@@ -175,7 +217,7 @@ class XTestInput:
     def type(self, text: str) -> None:
         """Type `text` in runs that need no more symbols than there are spare keys."""
         symbols = [character_keysym(character) for character in text]
-        free = len(self._spare_codes) - len(self._down.intersection(self._spare_codes))
+        free = len(self._free_codes(1))
         while symbols:
             run, needed = 0, set()
             for symbol in symbols:
@@ -190,8 +232,8 @@ class XTestInput:
 
     def _stroke(self, code: int, shifted: bool) -> None:
         if shifted:
-            self._fake(_KEY_PRESS, self._shift_code)
-        self._fake(_KEY_PRESS, code)
+            self._press_key(self._shift_code)
+        self._press_key(code)
         self._fake(_KEY_RELEASE, code)
         if shifted:
             self._fake(_KEY_RELEASE, self._shift_code)
@@ -214,9 +256,9 @@ class XTestInput:
         for symbol in symbols:
             code, shifted = self._code(symbol)
             if shifted and self._shift_code not in held:
-                self._fake(_KEY_PRESS, self._shift_code)
+                self._press_key(self._shift_code)
                 held.append(self._shift_code)
-            self._fake(_KEY_PRESS, code)
+            self._press_key(code)
             held.append(code)
         return held
 
