@@ -52,11 +52,6 @@ def _quoted(word: str) -> str:
     return shlex.quote(word).replace("\n", "'\"$NL\"'")
 
 
-def _signal_name(number: int) -> str:
-    """Return the name of a signal; most real-time signals have none."""
-    return next((each.name for each in signal.Signals if each == number), f"signal {number}")
-
-
 @dataclass
 class _Job:
     inner_pid: int | None = None
@@ -143,7 +138,7 @@ class Jail:
         code = self._process.poll() or 0
         with self._changed:
             self._has_exited = True
-            self._fail(f"the jail has exited{f' by {_signal_name(-code)}' if code < 0 else ''}", is_kill=True)
+            self._fail(f"the jail has exited{f' by {processes.signal_name(-code)}' if code < 0 else ''}", is_kill=True)
             self._changed.notify_all()
 
     def _take_reply(self, words: list[bytes]) -> None:
@@ -186,7 +181,7 @@ class Jail:
         if job.required:
             self._fail(f"{job.program} has exited", is_kill=job.returncode in (None, 0, _KILLED))
         elif self.crashes_fail and job.program and job.returncode is not None and job.returncode in _CRASHES:
-            name = _signal_name(job.returncode - 128)
+            name = processes.signal_name(job.returncode - 128)
             self._fail(f"{job.program} was killed by {name}", is_kill=job.returncode == _KILLED)
 
     def _fail(self, reason: str, *, is_kill: bool = False) -> None:

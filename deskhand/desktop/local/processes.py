@@ -255,3 +255,8 @@ def raise_priority(pid: int) -> None:
     with contextlib.suppress(OSError):
         os.sched_setscheduler(pid, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
         os.setpriority(os.PRIO_PROCESS, pid, HIGH_PRIORITY_NICE)
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal; most real-time signals have none."""
+    return next((each.name for each in signal.Signals if each == number), f"signal {number}")
