@@ -139,7 +139,8 @@ GETTER_VALUES: tuple[Any, ...] = ({"k": "v"}, ["k"], "k", 3, None)
 @pytest.mark.parametrize("getter", [*GETTERS, *WINDOWS_GETTERS], ids=lambda getter: getter["type"])
 def test_no_value_of_a_getter_costs_a_task(getter: dict[str, Any], tmp_path: Path) -> None:
     path = tmp_path / "a-wos.json"
-    for key in {*getter, "url_include_expected"} - {"type"}:
+    odd = {"url_include_expected"} if getter["type"] == "active_tab_html_parse" else set()
+    for key in {*getter, *odd} - {"type"}:
         without = {name: value for name, value in getter.items() if name != key}
         for changed_getter in (without, *(without | {key: value} for value in GETTER_VALUES)):
             value = on_windows(task(evaluator={"func": "exact_match", "result": changed_getter}))

@@ -130,7 +130,7 @@ def test_programs_of_commands_that_are_not_installed_are_named(
         ("for f in one two; do stat $f; done", ["stat"]),
         ("while read x; do wc -c; done < list", ["wc"]),
         ("case $x in a) b;; esac; tar c", ["tar"]),
-        ('x="$(jq . `find a`)"; [ -z "$x" ] && wc \'a; b\' > out 2>&1', ["jq", "find", "wc"]),
+        ('x="$(jq . `find a`)"; [ -z "$x" ] && wc \'a; b\' > out 2>&1', ["find", "jq", "wc"]),
         ("sudo -u root env X=1 timeout 5 strace ls", ["sudo", "env", "timeout", "strace"]),
         ("find . | xargs -n 1 file", ["find", "xargs", "file"]),
         ("bash -c 'exec awk 1'", ["bash", "awk"]),

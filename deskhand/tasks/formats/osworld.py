@@ -200,7 +200,10 @@ def _padded(value: object, count: int) -> list[Any]:
 def _problems(document: LocatedDocument, task: JsonTask, vocabulary: Vocabulary) -> Iterator[Problem]:
     """Yield the problems of a task. An unknown top-level key that resembles no known one is a note, and so is a value
     of a step or getter that its benchmark may not accept: it is kept, and no task is lost for it."""
+    kept = [keys for keys, part in (*task.steps(), *task.getters()) if isinstance(part, OtherStep | OtherGetter)]
     for keys in unknown_keys(task):
+        if any(keys[: len(inside)] == inside for inside in kept):
+            continue
         last = str(keys[-1])
         comment = last.startswith("_") or last in COMMENT_KEYS
         text = "comment, has no effect" if comment else "unknown key, has no effect"

@@ -57,13 +57,13 @@ def program_of(command: str | list[str]) -> str:
 
 
 def _of_argv(argv: list[str], depth: int) -> Iterator[str]:
+    if len(argv) == 1 and depth <= _MAX_DEPTH and any(each.isspace() for each in argv[0]):  # a command line in a list
+        yield from _of_shell(argv[0], depth + 1)
+        return
     argv = _without_assignments(argv)
     if not argv or depth > _MAX_DEPTH:
         return
     program, rest = argv[0], argv[1:]
-    if len(argv) == 1 and any(each.isspace() for each in program):  # a command line in a list
-        yield from _of_shell(program, depth + 1)
-        return
     folder, _, name = program.rpartition("/")
     if folder and not f"{folder}/".startswith(_SYSTEM_FOLDERS):
         return  # a file of the task
