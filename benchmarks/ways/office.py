@@ -13,7 +13,9 @@ from deskhand.tasks.task import Task
 
 BY_KEYS: list[Act] = ["ctrl+s", rest]
 BY_MENU: list[Act] = ["alt+f s", rest]
-BY_BUTTON: list[Act] = [label("push-button", "Save"), rest]
+SAVE_PX, SORT_PX, BOLD_PX = (106, 43), (752, 43), (327, 83)
+"""Buttons of the spreadsheet's bars: the accessibility tree puts them above where they are."""
+BY_BUTTON: list[Act] = [click("LibreOffice", *SAVE_PX), rest]
 
 
 def to(cells: str) -> list[Act]:
@@ -66,7 +68,7 @@ def sheet_sort(task: Task) -> Ways:
     letter = "ABCD"[HEADER.index(column)]
     return {
         "the Data menu": [*to(f"{letter}3"), *menu("Data", "Sort Ascending"), *BY_MENU],
-        "the button": [*to(f"{letter}1"), label("push-button", "Sort Ascending"), *BY_KEYS],
+        "the button": [*to(f"{letter}1"), click("LibreOffice", *SORT_PX), *BY_KEYS],
         "from the last row": [*to(f"{letter}{len(table(task).rows)}"), "alt+d a", *BY_BUTTON],
     }
 
@@ -103,7 +105,7 @@ def sheet_bold(task: Task) -> Ways:
     row = row_of(task, found) if found else 1
     return {
         "the cells chosen by name": [*to(f"A{row}:D{row}"), "ctrl+b", *BY_MENU],
-        "the button": [*to(f"A{row}:D{row}"), label(".*button", "Bold"), *BY_KEYS],
+        "the button": [*to(f"A{row}:D{row}"), click("LibreOffice", *BOLD_PX), *BY_KEYS],
         "the Format menu": [*to(f"{row}:{row}"), *menu("Format", "Text", "Bold"), *BY_BUTTON],
         "cell by cell": [act for letter in "ABCD" for act in (*to(f"{letter}{row}"), "ctrl+b")] + BY_KEYS,
     }

@@ -139,7 +139,6 @@ def form_fill(task: Task) -> Ways:
     return {
         "by the keyboard": [hit(scenario.boxes, first), by_tab, "Tab Tab Return"],
         "by the keyboard, OK by space": [hit(scenario.boxes, first), by_tab, "Tab Tab space"],
-        "OK by its letter": [hit(scenario.boxes, first), by_tab, "alt+o"],
         "OK by the mouse": [hit(scenario.boxes, first), by_tab, click("zenity", -50, -24)],
     }
 
