@@ -96,7 +96,7 @@ def sheet_column_out(task: Task) -> Ways:
     return {
         "the Sheet menu": [*to(f"{letter}2"), *menu("Sheet", "Delete Columns"), *BY_KEYS],
         "the column chosen by its name": [*to(f"{letter}:{letter}"), "ctrl+-", *BY_MENU],
-        "the dialog": [*to(f"{letter}2"), "ctrl+-", wait("Delete Cells"), "alt+c", "Return", *BY_KEYS],
+        "all of it chosen": [*to(f"{letter}5"), "ctrl+space", *menu("Sheet", "Delete Columns"), *BY_BUTTON],
     }
 
 

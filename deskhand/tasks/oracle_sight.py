@@ -85,10 +85,10 @@ class FrameTexts:
         texts += shown_texts(tree, *(await desktop.observe()).size)
         joined = f" {' | '.join(' '.join(words_of(text)) for text in texts)} "
         self.seen |= {text for text in self.wanted if f" {' '.join(words_of(text))} " in joined}
-        if not self.wanted <= self.seen and any(window.wm_class.casefold() in TERMINALS for window in windows):
+        if not self.wanted <= self.seen and any(window.wm_class.split(".")[0] in TERMINALS for window in windows):
             rgb = (await desktop.observe()).rgb()
             for window in windows:
-                if window.wm_class.casefold() in TERMINALS:
+                if window.wm_class.split(".")[0] in TERMINALS:
                     part = rgb[window.y : window.y + window.height, window.x : window.x + window.width]
                     left = sorted(self.wanted - self.seen)
                     self.seen |= {text for text in left if await asyncio.to_thread(has_glyphs, part, text)}
