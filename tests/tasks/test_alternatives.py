@@ -12,7 +12,7 @@ from desktops import desktop_for
 
 from benchmarks.alternatives import WANTED, play
 from benchmarks.ways import WAYS
-from deskhand.actions.ops import Key
+from deskhand.actions.ops import Key, Wait
 from deskhand.desktop.applications.install import missing
 from deskhand.tasks.suites.basics import FAMILIES, calculator
 from deskhand.tasks.task import seed_for
@@ -65,5 +65,5 @@ async def test_reading_the_calculator_needs_no_focus_and_changes_nothing_on_its_
                 await desktop.perform([Key(keys)], action_id=f"menu {index}")
             assert [await calculator.display_value(desktop) for _ in range(2)] == [number] * 2
         for keys in (("ctrl", "c"), ("7",), ("alt", "h")):  # what was copied before is not what the display has
-            await desktop.perform([Key(keys)], action_id="+".join(keys))
+            await desktop.perform([Key(keys), Wait(0.5)], action_id="+".join(keys))
         assert await calculator.display_value(desktop) == f"{number}7"
