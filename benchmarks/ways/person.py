@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from benchmarks.osworld.scripted_actor import ScriptedActor
-from deskhand.actions.ops import Button, Click, Drag, MouseDown, MouseUp, Move, Point, Scroll, Type
+from deskhand.actions.ops import Button, Click, Drag, KeyDown, KeyUp, MouseDown, MouseUp, Move, Point, Scroll, Type
 from deskhand.desktop.base import StageableDesktop, Window
 from deskhand.tasks.judge import judge
 from deskhand.tasks.outcome import Outcome
@@ -112,17 +112,23 @@ def remembered(boxes: Boxes) -> Boxes:
     return look
 
 
-def drop(boxes: Boxes, name: str, onto: str) -> Act:
-    """Drag one box of a scenario onto another, as a hand does: in small moves, with a rest at the end."""
+def drop(boxes: Boxes, name: str, onto: str, modifier: str) -> Act:
+    """Drag one box of a scenario onto another with a key held, as a hand does: in small moves, resting at the end.
+
+    Without shift the file manager copies: files and folders of an overlaid home are on different devices.
+    """
 
     async def act(person: Person) -> None:
         found = await boxes(person.desktop)
         (x, y), (to_x, to_y) = found[name].center, found[onto].center
         await person.do(MouseDown(person.point(x, y)))
+        await person.do(Move(person.point(x - 6, y + 2)))
         for part in range(1, 9):
             await person.do(Move(person.point(x + (to_x - x) * part / 8, y + (to_y - y) * part / 8)))
+        await person.do(KeyDown(modifier), Move(person.point(to_x + 1, to_y)))
         await person.still(0.3)
         await person.do(MouseUp())
+        await person.do(KeyUp(modifier))
         await person.still(0.5)
 
     return act

@@ -125,7 +125,7 @@ def file_move(task: Task) -> Ways:
     file = remembered(file_manager.MoveScenario(task.family, task.seed).boxes)
     inside: list[Act] = [hit(file, folder, count=2), wait(folder)]
     return {
-        "dragged": [drop(file, name, folder), rest],
+        "dragged with shift": [drop(file, name, folder, "shift"), rest],
         "the Edit menu": [hit(file, name), rest, "alt+e", chosen(1), *inside, "ctrl+v", rest],
         "the context menu": [hit(file, name, button="right"), chosen(2), *inside, "ctrl+v", rest],
     }
@@ -139,7 +139,6 @@ def form_fill(task: Task) -> Ways:
     return {
         "by the keyboard": [hit(scenario.boxes, first), by_tab, "Tab Tab Return"],
         "by the keyboard, OK by space": [hit(scenario.boxes, first), by_tab, "Tab Tab space"],
-        "OK by its letter": [hit(scenario.boxes, first), by_tab, "alt+o"],
         "OK by the mouse": [hit(scenario.boxes, first), by_tab, click("zenity", -50, -24)],
     }
 

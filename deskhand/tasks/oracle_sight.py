@@ -12,6 +12,7 @@ what is on the screen counts. Terminals have no tree, so a text in them is compa
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -31,7 +32,7 @@ COUNTED_KEYS = frozenset({"tab", "up", "down", "left", "right"})
 TERMINALS = ("xterm",)
 """Window classes without an accessibility tree."""
 TERMINAL_FONT, TERMINAL_SIZES_PX = "DejaVuSansMono.ttf", range(8, 19)
-SAME_GLYPHS = 0.85
+SAME_GLYPHS = 0.97
 """Minimum correlation of a drawn text with the screen."""
 OTHER_GLYPHS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 SPACE = "https://accessibility.ubuntu.example.org/ns/"
@@ -84,10 +85,10 @@ class FrameTexts:
         texts += shown_texts(tree, *(await desktop.observe()).size)
         joined = f" {' | '.join(' '.join(words_of(text)) for text in texts)} "
         self.seen |= {text for text in self.wanted if f" {' '.join(words_of(text))} " in joined}
-        if not self.wanted <= self.seen and any(window.wm_class.casefold() in TERMINALS for window in windows):
+        if not self.wanted <= self.seen and any(window.wm_class.split(".")[0] in TERMINALS for window in windows):
             rgb = (await desktop.observe()).rgb()
             for window in windows:
-                if window.wm_class.casefold() in TERMINALS:
+                if window.wm_class.split(".")[0] in TERMINALS:
                     part = rgb[window.y : window.y + window.height, window.x : window.x + window.width]
                     left = sorted(self.wanted - self.seen)
                     self.seen |= {text for text in left if await asyncio.to_thread(has_glyphs, part, text)}
@@ -164,11 +165,15 @@ def has_glyphs(rgb: np.ndarray, text: str) -> bool:
 
 
 def _drawn(text: str, size_px: int) -> np.ndarray:
+    """Draw a text as a terminal does: each sign in a cell of whole pixels."""
     font = ImageFont.truetype(TERMINAL_FONT, size_px)
-    left, top, right, bottom = font.getbbox(text)
-    image = Image.new("L", (int(right - left), int(bottom - top)))
-    ImageDraw.Draw(image).text((-left, -top), text, font=font, fill=255)
-    return np.asarray(image, np.float32)
+    cell = math.ceil(font.getlength("M"))
+    image = Image.new("L", (cell * len(text), 2 * size_px))
+    for index, sign in enumerate(text):
+        ImageDraw.Draw(image).text((index * cell, 0), sign, font=font, fill=255)
+    drawn = np.asarray(image, np.float32)
+    rows = np.flatnonzero(drawn.any(axis=1))
+    return drawn[rows[0] : rows[-1] + 1]
 
 
 def _best_fit(ink: np.ndarray, glyphs: np.ndarray) -> float:

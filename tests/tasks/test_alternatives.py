@@ -12,7 +12,7 @@ from desktops import desktop_for
 
 from benchmarks.alternatives import WANTED, play
 from benchmarks.ways import WAYS
-from deskhand.actions.ops import Key
+from deskhand.actions.ops import Key, Wait
 from deskhand.desktop.applications.install import missing
 from deskhand.tasks.suites.basics import FAMILIES, calculator
 from deskhand.tasks.task import seed_for
@@ -21,7 +21,7 @@ SEED = seed_for("held_out", 0)
 SPREAD = (
     ("calculator_sum", "by the keyboard"),
     ("calculator_sum", "by the mouse, with a menu left open"),
-    ("file_move", "dragged"),
+    ("file_move", "dragged with shift"),
     ("file_delete", "the context menu"),
     ("form_fill", "by the keyboard"),
     ("editor_append", "saved by the File menu"),
@@ -55,13 +55,15 @@ async def test_reading_the_calculator_needs_no_focus_and_changes_nothing_on_its_
         (other,) = await desktop.wait_window("xterm")
         (window,) = await desktop.wait_window("galculator")
         await desktop.activate_window(window)
+        await desktop.observe()
         for digit in number:
             await desktop.perform([Key((digit,))], action_id=f"digit {digit}")
         for index, keys in enumerate((None, ("alt", "h"), ("alt", "f"))):
             await desktop.activate_window(window if keys else other)
+            await desktop.observe()
             if keys:
                 await desktop.perform([Key(keys)], action_id=f"menu {index}")
             assert [await calculator.display_value(desktop) for _ in range(2)] == [number] * 2
         for keys in (("ctrl", "c"), ("7",), ("alt", "h")):  # what was copied before is not what the display has
-            await desktop.perform([Key(keys)], action_id="+".join(keys))
+            await desktop.perform([Key(keys), Wait(0.5)], action_id="+".join(keys))
         assert await calculator.display_value(desktop) == f"{number}7"

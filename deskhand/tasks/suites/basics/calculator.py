@@ -96,6 +96,7 @@ async def display_value(desktop: StageableDesktop) -> str:
     for dialog in calculators[1:]:
         await desktop.close_window(dialog)
     await desktop.activate_window(calculators[0])
+    await desktop.observe()  # the window manager gives the focus with a delay
     await _perform(desktop, Key(("ctrl", "c")))
     if isinstance(desktop, HasClipboardOwner) and not await desktop.owns_clipboard(noted(desktop, WINDOW)):
         return ""
