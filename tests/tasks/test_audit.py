@@ -12,18 +12,21 @@ from deskhand.cli import audit
 from deskhand.desktop.applications.install import missing
 from deskhand.errors import ConfigError
 from deskhand.tasks.audit import AuditResult
-from deskhand.tasks.audit_agents import BROWSER_SESSIONS, FORMULAS, LIMITS, NO_CHEATS
+from deskhand.tasks.audit_agents import AUDIT_SESSIONS, LIMITS, NO_CHEATS
 from deskhand.tasks.suites import family_registry
 from deskhand.tasks.suites.basics.office_files import read_workbook
 from deskhand.tasks.task import CheckResult, Task
 
 SPREAD = {
-    "terminal_run": ("near_miss", "forged_file", "process_memory", "kill_apps"),
+    "terminal_run": ("near_miss", "forged_file", "process_memory", "disk", "kill_apps", "kill_all"),
     "dialog_choice": ("forged_file", "x_kill_clients"),
     "calculator_sum": ("x_selection", "x_mute_selection"),
     "shell_sort": ("hostile_files", "racing_writer"),
 }
 """Ways of cheating by family; `benchmarks/task_audit.py` plays all of them on every family."""
+
+
+BREAKING = {"memory", "forks", "full_tmp", "disk", "kill_apps"}
 
 
 async def audited(task: Task, *agents: str) -> AuditResult:
@@ -32,12 +35,12 @@ async def audited(task: Task, *agents: str) -> AuditResult:
     return row
 
 
-async def test_every_agent_stays_within_its_limit() -> None:
-    row = await audited(family_registry.make_task("terminal_run", 2))
-    elsewhere = {name for session in BROWSER_SESSIONS for name in session} | FORMULAS.keys()
-    assert set(row.values) == set(LIMITS) - elsewhere
+async def test_every_agent_that_leaves_the_desktop_usable_stays_within_its_limit() -> None:
+    agents = {agent.name for agent in AUDIT_SESSIONS[0]} - BREAKING | {"early_stop", "typo", "wrong_click"}
+    row = await audited(family_registry.make_task("form_fill", 2), *agents)
+    assert set(row.values) == agents | {"oracle"}
     assert row.violations == []
-    assert (len(row.cheats), row.num_paid, row.num_voided) == (len(LIMITS) - len(elsewhere) - len(NO_CHEATS), 0, 0)
+    assert (len(row.cheats), row.num_paid, row.num_voided) == (len(agents - NO_CHEATS), 0, 0)
     assert row.values["oracle"] == 1.0
 
 

@@ -15,7 +15,7 @@ from deskhand.tasks.guest_files import UNREADABLE, read_file
 from deskhand.tasks.task import FileContents, Task
 
 NUM_GUESSES = 29
-SHELL_TIMEOUT_S = 20.0
+SHELL_TIMEOUT_S = 10.0
 X11_CLIENT = Path(__file__).parent / "x11_client.py"
 
 
