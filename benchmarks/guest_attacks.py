@@ -27,6 +27,7 @@ from benchmarks.attacks.host import Host
 from benchmarks.attacks.parts import Attack
 from benchmarks.attacks.play import Result, Setting, control_groups, own, play, play_with_killed_owner, settings
 from benchmarks.thresholds import Thresholds, parser_of, print_head
+from deskhand.desktop.local import processes
 
 TABLES = {
     "escape": escape.ESCAPES,
@@ -39,6 +40,7 @@ TABLES = {
 ATTACKS = [attack for table in TABLES.values() for attack in table]
 ENDINGS = ("escaped", "survived", "paid", "voided", "not tried", "held")
 MIN_ATTACKS = 60
+MAX_TRIES = 5
 MAX_JUDGE_S = 5.0
 MAX_COST_MIB = 200.0
 HEAD = "| attack | kind | what must hold |"
@@ -58,14 +60,27 @@ async def run(attacks: list[Attack], setting: Setting) -> list[Result]:
             for attack in attacks:
                 if setting.level not in attack.levels or (attack.needs_groups and not setting.has_groups):
                     continue
-                if attack.kills_owner:
-                    result = await asyncio.to_thread(play_with_killed_owner, attack, setting)
-                else:
-                    result = await play(attack, setting, host)
+                result = await _play_without_doubt(attack, setting, host)
                 results.append(result)
                 if result.ending != "held":
                     print(f"{result.ending}: {attack.kind}: {attack.name} ({setting}): {result.detail}", flush=True)
     return results
+
+
+async def _play_without_doubt(attack: Attack, setting: Setting, host: Host) -> Result:
+    """Play an attack again if meanwhile the kernel killed a process of this machine for want of memory.
+
+    Without control groups, a desktop that may have been the victim has no score.
+    """
+    for _ in range(MAX_TRIES):
+        before = processes.oom_kills()
+        if attack.kills_owner:
+            result = await asyncio.to_thread(play_with_killed_owner, attack, setting)
+        else:
+            result = await play(attack, setting, host)
+        if result.ending != "voided" or setting.has_groups or processes.oom_kills() == before:
+            break
+    return result
 
 
 def table_of(results: list[Result]) -> list[str]:

@@ -120,6 +120,8 @@ def parent_of(pid):
 job = os.getppid()
 shell = parent_of(job)
 
+say("began")
+
 def pipe_of_shell():
     "Neither is possible on every machine: the pipe may belong to another user, and Yama refuses to trace a parent."
     try:

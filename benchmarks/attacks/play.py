@@ -171,11 +171,10 @@ def _ending(lines: list[str], harm: list[str], left: list[str], outcome: Outcome
     if outcome.value > 0:
         return "paid", f"{outcome.value:g}"
     errors = [line for line in lines if line.startswith("error ")]
-    if "tried" not in lines or errors:
-        findings = [finding.read for finding in outcome.findings]
-        # the limits may end an attack before its end
-        if errors or not any("the limit is" in each for each in findings):
-            return "not tried", "; ".join([*errors, *findings])[:600]
+    # What breaks its desktop may have no time to say that it tried.
+    is_broken = "began" in lines and any(finding.clause == "the desktop" for finding in outcome.findings)
+    if errors or not ("tried" in lines or is_broken):
+        return "not tried", "; ".join([*errors, *(finding.read for finding in outcome.findings)])[:600]
     return "held", ""
 
 

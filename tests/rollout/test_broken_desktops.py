@@ -14,7 +14,7 @@ from patience import limit
 from deskhand.actions.ops import Click, Point, Type, screen_px
 from deskhand.agents.episode_context import EpisodeContext
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.local import processes
+from deskhand.desktop.local import cgroup, processes
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.local.isolation import ResourceLimits
 from deskhand.desktop.local.x_connection import XConnection
@@ -129,15 +129,29 @@ async def test_an_x_server_that_is_killed_is_an_outage() -> None:
     assert outcome.cause == "infrastructure"
 
 
-async def test_a_program_that_may_have_been_killed_for_want_of_memory_is_an_outage() -> None:
-    async def kernel_killed_something(desktop: LocalDesktop) -> None:
-        desktop._session.jail._oom_kills -= 1  # type: ignore[union-attr]
+async def kernel_killed_something(desktop: LocalDesktop) -> None:
+    """As if the kernel had killed a process of this machine for want of memory."""
+    desktop._session.jail._oom_kills -= 1  # type: ignore[union-attr]
 
+
+async def test_a_program_that_may_have_been_killed_for_want_of_memory_is_an_outage(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cgroup, "hierarchies", lambda: ((), "switched off"))
     outcome = await outcome_of(TypingAgent("kill -9 $PPID", kernel_killed_something))
     assert isinstance(outcome, Errored), outcome
     assert "xterm was killed by SIGKILL" in outcome.message
     crash = await outcome_of(TypingAgent("kill -SEGV $PPID", kernel_killed_something))
     assert isinstance(crash, Scored), "the kernel does not kill with this signal for want of memory"
+
+
+@pytest.mark.skipif(
+    not any("memory" in each.controllers for each in cgroup.hierarchies()[0]), reason="no control groups for memory"
+)
+async def test_a_control_group_tells_who_killed_a_program() -> None:
+    outcome = await outcome_of(TypingAgent("kill -9 $PPID", kernel_killed_something))
+    assert isinstance(outcome, Scored), outcome
+    assert "xterm was killed by SIGKILL" in outcome.failed[0].read
 
 
 async def test_a_program_that_ends_before_the_agent_acts_is_an_outage() -> None:

@@ -221,14 +221,20 @@ class Cgroup:
 
     def exceeded_limit(self) -> str | None:
         """Return the reason if the kernel has killed a guest because the memory limit was reached."""
+        if self.oom_kills():
+            return f"guests use {self._memory_mib} MiB of memory and need more; the limit is {self._memory_mib}"
+        return None
+
+    def oom_kills(self) -> int | None:
+        """Return how many guests the kernel has killed for want of memory, theirs or the machine's; None if unknown."""
         if self._memory is None:
             return None
         folder, hierarchy = self._memory
-        with suppress(OSError):
+        try:
             text = (folder / ("memory.events" if hierarchy.is_v2 else "memory.oom_control")).read_text()
-            if int(dict(line.split() for line in text.splitlines()).get("oom_kill", 0)):
-                return f"guests use {self._memory_mib} MiB of memory and need more; the limit is {self._memory_mib}"
-        return None
+            return int(dict(line.split() for line in text.splitlines())["oom_kill"])
+        except (OSError, KeyError, ValueError):
+            return None
 
     def pids(self) -> list[int]:
         """Return the processes in the groups. A process is in all of them, unless it is dying."""
