@@ -15,8 +15,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from bisect import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -72,11 +73,7 @@ def watch(words: Sequence[str], environment: dict[str, str], folder: Path) -> tu
         return running.returncode, []
     with Run.open(folder, read_only=True) as run:
         ended = sorted(row.finished_at - began_at for row in run.episodes(TRAIN) if row.finished_at is not None)
-    counted = []
-    for sample in samples:
-        number = sum(at <= sample.at_s for at in ended)
-        counted.append(Sample(sample.at_s, *list(vars(sample).values())[1:5], number))
-    return running.returncode, counted
+    return running.returncode, [replace(sample, episodes=bisect(ended, sample.at_s)) for sample in samples]
 
 
 def quarters(samples: Sequence[Sample]) -> list[list[Sample]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import painted_run
@@ -53,6 +54,26 @@ def test_ctrl_c_is_one_line_and_the_run_resumes(phase: str, config: Path, tmp_pa
         EpisodeCounts.from_dict(run.episode_counts()).check(run.count_states())
         assert [entry["step"] for entry in run.metrics()] == list(range(1, STEPS + 1))
         assert not run.episodes(state="in_flight")
+
+
+class TwiceDuringALongStep(Interrupt):
+    """Ctrl-C twice, while the trainer's thread computes for half a minute."""
+
+    def _interrupt(self) -> None:
+        for _ in range(2):
+            super()._interrupt()
+            time.sleep(1)
+        time.sleep(30)
+
+
+def test_a_second_ctrl_c_does_not_wait_for_the_training_step(config: Path, tmp_path: Path) -> None:
+    twice = TwiceDuringALongStep("trainer/trainer.py", "Trainer.step")
+    ended = command(tmp_path, "train", str(config), str(tmp_path / "run"), prepare=twice.install)
+    assert ended.code == 130
+    assert ended.err == "\ninterrupted; stopped at once, resume with deskhand train --resume RUN_DIR\n"
+    assert command(tmp_path, "train", "--resume", str(tmp_path / "run")).code == 0
+    with Run.open(tmp_path / "run") as run:
+        EpisodeCounts.from_dict(run.episode_counts()).check(run.count_states())
 
 
 IMPORTING = """

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shlex
+import signal
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from cyclopts import Parameter
 
@@ -23,6 +25,10 @@ if TYPE_CHECKING:
 
 USER_ERROR = 2
 """Exit code for errors that the user can fix."""
+INTERRUPTED = 130
+PATIENCE_S = 2.0
+"""Between Ctrl-C and the line that says what the command waits for."""
+T = TypeVar("T")
 Overrides = Annotated[
     list[str] | None,
     Parameter(name="--set", negative="", help="Setting as key.key=value; overrides the file and the environment."),
@@ -111,6 +117,43 @@ def print_table(table: Table) -> None:
 def current_command() -> str:
     """The command line of this process, which resumes an evaluation, a warm start or a resumed run."""
     return shlex.join(["deskhand", *sys.argv[1:]])
+
+
+def run_interruptible(work: Coroutine[Any, Any, T]) -> T:
+    """Run `work`. Ctrl-C or SIGTERM cancels it once its training step ends; a second one ends the process at once.
+
+    The second loses what SIGKILL loses: episodes in flight, and steps since the last checkpoint. Raises
+    `KeyboardInterrupt`.
+    """
+    num_signals = 0
+
+    async def main() -> T:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+
+        def interrupt(*_: object) -> None:
+            nonlocal num_signals
+            num_signals += 1
+            if num_signals > 1:
+                os.write(2, b"\ninterrupted; stopped at once, resume with deskhand train --resume RUN_DIR\n")
+                os._exit(INTERRUPTED)
+            loop.call_soon_threadsafe(task.cancel)
+            loop.call_soon_threadsafe(loop.call_later, PATIENCE_S, explain)
+
+        def explain() -> None:
+            print("\nfinishing the training step; Ctrl-C again stops at once", file=sys.stderr)
+
+        before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            return await work
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    try:
+        return asyncio.run(main())
+    except asyncio.CancelledError:
+        raise KeyboardInterrupt from None
 
 
 @contextmanager

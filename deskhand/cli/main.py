@@ -16,7 +16,7 @@ from cyclopts import App, CycloptsError
 from deskhand.cli.actions import actions_app
 from deskhand.cli.areal import areal_app
 from deskhand.cli.audit import audit
-from deskhand.cli.common import USER_ERROR
+from deskhand.cli.common import INTERRUPTED, USER_ERROR
 from deskhand.cli.demo import demo
 from deskhand.cli.desktop import desktop_app
 from deskhand.cli.dev import dev_app
@@ -34,7 +34,6 @@ from deskhand.cli.tasks import tasks_app
 from deskhand.cli.train import train
 from deskhand.errors import DeskhandError
 
-INTERRUPTED = 130
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 PATH_ERRORS = (
     errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST,

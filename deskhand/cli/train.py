@@ -16,6 +16,7 @@ from deskhand.cli.common import (
     open_resumed_run,
     print_table,
     run_context,
+    run_interruptible,
 )
 from deskhand.errors import ConfigError
 
@@ -86,15 +87,13 @@ def _resume(run_dir: Path, profile: str | None, overrides: list[str] | None) -> 
 
 def run_and_compare(config: Config, run: Run, resume_command: str | None = None) -> None:
     """Train a run, then print held-out success before and after."""
-    import asyncio
-
     from deskhand.recipes.plan import check_memory
     from deskhand.recipes.train import run_training
     from deskhand.reporting.terminal import TerminalDisplay, comparison, warnings_of
 
     with run_context(run, resume_command), TerminalDisplay() as display:
         check_memory(config)
-        summary = asyncio.run(run_training(config, run, display, STARTED))
+        summary = run_interruptible(run_training(config, run, display, STARTED))
     if summary.before and summary.after:
         print_table(comparison(summary.before, summary.after))
         for warning in warnings_of(summary.before, summary.after):

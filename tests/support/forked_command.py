@@ -44,7 +44,10 @@ class Interrupt:
         if self.left == 0:
             threading.setprofile(None)
             sys.setprofile(None)
-            os.killpg(0, signal.SIGINT)
+            self._interrupt()
+
+    def _interrupt(self) -> None:
+        os.killpg(0, signal.SIGINT)
 
 
 @dataclass(frozen=True)
