@@ -147,7 +147,7 @@ class Desktop(Protocol):
     async def run(
         self, argv: list[str], *, timeout_s: float = 30.0, env: dict[str, str] | None = None, cwd: str | None = None
     ) -> CommandResult:
-        """Run a command in the desktop to completion."""
+        """Run a command in the desktop to completion; `cwd` is its directory (absolute, or relative to home)."""
         ...
 
     async def pull(self, path: str) -> bytes:
@@ -193,7 +193,10 @@ class StageableDesktop(Desktop, Protocol):
     """A desktop that task set-up can prepare from the host: launch programs, find and place windows."""
 
     async def launch(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None) -> int:
-        """Start a program without waiting; returns its host process id, 0 if it has already exited."""
+        """Start a program without waiting; `cwd` is as in `run`.
+
+        Returns its host process id, 0 if it has already exited.
+        """
         ...
 
     async def windows(self) -> list[Window]:

@@ -7,7 +7,7 @@ import signal
 import time
 
 import pytest
-from desktops import embedded, point_on
+from desktops import ISOLATIONS, embedded, point_on
 from patience import limit
 
 from deskhand.actions.ops import (
@@ -226,12 +226,27 @@ async def test_a_held_key_types_once_and_modifiers_may_be_held_across_actions(de
 async def test_commands_report_code_output_and_timeouts(desktop):
     done = await desktop.run(["sh", "-c", "echo out; echo 'two\nlines' >&2; exit 3"])
     assert (done.returncode, done.stdout, done.stderr) == (3, b"out\n", b"two\nlines\n")
-    done = await desktop.run(["sh", "-c", 'echo "$NAME" "$(pwd)"'], env={"NAME": 'it\'s a\n"test"'}, cwd="Documents")
-    assert done.stdout.decode() == f'it\'s a\n"test" {desktop._session.jail.guest_home}/Documents\n'
+    done = await desktop.run(["sh", "-c", 'echo "$NAME"'], env={"NAME": 'it\'s a\n"test"'})
+    assert done.stdout.decode() == 'it\'s a\n"test"\n'
     start = time.monotonic()
     assert (await desktop.run(["sleep", "30"], timeout_s=0.3)).returncode == 124
     assert time.monotonic() - start < limit(3)
     assert (await desktop.run(["pgrep", "-x", "sleep"])).returncode == 1 or desktop.isolation_level == "plain"
+
+
+@pytest.mark.parametrize("level", ISOLATIONS)
+async def test_the_directory_of_a_command_is_relative_to_home(level):
+    async with embedded(SMALL, isolation_level=level) as desktop:
+        home = desktop._session.jail.guest_home
+        for cwd, folder in ((None, home), ("Documents", f"{home}/Documents"), ("/usr/.", "/usr")):
+            assert (await desktop.run(["pwd"], cwd=cwd)).stdout.decode() == f"{folder}\n"
+            await desktop.launch(["sh", "-c", "pwd >~/made; mv ~/made ~/folder; sleep 9"], cwd=cwd)
+            for _ in range(round(limit(200))):
+                if "folder" in await desktop.listdir("."):
+                    break
+                await asyncio.sleep(0.02)
+            assert await desktop.pull("folder") == f"{folder}\n".encode()
+            await desktop.run(["rm", f"{home}/folder"])
 
 
 async def test_a_missing_program_is_named(desktop):

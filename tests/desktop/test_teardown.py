@@ -44,6 +44,15 @@ def leave():
                 os.dup2(null, number)
             os.execve("/usr/bin/python3", ["python3", "-c", "import time; time.sleep(200)", sys.argv[1]], {})
         os._exit(0)
+
+def pipe_of_shell():
+    "Neither is possible on every machine: the pipe may belong to another user, and Yama refuses to trace a parent."
+    try:
+        return os.open(f"/proc/{shell}/fd/1", os.O_WRONLY)
+    except PermissionError:
+        pidfd_getfd = 438
+        taken = ctypes.CDLL(None).syscall(pidfd_getfd, os.pidfd_open(shell), 1, 0)
+        return taken if taken >= 0 else os.open("/dev/null", os.O_WRONLY)
 """
 ATTACKS = {
     "kills its shell": "os.kill(shell, 9); time.sleep(200)",
@@ -51,9 +60,7 @@ ATTACKS = {
     "leaves and kills its shell": "leave(); time.sleep(0.3); os.kill(shell, 9); os.kill(job, 9)",
     "stops its shell": "leave(); os.kill(shell, signal.SIGSTOP); time.sleep(200)",
     "fills the shell's pipe": (
-        "pipe = os.open(f'/proc/{shell}/fd/1', os.O_WRONLY)\n"
-        "if os.fork(): os.kill(shell, 9)\n"
-        "while True: os.write(pipe, b'x' * 65536)"
+        "pipe = pipe_of_shell()\nif os.fork(): os.kill(shell, 9)\nwhile True: os.write(pipe, b'x' * 65536)"
     ),
     "forks without end": "while True:\n    try: os.fork()\n    except OSError: pass",
     "moves on by forks": (
@@ -81,6 +88,8 @@ ATTACKS = {
         "leave(); os.kill(shell, 9); time.sleep(200)"
     ),
 }
+FOR_GROUPS = ("kills its shell", "forks without end", "moves on by forks", "ends its first thread")
+"""Attacks that could matter to control groups, which no process can leave."""
 MEANS = ["groups", "user id", "mark"]
 
 
@@ -132,7 +141,11 @@ async def assert_gone(word: str, user) -> None:
         await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize(
+    ("attack", "means"),
+    [(attack, means) for means in MEANS for attack in (FOR_GROUPS if means == "groups" else ATTACKS)],
+    indirect=["means"],
+)
 async def test_no_guest_lives_after_close(attack, means):
     if (attack, means, os.getuid()) == ("forks without end", "mark", 0):
         pytest.skip("Linux does not limit the number of root's processes; tried below as another user")
@@ -182,10 +195,10 @@ async def test_a_desktop_whose_shell_was_ended_by_a_guest_has_failed(attack, rea
 @pytest.mark.parametrize("level", ISOLATIONS)
 async def test_a_desktop_that_its_owner_closed_was_not_broken_by_guests(level):
     async with embedded(SMALL, isolation_level=level, limits=LIMITS) as desktop:
-        jail = desktop._session.jail
+        session = desktop._session
         await desktop.close()
-    assert jail.has_failed()
-    assert not jail.failed_by_guests
+    assert session.failure() is not None
+    assert not session.failed_by_guests()
 
 
 async def test_a_pool_continues_after_a_guest_that_refuses_to_end(means):

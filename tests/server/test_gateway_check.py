@@ -112,8 +112,8 @@ async def test_the_gateway_of_real_desktops_keeps_every_promise():
     async with bridge(2) as running, serve_gateway([upstream(running)], {TOKEN: None}) as (address, _):
         results = await check_gateway.check_gateway(address, TOKEN)
         assert list(running.leases) == [], "nothing is left"
-    assert [result.name for result in results] == [name for name, _ in CHECKS]
     assert [f"{result.name}: {result.detail}" for result in results if not result.ok] == []
+    assert [result.name for result in results] == [name for name, _ in CHECKS]
 
 
 GUEST_CHECKS = ("port 5000", "actions", "expiry")

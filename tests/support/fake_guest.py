@@ -128,7 +128,7 @@ class FakeGuest:
         return str(self.home / "other" / text.lstrip("/").replace("\\", "/").replace(":", ""))
 
     def modules(self) -> dict[str, Any]:
-        path = Module(os.path, expanduser=self.path)
+        path = Module(os.path, expanduser=lambda text: self.path(text) if text.startswith(("~", "/", "C:")) else text)
         found: dict[str, Any] = {
             "os": Module(os, path=path, name="nt" if self.system == "windows" else "posix"),
             "tempfile": Module(tempfile, gettempdir=lambda: str(self.tmp)),

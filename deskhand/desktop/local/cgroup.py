@@ -25,6 +25,7 @@ OWNER_GROUP = "deskhand-owner"
 CPU_WEIGHT = 100
 OWNER_CPU_WEIGHT = 1000
 KILL_TIMEOUT_S = 2.0
+REMOVE_TIMEOUT_S = 1.0
 _PREFIX = "deskhand-desktop-"
 _MIB = 1024 * 1024
 _LIMIT_FILES = {
@@ -255,7 +256,7 @@ def _kill(folders: list[Path], timeout_s: float) -> list[int]:
             return living
         for pid in living:
             processes.kill(pid)
-        time.sleep(0.005)
+        time.sleep(0.001)
 
 
 def _write_existing(path: Path, value: str) -> None:
@@ -264,18 +265,21 @@ def _write_existing(path: Path, value: str) -> None:
 
 
 def _remove(folder: Path) -> bool:
-    """Remove a group; return whether it is gone. Zombies do not keep it, but a dying process does for a moment."""
-    for attempt in range(20):
+    """Remove a group; return whether it is gone.
+
+    Zombies do not keep it, but a dying process does for a moment, in which it is no member any more.
+    """
+    deadline = time.monotonic() + REMOVE_TIMEOUT_S
+    while True:
         try:
             folder.rmdir()
             return True
         except FileNotFoundError:
             return True
         except OSError:
-            if attempt == 19 or any(processes.is_alive(pid) for pid in _members(folder)):
+            if time.monotonic() > deadline or any(processes.is_alive(pid) for pid in _members(folder)):
                 return False
             time.sleep(0.005)
-    return False
 
 
 def remove_owner(token: str, timeout_s: float = KILL_TIMEOUT_S) -> None:

@@ -20,6 +20,7 @@ import subprocess
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,10 +32,14 @@ MAX_GUESTS = 4096
 KILL_TIMEOUT_S = 3.0
 _MARKED = 1 << 60
 _RECORD = struct.Struct("@hhqqi")
-"""`struct flock`: type, whence, start, length, process."""
+"""`struct flock`: type, origin, start, length, process."""
 _CURSOR_AT = 2 * MAX_GUESTS
 """Offset of the next number in the reservation file. The bytes before it are only locked."""
 _PAUSE_S = 0.01
+MIN_SCANS = 6
+"""Scans of all processes before a guest counts as a survivor, for a machine on which few of them exceed the timeout."""
+MAX_CHASES = 100
+"""Attempts to stop the newest processes after a scan that found no guest."""
 
 
 def guest_uids() -> bool:
@@ -175,6 +180,8 @@ class GuestUser:
         self._base = FIRST_UID if self.uid is not None else _MARKED + (os.getuid() << 16)
         self._reservations = _reservations()
         self._is_reserved = False
+        self.is_unused = False
+        """Whether all guests have ended, and there can be no more."""
 
     @classmethod
     def reserve(cls) -> GuestUser:
@@ -223,14 +230,22 @@ class GuestUser:
         return [pid for pid in processes.all_pids() if self.owns(pid, processes.status(pid))]
 
     def kill(self, timeout_s: float = KILL_TIMEOUT_S) -> list[int]:
-        """Kill every guest, however fast they fork; return those that live after `timeout_s`."""
-        if self.uid is None:
-            return self._kill_marked(timeout_s)
+        """Kill every guest, however fast they fork; return those that live after `timeout_s`.
+
+        Call it when nothing starts guests any more.
+        """
+        survivors = self._kill_marked(timeout_s) if self.uid is None else self._kill_user(self.uid, timeout_s)
+        self.is_unused = not survivors
+        return survivors
+
+    def _kill_user(self, uid: int, timeout_s: float) -> list[int]:
         deadline = time.monotonic() + timeout_s
+        num_scans = 0
         while True:
-            _kill_every_process_of(self.uid, deadline - time.monotonic())
+            _kill_every_process_of(uid, deadline - time.monotonic())
             survivors = self.pids()
-            if not survivors or time.monotonic() > deadline:
+            num_scans += 1
+            if not survivors or (num_scans >= MIN_SCANS and time.monotonic() > deadline):
                 return survivors
             for pid in survivors:
                 processes.kill(pid)
@@ -240,26 +255,35 @@ class GuestUser:
         """Stop all processes first, because each that is killed makes room for another to fork."""
         started = time.monotonic()
         stopped: set[int] = set()
-        num_empty = 0
+        num_scans = num_empty = 0
         while True:
-            found: set[int] = set()
-            for pid in processes.all_pids():
-                if self.owns(pid, processes.status(pid)):
-                    processes.kill(pid, signal.SIGSTOP)  # at once: the next look may find it under another process id
-                    found.add(pid)
+            found = self._stop(processes.all_pids())
+            for _ in range(0 if found else MAX_CHASES):  # one that moves to a new process id is faster than a scan
+                if found := self._stop(processes.newest_pids()):
+                    break
+            num_scans += 1
             elapsed_s = time.monotonic() - started
             num_empty = 0 if found else num_empty + 1
             if found <= stopped or elapsed_s > timeout_s / 2:
                 for pid in found:
                     processes.kill(pid)
-            if num_empty == 2 or elapsed_s > timeout_s:
+            if num_empty == 2 or (num_scans >= MIN_SCANS and elapsed_s > timeout_s):
                 return sorted(found)
             stopped = found
             time.sleep(_PAUSE_S if found else 0)
 
+    def _stop(self, pids: Iterable[int]) -> set[int]:
+        """Stop those that are guests, each at once; return them."""
+        found: set[int] = set()
+        for pid in pids:
+            if self.owns(pid, processes.status(pid)):
+                processes.kill(pid, signal.SIGSTOP)
+                found.add(pid)
+        return found
+
     def close(self) -> list[int]:
         """Release the user id or mark; it stays reserved if a process still has it. Return these. Idempotent."""
-        survivors = self.pids() if self._is_reserved else []
+        survivors = self.pids() if self._is_reserved and not self.is_unused else []
         if self._is_reserved and not survivors:
             self._is_reserved = False
             self._reservations.free(self.key - self._base)

@@ -10,6 +10,7 @@ Invariant: no process survives `close` or the death of the owner.
 from __future__ import annotations
 
 import os
+import posixpath
 import select
 import shlex
 import signal
@@ -157,7 +158,7 @@ class Jail:
                 job.missing = True
 
     def _lines(self) -> Iterator[bytes]:
-        """Yield the shell's lines until it ends or closes its output, whoever else holds the pipe."""
+        """Yield the shell's lines until it ends or closes its output, even if another process holds the pipe."""
         assert self._process.stdout is not None
         descriptor, pending = self._process.stdout.fileno(), b""
         poller = select.poll()  # select() rejects descriptors above 1023
@@ -242,7 +243,8 @@ class Jail:
             raise ConfigError("invalid command: needs a program name and no NUL characters")
         if invalid := [name for name in env or {} if not (name.isascii() and name.isidentifier())]:
             raise ConfigError(f"invalid environment variable name: {invalid[0]!r}")
-        words = [f"cd {_quoted(cwd or self.guest_home)}"]
+        folder = posixpath.join(self.guest_home, cwd) if cwd else self.guest_home
+        words = [f"cd {_quoted(folder)}"]
         words += [f"export {name}={_quoted(value)}" for name, value in (env or {}).items()]
         words.append(f"exec {prefix}{' '.join(map(_quoted, argv))}{suffix}")
         return " && ".join(words)
@@ -268,7 +270,7 @@ class Jail:
             f'echo "started {number} $inner"; wait $inner; echo "ended {number} $?") & else echo "missing {number}"; fi'
         )
         if not self._wait(lambda: job.inner_pid is not None or job.missing, LAUNCH_TIMEOUT_S):
-            raise InfrastructureError(f"the jail did not start {argv[0]} within {LAUNCH_TIMEOUT_S:g} s")
+            raise InfrastructureError(self.failure or f"the jail did not start {argv[0]} within {LAUNCH_TIMEOUT_S:g} s")
         if job.missing:
             self._jobs.pop(number, None)
             raise ConfigError(f"{argv[0]}: not installed; apt-get install its package")
@@ -364,10 +366,13 @@ class Jail:
 
     def _kill_processes(self) -> None:
         """Kill every process of this desktop's groups and user, whether the shell lives or not."""
-        self.cgroup.kill()
         if self.isolation_level == "namespaces" and self.is_running():
             for child in processes.children(self._process.pid):
                 processes.kill(child)  # pid 1 of the namespace: the kernel kills the rest, bwrap reaps it and exits
+            self.user.is_unused = processes.wait_bounded(self._process, END_TIMEOUT_S)
+            if self.user.is_unused:
+                return
+        self.cgroup.kill()
         self.user.kill()
         if self.user.uid is None and self.user.mark is None:
             processes.kill_labeled(processes.LEASE_LABEL, self._label, END_TIMEOUT_S)

@@ -11,6 +11,7 @@ import contextlib
 import os
 import queue
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -131,6 +132,14 @@ def all_pids() -> list[int]:
     return sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
 
 
+def newest_pids() -> list[int]:
+    """Return the process ids that the kernel assigned last, newest first; some may be of threads, or gone."""
+    with contextlib.suppress(OSError, ValueError), open("/proc/loadavg", "rb") as file:
+        last = int(file.read().split()[4])
+        return [pid for pid in range(last, last - 3, -1) if pid > 1]
+    return []
+
+
 def state(pid: int) -> str:
     """Return the scheduler state of the first thread ("R" running or runnable, "Z" zombie), "" if there is none."""
     try:
@@ -214,9 +223,24 @@ def kill_labeled(label: str, value: str, timeout_s: float) -> None:
 
 def wait_bounded(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
     """Wait for a killed child; return whether it has ended. One in uninterruptible sleep may never end."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=max(0.0, timeout_s))
-    return process.returncode is not None
+    if process.poll() is not None:
+        return True
+    timeout_s = max(0.0, timeout_s)
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except OSError:  # another thread has collected it, or the kernel has no such call
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout_s)
+        return process.returncode is not None
+    try:  # `process.wait` polls, at intervals of up to 50 ms
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN)
+        if not poller.poll(1000 * timeout_s):
+            return False
+    finally:
+        os.close(descriptor)
+    process.wait()
+    return True
 
 
 def raise_priority(pid: int) -> None:

@@ -219,7 +219,7 @@ def run_script(
     command = repr(" ".join(argv)) if shell else repr(list(argv))
     return f"""\
 import base64, json, subprocess
-_folder = os.path.expanduser({cwd!r}) if {cwd!r} else os.path.expanduser('~')
+_folder = os.path.join(os.path.expanduser('~'), os.path.expanduser({cwd or "~"!r}))
 try:
     _run = subprocess.run({command}, shell={shell}, capture_output=True, stdin=subprocess.DEVNULL,
         timeout={float(timeout_s)!r}, env=dict(os.environ, **{dict(env or {})!r}), cwd=_folder)
@@ -233,7 +233,7 @@ def launch_script(argv: Sequence[str], env: dict[str, str] | None, cwd: str | No
     """Return the body that starts a program without waiting and reports its process id."""
     return f"""\
 import subprocess
-_folder = os.path.expanduser({cwd!r}) if {cwd!r} else os.path.expanduser('~')
+_folder = os.path.join(os.path.expanduser('~'), os.path.expanduser({cwd or "~"!r}))
 _null = subprocess.DEVNULL
 _run = subprocess.Popen({list(argv)!r}, stdin=_null, stdout=_null, stderr=_null,
     env=dict(os.environ, **{dict(env or {})!r}), cwd=_folder,

@@ -88,6 +88,7 @@ async def test_a_machine_implements_the_desktop_interface(tmp_path):
             await desktop.pull("a")
         done = await desktop.run(["sh", "-c", "printf 'x\\377'; echo $A >&2; exit 3"], env={"A": "b"})
         assert (done.returncode, done.stdout, done.stderr) == (3, b"x\xff", b"b\n")
+        assert (await desktop.run(["pwd"], cwd="Downloads")).stdout.decode() == f"{fake.guest.home}/Downloads\n"
         assert (await desktop.run(["sleep", "9"], timeout_s=0.2)).returncode == 124
         assert (await desktop.shell("echo one two")).stdout == b"one two\n"
         assert await desktop.launch(["gedit"]) > 0
