@@ -332,16 +332,7 @@ class Jail:
         return data
 
     def _host_pid(self, inner_pid: int) -> int:
-        if self.isolation_level == "plain":
-            return inner_pid
-        for pid in processes.descendants(self._process.pid):
-            try:
-                for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-                    if line.startswith("NSpid:") and int(line.split()[-1]) == inner_pid:
-                        return pid
-            except OSError:
-                continue
-        return 0
+        return inner_pid if self.isolation_level == "plain" else processes.host_pid(self._process.pid, inner_pid)
 
     def first_pid(self) -> int:
         """Return the host process id of the first process in the sandbox."""

@@ -260,3 +260,15 @@ def raise_priority(pid: int) -> None:
 def signal_name(number: int) -> str:
     """Return the name of a signal; most real-time signals have none."""
     return next((each.name for each in signal.Signals if each == number), f"signal {number}")
+
+
+def host_pid(root: int, inner_pid: int) -> int:
+    """Return the id of the descendant of `root` that has `inner_pid` in its own PID namespace; 0 if it is gone."""
+    for pid in descendants(root):
+        try:
+            for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+                if line.startswith("NSpid:") and int(line.split()[-1]) == inner_pid:
+                    return pid
+        except OSError:
+            continue
+    return 0
