@@ -26,7 +26,7 @@ from deskhand.osworld.official_evaluators import OfficialEvaluators
 from deskhand.osworld.scoring import Verdict, default_official_evaluators, needs_accessibility, score_task
 from deskhand.osworld.setup_runner import SetupRunner
 from deskhand.osworld.sync_loop import MakeDesktop, SyncLoop
-from deskhand.tasks.formats import osworld, osworld_getters, osworld_setup_steps
+from deskhand.tasks.formats import osworld
 from deskhand.tasks.formats.file_cache import FileCache
 from deskhand.tasks.formats.located_yaml import LocatedDocument
 from deskhand.tasks.formats.osworld import OsworldTask
@@ -199,6 +199,4 @@ class DesktopEnv:
 
 def _task_of(value: dict[str, Any]) -> OsworldTask:
     document = LocatedDocument("task_config", value, dict, [])
-    return osworld.load_document(
-        Path("task_config"), document, OsworldTask, osworld_setup_steps.WINDOWS_ONLY, osworld_getters.WINDOWS_ONLY
-    ).task
+    return osworld.load_document(Path("task_config"), document, OsworldTask, osworld.OSWORLD_VOCABULARY).task

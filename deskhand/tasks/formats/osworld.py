@@ -147,12 +147,12 @@ class Vocabulary:
     is_open: bool = False
 
 
-_VOCABULARY = Vocabulary(osworld_setup_steps.WINDOWS_ONLY, osworld_getters.WINDOWS_ONLY, WINDOWS_ONLY_METRICS)
+OSWORLD_VOCABULARY = Vocabulary(osworld_setup_steps.WINDOWS_ONLY, osworld_getters.WINDOWS_ONLY, WINDOWS_ONLY_METRICS)
 
 
 def load(path: Path) -> Loaded[OsworldTask]:
     """Load a task file. Raises `TaskFileError` if it is not a JSON object with the keys of a task."""
-    return load_document(path, load_json(path), OsworldTask, _VOCABULARY)
+    return load_document(path, load_json(path), OsworldTask, OSWORLD_VOCABULARY)
 
 
 def load_document(

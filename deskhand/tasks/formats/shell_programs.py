@@ -111,7 +111,7 @@ def _without_substitutions(text: str) -> tuple[str, list[str]]:
     kept, inner, at, in_double = list[str](), list[str](), 0, False
     while at < len(text):
         character = text[at]
-        end = -1
+        start = end = -1
         if character == "\\":
             kept.append(text[at : at + 2])
             at += 2
@@ -133,7 +133,7 @@ def _without_substitutions(text: str) -> tuple[str, list[str]]:
         elif text.startswith("$(", at):
             start, end = at + 2, _closing(text, at + 2)
         if end > 0 and character in "`$":
-            inner.append(text[start:end])  # pyright: ignore[reportPossiblyUnbound]
+            inner.append(text[start:end])
             kept.append("_")
             at = end + 1
             continue
