@@ -124,7 +124,7 @@ def sheet_replace(task: Task) -> Ways:
 
 def sheet_rename(task: Task) -> Ways:
     old, new = told(task, r"give the sheet (\w+) the name (\w+) ")
-    names = SheetsScenario(task.family, task.seed).sheet_names
+    names: list[str] = list(SheetsScenario(task.family, task.seed).sheet_names)
 
     async def sheets(desktop: StageableDesktop) -> dict[str, Rect]:
         return dict(zip(names, tabs((await desktop.observe()).rgb()), strict=True))
@@ -219,7 +219,7 @@ def note_ways(answer: str) -> Ways:
     there = click("mousepad", 0.5, 0.5)
     asked = label("push-button", "Save")
     return {
-        "saved by the menu": [there, types(answer), *menu("File", "Save"), rest],
+        "saved by the menu": [there, types(answer), "alt+f s", rest],
         "with a new line": [there, types(f"{answer}\n"), "ctrl+s", rest],
         "saved in the question at closing": [there, types(answer), "ctrl+q", rest, asked, rest],
     }

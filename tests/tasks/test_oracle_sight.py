@@ -82,13 +82,14 @@ async def test_a_code_that_a_terminal_shows_may_be_typed_and_another_not() -> No
     family = FAMILIES["code_copy"]
     assert await check_family_live(family, [3], desktop_for) == []
     task = replace(family.generate(3), accessibility=True)
-    for steps, problem in (
-        ([[Type("Q2Z5")]], "step 1 acts on 'q2z5', and no frame has shown 'q2z5'"),
-        ([[Key(("tab",))] * 2], "step 1 acts on 'tab several times', and oracle_follows lists no text"),
-    ):
+    cases: list[tuple[list[Op], str]] = [
+        ([Type("Q2Z5")], "step 1 acts on 'q2z5', and no frame has shown 'q2z5'"),
+        ([Key(("tab",))] * 2, "step 1 acts on 'tab several times', and oracle_follows lists no text"),
+    ]
+    for ops, problem in cases:
         async with desktop_for(task) as desktop:
             await task.setup(desktop)
-            assert await unread_texts(acting(task, *steps), desktop, steps) == [problem]
+            assert await unread_texts(acting(task, ops), desktop, [ops]) == [problem]
 
 
 @TELLING
@@ -99,11 +100,12 @@ async def test_a_price_below_the_edge_of_the_screen_may_be_typed_only_after_it_w
     right = task.example_end_states().positive
     assert right is not None
     price = right["Downloads/answer.txt"].decode().split()[0]
-    blind = [[Key(("tab",))], [Type(price)]]
-    for oracle, problems in (
+    blind: list[list[Op]] = [[Key(("tab",))], [Type(price)]]
+    cases: list[tuple[Task, list[str]]] = [
         (task, []),
         (acting(task, *blind), [f"step 2 acts on '{price}', and no frame has shown '{price}'"]),
-    ):
+    ]
+    for oracle, problems in cases:
         async with desktop_for(task) as desktop:
             await task.setup(desktop)
             assert await unread_texts(oracle, desktop, blind) == problems
