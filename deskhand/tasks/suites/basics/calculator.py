@@ -78,7 +78,7 @@ def key_boxes(window_x: int, window_y: int) -> dict[str, Rect]:
 async def display_value(desktop: StageableDesktop) -> str:
     """Return the display as the program's copy command gives it, whatever has the focus; empty without a calculator.
 
-    A click beside the windows closes open menus, then dialogs are closed, and the calculator gets the focus. None of
+    A click next to the windows closes open menus, then dialogs are closed, and the calculator gets the focus. None of
     that changes the display.
     """
     windows = await desktop.windows()
