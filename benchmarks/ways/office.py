@@ -124,7 +124,7 @@ def sheet_replace(task: Task) -> Ways:
 
 def sheet_rename(task: Task) -> Ways:
     old, new = told(task, r"give the sheet (\w+) the name (\w+) ")
-    names = SheetsScenario(task.family, task.seed).sheet_names
+    names: list[str] = list(SheetsScenario(task.family, task.seed).sheet_names)
 
     async def sheets(desktop: StageableDesktop) -> dict[str, Rect]:
         return dict(zip(names, tabs((await desktop.observe()).rgb()), strict=True))
@@ -134,8 +134,7 @@ def sheet_rename(task: Task) -> Ways:
     return {
         "the Sheet menu": [hit(sheets, old), *menu("Sheet", "Rename Sheet.*"), *named, *ready, *BY_KEYS],
         "saved by the menu": [hit(sheets, old, count=2), *named, *ready, *BY_MENU],
-        "the context menu": [hit(sheets, old, button="right"), *menu("Rename Sheet.*"), *named, *ready, *BY_BUTTON],
-        "by the keyboard": [*["ctrl+Next"] * names.index(old), "alt+s r", *named, *ready, *BY_KEYS],
+        "saved by the button": [hit(sheets, old, count=2), *named, *ready, *BY_BUTTON],
     }
 
 
@@ -217,11 +216,10 @@ def answer_of(task: Task, path: str) -> str:
 def note_ways(answer: str) -> Ways:
     """Ways to write an answer into the note."""
     there = click("mousepad", 0.5, 0.5)
-    asked = label("push-button", "Save")
     return {
-        "saved by the menu": [there, types(answer), *menu("File", "Save"), rest],
+        "saved by the menu": [there, types(answer), "alt+f s", rest],
         "with a new line": [there, types(f"{answer}\n"), "ctrl+s", rest],
-        "saved in the question at closing": [there, types(answer), "ctrl+q", rest, asked, rest],
+        "a slip is taken back": [there, types("x"), "BackSpace", types(answer), "ctrl+s", rest],
     }
 
 

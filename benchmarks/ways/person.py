@@ -11,7 +11,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from benchmarks.osworld.scripted_actor import ScriptedActor
-from deskhand.actions.ops import Button, Click, Drag, KeyDown, KeyUp, MouseDown, MouseUp, Move, Point, Scroll, Type
+from deskhand.actions.ops import Button, Click, KeyDown, KeyUp, MouseDown, MouseUp, Move, Point, Scroll, Type
 from deskhand.desktop.base import StageableDesktop, Window
 from deskhand.tasks.judge import judge
 from deskhand.tasks.outcome import Outcome
@@ -62,17 +62,6 @@ def click(window: str, x: float, y: float, *, count: int = 1, button: Button = "
     async def act(person: Person) -> None:
         place = person.point(*await _place(person, window, x, y))
         await person.do(Click(place, button, count))
-        await person.still()
-
-    return act
-
-
-def drag(window: str, start: tuple[float, float], end: tuple[float, float]) -> Act:
-    """Drag from one place of a window to another."""
-
-    async def act(person: Person) -> None:
-        places = [person.point(*await _place(person, window, *each)) for each in (start, end)]
-        await person.do(Drag(tuple(places)))
         await person.still()
 
     return act

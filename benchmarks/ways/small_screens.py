@@ -55,7 +55,7 @@ def dialog_choice(task: Task) -> Ways:
     (label,) = told(task, r"Press (\w+) in")
     scenario = dialogs.DialogScenario(task.family, task.seed)
     # The focus begins at the last button; Tab goes on to the question, then to the first button.
-    back = 2 - scenario.labels.index(label)
+    back = 2 - list[str](scenario.labels).index(label)
     steps = (4 - back) % 4
     return {
         "tab and Enter": [*["Tab"] * steps, "Return"],

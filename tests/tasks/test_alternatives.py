@@ -25,7 +25,6 @@ SPREAD = (
     ("file_delete", "the context menu"),
     ("form_fill", "by the keyboard"),
     ("editor_append", "saved by the File menu"),
-    ("page_save", "the letter of Save"),
 )
 EVERY = [(name, way) for name, ways in WAYS.items() for way in ways(FAMILIES[name].generate(SEED))]
 

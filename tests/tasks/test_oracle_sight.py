@@ -81,32 +81,31 @@ def test_general_knowledge_does_not_depend_on_the_seed() -> None:
 async def test_a_code_that_a_terminal_shows_may_be_typed_and_another_not() -> None:
     family = FAMILIES["code_copy"]
     assert await check_family_live(family, [3], desktop_for) == []
-    task = replace(family.generate(3), accessibility=True)
-    for steps, problem in (
-        ([[Type("Q2Z5")]], "step 1 acts on 'q2z5', and no frame has shown 'q2z5'"),
-        ([[Key(("tab",))] * 2], "step 1 acts on 'tab several times', and oracle_follows lists no text"),
-    ):
-        async with desktop_for(task) as desktop:
-            await task.setup(desktop)
-            assert await unread_texts(acting(task, *steps), desktop, steps) == [problem]
+    guess: list[Op] = [Type("Q2Z5")]
+    many: list[Op] = [Key(("tab",))] * 2
+    blind = replace(family, generate=lambda seed: acting(family.generate(seed), guess, many))
+    *_, first, second = await check_family_live(blind, [3], desktop_for)
+    assert first.endswith("the oracle's step 1 acts on 'q2z5', and no frame has shown 'q2z5'")
+    assert second.endswith("the oracle's step 2 acts on 'tab several times', and oracle_follows lists no text")
 
 
 @TELLING
 @pytest.mark.skipif(bool(missing(["chromium"])), reason="not installed: deskhand desktop install chromium")
 async def test_a_price_below_the_edge_of_the_screen_may_be_typed_only_after_it_was_shown() -> None:
     task = replace(FAMILIES["page_look_up"].generate(0), accessibility=True)
-    async with desktop_for(task) as desktop:
-        await task.setup(desktop)
-        steps = [ops async for ops in task.oracle(desktop) if not isinstance(ops[0], Done)]
-    async with desktop_for(task) as desktop:
-        await task.setup(desktop)
-        assert await unread_texts(task, desktop, steps) == []
-    (price,) = [op.text for ops in steps for op in ops if isinstance(op, Type) and op.text.isdigit()]
-    blind = [[Key(("tab",))], [Type(price)]]
-    async with desktop_for(task) as desktop:
-        await task.setup(desktop)
-        (problem,) = await unread_texts(acting(task, *blind), desktop, blind)
-        assert problem == f"step 2 acts on '{price}', and no frame has shown '{price}'"
+    assert task.example_end_states is not None
+    right = task.example_end_states().positive
+    assert right is not None
+    price = right["Downloads/answer.txt"].decode().split()[0]
+    blind: list[list[Op]] = [[Key(("tab",))], [Type(price)]]
+    cases: list[tuple[Task, list[str]]] = [
+        (task, []),
+        (acting(task, *blind), [f"step 2 acts on '{price}', and no frame has shown '{price}'"]),
+    ]
+    for oracle, problems in cases:
+        async with desktop_for(task) as desktop:
+            await task.setup(desktop)
+            assert await unread_texts(oracle, desktop, blind) == problems
 
 
 @pytest.mark.skipif(miniwob.unavailable_reason() is not None, reason="MiniWoB++ is not installed")

@@ -226,11 +226,10 @@ class _Source:
 
     def _arithmetic(self, left: ast.expr, sign: ast.operator, right: ast.expr, depth: int) -> Literal:
         """Return the result of `+ - * / //` of two numbers; None for anything else."""
-        values = [self._literal(side, depth + 1) for side in (left, right)]
+        sides = [self._literal(side, depth + 1) for side in (left, right)]
+        values = [value for value in sides if isinstance(value, int | float) and not isinstance(value, bool)]
         apply = _OPERATORS.get(type(sign))
-        if apply is None or any(isinstance(value, bool) or not isinstance(value, int | float) for value in values):
-            return None
-        if any(abs(value) > MAX_NUMBER for value in values):
+        if apply is None or len(values) < 2 or any(abs(value) > MAX_NUMBER for value in values):
             return None
         return apply(*values) if values[1] or not isinstance(sign, ast.Div | ast.FloorDiv) else None
 

@@ -84,7 +84,7 @@ async def display_value(desktop: StageableDesktop) -> str:
 
     Empty without a calculator, or if another program has filled the clipboard.
 
-    A click outside all windows closes open menus, then dialogs are closed, and the calculator gets the focus. None of
+    A click next to the windows closes open menus, then dialogs are closed, and the calculator gets the focus. None of
     that changes the display.
     """
     windows = await desktop.windows()
