@@ -40,7 +40,7 @@ POLL_S = 0.25
 MAX_LINE_BYTES = 256
 """A guest may write to the shell's pipe too."""
 MAX_OUTPUT_BYTES = 16 * 1024 * 1024
-FALSE_REPORT = -1  # exit code after two reports with different codes
+FALSE_REPORT = -1  # after two different exit codes of a program: a guest can write to the shell's pipe
 _LOOP = "NL='\n'; echo 1000 >/proc/self/oom_score_adj; echo ready; while IFS= read -r line; do eval \"$line\"; done"
 _PLAIN_LOOP = _LOOP + "; sleep 5"
 _KILLED = 128 + signal.SIGKILL
@@ -64,8 +64,7 @@ class _Job:
     missing: bool = False
     pid: int = 0
     program: str = ""
-    required: bool = False
-    """The desktop fails when this program ends."""
+    required: bool = False  # the desktop fails when this program ends
 
 
 class Jail:
@@ -154,7 +153,6 @@ class Jail:
             if words[0] == b"started":
                 job.inner_pid = number
             elif words[0] == b"ended":
-                # a guest can write to this pipe: of two reports that differ, at least one is false
                 job.returncode = number if job.returncode in (None, number) else FALSE_REPORT
                 self._judge_end(job)
             elif words[0] == b"missing":
@@ -277,8 +275,7 @@ class Jail:
         if job.missing:
             self._jobs.pop(number, None)
             raise ConfigError(f"{argv[0]}: not installed; apt-get install its package")
-        assert job.inner_pid is not None
-        job.pid = self._host_pid(job.inner_pid)
+        job.pid = self._host_pid(job.inner_pid or 0)
         if job.pid:
             self.launched.append(job.pid)
         return job.pid
