@@ -88,8 +88,7 @@ class Jail:
         """Host process ids of launched programs, in order; some may have ended."""
         self.crashes_fail = True
         """Whether a crash of a launched program fails the desktop."""
-        self.failure: str | None = None
-        """Why the desktop failed; set once."""
+        self.failure: str | None = None  # why the desktop failed; set once
         self.failed_by_guests = False
         """Whether guests caused `failure`, and not `close` or, for want of memory, the host's kernel."""
         self._oom_kills = processes.oom_kills()
