@@ -40,7 +40,7 @@ POLL_S = 0.25
 MAX_LINE_BYTES = 256
 """A guest may write to the shell's pipe too."""
 MAX_OUTPUT_BYTES = 16 * 1024 * 1024
-FALSE_REPORT = -1  # exit code after two reports with different codes
+FALSE_REPORT = -1  # after two different exit codes of a program: a guest can write to the shell's pipe
 _LOOP = "NL='\n'; echo 1000 >/proc/self/oom_score_adj; echo ready; while IFS= read -r line; do eval \"$line\"; done"
 _PLAIN_LOOP = _LOOP + "; sleep 5"
 _KILLED = 128 + signal.SIGKILL
@@ -59,8 +59,7 @@ class _Job:
     missing: bool = False
     pid: int = 0
     program: str = ""
-    required: bool = False
-    """The desktop fails when this program ends."""
+    required: bool = False  # the desktop fails when this program ends
 
 
 class Jail:
@@ -84,8 +83,7 @@ class Jail:
         """Host process ids of launched programs, in order; some may have ended."""
         self.crashes_fail = True
         """Whether a crash of a launched program fails the desktop."""
-        self.failure: str | None = None
-        """Why the desktop failed; set once."""
+        self.failure: str | None = None  # why the desktop failed; set once
         self.failed_by_guests = False
         """Whether guests caused `failure`, and not `close` or, for want of memory, the host's kernel."""
         self._oom_kills = processes.oom_kills()
@@ -149,7 +147,6 @@ class Jail:
             if words[0] == b"started":
                 job.inner_pid = number
             elif words[0] == b"ended":
-                # a guest can write to this pipe: of two reports that differ, at least one is false
                 job.returncode = number if job.returncode in (None, number) else FALSE_REPORT
                 self._judge_end(job)
             elif words[0] == b"missing":
@@ -276,8 +273,7 @@ class Jail:
         if job.missing:
             self._jobs.pop(number, None)
             raise ConfigError(f"{argv[0]}: not installed; apt-get install its package")
-        assert job.inner_pid is not None
-        job.pid = self._host_pid(job.inner_pid)
+        job.pid = self._host_pid(job.inner_pid or 0)
         if job.pid:
             self.launched.append(job.pid)
         return job.pid

@@ -45,7 +45,7 @@ class NulPipes:
         try:
             return await work
         except InfrastructureError as error:
-            if self.explain is not None:
+            if self.explain is not None and self._descriptors:
                 await asyncio.to_thread(self.explain, error)
             raise
 

@@ -48,11 +48,8 @@ DOWNLOAD_GRACE_S = 3.0
 BOOKMARK_GRACE_S = 6.0
 """Chromium writes its profile with this delay at most."""
 PREFERENCES = ".config/chromium/Default/Preferences"
-NO_SCRIPTS: dict[str, Any] = {
-    "devtools": {"availability": 2},
-    "policy": {"url_blocklist": ["javascript://*", "view-source:*", "data:*", "chrome://inspect"]},
-}
-"""Preferences without developer tools, and without addresses that run a script or show a page's source."""
+NO_DEVELOPER_TOOLS = {"devtools": {"availability": 2}}
+"""Preferences that also disable the view of a page's source."""
 BOOKMARKS = ".config/chromium/Default/Bookmarks"
 _PAGE = """<!doctype html><meta charset="utf-8"><title>{title}</title>
 <style>body{{font:{size}px sans-serif;margin:{margin}px;background:{color}}}td,th{{padding:2px 14px;text-align:left}}
@@ -103,7 +100,7 @@ class WebPageScenario(HdScenario):
         return total
 
     async def setup(self, desktop: StageableDesktop) -> None:
-        settings = json.loads(await read_file(desktop, PREFERENCES) or b"{}") | NO_SCRIPTS
+        settings = json.loads(await read_file(desktop, PREFERENCES) or b"{}") | NO_DEVELOPER_TOOLS
         await desktop.push(PREFERENCES, json.dumps(settings).encode())
         for path, text in self.pages.items():
             await desktop.push(path, text.encode())
