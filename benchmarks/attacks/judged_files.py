@@ -178,6 +178,18 @@ sheet('<row r="1"><c r="A1" t="str"><v>&a;</v></c></row>')
         'open("a", "w").write("a" * 60 + "!")',
         {"text": {"path": "a", "matches": "(a+)+"}},
     ),
+    text(
+        "a pattern that does not end, while every processor is busy",
+        """
+for _ in range(56):
+    if os.fork() == 0:
+        os.setsid()  # the scheduler shares time between sessions
+        while True:
+            pass
+open("a", "w").write("b" * 60 + "!")
+""".strip("\n"),
+        {"text": {"path": "a", "matches": "(b+)+"}},
+    ),
     text("a pipe", 'os.mkfifo("a")'),
     text("a socket", 'socket.socket(socket.AF_UNIX).bind("a")'),
     text("a link to the host's file", 'os.symlink(facts["paid"], "a")'),

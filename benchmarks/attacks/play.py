@@ -31,6 +31,7 @@ from deskhand.desktop.local.runtime_dir import runtime
 from deskhand.errors import InfrastructureError
 from deskhand.rollout.episode import run_episode
 from deskhand.rollout.groups import EpisodeRequest
+from deskhand.tasks import subprocess_call
 from deskhand.tasks.formats.yaml_schema import CheckNode
 from deskhand.tasks.formats.yaml_task import measure
 from deskhand.tasks.outcome import Outcome, Scored
@@ -143,6 +144,7 @@ async def play(attack: Attack, setting: Setting, host: Host) -> Result:
     word = secrets.token_hex(8)
     desktop = LocalDesktop(isolation_level=setting.level, limits=LIMITS)
     attacker = Attacker(attack, word, host, desktop)
+    subprocess_call._cache.clear()  # it may know the file
     can_measure, before_kib = _reset_peak(), _memory_kib("VmRSS")
     before_s = sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2])
     done = await run_episode(EpisodeRequest(word, task_of(attack)), desktop, attacker, cast(Any, None))
