@@ -120,7 +120,7 @@ async def test_a_guest_can_kill_only_its_own_desktop(level, bystander):
         kills = "; ".join(f"kill -KILL {pid}" for pid in targets if pid != os.getpid())
         await shell(desktop, f"{kills}; kill -CONT {os.getpid()} && echo reached > reached")
         assert "reached" not in await desktop.listdir(".")
-        await desktop.launch(["sh", "-c", "kill -KILL -1; sleep 1; kill -KILL -1"])
+        await desktop.launch(["sh", "-c", "sleep 0.5; kill -KILL -1; sleep 1; kill -KILL -1"])
         assert "desktop" in await failure_of(desktop)
         assert bystander.poll() is None
         assert processes.state(server) not in ("", "Z")

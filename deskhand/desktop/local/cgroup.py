@@ -256,7 +256,7 @@ def _kill(folders: list[Path], timeout_s: float) -> list[int]:
             return living
         for pid in living:
             processes.kill(pid)
-        time.sleep(0.005)
+        time.sleep(0.001)
 
 
 def _write_existing(path: Path, value: str) -> None:

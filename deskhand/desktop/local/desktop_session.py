@@ -244,6 +244,8 @@ class DesktopSession:
         return self.x_server.busy() or self.jail.busy()
 
     def _release_user(self) -> None:
+        if self._user.close():
+            self._user.kill()
         if survivors := self._user.close():
             log.error("desktop.survivors", user=self._user.key, pids=survivors[:20], folder=str(self.folder))
 

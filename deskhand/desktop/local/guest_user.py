@@ -180,6 +180,8 @@ class GuestUser:
         self._base = FIRST_UID if self.uid is not None else _MARKED + (os.getuid() << 16)
         self._reservations = _reservations()
         self._is_reserved = False
+        self.is_unused = False
+        """Whether all guests have ended, and there can be no more."""
 
     @classmethod
     def reserve(cls) -> GuestUser:
@@ -228,13 +230,19 @@ class GuestUser:
         return [pid for pid in processes.all_pids() if self.owns(pid, processes.status(pid))]
 
     def kill(self, timeout_s: float = KILL_TIMEOUT_S) -> list[int]:
-        """Kill every guest, however fast they fork; return those that live after `timeout_s`."""
-        if self.uid is None:
-            return self._kill_marked(timeout_s)
+        """Kill every guest, however fast they fork; return those that live after `timeout_s`.
+
+        Call it when nothing starts guests any more.
+        """
+        survivors = self._kill_marked(timeout_s) if self.uid is None else self._kill_user(self.uid, timeout_s)
+        self.is_unused = not survivors
+        return survivors
+
+    def _kill_user(self, uid: int, timeout_s: float) -> list[int]:
         deadline = time.monotonic() + timeout_s
         num_scans = 0
         while True:
-            _kill_every_process_of(self.uid, deadline - time.monotonic())
+            _kill_every_process_of(uid, deadline - time.monotonic())
             survivors = self.pids()
             num_scans += 1
             if not survivors or (num_scans >= MIN_SCANS and time.monotonic() > deadline):
@@ -275,7 +283,7 @@ class GuestUser:
 
     def close(self) -> list[int]:
         """Release the user id or mark; it stays reserved if a process still has it. Return these. Idempotent."""
-        survivors = self.pids() if self._is_reserved else []
+        survivors = self.pids() if self._is_reserved and not self.is_unused else []
         if self._is_reserved and not survivors:
             self._is_reserved = False
             self._reservations.free(self.key - self._base)

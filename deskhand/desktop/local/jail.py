@@ -270,7 +270,7 @@ class Jail:
             f'echo "started {number} $inner"; wait $inner; echo "ended {number} $?") & else echo "missing {number}"; fi'
         )
         if not self._wait(lambda: job.inner_pid is not None or job.missing, LAUNCH_TIMEOUT_S):
-            raise InfrastructureError(f"the jail did not start {argv[0]} within {LAUNCH_TIMEOUT_S:g} s")
+            raise InfrastructureError(self.failure or f"the jail did not start {argv[0]} within {LAUNCH_TIMEOUT_S:g} s")
         if job.missing:
             self._jobs.pop(number, None)
             raise ConfigError(f"{argv[0]}: not installed; apt-get install its package")
@@ -366,10 +366,13 @@ class Jail:
 
     def _kill_processes(self) -> None:
         """Kill every process of this desktop's groups and user, whether the shell lives or not."""
-        self.cgroup.kill()
         if self.isolation_level == "namespaces" and self.is_running():
             for child in processes.children(self._process.pid):
                 processes.kill(child)  # pid 1 of the namespace: the kernel kills the rest, bwrap reaps it and exits
+            self.user.is_unused = processes.wait_bounded(self._process, END_TIMEOUT_S)
+            if self.user.is_unused:
+                return
+        self.cgroup.kill()
         self.user.kill()
         if self.user.uid is None and self.user.mark is None:
             processes.kill_labeled(processes.LEASE_LABEL, self._label, END_TIMEOUT_S)

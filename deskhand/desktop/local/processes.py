@@ -11,6 +11,7 @@ import contextlib
 import os
 import queue
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -222,9 +223,24 @@ def kill_labeled(label: str, value: str, timeout_s: float) -> None:
 
 def wait_bounded(process: subprocess.Popen[bytes], timeout_s: float) -> bool:
     """Wait for a killed child; return whether it has ended. One in uninterruptible sleep may never end."""
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=max(0.0, timeout_s))
-    return process.returncode is not None
+    if process.poll() is not None:
+        return True
+    timeout_s = max(0.0, timeout_s)
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except OSError:  # another thread has collected it, or the kernel has no such call
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout_s)
+        return process.returncode is not None
+    try:  # `process.wait` polls, at intervals of up to 50 ms
+        poller = select.poll()
+        poller.register(descriptor, select.POLLIN)
+        if not poller.poll(1000 * timeout_s):
+            return False
+    finally:
+        os.close(descriptor)
+    process.wait()
+    return True
 
 
 def raise_priority(pid: int) -> None:
