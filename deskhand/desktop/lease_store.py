@@ -67,7 +67,7 @@ class LeaseStore:
             self._rows.execute("PRAGMA journal_mode=WAL")
             self._rows.executescript(_SCHEMA)
             self.found = self.rows("ended_at IS NULL")
-        except sqlite3.DatabaseError as error:
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             if self._lock_file is not None:
                 self._lock_file.close()
             if path is not None and is_disk_error(error):

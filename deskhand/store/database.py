@@ -72,7 +72,7 @@ def connect(folder: Path, *, check: bool = False) -> sqlite3.Connection:
         if not is_immutable:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
         connection.close()
         if is_disk_error(error):
             raise unwritable(path, error) from error
@@ -81,17 +81,23 @@ def connect(folder: Path, *, check: bool = False) -> sqlite3.Connection:
 
 
 def is_damage(error: BaseException) -> bool:
-    """Return whether SQLite found wrong bytes in the file; other errors are of the disk or the program."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    """Return whether SQLite found wrong bytes in the file; other errors are of the disk or the program.
+
+    SQLite quotes a damaged schema in its message, which Python then cannot decode.
+    """
+    return isinstance(error, UnicodeDecodeError) or getattr(error, "sqlite_errorcode", 0) & 0xFF in (
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+    )
 
 
-def is_disk_error(error: sqlite3.Error) -> bool:
+def is_disk_error(error: Exception) -> bool:
     """Return whether the disk or the file system failed, e.g. because it is full or read-only."""
     codes = sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in codes
 
 
-def unwritable(path: Path, error: sqlite3.Error) -> ConfigError:
+def unwritable(path: Path, error: Exception) -> ConfigError:
     """Return the error for a database that cannot be written."""
     return ConfigError(f"{path}: cannot be written ({error}); free disk space, or make the folder writable")
 

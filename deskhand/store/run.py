@@ -361,7 +361,7 @@ class Run:
                 if "decode" in str(error):  # text that is not UTF-8; raised by Python, so it has no code
                     raise damaged(path, error) from error
                 raise InfrastructureError(f"{path}: cannot be read ({error}); check the disk, then resume") from error
-            except sqlite3.DatabaseError as error:
+            except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
                 if is_damage(error):
                     raise damaged(path, error) from error
                 raise

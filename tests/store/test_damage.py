@@ -251,3 +251,14 @@ def test_log_lines_that_cannot_be_written_are_dropped(tmp_path: Path, monkeypatc
     logger = configured["logger_factory"]()
     for _ in range(3):
         logger.info('{"event": "x"}')
+
+
+def test_a_damaged_schema_that_is_not_text_is_one_line(copied: Path) -> None:
+    path = copied / "run.sqlite"
+    data = path.read_bytes()
+    assert b"CREATE TABLE episodes" in data
+    path.write_bytes(data.replace(b"CREATE TABLE episodes", b"CREATE TAB\xe9E episodes"))
+    for read_only in (False, True):
+        message = problem_of(copied, read_only=read_only)
+        assert message is not None
+        assert str(path) in message
