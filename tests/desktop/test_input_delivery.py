@@ -14,7 +14,7 @@ from deskhand.actions.ops import Click, Key, Op, Type
 from deskhand.desktop.base import DesktopSpec
 from deskhand.tasks import chromium
 
-EVENTS = 60
+EVENTS = 40
 SMALL = DesktopSpec("plain", 320, 240)
 at = point_on(SMALL)
 PAGE = """<!doctype html><body><button style="width: 200px; height: 100px">button</button><script>
@@ -38,7 +38,7 @@ async def test_clicks_and_keys_arrive_once_while_the_machine_is_busy(toolkit: st
             pytest.skip(f"the client of {toolkit} is not installed (benchmarks/input_clients)")
         client, tally = Client(desktop, toolkit), Tally()
         await client.start()
-        with busy_processes(4):
+        with busy_processes(2):
             await play(client, EVENTS, tally, random.Random(toolkit))
     assert tally.sent >= EVENTS
     assert (tally.lost, tally.doubled) == (0, 0), tally.examples
