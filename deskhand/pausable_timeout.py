@@ -1,6 +1,6 @@
-"""`asyncio.timeout` that pauses while a task waits for quota, or for a subprocess with limits of its own.
+"""`asyncio.timeout` that pauses while a task waits for quota, or for something with limits of its own.
 
-`pausable_timeout(seconds)` sets the limit, `pause_timeouts()` is entered by `desktop.remote.quota` and
+`pausable_timeout(seconds)` sets the limit, `pause_timeouts()` is entered by `desktop.remote.quota`, `desktop.pool` and
 `tasks.subprocess_call`, and `measure_paused()` adds up the time waited for quota.
 """
 

@@ -12,6 +12,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Coroutine
 from typing import Any, Self
 
+from deskhand import pausable_timeout
 from deskhand.desktop import host_capacity
 from deskhand.desktop.base import DesktopSpec, Lease, StageableDesktop
 from deskhand.desktop.lease_store import LeaseStore
@@ -96,7 +97,10 @@ class DesktopPool:
         ) from failure
 
     async def lease(self, spec: DesktopSpec | None = None) -> Lease:
-        """Lease a fresh desktop in the state `spec` (default: the pool's). Waits while `size` leases are active."""
+        """Lease a fresh desktop in the state `spec` (default: the pool's). Waits while `size` leases are active.
+
+        Enclosing pausable timeouts limit this wait, not the start of the desktop.
+        """
         requested = spec or self.spec
         async with self._slot_freed:
             await self._slot_freed.wait_for(lambda: self._closed or self._num_leased < self.size)
@@ -106,7 +110,8 @@ class DesktopPool:
         self._recent.append(requested)
         desktop = None
         try:
-            desktop = self._take_prewarmed(requested) or await self._start_desktop(requested)
+            with pausable_timeout.pause_timeouts(measured=False):
+                desktop = self._take_prewarmed(requested) or await self._start_desktop(requested)
             if self._closed:
                 raise InfrastructureError("the desktop pool is closed")
             epoch = self.lease_store.grant(getattr(desktop, "label", ""))

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from deskhand import pausable_timeout
 from deskhand.desktop.base import DesktopSpec, Frame, Lease, StageableDesktop
 from deskhand.desktop.machine_pool import MachinePool
 from deskhand.desktop.pool import DesktopPool
@@ -112,7 +113,7 @@ class ActiveLeases:
             self._expiry_task = asyncio.create_task(self._expire_periodically())
         wanted = spec or self.pool.spec
         try:
-            async with asyncio.timeout(wait_s):
+            async with pausable_timeout.pausable_timeout(wait_s):  # not while the desktop starts
                 pool_lease = await self.pool.lease(wanted)
         except TimeoutError:
             message = f"all {self.pool.size} desktops are leased; retry later, or start the server with more"

@@ -7,6 +7,7 @@ import re
 
 import httpx2
 import pytest
+from patience import limit
 from server_client import OWNER_KEY, SCREEN, bearer, bridge, leased
 
 from deskhand.desktop.pool import DesktopPool
@@ -26,6 +27,14 @@ async def test_a_full_server_refuses_and_leases_the_next_free_desktop():
         second = (await waiting).json()
         assert second["epoch"] > client.lease["epoch"]
         assert second["lease"] != client.lease["lease"]
+
+
+async def test_the_wait_for_a_free_desktop_does_not_include_its_start():
+    async with bridge() as running:
+        address = f"http://127.0.0.1:{running.port}"
+        async with httpx2.AsyncClient(base_url=address, headers=bearer(OWNER_KEY), timeout=limit(30)) as http:
+            reply = await http.post("/leases", json={"wait_s": 0, "spec": {"width": 400, "height": 300}})
+            assert reply.status_code == 201, reply.text
 
 
 async def test_a_lease_has_the_requested_spec():

@@ -238,6 +238,17 @@ class Cgroup:
         """Kill every process; return those that live after `timeout_s`."""
         return _kill([folder for folder, _ in self._folders], timeout_s)
 
+    def end(self) -> bool:
+        """Kill every process and remove the groups; return whether the kernel removed some, and none is left.
+
+        It removes no group with a process that can still run code.
+        """
+        if not self._folders:
+            return False
+        self.kill()
+        self.close()
+        return not self._folders
+
     def close(self) -> None:
         """Remove the groups; those with a living process stay. Idempotent."""
         self._folders = [item for item in self._folders if not _remove(item[0])]

@@ -365,21 +365,22 @@ class Jail:
         return self._process.poll() is None
 
     def _kill_processes(self) -> None:
-        """Kill every process of this desktop's groups and user, whether the shell lives or not."""
-        if self.isolation_level == "namespaces" and self.is_running():
-            for child in processes.children(self._process.pid):
-                processes.kill(child)  # pid 1 of the namespace: the kernel kills the rest, bwrap reaps it and exits
-            self.user.is_unused = processes.wait_bounded(self._process, END_TIMEOUT_S)
-            if self.user.is_unused:
-                return
-        self.cgroup.kill()
-        self.user.kill()
-        if self.user.uid is None and self.user.mark is None:
-            processes.kill_labeled(processes.LEASE_LABEL, self._label, END_TIMEOUT_S)
-        if self.isolation_level == "namespaces":
-            processes.wait_bounded(self._process, END_TIMEOUT_S)
+        """Kill every process of this desktop, whether the shell lives or not."""
+        self.user.is_unused = self.user.is_unused or self._end_namespace() or self.cgroup.end()
+        if not self.user.is_unused:
+            self.user.kill()
+            if self.user.uid is None and self.user.mark is None:
+                processes.kill_labeled(processes.LEASE_LABEL, self._label, END_TIMEOUT_S)
         if self.is_running():
             self._process.kill()
+
+    def _end_namespace(self) -> bool:
+        """Kill its first process; return whether bwrap has reaped it. The kernel kills the others before."""
+        if self.isolation_level == "plain" or not self.is_running():
+            return False
+        for child in processes.children(self._process.pid):
+            processes.kill(child)
+        return processes.wait_bounded(self._process, END_TIMEOUT_S)
 
     def close(self) -> None:
         """Kill every process, within a bounded time. Idempotent."""
