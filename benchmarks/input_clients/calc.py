@@ -16,8 +16,9 @@ from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.tasks.suites.basics.office_files import workbook
 
 FILE = "numbers.xlsx"
-COLUMNS, ROWS = 5, 14
-_COLUMN_PX, _ROW_PX = 120, 19  # at least the size of a cell, so that two points are never in one
+COLUMNS, ROWS = 4, 9
+"""The sidebar covers what is right of them, and Enter in the last row must not scroll."""
+_COLUMN_PX, _ROW_PX = 120, 22  # more than a cell (a row of an XLSX file has 15 pt, 20 px), so no two are in one
 _FIRST_PX = (110, 250)
 SAVE_TIMEOUT_S = 60.0
 

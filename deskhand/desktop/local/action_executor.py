@@ -42,6 +42,8 @@ from deskhand.errors import AgentError, DeliveryUnknown, FrameError, Infrastruct
 
 _BETWEEN_OPS_SETTLE_S = 0.03
 _BETWEEN_OPS_TIMEOUT_S = 2.0
+_UNREAD_SETTLE_S = 0.1
+"""For programs that do not tell when they have read their input."""
 _DRAIN_TIMEOUT_S = 10.0
 _FOCUS_TIMEOUT_S = 1.0
 
@@ -142,8 +144,8 @@ class ActionExecutor:
         # For example, the keyboard map is about to change: pending input must be read under the current map.
         deadline = time.monotonic() + _DRAIN_TIMEOUT_S
         if not wait_until_input_is_read(self._session.connection, _DRAIN_TIMEOUT_S):
-            remaining_s = max(_BETWEEN_OPS_SETTLE_S, deadline - time.monotonic())
-            self._settle(_BETWEEN_OPS_SETTLE_S, remaining_s, remaining_s)
+            remaining_s = max(_UNREAD_SETTLE_S, deadline - time.monotonic())
+            self._settle(_UNREAD_SETTLE_S, remaining_s, remaining_s)
 
     def _await_focus(self) -> None:
         wait_for_manager(self._session.connection, _FOCUS_TIMEOUT_S)

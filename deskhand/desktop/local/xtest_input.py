@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from xcffib.xproto import KB, AutoRepeatMode
 
-from deskhand.actions.keys import character_keysym, keysym
+from deskhand.actions.keys import NAMES, character_keysym, keysym
 from deskhand.desktop.local.theme import DOUBLE_CLICK_MS
 from deskhand.desktop.local.x_connection import XConnection
 
@@ -21,6 +21,10 @@ _KEY_PRESS, _KEY_RELEASE, _BUTTON_PRESS, _BUTTON_RELEASE, _MOTION = 2, 3, 4, 5, 
 BUTTONS = {"left": 1, "middle": 2, "right": 3, "back": 8, "forward": 9}
 _SCROLL_UP, _SCROLL_DOWN, _SCROLL_LEFT, _SCROLL_RIGHT = 4, 5, 6, 7
 _SHIFT = 0xFFE1
+_VENDOR_SYMBOLS = 0x1008  # keys of special keyboards: those without a name in `actions.keys` can be remapped
+_NAMED_SYMBOLS = {keysym(name) for name in NAMES} - {0}
+_COMMAND_CODES = {*range(144, 200), 225}
+"""Keys for browsing, mail, sound and searching. Chromium acts on them by their code, whatever is mapped to them."""
 _CLICK_MARGIN_S = 0.01
 _REPEAT_GAP_S = 0.05
 _REPEAT_CHECK_S = 1.0
@@ -65,8 +69,9 @@ class XTestInput:
         spare_codes: list[int] = []
         for code in range(count):
             row = symbols[code * self._per_code : (code + 1) * self._per_code]
-            # Not keys for sound, mail or searching either: Chromium acts on them by their code, whatever is mapped.
-            if not any(row):
+            is_free = all(not symbol or symbol >> 16 == _VENDOR_SYMBOLS for symbol in row)
+            is_command = any(row) and (first + code in _COMMAND_CODES or not _NAMED_SYMBOLS.isdisjoint(row))
+            if is_free and not is_command:
                 spare_codes.append(first + code)
                 continue
             for level, symbol in enumerate(row[:2]):
