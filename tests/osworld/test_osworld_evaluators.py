@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from patience import limit
+from patience import crowd, limit
 
 from deskhand.desktop.local import isolation
 from deskhand.errors import EvaluatorError
@@ -103,7 +103,9 @@ def test_a_failing_metric_is_an_evaluator_error_within_the_limits(
 def test_what_exceeds_the_limits_only_with_the_guest_s_content_is_the_guest_s(
     judge: OfficialEvaluators, metric: str, result: Read
 ) -> None:
-    with pytest.raises(InvalidDocument, match=metric):
+    # A metric that gets less than half of a core cannot be distinguished from one that waits.
+    is_busy = metric == "spins_on_content" and crowd() > 1.5
+    with pytest.raises((InvalidDocument, EvaluatorError) if is_busy else InvalidDocument, match=metric):
         score(judge, metric, result)
 
 
