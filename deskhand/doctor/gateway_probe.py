@@ -7,7 +7,7 @@ be an error object.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
@@ -65,11 +65,6 @@ class Gateway:
         headers = {"x-request-id": request_id} if request_id else {}
         if key is not None and (secret := key or self.token):
             headers["authorization"] = f"Bearer {secret}"
-<<<<<<< HEAD
-        reply = await self._request(method, url, headers, arguments)
-        for _ in range(MAX_QUOTA_WAITS):
-            if reply.status_code != 429 or 429 in expected:
-=======
         num_waits = 0
         while True:
             try:
@@ -77,14 +72,12 @@ class Gateway:
             except httpx2.TransportError as error:
                 raise Deviation(f"{about}: {connection_failure(error, str(self.http.base_url))}") from None
             if reply.status_code != 429 or 429 in expected or num_waits == MAX_QUOTA_WAITS:
->>>>>>> i16
                 break
             wait_s = retry_after(reply.headers, 0.0)
             if wait_s is None:
                 raise Deviation(f"{about}: 429 without a readable Retry-After")
             num_waits += 1
             await asyncio.sleep(min(max(wait_s, 0.5), MAX_QUOTA_WAIT_S))
-            reply = await self._request(method, url, headers, arguments)
         if str(reply.status_code) not in listed:
             raise Deviation(f"{about}: {reply.status_code} is not in the protocol")
         if reply.status_code not in expected:
@@ -93,15 +86,6 @@ class Gateway:
         if reply.status_code >= 400 and not operation.startswith("port"):
             read(about, lambda: error_object(reply))
         return reply
-
-    async def _request(
-        self, method: str, url: str, headers: Mapping[str, str], arguments: Mapping[str, Any]
-    ) -> httpx2.Response:
-        try:
-            return await self.http.request(method.upper(), url, headers=headers, **arguments)
-        except httpx2.TransportError as error:
-            failure = connection_failure(error, str(self.http.base_url))
-            raise Deviation(f"{method.upper()} {url}: {failure}") from None
 
     async def create(self, ttl_s: float = 120.0, request_id: str | None = None, **settings: Any) -> SandboxReply:
         body = {"image": None, "width": SIZE[0], "height": SIZE[1], "ttl_s": ttl_s}

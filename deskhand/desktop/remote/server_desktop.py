@@ -125,18 +125,11 @@ class ServerDesktop:
                 raise ForeignReply(f"{describe(reply)}: {error}") from None
 
         try:
-<<<<<<< HEAD
-            self._base = frame = await self._send(method, path, parse=parse, **arguments)
-        finally:
-            for copying in copies:
-                copying.cancel()
-=======
             frame: Frame = await self._send(method, path, parse=parse, **arguments)
         finally:
             for copying in copies:
                 copying.cancel()
         self._base = frame
->>>>>>> i16
         return frame
 
     async def reset(self, spec: DesktopSpec) -> Frame:
