@@ -63,7 +63,7 @@ def connect(folder: Path, *, check: bool = False) -> sqlite3.Connection:
             raise damaged(path, found)
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")
-    except sqlite3.DatabaseError as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the second: SQLite's message quotes damaged names
         connection.close()
         raise ConfigError(f"{path}: not a run ({error}); restore it or choose another folder") from error
     return connection

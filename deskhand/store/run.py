@@ -352,6 +352,8 @@ class Run:
         with self._mutex:
             try:
                 return self._connection.execute(query, values).fetchall()
+            except UnicodeDecodeError as error:  # SQLite's message quotes damaged names
+                raise damaged(path, error) from error
             except sqlite3.OperationalError as error:
                 if "decode" in str(error):  # text that is not UTF-8; raised by Python, so it has no code
                     raise damaged(path, error) from error
