@@ -65,16 +65,18 @@ class Gateway:
         headers = {"x-request-id": request_id} if request_id else {}
         if key is not None and (secret := key or self.token):
             headers["authorization"] = f"Bearer {secret}"
-        for _ in range(MAX_QUOTA_WAITS):
+        num_waits = 0
+        while True:
             try:
                 reply = await self.http.request(method.upper(), url, headers=headers, **arguments)
             except httpx2.TransportError as error:
                 raise Deviation(f"{about}: {connection_failure(error, str(self.http.base_url))}") from None
-            if reply.status_code != 429 or 429 in expected:
+            if reply.status_code != 429 or 429 in expected or num_waits == MAX_QUOTA_WAITS:
                 break
             wait_s = retry_after(reply.headers, 0.0)
             if wait_s is None:
                 raise Deviation(f"{about}: 429 without a readable Retry-After")
+            num_waits += 1
             await asyncio.sleep(min(max(wait_s, 0.5), MAX_QUOTA_WAIT_S))
         if str(reply.status_code) not in listed:
             raise Deviation(f"{about}: {reply.status_code} is not in the protocol")

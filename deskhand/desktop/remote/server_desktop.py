@@ -125,11 +125,12 @@ class ServerDesktop:
                 raise ForeignReply(f"{describe(reply)}: {error}") from None
 
         try:
-            self._base = await self._send(method, path, parse=parse, **arguments)
+            frame: Frame = await self._send(method, path, parse=parse, **arguments)
         finally:
             for copying in copies:
                 copying.cancel()
-        return self._base
+        self._base = frame
+        return frame
 
     async def reset(self, spec: DesktopSpec) -> Frame:
         frame = await self._frame("POST", "/reset", acts=True, may_take_s=60, json={"spec": asdict(spec)})
