@@ -72,7 +72,7 @@ def connect(folder: Path, *, check: bool = False) -> sqlite3.Connection:
         if not is_immutable:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=NORMAL")
-    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+    except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # the second: SQLite's message quotes damaged names
         connection.close()
         if is_disk_error(error):
             raise unwritable(path, error) from error
