@@ -142,12 +142,14 @@ class SetupController:
 
 
 def _step_of(value: dict[str, Any]) -> osworld_setup_steps.Step:
+    """Validate a step. Task files may have values of other types; a call that has one is a mistake."""
+    kind = value.get("type") if isinstance(value, dict) else value
     try:
-        return _STEPS.validate_python(value)
+        model = osworld_setup_steps.MODELS.get(kind) if isinstance(kind, str) else None
+        return _STEPS.validate_python(value) if model is None else model.model_validate(value)
     except ValidationError as error:
         problem = error.errors(include_url=False)[0]
-        location = ".".join(map(str, problem["loc"][2:]))
-        kind = value.get("type") if isinstance(value, dict) else value
+        location = ".".join(map(str, problem["loc"]))
         raise ConfigError(f"set-up step {kind!r}: {location}: {problem['msg']}") from None
 
 

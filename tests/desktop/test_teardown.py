@@ -229,7 +229,8 @@ def test_no_guest_outlives_its_owner(attack, means, end, monkeypatch):
         assert owner.stdout.readline() == "closed\n"
         assert with_word(word) == []
     else:
-        assert any(with_word(word) for _ in range(50))  # one that moves to another process id can be missed
+        is_seen = any(with_word(word) for _ in range(50))  # one that moves to another process id can be missed
+        assert is_seen or attack == "forks without end"  # the limit of processes may have ended it
     if end == "killed with its reaper":
         os.kill(int(reaper), signal.SIGKILL)
     owner.send_signal(signal.SIGKILL)

@@ -96,22 +96,30 @@ def test_a_wrong_name_or_file_is_one_line(
         assert "Traceback" not in out + err
 
 
-def test_the_family_of_the_page_is_lint_free(tmp_path: Path, called: Called) -> None:  # noqa: F811
+@pytest.fixture
+def family_of_page(tmp_path: Path) -> Path:
     (code,) = [block for block in PAGE.read_text().split("```python\n")[1:] if "task_family" in block]
     (tmp_path / "page.py").write_text(code.split("```")[0])
-    assert called("lint", tmp_path / "page.py")[:2] == (0, "1 files, 0 invalid\n")
+    return tmp_path / "page.py"
+
+
+def test_the_family_of_the_page_is_lint_free(family_of_page: Path, called: Called) -> None:  # noqa: F811
+    assert called("lint", family_of_page)[:2] == (0, "1 files, 0 invalid\n")
 
 
 def test_audit_plays_the_other_agents_of_a_family_without_an_oracle(suite: Path, called: Called) -> None:  # noqa: F811
     code, out, _ = called("audit", f"{suite}:plain", "--agents", "done")
     assert code == 0
-    assert [line.split() for line in out.splitlines() if line.startswith("custom/plain/0")] == [["custom/plain/0", "0"]]
+    assert [line.split() for line in out.splitlines() if line.startswith("custom/plain/0")] == [
+        ["custom/plain/0", "0", *"000"]  # no cheat was tried, paid or voided
+    ]
 
 
 @pytest.mark.skipif(shutil.which("xterm") is None, reason="xterm is not installed")
-def test_the_example_with_targets_and_oracle_passes_the_audit(called: Called) -> None:  # noqa: F811
+def test_the_family_of_the_page_passes_the_audit(family_of_page: Path, called: Called) -> None:  # noqa: F811
     agents = "done,early_stop,typo,wrong_click,overwrite"
-    code, out, _ = called("audit", f"{EXAMPLE}:save_note", "--agents", agents)
+    code, out, _ = called("audit", f"{family_of_page}:save_word", "--agents", agents)
     assert (code, out.splitlines()[-1]) == (0, "1 tasks, 0 skipped, 0 wrong scores")
-    row = next(line for line in out.splitlines() if line.startswith("custom/save_note/0")).split()
-    assert row[1:] == ["1", "0", "0", "0", "0", "0"]
+    row = next(line for line in out.splitlines() if line.startswith("custom/save_word/0")).split()
+    oracle, others, cheats_paid_voided = "1", "0000", "100"
+    assert row[1:] == [*oracle, *others, *cheats_paid_voided]

@@ -55,7 +55,9 @@ class XTestInput:
         self._await_focus = await_focus
         self._is_focus_pending = False
         self._repeat_gap_s = repeat_gap_s
-        self._last_key = (0.0, 0)
+        self._gap_s: float | None = None
+        """What `repeat_gap_s` returned for this text or chord; None until it was needed."""
+        self._pressed_at: dict[int, float] = {}
         self.position = connection.pointer()
         self._last_click = (0.0, self.position)
         self._is_click_pending = False
@@ -93,16 +95,23 @@ class XTestInput:
         if self._is_focus_pending:
             self._is_focus_pending = False
             self._await_focus()
-        at_s, last_code = self._last_key
-        if code == last_code and time.monotonic() - at_s < _REPEAT_CHECK_S and (gap_s := self._repeat_gap_s()):
+        if code != self._shift_code:
+            self._await_repeat(code)
+        self._fake(_KEY_PRESS, code)
+        self._pressed_at[code] = time.monotonic()
+
+    def _await_repeat(self, code: int) -> None:
+        """Wait until the active program takes a key that was pressed before, also if others were pressed since."""
+        if time.monotonic() - self._pressed_at.get(code, 0.0) >= _REPEAT_CHECK_S:
+            return
+        if self._gap_s is None:
+            self._gap_s = self._repeat_gap_s()
+        if self._gap_s:
             # The program's timer starts when it reads the first press, and must be handled before the second.
-            for wait_s in (gap_s, 0.0):
+            for wait_s in (self._gap_s, 0.0):
                 self._connection.sync()
                 self._drain()
                 time.sleep(wait_s)
-        self._fake(_KEY_PRESS, code)
-        if code != self._shift_code:
-            self._last_key = (time.monotonic(), code)
 
     def _code(self, symbol: int) -> tuple[int, bool]:
         """Return the key code of a mapped symbol and whether it needs Shift."""
@@ -221,6 +230,7 @@ class XTestInput:
 
     def type(self, text: str) -> None:
         """Type `text` in runs that need no more symbols than there are spare keys."""
+        self._gap_s = None
         symbols = [character_keysym(character) for character in text]
         free = len(self._free_codes(1))
         while symbols:
@@ -255,6 +265,7 @@ class XTestInput:
         self._fake(_KEY_RELEASE, self._code(symbol)[0])
 
     def _press_keys(self, names: Iterable[str]) -> list[int]:
+        self._gap_s = None
         held: list[int] = []
         symbols = [keysym(name) for name in names]
         self._map_keys(symbols)

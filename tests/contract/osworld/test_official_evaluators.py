@@ -16,6 +16,7 @@ from benchmarks.osworld.sibling_episodes import outcomes
 from deskhand.errors import EvaluatorError
 from deskhand.osworld.official_evaluators import Files, GetterRequest, MetricRequest, OfficialEvaluators, Read, Value
 from deskhand.osworld.scoring import score_with_own_metrics
+from deskhand.tasks.document_readers import InvalidDocument
 from deskhand.tasks.formats import osworld
 from deskhand.tasks.formats.osworld_metric_options import INFEASIBLE
 from deskhand.tasks.outcome import Scored
@@ -40,6 +41,8 @@ def test_ours_give_what_osworlds_own_metrics_give(official: OfficialEvaluators) 
         question = MetricRequest(metric, read(result), read(expected) if expected is not None else None, options)
         try:
             theirs: float | str = judged(official, question)
+        except InvalidDocument:  # it crashed on what the guest wrote
+            theirs = 0.0
         except EvaluatorError as error:
             theirs = str(error)
         if theirs != value:
