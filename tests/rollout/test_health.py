@@ -171,13 +171,15 @@ async def test_every_step_records_its_metrics_once(tmp_path):
             await parts.loop.run()
         records = parts.run.metrics()
     assert len(records) == 2
+    assert {"replies/parse_rate", "groups/zero_variance_frac", "episodes/errored_frac"} <= set().union(*records)
     for record in records:
         assert record["schema_version"] == 2
         assert not [name for name in record if "vitals" in name or isinstance(record[name], dict)]
-        assert record["replies/parse_rate"] == 1.0, "this format parses every text"
-        assert 0 <= record["replies/truncation_rate"] <= 1
-        assert record["episodes/errored_frac"] == record["episodes/errored_frac_total"] == 0
-        assert 0 <= record["groups/zero_variance_frac"] <= 1
+        # A step may train groups that all ended before the step: then there is nothing to divide by.
+        assert record.get("replies/parse_rate", 1.0) == 1.0, "this format parses every text"
+        assert 0 <= record.get("replies/truncation_rate", 0.0) <= 1
+        assert record.get("episodes/errored_frac", 0.0) == record["episodes/errored_frac_total"] == 0
+        assert 0 <= record.get("groups/zero_variance_frac", 0.0) <= 1
         assert "train/engine_kl_text" not in record, "every episode starts with an image"
         assert record.get("train/engine_kl_images", 0.0) < 1e-4
         assert record["train/entropy"] > 0
