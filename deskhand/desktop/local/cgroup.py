@@ -33,6 +33,8 @@ _LIMIT_FILES = {
     False: {"memory": "memory.limit_in_bytes", "pids": "pids.max", "cpu": "cpu.shares"},
 }
 """By whether the hierarchy is v2."""
+_FAILURE_COUNTS = ("memory.failcnt", "memory.memsw.failcnt")
+"""Of v1: how often the limit of memory, and of memory and swap, was reached."""
 _ENTER = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 1; shift; done; shift; exec "$@"'
 
 
@@ -220,20 +222,31 @@ class Cgroup:
         return ["/bin/sh", "-c", _ENTER, "sh", *files, "--", *command]
 
     def exceeded_limit(self) -> str | None:
-        """Return the reason if the kernel has killed a guest because the memory limit was reached."""
-        if self.oom_kills():
+        """Return the reason if the kernel has killed a guest because the group reached its memory limit.
+
+        It also kills guests because a group above, or the machine, has no memory: then nobody reached this limit.
+        """
+        if self.oom_kills() and self._reached_limit():
             return f"guests use {self._memory_mib} MiB of memory and need more; the limit is {self._memory_mib}"
         return None
 
     def oom_kills(self) -> int | None:
         """Return how many guests the kernel has killed for want of memory, theirs or the machine's; None if unknown."""
+        return self._count("memory.events", "memory.oom_control", "oom_kill")
+
+    def _reached_limit(self) -> bool:
+        """Return whether memory was refused because of this group's own limit. v1 counts reclaimed memory too."""
+        return any(self._count("memory.events", name, "oom") for name in _FAILURE_COUNTS)
+
+    def _count(self, v2_file: str, v1_file: str, name: str) -> int | None:
+        """Return a counter of the memory group: by `name`, or the only number of a v1 file. None if unknown."""
         if self._memory is None:
             return None
         folder, hierarchy = self._memory
         try:
-            text = (folder / ("memory.events" if hierarchy.is_v2 else "memory.oom_control")).read_text()
-            return int(dict(line.split() for line in text.splitlines())["oom_kill"])
-        except (OSError, KeyError, ValueError):
+            words = (folder / (v2_file if hierarchy.is_v2 else v1_file)).read_text().split()
+            return int(words[0] if len(words) == 1 else words[words.index(name) + 1])
+        except (OSError, ValueError, IndexError):
             return None
 
     def pids(self) -> list[int]:
@@ -277,8 +290,11 @@ def _kill(folders: list[Path], timeout_s: float) -> list[int]:
 
 
 def _write_existing(path: Path, value: str) -> None:
-    with path.open("r+") as file:
-        file.write(value)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # nobody but root may read cgroup.kill
+    try:
+        os.write(descriptor, value.encode())
+    finally:
+        os.close(descriptor)
 
 
 def _remove(folder: Path) -> bool:

@@ -184,12 +184,12 @@ class Jail:
     def _fail(self, reason: str, *, is_kill: bool = False) -> None:
         """Set `failure`. If `is_kill`, the kernel may have been the killer, for want of memory.
 
-        The control group counts its own processes that the kernel has killed. Without one, any that it has killed on
-        this machine may have been the one.
+        The control group counts its own processes that the kernel has killed, and knows its own limit. Without one, any
+        that it has killed on this machine may have been the one.
         """
         if self.failure is None:
             limit, of_group = self.cgroup.exceeded_limit(), self.cgroup.oom_kills()
-            by_kernel = is_kill and of_group is None and processes.oom_kills() != self._oom_kills
+            by_kernel = is_kill and (processes.oom_kills() != self._oom_kills if of_group is None else of_group > 0)
             self.failed_by_guests = not self.is_closed and (limit is not None or not by_kernel)
             self.failure = limit or reason
 
