@@ -221,3 +221,23 @@ def test_a_delegated_group_is_used_by_a_user_without_rights(delegated):
     *enabled, has_moved = done.stdout.split()
     assert set(enabled) >= set(controllers)
     assert has_moved == str(bool(controllers))
+
+
+def test_a_shell_that_somebody_uses_is_not_moved(delegated, monkeypatch):
+    """It is in the group, and may be an ancestor of this process."""
+    folder, _ = delegated
+    leader, terminal = os.openpty()
+    shell = subprocess.Popen(["setsid", "--ctty", "sleep", "60"], stdin=terminal, stdout=terminal, stderr=terminal)
+    try:
+        while not processes.has_terminal(shell.pid):
+            pass
+        (folder / "cgroup.procs").write_text(str(shell.pid))
+        monkeypatch.setattr(cgroup, "_ancestors", lambda: {shell.pid})
+        monkeypatch.setattr(processes, "descendants", lambda root: [])  # it is none of this process's programs
+        assert not cgroup._move_processes(folder)
+        assert cgroup._members(folder) == [shell.pid]
+    finally:
+        shell.kill()
+        shell.wait()
+        os.close(leader)
+        os.close(terminal)

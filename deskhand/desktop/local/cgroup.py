@@ -33,8 +33,6 @@ _LIMIT_FILES = {
     False: {"memory": "memory.limit_in_bytes", "pids": "pids.max", "cpu": "cpu.shares"},
 }
 """By whether the hierarchy is v2."""
-_FAILURE_COUNTS = ("memory.failcnt", "memory.memsw.failcnt")
-"""Of v1: how often the limit of memory, and of memory and swap, was reached."""
 _ENTER = 'while [ "$1" != -- ]; do echo 0 >"$1" || exit 1; shift; done; shift; exec "$@"'
 
 
@@ -116,7 +114,7 @@ def enable_controllers(parent: Path) -> None:
     """Enable the controllers of a v2 group for the groups in it, where this process may.
 
     A group with processes must be emptied first, unless it is the root: they move to a group in it. Only processes
-    that are this process's relatives, or all of a container, are moved.
+    that are this process's relatives, or all of a container, are moved, and no shell that somebody uses.
     """
     control = parent / "cgroup.subtree_control"
     with suppress(OSError):
@@ -135,7 +133,10 @@ def _move_processes(parent: Path) -> bool:
     """Move the processes of a v2 group to a group in it; return whether it is empty."""
     members = _members(parent)
     is_container = Path("/proc/self/cgroup").read_text().strip() == "0::/"
-    if not is_container and not set(members) <= _relatives():
+    own = {os.getpid(), *processes.descendants(os.getpid())}
+    if not is_container and not set(members) <= own | _ancestors():
+        return False
+    if any(processes.has_terminal(pid) for pid in members if pid not in own):
         return False
     owner = parent / OWNER_GROUP
     owner.mkdir(exist_ok=True)
@@ -151,9 +152,8 @@ def _move_processes(parent: Path) -> bool:
     return False
 
 
-def _relatives() -> set[int]:
-    """Return this process, its ancestors and its descendants."""
-    pid, found = os.getpid(), set(processes.descendants(os.getpid()))
+def _ancestors() -> set[int]:
+    pid, found = os.getppid(), set()
     while pid > 0:
         found.add(pid)
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -235,11 +235,14 @@ class Cgroup:
         return self._count("memory.events", "memory.oom_control", "oom_kill")
 
     def _reached_limit(self) -> bool:
-        """Return whether memory was refused because of this group's own limit. v1 counts reclaimed memory too."""
-        return any(self._count("memory.events", name, "oom") for name in _FAILURE_COUNTS)
+        """Return whether this group's own limit was reached. v1 tells the maximum, which includes reclaimed memory."""
+        if self._memory is not None and self._memory[1].is_v2:
+            return bool(self._count("memory.events", "", "oom"))
+        maximum = self._count("", "memory.max_usage_in_bytes", "")
+        return maximum is not None and maximum >= (self._memory_mib - 1) * _MIB
 
     def _count(self, v2_file: str, v1_file: str, name: str) -> int | None:
-        """Return a counter of the memory group: by `name`, or the only number of a v1 file. None if unknown."""
+        """Return a number of the memory group: by `name`, or the only one of a v1 file. None if unknown."""
         if self._memory is None:
             return None
         folder, hierarchy = self._memory

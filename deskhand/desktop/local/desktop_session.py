@@ -166,7 +166,9 @@ class DesktopSession:
 
     def _start_bus(self) -> None:
         """Start the session bus. Programs look it up at start, so it must exist before them."""
-        if self._isolation_level == "plain" and not guest_user.has_name(os.getuid() if self._user.uid is None else self._user.uid):
+        if self._isolation_level == "plain" and not guest_user.has_name(
+            os.getuid() if self._user.uid is None else self._user.uid
+        ):
             raise ConfigError(
                 "accessibility: the session bus needs a user with a name, or isolation 'namespaces'; "
                 "disable the tree (accessibility=False, deskhand serve desktops --no-accessibility)"
@@ -242,10 +244,6 @@ class DesktopSession:
         if self.x_server.is_running() and not (has_failed and self.x_server.ends_within(X_EXIT_S)):
             return has_failed and self.jail.failed_by_guests
         return self.x_server.has_crashed()
-
-    def has_stopped_guests(self) -> bool:
-        """Return whether a guest is stopped, as by SIGSTOP; the host stops none."""
-        return any(processes.state(pid) in ("T", "t") for pid in self.jail.pids())
 
     def busy(self) -> bool:
         """Return whether the X server or a guest runs or waits for the CPU."""

@@ -81,6 +81,11 @@ def available_isolation() -> tuple[IsolationLevel, str]:
     return "namespaces", "bubblewrap"
 
 
+def guests_can_kill_this_user(level: IsolationLevel) -> bool:
+    """Return whether guests of this level can end and stop every process of this user."""
+    return level == "plain" and not guest_user.guest_uids() and landlock.landlock_version() < 6
+
+
 def missing_protections(level: IsolationLevel) -> list[str]:
     """Return what guests of this level can do to the host; empty if nothing."""
     unfiltered = "unsupported CPU architecture: guests can make every system call"
@@ -96,8 +101,8 @@ def missing_protections(level: IsolationLevel) -> list[str]:
         missing.append("the kernel has no Landlock: guests can read every file that their user can read")
     if version < 6:
         missing.append("the kernel's Landlock cannot restrict signals and abstract sockets")
-        if not guest_user.guest_uids():
-            missing.append("guests can kill every process of this user")
+    if guests_can_kill_this_user(level):
+        missing.append("guests can kill every process of this user")
     if not seccomp.is_supported():
         missing.append(f"{unfiltered} and reach the network")
     return missing

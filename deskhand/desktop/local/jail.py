@@ -347,13 +347,17 @@ class Jail:
         """Return whether a process in the jail runs or waits for the CPU."""
         return any(processes.state(pid) == "R" for pid in self.pids())
 
+    def has_stopped_programs(self) -> bool:
+        """Return whether a guest has stopped a launched program or a helper of it."""
+        return processes.has_stopped(self.launched, set(self.pids()))
+
     def is_stopped(self) -> bool:
         """Return whether a guest has stopped the shell, which then ignores every command."""
         path = [self._process.pid]
         if self.isolation_level == "namespaces":  # bwrap, the first process of the namespace, and its oldest child
             for _ in range(2):
                 path += processes.children(path[-1])[:1]
-        return processes.state(path[-1]) in ("T", "t")
+        return processes.state(path[-1]) in ("T", "t") and processes.is_stopped_by(path[-1], self.pids())
 
     def is_running(self) -> bool:
         return self._process.poll() is None
