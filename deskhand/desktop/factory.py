@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
+import httpx2
+
 from deskhand import registry
 from deskhand.config.schema import MACHINE_BACKENDS, DesktopConfig, RemoteTimeouts
 from deskhand.desktop.base import DesktopPoolProtocol, DesktopSpec
@@ -26,7 +28,7 @@ from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ResetHook, R
 from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.desktop.remote.quota_file import QUOTA_FILE
 from deskhand.desktop.remote.reset_hooks import QemuMonitor, ResetCommand
-from deskhand.desktop.remote.retrying_client import RetryingClient, check_base_url
+from deskhand.desktop.remote.retrying_client import RetryingClient, check_base_url, open_connections
 from deskhand.desktop.remote.sandbox_api import TOKEN, endpoint_of
 from deskhand.desktop.remote.sandbox_desktop import SandboxPool
 from deskhand.desktop.remote.server_desktop import ServerPool
@@ -175,9 +177,13 @@ def build_machine_pool(  # noqa: PLR0913
     urls = [check_base_url(url, "desktop.urls") for url in urls]
     commands = {url: ResetCommand(reset_command, url) for url in urls} if reset_command else {}
     markers = {url: ResetMarker() for url in urls}
+    connections: dict[str, httpx2.AsyncClient] = {}
 
     def make(url: str) -> OsworldDesktop:
-        client = RetryingClient(url, api_key, timeouts=timeouts, quota=quota, wait_for_quota=False)
+        if url not in connections:
+            connections[url] = open_connections(url)
+        http = connections[url]
+        client = RetryingClient(url, api_key, timeouts=timeouts, quota=quota, wait_for_quota=False, http=http)
         hook: ResetHook | None = commands[url].reset if commands else None
         if backend == "osworld":
             return OsworldDesktop(client, reset_hook=hook, skip_reset=skip_reset, marker=markers[url])
@@ -185,4 +191,6 @@ def build_machine_pool(  # noqa: PLR0913
             hook = QemuMonitor(urlsplit(url).hostname or "", qemu_monitor_port).reset
         return WaaDesktop(client, reset_hook=hook, hook_reboots=not commands, baselines=baselines)
 
-    return MachinePool(urls, make, spec=spec, quota=quota, lease_store=lease_store, timeouts=timeouts)
+    return MachinePool(
+        urls, make, spec=spec, quota=quota, lease_store=lease_store, timeouts=timeouts, connections=connections
+    )

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Self
 
+import httpx2
 import structlog
 
 from deskhand.config.schema import RemoteTimeouts
@@ -29,7 +30,7 @@ MAX_QUARANTINE_S = 600.0
 class MachinePool:
     """Leases machines in turn. Raises `ConfigError` if `urls` is empty or has duplicates.
 
-    `make` returns the desktop of a machine by URL; `lease_store` is closed with the pool.
+    `make` returns the desktop of a machine by URL; `lease_store` and `connections` are closed with the pool.
     """
 
     def __init__(
@@ -41,6 +42,7 @@ class MachinePool:
         quota: QuotaManager | None = None,
         timeouts: RemoteTimeouts | None = None,
         lease_store: LeaseStore | None = None,
+        connections: Mapping[str, httpx2.AsyncClient] | None = None,
         quarantine_s: float = QUARANTINE_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -49,7 +51,7 @@ class MachinePool:
         self.spec = spec or DesktopSpec()
         self.quota = quota or QuotaManager()
         self.episode_timeout_s = (timeouts or RemoteTimeouts()).episode_s
-        self._make = make
+        self._make, self._connections = make, {} if connections is None else connections
         self._quarantine_s, self._clock = quarantine_s, clock
         self._free: deque[str] = deque(urls)
         self._quarantined: dict[str, float] = {}
@@ -142,6 +144,8 @@ class MachinePool:
             await desktop.close()
             self._free.append(url)
         self._active.clear()
+        for http in self._connections.values():
+            await http.aclose()
         self.lease_store.close()
 
 

@@ -86,7 +86,7 @@ async def score_task(
             if evaluators is not None
             else await asyncio.to_thread(score_with_own_metrics, requests, conj)
         )
-    except InvalidDocument as error:
+    except InvalidDocument as error:  # with "or", of every metric that does not score 0
         return Verdict(0.0, detail=str(error), judged_by=judged_by)
     scores = tuple((clauses[index].metric, score) for index, score in enumerate(result.scores))
     kinds = {getattr(getter, "type", "") for clause in clauses for getter in (clause.result, clause.expected)}
@@ -120,7 +120,13 @@ def score_with_own_metrics(requests: Sequence[MetricRequest], conj: str) -> Metr
     scores: list[float] = []
     for request in requests:
         result, expected = _by_value(request.result), _by_value(request.expected)
-        scores.append(osworld_metrics.score_in_subprocess(request.metric, result, expected, dict(request.options)))
+        try:
+            score = osworld_metrics.score_in_subprocess(request.metric, result, expected, dict(request.options))
+        except InvalidDocument:
+            if conj != "or" or len(requests) == 1:
+                raise
+            score = 0.0  # another metric may accept what this one cannot read
+        scores.append(score)
         if len(requests) > 1 and scores[-1] == (1.0 if conj == "or" else 0.0):
             return MetricResult(scores[-1], tuple(scores))
     return MetricResult(max(scores) if conj == "or" else sum(scores) / len(scores), tuple(scores))

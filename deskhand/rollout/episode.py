@@ -21,6 +21,8 @@ import openai
 import structlog
 
 from deskhand import pausable_timeout
+from deskhand.actions.durations import duration_s
+from deskhand.actions.formats.limits import points_of
 from deskhand.actions.ops import Click, Drag, MouseDown, Op, Wait, to_screen_px
 from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.agents.episode_context import (
@@ -125,28 +127,36 @@ async def run_episode(
 
 
 class _AgentDesktop:
-    """A desktop as the agent has it: notes when it acted last; a step that takes longer than `timeout_s` is an outage.
+    """A desktop as the agent has it: notes when it acted last; a step that takes longer than `timeout_s` is an outage,
+    one that asks for as much the agent's error.
 
     Only reading does not act, so that nothing by which an agent could break its desktop is overlooked.
     """
 
-    def __init__(self, desktop: StageableDesktop, timeout_s: float | None) -> None:
-        self.judged, self._timeout_s = desktop, timeout_s
+    def __init__(self, desktop: StageableDesktop, task: Task) -> None:
+        self.judged, self._timeout_s, self._size = desktop, task.step_timeout_s, (task.width, task.height)
         self.acted_at: float | None = None
         """`time.monotonic()` of the last action; None before the first."""
-        self.waited_s = 0.0
-        """Seconds that the agent asked to wait."""
+        self.asked_s = 0.0
+        """Seconds that the agent's actions take on any machine, waits included."""
 
     def __getattr__(self, name: str) -> Any:
         if name not in _READS:
             self.acted_at = time.monotonic()
         return getattr(self.judged, name)
 
+    def _asked_s(self, op: Op) -> float:
+        try:
+            return duration_s(op, [to_screen_px(point, *self._size) for point in points_of(op)])
+        except AgentError:  # the desktop rejects it
+            return 0.0
+
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
-        wait_s = sum(op.seconds for op in ops if isinstance(op, Wait))
-        if self._timeout_s is not None and wait_s >= self._timeout_s:
-            raise AgentError(f"a step may take {self._timeout_s:g} s, and this one waits {wait_s:g} s")
-        self.waited_s += wait_s
+        asked_s = sum(self._asked_s(op) for op in ops)
+        if self._timeout_s is not None and asked_s >= self._timeout_s:
+            how = "waits" if any(isinstance(op, Wait) for op in ops) else "takes"
+            raise AgentError(f"a step may take {self._timeout_s:g} s, and this one {how} {asked_s:g} s")
+        self.asked_s += asked_s
         self.acted_at = time.monotonic()
         try:
             async with pausable_timeout.pausable_timeout(self._timeout_s):
@@ -172,7 +182,7 @@ async def _save_end_state(
 
 
 async def _with_timeout(progress: _Progress, work: Awaitable[Outcome], timeout_s: float | None) -> Outcome:
-    """Past the limit the episode is an outage, unless the agent itself asked to wait for most of that time."""
+    """Past the limit the episode is an outage, unless the agent itself asked for half of that time."""
     limit: asyncio.Timeout | None = None
     try:
         async with pausable_timeout.pausable_timeout(timeout_s) as limit:
@@ -180,7 +190,7 @@ async def _with_timeout(progress: _Progress, work: Awaitable[Outcome], timeout_s
     except TimeoutError as error:
         if timeout_s is None or limit is None or not limit.expired():
             raise
-        if progress.desktop is not None and 2 * progress.desktop.waited_s >= timeout_s:
+        if progress.desktop is not None and 2 * progress.desktop.asked_s >= timeout_s:
             return await _judge(progress)
         raise InfrastructureError(f"the episode took longer than {timeout_s:g} s") from error
 
@@ -212,7 +222,7 @@ async def _run(
         progress.instruction = await task.resolve_instruction(desktop)
         progress.initial_share = await progress.milestones.after_step(desktop)
         frame = await desktop.observe()
-    progress.desktop = _AgentDesktop(desktop, task.step_timeout_s)
+    progress.desktop = _AgentDesktop(desktop, task)
     try:
         with progress.phase("solve"):
             await _solve(progress, progress.desktop, agent, client, settings, frame, on_frame, seed)

@@ -97,7 +97,8 @@ class _Sandbox:
             url = httpx2.URL(f"/leases/{self.lease.id}{path}", query=query.encode())
         except httpx2.InvalidURL:
             raise HttpError(400, "the path contains characters that are invalid in a URL") from None
-        headers = (headers or {}) | {"authorization": f"Bearer {self.lease.key}"}
+        if self.lease.key is not None:
+            headers = (headers or {}) | {"authorization": f"Bearer {self.lease.key}"}
         return await self.upstream.http.request(method, url, content=content, headers=headers)
 
 

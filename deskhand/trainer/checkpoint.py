@@ -114,6 +114,7 @@ class CheckpointManager:
                 "state": state or {},
                 "files": {file.name: _fingerprint(file) for file in sorted(draft.iterdir())},
             }
+            manifest = json.loads(json.dumps(manifest))  # as `verify` reads it: keys are texts then
             manifest[_SELF] = _digest(manifest)
             (draft / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
             _flush(draft / "manifest.json")

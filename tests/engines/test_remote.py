@@ -131,3 +131,11 @@ async def test_failures_are_infrastructure_errors_and_a_long_conversation_is_an_
     with pytest.raises(InfrastructureError, match=r"m at http://127\.0\.0\.1:9/v1 did not answer"):
         await other.generate(short, Sampling(3))
     await other.close()
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    away = OpenAIEndpointEngine("http://a.invalid/v1", "m", desk.tokenizer, desk.encoded.__getitem__, retries=0)
+    with pytest.raises(InfrastructureError, match=r"did not answer: .*through the proxy http://127\.0\.0\.1:9"):
+        await away.generate(short, Sampling(3))
+    await away.close()
+    monkeypatch.setenv("SSL_CERT_FILE", "/nonexistent")
+    with pytest.raises(ConfigError, match="SSL_CERT_FILE: /nonexistent is not a file"):
+        OpenAIEndpointEngine("https://a.invalid/v1", "m", desk.tokenizer, desk.encoded.__getitem__)
