@@ -194,11 +194,12 @@ class HasProgramList(Protocol):
 
 
 @runtime_checkable
-class HasClipboardOwner(Protocol):
-    """A desktop whose host sees which program answers for the clipboard."""
+class HasCopiedText(Protocol):
+    """A desktop whose host sees which program puts a text into the clipboard."""
 
-    async def owns_clipboard(self, window: int) -> bool:
-        """Return whether the program of a window owns the clipboard."""
+    async def copied_text(self, window: int) -> str | None:
+        """Press Ctrl+C; return what the program of a window copies then. None if it copies nothing, or another program
+        claims the clipboard meanwhile."""
         ...
 
 

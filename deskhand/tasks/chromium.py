@@ -14,7 +14,7 @@ import weakref
 from typing import Any
 
 from deskhand.desktop.base import StageableDesktop
-from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
+from deskhand.errors import ConfigError, EvaluatorError, GuestFailure, InfrastructureError
 
 FLAGS = (
     "--no-first-run", "--no-default-browser-check", "--password-store=basic", "--disable-gpu",
@@ -89,7 +89,7 @@ class ChromiumSession:
             async with asyncio.timeout(CALL_TIMEOUT_S):
                 await self._pipes.send(json.dumps(message).encode())
                 while True:
-                    answer = json.loads(await self._pipes.receive(REPLY_TIMEOUT_S))
+                    answer = _message(await self._pipes.receive(REPLY_TIMEOUT_S))
                     if answer.get("id") == message["id"]:
                         return answer
                     self._record_event(answer)
@@ -170,6 +170,17 @@ class ChromiumSession:
             await asyncio.sleep(0.02)
         await self.evaluate(_PAINTED)
         self._loaded_url = str(await self.evaluate("location.href"))
+
+
+def _message(data: bytes) -> dict[str, Any]:
+    """Return a message of the browser. Raises `GuestFailure` for what it does not send: a guest wrote to its pipe."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(found.get(key, {}), dict) for key in ("error", "params")):
+        raise GuestFailure("a guest wrote to the pipe of the browser")
+    return found
 
 
 async def start(desktop: StageableDesktop, url: str, *options: str) -> ChromiumSession:

@@ -130,8 +130,8 @@ class MilestoneTracker:
     async def after_step(self, desktop: StageableDesktop) -> float:
         """Check every milestone that is due and not fully reached; return `reached_share`.
 
-        More than before counts if it holds for `REST_S`: else a program that writes one guess after the other would have
-        a chance in every step. Raises `EvaluatorError` or `InfrastructureError`.
+        More than before counts if it holds for `REST_S`: else a program that writes one guess after the other would
+        have a chance in every step. Raises `EvaluatorError` or `InfrastructureError`.
         """
         for milestone in self._task.milestones:
             due = all(self.reached[name] >= 1.0 for name in milestone.after)
@@ -153,7 +153,7 @@ async def _run_check_twice(
     *,
     above: float = 0.0,
 ) -> CheckResult:
-    """Run a check like `_run_check`; a value of more than `above` is read again after `REST_S`, and the lower counts."""
+    """Run a check like `_run_check`; a value above `above` is read again after `REST_S`, and the lower one counts."""
     check = await _run_check(task_id, where, function, desktop, timeout_s)
     if check.value <= above or check.no_retry:
         return check

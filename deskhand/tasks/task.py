@@ -63,7 +63,8 @@ class CheckResult:
     """Whether the value depends on what a live guest process reported."""
     findings: tuple[Finding, ...] = ()
     no_retry: bool = False
-    """Whether the judge must not run the check again, because a second run would be a new opinion (a model's vote)."""
+    """Whether the judge must not run the check again, because a second run would be a new opinion (a model's
+    vote), or acts in the guest."""
 
 
 CheckFunction = Callable[[StageableDesktop], Awaitable[CheckResult]]

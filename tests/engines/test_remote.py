@@ -119,7 +119,7 @@ async def test_a_reply_is_truncated_at_max_tokens(desk: Desk, engine: OpenAIEndp
 
 
 async def test_failures_are_infrastructure_errors_and_a_long_conversation_is_an_agent_error(
-    desk: Desk, engine: OpenAIEndpointEngine
+    desk: Desk, engine: OpenAIEndpointEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(AgentError, match="too long"):
         await engine.generate(desk.render(message("user", "Click the button " * 200)), Sampling(3))

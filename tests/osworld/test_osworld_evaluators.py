@@ -109,6 +109,21 @@ def test_what_exceeds_the_limits_only_with_the_guest_s_content_is_the_guest_s(
         score(judge, metric, result)
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_with_or_a_metric_that_exceeds_its_limits_leaves_the_others_their_word(
+    judge: OfficialEvaluators, first: bool
+) -> None:
+    exceeding = MetricRequest("crashes_on_content", Files((("f", b"x"),)))
+    for value, expected in ((True, 1.0), (False, 0.0)):
+        other = MetricRequest("equal", Value(value), Value(True))
+        both = [exceeding, other] if first else [other, exceeding]
+        assert asyncio.run(judge.judge(both, "or")).value == expected
+    with pytest.raises(InvalidDocument):
+        asyncio.run(judge.judge([exceeding, MetricRequest("equal", Value(True), Value(True))], "and"))
+    with pytest.raises(EvaluatorError):
+        asyncio.run(judge.judge([MetricRequest("raises", Value(1)), MetricRequest("equal", Value(1), Value(1))], "or"))
+
+
 def test_concurrent_requests_score_as_sequential_ones(judge: OfficialEvaluators) -> None:
     questions = [[MetricRequest("fraction", Files((("f", bytes([k]) * 1000),)))] for k in range(32)]
     alone = [asyncio.run(judge.judge(each)).value for each in questions]

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from deskhand.actions.ops import Op
+from deskhand.actions.ops import Key, Op
 from deskhand.desktop.base import CommandResult, DesktopSpec, Frame, Window
 from deskhand.desktop.local import accessibility, processes, windows
 from deskhand.desktop.local.action_executor import ActionExecutor
-from deskhand.desktop.local.clipboard import owns_clipboard
+from deskhand.desktop.local.clipboard import copied_text
 from deskhand.desktop.local.clipboard import read as read_selection
 from deskhand.desktop.local.desktop_session import X_EXIT_S, DesktopSession
 from deskhand.desktop.local.idempotency_cache import IdempotencyCache
@@ -252,8 +252,13 @@ class LocalDesktop:
     async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
         return await self._on_x("reading the clipboard", 2.0, read_selection, selection)
 
-    async def owns_clipboard(self, window: int) -> bool:
-        return await self._on_x("reading the clipboard's owner", 2.0, owns_clipboard, window)
+    async def copied_text(self, window: int) -> str | None:
+        session = self._active_session(changes=True)
+        _, executor = self._parts()
+        plan = executor.plan([Key(("ctrl", "c"))])
+        read = functools.partial(copied_text, session.connection, session.x_server, window)
+        job = functools.partial(read, functools.partial(executor.perform, plan))
+        return await self._call(x_errors("reading what a program copies")(job), plan.budget_s + 2.0)
 
     async def pull(self, path: str) -> bytes:
         return await self._on_helper(lambda session: session.home.read(path))

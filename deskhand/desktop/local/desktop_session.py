@@ -13,7 +13,6 @@ import secrets
 import shutil
 import socket
 import threading
-import time
 from pathlib import Path
 
 import structlog
@@ -166,9 +165,8 @@ class DesktopSession:
 
     def _start_bus(self) -> None:
         """Start the session bus. Programs look it up at start, so it must exist before them."""
-        if self._isolation_level == "plain" and not guest_user.has_name(
-            os.getuid() if self._user.uid is None else self._user.uid
-        ):
+        uid = os.getuid() if self._user.uid is None else self._user.uid
+        if self._isolation_level == "plain" and not guest_user.has_name(uid):
             raise ConfigError(
                 "accessibility: the session bus needs a user with a name, or isolation 'namespaces'; "
                 "disable the tree (accessibility=False, deskhand serve desktops --no-accessibility)"

@@ -54,7 +54,7 @@ def _wait_readable(descriptor: int, timeout_s: float) -> None:
     poller.poll(max(0.0, timeout_s * 1000))
 
 
-class _AuthenticatedConnection(xcffib.Connection):
+class AuthenticatedConnection(xcffib.Connection):
     """xcffib's `auth` argument splits the cookie at colons and frees it before use."""
 
     def __init__(self, display: str, cookie: bytes) -> None:
@@ -76,7 +76,7 @@ class XConnection:
     def __init__(self, name: str, cookie: bytes) -> None:
         self.sync_timeout_s = SYNC_TIMEOUT_S
         with x_errors("connecting"):
-            self.x = _AuthenticatedConnection(name, cookie)
+            self.x = AuthenticatedConnection(name, cookie)
             self.core: Any = self.x.core
             self.setup: Any = self.x.get_setup()
             self.root: int = self.setup.roots[0].root

@@ -142,8 +142,7 @@ def _ssl_context(file: str | None, folder: str | None) -> ssl.SSLContext:
 
 
 def open_http(base_url: str, transport: httpx2.AsyncBaseTransport | None = None, **settings: Any) -> httpx2.AsyncClient:
-    """Return a client for requests to the server of `base_url` only. Raises `ConfigError` if trust store or proxy cannot
-    be used."""
+    """Return a client for requests to `base_url` only. Raises `ConfigError` if trust store or proxy cannot be used."""
     context, proxy = _context_of(base_url), None
     if transport is None and (setting := proxy_of(base_url)) is not None:
         proxy = _open_proxy(setting)

@@ -42,7 +42,7 @@ def x11(mode: str) -> AgentSteps:
     async def steps_of(task: Task, desktop: StageableDesktop, steps: Steps) -> AsyncIterator[list[Op]]:
         words = await _words(task, desktop)
         known = [str(task.metadata[name]) for name in ("result", "number") if name in task.metadata]
-        texts = known or words if mode in ("selection", "mute_selection") else words
+        texts = known or words if mode in ("selection", "mute_selection", "claim_for") else words
         await _run(desktop, ["python3", "-c", X11_CLIENT.read_text(encoding="utf-8"), mode, *texts])
         yield [Wait(0.1), Done()]
 

@@ -300,17 +300,17 @@ def test_pages_of_flask_are_the_servers_own():
     "head",
     [
         "<!doctype html>\n<html lang=en>\n  <head>\n    <title>",
-        '<!DOCTYPE HTML PUBLIC "-//W3C//DTD HTML 4.01//EN"\n  "http://www.w3.org/TR/html4/loose.dtd">\n<html>\n  <head>\n'
-        "    <title>",
+        '<!DOCTYPE HTML PUBLIC "-//W3C//DTD HTML 4.01//EN"\n  "http://www.w3.org/TR/html4/loose.dtd">\n<html>\n'
+        "  <head>\n    <title>",
     ],
 )
 def test_pages_of_werkzeugs_debugger_are_the_servers_own(head: str):
     """OSWorld's server runs with `debug=True`: an exception in it is a 500 of its own, not of a proxy."""
     title = f"KeyError: {'x' * 3000}\n // Werkzeug Debugger</title>\n  </head>\n  <body>"
-    assert server_reply(httpx2.Response(500, text=head + title)).status_code == 500
+    assert server_reply(httpx2.Response(500, html=head + title)).status_code == 500
     for status, text in ((502, head + title), (200, head + title), (500, head + "Bad gateway</title>")):
         with pytest.raises(ForeignReply):
-            server_reply(httpx2.Response(status, text=text))
+            server_reply(httpx2.Response(status, html=text))
 
 
 @pytest.mark.parametrize("printed", ["", "{", "[1, 2]", '{"a": 1}', "null", "[" * 3000, '["x", "", ""]'])

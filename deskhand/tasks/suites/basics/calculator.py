@@ -1,7 +1,8 @@
 """Families `calculator_number` and `calculator_sum`: a desktop calculator on a small screen.
 
 The check copies the display with the program's own command (untrusted). That takes a click and a key stroke, so digits
-in place count at the end and are not milestones.
+in place count at the end and are not milestones, and the display is read once: while it is read a second time, a
+program of the guest could act.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import random
 import uuid
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
 
 from deskhand.actions.ops import Click, Done, Key, Op, Point, screen_px
-from deskhand.desktop.base import HasClipboardOwner, StageableDesktop, Window
+from deskhand.desktop.base import HasCopiedText, StageableDesktop, Window
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.setup_facts import note, noted
 from deskhand.tasks.suites.basics.layout import BORDER_PX, use_compact_theme
@@ -97,9 +99,9 @@ async def display_value(desktop: StageableDesktop) -> str:
         await desktop.close_window(dialog)
     await desktop.activate_window(calculators[0])
     await desktop.observe()  # the window manager gives the focus with a delay
+    if isinstance(desktop, HasCopiedText):
+        return (await desktop.copied_text(noted(desktop, WINDOW)) or "").strip()
     await _perform(desktop, Key(("ctrl", "c")))
-    if isinstance(desktop, HasClipboardOwner) and not await desktop.owns_clipboard(noted(desktop, WINDOW)):
-        return ""
     return (await desktop.clipboard() or "").strip()
 
 
@@ -134,7 +136,8 @@ def enter_number(scenario: CalculatorScenario) -> Task:
         shown = await display_value(desktop)
         value = display_score(shown, number)
         finding = Finding("the display", value, repr(shown), repr(number))
-        return CheckResult(value, f"the display has {shown!r}", untrusted_source=True, findings=(finding,))
+        detail = f"the display has {shown!r}"
+        return CheckResult(value, detail, untrusted_source=True, findings=(finding,), no_retry=True)
 
     async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
         digits = {key: box for key, box in (await scenario.boxes(desktop)).items() if key.isdecimal()}
@@ -184,7 +187,8 @@ def enter_sum(scenario: CalculatorScenario) -> Task:
 
     async def check(desktop: StageableDesktop) -> CheckResult:
         shown = await display_value(desktop)
-        return combine_clauses(clause("the display", shown, str(result)), untrusted_source=True)
+        found = combine_clauses(clause("the display", shown, str(result)), untrusted_source=True)
+        return replace(found, no_retry=True)
 
     return scenario.build_task(
         f"Work out {keys.rstrip('=')} on the calculator",
