@@ -5,15 +5,16 @@ from __future__ import annotations
 import struct
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 import xcffib
+import xcffib.record
 import xcffib.xproto
 from patience import limit
 from xcffib.xproto import CW, Atom, EventMask, PropMode, WindowClass
 
-from deskhand.actions.ops import Click, Point, Type, screen_px
+from deskhand.actions.ops import Click, Key, Point, Type, screen_px
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local.clipboard import MAX_BYTES
 from deskhand.desktop.local.x_connection import XConnection
@@ -167,3 +168,65 @@ async def test_reading_an_endless_clipboard_times_out(desktop, kind):
             assert time.monotonic() - began < limit(8)
             assert text is None or len(text) <= MAX_BYTES
     assert (await desktop.observe()).size == (320, 240)
+
+
+CLAIMS = {"nobody": True, "in its own name": False, "in the program's name": False, "only the answer": False}
+
+
+@pytest.mark.parametrize("who", CLAIMS)
+async def test_only_what_the_program_itself_copies_is_its_text(desktop, who):
+    await desktop.launch(["l3afpad"])
+    (window,) = await desktop.wait_window("l3afpad")
+    await desktop.activate_window(window)
+    await desktop.perform([Type("honest"), Key(("ctrl", "a"))], action_id="type")
+    assert await desktop.copied_text(window.id) == "honest"
+    over = threading.Event()
+    with as_guest(desktop) as guest:
+        name = guest.core.InternAtom(False, 9, "CLIPBOARD").reply().atom
+        own = own_clipboard(guest)
+        guest.core.ChangeWindowAttributes(guest.root, CW.EventMask, [EventMask.SubstructureNotify])
+
+        def claim() -> None:
+            while not over.is_set():
+                if who in ("in its own name", "in the program's name"):
+                    guest.core.SetSelectionOwner(own if who == "in its own name" else window.id, name, 0)
+                with suppress(xcffib.Error):
+                    event = guest.next_event(0.002)
+                    if isinstance(event, xcffib.xproto.SelectionRequestEvent):
+                        answer(guest, event, guest.atoms["UTF8_STRING"], 8, b"forged")
+                    if who == "only the answer" and isinstance(event, xcffib.xproto.CreateNotifyEvent):
+                        forge(event.window)
+                with suppress(xcffib.Error):
+                    guest.sync()
+
+        def forge(requestor: int) -> None:
+            asked = xcffib.xproto.SelectionRequestEvent.synthetic(
+                0, guest.root, requestor, name, guest.atoms["UTF8_STRING"], guest.atoms["DESKHAND_SELECTION"]
+            )
+            answer(guest, asked, guest.atoms["UTF8_STRING"], 8, b"forged")
+
+        with in_background(over, claim):
+            found = {await desktop.copied_text(window.id) for _ in range(3)}
+    assert found == ({"honest"} if CLAIMS[who] else {None}), found
+
+
+async def test_a_guest_that_ends_the_record_of_requests_copies_nothing(desktop):
+    await desktop.launch(["l3afpad"])
+    (window,) = await desktop.wait_window("l3afpad")
+    await desktop.activate_window(window)
+    await desktop.perform([Type("honest"), Key(("ctrl", "a"))], action_id="type")
+    base = desktop._session.connection.setup.resource_id_base
+    over = threading.Event()
+    with as_guest(desktop) as guest:
+        record = guest.x(xcffib.record.key)
+
+        def disable() -> None:
+            while not over.is_set():
+                for number in range(1, 40):
+                    record.DisableContext(base + number)
+                with suppress(xcffib.Error):
+                    guest.sync()
+
+        with in_background(over, disable):
+            assert await desktop.copied_text(window.id) is None
+    assert await desktop.copied_text(window.id) == "honest"

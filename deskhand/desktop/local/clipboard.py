@@ -11,6 +11,7 @@ from xcffib.xproto import CW, Atom, EventMask, Property, WindowClass
 
 from deskhand.desktop.local.x_connection import XConnection
 from deskhand.desktop.local.x_requests import (
+    CHANGE_PROPERTY,
     ROTATE_PROPERTIES,
     SEND_EVENT,
     SET_SELECTION_OWNER,
@@ -63,8 +64,8 @@ def copied_text(connection: XConnection, server: XServer, window: int, copy: Cal
     own, program = connection.setup.resource_id_base, window & of_client
     claims, answers = set(), set()
     for each in recorder.requests or ():
-        if each.opcode == SET_SELECTION_OWNER and each.word(2) == clipboard:
-            claims.add(each.client)
+        if each.opcode == SET_SELECTION_OWNER:
+            claims |= {each.client} if each.word(2) == clipboard else set()
         elif each.word(1) & of_client in (own, connection.root & of_client) and _can_answer(each, connection):
             answers.add(each.client)
     return text if claims == {program} and answers <= {program} else None
@@ -74,7 +75,8 @@ def _can_answer(request: XRequest, connection: XConnection) -> bool:
     """Return whether a request writes the text for this client, or tells it that it was written."""
     if request.opcode == SEND_EVENT:
         return request.data[12] & 0x7F == _SELECTION_NOTIFY
-    return request.opcode == ROTATE_PROPERTIES or request.word(2) == connection.atoms["DESKHAND_SELECTION"]
+    is_write = request.opcode == CHANGE_PROPERTY and request.word(2) == connection.atoms["DESKHAND_SELECTION"]
+    return is_write or request.opcode == ROTATE_PROPERTIES
 
 
 def _owner(connection: XConnection, selection: str) -> tuple[int, int]:
