@@ -9,8 +9,11 @@ from contextlib import contextmanager, suppress
 
 import pytest
 import xcffib
+import xcffib.damage
 import xcffib.record
+import xcffib.shm
 import xcffib.xproto
+from desktops import embedded
 from patience import limit
 from xcffib.xproto import CW, Atom, EventMask, PropMode, WindowClass
 
@@ -18,6 +21,7 @@ from deskhand.actions.ops import Click, Key, Point, Type, screen_px
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local.clipboard import MAX_BYTES
 from deskhand.desktop.local.x_connection import XConnection
+from deskhand.errors import GuestFailure
 
 SMALL = DesktopSpec("plain", 320, 240)
 
@@ -230,3 +234,33 @@ async def test_a_guest_that_ends_the_record_of_requests_copies_nothing(desktop):
         with in_background(over, disable):
             assert await desktop.copied_text(window.id) is None
     assert await desktop.copied_text(window.id) == "honest"
+
+
+@pytest.mark.parametrize("what", ["damage", "shared memory", "record of requests"])
+async def test_a_guest_that_destroys_the_hosts_resources_broke_its_desktop(what):
+    """The X server lets every client destroy what another has."""
+    async with embedded(SMALL, capture="shared" if what == "shared memory" else None) as desktop:
+        base, over = desktop._session.connection.setup.resource_id_base, threading.Event()
+        with as_guest(desktop) as guest:
+            requests = {
+                "damage": guest.x(xcffib.damage.key).Destroy,
+                "shared memory": guest.x(xcffib.shm.key).Detach,
+                "record of requests": guest.x(xcffib.record.key).FreeContext,
+            }
+
+            def destroy() -> None:
+                while not over.is_set():
+                    for number in range(60):
+                        requests[what](base + number)
+                    for _ in range(100):
+                        with suppress(xcffib.Error):
+                            guest.sync()
+                            break
+
+            async def use() -> None:
+                for number in range(50):
+                    await desktop.perform([Click(Point(5, 5, screen_px(320, 240)))], action_id=f"click {number}")
+                    await desktop.copied_text(guest.root)
+
+            with in_background(over, destroy), pytest.raises(GuestFailure, match="a guest destroyed what the host has"):
+                await use()
