@@ -154,6 +154,8 @@ class LocalDesktop:
             self._check_alive(session)
         if state == "grabbed":
             raise GuestFailure(f"desktop {self.label}: a guest has grabbed the X server ({error})") from error
+        if session.is_disk_full_by(error):
+            raise GuestFailure(f"desktop {self.label}: guests filled its disk ({error})") from error
         if session.connection.is_robbed(error):
             raise GuestFailure(f"desktop {self.label}: a guest destroyed what the host has in the X server ({error})")
         if state == "answers" and session.connection.is_lost():

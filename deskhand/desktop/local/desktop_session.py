@@ -6,6 +6,7 @@ Invariant: `close` removes everything that the session started, including after 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import itertools
 import os
@@ -242,6 +243,12 @@ class DesktopSession:
         if self.x_server.is_running() and not (has_failed and self.x_server.ends_within(X_EXIT_S)):
             return has_failed and self.jail.failed_by_guests
         return self.x_server.has_crashed()
+
+    def is_disk_full_by(self, error: BaseException | None) -> bool:
+        """Return whether an error says that the disk is full, and only this desktop's guests can have filled it."""
+        while error is not None and not (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
+            error = error.__cause__ or error.__context__
+        return error is not None and self._is_disk_limited
 
     def busy(self) -> bool:
         """Return whether the X server or a guest runs or waits for the CPU."""

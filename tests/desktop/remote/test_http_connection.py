@@ -16,6 +16,7 @@ from certificates import self_signed, signed
 from patience import limit
 
 from deskhand.config.schema import RemoteTimeouts
+from deskhand.desktop.remote import retrying_client
 from deskhand.desktop.remote.http_connection import proxy_of, request_failure
 from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.engines.http_engine.endpoint import EndpointUnreachable, HttpEndpoint, RequestRejected
@@ -31,6 +32,7 @@ def _without_proxies(monkeypatch):
     for name in PROXY_VARIABLES:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
+    retrying_client._reached.clear()  # ports are used again
 
 
 @asynccontextmanager
