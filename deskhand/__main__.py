@@ -46,7 +46,7 @@ def _run() -> None:
 
 
 def _copies_of_outputs() -> list[int]:
-    """Return copies of the descriptors: a library may replace them when it finds that nobody reads."""
+    """Return copies of the descriptors: a library may replace them when it finds that the reader is gone."""
     found = []
     for number in (1, 2):
         with suppress(OSError):

@@ -224,7 +224,7 @@ class Cgroup:
     def exceeded_limit(self) -> str | None:
         """Return the reason if the kernel has killed a guest because the group reached its memory limit.
 
-        It also kills guests because a group above, or the machine, has no memory: then nobody reached this limit.
+        It also kills guests because a group above, or the machine, has no memory: then this limit was not reached.
         """
         if self.oom_kills() and self._reached_limit():
             return f"guests use {self._memory_mib} MiB of memory and need more; the limit is {self._memory_mib}"

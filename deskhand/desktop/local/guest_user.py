@@ -74,7 +74,7 @@ def is_assigned(number: int) -> bool:
 
 @functools.cache
 def unnamed_ids() -> tuple[int, int]:
-    """Return the two highest ids that nobody has below those of guests, for X servers and for a group of guests."""
+    """Return the two highest ids without a user or group below those of guests, for X servers and for a group of guests."""
     found = (number for number in range(FIRST_UID - 1, FIRST_UID - MAX_GUESTS, -1) if not is_assigned(number))
     return next(found), next(found)
 

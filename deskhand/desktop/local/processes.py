@@ -167,7 +167,7 @@ def has_terminal(pid: int) -> bool:
 
 
 def is_stopped_by(pid: int, others: Container[int]) -> bool:
-    """Return whether a process is stopped, and not by its terminal or by a debugger that is none of `others`."""
+    """Return whether a process is stopped, and not by its terminal or by a debugger other than `others`."""
     now = state(pid)
     if now == "t":
         fields = _status_fields(f"/proc/{pid}/status") or {}

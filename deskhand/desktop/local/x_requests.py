@@ -20,7 +20,7 @@ CHANGE_PROPERTY, SET_SELECTION_OWNER, SEND_EVENT, ROTATE_PROPERTIES = 18, 22, 25
 _OPCODES = (CHANGE_PROPERTY, SET_SELECTION_OWNER, SEND_EVENT, ROTATE_PROPERTIES)
 _START_OF_DATA, _END_OF_DATA, _FROM_CLIENT = 4, 5, 1
 MAX_REPLIES = 20_000
-"""Of the server, each with one or more requests, while something is recorded."""
+"""Replies of the server in one record, each with one or more requests."""
 
 
 @dataclass(frozen=True)

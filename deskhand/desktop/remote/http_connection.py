@@ -60,7 +60,7 @@ class ProxySetting:
 
 
 def is_this_machine(host: str) -> bool:
-    """Return whether a name or address, as in a URL, is this machine's. Whatever is no address is taken for a name."""
+    """Return whether a name or address, as in a URL, is this machine's. Anything but an address is a name."""
     host = host.strip("[]").lower().rstrip(".")
     try:
         address = ipaddress.ip_address(host)
