@@ -74,7 +74,7 @@ def is_assigned(number: int) -> bool:
 
 @functools.cache
 def unnamed_ids() -> tuple[int, int]:
-    """Return the two highest ids without a user or group below those of guests, for X servers and for a group of guests."""
+    """Return the two highest ids below those of guests that no user or group has: for X servers, for all guests."""
     found = (number for number in range(FIRST_UID - 1, FIRST_UID - MAX_GUESTS, -1) if not is_assigned(number))
     return next(found), next(found)
 
