@@ -261,8 +261,8 @@ def test_mutually_exclusive_resets_are_rejected():
             DesktopConfig(**settings)
 
 
-async def test_the_leases_of_a_machine_share_its_connections():
-    fake = FakeOsworld(320, 240)
+async def test_the_leases_of_a_machine_share_its_connections(tmp_path):
+    fake = FakeOsworld(tmp_path / "vm")
     async with on_a_port(fake.app) as address:
         pool = build_machine_pool([address], "osworld", DesktopSpec("plain", 320, 240), None, skip_reset=True)
         clients = []
