@@ -37,8 +37,12 @@ from deskhand.server.auth import LeaseAuth
 from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer
 
 SHARE = 0.5
+CALLS = 2000
+"""Of each kind and client, at full size."""
 FEWER = 20
 """Kinds that are time-outs get this fraction of the calls."""
+VARIANT = 4
+"""Clients that are variants of another get this fraction of the calls."""
 ATTEMPTS = RemoteTimeouts(
     connect_s=2.0, read_s=5.0, step_s=600.0, max_attempts=3, initial_backoff_s=0.0001, max_backoff_s=0.001
 )
@@ -124,6 +128,7 @@ class Client:
     performed: Callable[[], Counter[int]]
     can_repeat: bool = True
     """Whether a second copy of a request is harmless."""
+    calls: int = CALLS
 
 
 def _quota() -> QuotaManager:
@@ -163,7 +168,7 @@ async def _leasing_clients() -> AsyncIterator[list[Client]]:
             yield [
                 Client("server", near, lambda number: lease.desktop.run(["act", str(number)]), counting(0)),
                 Client("gateway", far, running_in(sandboxes[0]), counting(1)),
-                Client("gateway's server", between, running_in(sandboxes[1]), counting(2)),
+                Client("gateway's server", between, running_in(sandboxes[1]), counting(2), calls=CALLS // VARIANT),
             ]
         finally:
             near.kind = between.kind = far.kind = None
@@ -198,7 +203,7 @@ async def _machine_client(kind: str, folder: Path) -> Client:
             fake.guest.text = ""
             fake.guest.journal.clear()
 
-    return Client(kind, proxy, act, lambda: done)
+    return Client(kind, proxy, act, lambda: done, calls=CALLS // (VARIANT if kind == "waa" else 1))
 
 
 def _setup_client(folder: Path) -> Client:
@@ -218,7 +223,7 @@ def _setup_client(folder: Path) -> Client:
             done[number] += len(fake.guest.windows)
             fake.guest.windows.clear()
 
-    return Client("setup steps", proxy, act, lambda: done, can_repeat=False)
+    return Client("setup steps", proxy, act, lambda: done, can_repeat=False, calls=CALLS // VARIANT)
 
 
 async def _check(row: Row, client: Client, size: float) -> None:
@@ -227,7 +232,7 @@ async def _check(row: Row, client: Client, size: float) -> None:
         if kind[0] == "twice" and not client.can_repeat:
             continue  # the network itself performs it twice
         client.proxy.kind = kind
-        for _ in range(scaled(size, 4, 2000 // (FEWER if "timed out" in name else 1))):
+        for _ in range(scaled(size, 4, client.calls // (FEWER if "timed out" in name else 1))):
             number += 1
             try:
                 await client.act(number)
@@ -253,12 +258,19 @@ async def _check(row: Row, client: Client, size: float) -> None:
     row.details.append(f"{client.name}: {len(results)} calls ({shares}), {faults}")
 
 
+async def _check_all(row: Row, clients: list[Client], size: float) -> None:
+    for client in clients:
+        await _check(row, client, size)
+
+
 async def row_19(size: float, folder: Path) -> Row:
     """Proxies: every kind of reply, before and after execution."""
     row = Row(19, f"{len(KINDS)} kinds of proxy replies at {100 * SHARE:.0f} %")
     async with _leasing_clients() as clients:
         machines = [await _machine_client(kind, folder) for kind in ("osworld", "waa")]
-        for client in (*clients, *machines, _setup_client(folder)):
-            await _check(row, client, size)
+        direct, *through_gateway = clients
+        # Side by side, because they often wait. The two clients of the gateway share a proxy.
+        groups = [[direct], through_gateway, *([each] for each in (*machines, _setup_client(folder)))]
+        await asyncio.gather(*(_check_all(row, group, size) for group in groups))
     row.note = f"0 duplicate, 0 lost, 0 wrongly reported of {row.steps} calls" if not row.wrong else ""
     return row
