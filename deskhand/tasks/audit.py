@@ -15,6 +15,8 @@ from pathlib import Path
 
 from deskhand.actions.ops import Done, Wait
 from deskhand.desktop.base import StageableDesktop
+from deskhand.desktop.local.desktop import LocalDesktop
+from deskhand.desktop.local.isolation import guests_can_kill_this_user
 from deskhand.errors import ConfigError, GuestFailure, InfrastructureError
 from deskhand.tasks import end_state
 from deskhand.tasks.audit_agents import (
@@ -24,6 +26,7 @@ from deskhand.tasks.audit_agents import (
     NO_CHEATS,
     NOOP,
     ORACLE,
+    SHELL_AGENTS,
     UNREAD,
     AuditAgent,
     applies,
@@ -94,13 +97,15 @@ async def audit(task: Task, lease: Lease, names: Iterable[str] = (), save_dir: P
     """Run the oracle and all agents (or those of `names`) on a task.
 
     `lease` leases a desktop that was just reset for the task; `save_dir` gets the end states, one subfolder per agent.
-    Raises `InfrastructureError` if no desktop could be leased or set up, and `ConfigError` for an unknown agent.
+    Raises `InfrastructureError` if no desktop could be leased or set up, and `ConfigError` for an unknown agent, or for
+    one with a shell where guests can kill this user's processes.
     """
     selected = set(names) or set(LIMITS)
     if unknown := selected - set(LIMITS):
         raise ConfigError(f"--agents: unknown agent {min(unknown)!r}; agents: {', '.join(LIMITS)}")
     result = AuditResult(task.id, {}, {})
     async with lease(task) as desktop:
+        _check_shells(selected, desktop)
         await task.setup(desktop)
         facts = {
             "has_distractors": bool((await task.first_click_targets(desktop))[1]),
@@ -133,6 +138,17 @@ async def audit(task: Task, lease: Lease, names: Iterable[str] = (), save_dir: P
                     if not await _is_usable(desktop):
                         break
     return result
+
+
+def _check_shells(selected: set[str], desktop: StageableDesktop) -> None:
+    """Their scripts kill and stop all that they can."""
+    shells = selected & SHELL_AGENTS
+    if shells and isinstance(desktop, LocalDesktop) and guests_can_kill_this_user(desktop.isolation_level):
+        others = [name for name in LIMITS if name not in SHELL_AGENTS]
+        raise ConfigError(
+            f"--agents: {min(shells)} could kill your processes, because guests of this machine can; audit as root, in "
+            f"a container or with bubblewrap, or without agents that have a shell: --agents {','.join(others)}"
+        )
 
 
 async def _count_unread(result: AuditResult, task: Task, lease: Lease, steps: Steps) -> None:

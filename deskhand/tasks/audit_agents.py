@@ -121,6 +121,8 @@ AUDIT_SESSIONS: tuple[tuple[AuditAgent, ...], ...] = (
 """The agents of one tuple play in turn on one desktop; if one breaks it, the others get a new one. The oracle plays
 first, on its own desktop.
 """
+SHELL_AGENTS = {agent.name for session in AUDIT_SESSIONS for agent in session if guest_programs.is_shell(agent.steps)}
+"""Agents that run programs in the guest, which may signal every process that they can."""
 LIMITS: dict[str, Limit] = {
     ORACLE: "one",
     EARLY_STOP: "below one",

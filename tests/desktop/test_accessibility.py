@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from contextlib import suppress
 from xml.etree import ElementTree
@@ -14,13 +15,13 @@ from patience import limit
 from deskhand.actions.ops import Key, Type, Wait
 from deskhand.desktop.applications.catalog import PROFILES
 from deskhand.desktop.base import DesktopSpec
-from deskhand.desktop.local.guest_user import FIRST_UID, guest_uids
-from deskhand.desktop.local.isolation import available_isolation, has_name
+from deskhand.desktop.local.guest_user import guest_uids, has_name
+from deskhand.desktop.local.isolation import available_isolation
 from deskhand.errors import ConfigError, InfrastructureError
 
 TELLING = DesktopSpec("plain", 640, 480, accessibility=True)
 SPACE = "https://accessibility.ubuntu.example.org/ns/"
-NAMED = has_name(FIRST_UID if guest_uids() else None)
+NAMED = not guest_uids() and has_name(os.getuid())
 ISOLATIONS = ["namespaces"] * (available_isolation()[0] == "namespaces") + ["plain"] * NAMED
 
 

@@ -156,7 +156,7 @@ class LocalDesktop:
             raise GuestFailure(f"desktop {self.label}: a guest has grabbed the X server ({error})") from error
         if state == "answers" and session.connection.is_lost():
             raise GuestFailure(f"desktop {self.label}: a guest closed the host's X connection ({error})") from error
-        if session.has_stopped_guests():
+        if session.jail.has_stopped_programs():
             raise GuestFailure(f"desktop {self.label}: a guest has stopped programs ({error})") from error
 
     def _check_alive(self, session: DesktopSession) -> None:
