@@ -43,7 +43,7 @@ HEAD = (
     "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
 )
 ARRIVAL_S = 5.0
-WORDS = ("aabbcc", "66*2", "Tool", "hello world", "x+y=z", "A1", "book keeper", "0.5", "mississippi", "Q?")
+WORDS = ("aabbcc", "66*2", "Tool", "hello world", "x+y=z", "A1", "book keeper", "0.5", "mississippi", "Q&A")
 SPARE_WORDS = ("é ж 中", "naïve ñ", "αβγ")
 BUTTONS = [f"b{index}" for index in range(12)]
 

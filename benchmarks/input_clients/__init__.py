@@ -80,6 +80,8 @@ class Client:
                     raise TimeoutError(f"{self.toolkit}: the client has not said where its widgets are")
                 await asyncio.sleep(0.1)
             boxes, x, y = json.loads(lines[0])["boxes"], window.x, window.y
+            if self.toolkit == "LibreOffice":
+                y += window.height
         await desktop.observe()
         for name, (left, top, width, height) in boxes.items():
             self.points[name] = Point(round(x + left + width / 2), round(y + top + height / 2), SPACE)
