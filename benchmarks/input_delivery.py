@@ -7,7 +7,8 @@ shortcut, type doubled characters and characters without a key, and type into an
 client did not get it, or a field or cell has another text than was typed. Doubled: it got more than was sent. Latency
 is that of a step, including the settled screen. Clients that are missing are named with their Debian packages.
 
-`--resume FILE` keeps what was counted, and a later run with it continues there.
+At full size counts are kept in `runs/input_delivery.jsonl`; a run ends after `MAX_MINUTES`, and a later one of the same
+commit continues.
 """
 
 from __future__ import annotations
@@ -24,18 +25,21 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 
 from benchmarks.desktop_parts import processor_s
 from benchmarks.input_clients import OTHER_WINDOW, PACKAGES, SPEC, Client, is_installed
-from benchmarks.thresholds import Thresholds, parser_of, print_head
+from benchmarks.thresholds import ROOT, Thresholds, commit, parser_of, print_head
 from deskhand.actions.ops import Click, Key, Op, Type
 from deskhand.desktop.local.desktop import LocalDesktop
 
 EVENTS = {"smoke": 40, "small": 500, "full": 10_000}
 """Events by size, for each toolkit and load."""
-MAX_EVENTS = 2500
+MIN_EVENTS, MIN_TOTAL = 5000, 100_000
+"""For each toolkit and load, and together, at full size."""
+MAX_EVENTS = 1250
 """On one desktop; then a new one is started."""
+MAX_MINUTES = 20.0
+COUNTS = ROOT / "runs" / "input_delivery.jsonl"
 LOADS = {"idle": 0, "eight busy processes": 8}
 HEAD = (
     "| toolkit | load | load average | events | clicks | keys | lost | doubled "
@@ -142,7 +146,7 @@ async def _check(client: Client, tally: Tally, expected: Counter[str], name: str
 
 
 def _text(rng: random.Random) -> str:
-    words = rng.choices(WORDS, k=rng.randint(1, 5))
+    words: list[str] = rng.choices(WORDS, k=rng.randint(1, 5))
     if rng.random() < 0.2:
         words.append(rng.choice(SPARE_WORDS))
     return " ".join(words)
@@ -214,32 +218,36 @@ async def measure(toolkit: str, load: str, events: int, seed: str) -> Tally | No
 
 
 class Counts:
-    """The tallies by (toolkit, load); kept in a file if one is given."""
+    """The tallies by (toolkit, load); at full size kept in `COUNTS`, with those of earlier runs of this commit."""
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
+    def __init__(self, *, is_kept: bool) -> None:
+        self._is_kept, self._commit = is_kept, commit()
+        self._end_at = time.monotonic() + 60 * MAX_MINUTES
         self.tallies: dict[tuple[str, str], Tally] = {}
-        if path is not None and path.exists():
-            for line in path.read_text().splitlines():
-                toolkit, load, values = json.loads(line)
+        for line in COUNTS.read_text().splitlines() if is_kept and COUNTS.exists() else ():
+            of_commit, toolkit, load, values = json.loads(line)
+            if of_commit == self._commit:
                 self._add(toolkit, load, Tally(**values))
 
     def _add(self, toolkit: str, load: str, tally: Tally) -> None:
         self.tallies.setdefault((toolkit, load), Tally()).add(tally)
 
+    def missing(self, toolkit: str, load: str, events: int) -> int:
+        """Return how many of so many events remain to be sent; none when the time is over."""
+        sent = self.tallies[toolkit, load].sent if (toolkit, load) in self.tallies else 0
+        return max(0, events - sent) if time.monotonic() < self._end_at else 0
+
     async def fill(self, toolkit: str, load: str, events: int) -> None:
         """Send events to clients of a toolkit until there are so many, in parts."""
-        total = self.tallies.setdefault((toolkit, load), Tally())
-        while total.sent < events:
-            some = min(MAX_EVENTS, events - total.sent)
-            tally = await measure(toolkit, load, some, f"{toolkit} {load} {total.sent}")
+        while missing := self.missing(toolkit, load, events):
+            tally = await measure(toolkit, load, min(MAX_EVENTS, missing), f"{toolkit} {load} {missing}")
             if tally is None:
-                del self.tallies[toolkit, load]
                 return
             self._add(toolkit, load, tally)
-            if self._path is not None:
-                with self._path.open("a") as file:
-                    file.write(f"{json.dumps([toolkit, load, asdict(tally)])}\n")
+            if self._is_kept:
+                COUNTS.parent.mkdir(exist_ok=True)
+                with COUNTS.open("a") as file:
+                    file.write(f"{json.dumps([self._commit, toolkit, load, asdict(tally)])}\n")
 
 
 async def fill_all(counts: Counts, load: str, toolkits: list[str], events: int, at_once: int) -> None:
@@ -250,23 +258,26 @@ async def fill_all(counts: Counts, load: str, toolkits: list[str], events: int, 
         async with free:
             await counts.fill(toolkit, load, events)
 
-    with busy_processes(LOADS[load]):
-        await asyncio.gather(*map(fill, toolkits))
+    if any(counts.missing(toolkit, load, events) for toolkit in toolkits):
+        with busy_processes(LOADS[load]):
+            await asyncio.gather(*map(fill, toolkits))
 
 
 def main() -> None:
-    parser = parser_of(__doc__, "10,000 events for each toolkit and load: half an hour")
+    parser = parser_of(__doc__, "10,000 events for each toolkit and load")
     parser.add_argument("--toolkits", default=",".join(PACKAGES), help="default: all")
     parser.add_argument("--loads", default=",".join(LOADS), help="default: all")
     parser.add_argument("--events", type=int, help="for each toolkit and load, instead of the size's")
     parser.add_argument("--at-once", metavar="N", type=int, default=5, help="desktops that are played at once (5)")
-    parser.add_argument("--resume", metavar="FILE", type=Path, help="continue, and keep what is counted")
     options = parser.parse_args()
     print_head()
     toolkits, loads = options.toolkits.split(","), options.loads.split(",")
-    thresholds, total, counts = Thresholds(), Tally(), Counts(options.resume)
-    for load in loads:
-        asyncio.run(fill_all(counts, load, toolkits, options.events or EVENTS[options.size], options.at_once))
+    is_full = options.size == "full"
+    thresholds, total, counts = Thresholds(), Tally(), Counts(is_kept=is_full)
+    events = options.events or EVENTS[options.size]
+    for part in (events // 2, events):  # so that a run without enough time has some of each
+        for load in loads:
+            asyncio.run(fill_all(counts, load, toolkits, part, options.at_once))
     print(HEAD)
     for load in loads:
         for toolkit in toolkits:
@@ -276,9 +287,14 @@ def main() -> None:
                 continue
             print(tally.row(toolkit, load), flush=True)
             total.add(tally)
+    print()
     for (toolkit, load), tally in counts.tallies.items():
         for example in tally.examples[:5]:
             print(f"      {toolkit}, {load}: {example}", flush=True)
+    if is_full:
+        fewest = min((tally.sent for tally in counts.tallies.values()), default=0)
+        thresholds.check("events of each toolkit and load", fewest >= MIN_EVENTS, f"{fewest}", f">= {MIN_EVENTS}")
+        thresholds.check("events", total.sent >= MIN_TOTAL, f"{total.sent}", f">= {MIN_TOTAL}")
     thresholds.check("lost", total.lost == 0, f"{total.lost} of {total.sent}", "0")
     thresholds.check("doubled", total.doubled == 0, f"{total.doubled} of {total.sent}", "0")
     thresholds.finish()
