@@ -7,16 +7,20 @@ performed: none twice, none lost that was acknowledged, and none performed that 
 from __future__ import annotations
 
 import asyncio
+import logging
+import multiprocessing
 import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import httpx2
+import structlog
 
 from benchmarks.fault_rows.parts import KEY, SCREEN, Row, point, scaled
 from deskhand.actions.ops import Move, Type
@@ -54,6 +58,8 @@ PAGE = "<html><head><title>Error</title></head><body><center>nginx</center></bod
 AFTER = (200, 204, 302, 400, 401, 403, 404, 405, 408, 409, 410, 413, 421, 500, 502, 503, 504, 520, 530)
 BEFORE = (200, 404, 408, 429, 500, 502, 503)
 Spoil = Callable[[httpx2.Request], httpx2.Response]
+GROUPS = ("server", "gateway", "osworld", "waa", "setup")
+"""Of clients; groups are checked side by side."""
 When = Literal["before", "after", "twice"]
 
 
@@ -258,19 +264,41 @@ async def _check(row: Row, client: Client, size: float) -> None:
     row.details.append(f"{client.name}: {len(results)} calls ({shares}), {faults}")
 
 
-async def _check_all(row: Row, clients: list[Client], size: float) -> None:
-    for client in clients:
-        await _check(row, client, size)
+@asynccontextmanager
+async def _clients(name: str, folder: Path) -> AsyncIterator[list[Client]]:
+    """The clients of a group. Those of the gateway share a proxy."""
+    if name in ("server", "gateway"):
+        async with _leasing_clients() as (direct, *through_gateway):
+            yield [direct] if name == "server" else through_gateway
+    else:
+        yield [_setup_client(folder) if name == "setup" else await _machine_client(name, folder)]
+
+
+async def _check_group(name: str, size: float, folder: Path) -> Row:
+    row = Row(19, f"{len(KINDS)} kinds of proxy replies at {100 * SHARE:.0f} %")
+    async with _clients(name, folder) as clients:
+        for client in clients:
+            await _check(row, client, size)
+    return row
+
+
+def _run_group(name: str, size: float, folder: Path) -> Row:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    return asyncio.run(_check_group(name, size, folder))
 
 
 async def row_19(size: float, folder: Path) -> Row:
-    """Proxies: every kind of reply, before and after execution."""
-    row = Row(19, f"{len(KINDS)} kinds of proxy replies at {100 * SHARE:.0f} %")
-    async with _leasing_clients() as clients:
-        machines = [await _machine_client(kind, folder) for kind in ("osworld", "waa")]
-        direct, *through_gateway = clients
-        # Side by side, because they often wait. The two clients of the gateway share a proxy.
-        groups = [[direct], through_gateway, *([each] for each in (*machines, _setup_client(folder)))]
-        await asyncio.gather(*(_check_all(row, group, size) for group in groups))
+    """Proxies: every kind of reply, before and after execution. At full size each group has a process."""
+    if size == 0:
+        rows = await asyncio.gather(*(_check_group(name, size, folder) for name in GROUPS))
+    else:
+        loop, context = asyncio.get_running_loop(), multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(len(GROUPS), mp_context=context) as processes:
+            rows = await asyncio.gather(
+                *(loop.run_in_executor(processes, _run_group, name, size, folder) for name in GROUPS)
+            )
+    row = rows[0]
+    for other in rows[1:]:
+        row.add(other)
     row.note = f"0 duplicate, 0 lost, 0 wrongly reported of {row.steps} calls" if not row.wrong else ""
     return row
