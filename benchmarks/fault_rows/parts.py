@@ -67,6 +67,11 @@ class Row:
         if not holds:
             self.wrong.append(otherwise)
 
+    def add(self, other: Row) -> None:
+        """Add what another part of the row found."""
+        for name in ("steps", "injected", "survived", "unscored", "recovery_s", "wrong", "details"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
     def cells(self) -> tuple[str, ...]:
         """Return the table cells of the row."""
         rate = f"{1000 * self.injected / self.steps:.1f}" if self.steps else "-"

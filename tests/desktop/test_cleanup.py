@@ -46,6 +46,13 @@ def test_an_owner_lives_as_long_as_its_lock_whatever_its_process_id_is_here(pid,
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_without_a_lock_is_of_an_earlier_version_and_its_owner_known_by_its_process_id(tmp_path):
+    for pid in (os.getpid(), 1 << 22):
+        (tmp_path / f"deskhand-{os.getuid()}-{pid}-0123" / "desktop").mkdir(parents=True)
+    remove_stale(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [f"deskhand-{os.getuid()}-{os.getpid()}-0123"]
+
+
 def test_the_folder_of_an_owner_that_died_while_writing_is_removed(tmp_path):
     folder = tmp_path / "deskhand-1-2"
     for name, text in (("one", ""), ("two", "x\n"), ("three", "987654")):

@@ -103,9 +103,9 @@ def _has_owner(folder: Path) -> bool:
         return True  # to open and close the file would unlock it
     try:
         descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:  # of an earlier version, which had no lock: its process id decides
-        pid = folder.name.split("-")[2]
-        return pid.isdigit() and Path(f"/proc/{pid}").exists()
+    except FileNotFoundError:  # of an earlier version, which has no lock
+        pid = folder.name.removeprefix(f"{_PREFIX}{os.getuid()}-").split("-")[0]
+        return not pid.isdigit() or Path(f"/proc/{pid}").exists()
     except OSError:  # in doubt it lives
         return True
     try:

@@ -190,8 +190,8 @@ def wait_until_input_is_read(connection: XConnection, limit_s: float) -> bool:
     """Wait until the active program has read all input. Return False if it lacks support or does not reply.
 
     `_NET_WM_PING` (Extended Window Manager Hints, "Window Manager Protocols") is queued behind the input, so a reply
-    means that earlier input was read. GTK, Qt and LibreOffice reply; xterm does not support it. The reply is untrusted
-    and affects only how long the host waits.
+    means that earlier input was read. GTK, Qt and LibreOffice reply; xterm does not support it. Qt 5 replies to the
+    clients that select `StructureNotify`. The reply is untrusted and affects only how long the host waits.
     """
     core, root, ping = connection.core, connection.root, connection.atoms["_NET_WM_PING"]
     window = _active_window(connection)
@@ -200,7 +200,8 @@ def wait_until_input_is_read(connection: XConnection, limit_s: float) -> bool:
             return False
     except xcffib.Error:
         return False
-    core.ChangeWindowAttributes(root, CW.EventMask, [EventMask.PropertyChange | EventMask.SubstructureNotify])
+    replies = EventMask.SubstructureNotify | EventMask.StructureNotify
+    core.ChangeWindowAttributes(root, CW.EventMask, [EventMask.PropertyChange | replies])
     try:
         token = next(_ping_tokens)
         payload = struct.pack("<5I", ping, token, window, 0, 0)
