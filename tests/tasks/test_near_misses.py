@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
@@ -152,11 +153,11 @@ async def values_of(task: Task, folder: Path, titles: list[str]) -> list[tuple[f
     state = end_of(folder, {}, {"Documents", "Downloads"})
     place = {"x": 0, "y": 20, "width": 90, "height": 90, "frame_top": 20, "frame_left": 0}
     windows = [{"id": 9 + index, "title": title, "wm_class": title} | place for index, title in enumerate(titles)]
-    state = EndState(state.path, state.record | {"windows": windows, "programs": {}, "exit_codes": {}})
+    told: Any = EndState(state.path, state.record | {"windows": windows, "programs": {}, "exit_codes": {}})
     found: list[tuple[float, bool] | None] = []
     for check in (task.check, *(milestone.check for milestone in task.milestones)):
         try:
-            result = await check(state)
+            result = await check(told)
             found.append((result.value, result.untrusted_source))
         except EvaluatorError:  # it needs more than an end state has
             found.append(None)
