@@ -72,6 +72,20 @@ async def test_malformed_window_properties_do_not_fail_the_desktop(desktop):
     assert (await desktop.pull("typed.txt")).decode() == "é 三 😀\n"
 
 
+async def test_a_long_list_of_windows_that_do_not_exist_costs_one_request_each(desktop):
+    await desktop.launch(["xterm", "-geometry", "30x5+0+0"])
+    (window,) = await desktop.wait_window("xterm")
+    connection = desktop._session.connection
+    with as_guest(desktop) as guest:
+        listed = struct.pack("<1001I", window.id, *range(0x1F000000, 0x1F0003E8))
+        name = guest.atoms["_NET_CLIENT_LIST"]
+        guest.core.ChangeProperty(PropMode.Replace, guest.root, name, Atom.WINDOW, 32, 1001, listed)
+        guest.sync()
+        before = connection.core.GetInputFocus().sequence
+        assert [each.id for each in await desktop.windows()] == [window.id]
+        assert connection.core.GetInputFocus().sequence - before < 1001 + 50
+
+
 async def test_messages_to_closed_windows_do_not_fail_the_desktop(desktop):
     connection = desktop._session.connection
     message = struct.pack("<BBHII20x", 33, 32, 0, 0x3FFFF0, connection.atoms["WM_PROTOCOLS"])

@@ -21,7 +21,7 @@ SEED = seed_for("held_out", 0)
 SPREAD = (
     ("calculator_sum", "by the keyboard"),
     ("calculator_sum", "by the mouse, with a menu left open"),
-    ("file_move", "dragged with shift"),
+    ("file_move", "dragged"),
     ("file_delete", "the context menu"),
     ("form_fill", "by the keyboard"),
     ("editor_append", "saved by the File menu"),

@@ -28,10 +28,18 @@ _ping_tokens = itertools.count(1)
 
 
 def list_windows(connection: XConnection) -> list[Window]:
-    """Return `_NET_CLIENT_LIST`, oldest first. Windows that close meanwhile are skipped."""
+    """Return `_NET_CLIENT_LIST`, oldest first. Windows that close meanwhile are skipped.
+
+    A guest may list a thousand windows that do not exist: one round trip finds them all.
+    """
     identities = _cardinals(connection, connection.root, "_NET_CLIENT_LIST")
+    geometries = [connection.core.GetGeometry(identity) for identity in identities]
     windows = []
-    for identity in identities:
+    for identity, geometry in zip(identities, geometries, strict=True):
+        try:
+            geometry.reply()
+        except xcffib.Error:
+            continue
         try:
             windows.append(_describe(connection, identity))
         except xcffib.Error:
