@@ -30,7 +30,17 @@ def group_to_samples(
     rewards = [result.reward if result.reward is not None else float("nan") for result in scored]
     advantages = np.zeros(len(rewards)) if algorithm.uses_critic else _advantages(algorithm, np.array(rewards))
     return [
-        TrainingSample(sequence, float(advantage), result.episode_id, 1.0, reward, _replies(result.graph, sequence))
+        TrainingSample(
+            sequence,
+            float(advantage),
+            result.episode_id,
+            1.0,
+            reward,
+            _replies(result.graph, sequence),
+            result.graph,
+            group.id,
+            len(scored),
+        )
         for result, advantage, reward in zip(scored, advantages, rewards, strict=True)
         if fresh(result)
         for sequence in result.graph.sequences()
