@@ -140,7 +140,7 @@ def _healthy(number: int, name: str, **options: Any) -> Callable[[float, Path], 
     async def row(size: float, folder: Path) -> Row:
         found = Row(number, f"healthy steps: {name}", injected=1)
         steps = scaled(size, *HEALTHY_STEPS)
-        notice, reports = await run_training(folder / "run", steps, **options)
+        notice, reports = await run_training(folder / "run", steps, settings={"learning_rate": 1e-4}, **options)
         found.steps = len(reports)
         found.survived = int(notice is None and len(reports) == steps)
         found.demand(found.survived == 1, f"{notice.what} at step {notice.step}" if notice else "stopped early")

@@ -36,7 +36,7 @@ class HealthConfig(Section):
     dtype."""
     publish_probe_samples: int = Field(default=2, ge=0)
     """Replies that the engine samples and the trainer scores after every weight update; 0 disables the probe."""
-    publish_probe_tokens: int = Field(default=8, ge=1)
+    publish_probe_tokens: int = Field(default=4, ge=1)
     """Maximum tokens of such a reply."""
     max_failed_publish_probes: int = Field(default=3, ge=0)
     """Consecutive failed publish probes that stop the run; 0 never stops it."""

@@ -24,7 +24,7 @@ MIN_FAMILY_EPISODES = 64
 """Trained episodes expected of a family before its share is judged."""
 _SPIKE = 100.0
 """Ratio of the divergence of engine and trainer to its largest earlier value that is an alert by itself."""
-_MAX_ENGINE_KL = {("hf", "float32"): 1e-6, ("hf", "bfloat16"): 1e-2, ("hf", "float16"): 1e-2}
+_MAX_ENGINE_KL = {("hf", "float32"): 1e-9, ("hf", "bfloat16"): 1e-2, ("hf", "float16"): 1e-2}
 _MAX_SERVER_KL = 1e-2
 _MIN_VARIANCE = 0.005
 """Smallest variance of the mean reward of a step."""

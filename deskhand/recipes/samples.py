@@ -26,7 +26,8 @@ def group_to_samples(
     `fresh`: whether to train on an episode. Advantages are computed from all scored episodes of the group; they are 0
     if the algorithm uses a critic, which computes them later. Raises `ConfigError` for invalid advantages.
     """
-    scored = [result for result in group.scored if isinstance(result.outcome, Scored)]
+    # In the order of the members: the order in which they ended depends on the machine.
+    scored = sorted((one for one in group.scored if isinstance(one.outcome, Scored)), key=lambda result: result.member)
     rewards = [result.reward if result.reward is not None else float("nan") for result in scored]
     advantages = np.zeros(len(rewards)) if algorithm.uses_critic else _advantages(algorithm, np.array(rewards))
     return [

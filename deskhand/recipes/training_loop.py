@@ -160,7 +160,8 @@ class TrainingLoop:
             await self.writer.commit(states={}, closed_groups=[], checkpoint=self._checkpoint(path), metrics=[])
         else:
             await asyncio.to_thread(self._restore, last)
-            self.source.groups.restore(await asyncio.to_thread(self.writer.recover))
+            recovered = await asyncio.to_thread(self.writer.recover)
+            self.source.groups.restore(recovered, await asyncio.to_thread(self.writer.interrupted_members))
             known = await asyncio.to_thread(self.run_folder.groups)
             self.source.groups.next_number = max((group.number + 1 for group in known), default=0)
             past = await asyncio.to_thread(self.run_folder.metrics)
