@@ -124,7 +124,7 @@ def find_alerts(metrics: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]]
             value is not None
             and bound is not None
             and (is_trained or metric != ENTROPY)
-            and (value < bound if comparison == ">=" else value > bound)
+            and not (value >= bound if comparison == ">=" else value <= bound)
         ):
             alerts.append(Alert(metric, value, f"{comparison} {bound:g}", cause, hint))
         if is_trained and metric == ENTROPY:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 
 import numpy as np
 
@@ -26,7 +27,7 @@ from deskhand.types import Completion, Engine, PreparedImage, Prompt, Sampling
 
 
 class PublishProbe:
-    """Compares engine and policy. `images` are those of the recorded prompts."""
+    """Compares engine and policy. `images` are those of the recorded prompts; `executor` runs the policy."""
 
     def __init__(
         self,
@@ -35,7 +36,9 @@ class PublishProbe:
         images: Mapping[str, PreparedImage],
         renderer: ChatRenderer,
         bounds: HealthConfig,
+        executor: Executor | None = None,
     ) -> None:
+        self.executor = executor
         self.engine, self.policy, self.images, self.renderer, self.bounds = engine, policy, images, renderer, bounds
 
     async def run(self, version: int, results: Sequence[EpisodeResult]) -> float | None:
@@ -59,7 +62,8 @@ class PublishProbe:
         if not rows:
             return None
         shown = {span.sha256: self.images[span.sha256] for row in rows for span in row.spans}
-        scored = np.concatenate(await asyncio.to_thread(self.policy.logprobs, rows, shown))
+        working = asyncio.get_running_loop().run_in_executor(self.executor, self.policy.logprobs, rows, shown)
+        scored = np.concatenate(await working)
         sampled = np.concatenate([np.asarray(row.logprobs, np.float32)[np.asarray(row.loss_mask)] for row in rows])
         return float(np.mean(kl_estimate(scored, sampled)))
 

@@ -96,7 +96,6 @@ class TrainingLoop:
         self.trainer, self.images, self.assets = trainer, images, assets
         self.on_step, self.on_alert = on_step, on_alert
         self.evaluate = evaluate
-        self.probe = PublishProbe(engine, trainer.policy, images, runner.recorder.renderer, config.health)
         self.checkpoints = CheckpointManager(run.folder / "checkpoints")
         self.writer = RunWriter(run)
         self.versions = WeightVersions(run.segments())
@@ -114,6 +113,9 @@ class TrainingLoop:
         )
         # Always the same thread: the C library keeps freed memory per thread, about a step's peak in each.
         self._trainer_thread = ThreadPoolExecutor(1, "trainer")
+        self.probe = PublishProbe(
+            engine, trainer.policy, images, runner.recorder.renderer, config.health, self._trainer_thread
+        )
         self._pending_states: dict[str, tuple[str, int | None]] = {}
         self._pending_groups: list[str] = []
         self._num_dropped = 0  # scored episodes of groups that were dropped as stale since the last step

@@ -27,7 +27,6 @@ def check_preprocessing(images: ImageCache, processor: Any) -> None:
     Raises `HealthError` if pixels differ, and says so if the color channels are swapped.
     """
     own = ImageCache(images.processor)
-    own._patches = images._patches
     for width, height in _SIZES:
         pixels = _test_image(width, height)
         encoded = io.BytesIO()

@@ -19,7 +19,7 @@ from deskhand.trainer import checkpoint
 from deskhand.trainer.checkpoint import CheckpointManager
 from deskhand.trainer.policy import Policy
 
-STEPS = 3
+STEPS = 2
 LORA = PolicyConfig(lora=LoraConfig(rank=4, alpha=16))
 
 
@@ -28,8 +28,7 @@ def config(steps: int = STEPS):
 
 
 OPTIONS = {
-    "minibatches": {"settings": {"num_minibatches": 2, "learning_rate": 1e-3}},
-    "ppo": {"algorithm": "ppo"},
+    "ppo with minibatches": {"algorithm": "ppo", "settings": {"num_minibatches": 2}},
     "lora": {"policy": LORA, "settings": {"learning_rate": 1e-3}},
 }
 
