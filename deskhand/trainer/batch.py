@@ -115,7 +115,7 @@ def _check_sampled(sequence: Sequence, sampled: np.ndarray, banned: set[int]) ->
     if sampled[0]:
         raise RecordError("no_prompt", "the first token of a sequence is marked as sampled")
     if not sampled[-1]:
-        raise RecordError("last_token", "a sequence goes on after its last sampled token")
+        raise RecordError("last_token", "a sequence continues after its last sampled token")
     found = banned.intersection(compress(sequence.token_ids, sequence.loss_mask))
     if found:
         raise RecordError("banned_token", f"token {min(found)} was sampled although it is banned")

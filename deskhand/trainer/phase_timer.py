@@ -25,7 +25,7 @@ class PhaseTimer:
             self.seconds[phase] += time.perf_counter() - started
 
     def lap(self) -> dict[str, float]:
-        """Return the seconds by phase since the last lap, and in all as "step"; then start anew."""
+        """Return the seconds by phase since the last lap, and in all as "step"; then reset them."""
         now = time.perf_counter()
         found = {**self.seconds, "step": now - self.since}
         self.seconds, self.since = defaultdict(float), now
