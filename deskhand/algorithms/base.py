@@ -32,6 +32,8 @@ class Algorithm:
     """Divisor of an episode's summed loss: its own length, or a constant."""
     clip_ratio_low: float
     clip_ratio_high: float
+    is_centered: bool = False
+    """Whether the advantages of a group sum to 0 and have the order of its rewards; the trainer then checks both."""
 
     @property
     def uses_critic(self) -> bool:
@@ -55,6 +57,7 @@ def algorithm(
     loss_norm: Literal["episode", "constant"] = "episode",
     clip_ratio_low: float = 0.2,
     clip_ratio_high: float = 0.2,
+    is_centered: bool = False,
 ) -> Callable[[GroupAdvantages], Algorithm]:
     """Make an algorithm of a function from rewards to advantages; `trainer.algorithm` takes its name or import path.
 
@@ -65,7 +68,7 @@ def algorithm(
     """
 
     def make(advantages: GroupAdvantages) -> Algorithm:
-        made = Algorithm(name, advantages, ratio_level, loss_norm, clip_ratio_low, clip_ratio_high)
+        made = Algorithm(name, advantages, ratio_level, loss_norm, clip_ratio_low, clip_ratio_high, is_centered)
         if not advantages.__module__.startswith("deskhand.algorithms."):
             registry.register("algorithm", name, made)
         return made

@@ -17,7 +17,7 @@ from deskhand.algorithms.base import algorithm
 from deskhand.algorithms.grpo import group_advantages
 
 
-@algorithm("gspo", ratio_level="reply", clip_ratio_low=3e-4, clip_ratio_high=4e-4)
+@algorithm("gspo", ratio_level="reply", clip_ratio_low=3e-4, clip_ratio_high=4e-4, is_centered=True)
 def gspo(rewards: np.ndarray) -> np.ndarray:
     """Return the advantages of GRPO."""
     return group_advantages(rewards)

@@ -28,10 +28,32 @@ class HealthConfig(Section):
     """Groups finished without a training step before the zero-variance fraction is checked anyway."""
     max_error_fraction: float = Field(default=0.2, ge=0, le=1)
     """Maximum fraction of episodes without a score because of an outage."""
-    max_engine_kl_text: float = Field(default=1e-2, ge=0)
-    """Maximum KL divergence between engine and trainer before the first image, in nats per token."""
-    max_engine_kl_images: float = Field(default=1e-2, ge=0)
-    """Maximum KL divergence between engine and trainer after an image, in nats per token."""
+    max_engine_kl_text: float | None = Field(default=None, ge=0)
+    """Maximum KL divergence between engine and trainer before the first image, in nats per token; None chooses by
+    engine and dtype."""
+    max_engine_kl_images: float | None = Field(default=None, ge=0)
+    """Maximum KL divergence between engine and trainer after an image, in nats per token; None chooses by engine and
+    dtype."""
+    publish_probe_samples: int = Field(default=2, ge=0)
+    """Replies that the engine samples and the trainer scores after every weight update; 0 disables the probe."""
+    publish_probe_tokens: int = Field(default=4, ge=1)
+    """Maximum tokens of such a reply."""
+    max_failed_publish_probes: int = Field(default=3, ge=0)
+    """Consecutive failed publish probes that stop the run; 0 never stops it."""
+    max_approx_kl: float = Field(default=0.1, ge=0)
+    """Maximum KL divergence between the weights that sampled and those at the start of the step, in nats per token."""
+    max_importance_weight_bias: float = Field(default=0.1, ge=0)
+    """Maximum difference of the mean importance weight from 1."""
+    max_stale_fraction: float = Field(default=0.2, ge=0, le=1)
+    """Maximum fraction of the scored episodes of a step that are too old to train."""
+    min_family_ratio: float = Field(default=0.5, ge=0, le=1)
+    """Minimum ratio of a family's share of the trained groups to its share of the started ones."""
+    reward_drop_sigmas: float = Field(default=5.0, gt=0)
+    """Maximum fall of the mean reward below its best earlier mean, in standard errors."""
+    reward_window: int = Field(default=10, ge=2)
+    """Steps in each of the two compared means of the reward."""
+    length_change_factor: float = Field(default=3.0, gt=1)
+    """Maximum ratio of the mean reply length to its recent baseline, or of the baseline to it."""
     max_masked_fraction: float = Field(default=0.05, ge=0, le=1)
     """Maximum fraction of tokens masked by `trainer.importance_weight_cap`."""
     max_clip_fraction: float = Field(default=0.5, ge=0, le=1)

@@ -24,7 +24,7 @@ from deskhand.engines.scripted import ScriptedEngine
 from deskhand.errors import ConfigError
 from deskhand.models.load import checkpoint_folder, load, load_processors
 from deskhand.recipes.engine_factory import EngineBundle, EngineRequest, build_engine
-from deskhand.recipes.health import Alert
+from deskhand.recipes.health import Alert, resolve_engine_bounds
 from deskhand.recipes.step_report import ProgressListener, StepReport
 from deskhand.recipes.suite import Suite, load_suite
 from deskhand.recipes.training_loop import TrainingLoop
@@ -191,8 +191,9 @@ async def run_training_loop(
 
         # With noise images the vision probe always fails.
         no_probe = {"vision_probe_every": 0} if config.agent.noise_images else {}
+        health = resolve_engine_bounds(config.loop.health, config.engine.backend, config.dtype)
         changes = {
-            "health": config.loop.health.model_copy(update=no_probe),
+            "health": health.model_copy(update=no_probe),
             "max_concurrent_episodes": train_concurrency(config),
         }
         loop = TrainingLoop(

@@ -26,11 +26,22 @@ def group_to_samples(
     `fresh`: whether to train on an episode. Advantages are computed from all scored episodes of the group; they are 0
     if the algorithm uses a critic, which computes them later. Raises `ConfigError` for invalid advantages.
     """
-    scored = [result for result in group.scored if isinstance(result.outcome, Scored)]
+    # In the order of the members: the order in which they ended depends on the machine.
+    scored = sorted((one for one in group.scored if isinstance(one.outcome, Scored)), key=lambda result: result.member)
     rewards = [result.reward if result.reward is not None else float("nan") for result in scored]
     advantages = np.zeros(len(rewards)) if algorithm.uses_critic else _advantages(algorithm, np.array(rewards))
     return [
-        TrainingSample(sequence, float(advantage), result.episode_id, 1.0, reward, _replies(result.graph, sequence))
+        TrainingSample(
+            sequence,
+            float(advantage),
+            result.episode_id,
+            1.0,
+            reward,
+            _replies(result.graph, sequence),
+            result.graph,
+            group.id,
+            len(scored),
+        )
         for result, advantage, reward in zip(scored, advantages, rewards, strict=True)
         if fresh(result)
         for sequence in result.graph.sequences()

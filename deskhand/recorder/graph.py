@@ -113,6 +113,11 @@ class CallGraph:
         """Ids of the calls, in order."""
         return list(self._nodes)
 
+    @property
+    def ids_to_train(self) -> set[str]:
+        """Ids of the calls that are trained on."""
+        return self._nodes.keys() - self.untrained.keys()
+
     def __contains__(self, call_id: object) -> bool:
         return call_id in self._nodes
 
@@ -136,6 +141,10 @@ class CallGraph:
         return replace(
             path[-1], prompt_ids=prompt_ids, spans=tuple(chain(*(one.spans for one in path))), completion=done
         )
+
+    def sampled(self, call_id: str) -> Completion:
+        """Return what a call sampled, without building its prompt (`served_ids` may be empty). Raises `KeyError`."""
+        return self._nodes[call_id].call.completion
 
     def parent_of(self, prompt_ids: tuple[int, ...], spans: tuple[ImageSpan, ...], temperature: float) -> str | None:
         """Return the id of the longest call that this prompt extends and that no other call extends yet."""

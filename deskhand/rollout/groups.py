@@ -11,7 +11,7 @@ Invariant: a group completes once, when no member is in flight. An errored membe
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -48,6 +48,8 @@ class Group:
     size: int
     retries_left: int
     next_member: int = 0
+    again: list[int] = field(default_factory=list)
+    """Members that an earlier process did not finish; they are started first."""
     in_flight: int = 0
     scored: list[EpisodeResult] = field(default_factory=list)
     errored: list[str] = field(default_factory=list)
@@ -100,15 +102,22 @@ class GroupBuffer:
         self.live: dict[str, Group] = {}
         """Open and queued groups by id, oldest first."""
 
-    def restore(self, groups: Iterable[tuple[str, int, str, int, list[EpisodeResult]]]) -> None:
+    def restore(
+        self,
+        groups: Iterable[tuple[str, int, str, int, list[EpisodeResult]]],
+        interrupted: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
         """Restore groups of an earlier process: (id, number, "open" or "queued", members ever started, scored members).
+
+        `interrupted`: by group id, members that were in flight when the process ended. They run again with their own
+        number, and so with their seed.
 
         An open group that already has `size` scored members runs one more and completes. Raises `ConfigError` if
         members of an open group belong to another task than `make_task` returns.
         """
         for name, number, state, members, scored in sorted(groups, key=lambda entry: entry[1]):
             group = self._group(name, number, members)
-            group.scored = list(scored)
+            group.scored, group.again = list(scored), list((interrupted or {}).get(name, ()))
             other = {result.task_id for result in scored} - {group.task.id}
             if other and state != "queued":
                 raise ConfigError(
@@ -139,7 +148,10 @@ class GroupBuffer:
         )
 
     def _request(self, group: Group) -> EpisodeRequest:
-        member, group.next_member = group.next_member, group.next_member + 1
+        if group.again:
+            member = group.again.pop(0)
+        else:
+            member, group.next_member = group.next_member, group.next_member + 1
         group.in_flight += 1
         return EpisodeRequest(
             uuid.uuid4().hex, group.task, group.id, member, call_seed(self.seed, group.task.id, member)

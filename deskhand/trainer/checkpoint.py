@@ -33,7 +33,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from deskhand.errors import ConfigError
+from deskhand.errors import ConfigError, HealthError
 from deskhand.models.forward import unwrap
 from deskhand.trainer.trainer import Trainer
 
@@ -284,7 +284,23 @@ def _restore(trainer: Trainer, folder: Path, manifest: dict[str, Any]) -> None:
                     optimizer.state[parameter] = state
             optimizer.zero_grad(set_to_none=True)
         trainer.sync_master_weights()
+        _check_restored(trainer, saved, folder)
     trainer.steps, trainer.updates = manifest["steps"], manifest["updates"]
+
+
+def _check_restored(trainer: Trainer, saved: dict[str, Tensor], folder: Path) -> None:
+    """Raise `HealthError` unless the trainer has the stored moments and trained tensors, bit for bit."""
+    for prefix, parameters, optimizer in trainer.parts():
+        for name, parameter in parameters.items():
+            held = {key: torch.as_tensor(value) for key, value in optimizer.state.get(parameter, {}).items()}
+            held[_PARAMETER] = parameter.detach()
+            for key in (_PARAMETER, *sorted({stored.partition("/")[0] for stored in saved} - {_PARAMETER})):
+                stored, value = saved.get(f"{key}/{prefix}{name}"), held.get(key)
+                if stored is not None and (value is None or not torch.equal(value.cpu(), stored)):
+                    raise HealthError(
+                        f"invariant resumed_state: {key} of {prefix}{name} differs from {folder}; resume with the "
+                        "versions of deskhand and torch that wrote it"
+                    )
 
 
 def _state_of(

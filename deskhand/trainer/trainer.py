@@ -1,8 +1,8 @@
 """Policy-gradient trainer.
 
 Used by `recipes.training_loop`; call the blocking `Trainer.step` in a thread. An inconsistent sequence removes its
-episode from the step and is counted by cause. The order of minibatches depends only on the seed and the step, so
-resumed runs are bit-exact.
+episode from the step and is counted by cause; an inconsistent step stops the run (`trainer.step_checks`). The order of
+minibatches depends only on the seed, the step and the order of the samples, so resumed runs are bit-exact.
 
 Invariant: the gradient of a step is the mean over episodes of the mean over their sampled tokens (Dr.GRPO divides every
 episode by one constant), however episodes are split into sequences and micro-batches.
@@ -23,12 +23,13 @@ from torch import Tensor
 from deskhand.algorithms.base import get_algorithm
 from deskhand.algorithms.objective import clipped_loss, kl_estimate, token_weights
 from deskhand.config.trainer import TrainerConfig
-from deskhand.errors import RecordError
 from deskhand.trainer.advantages import AdvantageEstimate, gae_advantages_of, group_advantages_of, mean_reward
 from deskhand.trainer.batch import TrainBatch, TrainingSample
 from deskhand.trainer.critic import Critic
 from deskhand.trainer.optimizer import make_optimizer, optimizer_step, torch_threads, warmup_factor
+from deskhand.trainer.phase_timer import PhaseTimer
 from deskhand.trainer.policy import Policy, TokenScores
+from deskhand.trainer.step_checks import check_episodes, check_estimate, check_groups, check_loss, check_weights
 from deskhand.trainer.step_metrics import StepMetrics, StepMetricsAccumulator
 from deskhand.types import PreparedImage
 
@@ -87,8 +88,9 @@ class Trainer:
 
     def step(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> StepMetrics:
         """Train on the sequences of complete episodes. `images` are keyed by sha256."""
-        started = time.perf_counter()
-        samples, rejected = self._valid_samples(samples, images)
+        started, phases = time.perf_counter(), PhaseTimer()
+        with phases.measure("check"):
+            samples, rejected = self._valid_samples(samples, images)
         encoded_once = (
             self.policy.cached_vision(
                 {span.sha256: images[span.sha256] for one in samples for span in one.sequence.spans}
@@ -97,23 +99,29 @@ class Trainer:
             else nullcontext()
         )
         with torch_threads(self.config.torch_threads), encoded_once:
-            metrics = self._train(samples, images)
-        return replace(metrics, rejected=rejected, seconds=time.perf_counter() - started)
+            metrics = self._train(samples, images, phases)
+        seconds = time.perf_counter() - started
+        return replace(metrics, rejected=rejected, seconds=seconds, phases=dict(phases.seconds))
 
-    def _train(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> StepMetrics:
-        config = self.config
-        work, tally = self._prepare(samples, images), StepMetricsAccumulator(self.version)
+    def _train(
+        self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage], phases: PhaseTimer
+    ) -> StepMetrics:
+        config, tally = self.config, StepMetricsAccumulator(self.version)
+        with phases.measure("score"):
+            work = self._prepare(samples, images)
         order = np.random.default_rng([config.seed, self.steps])
         norms, rate = [0.0], 0.0
         updates_before = self.updates
         for number in range(config.ppo_epochs):
             for part in _minibatches(samples, config.num_minibatches, order):
-                self._accumulate(work, part, tally, first=number == 0, updated=self.updates > updates_before)
+                with phases.measure("forward_backward"):
+                    self._accumulate(work, part, tally, first=number == 0, updated=self.updates > updates_before)
                 warmup = warmup_factor(self.updates, config.warmup_steps)
                 rate = config.learning_rate * warmup
-                norm, updated = optimizer_step(self.policy, self.optimizer, rate, config.max_grad_norm)
-                if self.critic is not None:
-                    self.critic.update(warmup, config.max_grad_norm)
+                with phases.measure("optimizer"):
+                    norm, updated = optimizer_step(self.policy, self.optimizer, rate, config.max_grad_norm)
+                    if self.critic is not None:
+                        self.critic.update(warmup, config.max_grad_norm)
                 norms.append(norm)
                 self.updates += updated
         self.steps += 1
@@ -125,6 +133,7 @@ class Trainer:
             grad_norm=float(np.max(norms)),
             **tally.means(),
             engine_kl=tally.engine_kl("text", "images"),
+            engine_kl_tokens=tally.engine_kl_tokens,
             engine_kl_text=tally.engine_kl("text"),
             engine_kl_images=tally.engine_kl("images"),
             num_tokens=tally.num_tokens,
@@ -142,19 +151,7 @@ class Trainer:
         self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]
     ) -> tuple[list[TrainingSample], dict[str, int]]:
         """Return the samples of episodes without invalid sequences, and counts of the others by cause."""
-        causes: dict[str, str] = {}
-        values: dict[str, tuple[float, float, float]] = {}
-        for sample in samples:
-            value = (sample.advantage, sample.weight, sample.reward)
-            if values.setdefault(sample.episode_id, value) != value:
-                raise ValueError(f"episode {sample.episode_id}: sequences differ in advantage, weight or reward")
-            if not np.isfinite(sample.advantage * sample.weight * sample.reward):
-                raise ValueError(f"episode {sample.episode_id}: advantage, weight and reward are not finite: {value}")
-            try:
-                self.policy.check(sample.sequence, images)
-                sample.reply_lengths()
-            except RecordError as error:
-                causes[sample.episode_id] = error.cause
+        causes = check_episodes(samples, lambda sequence: self.policy.check(sequence, images))
         return [sample for sample in samples if sample.episode_id not in causes], dict(Counter(causes.values()))
 
     @property
@@ -179,6 +176,8 @@ class Trainer:
             if self.steps == 0 and samples:
                 self.critic.set_initial_value(mean_reward(samples))
             estimate = gae_advantages_of(samples, self.critic.values(rows, images), config.critic)
+        check_groups(samples, self.algorithm)
+        check_estimate(samples, estimate, has_critic=self.critic is not None)
         lengths = [sample.reply_lengths() for sample in samples]
         return _StepInputs(samples, images, estimate, lengths, proximal, reference)
 
@@ -199,6 +198,7 @@ class Trainer:
         coefficients = dict(zip(part, token_weights(episodes, counts, weights, divisor), strict=True))
         means = dict(zip(part, token_weights(episodes, counts, weights), strict=True)) if divisor else coefficients
         chosen = self._active(work, part)
+        used: Counter[str] = Counter()
 
         def targets(batch: TrainBatch) -> tuple[Tensor, Tensor, Tensor]:
             rows, estimate = [chosen[index] for index in batch.rows], work.estimate
@@ -208,6 +208,7 @@ class Trainer:
         def loss(batch: TrainBatch, scores: TokenScores) -> Tensor:
             rows, logprobs_W = [chosen[index] for index in batch.rows], scores.logprobs_W
             coefficients_W = _per_token([coefficients[index] for index in rows], batch.rows_W)
+            advantages_W = _concat(work.estimate.advantages, rows, logprobs_W)
             if not config.decoupled_loss:
                 proximal_W = None
             elif work.proximal is None:
@@ -217,7 +218,7 @@ class Trainer:
             result = clipped_loss(
                 logprobs_W,
                 batch.behavior_logprobs_W,
-                _concat(work.estimate.advantages, rows, logprobs_W),
+                advantages_W,
                 algorithm.clip_ratio_low if config.clip_ratio_low is None else config.clip_ratio_low,
                 algorithm.clip_ratio_high if config.clip_ratio_high is None else config.clip_ratio_high,
                 proximal_W,
@@ -229,6 +230,11 @@ class Trainer:
                 else None,
             )
             value = (result.values * coefficients_W).sum()
+            if algorithm.ratio_level == "token" or self.critic is None:
+                check_loss(value, logprobs_W, advantages_W, coefficients_W, result)
+            totals = np.bincount(batch.rows_W.cpu(), coefficients_W.cpu(), len(rows))
+            for index, total in zip(rows, totals.tolist(), strict=True):
+                used[samples[index].episode_id] += total
             if work.reference is not None:
                 reference_W = _concat(work.reference, rows, logprobs_W)
                 penalty_W = kl_estimate(reference_W, logprobs_W, config.kl_estimator)
@@ -243,6 +249,8 @@ class Trainer:
 
         sequences = [samples[index].sequence for index in chosen]
         self.policy.accumulate(self.policy.plan(sequences, work.images), loss)
+        if algorithm.loss_norm == "episode":
+            check_weights(used, [samples[index] for index in chosen], len(set(episodes)))
         if self.critic is not None and self.critic.own is not None:
             tally.value_loss += self.critic.accumulate(sequences, work.images, targets)
 
@@ -264,7 +272,7 @@ def _reply_index(lengths: Sequence[int], like_W: Tensor) -> Tensor:
 
 def _minibatches(samples: Sequence[TrainingSample], count: int, order: np.random.Generator) -> list[list[int]]:
     """Split the samples randomly into `count` lists of indices, keeping episodes together."""
-    episodes = sorted({sample.episode_id for sample in samples})
+    episodes = list(dict.fromkeys(sample.episode_id for sample in samples))  # ids are random
     order.shuffle(episodes)
     part_of = {episode: position * count // len(episodes) for position, episode in enumerate(episodes)}
     parts: list[list[int]] = [[] for _ in range(count)]

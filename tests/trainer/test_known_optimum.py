@@ -50,7 +50,7 @@ def row(prompt: tuple[int, ...], token: int, logprob: float = 0.0, version: int 
         (0.0,) * length + (logprob,),
         (-1,) * length + (version,),
         (),
-        (str(token),),
+        (f"{prompt}-{token}",),
     )
 
 

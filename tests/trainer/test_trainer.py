@@ -34,7 +34,8 @@ def weights(policy):
 def stale(world, shift):
     """Samples whose tokens were `shift` nats less likely when they were sampled."""
     for sample in samples(world):
-        logprobs = tuple(value - shift for value in sample.sequence.logprobs)
+        row = sample.sequence
+        logprobs = tuple(value - shift * mark for value, mark in zip(row.logprobs, row.loss_mask, strict=True))
         yield dataclasses.replace(sample, sequence=dataclasses.replace(sample.sequence, logprobs=logprobs))
 
 

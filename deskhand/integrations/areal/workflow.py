@@ -31,6 +31,7 @@ from deskhand.integrations.areal.settings import WorkflowSettings
 from deskhand.integrations.areal.trajectory import check_trajectory
 from deskhand.integrations.areal.worker_resources import WorkerResources, worker_resources
 from deskhand.integrations.areal.worker_runs import open_worker_run, save_group
+from deskhand.recorder.invariants import check_rows
 from deskhand.recorder.recorder import Recorder
 from deskhand.rollout.episode import errored_result
 from deskhand.rollout.episode_record import EpisodeResult
@@ -241,6 +242,9 @@ def _build_checked(
         return None, None
     limits, images = resources.limits, resources.preprocessing.images
     try:
+        for name in dict.fromkeys(sample.episode_id for sample in samples):
+            own = [sample for sample in samples if sample.episode_id == name]
+            check_rows([sample.sequence for sample in own], own[0].graph)
         tensors = samples_to_tensors(
             samples, images, limits.image_id, normalize_by_episode=normalize_by_episode, has_vision=limits.needs_picture
         )
