@@ -4,8 +4,10 @@ Used by `recipes.assemble`; start with `TrainingLoop.run`. A step takes complete
 a thread, pushes the weights to the engine, and commits the checkpoint with the episodes it trained in one transaction.
 A kill loses only episodes in flight.
 
-Invariant: at most `(max_staleness + 1) * groups_per_step` groups are open or queued, so trained episodes are at most
-`max_staleness` steps old. Older episodes are counted as stale and not trained.
+Invariant: trained episodes are at most `max_staleness` steps old. At most `(max_staleness + 1) * groups_per_step`
+groups are open or queued, and a step waits for slow groups before they become too old (`GroupBuffer.next_batch`), so
+families are trained in the proportions in which they are started. Only a resumed run may find older episodes; they are
+counted as stale and not trained.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import structlog
 
 from deskhand.config.loop import LoopConfig
 from deskhand.errors import ConfigError, HealthError
+from deskhand.recipes.group_source import GroupSource
 from deskhand.recipes.health import (
     IMAGE_SENSITIVITY,
     Alert,
@@ -30,11 +33,10 @@ from deskhand.recipes.health import (
     no_signal_alert,
     solved_at_start_alert,
 )
-from deskhand.recipes.samples import group_to_samples
+from deskhand.recipes.samples import groups_to_samples
 from deskhand.recipes.step_report import SCHEMA_VERSION, StepAccumulator, StepReport
-from deskhand.rollout.episode import errored_result
 from deskhand.rollout.episode_record import EpisodeResult
-from deskhand.rollout.groups import EpisodeRequest, Group, GroupBuffer
+from deskhand.rollout.groups import Group, GroupBuffer
 from deskhand.rollout.run_writer import RunWriter
 from deskhand.rollout.runner import RecordedRunner
 from deskhand.rollout.scheduler import Scheduler
@@ -53,47 +55,6 @@ from deskhand.types import Engine, PreparedImage
 log = structlog.get_logger()
 
 
-class GroupSource:
-    """Episode source of the scheduler: requests from groups, results to the run."""
-
-    def __init__(
-        self,
-        groups: GroupBuffer,
-        writer: RunWriter,
-        on_end: Callable[[EpisodeResult, Group | None], None] = lambda result, completed: None,
-    ) -> None:
-        self.groups = groups
-        self.writer = writer
-        self._on_end = on_end
-        """Called with every result and the group that it completed, if any."""
-        self.exhausted = False
-        self.since_step = StepAccumulator()
-        self.group_completed = asyncio.Event()
-
-    async def next(self) -> EpisodeRequest | None:
-        found = None if self.exhausted else self.groups.next_request()
-        if found is None:
-            return None
-        request, opened = found
-        try:
-            await self.writer.start(request, opened)
-        except asyncio.CancelledError:
-            await self.on_result(errored_result(request, "cancelled", "the run was stopped"))
-            raise
-        return request
-
-    async def on_result(self, result: EpisodeResult) -> None:
-        completed = self.groups.finish(result)
-        self.since_step.add(result, completed)
-        await self.writer.finish(result, completed)
-        if isinstance(result.outcome, Errored):
-            fields = {"episode": result.episode_id, "task": result.task_id, "cause": result.outcome.cause}
-            log.warning("episode.errored", **fields, message=result.outcome.message, **await self.writer.check())
-        if completed is not None:
-            self.group_completed.set()
-        self._on_end(result, completed)
-
-
 class TrainingLoop:
     """Training loop of a run; resumes from the last checkpoint if there is one.
 
@@ -106,7 +67,7 @@ class TrainingLoop:
         seed: Base of the sampling seeds.
         on_step: Called after every step.
         on_alert: Called with alerts raised between steps; those of a step are in its report.
-        evaluate: Returns the held-out success rate of the engine's weights, given their version.
+        evaluate: Returns the success rate of the engine's weights on the validation split, given their version.
     """
 
     def __init__(  # noqa: PLR0913
@@ -137,8 +98,9 @@ class TrainingLoop:
             size=config.group_size,
             limit=(config.max_staleness + 1) * config.groups_per_step,
             max_retries=config.max_group_retries,
-            keep_zero_variance=trainer.algorithm.uses_critic,
+            keep_zero_variance=trainer.algorithm.trains_equal_rewards,
             seed=seed,
+            current_step=lambda: self.versions.step_of(engine.version),
         )
         self.source = GroupSource(groups, self.writer, self._on_episode_end)
         self.scheduler = Scheduler(
@@ -188,7 +150,8 @@ class TrainingLoop:
             await self.writer.commit(states={}, closed_groups=[], checkpoint=self._checkpoint(path), metrics=[])
         else:
             await asyncio.to_thread(self._restore, last)
-            self.source.groups.restore(await asyncio.to_thread(self.writer.recover))
+            recovered = await asyncio.to_thread(self.writer.recover)
+            self.source.groups.restore(recovered, lambda result: self.versions.step_of(result.version_min))
             known = await asyncio.to_thread(self.run_folder.groups)
             self.source.groups.next_number = max((group.number + 1 for group in known), default=0)
             past = await asyncio.to_thread(self.run_folder.metrics)
@@ -253,12 +216,13 @@ class TrainingLoop:
             for group in stale:
                 self._pending_states |= {result.episode_id: ("stale", None) for result in group.scored}
                 self._pending_groups.append(group.id)
+                self.source.shares.stale[group.task.family] += 1
             if stale:
                 groups.remove(stale)
                 self.scheduler.wake()
-            queued = groups.queued()
-            if len(queued) >= self.config.groups_per_step:
-                return queued[: self.config.groups_per_step]
+            batch = groups.next_batch(self.config.groups_per_step, self.trainer.steps, self.config.max_staleness)
+            if batch is not None:
+                return batch
             await self.source.group_completed.wait()
 
     def _is_fresh(self, result: EpisodeResult) -> bool:
@@ -275,7 +239,7 @@ class TrainingLoop:
         fresh = [result for group in groups for result in group.scored if self._is_fresh(result)]
         stale = [result for group in groups for result in group.scored if not self._is_fresh(result)]
         algorithm = self.trainer.algorithm
-        samples = [sample for group in groups for sample in group_to_samples(group, algorithm, self._is_fresh)]
+        samples = groups_to_samples(groups, algorithm, self._is_fresh)
         ages = [abs(self._age(result)) for result in fresh]
         num_rolled_back = sum(self.versions.is_rolled_back(result.version_max) for result in fresh)
         working = asyncio.get_running_loop().run_in_executor(self._trainer_thread, self._train_on, samples)
@@ -283,6 +247,7 @@ class TrainingLoop:
         self.trainer.versions_ahead = self.versions.offset
         await push_weights(self.trainer.policy, self.engine, self.trainer.version)
         self.source.groups.remove(groups)
+        self.source.shares.trained.update(group.task.family for group in groups)
         self.scheduler.wake()
         self._pending_states |= {result.episode_id: ("trained", done.step) for result in fresh}
         self._pending_states |= {result.episode_id: ("stale", None) for result in stale}
@@ -376,7 +341,7 @@ class TrainingLoop:
         since, self.source.since_step = self.source.since_step, StepAccumulator()
         counts, step = self.writer.counts, self.trainer.steps
         elapsed_s = time.monotonic() - self._started
-        metrics = since.metrics() | metrics
+        metrics = since.metrics() | self.source.shares.metrics() | metrics
         metrics |= {
             "episodes/ended": counts.ended,
             "episodes/errored_frac_total": counts.num_errored / max(1, counts.ended),
