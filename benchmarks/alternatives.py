@@ -166,7 +166,7 @@ async def run(size: str, names: Iterable[str], seed: int, parts: str, concurrenc
 def main() -> None:
     parser = parser_of(__doc__, "every way instead of one for each family")
     parser.add_argument("--families", nargs="+", default=sorted(FAMILIES), choices=sorted(FAMILIES), metavar="NAME")
-    parser.add_argument("--seed", type=int, default=seed_for("held_out", 0))
+    parser.add_argument("--seed", type=int, default=seed_for("test", 0))
     parser.add_argument("--parts", nargs="+", default=["ways", "oracles"], choices=["ways", "oracles"])
     parser.add_argument("--concurrency", type=int, default=3, help="desktops at a time (default: 3)")
     options = parser.parse_args()

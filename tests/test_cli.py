@@ -189,9 +189,9 @@ def test_help_and_task_lists_need_no_torch() -> None:
 
 
 def test_tasks_show_prints_the_instruction(cli) -> None:
-    out = cli("tasks", "show", "dialog_choice", "7", "--held-out")
+    out = cli("tasks", "show", "dialog_choice", "7", "--split", "test")
     assert "basics/dialog_choice/1000000007" in out
-    assert "held-out" in out
+    assert "test" in out
 
 
 def test_an_untrained_model_is_evaluated_and_reported(tmp_path, checkpoint: Path, cli, cli_error) -> None:
@@ -218,7 +218,7 @@ def test_an_interrupt_names_the_command_that_resumes(played: bool, monkeypatch, 
     monkeypatch.setattr(sys, "argv", ["deskhand", "eval", "my runs", "--policy", "noop"])
     run = Run.create(tmp_path / "run", {"config": {}})
     if played:
-        run.start_episode(EpisodeRow("e", "noop", None, 0, "t", "f", 0, "held_out", "in_flight"))
+        run.start_episode(EpisodeRow("e", "noop", None, 0, "t", "f", 0, "test", "in_flight"))
     with pytest.raises(KeyboardInterrupt) as caught, common.run_context(run, common.current_command()):
         raise KeyboardInterrupt
     hint = "resume with: deskhand eval 'my runs' --policy noop" if played else "nothing to resume"

@@ -208,7 +208,8 @@ def test_an_invalid_setting_is_one_line_with_a_fix(settings: str, message: str) 
 
 UNTRAINABLE = {
     f"engine.backend=openai {SERVER} engine.served_model_name=m": "engine.backend openai cannot be trained",
-    "engine.backend=vllm agent.top_p=0.9": "agent.top_p < 1",
+    **{f"engine.backend={backend} agent.top_p=0.9": "agent.top_p < 1" for backend in ("hf", "vllm")},
+    f"engine.backend=sglang {SERVER} agent.top_p=0.9": "agent.top_p < 1",
     "agent.temperature=0": "agent.temperature 0 makes all episodes of a group identical",
     "dtype=float16": "dtype float16 underflows",
 }
@@ -217,5 +218,5 @@ UNTRAINABLE = {
 def test_untrainable_settings_have_a_training_error() -> None:
     for settings, message in UNTRAINABLE.items():
         assert (load.load_config(None, settings.split()).training_error or "").startswith(message)
-    for settings in ("agent.top_p=0.9", "dtype=bfloat16", "evaluation.temperature=0"):
+    for settings in ("dtype=bfloat16", "evaluation.temperature=0"):
         assert load.load_config(None, [settings]).training_error is None

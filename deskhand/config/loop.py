@@ -77,6 +77,11 @@ class GroupConfig(Section):
     """Episodes per group."""
     max_group_retries: int | None = Field(default=None, ge=0)
     """Maximum replacements for errored episodes, per group; None is `group_size`."""
+    overlong_buffer_len: int = Field(default=0, ge=0)
+    """Final tokens of `agent.max_new_tokens` in which a reply lowers the reward of its episode (DAPO); 0 disables
+    it."""
+    overlong_penalty_factor: float = Field(default=1.0, gt=0)
+    """Reward deduction for a reply of the maximum length."""
 
 
 class LoopConfig(GroupConfig):
@@ -93,5 +98,6 @@ class LoopConfig(GroupConfig):
     save_every: int = Field(default=1, ge=1)
     """Steps between checkpoints. After a crash, training resumes from the last one."""
     eval_every: int = Field(default=0, ge=0)
-    """Steps between held-out evaluations during training, which also select the best checkpoint; 0 disables them."""
+    """Steps between evaluations on the validation split during training, which select the best checkpoint; 0 disables
+    them."""
     health: HealthConfig = HealthConfig()

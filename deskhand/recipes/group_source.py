@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import structlog
 
-from deskhand.recipes.step_report import StepAccumulator
+from deskhand.recipes.step_report import FamilyShares, StepAccumulator
 from deskhand.rollout.episode import errored_result
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import EpisodeRequest, Group, GroupBuffer
@@ -32,6 +32,7 @@ class GroupSource:
         """Called with every result and the group that it completed, if any."""
         self.exhausted = False
         self.since_step = StepAccumulator()
+        self.shares = FamilyShares()
         self.group_completed = asyncio.Event()
 
     async def next(self) -> EpisodeRequest | None:
@@ -39,6 +40,8 @@ class GroupSource:
         if found is None:
             return None
         request, opened = found
+        if opened is not None:
+            self.shares.started[opened.task.family] += 1
         try:
             await self.writer.start(request, opened)
         except asyncio.CancelledError:
@@ -49,6 +52,8 @@ class GroupSource:
     async def on_result(self, result: EpisodeResult) -> None:
         completed = self.groups.finish(result)
         self.since_step.add(result, completed)
+        if completed is not None and completed.state == "closed" and completed.scored:
+            self.shares.zero_variance[completed.task.family] += 1
         await self.writer.finish(result, completed)
         if isinstance(result.outcome, Errored):
             fields = {"episode": result.episode_id, "task": result.task_id, "cause": result.outcome.cause}

@@ -1,15 +1,17 @@
 """Conversion of finished groups of episodes into training samples.
 
-Used by `recipes.training_loop` and `integrations.areal`; start with `group_to_samples`.
+Used by `recipes.training_loop` and `integrations.areal`; start with `groups_to_samples`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import numpy as np
 
 from deskhand.algorithms.base import Algorithm
+from deskhand.algorithms.reinforce_plus_plus import normalize_over_batch
 from deskhand.errors import ConfigError
 from deskhand.recorder.graph import CallGraph, Sequence
 from deskhand.rollout.episode_record import EpisodeResult
@@ -46,6 +48,18 @@ def group_to_samples(
         if fresh(result)
         for sequence in result.graph.sequences()
     ]
+
+
+def groups_to_samples(
+    groups: Iterable[Group], algorithm: Algorithm, fresh: Callable[[EpisodeResult], bool] = lambda result: True
+) -> list[TrainingSample]:
+    """Return the samples of a step, with advantages over the batch where the algorithm normalizes them so."""
+    samples = [sample for group in groups for sample in group_to_samples(group, algorithm, fresh)]
+    if not algorithm.normalize_batch:
+        return samples
+    advantages = {sample.episode_id: sample.advantage for sample in samples}
+    normalized = dict(zip(advantages, normalize_over_batch(np.array([*advantages.values()])), strict=True))
+    return [replace(sample, advantage=float(normalized[sample.episode_id])) for sample in samples]
 
 
 def _advantages(algorithm: Algorithm, rewards: np.ndarray) -> np.ndarray:

@@ -4,8 +4,10 @@ Used by `recipes.assemble`; start with `TrainingLoop.run`. A step takes complete
 a thread, pushes the weights to the engine, and commits the checkpoint with the episodes it trained in one transaction.
 A kill loses only episodes in flight.
 
-Invariant: at most `(max_staleness + 1) * groups_per_step` groups are open or queued, so trained episodes are at most
-`max_staleness` steps old. Older episodes are counted as stale and not trained.
+Invariant: trained episodes are at most `max_staleness` steps old. At most `(max_staleness + 1) * groups_per_step`
+groups are open or queued, and a step waits for slow groups before they become too old (`GroupBuffer.next_batch`), so
+families are trained in the proportions in which they are started. Only a resumed run may find older episodes; they are
+counted as stale and not trained.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import numpy as np
 import structlog
 
 from deskhand.config.loop import LoopConfig
-from deskhand.errors import ConfigError
+from deskhand.errors import ConfigError, HealthError
 from deskhand.models.load import load_processors
 from deskhand.recipes.group_source import GroupSource
 from deskhand.recipes.health import (
@@ -36,7 +38,7 @@ from deskhand.recipes.health import (
     solved_at_start_alert,
 )
 from deskhand.recipes.publish_probe import PublishProbe
-from deskhand.recipes.samples import group_to_samples
+from deskhand.recipes.samples import groups_to_samples
 from deskhand.recipes.step_report import SCHEMA_VERSION, StepAccumulator, StepReport
 from deskhand.recorder.image_check import check_preprocessing
 from deskhand.recorder.images import ImageCache
@@ -73,7 +75,7 @@ class TrainingLoop:
         seed: Base of the sampling seeds.
         on_step: Called after every step.
         on_alert: Called with alerts raised between steps; those of a step are in its report.
-        evaluate: Returns the held-out success rate of the engine's weights, given their version.
+        evaluate: Returns the success rate of the engine's weights on the validation split, given their version.
     """
 
     def __init__(  # noqa: PLR0913
@@ -104,8 +106,9 @@ class TrainingLoop:
             size=config.group_size,
             limit=(config.max_staleness + 1) * config.groups_per_step,
             max_retries=config.max_group_retries,
-            keep_zero_variance=trainer.algorithm.uses_critic,
+            keep_zero_variance=trainer.algorithm.trains_equal_rewards,
             seed=seed,
+            current_step=lambda: self.versions.step_of(engine.version),
         )
         self.source = GroupSource(groups, self.writer, self._on_episode_end)
         self.scheduler = Scheduler(
@@ -163,7 +166,8 @@ class TrainingLoop:
         else:
             await asyncio.to_thread(self._restore, last)
             recovered = await asyncio.to_thread(self.writer.recover)
-            self.source.groups.restore(recovered, await asyncio.to_thread(self.writer.interrupted_members))
+            interrupted = await asyncio.to_thread(self.writer.interrupted_members)
+            self.source.groups.restore(recovered, interrupted, lambda result: self.versions.step_of(result.version_min))
             known = await asyncio.to_thread(self.run_folder.groups)
             self.source.groups.next_number = max((group.number + 1 for group in known), default=0)
             past = await asyncio.to_thread(self.run_folder.metrics)
@@ -232,12 +236,13 @@ class TrainingLoop:
                 self._pending_states |= {result.episode_id: ("stale", None) for result in group.scored}
                 self._pending_groups.append(group.id)
                 self._num_dropped += len(group.scored)
+                self.source.shares.stale[group.task.family] += 1
             if stale:
                 groups.remove(stale)
                 self.scheduler.wake()
-            queued = groups.queued()
-            if len(queued) >= self.config.groups_per_step:
-                return queued[: self.config.groups_per_step]
+            batch = groups.next_batch(self.config.groups_per_step, self.trainer.steps, self.config.max_staleness)
+            if batch is not None:
+                return batch
             await self.source.group_completed.wait()
 
     def _is_fresh(self, result: EpisodeResult) -> bool:
@@ -255,7 +260,7 @@ class TrainingLoop:
         stale = [result for group in groups for result in group.scored if not self._is_fresh(result)]
         num_stale, self._num_dropped = self._num_dropped + len(stale), 0
         algorithm = self.trainer.algorithm
-        samples = [sample for group in groups for sample in group_to_samples(group, algorithm, self._is_fresh)]
+        samples = groups_to_samples(groups, algorithm, self._is_fresh)
         ages = [abs(self._age(result)) for result in fresh]
         num_rolled_back = sum(self.versions.is_rolled_back(result.version_max) for result in fresh)
         done, sensitivity = await asyncio.get_running_loop().run_in_executor(
@@ -267,6 +272,7 @@ class TrainingLoop:
         with self._phases.measure("publish_probe"):
             publish_kl = await self.probe.run(self.trainer.version, fresh)
         self.source.groups.remove(groups)
+        self.source.shares.trained.update(group.task.family for group in groups)
         self.scheduler.wake()
         self._pending_states |= {result.episode_id: ("trained", done.step) for result in fresh}
         self._pending_states |= {result.episode_id: ("stale", None) for result in stale}
@@ -343,7 +349,7 @@ class TrainingLoop:
         since, self.source.since_step = self.source.since_step, StepAccumulator()
         counts, step = self.writer.counts, self.trainer.steps
         elapsed_s = time.monotonic() - self._started
-        metrics = since.metrics() | metrics
+        metrics = since.metrics() | self.source.shares.metrics() | metrics
         metrics |= {
             "episodes/ended": counts.ended,
             "episodes/errored_frac_total": counts.num_errored / max(1, counts.ended),

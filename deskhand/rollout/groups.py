@@ -6,6 +6,8 @@ signal and no longer counts against the limit.
 
 Invariant: a group completes once, when no member is in flight. An errored member is replaced by a new episode of the
     same task, at most `max_retries` times per group.
+Invariant: a step never makes a group too old that is still open (`next_batch`), so a slow task is trained as often as
+    it is started.
 """
 
 from __future__ import annotations
@@ -57,6 +59,8 @@ class Group:
     state: Literal["open", "queued", "closed"] = "open"
     keep_zero_variance: bool = False
     """Whether a group with equal rewards is trained, as with a critic, whose baseline is not the group."""
+    opened_step: int = 0
+    """Training steps in the weights when the group was opened; none of its tokens is older."""
 
     @property
     def open_slots(self) -> int:
@@ -94,8 +98,11 @@ class GroupBuffer:
         next_number: int = 0,
         keep_zero_variance: bool = False,
         seed: int = 0,
+        current_step: Callable[[], int] = lambda: 0,
     ) -> None:
         self.make_task, self.size, self.limit, self.seed = make_task, size, limit, seed
+        self.current_step = current_step
+        """Returns the training steps in the engine's weights."""
         self.max_retries = size if max_retries is None else max_retries
         self.next_number = next_number
         self.keep_zero_variance = keep_zero_variance
@@ -106,11 +113,13 @@ class GroupBuffer:
         self,
         groups: Iterable[tuple[str, int, str, int, list[EpisodeResult]]],
         interrupted: Mapping[str, Sequence[int]] | None = None,
+        steps_of: Callable[[EpisodeResult], int] = lambda result: 0,
     ) -> None:
         """Restore groups of an earlier process: (id, number, "open" or "queued", members ever started, scored members).
 
         `interrupted`: by group id, members that were in flight when the process ended. They run again with their own
-        number, and so with their seed.
+        number, and so with their seed. `steps_of` returns the training steps in the oldest weights that sampled an
+        episode.
 
         An open group that already has `size` scored members runs one more and completes. Raises `ConfigError` if
         members of an open group belong to another task than `make_task` returns.
@@ -125,6 +134,8 @@ class GroupBuffer:
                     "resume with the original families and seed"
                 )
             group.size = max(group.size, len(scored) + 1)
+            sampled = [steps_of(result) for result in scored if result.version_min >= 0]
+            group.opened_step = min([group.opened_step, *sampled])
             group.state = "queued" if state == "queued" else "open"
             self.live[name] = group
             self.next_number = max(self.next_number, number + 1)
@@ -144,7 +155,14 @@ class GroupBuffer:
     def _group(self, name: str, number: int, members: int = 0) -> Group:
         task = self.make_task(number)
         return Group(
-            name, number, task, self.size, self.max_retries, members, keep_zero_variance=self.keep_zero_variance
+            name,
+            number,
+            task,
+            self.size,
+            self.max_retries,
+            members,
+            keep_zero_variance=self.keep_zero_variance,
+            opened_step=self.current_step(),
         )
 
     def _request(self, group: Group) -> EpisodeRequest:
@@ -182,10 +200,30 @@ class GroupBuffer:
 
     def queued(self) -> list[Group]:
         """Return the groups ready for training, oldest first."""
-        return [group for group in self.live.values() if group.state == "queued"]
+        return sorted((group for group in self.live.values() if group.state == "queued"), key=_age_order)
+
+    def next_batch(self, count: int, step: int, max_staleness: int) -> list[Group] | None:
+        """Return the oldest `count` queued groups for the training step after `step`; None if it must wait.
+
+        It waits for `count` groups, and for older ones that are still open if without them a group would exceed
+        `max_staleness` before the steps to come can take it, `count` a step. So young groups overtake slow ones as long
+        as none is dropped. With the oldest groups of all, it never waits.
+        """
+        oldest = sorted(self.live.values(), key=_age_order)
+        batch = self.queued()[:count]
+        if len(batch) < count or batch == oldest[:count]:
+            return batch if len(batch) == count else None
+        chosen = {group.id for group in batch}
+        left = [group for group in oldest if group.id not in chosen]
+        late = any(step + 1 + place // count > group.opened_step + max_staleness for place, group in enumerate(left))
+        return None if late else batch
 
     def remove(self, groups: Iterable[Group]) -> None:
         """Remove groups that were trained or dropped."""
         for group in groups:
             group.state = "closed"
             del self.live[group.id]
+
+
+def _age_order(group: Group) -> tuple[int, int]:
+    return group.opened_step, group.number

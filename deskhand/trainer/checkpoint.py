@@ -59,7 +59,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class BestCheckpoint:
-    """The checkpoint with the highest held-out success so far; the earlier one of equals."""
+    """The checkpoint with the highest success on the validation split so far; the earlier one of equals."""
 
     step: int
     success: float
@@ -167,7 +167,10 @@ class CheckpointManager:
             raise ConfigError(f"{file}: unreadable; delete it, the next evaluation rewrites it") from error
 
     def record_eval(self, step: int, success: float) -> bool:
-        """Record the held-out success of a step; return whether it is the best so far. Raises `ConfigError`."""
+        """Record the success of a step on the validation split; return whether it is the best so far.
+
+        Raises `ConfigError` if the disk cannot be written.
+        """
         before = self.best()
         if not math.isfinite(success) or (before is not None and before.step == step):
             return False

@@ -4,8 +4,8 @@ Used by `recipes.training_loop`; call the blocking `Trainer.step` in a thread. A
 episode from the step and is counted by cause; an inconsistent step stops the run (`trainer.step_checks`). The order of
 minibatches depends only on the seed, the step and the order of the samples, so resumed runs are bit-exact.
 
-Invariant: the gradient of a step is the mean over episodes of the mean over their sampled tokens (Dr.GRPO divides every
-episode by one constant), however episodes are split into sequences and micro-batches.
+Invariant: the gradient of an update is the sum of its tokens' losses, divided as `loss_norm` says, however episodes are
+split into sequences and micro-batches.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deskhand.algorithms.base import get_algorithm
 from deskhand.algorithms.objective import clipped_loss, kl_estimate, token_weights
 from deskhand.config.trainer import TrainerConfig
+from deskhand.errors import ConfigError
 from deskhand.trainer.advantages import AdvantageEstimate, gae_advantages_of, group_advantages_of, mean_reward
 from deskhand.trainer.batch import TrainBatch, TrainingSample
 from deskhand.trainer.critic import Critic
+from deskhand.trainer.objective_settings import ObjectiveSettings, lr_factor
 from deskhand.trainer.optimizer import make_optimizer, optimizer_step, torch_threads, warmup_factor
 from deskhand.trainer.phase_timer import PhaseTimer
 from deskhand.trainer.policy import Policy, TokenScores
@@ -50,14 +51,19 @@ class _StepInputs:
 class Trainer:
     """Trainer of a policy, and of a critic if the algorithm uses one.
 
-    `steps` and `updates` count training steps and optimizer updates since version 0. `versions_ahead` is the difference
+    `total_steps` is the length of the learning-rate schedule. `steps` and `updates` count training steps and optimizer
+    updates since version 0. `versions_ahead` is the difference
     between weight versions and steps (`rollout.weight_versions`).
     """
 
-    def __init__(self, policy: Policy, config: TrainerConfig | None = None) -> None:
+    def __init__(self, policy: Policy, config: TrainerConfig | None = None, total_steps: int | None = None) -> None:
         self.policy = policy
         self.config = config = config or TrainerConfig()
-        self.algorithm = get_algorithm(config.algorithm)
+        self.objective = ObjectiveSettings.of(config)
+        self.algorithm = self.objective.algorithm
+        if total_steps is None and config.lr_scheduler_type != "constant":
+            raise ConfigError("trainer.lr_scheduler_type: a schedule needs the number of steps; pass total_steps")
+        self.total_steps = total_steps or 1
         betas = (config.beta1, config.beta2)
         self.optimizer = make_optimizer(
             policy.parameters(), config.learning_rate, betas, config.weight_decay, config.optimizer
@@ -106,27 +112,29 @@ class Trainer:
     def _train(
         self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage], phases: PhaseTimer
     ) -> StepMetrics:
-        config, tally = self.config, StepMetricsAccumulator(self.version)
+        config, num_minibatches = self.config, self.objective.num_minibatches
+        tally = StepMetricsAccumulator(self.version)
         with phases.measure("score"):
             work = self._prepare(samples, images)
+        schedule = lr_factor(config.lr_scheduler_type, self.steps / self.total_steps, config.min_lr_ratio)
         order = np.random.default_rng([config.seed, self.steps])
         norms, rate = [0.0], 0.0
         updates_before = self.updates
         for number in range(config.ppo_epochs):
-            for part in _minibatches(samples, config.num_minibatches, order):
+            for part in _minibatches(samples, num_minibatches, order):
                 with phases.measure("forward_backward"):
                     self._accumulate(work, part, tally, first=number == 0, updated=self.updates > updates_before)
-                warmup = warmup_factor(self.updates, config.warmup_steps)
-                rate = config.learning_rate * warmup
+                factor = schedule * warmup_factor(self.updates, config.warmup_steps)
+                rate = config.learning_rate * factor
                 with phases.measure("optimizer"):
                     norm, updated = optimizer_step(self.policy, self.optimizer, rate, config.max_grad_norm)
                     if self.critic is not None:
-                        self.critic.update(warmup, config.max_grad_norm)
+                        self.critic.update(factor, config.max_grad_norm)
                 norms.append(norm)
                 self.updates += updated
         self.steps += 1
         trained = [samples[index] for index in self._active(work, range(len(samples)))]
-        rounds = config.ppo_epochs * config.num_minibatches
+        rounds = config.ppo_epochs * num_minibatches
         return StepMetrics(
             step=self.steps,
             loss=tally.loss / rounds,
@@ -159,16 +167,12 @@ class Trainer:
         """Whether sequences are scored before the first update, so that images are encoded more than once."""
         reference = self.config.kl_loss_coef and self.policy.config.lora
         shared_critic = self.critic is not None and self.critic.own is None
-        return bool(self._needs_proximal or reference or shared_critic)
-
-    @property
-    def _needs_proximal(self) -> bool:
-        return self.config.decoupled_loss and self.config.ppo_epochs * self.config.num_minibatches > 1
+        return bool(self.objective.needs_proximal or reference or shared_critic)
 
     def _prepare(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> _StepInputs:
         """Score the sequences under the initial weights as far as the algorithm needs it."""
         config, rows = self.config, [sample.sequence for sample in samples]
-        proximal = self.policy.logprobs(rows, images) if self._needs_proximal else None
+        proximal = self.policy.logprobs(rows, images) if self.objective.needs_proximal else None
         reference = self.policy.reference_logprobs(rows, images) if config.kl_loss_coef else None
         if self.critic is None:
             estimate = group_advantages_of(samples)
@@ -183,7 +187,7 @@ class Trainer:
 
     def _active(self, work: _StepInputs, part: Sequence[int]) -> list[int]:
         """Return the sequences with a gradient; those with zero advantage count only in the mean."""
-        if self.critic is not None or self.config.kl_loss_coef:
+        if self.critic is not None or self.config.kl_loss_coef or self.config.entropy_coeff:
             return list(part)
         return [index for index in part if work.samples[index].advantage != 0.0]
 
@@ -191,12 +195,13 @@ class Trainer:
         self, work: _StepInputs, part: Sequence[int], tally: StepMetricsAccumulator, *, first: bool, updated: bool
     ) -> None:
         """Add the gradient of one minibatch to the policy and the critic."""
-        config, algorithm, samples = self.config, self.algorithm, work.samples
-        divisor = config.loss_divisor if algorithm.loss_norm == "constant" else None
+        config, algorithm, objective, samples = self.config, self.algorithm, self.objective, work.samples
+        norm = objective.loss_norm
         counts = [sum(work.reply_lengths[index]) for index in part]
         episodes, weights = [samples[index].episode_id for index in part], [samples[index].weight for index in part]
-        coefficients = dict(zip(part, token_weights(episodes, counts, weights, divisor), strict=True))
-        means = dict(zip(part, token_weights(episodes, counts, weights), strict=True)) if divisor else coefficients
+        factors = token_weights(episodes, counts, weights, config.loss_divisor, norm)
+        coefficients = dict(zip(part, factors, strict=True))
+        means = dict(zip(part, token_weights(episodes, counts, weights), strict=True))
         chosen = self._active(work, part)
         used: Counter[str] = Counter()
 
@@ -209,6 +214,7 @@ class Trainer:
             rows, logprobs_W = [chosen[index] for index in batch.rows], scores.logprobs_W
             coefficients_W = _per_token([coefficients[index] for index in rows], batch.rows_W)
             advantages_W = _concat(work.estimate.advantages, rows, logprobs_W)
+            replies_W = _reply_index([length for index in rows for length in work.reply_lengths[index]], logprobs_W)
             if not config.decoupled_loss:
                 proximal_W = None
             elif work.proximal is None:
@@ -219,15 +225,17 @@ class Trainer:
                 logprobs_W,
                 batch.behavior_logprobs_W,
                 advantages_W,
-                algorithm.clip_ratio_low if config.clip_ratio_low is None else config.clip_ratio_low,
-                algorithm.clip_ratio_high if config.clip_ratio_high is None else config.clip_ratio_high,
+                objective.clip_ratio_low,
+                objective.clip_ratio_high,
                 proximal_W,
                 config.importance_weight_cap,
                 config.importance_weight_mode,
                 config.dual_clip,
-                _reply_index([length for index in rows for length in work.reply_lengths[index]], logprobs_W)
-                if algorithm.ratio_level == "reply"
-                else None,
+                replies_W if algorithm.ratio_level == "reply" else None,
+                importance_weight_min=config.importance_weight_min,
+                importance_weight_level=config.importance_weight_level,
+                weighted_replies=replies_W,
+                policy_loss=algorithm.policy_loss,
             )
             value = (result.values * coefficients_W).sum()
             if algorithm.ratio_level == "token" or self.critic is None:
@@ -235,6 +243,8 @@ class Trainer:
             totals = np.bincount(batch.rows_W.cpu(), coefficients_W.cpu(), len(rows))
             for index, total in zip(rows, totals.tolist(), strict=True):
                 used[samples[index].episode_id] += total
+            if config.entropy_coeff:
+                value = value - config.entropy_coeff * (scores.entropies_W * coefficients_W).sum()
             if work.reference is not None:
                 reference_W = _concat(work.reference, rows, logprobs_W)
                 penalty_W = kl_estimate(reference_W, logprobs_W, config.kl_estimator)
@@ -248,8 +258,9 @@ class Trainer:
             return value
 
         sequences = [samples[index].sequence for index in chosen]
-        self.policy.accumulate(self.policy.plan(sequences, work.images), loss)
-        if algorithm.loss_norm == "episode":
+        plan = self.policy.plan(sequences, work.images)
+        self.policy.accumulate(plan, loss, entropy_gradient=config.entropy_coeff > 0)
+        if norm == "episode":
             check_weights(used, [samples[index] for index in chosen], len(set(episodes)))
         if self.critic is not None and self.critic.own is not None:
             tally.value_loss += self.critic.accumulate(sequences, work.images, targets)

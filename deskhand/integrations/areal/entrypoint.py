@@ -246,7 +246,7 @@ def rows_of(config: Any) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         return make_rows(section.families, section.count, split, section.first)
 
     valid = config.deskhand.valid
-    return rows(config.deskhand.train, "train"), rows(valid, "held_out") if valid else []
+    return rows(config.deskhand.train, "train"), rows(valid, "test") if valid else []
 
 
 if __name__ == "__main__":

@@ -86,6 +86,16 @@ def find_config_problems(
             "actor.temperature: differs from gconfig.temperature, so log-probs are of another distribution; "
             "use the same value"
         )
+    restricted = {
+        "top_p": gconfig.get("top_p", 1.0) < 1,
+        "greedy": bool(gconfig.get("greedy")),
+        "temperature": gconfig.get("temperature", 1.0) == 0,
+    }
+    found += [
+        f"gconfig.{key}: samples from fewer tokens than the log-probs are over, so replies cannot be trained; remove it"
+        for key, is_restricted in restricted.items()
+        if is_restricted
+    ]
     return [
         *found,
         *(_agent(experiment, settings) if is_agent(experiment) else _workflow(experiment, settings, max_steps)),

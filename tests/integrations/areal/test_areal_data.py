@@ -24,14 +24,14 @@ from deskhand.rollout.groups import EpisodeRequest
 from deskhand.rollout.run_writer import new_row, row_of
 from deskhand.store.run import TRAIN, GroupRow, Run
 from deskhand.tasks.outcome import Scored
-from deskhand.tasks.task import HELD_OUT_START
+from deskhand.tasks.task import SPLIT_SIZE
 from deskhand.types import Completion, ImageSpan
 
 
 def test_families_take_turns_with_seeds_of_their_own_split():
-    made = make_rows(["terminal_run", "calculator_number"], 4, "held_out", first=3)
+    made = make_rows(["terminal_run", "calculator_number"], 4, "test", first=3)
     assert [row["family"] for row in made] == ["terminal_run", "calculator_number"] * 2
-    assert [row["seed"] - HELD_OUT_START for row in made] == [3, 3, 4, 4]
+    assert [row["seed"] - SPLIT_SIZE for row in made] == [3, 3, 4, 4]
     assert task_from_row(made[1]).family == "calculator_number"
     assert task_from_row(made[1]).id == task_from_row(made[1]).id
 

@@ -7,6 +7,7 @@ program of the guest could act.
 
 from __future__ import annotations
 
+import itertools
 import random
 import uuid
 from collections.abc import AsyncIterator, Iterable
@@ -126,7 +127,18 @@ async def _perform(desktop: StageableDesktop, op: Op) -> None:
     await desktop.perform([op], action_id=f"judge-{uuid.uuid4()}")
 
 
-@scenario_family(CalculatorScenario, "calculator_number", "easy", "enter a number by the calculator's keys")
+def number_is_held_out(first: int, second: int) -> bool:
+    """Whether the instruction is one of the 9 of 72 of the split `test_instructions`: each digit once in each place."""
+    return second == first % 9 + 1
+
+
+@scenario_family(
+    CalculatorScenario,
+    "calculator_number",
+    "easy",
+    "enter a number by the calculator's keys",
+    holds_out=lambda task: number_is_held_out(*map(int, task.metadata["number"])),
+)
 def enter_number(scenario: CalculatorScenario) -> Task:
     first, second = scenario.rng.sample(range(1, 10), 2)
     scenario.place_seed = scenario.rng.randrange(2**31)
@@ -145,7 +157,8 @@ def enter_number(scenario: CalculatorScenario) -> Task:
 
     async def grounding_targets(desktop: StageableDesktop) -> list[tuple[str, Rect]]:
         keys = await scenario.boxes(desktop)
-        return [(number_instruction(a, b), keys[str(a)]) for a in range(1, 10) for b in range(1, 10) if a != b]
+        pairs = itertools.permutations(range(1, 10), 2)
+        return [(number_instruction(a, b), keys[str(a)]) for a, b in pairs if not number_is_held_out(a, b)]
 
     return scenario.build_task(
         number_instruction(first, second),
