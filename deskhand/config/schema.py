@@ -252,6 +252,8 @@ class SuiteConfig(Section):
     """Include OSWorld tasks whose correct answer is that they are infeasible."""
     evaluator_port: int = Field(default=5050, ge=1, le=65535)
     """Port of WAA's evaluate server on each machine."""
+    allow_python_checks: bool = False
+    """Run the code of `python` checks in OpenAdapt's files on this machine, in a process with limits."""
 
     @model_validator(mode="after")
     def _names_one_source(self) -> SuiteConfig:

@@ -29,17 +29,17 @@ from typing import Any
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.integrations.areal import installed_areal, online, ray_cluster, worker_errors
 from deskhand.integrations.areal.dataset import make_rows, read_rows, task_for
-from deskhand.integrations.areal.desktop_server import check_server
 from deskhand.integrations.areal.experiment_config import DataSection, DesktopExperiment
 from deskhand.integrations.areal.online import ProxyGateway
 from deskhand.integrations.areal.patches import ports, worker_launch
-from deskhand.integrations.areal.settings import WorkflowSettings, import_by_path, profile_overrides
+from deskhand.integrations.areal.settings import Desktops, WorkflowSettings, import_by_path, profile_overrides
 from deskhand.integrations.areal.validate_budget import desktops_needed, find_config_problems, image_cost, is_agent
-from deskhand.integrations.areal.worker_resources import use_worker_resources
+from deskhand.integrations.areal.worker_resources import server_api_key, use_worker_resources
 from deskhand.integrations.areal.worker_runs import add_statistics
 from deskhand.models.load import check_checkpoint, load_processors
 
 _DEFAULT_ADMIN_KEY = "areal-admin-key"
+SERVER_TIMEOUT_S = 10.0
 ADAPTER_TIMEOUT_S = 300.0
 SAMPLED_ROWS = 32
 """Data rows whose tasks determine the screen size."""
@@ -199,6 +199,27 @@ def check(config: Any, settings: WorkflowSettings, data: Sequence[Mapping[str, A
         raise ConfigError("invalid experiment: " + "; ".join(found))
     if settings.desktops.server_url is not None:
         check_server(settings.desktops, desktops_needed(asdict(config), settings))
+
+
+def check_server(desktops: Desktops, needed: int) -> None:
+    """Raise `ConfigError` unless the desktop server responds and has `needed` desktops."""
+    import httpx2
+
+    address, key = str(desktops.server_url), server_api_key(desktops)
+    headers = {"authorization": f"Bearer {key}"} if key else {}
+    try:
+        reply = httpx2.get(f"{address.rstrip('/')}/leases", headers=headers, timeout=SERVER_TIMEOUT_S)
+        reply.raise_for_status()
+        size = int(reply.json()["size"])
+    except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, KeyError) as error:
+        raise ConfigError(
+            f"deskhand.workflow.desktops.server_url: {address} does not respond ({error}); run deskhand serve desktops"
+        ) from None
+    if size < needed:
+        raise ConfigError(
+            f"{address}: the server has {size} desktops, rollout.max_concurrent_rollouts x "
+            f"deskhand.workflow.loop.group_size needs {needed}; start it with more"
+        )
 
 
 def bypass_proxy_for_local_addresses() -> None:

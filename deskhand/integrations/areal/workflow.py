@@ -155,7 +155,10 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
                 values |= {"reward": result.reward or 0.0, "success": result.success}
             installed_areal.record(**{name: float(value) for name, value in values.items()})
         errors = [result.outcome for result in results if isinstance(result.outcome, Errored)]
-        resources.outages = 0 if group.scored else resources.outages + 1
+        if group.scored:
+            resources.outages = 0
+        elif any(error.cause in ("infrastructure", "evaluator") for error in errors):
+            resources.outages += 1
         installed_areal.record(
             group_scored=float(len(group.scored)),
             group_errored=float(not group.scored),
@@ -166,7 +169,7 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
             log.warning(
                 "areal.group_errored", group=group.id, causes=causes, consecutive=resources.outages, first=first
             )
-            if resources.outages == self.settings.max_errored_groups:
+            if not group.scored and resources.outages == self.settings.max_errored_groups:
                 text = f"{resources.outages} consecutive groups without a score; last error: {first}"
                 report(self.settings.episode_dir, ConfigError(text))
 
