@@ -1,5 +1,5 @@
-"""OpenAdapt's checks `python` and `screenshot`: code runs in a process of its own on the guest's files, if the user says
-so; a screen is judged by the model that the environment names."""
+"""OpenAdapt's checks `python` and `screenshot`: code runs in a process of its own on the guest's files, if the user
+says so; a screen is judged by the model that the environment names."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def file_with(check: dict[str, str], folder: Path) -> Path:
 
 def test_code_runs_only_if_the_user_says_so(tmp_path: Path) -> None:
     path = file_with({"check": "python", "code": "return True"}, tmp_path)
-    with pytest.raises(ConfigError, match="suite.allow_python_checks: true"):
+    with pytest.raises(ConfigError, match=r"suite\.allow_python_checks: true"):
         openadapt.load_task(path, 64, 48)
     assert openadapt.load_task(path, 64, 48, allow_python=True).id == "openadapt/t/0"
 

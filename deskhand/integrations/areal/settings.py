@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from deskhand.config.load import FULL
 from deskhand.config.loop import GroupConfig
-from deskhand.config.schema import AgentConfig, ContextConfig, DesktopConfig
+from deskhand.config.schema import AgentConfig, ContextConfig, DesktopConfig, TrackingConfig
 from deskhand.errors import ConfigError
 
 
@@ -78,6 +78,8 @@ class WorkflowSettings(_StrictModel):
     """Temperature of evaluation episodes."""
     episode_dir: str | None = None
     """Directory in which workers store episodes, for `deskhand report`; None stores none."""
+    tracking: TrackingConfig = TrackingConfig()
+    """Scrubbing of stored episodes; AReaL's `stats_logger` has the rest."""
 
     @field_validator("agent")
     @classmethod

@@ -117,7 +117,9 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
         recorder = Recorder(
             resources.preprocessing.renderer, inference, resources.preprocessing.images, context_tokens=max_model_len
         )
-        frames = open_worker_run(settings.episode_dir).frames if settings.episode_dir is not None else None
+        frames = None
+        if settings.episode_dir is not None:
+            frames = open_worker_run(settings.episode_dir, settings.tracking.scrubbed).frames
         runner = RecordedRunner(resources.pool, recorder, self.make_agent(resources, temperature), frames)
         resources.groups += 1
         try:
