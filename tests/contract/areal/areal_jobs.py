@@ -107,6 +107,11 @@ def text(python: Path, folder: Path) -> dict[str, Any]:
         return probe(python, "desktops_probe.py", folder, "text", str(checkpoint), address)
 
 
+def slurm(python: Path, folder: Path) -> dict[str, Any]:
+    experiment = ROOT / "configs" / "areal" / "osworld_qwen3vl_4b.yaml"
+    return probe(python, "slurm_probe.py", folder, str(experiment))
+
+
 def kl(python: Path, folder: Path) -> dict[str, Any]:
     checkpoint = checkpoint_of(folder, "qwen3_vl")
     with LOADING:
@@ -310,7 +315,7 @@ def ray_nodes(python: Path, folder: Path) -> Iterator[str]:
         free.bind(("127.0.0.2", 0))
         port = free.getsockname()[1]
     first, second = "127.0.0.2", "127.0.0.3"
-    own = {**environment_of(python), "RAY_worker_niceness": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+    own = {**environment_of(python), "RAY_USAGE_STATS_ENABLED": "0"}
     short = Path(tempfile.mkdtemp(prefix="dh-ray-"))  # the paths of its sockets are limited
     shared = [
         "--num-cpus",
@@ -324,11 +329,11 @@ def ray_nodes(python: Path, folder: Path) -> Iterator[str]:
         "--block",
     ]
     shared += ["--disable-usage-stats", "--min-worker-port", "0", "--max-worker-port", "0"]
-    ray = [str(python.parent / "ray"), "start"]
-    head = [*ray, "--head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={short}"]
+    node = ["bash", str(ROOT / "deploy" / "ray_node.sh")]
+    head = ["head", f"--port={port}", "--include-dashboard=false", f"--temp-dir={short}"]
     calls = (
-        ([*head, f"--node-ip-address={first}", *shared], own | {KEY: "of-the-nodes"}),
-        ([*ray, f"--address={first}:{port}", f"--node-ip-address={second}", *shared], own),
+        ([*node, *head, f"--node-ip-address={first}", *shared], own | {KEY: "of-the-nodes"}),
+        ([*node, f"{first}:{port}", f"--node-ip-address={second}", *shared], own),
     )
     nodes: list[subprocess.Popen[bytes]] = []
     try:
@@ -344,16 +349,15 @@ def ray_nodes(python: Path, folder: Path) -> Iterator[str]:
                 time.sleep(0.2)
         yield f"{first}:{port}"
     finally:
-        for node in reversed(nodes):
+        for process in reversed(nodes):
             with suppress(ProcessLookupError):
-                os.killpg(node.pid, signal.SIGTERM)
-        for node in nodes:
-            try:
-                node.wait(limit(30))
-            except subprocess.TimeoutExpired:
-                with suppress(ProcessLookupError):
-                    os.killpg(node.pid, signal.SIGKILL)
-                node.wait()
+                os.killpg(process.pid, signal.SIGTERM)
+        for process in nodes:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(limit(30))
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
         shutil.rmtree(short, ignore_errors=True)
 
 
@@ -451,6 +455,7 @@ JOBS: dict[str, tuple[str, Callable[[Path, Path], dict[str, Any]]]] = {
     "osworld": ("test_areal_osworld", osworld),
     "parsed": ("test_areal_configs", parsed),
     "text": ("test_areal_text", text),
+    "slurm": ("test_areal_slurm", slurm),
     "kl": ("test_areal_objectives", kl),
     "critic": ("test_areal_objectives", critic),
     "lora": ("test_areal_objectives", lora),
