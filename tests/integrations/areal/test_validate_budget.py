@@ -47,6 +47,31 @@ def test_shipped_experiments_add_up(path):
     assert find_config_problems(content, settings, SMALL, 10) == []
 
 
+def laid_over(content: dict[str, Any], profile: dict[str, Any]) -> None:
+    for key, value in profile.items():
+        if isinstance(value, dict):
+            laid_over(content.setdefault(key, {}), value)
+        else:
+            content[key] = value
+
+
+CLUSTER = next(path for path in CONFIGS if path.stem == "osworld_qwen3vl_4b")
+
+
+@pytest.mark.parametrize("nodes", [2, 4])
+@pytest.mark.parametrize("scheduler", ["ray", "slurm"])
+def test_profiles_for_more_nodes_add_up(scheduler, nodes):
+    profile = yaml.safe_load(CLUSTER.read_text())["profiles"][f"{scheduler}-{nodes}x8"]
+    content, settings = experiment(CLUSTER)
+    laid_over(content, profile)
+    content["rollout"]["consumer_batch_size"] = content["train_dataset"]["batch_size"]
+    assert find_config_problems(content, settings, SMALL, 10, "qwen3_vl") == []
+    assert content["scheduler"]["type"] == scheduler
+    gpus = sum(int(content[role]["backend"].split(":d")[1].split("p")[0]) for role in ("actor", "rollout"))
+    assert gpus == content["cluster"]["n_nodes"] * content["cluster"]["n_gpus_per_node"] == 8 * nodes
+    assert desktops_needed(content, settings) == 64 * nodes
+
+
 CHANGES: dict[str, tuple[list[tuple[str, Any]], str]] = {
     "a normalized reward": ([("actor.reward_norm", {"mean_level": "group"})], "actor.reward_norm"),
     "a normalized advantage": ([("actor.adv_norm", {"mean_level": "batch"})], "actor.adv_norm"),
