@@ -308,7 +308,7 @@ def _loader(file_format: str, suite: SuiteConfig, backend: str) -> Callable[[Pat
         return waa.task_of(waa.load(path), evaluator, width, height, steps or waa.DEFAULT_MAX_STEPS)
 
     def load_openadapt(path: Path) -> Task:
-        task = openadapt.load_task(path, width, height)
+        task = openadapt.load_task(path, width, height, allow_python=suite.allow_python_checks)
         return replace(task, max_steps=steps) if steps else task
 
     def load_deskhand(path: Path) -> Task:

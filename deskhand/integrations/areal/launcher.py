@@ -26,7 +26,7 @@ from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.integrations.areal.online import ProxyGateway
 from deskhand.integrations.areal.settings import read_experiment
 from deskhand.integrations.areal.worker_runs import merge_worker_runs
-from deskhand.models.load import checkpoint_folder
+from deskhand.models.load import checkpoint_folder, is_hub_id
 from deskhand.venvs import newest_venv
 
 LAUNCH = "deskhand.integrations.areal.entrypoint"
@@ -79,8 +79,10 @@ def _areal_args(config: Path, content: dict[str, Any], folder: Path, overrides: 
     words += [f"++deskhand.workflow.episode_dir={folder}", *overrides]
     model = _setting("actor.path", content, overrides)
     if isinstance(model, str):
-        model = str(checkpoint_folder(model))
-        words.append(f"actor.path={model}")
+        found = str(checkpoint_folder(model))
+        if int(_setting("cluster.n_nodes", content, overrides) or 1) == 1 or not is_hub_id(model):
+            words.append(f"actor.path={found}")  # elsewhere the cache of this machine may be another folder
+        model = found
     return words, model
 
 

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from deskhand.config.load import FULL
 from deskhand.config.loop import GroupConfig
-from deskhand.config.schema import AgentConfig, ContextConfig, DesktopConfig
+from deskhand.config.schema import AgentConfig, ContextConfig, DesktopConfig, TrackingConfig
 from deskhand.errors import ConfigError
 
 
@@ -61,6 +61,11 @@ class WorkflowSettings(_StrictModel):
     """Context settings; `max_model_len` must not exceed AReaL's `mb_spec.max_tokens_per_mb`."""
     group_timeout_s: float = Field(default=1800.0, gt=0)
     """Time limit of a group; later episodes are errored. Keep it below AReaL's `rollout.request_timeout`."""
+    max_errored_groups: int = Field(default=8, ge=1)
+    """Consecutive groups of a worker without a scored episode that end the run."""
+    advantages: Literal["group", "areal"] = "group"
+    """What `rewards` of a trajectory are: advantages within the group, or ("areal") rewards, from which AReaL computes
+    advantages with its critic and its normalization."""
     algorithm: Literal["grpo", "dr_grpo", "gspo"] = "grpo"
     """How group rewards become advantages: with or without (`dr_grpo`) division by the standard deviation."""
     zero_variance_groups: Literal["drop", "keep"] = "drop"
@@ -73,6 +78,8 @@ class WorkflowSettings(_StrictModel):
     """Temperature of evaluation episodes."""
     episode_dir: str | None = None
     """Directory in which workers store episodes, for `deskhand report`; None stores none."""
+    tracking: TrackingConfig = TrackingConfig()
+    """Scrubbing of stored episodes; AReaL's `stats_logger` has the rest."""
 
     @field_validator("agent")
     @classmethod

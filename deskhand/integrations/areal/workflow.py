@@ -2,8 +2,8 @@
 
 AReaL imports `OSWorldWorkflow` by path and creates one per task, so construction is cheap; expensive objects are in
 `worker_resources`. One `arun_episode` runs a whole group, each episode on its own desktop, and compares it here:
-`rewards` of the trajectory are advantages. AReaL's own normalization must be off and `gconfig.n_samples` 1 (checked
-by `validate_budget`).
+`rewards` of the trajectory are advantages, and AReaL's own normalization is off. With `advantages: areal` they are
+rewards, and AReaL computes advantages. `gconfig.n_samples` is 1. `validate_budget` checks all of this.
 
 Invariant: the result is a trajectory that AReaL trains as it was sampled, or None; an outage is neither an exception
 nor a reward of 0.
@@ -23,12 +23,13 @@ import structlog
 
 from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.algorithms.base import get_algorithm
-from deskhand.errors import InfrastructureError, RecordError
+from deskhand.errors import ConfigError, InfrastructureError, RecordError
 from deskhand.integrations.areal import installed_areal
 from deskhand.integrations.areal.dataset import task_for
 from deskhand.integrations.areal.engine import ArealEngine
 from deskhand.integrations.areal.settings import WorkflowSettings
 from deskhand.integrations.areal.trajectory import check_trajectory
+from deskhand.integrations.areal.worker_errors import report, report_errors
 from deskhand.integrations.areal.worker_resources import WorkerResources, worker_resources
 from deskhand.integrations.areal.worker_runs import open_worker_run, save_group
 from deskhand.recorder.invariants import check_rows
@@ -60,13 +61,15 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
 
     Args:
         settings: `WorkflowSettings` as a mapping; overridden by further keywords.
-        gconfig: AReaL's `GenerationHyperparameters`; its temperature, `top_p` and `max_new_tokens` are the agent's.
+        gconfig: AReaL's `GenerationHyperparameters`; its temperature, `top_p` and `max_new_tokens` are the agent's,
+            and its `lora_name` is the adapter that answers if AReaL trains one.
     """
 
     def __init__(
         self, settings: WorkflowSettings | Mapping[str, Any] | None = None, gconfig: Any = None, **more: Any
     ) -> None:
         self.settings = WorkflowSettings.of(settings, more)
+        self.lora_name = str(getattr(gconfig, "lora_name", "") or "")
         if gconfig is not None:
             sampling = {name: getattr(gconfig, name) for name in ("temperature", "top_p", "max_new_tokens")}
             agent = self.settings.agent.model_copy(update=sampling)
@@ -76,8 +79,12 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
         """Run a group on the task of `data`; returns its tensors (`tensors`), or None if there is nothing to train
         on.
 
-        Raises `ConfigError` for invalid settings or data, and cancellation.
+        Raises `ConfigError` for invalid settings or data, which also ends the run (`worker_errors`), and cancellation.
         """
+        with report_errors(self.settings.episode_dir):
+            return await self._play(engine, data)
+
+    async def _play(self, engine: Any, data: dict[str, Any]) -> dict[str, Any] | None:
         resources = await worker_resources(self.settings)
         task = task_for(self.settings, data)
         is_eval = (
@@ -91,8 +98,9 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
         self._record_statistics(resources, group, results)
         if self.settings.episode_dir is not None and not is_eval:
             await asyncio.to_thread(save_group, self.settings.episode_dir, group, results, started_at)
-        if is_eval:
-            return await asyncio.to_thread(self._tensors, resources, group, raw=True)
+        if is_eval or self.settings.advantages == "areal":
+            rewarded = await asyncio.to_thread(self._tensors, resources, group, raw=True)
+            return rewarded if is_eval else await asyncio.to_thread(_with_end, rewarded)
         if not group.has_signal and (self.settings.zero_variance_groups == "drop" or len(group.scored) < min(2, size)):
             return None
         return await asyncio.to_thread(self._tensors, resources, group)
@@ -106,11 +114,13 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
     ) -> tuple[Group, list[EpisodeResult]]:
         settings, max_model_len = self.settings, self.settings.engine.max_model_len
         max_retries = size if settings.loop.max_group_retries is None else settings.loop.max_group_retries
-        inference = ArealEngine(engine, resources.preprocessing.encoder, max_model_len)
+        inference = ArealEngine(engine, resources.preprocessing.encoder, max_model_len, self.lora_name)
         recorder = Recorder(
             resources.preprocessing.renderer, inference, resources.preprocessing.images, context_tokens=max_model_len
         )
-        frames = open_worker_run(settings.episode_dir).frames if settings.episode_dir is not None else None
+        frames = None
+        if settings.episode_dir is not None:
+            frames = open_worker_run(settings.episode_dir, settings.tracking.scrubbed).frames
         runner = RecordedRunner(resources.pool, recorder, self.make_agent(resources, temperature), frames)
         resources.groups += 1
         try:
@@ -148,7 +158,10 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
                 values |= {"reward": result.reward or 0.0, "success": result.success}
             installed_areal.record(**{name: float(value) for name, value in values.items()})
         errors = [result.outcome for result in results if isinstance(result.outcome, Errored)]
-        resources.outages = 0 if group.scored else resources.outages + 1
+        if group.scored:
+            resources.outages = 0
+        elif any(error.cause in ("infrastructure", "evaluator") for error in errors):
+            resources.outages += 1
         installed_areal.record(
             group_scored=float(len(group.scored)),
             group_errored=float(not group.scored),
@@ -159,6 +172,15 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
             log.warning(
                 "areal.group_errored", group=group.id, causes=causes, consecutive=resources.outages, first=first
             )
+            if not group.scored and resources.outages == self.settings.max_errored_groups:
+                text = f"{resources.outages} consecutive groups without a score; last error: {first}"
+                report(self.settings.episode_dir, ConfigError(text))
+
+
+def _with_end(tensors: dict[str, Any] | None) -> dict[str, Any] | None:
+    from deskhand.integrations.areal.tensors import add_end_column
+
+    return None if tensors is None else add_end_column(tensors)
 
 
 async def run_group(
@@ -168,7 +190,8 @@ async def run_group(
     order.
 
     An outage leaves a gap, never a reward; up to `max_retries` new episodes, in total, replace errored ones. Episodes
-    beyond the timeout are errored. When this returns, no episode is running and every desktop is released.
+    beyond the timeout are errored. When this returns, no episode is running and every desktop is released. Raises
+    `ConfigError` if a member does; the others are canceled.
     """
     group = Group(name, 0, task, size, max_retries)
     results: list[EpisodeResult] = []
@@ -183,6 +206,8 @@ async def run_group(
             except asyncio.CancelledError:
                 results.append(errored_result(request, "cancelled", f"group timeout of {timeout_s:g} s"))
                 raise
+            except ConfigError:
+                raise
             except Exception as error:
                 result = errored_result(request, "infrastructure", f"{type(error).__name__}: {error}")
             finally:
@@ -194,11 +219,14 @@ async def run_group(
 
     members = [asyncio.ensure_future(run_slot()) for _ in range(size)]
     try:
-        await asyncio.wait(members, timeout=timeout_s)
+        await asyncio.wait(members, timeout=timeout_s, return_when=asyncio.FIRST_EXCEPTION)
     finally:
         for member in members:
             member.cancel()
-        await asyncio.gather(*members, return_exceptions=True)
+        ends = await asyncio.gather(*members, return_exceptions=True)
+    for end in ends:
+        if isinstance(end, ConfigError):
+            raise end
     results.sort(key=lambda result: result.member)
     group.scored = [result for result in results if isinstance(result.outcome, Scored)]
     group.errored = [result.episode_id for result in results if not isinstance(result.outcome, Scored)]

@@ -3,7 +3,7 @@
 Start with `load` or `load_task`. Problems include what OpenAdapt's own reader silently misreads: it uses `name` as the
 instruction, ignores `exists`, rejects a file for one unknown key of a check, and gives a file without an id a new one
 at every start. Commands run on the machine. Milestones have equal weights; `evaluate` is the end state, combined by
-`combine` (default: "and"). A check that cannot be judged here (a screen description, Python code) raises `ConfigError`.
+`combine` (default: "and"). `openadapt_checks` has the kinds `screenshot` and `python`.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from deskhand.tasks.formats.located_yaml import (
     unknown_keys,
     validate,
 )
+from deskhand.tasks.formats.openadapt_checks import python_check, screenshot_check
 from deskhand.tasks.guest_files import read_file
 from deskhand.tasks.outcome import MAX_TEXT, Finding
 from deskhand.tasks.subprocess_call import read_in_subprocess
@@ -178,12 +179,15 @@ def _check_problems(
         )
 
 
-def load_task(path: Path, width: int, height: int) -> Task:
-    """Return the task of a file, for a screen size. Raises `TaskFileError` or `ConfigError`."""
+def load_task(path: Path, width: int, height: int, *, allow_python: bool = False) -> Task:
+    """Return the task of a file, for a screen size. Raises `TaskFileError` or `ConfigError`.
+
+    `allow_python`: run the code of its `python` checks (`openadapt_checks`).
+    """
     loaded = load(path)
     file, where = loaded.task, path
-    ends = [_check_of(check, where) for check in file.evaluate or ()]
-    milestones = [_check_of(check, where) for check in file.milestones or ()]
+    ends = [_check_of(check, where, allow_python) for check in file.evaluate or ()]
+    milestones = [_check_of(check, where, allow_python) for check in file.milestones or ()]
     if not ends and not milestones:
         raise ConfigError(f"{where}: neither evaluate nor milestones is set")
     for step in file.setup or ():
@@ -235,12 +239,16 @@ async def _perform(step: dict[str, Any], desktop: Any) -> None:
         await desktop.server.launch(str(value), shell=True)
 
 
-def _check_of(check: OpenAdaptCheck, where: Path) -> CheckFunction:
+def _check_of(check: OpenAdaptCheck, where: Path, allow_python: bool) -> CheckFunction:
     if check.check == "command" and check.run is not None and check.expect is not None:
         return lambda desktop: _command(desktop, check.run or "", check.expect or "", check.match or "exact")
     if check.check == "file" and check.path is not None:
         return lambda desktop: _file(desktop, check)
-    raise ConfigError(f"{where}: check {check.check} is not supported; use command or file")
+    if check.check == "screenshot" and check.description is not None:
+        return screenshot_check(check.description, where)
+    if check.check == "python" and check.code is not None:
+        return python_check(check.code, where, allowed=allow_python)
+    raise ConfigError(f"{where}: check {check.check} needs {', '.join(CHECK_KEYS[check.check][0])}")
 
 
 async def _command(desktop: Any, command: str, expected: str, match: str) -> CheckResult:
