@@ -251,7 +251,7 @@ class SuiteConfig(Section):
     include_infeasible: bool = True
     """Include OSWorld tasks whose correct answer is that they are infeasible."""
     evaluator_port: int = Field(default=5050, ge=1, le=65535)
-    """Port of WAA's evaluate server on each machine."""
+    """Port of WAA's evaluate server on each machine. A desktop server has its own setting (`--evaluator-port`)."""
 
     @model_validator(mode="after")
     def _names_one_source(self) -> SuiteConfig:

@@ -22,6 +22,7 @@ from deskhand.actions.ops import Op
 
 if TYPE_CHECKING:
     from deskhand.desktop.remote.quota import QuotaManager
+    from deskhand.desktop.remote.retrying_client import RetryingClient
 
 
 @dataclass(frozen=True)
@@ -199,6 +200,36 @@ class HasClipboardOwner(Protocol):
 
     async def owns_clipboard(self, window: int) -> bool:
         """Return whether the program of a window owns the clipboard."""
+        ...
+
+
+@runtime_checkable
+class HasShell(Protocol):
+    """A desktop that runs command lines in its system's own shell, as OpenAdapt's task files do."""
+
+    async def shell(self, command: str, *, timeout_s: float = 30.0) -> CommandResult:
+        """Run a command line to completion."""
+        ...
+
+    async def launch_shell(self, command: str) -> None:
+        """Start a command line without waiting."""
+        ...
+
+    async def open_file(self, path: str) -> None:
+        """Open a file with the program of its type. Raises `ConfigError` if the desktop has no such table."""
+        ...
+
+
+@runtime_checkable
+class HasTaskEvaluator(Protocol):
+    """A desktop beside which Windows Agent Arena's evaluate server runs."""
+
+    def open_evaluator(self, port: int | None = None) -> RetryingClient:
+        """Return a new connection to the evaluate server of this machine. Raises `InfrastructureError` without one.
+
+        `port` is the server's port on the machine's host (None: the desktop's own setting). A desktop server or a
+        gateway knows the port itself and ignores it.
+        """
         ...
 
 
