@@ -23,7 +23,7 @@ import structlog
 
 from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.algorithms.base import get_algorithm
-from deskhand.errors import InfrastructureError, RecordError
+from deskhand.errors import CodeError, ConfigError, InfrastructureError, RecordError
 from deskhand.integrations.areal import installed_areal
 from deskhand.integrations.areal.dataset import task_for
 from deskhand.integrations.areal.engine import ArealEngine
@@ -32,10 +32,11 @@ from deskhand.integrations.areal.trajectory import check_trajectory
 from deskhand.integrations.areal.worker_resources import WorkerResources, worker_resources
 from deskhand.integrations.areal.worker_runs import open_worker_run, save_group
 from deskhand.recorder.recorder import Recorder
-from deskhand.rollout.episode import errored_result
+from deskhand.rollout.episode import errored_result, outcome_of_failure
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import EpisodeRequest, Group
 from deskhand.rollout.runner import RecordedRunner
+from deskhand.rollout.scheduler import MAX_BUGS
 from deskhand.tasks.outcome import Errored, Scored
 from deskhand.tasks.task import Task
 
@@ -75,7 +76,8 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
         """Run a group on the task of `data`; returns its tensors (`tensors`), or None if there is nothing to train
         on.
 
-        Raises `ConfigError` for invalid settings or data, and cancellation.
+        Raises `ConfigError` for invalid settings, data or desktops, `CodeError` after `MAX_BUGS` episodes that ended in
+        a mistake of the code, and cancellation.
         """
         resources = await worker_resources(self.settings)
         task = task_for(self.settings, data)
@@ -147,6 +149,8 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
                 values |= {"reward": result.reward or 0.0, "success": result.success}
             installed_areal.record(**{name: float(value) for name, value in values.items()})
         errors = [result.outcome for result in results if isinstance(result.outcome, Errored)]
+        for cause, count in Counter(error.cause for error in errors).items():
+            installed_areal.record(**{f"errored_{cause}": float(count)})
         resources.outages = 0 if group.scored else resources.outages + 1
         installed_areal.record(
             group_scored=float(len(group.scored)),
@@ -158,6 +162,11 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
             log.warning(
                 "areal.group_errored", group=group.id, causes=causes, consecutive=resources.outages, first=first
             )
+            resources.bugs += causes.get("bug", 0)
+            if resources.bugs >= MAX_BUGS:
+                raise CodeError(
+                    f"{resources.bugs} episodes ended in a mistake of the code; first of this group: {first}"
+                )
 
 
 async def run_group(
@@ -166,9 +175,11 @@ async def run_group(
     """Run `size` episodes of `task` concurrently; returns the group with its scored members, and all results in member
     order.
 
-    An outage leaves a gap, never a reward; up to `max_retries` new episodes, in total, replace errored ones. Episodes
-    beyond the timeout are errored. When this returns, no episode is running and every desktop is released.
+    An outage leaves a gap, never a reward; up to `max_retries` new episodes, in total, replace errored ones, but none
+    of a task that its start state solves. Episodes beyond the timeout are errored. When this returns or raises, no
+    episode is running and every desktop is released. Raises the first `ConfigError` of a member.
     """
+    mistakes: list[ConfigError] = []
     group = Group(name, 0, task, size, max_retries)
     results: list[EpisodeResult] = []
 
@@ -182,22 +193,30 @@ async def run_group(
             except asyncio.CancelledError:
                 results.append(errored_result(request, "cancelled", f"group timeout of {timeout_s:g} s"))
                 raise
+            except ConfigError as error:
+                mistakes.append(error)
+                raise
             except Exception as error:
-                result = errored_result(request, "infrastructure", f"{type(error).__name__}: {error}")
+                outcome = outcome_of_failure(error)
+                result = errored_result(request, outcome.cause, outcome.message)
             finally:
                 group.in_flight -= 1
             results.append(result)
             if isinstance(result.outcome, Scored) or group.retries_left == 0:
                 return
+            if result.outcome.cause == "already_solved":
+                return
             group.retries_left -= 1
 
     members = [asyncio.ensure_future(run_slot()) for _ in range(size)]
     try:
-        await asyncio.wait(members, timeout=timeout_s)
+        await asyncio.wait(members, timeout=timeout_s, return_when=asyncio.FIRST_EXCEPTION)
     finally:
         for member in members:
             member.cancel()
         await asyncio.gather(*members, return_exceptions=True)
+    if mistakes:
+        raise mistakes[0]
     results.sort(key=lambda result: result.member)
     group.scored = [result for result in results if isinstance(result.outcome, Scored)]
     group.errored = [result.episode_id for result in results if not isinstance(result.outcome, Scored)]

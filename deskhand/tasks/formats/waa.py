@@ -81,7 +81,8 @@ def task_of(
     if loaded.task.infeasible:
         raise ConfigError(f"{loaded.path}: infeasible tasks are not supported; exclude it from the suite")
     document = osworld.dump(loaded.task)
-    at_start = document | {"evaluator": document["evaluator"] | {"postconfig": []}}
+    judged = {key: value for key, value in document["evaluator"].items() if key != "postconfig"}
+    at_start = document | {"evaluator": judged}
 
     async def setup(desktop: StageableDesktop) -> None:
         await evaluator(desktop).setup(document.get("config", []))
