@@ -59,7 +59,7 @@ def load(source: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedM
     folder = checkpoint_folder(source)
     base = adapter_base(folder)
     if base is not None:
-        return _merged(load(base, dtype=dtype, device=device), folder, source)
+        return merge_adapter(load(base, dtype=dtype, device=device), folder, source)
     folder, family = check_checkpoint(source)
     preprocessing = read_json(folder / "preprocessor_config.json")
     _check_device(device)
@@ -113,8 +113,12 @@ def _processor_class() -> Any:
 
 
 def adapter_base(folder: Path) -> str | None:
-    """Return the base model of an adapter folder; None for a full checkpoint."""
-    if (folder / "config.json").is_file() or not (folder / ADAPTER_CONFIG).is_file():
+    """Return the base model of an adapter folder; None for a full checkpoint.
+
+    AReaL writes config.json, but no weights of the base model, beside an adapter.
+    """
+    is_full = any((folder / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json"))
+    if is_full or not (folder / ADAPTER_CONFIG).is_file():
         return None
     base = read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
@@ -130,7 +134,8 @@ def quiet_bitsandbytes() -> None:
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 
 
-def _merged(base: LoadedModel, folder: Path, source: str) -> LoadedModel:
+def merge_adapter(base: LoadedModel, folder: Path, source: str) -> LoadedModel:
+    """Return `base`, whose weights change, with a peft adapter merged into it. Raises `ConfigError` if it misfits."""
     quiet_bitsandbytes()
     try:
         from peft import PeftModel

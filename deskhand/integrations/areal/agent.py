@@ -21,6 +21,7 @@ from deskhand.integrations.areal import installed_areal
 from deskhand.integrations.areal.dataset import task_for
 from deskhand.integrations.areal.http_clients import httpx_client
 from deskhand.integrations.areal.settings import Desktops, WorkflowSettings
+from deskhand.integrations.areal.worker_errors import report_errors
 from deskhand.integrations.areal.worker_resources import WorkerResources, use_worker_resources
 from deskhand.rollout.episode import ScoredWorkflow, desktop_spec
 from deskhand.tasks.task import Task
@@ -42,7 +43,15 @@ class OSWorldAgent:
         self.settings = WorkflowSettings.of(settings, more)
 
     async def run(self, data: dict[str, Any], **extra: Any) -> float:
-        """Return the reward of one episode. Raises `InfrastructureError` or `EvaluatorError` if it has no score."""
+        """Return the reward of one episode.
+
+        Raises `InfrastructureError` or `EvaluatorError` if it has no score; anything else ends a run of AReaL
+        (`worker_errors`).
+        """
+        with report_errors(self.settings.episode_dir):
+            return await self._play(data, extra)
+
+    async def _play(self, data: dict[str, Any], extra: dict[str, Any]) -> float:
         task = task_for(self.settings, data)
         async with use_worker_resources(self.settings, keep=installed_areal.is_running_episode()) as resources:
             extra["http_client"] = extra.get("http_client") or await httpx_client()

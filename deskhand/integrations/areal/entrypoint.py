@@ -18,8 +18,8 @@ import signal
 import socket
 import sys
 from argparse import ArgumentParser
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import asdict
 from importlib import import_module
@@ -30,7 +30,7 @@ from pydantic import ValidationError
 
 from deskhand.config.schema import SuiteConfig
 from deskhand.errors import ConfigError, InfrastructureError
-from deskhand.integrations.areal import installed_areal, online
+from deskhand.integrations.areal import installed_areal, online, ray_cluster, worker_errors
 from deskhand.integrations.areal.dataset import Rows, load_rows, suite_rows, task_for
 from deskhand.integrations.areal.experiment_config import DataSection, DesktopExperiment
 from deskhand.integrations.areal.launcher import WORKING_DIR
@@ -48,6 +48,7 @@ _DEFAULT_ADMIN_KEY = "areal-admin-key"
 SERVER_TIMEOUT_S = 10.0
 SKIPPED_FILE = "skipped_tasks.txt"
 LISTED_REASONS = 10
+ADAPTER_TIMEOUT_S = 300.0
 SAMPLED_ROWS = 32
 """Data rows whose tasks determine the screen size."""
 
@@ -63,6 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         else:
             signal.signal(signal.SIGTERM, _on_sigterm)
             run(words)
+    except WorkerError as error:
+        print(f"error: {error.text}", file=sys.stderr)
+        raise
     except (ConfigError, InfrastructureError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -72,6 +76,37 @@ def _on_sigterm(number: int, frame: Any) -> None:
     """Raise out of AReaL's trainer, which then stops its workers."""
     signal.signal(number, signal.SIG_IGN)
     raise SystemExit(128 + number)
+
+
+class WorkerError(SystemExit):
+    """A worker reported an error. Ends the process with code 2; AReaL, which catches exceptions, lets it pass."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(2)
+        self.text = text
+
+
+@contextmanager
+def end_on_worker_errors(folder: Path) -> Iterator[None]:
+    """Raise `WorkerError` in the main thread when a worker reports an error (`worker_errors`)."""
+    found: list[str] = []
+
+    def end(line: str) -> None:
+        found.append(line)
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    def on_signal(number: int, frame: Any) -> None:
+        if found:
+            signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+            raise WorkerError(found[0])
+
+    before = signal.signal(signal.SIGUSR1, on_signal)
+    worker_errors.clear(folder)
+    try:
+        with worker_errors.watch(folder, end):
+            yield
+    finally:
+        signal.signal(signal.SIGUSR1, before)
 
 
 def run(arguments: list[str]) -> None:
@@ -86,11 +121,14 @@ def run(arguments: list[str]) -> None:
     report_rows(folder, *datasets)
     if config.rollout.agent is not None and config.rollout.agent.admin_api_key == _DEFAULT_ADMIN_KEY:
         config.rollout.agent.admin_api_key = secrets.token_urlsafe(32)
+    if config.scheduler.type == "ray":
+        ray_cluster.connect(config.cluster.n_nodes)
+        ray_cluster.check_nodes(config.cluster.n_nodes, folder, settings, datasets[0].rows[:SAMPLED_ROWS])
     worker_launch.apply_launcher_patches()
     ports.use_random_ports()
     trainer_class = trainer_of(config.deskhand.servers)
     if config.rollout.agent is not None and config.rollout.agent.mode == "online":
-        with trainer_class(config) as trainer:
+        with end_on_worker_errors(folder), trainer_class(config) as trainer:
             save_statistics(trainer.stats_logger, folder)
             serve_online(trainer, config, folder)
         return
@@ -99,7 +137,10 @@ def run(arguments: list[str]) -> None:
     keywords: dict[str, Any] = {"settings": settings.model_dump(mode="json")}
     if not is_agent({"deskhand": {"workflow_class": config.deskhand.workflow_class}}):
         keywords["gconfig"] = config.gconfig
-    with trainer_class(config, train_dataset=made[0], valid_dataset=made[1]) as trainer:
+    with (
+        end_on_worker_errors(folder),
+        trainer_class(config, train_dataset=made[0], valid_dataset=made[1]) as trainer,
+    ):
         save_statistics(trainer.stats_logger, folder)
         trainer.train(
             workflow=config.deskhand.workflow_class,
@@ -253,9 +294,24 @@ def trainer_of(servers: Sequence[str]) -> type:
                     spec.gpu = 0
             controller = engines.RemoteSGLangEngine.as_controller(config, self.scheduler)
             controller.initialize(role="eval-rollout" if is_eval else "rollout", server_args={}, server_infos=located)
+            if lora_path is not None and not is_eval:
+                load_first_adapter(servers, self.config.gconfig.lora_name, lora_path)
             return controller
 
     return ServedTrainer
+
+
+def load_first_adapter(servers: Sequence[str], name: str, folder: str) -> None:
+    """Load version 0 of the adapter into running servers; those that AReaL starts have it on their command line."""
+    import httpx2
+
+    for address in servers:
+        body = {"lora_name": f"{name}-v0", "lora_path": folder}
+        try:
+            reply = httpx2.post(f"http://{address}/load_lora_adapter", json=body, timeout=ADAPTER_TIMEOUT_S)
+            reply.raise_for_status()
+        except httpx2.HTTPError as error:
+            raise ConfigError(f"deskhand.servers: {address} does not load adapters ({error})") from None
 
 
 def save_statistics(logger: Any, folder: Path) -> None:

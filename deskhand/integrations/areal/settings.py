@@ -71,6 +71,11 @@ class WorkflowSettings(_StrictModel):
     """Context settings; `max_model_len` must not exceed AReaL's `mb_spec.max_tokens_per_mb`."""
     group_timeout_s: float = Field(default=1800.0, gt=0)
     """Time limit of a group; later episodes are errored. Keep it below AReaL's `rollout.request_timeout`."""
+    max_errored_groups: int = Field(default=8, ge=1)
+    """Consecutive groups of a worker without a scored episode that end the run."""
+    advantages: Literal["group", "areal"] = "group"
+    """What `rewards` of a trajectory are: advantages within the group, or ("areal") rewards, from which AReaL computes
+    advantages with its critic and its normalization."""
     algorithm: Literal["grpo", "dr_grpo", "gspo"] = "grpo"
     """How group rewards become advantages: with or without (`dr_grpo`) division by the standard deviation."""
     zero_variance_groups: Literal["drop", "keep"] = "drop"

@@ -17,21 +17,16 @@ from typing import Any
 from deskhand.actions.formats.smart_resize import model_image_size
 from deskhand.integrations.areal.settings import WorkflowSettings, import_by_path
 from deskhand.integrations.areal.validate_gpus import ModelSize, find_gpu_problems
+from deskhand.integrations.areal.validate_objective import find_objective_problems
 
 WORKER = "deskhand.integrations.areal.worker"
 PACKING = ("flash_attention_2", "flash_attention_3")
 WORKFLOW = "deskhand.integrations.areal.workflow.OSWorldWorkflow"
-_REQUIRED_VALUES = {
-    "reward_norm": None, "adv_norm": None, "reward_scaling": 1.0, "reward_bias": 0.0, "discount": 1.0,
-    "gae_lambda": 1.0, "overlong_reward_penalty": False, "mask_no_eos_with_zero": False,
-}  # fmt: skip
 _UNSUPPORTED_SAMPLING = {
     "greedy": False, "top_k": 100_000_000, "frequency_penalty": 0.0, "min_new_tokens": 0, "ignore_eos": False,
     "stop": None, "stop_token_ids": [],
 }  # fmt: skip
 """Keys of `gconfig` that the workflow does not pass on, with AReaL's defaults."""
-_REWARD_CLIP = 20.0
-"""AReaL's default."""
 _TEXT_TOKENS_PER_TURN = 32
 """Estimated text tokens of a turn, besides its screenshot and reply."""
 _HEAD_TOKENS = {"compact": 64, "full": 1536}
@@ -102,32 +97,16 @@ def find_config_problems(
 
 def _workflow(experiment: Mapping[str, Any], settings: WorkflowSettings, max_steps: int) -> Iterator[str]:
     actor, gconfig = experiment["actor"], experiment["gconfig"]
-    for key, value in _REQUIRED_VALUES.items():
-        if actor.get(key, value) != value:
-            shown = "null" if value is None else value
-            yield f"actor.{key} is {actor[key]}: the workflow already computes advantages; set it to {shown}"
     if gconfig.get("n_samples", 1) != 1:
         yield (
             f"gconfig.n_samples is {gconfig['n_samples']}: group size is deskhand.workflow.loop.group_size; set it to 1"
         )
     if gconfig.get("top_p", 1.0) != 1.0:
         yield _top_p("gconfig.top_p", gconfig["top_p"])
-    if actor.get("kl_ctl"):
-        yield "actor.kl_ctl: AReaL adds it to the rewards, which are advantages here; set it to 0"
-    if experiment.get("critic"):
-        yield "critic: the rewards are already advantages; set it to null"
-    reply = int(gconfig.get("max_new_tokens") or settings.agent.max_new_tokens)
-    largest, cut = largest_advantage(settings, max_steps * reply), float(actor.get("reward_clip", _REWARD_CLIP))
-    if largest > cut:
-        yield (
-            f"actor.reward_clip {cut:g}: clips advantages, which are weighted by length and may reach {largest:.0f}; "
-            f"set it to {10 ** math.ceil(math.log10(largest)):.1f}"
-        )
+    yield from find_objective_problems(experiment, settings, max_steps)
     for key, value in _UNSUPPORTED_SAMPLING.items():
         if gconfig.get(key, value) != value:
             yield f"gconfig.{key} is {gconfig[key]}: not used by the workflow; remove it"
-    if actor.get("use_lora"):
-        yield "actor.use_lora: the workflow does not use adapters; set it to false"
     if settings.algorithm == "gspo" and actor.get("importance_sampling_level", "token") != "sequence":
         yield (
             "deskhand.workflow.algorithm gspo: token-level ratios make it GRPO; set actor.importance_sampling_level: "
@@ -145,16 +124,6 @@ def _top_p(key: str, value: float) -> str:
         f"{key} {value:g}: the server samples from the nucleus, log-probs are of all tokens, so "
         "every update is biased; set it to 1.0"
     )
-
-
-def largest_advantage(settings: WorkflowSettings, max_tokens: int) -> float:
-    """Return an upper bound of advantages, with rewards in [0, 1] and at most `max_tokens` sampled tokens per
-    episode.
-
-    Among n members, one is at most sqrt(n - 1) standard deviations from the mean; a one-token episode is weighted by
-    the mean length.
-    """
-    return math.sqrt(settings.loop.group_size - 1) * (max_tokens if settings.normalize_by_episode else 1)
 
 
 def _agent(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterator[str]:
@@ -184,19 +153,19 @@ def _workers(experiment: Mapping[str, Any], family: str | None) -> Iterator[str]
     for name in [name for name in used if experiment.get(name)]:
         engine = experiment[name]
         attention = engine.get("attn_impl", PACKING[0])
-        # A colocated engine is forked as Deskhand's worker by `patches.worker_launch`.
+        # A colocated engine is forked as Deskhand's worker by `patches.worker_launch`; Ray's are patched by
+        # `ray_cluster`.
         forked = (engine.get("scheduling_strategy") or {}).get("type") == "colocation"
-        is_patched = not ray and (forked or is_deskhand_worker(engine))
+        is_patched = ray or forked or is_deskhand_worker(engine)
         if attention not in PACKING and not (attention == "sdpa" and is_patched):
             hint = f"on CPU sdpa with {name}.scheduling_spec[].cmd: python3 -m {WORKER}"
-            suffix = ", which Ray's workers ignore" if ray else ""
-            yield f"{name}.attn_impl {attention}: packed rows attend to each other; use {PACKING[0]}, or {hint}{suffix}"
+            yield f"{name}.attn_impl {attention}: packed rows attend to each other; use {PACKING[0]}, or {hint}"
         if engine.get("enable_tree_training") and family is not None:
             yield f"{name}.enable_tree_training: AReaL 1.0.4 drops images from its row trees; set it to false"
-    if ray and family == "qwen2_5_vl":
+    if ray and is_agent(experiment):
         yield (
-            "scheduler.type ray: starts AReaL's own workers, which position images of Qwen2.5-VL differently from "
-            "inference servers (transformers 5.3); use local or slurm"
+            f"deskhand.workflow_class {experiment['deskhand']['workflow_class']}: AReaL 1.0.4 starts no proxy under "
+            f'Ray ("Proxy workers not supported with RayScheduler"); use {WORKFLOW}, or scheduler.type local or slurm'
         )
 
 

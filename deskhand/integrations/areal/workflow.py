@@ -2,8 +2,8 @@
 
 AReaL imports `OSWorldWorkflow` by path and creates one per task, so construction is cheap; expensive objects are in
 `worker_resources`. One `arun_episode` runs a whole group, each episode on its own desktop, and compares it here:
-`rewards` of the trajectory are advantages. AReaL's own normalization must be off and `gconfig.n_samples` 1 (checked
-by `validate_budget`).
+`rewards` of the trajectory are advantages, and AReaL's own normalization is off. With `advantages: areal` they are
+rewards, and AReaL computes advantages. `gconfig.n_samples` is 1. `validate_budget` checks all of this.
 
 Invariant: the result is a trajectory that AReaL trains as it was sampled, or None; an outage is neither an exception
 nor a reward of 0.
@@ -29,6 +29,7 @@ from deskhand.integrations.areal.dataset import task_for
 from deskhand.integrations.areal.engine import ArealEngine
 from deskhand.integrations.areal.settings import WorkflowSettings
 from deskhand.integrations.areal.trajectory import check_trajectory
+from deskhand.integrations.areal.worker_errors import report, report_errors
 from deskhand.integrations.areal.worker_resources import WorkerResources, worker_resources
 from deskhand.integrations.areal.worker_runs import open_worker_run, save_group
 from deskhand.recorder.recorder import Recorder
@@ -60,13 +61,15 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
 
     Args:
         settings: `WorkflowSettings` as a mapping; overridden by further keywords.
-        gconfig: AReaL's `GenerationHyperparameters`; its temperature, `top_p` and `max_new_tokens` are the agent's.
+        gconfig: AReaL's `GenerationHyperparameters`; its temperature, `top_p` and `max_new_tokens` are the agent's,
+            and its `lora_name` is the adapter that answers if AReaL trains one.
     """
 
     def __init__(
         self, settings: WorkflowSettings | Mapping[str, Any] | None = None, gconfig: Any = None, **more: Any
     ) -> None:
         self.settings = WorkflowSettings.of(settings, more)
+        self.lora_name = str(getattr(gconfig, "lora_name", "") or "")
         if gconfig is not None:
             sampling = {name: getattr(gconfig, name) for name in ("temperature", "top_p", "max_new_tokens")}
             agent = self.settings.agent.model_copy(update=sampling)
@@ -76,9 +79,13 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
         """Run a group on the task of `data`; returns its tensors (`tensors`), or None if there is nothing to train
         on.
 
-        Raises `ConfigError` for invalid settings, data or desktops, `CodeError` after `MAX_BUGS` episodes that ended in
-        a mistake of the code, and cancellation.
+        Raises `ConfigError` for invalid settings, data or desktops and `CodeError` after `MAX_BUGS` episodes that ended
+        in a mistake of the code; both end the run (`worker_errors`). Also raises cancellation.
         """
+        with report_errors(self.settings.episode_dir):
+            return await self._play(engine, data)
+
+    async def _play(self, engine: Any, data: dict[str, Any]) -> dict[str, Any] | None:
         resources = await worker_resources(self.settings)
         task = task_for(self.settings, data)
         is_eval = (
@@ -92,8 +99,9 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
         self._record_statistics(resources, group, results)
         if self.settings.episode_dir is not None and not is_eval:
             await asyncio.to_thread(save_group, self.settings.episode_dir, group, results, started_at)
-        if is_eval:
-            return await asyncio.to_thread(self._tensors, resources, group, raw=True)
+        if is_eval or self.settings.advantages == "areal":
+            rewarded = await asyncio.to_thread(self._tensors, resources, group, raw=True)
+            return rewarded if is_eval else await asyncio.to_thread(_with_end, rewarded)
         if not group.has_signal and (self.settings.zero_variance_groups == "drop" or len(group.scored) < min(2, size)):
             return None
         return await asyncio.to_thread(self._tensors, resources, group)
@@ -107,7 +115,7 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
     ) -> tuple[Group, list[EpisodeResult]]:
         settings, max_model_len = self.settings, self.settings.engine.max_model_len
         max_retries = size if settings.loop.max_group_retries is None else settings.loop.max_group_retries
-        inference = ArealEngine(engine, resources.preprocessing.encoder, max_model_len)
+        inference = ArealEngine(engine, resources.preprocessing.encoder, max_model_len, self.lora_name)
         recorder = Recorder(
             resources.preprocessing.renderer, inference, resources.preprocessing.images, context_tokens=max_model_len
         )
@@ -162,11 +170,20 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
             log.warning(
                 "areal.group_errored", group=group.id, causes=causes, consecutive=resources.outages, first=first
             )
+            if resources.outages == self.settings.max_errored_groups:
+                text = f"{resources.outages} consecutive groups without a score; last error: {first}"
+                report(self.settings.episode_dir, ConfigError(text))
             resources.bugs += causes.get("bug", 0)
             if resources.bugs >= MAX_BUGS:
                 raise CodeError(
                     f"{resources.bugs} episodes ended in a mistake of the code; first of this group: {first}"
                 )
+
+
+def _with_end(tensors: dict[str, Any] | None) -> dict[str, Any] | None:
+    from deskhand.integrations.areal.tensors import add_end_column
+
+    return None if tensors is None else add_end_column(tensors)
 
 
 async def run_group(
@@ -176,10 +193,9 @@ async def run_group(
     order.
 
     An outage leaves a gap, never a reward; up to `max_retries` new episodes, in total, replace errored ones, but none
-    of a task that its start state solves. Episodes beyond the timeout are errored. When this returns or raises, no
-    episode is running and every desktop is released. Raises the first `ConfigError` of a member.
+    of a task that its start state solves. Episodes beyond the timeout are errored. When this returns, no episode is
+    running and every desktop is released. Raises `ConfigError` if a member does; the others are canceled.
     """
-    mistakes: list[ConfigError] = []
     group = Group(name, 0, task, size, max_retries)
     results: list[EpisodeResult] = []
 
@@ -193,8 +209,7 @@ async def run_group(
             except asyncio.CancelledError:
                 results.append(errored_result(request, "cancelled", f"group timeout of {timeout_s:g} s"))
                 raise
-            except ConfigError as error:
-                mistakes.append(error)
+            except ConfigError:
                 raise
             except Exception as error:
                 outcome = outcome_of_failure(error)
@@ -214,9 +229,10 @@ async def run_group(
     finally:
         for member in members:
             member.cancel()
-        await asyncio.gather(*members, return_exceptions=True)
-    if mistakes:
-        raise mistakes[0]
+        ends = await asyncio.gather(*members, return_exceptions=True)
+    for end in ends:
+        if isinstance(end, ConfigError):
+            raise end
     results.sort(key=lambda result: result.member)
     group.scored = [result for result in results if isinstance(result.outcome, Scored)]
     group.errored = [result.episode_id for result in results if not isinstance(result.outcome, Scored)]

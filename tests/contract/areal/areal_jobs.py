@@ -101,6 +101,27 @@ def text(python: Path, folder: Path) -> dict[str, Any]:
         return probe(python, "desktops_probe.py", folder, "text", str(checkpoint), address)
 
 
+def kl(python: Path, folder: Path) -> dict[str, Any]:
+    checkpoint = checkpoint_of(folder, "qwen3_vl")
+    with LOADING:
+        reference = areal_models.save_checkpoint(folder / "reference", "qwen3_vl", seed=1)
+    with inference_server(checkpoint) as address:
+        found = probe(python, "objectives_probe.py", folder, "kl", str(checkpoint), address, str(reference))
+    return {**found, "folder": folder}
+
+
+def critic(python: Path, folder: Path) -> dict[str, Any]:
+    with text_model(folder) as (checkpoint, _, address):
+        found = probe(python, "objectives_probe.py", folder, "critic", str(checkpoint), address)
+    return {**found, "folder": folder}
+
+
+def lora(python: Path, folder: Path) -> dict[str, Any]:
+    checkpoint = checkpoint_of(folder, "qwen3_vl")
+    with inference_server(checkpoint) as address:
+        return probe(python, "objectives_probe.py", folder, "lora", str(checkpoint), address)
+
+
 def osworld(python: Path, folder: Path) -> dict[str, Any]:
     if not OSWORLD_FILE.is_file():
         return {}
@@ -248,6 +269,9 @@ JOBS: dict[str, tuple[str, Callable[[Path, Path], dict[str, Any]]]] = {
     "osworld": ("test_areal_osworld", osworld),
     "parsed": ("test_areal_configs", parsed),
     "text": ("test_areal_text", text),
+    "kl": ("test_areal_objectives", kl),
+    "critic": ("test_areal_objectives", critic),
+    "lora": ("test_areal_objectives", lora),
     "reading": ("test_areal_reading", reading),
 }
 """By name, with the file of tests that looks at what it finds; those that take longest first."""

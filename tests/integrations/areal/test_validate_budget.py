@@ -19,10 +19,10 @@ from deskhand.integrations.areal.validate_budget import (
     desktops_needed,
     find_config_problems,
     is_agent,
-    largest_advantage,
     max_images_in_context,
     trajectory_mib,
 )
+from deskhand.integrations.areal.validate_objective import largest_advantage
 
 CONFIGS = sorted((Path(__file__).parents[3] / "configs" / "areal").glob("*.yaml"))
 TINY = next(path for path in CONFIGS if path.stem == "tiny_cpu")

@@ -1,0 +1,88 @@
+"""KL to a reference, PPO with a critic and LoRA under `OSWorldWorkflow`: AReaL's tensors against their formulas, and an
+update of each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+Rows = list[dict[str, torch.Tensor]]
+
+
+def rows_of(found: dict[str, Any]) -> Rows:
+    """By trajectory: what AReaL computed from ours."""
+    tensors = load_file(found["folder"] / "tensors.safetensors")
+    numbers = sorted({int(name.split(".")[0]) for name in tensors})
+    return [{name.split(".")[1]: tensors[name] for name in tensors if name.startswith(f"{n}.")} for n in numbers]
+
+
+@pytest.fixture(scope="module")
+def kl(found) -> dict[str, Any]:
+    return found["kl"].result()
+
+
+@pytest.fixture(scope="module")
+def critic(found) -> dict[str, Any]:
+    return found["critic"].result()
+
+
+@pytest.fixture(scope="module")
+def lora(found) -> dict[str, Any]:
+    return found["lora"].result()
+
+
+def test_a_penalty_of_divergence_stands_behind_the_groups_advantage(kl):
+    """Of a token: the advantage of its episode less kl_ctl times the log-ratios of this and all later sampled
+    tokens."""
+    compared = 0
+    for one in rows_of(kl):
+        mask = one["loss_mask"]
+        penalty = 0.1 * (one["logprobs"] - one["ref_logp"]) * mask
+        later = penalty.flip(1).cumsum(1).flip(1)
+        expected = one["rewards"][:, None] - later
+        assert torch.allclose(one["advantages"][mask.bool()], expected[mask.bool()], atol=1e-4)
+        compared += int(mask.sum())
+        assert penalty.abs().max() > 1e-3, "the reference is the policy itself"
+    assert compared > 50
+    rewards = torch.cat([one["rewards"] for one in rows_of(kl)])
+    assert (rewards < 0).any()
+    assert (rewards > 0).any(), "advantages of a group, not rewards"
+
+
+def test_a_step_with_a_penalty_moves_the_policy(kl):
+    assert kl["statistics"]["ppo_actor/update/update_successful"] == 1.0
+    assert kl["moved"] > 0
+
+
+def test_a_critics_values_are_subtracted_from_raw_rewards_in_every_row(critic):
+    """With discount and lambda 1 the return of each sampled token is the episode's reward, also in the longest row."""
+    longest = max(one["attention_mask"].sum(1).max() for one in rows_of(critic))
+    seen = 0
+    for one in rows_of(critic):
+        mask = one["loss_mask"].bool()
+        reward = one["rewards"][:, None].expand_as(one["values"])
+        assert torch.allclose(one["returns"][mask], reward[mask], atol=1e-5)
+        assert torch.allclose(one["advantages"][mask], (reward - one["values"])[mask], atol=1e-5)
+        assert one["values"][mask].abs().max() > 1e-3
+        seen += int((one["attention_mask"].sum(1) == longest).sum())
+    assert seen > 0
+    rewards = sorted(float(value) for one in rows_of(critic) for value in one["rewards"])
+    assert rewards == pytest.approx(sorted(critic["episode_rewards"])), "a row of an episode has its raw reward"
+
+
+def test_a_step_moves_the_policy_and_the_critic(critic):
+    assert critic["statistics"]["ppo_actor/update/update_successful"] == 1.0
+    assert min(critic["moved"]) > 0
+
+
+def test_an_adapter_is_sampled_in_the_version_that_is_trained(lora):
+    assert all("lora_" in name for name in lora["trained"])
+    assert lora["moved"], "nothing moved"
+    assert set(lora["moved"]) <= set(lora["trained"])
+    assert max(lora["gaps"]) < 1e-4
+    assert lora["old_gap"] > 10 * max(lora["gaps"]), "the step changed nothing that was sampled"
+    assert lora["versions"] == [[-1, 0], [-1, 1]]
+    assert lora["statistics"]["ppo_actor/update/update_successful"] == 1.0
