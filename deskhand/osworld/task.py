@@ -15,9 +15,8 @@ from pathlib import Path
 
 from deskhand.actions.ops import Fail, Op
 from deskhand.desktop.base import DesktopSpec, StageableDesktop
-from deskhand.desktop.remote.osworld_desktop import OsworldDesktop
 from deskhand.errors import ConfigError, InfrastructureError
-from deskhand.osworld.clients import LocalOsworldClient, OsworldClient, RemoteOsworldClient, SavedClient
+from deskhand.osworld.clients import SavedClient, client_for
 from deskhand.osworld.official_evaluators import OfficialEvaluators
 from deskhand.osworld.scoring import (
     Verdict,
@@ -53,11 +52,7 @@ class OsworldRunner:
         """Run the set-up steps on a fresh desktop. Raises `InfrastructureError`."""
         if (before := self._runners.pop(desktop, None)) is not None:
             await before.client.close()
-        if isinstance(desktop, OsworldDesktop):
-            client: OsworldClient = RemoteOsworldClient(desktop, self._spec)
-        else:
-            client = LocalOsworldClient(desktop, self._spec)
-        setup_runner = self._runners[desktop] = SetupRunner(client, self._cache)
+        setup_runner = self._runners[desktop] = SetupRunner(client_for(desktop, self._spec), self._cache)
         await setup_runner.set_up(self._task.config)
         await desktop.observe()
 

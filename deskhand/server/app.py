@@ -113,5 +113,6 @@ def _lease_to_json(lease: ActiveLease, leases: ActiveLeases) -> dict[str, Any]:
         "height": height,
         "port": lease.port or None,
         "tunnels": leases.tunnel_port or None,
+        "backend": leases.pool.backend,
         "idle_s": leases.idle_s,
     }

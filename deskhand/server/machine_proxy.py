@@ -1,8 +1,8 @@
-"""Requests of a lease that its machine answers itself: WAA's evaluate server, and WAA's in-VM server.
+"""Requests of a lease that its machine answers itself: OSWorld's or WAA's in-VM server, and WAA's evaluate server.
 
 Mounted by `server.app` and `server.osworld.routes`. The evaluate server runs on the machine's host, where workers
-cannot reach it: several of them share the machines through this server or a gateway. Windows has no `/bin/sh`, so
-OSWorld's routes are not emulated there but forwarded.
+cannot reach it: several of them share the machines through this server or a gateway. The routes of the in-VM server
+are emulated for local desktops only.
 
 Invariant: only the holder of the current lease reaches the machine, and only the requests of `EVALUATOR_PATHS` and
 `WINDOWS_PATHS`.
@@ -21,6 +21,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from deskhand.desktop.base import HasTaskEvaluator
+from deskhand.desktop.remote.osworld_desktop import OsworldDesktop
 from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.desktop.remote.waa_desktop import WaaDesktop
 from deskhand.errors import InfrastructureError
@@ -66,15 +67,16 @@ def windows_routes(find: Callable[[Request], AbstractContextManager[ActiveLease]
 
     async def handle(request: Request) -> Response:
         with find(request) as lease:
-            reply = await forward_to_windows(lease, request, prefix)
+            is_windows = isinstance(lease.desktop, WaaDesktop)
+            reply = await forward_to_machine(lease, request, prefix) if is_windows else None
         return reply or JSONResponse({"error": "not found"}, status_code=404)
 
     return [Route(prefix + path, reply_errors(handle), methods=[method]) for method, path in WINDOWS_PATHS]
 
 
-async def forward_to_windows(lease: ActiveLease, request: Request, prefix: str = "") -> Response | None:
-    """Return the reply of a Windows machine's own server; None for another desktop."""
-    if not isinstance(lease.desktop, WaaDesktop):
+async def forward_to_machine(lease: ActiveLease, request: Request, prefix: str = "") -> Response | None:
+    """Return the reply of a machine's own server; None for another desktop."""
+    if not isinstance(lease.desktop, OsworldDesktop):
         return None
     path = request.url.path.removeprefix(prefix.format(lease=lease.id))
     client, repeatable = lease.desktop.server.client, request.method == "GET"

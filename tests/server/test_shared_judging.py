@@ -153,36 +153,35 @@ async def test_a_task_of_osworld_is_set_up_and_judged_on_a_shared_machine(tmp_pa
     task = tasks(tmp_path / "files" / "os", "osworld", json.dumps(OSWORLD), "osworld")
     async with on_a_port(fake.app) as address:
         machines = build_machine_pool([address], "osworld", SCREEN, LeaseStore(), skip_reset=True, timeouts=TIMES)
-        async with machines, serve_pool(machines, ServerConfig(port=0, admin_key=OWNER_KEY)) as running:
-            async with pool_at(running, way) as pool:
-                wrong = await outcome(pool, task, "no")
-                fake.guest.text = ""
-                solved = await outcome(pool, task, "yes")
+        settings = ServerConfig(port=0, admin_key=OWNER_KEY)
+        async with machines, serve_pool(machines, settings) as running, pool_at(running, way) as pool:
+            wrong = await outcome(pool, task, "no")
+            fake.guest.text = ""
+            solved = await outcome(pool, task, "yes")
     assert isinstance(wrong, Scored), wrong
     assert isinstance(solved, Scored), solved
     assert (wrong.value, solved.value) == (0.0, 1.0)
 
 
 async def test_nobody_judges_a_machine_that_another_lease_has(tmp_path):
-    async with windows_server(tmp_path) as (running, _, evaluate):
-        async with ServerPool(f"http://127.0.0.1:{running.port}", OWNER_KEY, spec=SCREEN, timeouts=TIMES) as pool:
-            first = await pool.lease()
-            link = first.desktop.open_evaluator()  # type: ignore[attr-defined]
-            await WaaEvaluatorClient(link).setup(WAA["config"])
-            await pool.release(first)
-            second = await pool.lease()
-            with pytest.raises(EvaluatorError, match=r"released|epoch"):
-                await WaaEvaluatorClient(link).evaluate(WAA)
-            stale = second.desktop.open_evaluator()  # type: ignore[attr-defined]
-            stale.headers["x-deskhand-epoch"] = str(first.epoch)
-            with pytest.raises(DeskhandError, match="epoch"):
-                await WaaEvaluatorClient(stale).evaluate(WAA)
-            assert not evaluate.asked
-            with pytest.raises(EvaluatorError, match="404"):
-                await WaaEvaluatorClient(stale)._send("GET", "/secrets", 5.0)
-            assert (await WaaEvaluatorClient(second.desktop.open_evaluator()).evaluate(WAA))[0] == 0.0  # type: ignore[attr-defined]
-            await link.close()
-            await stale.close()
+    async with windows_server(tmp_path) as (running, _, evaluate), pool_at(running, "server") as pool:
+        first = await pool.lease()
+        link = first.desktop.open_evaluator()  # type: ignore[attr-defined]
+        await WaaEvaluatorClient(link).setup(WAA["config"])
+        await pool.release(first)
+        second = await pool.lease()
+        with pytest.raises(EvaluatorError, match=r"released|epoch"):
+            await WaaEvaluatorClient(link).evaluate(WAA)
+        stale = second.desktop.open_evaluator()  # type: ignore[attr-defined]
+        stale.headers["x-deskhand-epoch"] = str(first.epoch)
+        with pytest.raises(DeskhandError, match="epoch"):
+            await WaaEvaluatorClient(stale).evaluate(WAA)
+        assert not evaluate.asked
+        with pytest.raises(EvaluatorError, match="404"):
+            await WaaEvaluatorClient(stale)._send("GET", "/secrets", 5.0)
+        assert (await WaaEvaluatorClient(second.desktop.open_evaluator()).evaluate(WAA))[0] == 0.0  # type: ignore[attr-defined]
+        await link.close()
+        await stale.close()
 
 
 async def test_a_machine_that_is_solved_at_the_start_is_not_trained_on(tmp_path):

@@ -76,11 +76,11 @@ class ServerTransport(HttpTransport):
             client.headers[frame_codec.EPOCH_HEADER] = str(sandbox.epoch)
         return self._clients[sandbox.id]
 
-    def open_evaluator(self, sandbox: Sandbox) -> RetryingClient:
-        """Return a new connection to the evaluate server beside a leased machine, with the lease's key and epoch."""
+    def open_below(self, sandbox: Sandbox, name: str) -> RetryingClient:
+        """Return a new connection to a server of a leased machine, with the lease's key and epoch."""
         client = self._make_client(sandbox.key)
         client.headers[frame_codec.EPOCH_HEADER] = str(sandbox.epoch)
-        client.base_url = f"{client.base_url}{self.path_of(sandbox)}/evaluator"
+        client.base_url = f"{client.base_url}{self.path_of(sandbox)}/{name}"
         return client
 
     async def delete(self, sandbox: Sandbox) -> None:
@@ -176,7 +176,11 @@ class ServerDesktop:
 
     def open_evaluator(self, port: int | None = None) -> RetryingClient:
         """See `HasTaskEvaluator`: the server forwards requests of this lease alone."""
-        return self._transport.open_evaluator(self.sandbox)
+        return self._transport.open_below(self.sandbox, "evaluator")
+
+    def open_machine(self) -> RetryingClient | None:
+        """Return a new connection to the in-VM server of a leased machine; None for a local desktop."""
+        return None if self.sandbox.backend == "local" else self._transport.open_below(self.sandbox, "osworld")
 
     async def pull(self, path: str) -> bytes:
         return await self._transport.read(self.sandbox, path)

@@ -97,11 +97,6 @@ def _select(loaded: Suite, split: Split, families: Sequence[str]) -> tuple[str, 
     return tuple(families)
 
 
-def make_rows(families: Sequence[str], count: int, split: Split = "train", first: int = 0) -> list[dict[str, Any]]:
-    """Return `count` rows of bundled families (`suite_rows`)."""
-    return suite_rows(SuiteConfig(families=tuple(families)), "local", split, count=count, first=first).rows
-
-
 def task_from_row(row: Mapping[str, Any]) -> Task:
     """Return the task of a row.
 

@@ -1,6 +1,6 @@
 """Routes of OSWorld's in-VM server for one leased desktop; `TABLE` is the whole protocol.
 
-Mounted by `server.app`, and in process by `osworld.clients`. Requests to a Windows machine are forwarded to its own
+Mounted by `server.app`, and in process by `osworld.clients`. Requests about a leased machine are forwarded to its own
 server (`server.machine_proxy`).
 """
 
@@ -17,7 +17,7 @@ from starlette.routing import Route
 from deskhand.errors import DeskhandError
 from deskhand.server.active_leases import ActiveLease
 from deskhand.server.http_errors import reply_errors
-from deskhand.server.machine_proxy import forward_to_windows, windows_routes
+from deskhand.server.machine_proxy import forward_to_machine, windows_routes
 from deskhand.server.osworld import commands, files, screen, windows
 
 log = structlog.get_logger()
@@ -58,7 +58,7 @@ def routes(find: LeaseFinder, prefix: str = "") -> list[Route]:
     def on_lease(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             with find(request) as lease:
-                forwarded = await forward_to_windows(lease, request, prefix)
+                forwarded = await forward_to_machine(lease, request, prefix)
                 return forwarded or await handler(lease, request)
 
         def on_error(error: Exception) -> Response:

@@ -23,7 +23,6 @@ from deskhand.tasks.formats.file_cache import FileCache
 FOLDER = Path(__file__).parents[3] / "configs" / "areal"
 FILES = sorted(FOLDER.glob("*.yaml"))
 CASES = [(path.stem, profile) for path in FILES for profile in (None, *read_experiment(path)["profiles"])]
-PROFILE_OF_A_VISION_MODEL = ("smoke-text",)
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,12 @@ REFUSED: dict[str, tuple[str, list[str], str]] = {
     ),
     "two nodes with fewer groups than ranks": (
         "osworld_qwen3vl_4b_4nodes",
-        ["cluster.n_nodes=2", "rollout.backend=sglang:d8p1t1", "actor.backend=fsdp:d8p1t1", "train_dataset.batch_size=4"],
+        [
+            "cluster.n_nodes=2",
+            "rollout.backend=sglang:d8p1t1",
+            "actor.backend=fsdp:d8p1t1",
+            "train_dataset.batch_size=4",
+        ],
         "train_dataset.batch_size 4 is below the 8 ranks",
     ),
     "nodes that the scheduler does not start": (
