@@ -36,6 +36,7 @@ from deskhand.tasks.outcome import Scored
 from deskhand.tasks.task import HELD_OUT_START, Task
 from deskhand.types import Completion, ImageSpan
 
+ROOT = Path(__file__).parents[3]
 SCREEN = {"screen_size": [640, 480]}
 OPENADAPT = """\
 name: Write it
@@ -44,12 +45,12 @@ evaluate:
   - {check: command, run: cat done, expect: "yes"}
 """
 NATIVE = """\
-deskhand: 1
+deskhand: 2
+id: save
 instruction: Save the file
 screen: {width: 640, height: 480}
-programs: []
-setup: []
-check: {file_exists: {path: a.txt}}
+check:
+  text: {path: a.txt, equals: ""}
 """
 PYTHON = """\
 from deskhand import CheckResult, Task, task_family
@@ -89,6 +90,8 @@ def suites(folder: Path) -> dict[str, tuple[dict[str, object], str]]:
     for name in "abcd":
         (folder / "waa" / "domain" / f"{name}.json").write_text(json.dumps(waa_document(name)))
         (folder / "openadapt" / "domain" / f"{name}.yaml").write_text(OPENADAPT.replace("notes", name))
+        (folder / "deskhand").mkdir(exist_ok=True)
+        (folder / "deskhand" / f"{name}.yaml").write_text(NATIVE.replace("save", name))
         linux = waa_document(name) | {"id": name, "trajectory": "", "proxy": False, "fixed_ip": False}
         linux["evaluator"] = {"func": "infeasible"}
         (folder / "osworld" / "domain" / f"{name}.json").write_text(json.dumps(linux))
@@ -98,13 +101,14 @@ def suites(folder: Path) -> dict[str, tuple[dict[str, object], str]]:
         "waa": (files["waa"], "waa"),
         "openadapt": (files["openadapt"], "osworld"),
         "osworld": (files["osworld"], "osworld"),
+        "deskhand": ({"format": "deskhand", "path": str(folder / "deskhand")}, "local"),
         "python": ({"format": "python", "path": str(folder / "mine.py")}, "local"),
         "miniwob": ({"name": "miniwob", "families": ["click-button"]}, "local"),
         "basics": ({"families": ["terminal_run", "calculator_number"]}, "local"),
     }
 
 
-@pytest.mark.parametrize("kind", ["waa", "openadapt", "osworld", "python", "miniwob", "basics"])
+@pytest.mark.parametrize("kind", ["waa", "openadapt", "osworld", "deskhand", "python", "miniwob", "basics"])
 def test_rows_of_every_source_survive_json_and_make_the_same_task_in_another_process(tmp_path, kind):
     section, backend = suites(tmp_path)[kind]
     found = suite_rows(SuiteConfig.model_validate(section), backend, "train", count=3)
@@ -120,7 +124,7 @@ def test_rows_of_every_source_survive_json_and_make_the_same_task_in_another_pro
         "    print(json.dumps([getattr(task, key) for key in keys]))\n"
     )
     words = [sys.executable, "-c", code]
-    done = subprocess.run(words, input=json.dumps(rows), capture_output=True, text=True, check=True, cwd=tmp_path)
+    done = subprocess.run(words, input=json.dumps(rows), capture_output=True, text=True, check=True, cwd=ROOT)
     elsewhere = [json.loads(line) for line in done.stdout.splitlines()]
     assert elsewhere == [described(task_from_row(row)) for row in rows]
 
