@@ -258,7 +258,7 @@ class SuiteConfig(Section):
     include_infeasible: bool = True
     """Include OSWorld tasks whose correct answer is that they are infeasible."""
     evaluator_port: int = Field(default=5050, ge=1, le=65535)
-    """Port of WAA's evaluate server on each machine."""
+    """Port of WAA's evaluate server on each machine. A desktop server has its own setting (`--evaluator-port`)."""
     allow_python_checks: bool = False
     """Run the code of `python` checks in OpenAdapt's files on this machine, in a process with limits."""
 

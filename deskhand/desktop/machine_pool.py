@@ -45,6 +45,7 @@ class MachinePool:
         connections: Mapping[str, httpx2.AsyncClient] | None = None,
         quarantine_s: float = QUARANTINE_S,
         clock: Callable[[], float] = time.monotonic,
+        backend: str = "osworld",
     ) -> None:
         if not urls or len(set(urls)) != len(urls):
             raise ConfigError("desktop.urls: must list each machine exactly once")
@@ -61,6 +62,8 @@ class MachinePool:
         self._changed = asyncio.Event()
         self.lease_store = lease_store or LeaseStore()
         self.size = len(urls)
+        self.backend = backend
+        """`desktop.backend` of the machines: "osworld" or "waa"."""
 
     async def __aenter__(self) -> Self:
         return self

@@ -61,16 +61,25 @@ def default_official_evaluators() -> OfficialEvaluators | None:
 
 
 async def score_task(
-    task: JsonTask, runner: SetupRunner, *, failed: bool, evaluators: OfficialEvaluators | None = None
+    task: JsonTask,
+    runner: SetupRunner,
+    *,
+    failed: bool,
+    at_start: bool = False,
+    evaluators: OfficialEvaluators | None = None,
 ) -> Verdict:
     """Score the end state on `runner`; `failed`: the agent declared the task infeasible.
+
+    With `at_start`, score a state that no agent has used yet: postconfig steps, which save documents and close
+    programs, are left out, because there is nothing to save, and the machine stays as it is.
 
     Raises `EvaluatorError` if a metric or getter fails or is unavailable, `InfrastructureError` if the desktop fails.
     """
     reads_live_profile = not runner.client.is_saved and _types(task) & PROFILE_KINDS
-    if reads_live_profile and (await runner.client.desktop.run(["pgrep", "chrome"])).returncode == 0:
+    if not at_start and reads_live_profile and (await runner.client.desktop.run(["pgrep", "chrome"])).returncode == 0:
         await asyncio.sleep(PROFILE_FLUSH_S)
-    await runner.set_up(task.evaluator.postconfig, judging=True)
+    if not at_start:
+        await runner.set_up(task.evaluator.postconfig, judging=True)
     if task.infeasible:
         return Verdict(
             float(failed), detail="the task is infeasible" + ("" if failed else "; the agent did not report it")

@@ -16,20 +16,17 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from deskhand import registry
 from deskhand.config.schema import Config, SuiteConfig
-from deskhand.desktop.base import StageableDesktop
-from deskhand.desktop.remote.osworld_desktop import OsworldDesktop
-from deskhand.desktop.remote.retrying_client import RetryingClient
+from deskhand.desktop.base import HasTaskEvaluator, StageableDesktop
 from deskhand.desktop.remote.waa_server import WaaEvaluatorClient
-from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
+from deskhand.errors import ConfigError, EvaluatorError
 from deskhand.osworld import task as osworld_task
 from deskhand.tasks.end_state import EndState
 from deskhand.tasks.formats import openadapt, osworld, python_file, task_files, waa, yaml_schema, yaml_task
 from deskhand.tasks.formats.file_cache import FileCache, urls_of
-from deskhand.tasks.formats.located_yaml import TaskFileError, load_yaml
+from deskhand.tasks.formats.located_yaml import TaskFileError, load_yaml, require_valid
 from deskhand.tasks.formats.requirements import REQUIREMENT_TEXT, Which, find_in_guest, requirements_of
 from deskhand.tasks.formats.yaml_task import SUITE as DESKHAND_SUITE
 from deskhand.tasks.suites import family_registry, miniwob
@@ -37,8 +34,9 @@ from deskhand.tasks.task import SPLIT_SIZE, Family, Split, Task, seed_for, split
 
 SCREENS = {"osworld": (1920, 1080), "waa": (1920, 1200), "openadapt": (1920, 1200)}
 """Screen sizes of the benchmarks' own machines, in pixels."""
-BACKENDS = {"waa": ("waa",), "openadapt": ("osworld", "waa")}
-"""Desktop backends that the task files of a format require."""
+BACKENDS = {"waa": ("waa", "server", "sandbox")}
+"""Desktop backends that the task files of a format require. A server or a gateway leases such machines to several
+runs; whether it has them is known when it replies."""
 _MAX_LISTED = 3
 DEFAULT_EVAL_FRACTION, DEFAULT_VALIDATION_FRACTION = 0.2, 0.1
 
@@ -99,7 +97,7 @@ def load_suite(suite: SuiteConfig, backend: str) -> Suite:
     return _loaded(suite.model_dump_json(), backend)
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=512)
 def _loaded(settings: str, backend: str) -> Suite:
     """Cached by the settings as JSON, because a checkout has hundreds of files."""
     suite = SuiteConfig.model_validate_json(settings)
@@ -202,7 +200,7 @@ def _check_backend(file_format: str, backend: str) -> None:
         raise ConfigError(
             f"suite.format {file_format}: requires desktop.backend {' or '.join(required)}, got {backend}"
         )
-    if not required and backend == "waa":
+    if not required and file_format != "openadapt" and backend == "waa":
         raise ConfigError(f"suite.format {file_format}: the tasks are for Linux, but desktop.backend is waa")
 
 
@@ -295,7 +293,9 @@ def _loader(file_format: str, suite: SuiteConfig, backend: str) -> Callable[[Pat
     steps = suite.max_episode_steps
 
     def load_osworld(path: Path) -> Task:
-        task = osworld.load(path).task
+        loaded = osworld.load(path)
+        require_valid(loaded.problems)
+        task = loaded.task
         if task.infeasible and not suite.include_infeasible:
             raise ConfigError(f"{path}: the task is infeasible, and suite.include_infeasible is false")
         _check_requirements(path, task, backend)
@@ -305,10 +305,15 @@ def _loader(file_format: str, suite: SuiteConfig, backend: str) -> Callable[[Pat
 
     def load_waa(path: Path) -> Task:
         evaluator = functools.partial(PerHostEvaluator, port=suite.evaluator_port)
-        return waa.task_of(waa.load(path), evaluator, width, height, steps or waa.DEFAULT_MAX_STEPS)
+        loaded = waa.load(path)
+        require_valid(loaded.problems)
+        return waa.task_of(loaded, evaluator, width, height, steps or waa.DEFAULT_MAX_STEPS)
 
     def load_openadapt(path: Path) -> Task:
-        task = openadapt.load_task(path, width, height, allow_python=suite.allow_python_checks)
+        loaded = openadapt.load(path)
+        if backend == "local" and any("open" in step for step in loaded.task.setup or ()):
+            raise ConfigError(f"{path}: setup step open needs a machine, desktop.backend is local; launch the program")
+        task = openadapt.task_of(loaded, width, height, allow_python=suite.allow_python_checks)
         return replace(task, max_steps=steps) if steps else task
 
     def load_deskhand(path: Path) -> Task:
@@ -339,24 +344,19 @@ def _check_requirements(path: Path, task: osworld.JsonTask, backend: str) -> Non
 
 
 class PerHostEvaluator:
-    """Client of the evaluate server on the host of a WAA machine. Implements `waa.TaskEvaluator`; each request
-    opens a connection, because episodes run in different event loops."""
+    """Client of the evaluate server on the host of a WAA machine, also behind a desktop server or gateway. Implements
+    `waa.TaskEvaluator`; each request opens a connection, because episodes run in different event loops."""
 
     def __init__(self, desktop: StageableDesktop, port: int) -> None:
         if isinstance(desktop, EndState):
             raise EvaluatorError("WAA's evaluate server reads the live machine, so saved end states cannot be scored")
-        if not isinstance(desktop, OsworldDesktop):
-            raise InfrastructureError(
-                "only Windows Agent Arena machines have an evaluate server; set desktop.backend to waa"
-            )
-        parts = urlsplit(desktop.client.base_url)
-        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-        self._address = urlunsplit((parts.scheme, f"{host}:{port}", "", "", ""))
-        self._timeouts = desktop.client.timeouts
+        if not isinstance(desktop, HasTaskEvaluator):
+            raise ConfigError("only Windows Agent Arena machines have an evaluate server; set desktop.backend to waa")
+        self._desktop, self._port = desktop, port
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[WaaEvaluatorClient]:
-        link = RetryingClient(self._address, timeouts=self._timeouts, wait_for_quota=False)
+        link = self._desktop.open_evaluator(self._port)
         try:
             yield WaaEvaluatorClient(link)
         finally:

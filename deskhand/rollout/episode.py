@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from pathlib import Path
@@ -36,12 +37,20 @@ from deskhand.agents.episode_context import (
     Transcript,
 )
 from deskhand.desktop.base import DesktopSpec, Frame, StageableDesktop
-from deskhand.errors import AgentError, DeskhandError, EvaluatorError, GuestFailure, InfrastructureError
+from deskhand.errors import (
+    AgentError,
+    CodeError,
+    ConfigError,
+    DeskhandError,
+    EvaluatorError,
+    GuestFailure,
+    InfrastructureError,
+)
 from deskhand.recorder.graph import CallGraph
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import EpisodeRequest
 from deskhand.tasks import end_state
-from deskhand.tasks.judge import MilestoneTracker, broken_by_agent, judge
+from deskhand.tasks.judge import AlreadySolvedError, MilestoneTracker, broken_by_agent, judge, start_value
 from deskhand.tasks.outcome import MILESTONE_CAP, Cause, Errored, Outcome, Scored, dense_reward
 from deskhand.tasks.task import Rect, Task
 
@@ -63,8 +72,8 @@ class _Progress:
         self.target: Rect | None = None
         self.milestones = MilestoneTracker(task)
         self.instruction = task.instruction
-        self.initial_share = 0.0
-        """Share of the milestones that the start state already reaches."""
+        self.baseline = 0.0
+        """Reward that the start state is worth, which no episode is paid for."""
         self.paused = pausable_timeout.PausedTime()
         self.desktop: _AgentDesktop | None = None
         """The desktop of the agent; None until the agent starts."""
@@ -92,7 +101,10 @@ async def run_episode(
     timeout_s: float | None = None,
     seed: int | None = None,
 ) -> EpisodeResult:
-    """Reset, set up, solve and judge. Failures become the outcome; only `asyncio.CancelledError` is raised.
+    """Reset, set up, solve and judge. Failures become the outcome.
+
+    Raises only `asyncio.CancelledError`, and before the agent starts `ConfigError` for what a person must change (a
+    screen of another size, a desktop without what the task needs), which ends the run.
 
     Args:
         close_session: Closes the recorder session and returns its call graph. Called once, also after a failure.
@@ -114,8 +126,14 @@ async def run_episode(
             await _save_end_state(request.task, desktop, outcome, end_state_dir, declared_infeasible=infeasible)
     except EvaluatorError as error:
         outcome = Errored("evaluator", _line(error))
-    except Exception as error:
+    except AlreadySolvedError as error:
+        outcome = Errored("already_solved", _line(error))
+    except ConfigError as error:
+        if progress.desktop is None:  # before the agent started
+            raise
         outcome = Errored("infrastructure", _line(error))
+    except Exception as error:
+        outcome = outcome_of_failure(error)
     finally:
         if not closed:
             with suppress(DeskhandError):
@@ -195,6 +213,20 @@ async def _with_timeout(progress: _Progress, work: Awaitable[Outcome], timeout_s
         raise InfrastructureError(f"the episode took longer than {timeout_s:g} s") from error
 
 
+BUGS = (AttributeError, TypeError, NameError)
+"""Exceptions that a mistake in code raises, and no desktop, engine or file."""
+
+
+def outcome_of_failure(error: Exception) -> Errored:
+    """Return the outcome of an episode that ended with an exception other than Deskhand's own evaluator errors."""
+    if not isinstance(error, BUGS):
+        return Errored("infrastructure", _line(error))
+    log.error("episode.bug", exc_info=error)
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return Errored("bug", f"{type(error).__name__}: {_line(error)}{where}")
+
+
 def errored_result(request: EpisodeRequest, cause: Cause, message: str) -> EpisodeResult:
     """Return the result of an episode that ended before anything was recorded."""
     return _result(request, _Progress(request.task), Errored(cause, message), CallGraph())
@@ -220,7 +252,8 @@ async def _run(
         await task.setup(desktop)
         progress.target, _ = await task.first_click_targets(desktop)
         progress.instruction = await task.resolve_instruction(desktop)
-        progress.initial_share = await progress.milestones.after_step(desktop)
+        share = min(await progress.milestones.after_step(desktop), MILESTONE_CAP)
+        progress.baseline = max(share, await start_value(task, desktop))
         frame = await desktop.observe()
     progress.desktop = _AgentDesktop(desktop, task)
     try:
@@ -291,7 +324,7 @@ def _result(request: EpisodeRequest, progress: _Progress, outcome: Outcome, grap
         terms = {
             "final": outcome.value,
             "milestones": progress.milestones.reached_share,
-            "baseline": min(progress.initial_share, MILESTONE_CAP),
+            "baseline": progress.baseline,
         }
         reward = dense_reward(outcome.value, terms["milestones"], terms["baseline"])
         if task.format_penalty:
@@ -350,6 +383,9 @@ def _line(error: BaseException) -> str:
 
 
 Lease = Callable[[], AbstractAsyncContextManager[StageableDesktop]]
+_ERRORS: dict[str, type[DeskhandError]] = {
+    "evaluator": EvaluatorError, "already_solved": AlreadySolvedError, "bug": CodeError,
+}  # fmt: skip
 
 
 class ScoredWorkflow:
@@ -374,7 +410,7 @@ class ScoredWorkflow:
         async with _client(extra) as client, self.lease() as desktop:
             result = await run_episode(request, desktop, self.agent, client)
         if isinstance(result.outcome, Errored):
-            kind = EvaluatorError if result.outcome.cause == "evaluator" else InfrastructureError
+            kind = _ERRORS.get(result.outcome.cause, InfrastructureError)
             raise kind(f"{task.id}: {result.outcome.message}")
         return float(result.reward or 0.0)
 

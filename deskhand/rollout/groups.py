@@ -20,7 +20,7 @@ from typing import Literal
 from deskhand.agents.seeding import call_seed
 from deskhand.errors import ConfigError
 from deskhand.rollout.episode_record import EpisodeResult
-from deskhand.tasks.outcome import Scored
+from deskhand.tasks.outcome import Errored, Scored
 from deskhand.tasks.task import Task
 
 SAME_REWARD = 1e-8
@@ -183,7 +183,10 @@ class GroupBuffer:
             group.scored.append(result)
         else:
             group.errored.append(result.episode_id)
-            if group.retries_left > 0:
+            if isinstance(result.outcome, Errored) and result.outcome.cause == "already_solved":
+                group.retries_left = 0  # every episode of the task starts alike
+                group.size = len(group.scored) + group.in_flight
+            elif group.retries_left > 0:
                 group.retries_left -= 1
             else:
                 group.size -= 1

@@ -86,19 +86,41 @@ def _scored(check: CheckResult, milestones: MilestoneTracker | None) -> Scored:
     return Scored(check.value, parts, guest_trusted, findings)
 
 
-async def initial_score(task: Task, desktop: StageableDesktop, *, timeout_s: float = CHECK_TIMEOUT_S) -> float:
-    """Return the score of the untouched start state, reached milestones included.
+async def start_value(task: Task, desktop: StageableDesktop, *, timeout_s: float = CHECK_TIMEOUT_S) -> float:
+    """Return what the untouched start state scores, without milestones. It is judged once for a `Task`, because all of
+    its episodes start alike.
 
-    Raises `AlreadySolvedError` if it is 1, and `EvaluatorError` or `InfrastructureError` if a check fails.
+    A check that cannot judge the start state, for example because a file is missing, gives 0. Raises
+    `AlreadySolvedError` if the value is 1, and `InfrastructureError`.
     """
-    value = (await _run_check(task.id, "check", task.check, desktop, timeout_s)).value
-    tracker = MilestoneTracker(task, timeout_s=timeout_s)
-    value = max(value, min(await tracker.after_step(desktop), MILESTONE_CAP))
+    if task.start.value is None:
+        check = task.start_check or task.check
+        try:
+            task.start.value = (
+                await _run_check(task.id, "check", check, desktop, task.check_timeout_s or timeout_s)
+            ).value
+        except EvaluatorError:
+            return 0.0
+    return _unsolved(task, task.start.value)
+
+
+def _unsolved(task: Task, value: float) -> float:
     if value >= 1.0:
         raise AlreadySolvedError(
             f"task {task.id}: the start state already scores {value:g}; change the setup or the check"
         )
     return value
+
+
+async def initial_score(task: Task, desktop: StageableDesktop, *, timeout_s: float = CHECK_TIMEOUT_S) -> float:
+    """Return the score of the untouched start state, reached milestones included.
+
+    Raises `AlreadySolvedError` if it is 1, and `EvaluatorError` or `InfrastructureError` if a check fails.
+    """
+    check = task.start_check or task.check
+    value = (await _run_check(task.id, "check", check, desktop, task.check_timeout_s or timeout_s)).value
+    tracker = MilestoneTracker(task, timeout_s=timeout_s)
+    return _unsolved(task, max(value, min(await tracker.after_step(desktop), MILESTONE_CAP)))
 
 
 class MilestoneTracker:

@@ -112,6 +112,14 @@ async def _no_targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect
     return None, []
 
 
+@dataclass
+class StartState:
+    """What is known of a task's start state, which is the same in every episode."""
+
+    value: float | None = None
+    """What `check` gives for the untouched start state; None: not judged yet."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """One variant of a family, ready to run. `task_family` fills in `id`, `family`, `suite` and `seed`.
@@ -132,6 +140,8 @@ class Task:
     max_steps: int = 10
     setup: Callable[[StageableDesktop], Awaitable[None]]
     check: CheckFunction
+    start_check: CheckFunction | None = None
+    """Judges the start state and leaves the desktop as it is; None: `check` does so."""
     oracle: Callable[[StageableDesktop], AsyncIterator[list[Op]]] = _no_oracle
     first_click_targets: Callable[[StageableDesktop], Awaitable[tuple[Rect | None, list[Rect]]]] = _no_targets
     theme: str = "plain"
@@ -173,6 +183,7 @@ class Task:
     forged_files: dict[str, Callable[[], bytes]] = field(default_factory=dict)
     """Correct files by path that the wrong application wrote; the check must score them 0."""
     metadata: dict[str, Any] = field(default_factory=dict)
+    start: StartState = field(init=False, compare=False, repr=False, default_factory=lambda: StartState())
 
     @property
     def split(self) -> Split:

@@ -222,6 +222,16 @@ class LocalDesktop:
     async def launch(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None) -> int:
         return await self._on_helper(lambda session: session.jail.launch(argv, env, cwd), changes=True)
 
+    async def shell(self, command: str, *, timeout_s: float = 30.0) -> CommandResult:
+        """Run a command line in `/bin/sh`."""
+        return await self.run(["/bin/sh", "-c", command], timeout_s=timeout_s)
+
+    async def launch_shell(self, command: str) -> None:
+        await self.launch(["/bin/sh", "-c", command])
+
+    async def open_file(self, path: str) -> None:
+        raise ConfigError(f"{path}: a local desktop has no program for a type of file; launch the program instead")
+
     async def launch_piped(
         self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None
     ) -> NulPipes:

@@ -60,6 +60,7 @@ class SandboxReply(JsonReply):
     epoch: int = Field(0, ge=0)
     width: int = Field(0, ge=0)
     height: int = Field(0, ge=0)
+    backend: str = "local"
 
 
 class CommandReply(JsonReply):

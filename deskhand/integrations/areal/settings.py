@@ -7,7 +7,8 @@ settings contain JSON types only.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +18,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from deskhand.config.load import FULL
 from deskhand.config.loop import GroupConfig
-from deskhand.config.schema import AgentConfig, ContextConfig, DesktopConfig, TrackingConfig
+from deskhand.config.schema import (
+    MACHINE_BACKENDS,
+    AgentConfig,
+    ContextConfig,
+    DesktopConfig,
+    TrackingConfig,
+)
 from deskhand.errors import ConfigError
 
 
@@ -26,7 +33,7 @@ class _StrictModel(BaseModel):
 
 
 class Desktops(_StrictModel):
-    """Source of desktops: a desktop server shared by all workers, or the worker process itself."""
+    """Source of desktops: a desktop server or a gateway shared by all workers, or the worker process itself."""
 
     server_url: str | None = None
     """URL of a desktop server (`deskhand serve desktops`); required for more than one worker."""
@@ -37,13 +44,22 @@ class Desktops(_StrictModel):
     factory: str | None = None
     """Function `package.module.function` without arguments that returns a pool."""
     settings: DesktopConfig = DesktopConfig()
-    """Settings of local desktops."""
+    """Settings of local desktops; with `urls`, desktops of another backend, such as a gateway ("sandbox"), or
+    machines that this worker alone uses ("osworld", "waa")."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Desktops:
-        if sum((self.server_url is not None, self.local > 0, self.factory is not None)) != 1:
-            raise ValueError("set exactly one of server_url, local and factory")
+        named = (self.server_url is not None, self.local > 0, self.factory is not None, bool(self.settings.urls))
+        if sum(named) != 1:
+            raise ValueError("set exactly one of server_url, local, factory and settings.urls")
+        if self.settings.backend != "local" and not self.settings.urls:
+            raise ValueError(f"settings.backend {self.settings.backend}: set settings.urls")
         return self
+
+    @property
+    def num_machines(self) -> int | None:
+        """Number of machines that this worker alone uses; None for other desktops."""
+        return len(self.settings.urls) if self.settings.backend in MACHINE_BACKENDS else None
 
 
 class WorkflowSettings(_StrictModel):
@@ -126,6 +142,25 @@ def read_experiment(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: must contain a mapping")
     return content
+
+
+def merge_settings(content: Any, overrides: Sequence[str]) -> dict[str, Any]:
+    """Return an experiment with `key=value` words merged into it, references unresolved; later words win."""
+    merged = deepcopy(content)
+    for word in overrides:
+        key, equals, value = word.partition("=")
+        *path, last = key.lstrip("+~").split(".")
+        place = merged
+        for part in path:
+            inner = place.get(part)
+            if not isinstance(inner, dict):
+                inner = place[part] = {}
+            place = inner
+        if key.startswith("~"):
+            place.pop(last, None)
+        elif equals:
+            place[last] = yaml.safe_load(value)
+    return merged
 
 
 def profile_overrides(path: Path, profile: str | None) -> list[str]:

@@ -16,6 +16,7 @@ from typing import Any
 
 from deskhand.actions.formats.smart_resize import model_image_size
 from deskhand.integrations.areal.settings import WorkflowSettings, import_by_path
+from deskhand.integrations.areal.validate_gpus import ModelSize, find_gpu_problems
 from deskhand.integrations.areal.validate_objective import find_objective_problems
 
 WORKER = "deskhand.integrations.areal.worker"
@@ -72,8 +73,9 @@ def find_config_problems(
     image: ImageCost | None = None,
     max_steps: int = 15,
     family: str | None = None,
+    model: ModelSize | None = None,
 ) -> list[str]:
-    """Return one line per problem, with key and fix. `family`: model family, None if unknown."""
+    """Return one line per problem, with key and fix. `family` and `model`: family and size, None if unknown."""
     actor, gconfig = experiment["actor"], experiment["gconfig"]
     found: list[str] = []
     if actor.get("temperature", 1.0) != gconfig.get("temperature", 1.0):
@@ -99,6 +101,7 @@ def find_config_problems(
         *_capacity(experiment, settings),
         *_memory(experiment, settings, image, max_steps),
         *_vision(experiment, settings),
+        *find_gpu_problems(experiment, model),
     ]
 
 
@@ -108,6 +111,8 @@ def _workflow(experiment: Mapping[str, Any], settings: WorkflowSettings, max_ste
         yield (
             f"gconfig.n_samples is {gconfig['n_samples']}: group size is deskhand.workflow.loop.group_size; set it to 1"
         )
+    if gconfig.get("top_p", 1.0) != 1.0:
+        yield _top_p("gconfig.top_p", gconfig["top_p"])
     yield from find_objective_problems(experiment, settings, max_steps)
     for key, value in _UNSUPPORTED_SAMPLING.items():
         if gconfig.get(key, value) != value:
@@ -124,6 +129,13 @@ def _workflow(experiment: Mapping[str, Any], settings: WorkflowSettings, max_ste
         )
 
 
+def _top_p(key: str, value: float) -> str:
+    return (
+        f"{key} {value:g}: the server samples from the nucleus, log-probs are of all tokens, so "
+        "every update is biased; set it to 1.0"
+    )
+
+
 def _agent(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterator[str]:
     actor = experiment["actor"]
     if settings.agent.temperature != actor.get("temperature", 1.0):
@@ -131,6 +143,8 @@ def _agent(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterato
             f"deskhand.workflow.agent.temperature {settings.agent.temperature:g} differs from actor.temperature, so "
             "log-probs are of another distribution; use the same value"
         )
+    if settings.agent.top_p != 1.0:
+        yield _top_p("deskhand.workflow.agent.top_p", settings.agent.top_p)
     for name in ("reward_norm", "adv_norm"):
         levels = actor.get(name) or {}
         if "group" in (levels.get("mean_level"), levels.get("std_level")):
@@ -237,6 +251,18 @@ def _capacity(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iter
             "local desktops belong to one worker each; with several, use a desktop server "
             "(deskhand.workflow.desktops.server_url)"
         )
+    if desktops.num_machines is not None and replicas > 1:
+        yield (
+            f"deskhand.workflow.desktops.settings.urls: each of {replicas} workers would use the same machines; lease "
+            "them from a desktop server (deskhand serve desktops --machine URL)"
+        )
+    elif desktops.num_machines is not None and desktops.num_machines < needed:
+        yield (
+            f"deskhand.workflow.desktops.settings.urls: {desktops.num_machines} machines for {needed} concurrent "
+            "episodes (rollout.max_concurrent_rollouts x deskhand.workflow.loop.group_size); add machines or lower them"
+        )
+    if (experiment.get("deskhand") or {}).get("valid") and not experiment.get("valid_dataset"):
+        yield "deskhand.valid: nothing is evaluated without valid_dataset; set valid_dataset.batch_size"
     batch = experiment.get("train_dataset", {}).get("batch_size")
     ranks = _replicas(experiment["actor"])
     if batch is not None and batch < ranks:

@@ -23,7 +23,7 @@ import structlog
 
 from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.algorithms.base import get_algorithm
-from deskhand.errors import ConfigError, InfrastructureError, RecordError
+from deskhand.errors import CodeError, ConfigError, InfrastructureError, RecordError
 from deskhand.integrations.areal import installed_areal
 from deskhand.integrations.areal.dataset import task_for
 from deskhand.integrations.areal.engine import ArealEngine
@@ -34,10 +34,11 @@ from deskhand.integrations.areal.worker_resources import WorkerResources, worker
 from deskhand.integrations.areal.worker_runs import open_worker_run, save_group
 from deskhand.recorder.invariants import check_rows
 from deskhand.recorder.recorder import Recorder
-from deskhand.rollout.episode import errored_result
+from deskhand.rollout.episode import errored_result, outcome_of_failure
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import EpisodeRequest, Group
 from deskhand.rollout.runner import RecordedRunner
+from deskhand.rollout.scheduler import MAX_BUGS
 from deskhand.tasks.outcome import Errored, Scored
 from deskhand.tasks.task import Task
 
@@ -79,7 +80,8 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
         """Run a group on the task of `data`; returns its tensors (`tensors`), or None if there is nothing to train
         on.
 
-        Raises `ConfigError` for invalid settings or data, which also ends the run (`worker_errors`), and cancellation.
+        Raises `ConfigError` for invalid settings, data or desktops and `CodeError` after `MAX_BUGS` episodes that ended
+        in a mistake of the code; both end the run (`worker_errors`). Also raises cancellation.
         """
         with report_errors(self.settings.episode_dir):
             return await self._play(engine, data)
@@ -158,6 +160,8 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
                 values |= {"reward": result.reward or 0.0, "success": result.success}
             installed_areal.record(**{name: float(value) for name, value in values.items()})
         errors = [result.outcome for result in results if isinstance(result.outcome, Errored)]
+        for cause, count in Counter(error.cause for error in errors).items():
+            installed_areal.record(**{f"errored_{cause}": float(count)})
         if group.scored:
             resources.outages = 0
         elif any(error.cause in ("infrastructure", "evaluator") for error in errors):
@@ -175,6 +179,11 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
             if not group.scored and resources.outages == self.settings.max_errored_groups:
                 text = f"{resources.outages} consecutive groups without a score; last error: {first}"
                 report(self.settings.episode_dir, ConfigError(text))
+            resources.bugs += causes.get("bug", 0)
+            if resources.bugs >= MAX_BUGS:
+                raise CodeError(
+                    f"{resources.bugs} episodes ended in a mistake of the code; first of this group: {first}"
+                )
 
 
 def _with_end(tensors: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -189,9 +198,9 @@ async def run_group(
     """Run `size` episodes of `task` concurrently; returns the group with its scored members, and all results in member
     order.
 
-    An outage leaves a gap, never a reward; up to `max_retries` new episodes, in total, replace errored ones. Episodes
-    beyond the timeout are errored. When this returns, no episode is running and every desktop is released. Raises
-    `ConfigError` if a member does; the others are canceled.
+    An outage leaves a gap, never a reward; up to `max_retries` new episodes, in total, replace errored ones, but none
+    of a task that its start state solves. Episodes beyond the timeout are errored. When this returns, no episode is
+    running and every desktop is released. Raises `ConfigError` if a member does; the others are canceled.
     """
     group = Group(name, 0, task, size, max_retries)
     results: list[EpisodeResult] = []
@@ -209,11 +218,14 @@ async def run_group(
             except ConfigError:
                 raise
             except Exception as error:
-                result = errored_result(request, "infrastructure", f"{type(error).__name__}: {error}")
+                outcome = outcome_of_failure(error)
+                result = errored_result(request, outcome.cause, outcome.message)
             finally:
                 group.in_flight -= 1
             results.append(result)
             if isinstance(result.outcome, Scored) or group.retries_left == 0:
+                return
+            if result.outcome.cause == "already_solved":
                 return
             group.retries_left -= 1
 

@@ -28,7 +28,7 @@ from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
 from deskhand.integrations.openadapt.stuck import StuckDetector
 from deskhand.osworld.sync_loop import MakeDesktop, SyncLoop
 from deskhand.rollout.episode import desktop_spec
-from deskhand.tasks.judge import MilestoneTracker, judge
+from deskhand.tasks.judge import MilestoneTracker, judge, start_value
 from deskhand.tasks.outcome import MILESTONE_CAP, Outcome, Scored, dense_reward
 from deskhand.tasks.task import Task
 
@@ -85,7 +85,10 @@ class RLEnvironment:
         """Steps since `reset`."""
 
     def reset(self, config: ResetConfig | None = None) -> Frame:
-        """Reset the desktop, set the task up and return the first frame. Raises `ConfigError` without a task."""
+        """Reset the desktop, set the task up and return the first frame.
+
+        Raises `ConfigError` without a task, or if the start state solves it.
+        """
         wanted = config.task_id if config is not None and config.task_id is not None else self._default
         if wanted is None:
             raise ConfigError("no task was named; give ResetConfig(task_id=...) or a default_task_id")
@@ -100,8 +103,9 @@ class RLEnvironment:
     async def _begin(self, task: Task, tracker: MilestoneTracker) -> tuple[Frame, float]:
         await self._desktop.reset(desktop_spec(task))
         await task.setup(self._desktop)
-        share = await tracker.after_step(self._desktop)
-        return await self._desktop.observe(), min(share, MILESTONE_CAP)
+        share = min(await tracker.after_step(self._desktop), MILESTONE_CAP)
+        baseline = max(share, await start_value(task, self._desktop))
+        return await self._desktop.observe(), baseline
 
     @property
     def task(self) -> Task:

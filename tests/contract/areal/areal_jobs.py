@@ -22,6 +22,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import areal_machines
 import areal_models
 import recording
 import torch
@@ -139,6 +140,15 @@ def osworld(python: Path, folder: Path) -> dict[str, Any]:
     checkpoint = checkpoint_of(folder, "qwen3_vl")
     with inference_server(checkpoint) as address:
         return probe(python, "desktops_probe.py", folder, "osworld", str(checkpoint), address, str(OSWORLD_FILE))
+
+
+def sources(python: Path, folder: Path) -> dict[str, Any]:
+    """A task of OpenAdapt, of Windows Agent Arena and of OSWorld, each trained for one update."""
+    checkpoint = checkpoint_of(folder, "qwen3_vl")
+    with areal_machines.machines(folder) as served, inference_server(checkpoint) as address:
+        listed = folder / "sources.json"
+        listed.write_text(json.dumps(served))
+        return probe(python, "desktops_probe.py", folder, "sources", str(checkpoint), address, str(listed))
 
 
 def reading(python: Path, folder: Path) -> dict[str, Any]:
@@ -453,6 +463,7 @@ JOBS: dict[str, tuple[str, Callable[[Path, Path], dict[str, Any]]]] = {
     "online": ("test_areal_online", online),
     "proxied": ("test_areal_proxy", proxied),
     "osworld": ("test_areal_osworld", osworld),
+    "sources": ("test_areal_sources", sources),
     "parsed": ("test_areal_configs", parsed),
     "text": ("test_areal_text", text),
     "slurm": ("test_areal_slurm", slurm),
