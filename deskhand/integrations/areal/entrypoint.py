@@ -138,7 +138,7 @@ def load(arguments: list[str]) -> Any:
     path = parsed.config
     overrides = profile_overrides(path, parsed.profile)
     try:
-        return parser.load_expr_config(["--config", str(path), *words, *overrides], DesktopExperiment)[0]
+        return parser.load_expr_config(["--config", str(path), *overrides, *words], DesktopExperiment)[0]
     except ConfigError:
         raise
     except Exception as error:

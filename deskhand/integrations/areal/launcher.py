@@ -1,8 +1,8 @@
 """Starts AReaL experiments from Deskhand's environment: `deskhand train --trainer areal` and `deskhand areal
 run-online`.
 
-AReaL has an environment of its own (`scripts/environment areal`). Its workers find `python3` on PATH, so that
-environment comes first there, and Deskhand is added to PYTHONPATH. Everything started here is stopped here; no secret
+AReaL has an environment of its own (`scripts/environment areal`), or is installed beside Deskhand. Its workers find
+`python3` on PATH, so that environment comes first there, and Deskhand alone is added to PYTHONPATH. Everything started here is stopped here; no secret
 is passed on a command line.
 """
 
@@ -23,11 +23,12 @@ from typing import Any
 import yaml
 
 from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.integrations.areal.installed_areal import is_installed
 from deskhand.integrations.areal.online import ProxyGateway
-from deskhand.integrations.areal.settings import read_experiment
+from deskhand.integrations.areal.settings import profile_overrides, read_experiment
 from deskhand.integrations.areal.worker_runs import merge_worker_runs
 from deskhand.models.load import checkpoint_folder
-from deskhand.venvs import newest_venv
+from deskhand.venvs import newest_venv, package_path
 
 LAUNCH = "deskhand.integrations.areal.entrypoint"
 SERVER_START_TIMEOUT_S = 120.0
@@ -48,9 +49,10 @@ def train(
     content = _content(config)
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    args, model = _areal_args(config, content, folder, overrides)
+    told = [*profile_overrides(config, profile), *overrides]
+    args, model = _areal_args(config, content, folder, overrides, told)
     worker_env = worker_environment(python, environment)
-    with _cpu_server(content, overrides, model, folder) as servers:
+    with _cpu_server(content, told, model, folder) as servers:
         if servers:
             args.append(f"++deskhand.servers=[{','.join(servers)}]")
         args += ["--profile", profile] if profile else []
@@ -69,15 +71,20 @@ def run_online(
     environment = dict(os.environ if environment is None else environment)
     ProxyGateway.of_run(folder)
     python = areal_python(environment)
-    args = _areal_args(config, _content(config), folder.resolve(), overrides)[0]
+    args = _areal_args(config, _content(config), folder.resolve(), overrides, overrides)[0]
     return _run([str(python), "-m", LAUNCH, *args, "--run-online"], worker_environment(python, environment), folder)
 
 
-def _areal_args(config: Path, content: dict[str, Any], folder: Path, overrides: Sequence[str]) -> tuple[list[str], Any]:
-    """Return the arguments of AReaL's parser (file, directory, checkpoint, overrides), and the checkpoint."""
+def _areal_args(
+    config: Path, content: dict[str, Any], folder: Path, overrides: Sequence[str], told: Sequence[str]
+) -> tuple[list[str], Any]:
+    """Return the arguments of AReaL's parser (file, directory, overrides, checkpoint), and the checkpoint.
+
+    `told`: the overrides of the profile and of the user, of which the last one counts.
+    """
     words = ["--config", str(config.resolve()), f"cluster.fileroot={folder}"]
     words += [f"++deskhand.workflow.episode_dir={folder}", *overrides]
-    model = _setting("actor.path", content, overrides)
+    model = _setting("actor.path", content, told)
     if isinstance(model, str):
         model = str(checkpoint_folder(model))
         words.append(f"actor.path={model}")
@@ -85,16 +92,20 @@ def _areal_args(config: Path, content: dict[str, Any], folder: Path, overrides: 
 
 
 def areal_python(environment: Mapping[str, str]) -> Path:
-    """Return the Python of AReaL's environment: DESKHAND_AREAL_PYTHON, or the newest environment."""
+    """Return the Python with AReaL: DESKHAND_AREAL_PYTHON, this one if it has AReaL, or the newest environment's."""
     named = environment.get("DESKHAND_AREAL_PYTHON")
     if named and not Path(named).is_file():
         raise ConfigError(f"DESKHAND_AREAL_PYTHON: {named} is not a file; set it to the Python with AReaL, or unset it")
-    return Path(named) if named else newest_venv("areal", environment) / "bin" / "python"
+    if named:
+        return Path(named)
+    if is_installed():
+        return Path(sys.executable)
+    return newest_venv("areal", environment, "areal-cuda") / "bin" / "python"
 
 
 def worker_environment(python: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of AReaL's processes: PATH and PYTHONPATH, and no proxy for this machine."""
-    root = str(Path(__file__).parents[3])
+    root = str(package_path(environment))
     own = {name: value for name, value in environment.items() if name != "PYTHONHOME"}
     own["PATH"] = os.pathsep.join([str(python.parent), environment.get("PATH", os.defpath)])
     own["PYTHONPATH"] = os.pathsep.join(word for word in (root, environment.get("PYTHONPATH", "")) if word)
