@@ -153,7 +153,8 @@ def check(config: Any, settings: WorkflowSettings, data: Sequence[Mapping[str, A
     width, height = max(((task.width, task.height) for task in tasks), key=lambda size: size[0] * size[1])
     cost = image_cost(load_processors(settings.model)[1], width, height) if settings.uses_images else None
     family = check_checkpoint(settings.model)[1] if settings.uses_images else None
-    found = find_config_problems(asdict(config), settings, cost, max(task.max_steps for task in tasks), family)
+    exports = installed_areal.exports_images(config.rollout.backend, getattr(config.rollout, "_version", "v1"))
+    found = find_config_problems(asdict(config), settings, cost, max(task.max_steps for task in tasks), family, exports)
     if found:
         raise ConfigError("invalid experiment: " + "; ".join(found))
     if settings.desktops.server_url is not None:
