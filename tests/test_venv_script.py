@@ -35,7 +35,7 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
     with zipfile.ZipFile(Path(folder, "peer-2.0-py3-none-any.whl"), "w") as archive:
         archive.write("peer/__init__.py")
         archive.writestr("peer-2.0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: peer\\nVersion: 2.0\\n")
-        archive.writestr("peer-2.0.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        archive.writestr("peer-2.0.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any")
         archive.writestr("peer-2.0.dist-info/RECORD", "")
     Path("build").mkdir()
     return "peer-2.0-py3-none-any.whl"

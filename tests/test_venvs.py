@@ -40,12 +40,15 @@ def said(packages: Path, program: str, folder: Path) -> str:
 def test_workers_of_an_installed_package_see_nothing_beside_it(tmp_path):
     packages = installation(tmp_path)
     program = (
-        "import os; from pathlib import Path; from deskhand.integrations.areal.launcher import worker_environment as of; "
+        "import os; from pathlib import Path; "
+        "from deskhand.integrations.areal.launcher import worker_environment as of; "
         "print(of(Path('/x/bin/python'), {'DESKHAND_VENV_DIR': os.environ['DESKHAND_VENV_DIR']})['PYTHONPATH'])"
     )
     shown = Path(said(packages, program, tmp_path))
     assert [path.name for path in shown.iterdir()] == ["deskhand"]
-    look = "import deskhand, deskhand.errors, importlib.util as u; print(deskhand.__file__, u.find_spec('transformers'))"
+    look = (
+        "import deskhand, deskhand.errors, importlib.util as u; print(deskhand.__file__, u.find_spec('transformers'))"
+    )
     words = [sys.executable, "-P", "-S", "-c", look]
     done = subprocess.run(words, env={"PYTHONPATH": str(shown)}, capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(shown / "deskhand" / "__init__.py"), "None"]
@@ -58,7 +61,7 @@ def test_a_machine_of_another_environment_sees_nothing_beside_it(tmp_path):
 import asyncio
 from deskhand.errors import InfrastructureError
 from deskhand.integrations.desktop_env.provider_pool import ProviderMachine
-print_path = "import os; open({str(tmp_path / 'path')!r}, 'w').write(os.environ['PYTHONPATH'])"
+print_path = "import os; open({str(tmp_path / "path")!r}, 'w').write(os.environ['PYTHONPATH'])"
 try:
     asyncio.run(ProviderMachine({sys.executable!r}, "x", {{}}, command=["-c", print_path]).fresh())
 except InfrastructureError:

@@ -55,7 +55,10 @@ class OpenAIEndpointEngine:
             api_key=api_key or "none",
             max_retries=retries,
             timeout=timeout_s,
-            http_client=httpx2.AsyncClient(trust_env=not is_loopback(host), timeout=timeout_s, follow_redirects=False),
+            # Of the library that the installed openai uses: httpx2 since version 3, httpx before.
+            http_client=openai.DefaultAsyncHttpxClient(
+                trust_env=not is_loopback(host), timeout=timeout_s, follow_redirects=False
+            ),
         )
         self._where = f"{model} at {base}"
 

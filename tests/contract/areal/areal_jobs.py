@@ -124,7 +124,17 @@ def reading(python: Path, folder: Path) -> dict[str, Any]:
 
 def wheel(folder: Path) -> Path:
     """Deskhand's wheel, built from this checkout."""
-    words = ["-m", "pip", "--quiet", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT)]
+    words = [
+        "-m",
+        "pip",
+        "--quiet",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        str(folder),
+        str(ROOT),
+    ]
     subprocess.run([sys.executable, *words], check=True, capture_output=True)
     (built,) = folder.glob("deskhand-*.whl")
     return built

@@ -1,7 +1,7 @@
 """Which AReaL is installed, and what its proxy exports, is read from the AReaL that is imported.
 
-No source with upstream's #1694 (images through the v2 stack) and #1643 (through vLLM) is at hand: for these, modules with
-the names and parameters that the pull requests describe stand in. #1606 is tested by tests/contract/areal on its source.
+No source with upstream's #1694 (images through the v2 stack) and #1643 (through vLLM) is at hand: for these, modules
+with the names and parameters that the pull requests describe stand in. tests/contract/areal tests #1606 on its source.
 """
 
 from __future__ import annotations
