@@ -2,8 +2,8 @@
 run-online`.
 
 AReaL has an environment of its own (`scripts/environment areal`), or is installed beside Deskhand. Its workers find
-`python3` on PATH, so that environment comes first there, and Deskhand alone is added to PYTHONPATH. Everything started here is stopped here; no secret
-is passed on a command line.
+`python3` on PATH, so that environment comes first there, and Deskhand alone is added to PYTHONPATH. Everything started
+here is stopped here; no secret is passed on a command line.
 """
 
 from __future__ import annotations

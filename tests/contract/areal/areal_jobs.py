@@ -41,12 +41,20 @@ ONLINE_STEPS = 2
 EXPERIMENT = str(ROOT / "configs" / "areal" / "tiny_cpu.yaml")
 
 
-def probe(python: Path, name: str, folder: Path, *arguments: str, timeout_s: float = 420) -> dict[str, Any]:
-    """What a program beside this file wrote to folder/found.json."""
+def probe(
+    python: Path, name: str, folder: Path, *arguments: str, timeout_s: float = 420, **variables: str
+) -> dict[str, Any]:
+    """What a program beside this file wrote to folder/found.json, with these environment variables besides."""
     words = [str(python), str(HERE / name), *arguments, str(folder)]
     with (folder / "log.txt").open("w") as log:
         done = subprocess.run(
-            words, stdout=log, stderr=log, check=False, env=surroundings(), cwd=folder, timeout=timeout_s
+            words,
+            stdout=log,
+            stderr=log,
+            check=False,
+            env={**surroundings(), **variables},
+            cwd=folder,
+            timeout=limit(timeout_s),
         )
     assert done.returncode == 0, (folder / "log.txt").read_text()[-6000:]
     return json.loads((folder / "found.json").read_text())
@@ -81,6 +89,13 @@ def parsed(python: Path, folder: Path) -> dict[str, Any]:
     words = [sys.executable, "-m", "deskhand", "areal", "doctor", "--fix"]
     done = subprocess.run(words, env=environment, check=False, capture_output=True, text=True, cwd=ROOT)
     return {**found, "doctor": [done.returncode, done.stdout, done.stderr]}
+
+
+def upstream(python: Path, folder: Path) -> dict[str, Any]:
+    example = ROOT / "upstream" / "areal" / "examples" / "computer_use"
+    with inference_server(TINY_FOLDER, 4096) as address:
+        path = os.pathsep.join([str(python.parent), os.environ["PATH"]])
+        return probe(python, "upstream_probe.py", folder, str(example), str(TINY_FOLDER), address, PATH=path)
 
 
 @contextmanager
@@ -325,6 +340,7 @@ def _led_by_children(parent: int) -> list[int]:
 JOBS: dict[str, tuple[str, Callable[[Path, Path], dict[str, Any]]]] = {
     "trainer": ("test_areal_trainer", trainer),
     "installed": ("test_areal_install", installed),
+    "upstream": ("test_areal_upstream", upstream),
     "qwen3_vl": ("test_areal_training", training("qwen3_vl")),
     "qwen2_5_vl": ("test_areal_training", training("qwen2_5_vl")),
     "online": ("test_areal_online", online),
