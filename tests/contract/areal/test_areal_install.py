@@ -1,5 +1,5 @@
-"""The installations that docs/areal.md describes can be done: uv resolves each without downloading a wheel, and that for
-a processor is made, with Deskhand's own wheel in it, and trains."""
+"""The installations that docs/areal.md describes can be done: uv resolves each without downloading a wheel, and the one
+for a CPU is made, with Deskhand's own wheel in it, and trains."""
 
 from __future__ import annotations
 

@@ -57,9 +57,11 @@ def main(example: Path, checkpoint: str, address: str, out: Path) -> None:
         "gconfig.max_tokens=4096",
         "actor.scheduling_spec=[{task_type: worker, port_count: 2, gpu: 0, cpu: 1, mem: 4, "
         "cmd: python3 -m deskhand.integrations.areal.worker}]",
-        "desktop.desktops={local: 4}",
+        "~desktop.desktops",
+        "+desktop.desktops={local: 4}",
         "desktop.loop={group_size: 4, max_group_retries: 2}",
-        "desktop.agent={max_new_tokens: 32}",
+        "~desktop.agent",
+        "+desktop.agent={max_new_tokens: 32}",
         "desktop.engine={max_model_len: 4096}",
         "desktop.group_timeout_s=600",
     ]
