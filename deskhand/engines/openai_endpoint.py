@@ -14,7 +14,7 @@ from typing import Any
 
 import openai
 
-from deskhand.desktop.remote.http_connection import connection_failure, open_http, request_failure
+from deskhand.desktop.remote.http_connection import connection_failure, connection_settings, request_failure
 from deskhand.engines.http_engine.endpoint import check_url
 from deskhand.errors import AgentError, ConfigError, InfrastructureError
 from deskhand.types import Completion, Feature, Prompt, Sampling
@@ -53,7 +53,10 @@ class OpenAIEndpointEngine:
             api_key=api_key or "none",
             max_retries=retries,
             timeout=timeout_s,
-            http_client=open_http(base, timeout=timeout_s, follow_redirects=False),
+            # Of the library that the installed openai uses: httpx2 since version 3, httpx before.
+            http_client=openai.DefaultAsyncHttpxClient(
+                **connection_settings(base), timeout=timeout_s, follow_redirects=False
+            ),
         )
         self._where, self._base_url = f"{model} at {base}", base
 

@@ -204,7 +204,9 @@ def check(config: Any, settings: WorkflowSettings, train: Rows) -> None:
     cost = image_cost(load_processors(settings.model)[1], width, height) if settings.uses_images else None
     family = check_checkpoint(settings.model)[1] if settings.uses_images else None
     size = ModelSize.of_checkpoint(checkpoint_folder(settings.model))
-    found = find_config_problems(asdict(config), settings, cost, max(task.max_steps for task in tasks), family, size)
+    exports = installed_areal.exports_images(config.rollout.backend, getattr(config.rollout, "_version", "v1"))
+    most = max(task.max_steps for task in tasks)
+    found = find_config_problems(asdict(config), settings, cost, most, family, size, exports)
     if found:
         raise ConfigError("invalid experiment: " + "; ".join(found))
     if settings.desktops.server_url is not None:

@@ -1,9 +1,9 @@
 """Starts AReaL experiments from Deskhand's environment: `deskhand train --trainer areal` and `deskhand areal
 run-online`.
 
-AReaL has an environment of its own (`scripts/environment areal`). Its workers find `python3` on PATH, so that
-environment comes first there, and Deskhand is added to PYTHONPATH. Everything started here is stopped here; no secret
-is passed on a command line.
+AReaL has an environment of its own (`scripts/environment areal`), or is installed beside Deskhand. Its workers find
+`python3` on PATH, so that environment comes first there, and Deskhand alone is added to PYTHONPATH. Everything started
+here is stopped here; no secret is passed on a command line.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.integrations.areal.installed_areal import is_installed
 from deskhand.integrations.areal.online import ProxyGateway
 from deskhand.integrations.areal.settings import merge_settings, profile_overrides, read_experiment
 from deskhand.integrations.areal.worker_runs import merge_worker_runs
 from deskhand.models.load import checkpoint_folder, is_hub_id
-from deskhand.venvs import newest_venv
+from deskhand.venvs import newest_venv, package_path
 
 LAUNCH = "deskhand.integrations.areal.entrypoint"
 WORKING_DIR = "DESKHAND_WORKING_DIR"
@@ -89,16 +90,20 @@ def _areal_args(
 
 
 def areal_python(environment: Mapping[str, str]) -> Path:
-    """Return the Python of AReaL's environment: DESKHAND_AREAL_PYTHON, or the newest environment."""
+    """Return the Python with AReaL: DESKHAND_AREAL_PYTHON, this one if it has AReaL, or the newest environment's."""
     named = environment.get("DESKHAND_AREAL_PYTHON")
     if named and not Path(named).is_file():
         raise ConfigError(f"DESKHAND_AREAL_PYTHON: {named} is not a file; set it to the Python with AReaL, or unset it")
-    return Path(named) if named else newest_venv("areal", environment) / "bin" / "python"
+    if named:
+        return Path(named)
+    if is_installed():
+        return Path(sys.executable)
+    return newest_venv("areal", environment, "areal-cuda") / "bin" / "python"
 
 
 def worker_environment(python: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of AReaL's processes: PATH and PYTHONPATH, and no proxy for this machine."""
-    root = str(Path(__file__).parents[3])
+    root = str(package_path(environment))
     own = {name: value for name, value in environment.items() if name != "PYTHONHOME"}
     own["PATH"] = os.pathsep.join([str(python.parent), environment.get("PATH", os.defpath)])
     own["PYTHONPATH"] = os.pathsep.join(word for word in (root, environment.get("PYTHONPATH", "")) if word)

@@ -74,8 +74,13 @@ def find_config_problems(
     max_steps: int = 15,
     family: str | None = None,
     model: ModelSize | None = None,
+    exports_images: bool = False,
 ) -> list[str]:
-    """Return one line per problem, with key and fix. `family` and `model`: family and size, None if unknown."""
+    """Return one line per problem, with key and fix.
+
+    `family` and `model`: family and size, None if unknown. `exports_images`: whether the installed AReaL's proxy trains
+    rows with their images (`installed_areal.exports_images`).
+    """
     actor, gconfig = experiment["actor"], experiment["gconfig"]
     found: list[str] = []
     if actor.get("temperature", 1.0) != gconfig.get("temperature", 1.0):
@@ -100,7 +105,7 @@ def find_config_problems(
         *_budgets(experiment, settings, image, max_steps),
         *_capacity(experiment, settings),
         *_memory(experiment, settings, image, max_steps),
-        *_vision(experiment, settings),
+        *_vision(experiment, settings, exports_images),
         *find_gpu_problems(experiment, model),
     ]
 
@@ -290,7 +295,7 @@ def _memory(
         )
 
 
-def _vision(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterator[str]:
+def _vision(experiment: Mapping[str, Any], settings: WorkflowSettings, exports_images: bool) -> Iterator[str]:
     if not settings.uses_images:
         if "VL" in str(experiment["actor"].get("path", "")):
             yield (
@@ -298,13 +303,14 @@ def _vision(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterat
                 "AReaL 1.0.4 fails on a batch without images; use a text model"
             )
         return
-    if is_agent(experiment):
+    agent = is_agent(experiment)
+    if agent and not exports_images:
         yield (
-            f"deskhand.workflow_class {experiment['deskhand']['workflow_class']}: "
-            "AReaL 1.0.4's proxy trains rows without their images; use "
-            "deskhand.integrations.areal.workflow.OSWorldWorkflow, or deskhand.workflow.agent.observation: a11y_tree"
+            f"deskhand.workflow_class {experiment['deskhand']['workflow_class']}: the proxy of the installed AReaL "
+            f"trains rows without their images; use {WORKFLOW}, or deskhand.workflow.agent.observation: a11y_tree"
         )
-    if str(experiment["rollout"].get("backend", "")).startswith("vllm"):
+    # An agent's prompts are rendered by AReaL itself, which exports images only of a server that takes its tokens.
+    if str(experiment["rollout"].get("backend", "")).startswith("vllm") and not (agent and exports_images):
         yield "rollout.backend vllm: AReaL 1.0.4's vLLM adapter re-renders prompts with images; use sglang"
     if not is_deskhand_worker(experiment["actor"]):
         yield (

@@ -48,12 +48,20 @@ ONLINE_STEPS = 2
 EXPERIMENT = str(ROOT / "configs" / "areal" / "tiny_cpu.yaml")
 
 
-def probe(python: Path, name: str, folder: Path, *arguments: str, timeout_s: float = 420) -> dict[str, Any]:
-    """What a program beside this file wrote to folder/found.json."""
+def probe(
+    python: Path, name: str, folder: Path, *arguments: str, timeout_s: float = 420, **variables: str
+) -> dict[str, Any]:
+    """What a program beside this file wrote to folder/found.json, with these environment variables besides."""
     words = [str(python), str(HERE / name), *arguments, str(folder)]
     with (folder / "log.txt").open("w") as log:
         done = subprocess.run(
-            words, stdout=log, stderr=log, check=False, env=surroundings(), cwd=folder, timeout=timeout_s
+            words,
+            stdout=log,
+            stderr=log,
+            check=False,
+            env={**surroundings(), **variables},
+            cwd=folder,
+            timeout=limit(timeout_s),
         )
     assert done.returncode == 0, (folder / "log.txt").read_text()[-6000:]
     return json.loads((folder / "found.json").read_text())
@@ -88,6 +96,13 @@ def parsed(python: Path, folder: Path) -> dict[str, Any]:
     words = [sys.executable, "-m", "deskhand", "areal", "doctor", "--fix"]
     done = subprocess.run(words, env=environment, check=False, capture_output=True, text=True, cwd=ROOT)
     return {**found, "doctor": [done.returncode, done.stdout, done.stderr]}
+
+
+def upstream(python: Path, folder: Path) -> dict[str, Any]:
+    example = ROOT / "upstream" / "areal" / "examples" / "computer_use"
+    with inference_server(TINY_FOLDER, 4096) as address:
+        path = os.pathsep.join([str(python.parent), os.environ["PATH"]])
+        return probe(python, "upstream_probe.py", folder, str(example), str(TINY_FOLDER), address, PATH=path)
 
 
 @contextmanager
@@ -162,6 +177,89 @@ def reading(python: Path, folder: Path) -> dict[str, Any]:
         (pictures / f"{number}.png").write_bytes(recording.png(number, *size))
     found = probe(python, "reading_probe.py", out, str(checkpoints), str(pictures))
     return {**found, "checkpoints": checkpoints, "pictures": pictures}
+
+
+def wheel(folder: Path) -> Path:
+    """Deskhand's wheel, built from this checkout."""
+    words = [
+        "-m",
+        "pip",
+        "--quiet",
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        str(folder),
+        str(ROOT),
+    ]
+    subprocess.run([sys.executable, *words], check=True, capture_output=True)
+    (built,) = folder.glob("deskhand-*.whl")
+    return built
+
+
+def on_top(python: Path, folder: Path) -> Path:
+    """The Python of a new environment that has the packages of another one, too."""
+    made = folder / "environment"
+    subprocess.run([str(python), "-m", "venv", "--without-pip", str(made)], check=True)
+    (packages,) = made.glob("lib/python3.*/site-packages")
+    base = [str(path) for path in python.parents[1].glob("lib/python3.*/site-packages")]
+    (packages / "base.pth").write_text("".join(f"import site; site.addsitedir({path!r})\n" for path in base))
+    return made / "bin" / "python"
+
+
+def installed(python: Path, folder: Path) -> dict[str, Any]:
+    """Deskhand's wheel, installed into AReaL's environment without an index: its doctor, and a run that it trains. And
+    installed into an environment of its own: what it shows AReaL's Python."""
+    built, made = wheel(folder), folder / "run"
+    own = on_top(python, folder)
+    words = ["-m", "pip", "--quiet", "install", "--no-index", str(built)]
+    done = subprocess.run([str(own), *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    removed = ("PYTHONPATH", "DESKHAND_AREAL_PYTHON", "PIP_FIND_LINKS")
+    environment = {name: value for name, value in surroundings().items() if name not in removed}
+    environment["DESKHAND_VENV_DIR"] = str(folder / "environments")
+
+    def deskhand(*words: str, timeout_s: float = 420) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(own), "-m", "deskhand", *words], env=environment, cwd=folder, check=False, capture_output=True,
+            text=True, timeout=limit(timeout_s),
+        )  # fmt: skip
+
+    doctor = deskhand("areal", "doctor")
+    (config,) = own.parents[1].glob("lib/python3.*/site-packages/deskhand/configs/areal/tiny_cpu.yaml")
+    done = deskhand("train", str(config), str(made), "--trainer", "areal", "--profile", "smoke")
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-8000:]
+    done = deskhand("report", str(made))
+    assert done.returncode == 0, done.stderr
+    return {
+        "environment": own.parents[1],
+        "doctor": [doctor.returncode, doctor.stdout + doctor.stderr],
+        "steps": (made / "areal_metrics.jsonl").read_text().count("\n"),
+        "report": (made / "report.html").read_text(),
+        **_beside(built, folder),
+    }
+
+
+def _beside(built: Path, folder: Path) -> dict[str, Any]:
+    """What a wheel shows AReaL's Python from an environment that has other packages beside it."""
+    alone = folder / "alone"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(alone)], check=True)
+    (packages,) = alone.glob("lib/python3.*/site-packages")
+    words = ["-m", "pip", "--quiet", "install", "--no-deps", "--target", str(packages), str(built)]
+    subprocess.run([sys.executable, *words], check=True, capture_output=True)
+    (packages / "transformers.py").write_text("")
+    (packages / "rest.pth").write_text("".join(f"{path}\n" for path in sys.path if path.endswith("site-packages")))
+    program = (
+        "from pathlib import Path; from deskhand.integrations.areal.launcher import worker_environment as of; "
+        f"print(of(Path('/x/bin/python'), {{'DESKHAND_VENV_DIR': {str(folder / 'paths')!r}}})['PYTHONPATH'])"
+    )
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    words = [str(alone / "bin" / "python"), "-c", program]
+    shown = subprocess.run(words, env=clean, cwd=folder, check=True, capture_output=True, text=True).stdout.strip()
+    other = "import importlib.util as u; print('no transformers' if u.find_spec('transformers') is None else 'hidden')"
+    words = [sys._base_executable, "-I", "-S", "-c", f"import sys; sys.path.insert(0, {shown!r}); {other}"]
+    hidden = subprocess.run(words, check=True, capture_output=True, text=True).stdout.strip()
+    return {"beside": sorted(path.name for path in Path(shown).iterdir()), "hidden": hidden}
 
 
 def told(*settings: str) -> list[str]:
@@ -456,6 +554,8 @@ def _led_by_children(parent: int) -> list[int]:
 
 JOBS: dict[str, tuple[str, Callable[[Path, Path], dict[str, Any]]]] = {
     "trainer": ("test_areal_trainer", trainer),
+    "installed": ("test_areal_install", installed),
+    "upstream": ("test_areal_upstream", upstream),
     "qwen3_vl": ("test_areal_training", training("qwen3_vl")),
     "qwen2_5_vl": ("test_areal_training", training("qwen2_5_vl")),
     "ray": ("test_areal_ray", ray),

@@ -1,7 +1,11 @@
-"""A real AReaL in its own environment, and what is done there for the tests that were chosen (`areal_jobs`)."""
+"""A real AReaL in its own environment, and what is done there for the tests that were chosen (`areal_jobs`).
+
+Each test runs with the released AReaL, and again with the source tree that `DESKHAND_TEST_AREAL_SOURCE` names, if any.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -11,11 +15,16 @@ import pytest
 from environments import python_of
 
 AT_ONCE = 2
+SOURCE = "DESKHAND_TEST_AREAL_SOURCE"
 
 
-@pytest.fixture(scope="session")
-def areal_python() -> Path:
-    return python_of("areal", "DESKHAND_TEST_AREAL")
+@pytest.fixture(scope="session", params=["released", "source"])
+def areal_python(request) -> Path:
+    if request.param == "released":
+        return python_of("areal", "DESKHAND_TEST_AREAL")
+    if not os.environ.get(SOURCE):
+        pytest.skip(f"{SOURCE} names no source tree of AReaL; set it to a checkout, to test that version, too")
+    return python_of("areal", "DESKHAND_TEST_AREAL", source=Path(os.environ[SOURCE]))
 
 
 @pytest.fixture(scope="session")

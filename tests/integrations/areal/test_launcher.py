@@ -29,6 +29,32 @@ def test_workers_that_outlive_their_master_are_ended(tmp_path):
         time.sleep(0.01)
 
 
+def test_a_profile_fetches_its_own_model_and_the_command_line_s_goes_first(tmp_path, monkeypatch):
+    """`smoke-text` is a quick look with a small text model; the file's vision model is never asked for."""
+    asked: list[str] = []
+    ran: list[list[str]] = []
+    monkeypatch.setattr(launcher, "checkpoint_folder", lambda name: asked.append(name) or Path("/cache", name))
+    monkeypatch.setattr(launcher, "_run", lambda words, environment, folder: ran.append(words) or 0)
+    monkeypatch.setattr(launcher, "areal_python", lambda environment: Path("python"))
+    large = EXPERIMENT.with_name("osworld_qwen3vl_4b.yaml")
+    launcher.train(large, tmp_path, profile="smoke-text")
+    launcher.train(large, tmp_path, profile="smoke-text", overrides=["actor.path=mine"])
+    launcher.train(large, tmp_path)
+    assert asked == ["Qwen/Qwen3-0.6B", "mine", "Qwen/Qwen3-VL-4B-Instruct"]
+    assert [f"actor.path=/cache/{name}" in words for name, words in zip(asked, ran, strict=True)] == [True] * 3
+
+
+def test_a_profile_decides_on_the_server_without_a_gpu(tmp_path, monkeypatch):
+    copy = tmp_path / "tiny.yaml"
+    copy.write_text(EXPERIMENT.read_text() + "  served: {deskhand: {cpu_inference_server: false}}\n")
+    started: list[object] = []
+    monkeypatch.setattr(launcher.subprocess, "Popen", lambda *words, **named: started.append(words))
+    monkeypatch.setattr(launcher, "_run", lambda words, environment, folder: 0)
+    monkeypatch.setattr(launcher, "areal_python", lambda environment: Path("python"))
+    launcher.train(copy, tmp_path / "run", profile="served")
+    assert started == []
+
+
 def test_run_online_without_a_gateway_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="online"):
         launcher.run_online(EXPERIMENT, tmp_path)

@@ -199,6 +199,16 @@ def test_objectives_that_areal_computes_right_are_accepted_and_others_named(name
     assert message is None or message in found[0]
 
 
+@pytest.mark.parametrize(
+    ("backend", "exports", "refused"), [("sglang:d1", True, 0), ("sglang:d1", False, 1), ("vllm:d1", True, 0)]
+)
+def test_a_plain_agent_may_look_where_the_proxy_exports_images(backend, exports, refused):
+    content, settings = experiment()
+    content["deskhand"]["workflow_class"] = "deskhand.integrations.areal.agent.WAADesktopWorkflow"
+    content["rollout"] |= {"agent": {"engine_max_tokens": 4096}, "backend": backend}
+    assert len(find_config_problems(content, settings, SMALL, 10, exports_images=exports)) == refused
+
+
 def test_too_many_desktops_or_screenshots_are_reported_with_what_fits():
     content, settings = experiment(TINY)
     content["rollout"]["max_concurrent_rollouts"] = 3
