@@ -23,7 +23,7 @@ import numpy as np
 import structlog
 
 from deskhand.config.loop import LoopConfig
-from deskhand.errors import ConfigError, HealthError
+from deskhand.errors import ConfigError
 from deskhand.models.load import load_processors
 from deskhand.recipes.group_source import GroupSource
 from deskhand.recipes.health import (

@@ -154,6 +154,12 @@ def open_http(base_url: str, transport: httpx2.AsyncBaseTransport | None = None,
         raise ConfigError("socks5 proxy: needs the Python package socksio; install it, or use an http proxy") from None
 
 
+def connection_settings(base_url: str) -> dict[str, Any]:
+    """Return what `open_http` sets, for a client of another library (openai 2 uses httpx). Raises `ConfigError`."""
+    setting = proxy_of(base_url)
+    return {"verify": _context_of(base_url), "trust_env": False, "proxy": setting.url if setting else None}
+
+
 def _open_proxy(setting: ProxySetting) -> httpx2.Proxy:
     try:
         context = _context_of(setting.url) if setting.url.startswith("https:") else None
