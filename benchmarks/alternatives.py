@@ -4,7 +4,7 @@ Plays, on local desktops, what a person would do instead of what the oracle does
 buttons, drags, the keyboard only, another order; then the oracle on a desktop that tells its texts, where it may act on
 nothing that the instruction or a frame did not show (`deskhand.tasks.oracle_sight`).
 
-Results of ways are kept while the sources are unchanged, so that an interrupted run goes on; failed ones are not.
+Results of ways are kept while the sources are unchanged, so that an interrupted run resumes; failed ones are not.
 
 Thresholds: at least three ways for each family, every way scores 1, no oracle acts on what it has not seen.
 """

@@ -5,7 +5,7 @@ another program, constants for formulas, developer tools, racing writers, ended 
 for each family and for each way how many were paid (a score above 0) and voided (no score). The default size plays six
 families, `--full` all families of `basics`, the task files of docs, examples and tests, then all pages of MiniWoB++.
 
-Interrupted by Ctrl-C, it prints what it has played; the next run of the same sources goes on from there.
+Interrupted by Ctrl-C, it prints what it has played; the next run of the same sources resumes there.
 """
 
 from __future__ import annotations
