@@ -177,11 +177,12 @@ async def test_nobody_judges_a_machine_that_another_lease_has(tmp_path):
         with pytest.raises(DeskhandError, match="epoch"):
             await WaaEvaluatorClient(stale).evaluate(WAA)
         assert not evaluate.asked
+        own = second.desktop.open_evaluator()  # type: ignore[attr-defined]
         with pytest.raises(EvaluatorError, match="404"):
-            await WaaEvaluatorClient(stale)._send("GET", "/secrets", 5.0)
-        assert (await WaaEvaluatorClient(second.desktop.open_evaluator()).evaluate(WAA))[0] == 0.0  # type: ignore[attr-defined]
-        await link.close()
-        await stale.close()
+            await WaaEvaluatorClient(own)._send("GET", "/secrets", 5.0)
+        assert (await WaaEvaluatorClient(own).evaluate(WAA))[0] == 0.0
+        for each in (link, stale, own):
+            await each.close()
 
 
 async def test_a_machine_that_is_solved_at_the_start_is_not_trained_on(tmp_path):
