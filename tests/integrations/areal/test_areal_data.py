@@ -51,6 +51,7 @@ instruction: Save the file
 screen: {width: 640, height: 480}
 check:
   text: {path: a.txt, equals: ""}
+limits: {steps: 4}
 """
 PYTHON = """\
 from deskhand import CheckResult, Task, task_family
