@@ -20,18 +20,18 @@ import areal_workflows
 from deskhand.actions.ops import Done, Type
 
 SIZE = {"width": 320, "height": 240}
-WORD = "yes"
+WORD = "hello"
 MACHINES = 2
 READS = {"type": "vm_command_line", "command": "show-text"}
 WANTS = {"type": "rule", "rules": {"expected": WORD}}
 WAA = {
-    "id": "a-wos", "snapshot": "s", "instruction": "Type yes", "source": "x", "related_apps": ["notepad"],
+    "id": "a-wos", "snapshot": "s", "instruction": "Type hello", "source": "x", "related_apps": ["notepad"],
     "config": [{"type": "launch", "parameters": {"command": "notepad"}}],
     "evaluator": {"func": "exact_match", "result": READS, "expected": WANTS,
                   "postconfig": [{"type": "sleep", "parameters": {"seconds": 0.1}}]},
 }  # fmt: skip
 OSWORLD = {
-    "id": "b", "snapshot": "s", "instruction": "Type yes", "source": "x", "trajectory": "", "related_apps": ["os"],
+    "id": "b", "snapshot": "s", "instruction": "Type hello", "source": "x", "trajectory": "", "related_apps": ["os"],
     "config": [{"type": "execute", "parameters": {"command": ["clear-text"]}}],
     "evaluator": {"func": "exact_match", "result": READS | {"command": ["show-text"]}, "expected": WANTS},
     "proxy": False, "fixed_ip": False, "possibility_of_env_change": "low",

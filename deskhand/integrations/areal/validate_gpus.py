@@ -79,11 +79,11 @@ def engine_gpus(experiment: Mapping[str, Any]) -> list[EngineGpus]:
     found = []
     for role in roles:
         engine = experiment[role]
-        if not _uses_gpus(engine):
-            continue
-        sizes = {letter: int(number) for letter, number in _LETTER.findall(str(engine.get("backend", "")))}
         strategy = engine.get("scheduling_strategy") or {}
         target = str(strategy.get("target")) if strategy.get("type") == "colocation" else None
+        if not _uses_gpus(experiment.get(target or role) or engine):  # a colocated engine has its target's devices
+            continue
+        sizes = {letter: int(number) for letter, number in _LETTER.findall(str(engine.get("backend", "")))}
         per_replica = sizes.get("t", 1) * sizes.get("p", 1) * sizes.get("c", 1)
         found.append(EngineGpus(role, sizes.get("d", 1), per_replica, target))
     return found
