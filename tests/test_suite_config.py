@@ -177,7 +177,10 @@ evaluate: [{{check: {check}}}]
 """
 
 
-def test_openadapt_files_are_a_suite_on_machines_without_those_that_cannot_be_judged(tmp_path: Path) -> None:
+def test_openadapt_files_are_a_suite_on_machines_without_those_that_cannot_be_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DESKHAND_JUDGE_MODEL", raising=False)
     for name, check in (("file", "file, path: a.txt"), ("seen", "screenshot, description: a red circle")):
         (tmp_path / f"{name}.yaml").write_text(OPENADAPT.format(id=name, check=check))
     found = suite_of(
@@ -186,7 +189,7 @@ def test_openadapt_files_are_a_suite_on_machines_without_those_that_cannot_be_ju
     (task,) = found.held_out_tasks(1)
     assert (task.id, task.width, task.height) == ("openadapt/file", 1280, 720)
     (why,) = found.skipped
-    assert why.startswith(f"{tmp_path}/seen.yaml: check screenshot is not supported; use command or file")
+    assert why.startswith(f"{tmp_path}/seen.yaml: check screenshot: check vlm_judge: set")
     with pytest.raises(ConfigError, match=r"requires desktop.backend osworld or waa, got local"):
         suite_of(["suite.format=openadapt", f"suite.path={tmp_path}"])
 

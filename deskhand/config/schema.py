@@ -252,6 +252,8 @@ class SuiteConfig(Section):
     """Include OSWorld tasks whose correct answer is that they are infeasible."""
     evaluator_port: int = Field(default=5050, ge=1, le=65535)
     """Port of WAA's evaluate server on each machine. A desktop server has its own setting (`--evaluator-port`)."""
+    allow_python_checks: bool = False
+    """Run the code of `python` checks in OpenAdapt's files on this machine, in a process with limits."""
 
     @model_validator(mode="after")
     def _names_one_source(self) -> SuiteConfig:
@@ -273,6 +275,18 @@ class TrackingConfig(Section):
     wandb: bool = False
     """Log to Weights & Biases (requires the package wandb and a login)."""
     wandb_project: str = "deskhand"
+    scrub: bool = False
+    """Replace keys, tokens, passwords and addresses in the texts of stored episodes, not in screenshots."""
+    scrub_patterns: tuple[str, ...] = ()
+    """Further regular expressions of what `scrub` replaces."""
+    scrub_env: tuple[str, ...] = ()
+    """Environment variables whose values `scrub` replaces."""
+
+    @property
+    def scrubbed(self) -> dict[str, Any] | None:
+        """What the run's metadata say about scrubbing."""
+        return {"patterns": self.scrub_patterns, "variables": self.scrub_env} if self.scrub else None
+
     """Weights & Biases project."""
 
 

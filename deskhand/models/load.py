@@ -174,7 +174,7 @@ def checkpoint_folder(source: str) -> Path:
         return folder
     if folder.exists():
         raise ConfigError(f"{source}: is a file; use the checkpoint's folder")
-    if source.count("/") != 1 or source.startswith((".", "/", "~")):
+    if not is_hub_id(source):
         raise ConfigError(f"{source}: no such folder; use a checkpoint folder, a hub id (owner/name) or tiny")
     from huggingface_hub import snapshot_download
 
@@ -182,6 +182,11 @@ def checkpoint_folder(source: str) -> Path:
         return Path(snapshot_download(source, allow_patterns=list(_HUB_PATTERNS)))
     except Exception as error:
         raise ConfigError(f"{source}: no local folder, and the download failed ({_line(error)})") from error
+
+
+def is_hub_id(source: str) -> bool:
+    """Return whether a source is a hub id (owner/name), which every machine resolves in its own cache."""
+    return source.count("/") == 1 and not source.startswith((".", "/", "~")) and not Path(source).exists()
 
 
 def _family(folder: Path, config: dict[str, Any]) -> Family:

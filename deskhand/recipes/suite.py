@@ -251,7 +251,10 @@ def _loader(file_format: str, suite: SuiteConfig, backend: str) -> Callable[[Pat
         return waa.task_of(loaded, evaluator, width, height, steps or waa.DEFAULT_MAX_STEPS)
 
     def load_openadapt(path: Path) -> Task:
-        task = openadapt.load_task(path, width, height)
+        loaded = openadapt.load(path)
+        if backend == "local" and any("open" in step for step in loaded.task.setup or ()):
+            raise ConfigError(f"{path}: setup step open needs a machine, desktop.backend is local; launch the program")
+        task = openadapt.task_of(loaded, width, height, allow_python=suite.allow_python_checks)
         return replace(task, max_steps=steps) if steps else task
 
     def load_deskhand(path: Path) -> Task:

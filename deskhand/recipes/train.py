@@ -96,6 +96,7 @@ def create_run(
             "seed": config.seed,
             "started": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         },
+        **({"scrub": config.tracking.scrubbed} if config.tracking.scrub else {}),
         **(more or {}),
     }
     return Run.create(folder, metadata)

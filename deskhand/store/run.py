@@ -27,6 +27,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.store.database import connect, create_database, damaged, is_damage, lock_folder
 from deskhand.store.frames import Frames
 from deskhand.store.metrics import EventFile, Tracker
+from deskhand.store.scrub import Scrubber, scrubber_of
 
 log = structlog.get_logger()
 
@@ -186,6 +188,10 @@ class Run:
     def metadata(self) -> dict[str, Any]:
         return self._value("metadata")
 
+    @cached_property
+    def _scrubber(self) -> Scrubber | None:
+        return scrubber_of(self.metadata)
+
     def open_group(self, group: GroupRow) -> None:
         with self._transaction() as connection:
             connection.execute("INSERT INTO groups VALUES (?, ?, ?, ?, ?)", astuple(group))
@@ -211,7 +217,8 @@ class Run:
         `group`: (group id, new state), if the episode closed its group; `states`: (episode id, new state) of the other
         members. Raises `InfrastructureError` if the episode is not in flight or the disk cannot be written.
         """
-        values = [getattr(row, name) for name in _FINISHED] + [json.dumps(record), tensors, row.id]
+        stored = record if self._scrubber is None else self._scrubber.value(record)
+        values = [getattr(row, name) for name in _FINISHED] + [json.dumps(stored), tensors, row.id]
         query = f"UPDATE episodes SET {', '.join(f'{name}=?' for name in _FINISHED)}, record=?, tensors=?"
         with self._transaction(counts) as connection:
             changed = connection.execute(f"{query} WHERE id=? AND state='in_flight'", values).rowcount

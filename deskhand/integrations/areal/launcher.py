@@ -24,7 +24,7 @@ from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.integrations.areal.online import ProxyGateway
 from deskhand.integrations.areal.settings import merge_settings, profile_overrides, read_experiment
 from deskhand.integrations.areal.worker_runs import merge_worker_runs
-from deskhand.models.load import checkpoint_folder
+from deskhand.models.load import checkpoint_folder, is_hub_id
 from deskhand.venvs import newest_venv
 
 LAUNCH = "deskhand.integrations.areal.entrypoint"
@@ -82,8 +82,9 @@ def _areal_args(
     words = ["--config", str(config.resolve()), *(["--profile", profile] if profile else []), *folders, *overrides]
     model = merged.get("actor", {}).get("path")
     if isinstance(model, str):
-        merged["actor"]["path"] = str(checkpoint_folder(model))
-        words.append(f"actor.path={merged['actor']['path']}")
+        merged["actor"]["path"] = found = str(checkpoint_folder(model))
+        if int((merged.get("cluster") or {}).get("n_nodes") or 1) == 1 or not is_hub_id(model):
+            words.append(f"actor.path={found}")  # elsewhere the cache of this machine may be another folder
     return words, merged
 
 

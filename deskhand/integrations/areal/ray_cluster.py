@@ -15,7 +15,6 @@ from typing import Any
 
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.integrations.areal.dataset import task_for
-from deskhand.integrations.areal.desktop_server import check_server
 from deskhand.integrations.areal.settings import WorkflowSettings
 from deskhand.models.load import check_checkpoint
 
@@ -86,6 +85,8 @@ def problems_here(
     token: str, settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], expected: Mapping[str, str]
 ) -> list[str]:
     """Return why this node could not run a worker, one line each with a fix. Runs on every node."""
+    from deskhand.integrations.areal.entrypoint import check_server
+
     own = WorkflowSettings.of(settings, {})
     found = [
         f"{name} {version} here, {expected[name]} on the first node; install the same"

@@ -18,7 +18,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from deskhand.config.load import FULL
 from deskhand.config.loop import GroupConfig
-from deskhand.config.schema import MACHINE_BACKENDS, AgentConfig, ContextConfig, DesktopConfig
+from deskhand.config.schema import (
+    MACHINE_BACKENDS,
+    AgentConfig,
+    ContextConfig,
+    DesktopConfig,
+    TrackingConfig,
+)
 from deskhand.errors import ConfigError
 
 
@@ -88,6 +94,8 @@ class WorkflowSettings(_StrictModel):
     """Temperature of evaluation episodes."""
     episode_dir: str | None = None
     """Directory in which workers store episodes, for `deskhand report`; None stores none."""
+    tracking: TrackingConfig = TrackingConfig()
+    """Scrubbing of stored episodes; AReaL's `stats_logger` has the rest."""
 
     @field_validator("agent")
     @classmethod

@@ -119,7 +119,9 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
         recorder = Recorder(
             resources.preprocessing.renderer, inference, resources.preprocessing.images, context_tokens=max_model_len
         )
-        frames = open_worker_run(settings.episode_dir).frames if settings.episode_dir is not None else None
+        frames = None
+        if settings.episode_dir is not None:
+            frames = open_worker_run(settings.episode_dir, settings.tracking.scrubbed).frames
         runner = RecordedRunner(resources.pool, recorder, self.make_agent(resources, temperature), frames)
         resources.groups += 1
         try:
@@ -159,7 +161,10 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
         errors = [result.outcome for result in results if isinstance(result.outcome, Errored)]
         for cause, count in Counter(error.cause for error in errors).items():
             installed_areal.record(**{f"errored_{cause}": float(count)})
-        resources.outages = 0 if group.scored else resources.outages + 1
+        if group.scored:
+            resources.outages = 0
+        elif any(error.cause in ("infrastructure", "evaluator") for error in errors):
+            resources.outages += 1
         installed_areal.record(
             group_scored=float(len(group.scored)),
             group_errored=float(not group.scored),
@@ -170,7 +175,7 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
             log.warning(
                 "areal.group_errored", group=group.id, causes=causes, consecutive=resources.outages, first=first
             )
-            if resources.outages == self.settings.max_errored_groups:
+            if not group.scored and resources.outages == self.settings.max_errored_groups:
                 text = f"{resources.outages} consecutive groups without a score; last error: {first}"
                 report(self.settings.episode_dir, ConfigError(text))
             resources.bugs += causes.get("bug", 0)

@@ -3,7 +3,7 @@
 Start with `load` or `load_task`. Problems include what OpenAdapt's own reader silently misreads: it uses `name` as the
 instruction, ignores `exists`, rejects a file for one unknown key of a check, and gives a file without an id a new one
 at every start. Commands run on the machine. Milestones have equal weights; `evaluate` is the end state, combined by
-`combine` (default: "and"). A check that cannot be judged here (a screen description, Python code) raises `ConfigError`.
+`combine` (default: "and"). `openadapt_checks` has the kinds `screenshot` and `python`.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from deskhand.tasks.formats.located_yaml import (
     unknown_keys,
     validate,
 )
+from deskhand.tasks.formats.openadapt_checks import python_check, screenshot_check
 from deskhand.tasks.guest_files import read_file
 from deskhand.tasks.outcome import MAX_TEXT, Finding
 from deskhand.tasks.subprocess_call import read_in_subprocess
@@ -189,22 +190,27 @@ def _check_problems(
         )
 
 
-def load_task(path: Path, width: int, height: int) -> Task:
-    """Return the task of a file, for a screen size. Raises `TaskFileError` or `ConfigError`."""
-    return task_of(load(path), width, height)
+def load_task(path: Path, width: int, height: int, *, allow_python: bool = False) -> Task:
+    """Return the task of a file, for a screen size; see `task_of`."""
+    return task_of(load(path), width, height, allow_python=allow_python)
 
 
-def task_of(loaded: LoadedOpenAdapt, width: int, height: int) -> Task:
-    """Return the task of a loaded file, for a screen size. Raises `TaskFileError` or `ConfigError`."""
+def task_of(loaded: LoadedOpenAdapt, width: int, height: int, *, allow_python: bool = False) -> Task:
+    """Return the task of a loaded file, for a screen size. Raises `TaskFileError` or `ConfigError`.
+
+    `allow_python`: run the code of its `python` checks (`openadapt_checks`).
+    """
     require_valid(loaded.problems)
     file, where = loaded.task, loaded.path
-    ends = [_check_of(check, where) for check in file.evaluate or ()]
-    milestones = [_check_of(check, where) for check in file.milestones or ()]
+    ends = [_check_of(check, where, allow_python) for check in file.evaluate or ()]
+    milestones = [_check_of(check, where, allow_python) for check in file.milestones or ()]
     for step in file.setup or ():
         if not set(step) <= {"execute", "launch", "open", "sleep"}:
             raise ConfigError(f"{where}: setup step must be execute, launch, open or sleep, got {', '.join(step)}")
 
     async def setup(desktop: StageableDesktop) -> None:
+        if any(each.check == "command" for each in (*(file.evaluate or ()), *(file.milestones or ()))):
+            _with_shell(desktop)
         for step in file.setup or ():
             await _perform(step, desktop)
 
@@ -258,12 +264,16 @@ async def _perform(step: dict[str, Any], desktop: Any) -> None:
         await _with_shell(desktop).launch_shell(str(value))
 
 
-def _check_of(check: OpenAdaptCheck, where: Path) -> CheckFunction:
+def _check_of(check: OpenAdaptCheck, where: Path, allow_python: bool) -> CheckFunction:
     if check.check == "command" and check.run is not None and check.expect is not None:
         return lambda desktop: _command(desktop, check.run or "", check.expect or "", check.match or "exact")
     if check.check == "file" and check.path is not None:
         return lambda desktop: _file(desktop, check)
-    raise ConfigError(f"{where}: check {check.check} is not supported; use command or file")
+    if check.check == "screenshot" and check.description is not None:
+        return screenshot_check(check.description, where)
+    if check.check == "python" and check.code is not None:
+        return python_check(check.code, where, allowed=allow_python)
+    raise ConfigError(f"{where}: check {check.check} needs {', '.join(CHECK_KEYS[check.check][0])}")
 
 
 async def _command(desktop: Any, command: str, expected: str, match: str) -> CheckResult:

@@ -18,7 +18,7 @@ def parsed(found):
 
 def test_every_shipped_experiment_and_profile_loads_and_adds_up(parsed):
     shipped = {name: said for name, said in parsed["found"].items() if not name.startswith("a ")}
-    assert len(shipped) == 14
+    assert len(shipped) == 11
     assert set(shipped.values()) == {""}, shipped
 
 
@@ -47,7 +47,7 @@ def test_a_text_profile_shows_no_images_and_keeps_the_other_settings(parsed):
 
 
 def test_a_server_must_have_as_many_desktops_as_concurrent_episodes(parsed):
-    assert parsed["desktops"] == [64, 4, 4, 256, 4, 4, 16, 4, 4, 4, 2, 2, 64]
+    assert parsed["desktops"] == [64, 4, 4, 16, 4, 4, 4, 2, 2, 64]
 
 
 def test_forked_workers_may_take_longer_and_a_second_change_is_refused(parsed):

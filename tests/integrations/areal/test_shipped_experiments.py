@@ -134,7 +134,7 @@ REFUSED: dict[str, tuple[str, list[str], str]] = {
         "osworld_qwen3vl_4b", ["rollout.backend=sglang:d8p1t1", "actor.backend=fsdp:d8p1t1"], "are 16 GPUs"
     ),
     "two nodes with fewer groups than ranks": (
-        "osworld_qwen3vl_4b_4nodes",
+        "osworld_qwen3vl_4b ray-4x8",
         [
             "cluster.n_nodes=2",
             "rollout.backend=sglang:d8p1t1",
@@ -144,10 +144,10 @@ REFUSED: dict[str, tuple[str, list[str], str]] = {
         "train_dataset.batch_size 4 is below the 8 ranks",
     ),
     "nodes that the scheduler does not start": (
-        "osworld_qwen3vl_4b_4nodes", ["scheduler.type=local"], "scheduler.type local"
+        "osworld_qwen3vl_4b ray-4x8", ["scheduler.type=local"], "scheduler.type local"
     ),
     "a replica larger than a node": (
-        "osworld_qwen3vl_4b_4nodes", ["rollout.backend=sglang:d1p1t16"], "a replica of 16 GPUs"
+        "osworld_qwen3vl_4b ray-4x8", ["rollout.backend=sglang:d1p1t16"], "a replica of 16 GPUs"
     ),
     "a critic that has no GPU": (
         "osworld_qwen3vl_4b", ["++critic.backend=fsdp:d1p1t1", "++critic.attn_impl=flash_attention_2"], "critic 1 are 9"
@@ -180,7 +180,8 @@ REFUSED: dict[str, tuple[str, list[str], str]] = {
 def test_what_does_not_fit_is_refused_by_name(name):
     stem, words, expected = REFUSED[name]
     plain = [word for word in words if ".0." not in word]
-    content, settings = experiment(stem, None, *plain)
+    stem, _, profile = stem.partition(" ")
+    content, settings = experiment(stem, profile or None, *plain)
     for word in set(words) - set(plain):  # an entry of a list
         content["actor"]["scheduling_spec"][0]["mem"] = yaml.safe_load(word.partition("=")[2])
     checkpoint = CHECKPOINTS[content["actor"]["path"]]
