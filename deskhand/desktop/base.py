@@ -222,7 +222,7 @@ class HasShell(Protocol):
 
 @runtime_checkable
 class HasTaskEvaluator(Protocol):
-    """A desktop beside which Windows Agent Arena's evaluate server runs."""
+    """A desktop of a machine with Windows Agent Arena's evaluate server."""
 
     def open_evaluator(self, port: int | None = None) -> RetryingClient:
         """Return a new connection to the evaluate server of this machine. Raises `InfrastructureError` without one.

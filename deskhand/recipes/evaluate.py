@@ -238,13 +238,15 @@ async def evaluate_policy(
 
 
 def tasks_solved_by_noop(run: Run, name: str, tasks: Iterable[Task]) -> str:
-    """A line with the held-out tasks that the no-op policy solved, and a fix; empty if there are none."""
+    """A line with the held-out tasks that the no-op policy or their start state solved, and a fix; empty if there are
+    none."""
     played = {task.id for task in tasks}
     rows = [row for row in run.episodes(name, "scored") if row.task_id in played and (row.value or 0.0) >= 1.0]
+    rows += [row for row in run.episodes(name, "errored") if row.task_id in played and row.cause == "already_solved"]
     if not rows:
         return ""
     names = ", ".join(sorted({row.family for row in rows}))
     return (
-        f"solved by a no-op: {names}; every episode gets the full reward, so change their start states or exclude them "
+        f"solved by a no-op: {names}; they teach nothing, so change their start states or exclude them "
         f"with --set suite.exclude=[{names}]"
     )

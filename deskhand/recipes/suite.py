@@ -36,7 +36,7 @@ SCREENS = {"osworld": (1920, 1080), "waa": (1920, 1200), "openadapt": (1920, 120
 """Screen sizes of the benchmarks' own machines, in pixels."""
 BACKENDS = {"waa": ("waa", "server", "sandbox")}
 """Desktop backends that the task files of a format require. A server or a gateway leases such machines to several
-runs; whether it has them is known when it is asked."""
+runs; whether it has them is known when it replies."""
 _MAX_LISTED = 3
 
 

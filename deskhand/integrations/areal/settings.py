@@ -145,7 +145,7 @@ def read_experiment(path: Path) -> dict[str, Any]:
 
 
 def merge_settings(content: Any, overrides: Sequence[str]) -> dict[str, Any]:
-    """Return an experiment with `key=value` words laid over it, references unresolved; later words win."""
+    """Return an experiment with `key=value` words merged into it, references unresolved; later words win."""
     merged = deepcopy(content)
     for word in overrides:
         key, equals, value = word.partition("=")

@@ -22,7 +22,7 @@ from deskhand.tasks.task import CheckResult, Task
 SUITE = "waa"
 DEFAULT_MAX_STEPS = 15
 CHECK_TIMEOUT_S = 300.0
-"""The evaluate server runs postconfig steps and may be asked again after a lost reply."""
+"""The evaluate server runs postconfig steps, and a lost reply is requested again."""
 
 FOLDERS = (
     "src/win-arena-container/client/evaluation_examples_windows/examples",
