@@ -70,8 +70,8 @@ async def score_task(
 ) -> Verdict:
     """Score the end state on `runner`; `failed`: the agent declared the task infeasible.
 
-    With `at_start`, score a state that no agent has used yet: postconfig steps, which save documents and close programs,
-    are left out, because there is nothing to save, and the machine stays as it is.
+    With `at_start`, score a state that no agent has used yet: postconfig steps, which save documents and close
+    programs, are left out, because there is nothing to save, and the machine stays as it is.
 
     Raises `EvaluatorError` if a metric or getter fails or is unavailable, `InfrastructureError` if the desktop fails.
     """
