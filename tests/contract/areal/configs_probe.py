@@ -50,6 +50,8 @@ def main(root: Path, checkpoint: str, out: Path) -> None:
     file = root / "configs" / "areal" / "osworld_qwen3vl_4b.yaml"
     large = ["--config", str(file), *places, *_tasks(root, file)]
     entrypoint.ask_server = lambda desktops: (1000, "osworld")
+    told = entrypoint.load([*large, "--profile", "smoke", "deskhand.workflow.loop.group_size=6"])
+    extra |= {"told": [told.deskhand.workflow["loop"]["group_size"], told.train_dataset.batch_size]}
     reference = ("experiment_name=x", "trial_name=x", "path=x", "attn_impl=sdpa", "backend=fsdp:d1p1t1")
     for name, words in {
         "a typo": [*tiny, "++actor.eps_clipp=1"],

@@ -46,6 +46,10 @@ def test_a_text_profile_shows_no_images_and_keeps_the_other_settings(parsed):
     assert parsed["max_tokens"] == 512
 
 
+def test_the_command_line_wins_over_the_profile_in_areal_s_parser(parsed):
+    assert parsed["told"] == [6, 4]
+
+
 def test_a_server_must_have_as_many_desktops_as_concurrent_episodes(parsed):
     assert parsed["desktops"] == [64, 4, 4, 16, 4, 4, 4, 2, 2, 64]
 
