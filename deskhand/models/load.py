@@ -115,7 +115,7 @@ def _processor_class() -> Any:
 def adapter_base(folder: Path) -> str | None:
     """Return the base model of an adapter folder; None for a full checkpoint.
 
-    AReaL writes config.json, but no weights of the base model, beside an adapter.
+    AReaL writes config.json next to an adapter, but no weights of the base model.
     """
     is_full = any((folder / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json"))
     if is_full or not (folder / ADAPTER_CONFIG).is_file():

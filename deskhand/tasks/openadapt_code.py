@@ -55,7 +55,7 @@ class GuestFiles:
             return len(file.read())
 
     def stat(self, path: Any, *_: Any, **__: Any) -> os.stat_result:
-        """Of a regular file; what pathlib asks for."""
+        """Return the status of a regular file, which pathlib asks for."""
         return os.stat_result((0o100644, 0, 0, 1, 0, 0, self.getsize(path), 0, 0, 0))
 
 

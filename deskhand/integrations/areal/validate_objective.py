@@ -21,7 +21,7 @@ _REQUIRED_VALUES = {
     "reward_norm": None, "adv_norm": None, "reward_scaling": 1.0, "reward_bias": 0.0, "discount": 1.0,
     "gae_lambda": 1.0,
 }  # fmt: skip
-"""Of the actor if `rewards` are advantages."""
+"""Values of the actor if `rewards` are advantages."""
 _OFF = ("overlong_reward_penalty", "mask_no_eos_with_zero")
 """Read the length or the last token of a row as those of one reply; a row has several."""
 _REWARD_CLIP = 20.0

@@ -26,7 +26,7 @@ FOLDER = "worker_errors"
 POLL_S = 0.5
 MAX_TEXT = 1000
 _OUTAGES = (InfrastructureError, EvaluatorError)
-"""Of one episode; another one may succeed."""
+"""Errors of one episode; another episode may succeed."""
 log = structlog.get_logger()
 
 
