@@ -16,17 +16,14 @@ from PIL import Image
 
 from deskhand.agents.desktop_agent import AgentConfig
 from deskhand.algorithms import grpo
-from deskhand.engines.hf import decode_batch
-from deskhand.engines.hf.prefix_cache import PrefixCache
+from deskhand.engines.hf import decode_batch, prefix_cache
 from deskhand.models import forward
 from deskhand.recipes import samples, training_loop
 from deskhand.recorder import graph, images
-from deskhand.recorder.graph import CallGraph
 from deskhand.recorder.renderer import ChatRenderer, _PromptBuilder
 from deskhand.rollout import episode
 from deskhand.tasks.outcome import Scored
 from deskhand.trainer import checkpoint, policy, trainer
-from deskhand.trainer.policy import Policy
 from deskhand.types import LoraWeights
 
 Case = dict[str, Any]
@@ -95,7 +92,7 @@ def _graph() -> list[Case]:
         row = sequence(path, trained)
         return replace(row, loss_mask=(*row.loss_mask[1:], False))
 
-    def forked_twice(self: CallGraph, merge: bool = True) -> list[Any]:
+    def forked_twice(self: graph.CallGraph, merge: bool = True) -> list[Any]:
         paths = [self._path(node) for node in self._nodes.values()]
         return [sequence(path, {node.call.id for node in path}) for path in paths]
 
@@ -113,7 +110,7 @@ def _graph() -> list[Case]:
         {"name": "the loss mask is one token early", "patches": [(graph, "_sequence", one_early)], "test": graphs},
         {
             "name": "a forked prefix is trained twice",
-            "patches": [(CallGraph, "sequences", forked_twice)],
+            "patches": [(graph.CallGraph, "sequences", forked_twice)],
             "test": graphs,
         },
         {"name": "later calls of a chain are lost", "patches": [(graph, "_sequence", first_call_only)], "test": graphs},
@@ -222,7 +219,7 @@ def _loss() -> list[Case]:
 
 
 def _publishing(lora: Case) -> list[Case]:
-    extract, snapshot, take = policy.extract_lora, Policy.snapshot, decode_batch.DecodeBatch._take
+    extract, snapshot, take = policy.extract_lora, policy.Policy.snapshot, decode_batch.DecodeBatch._take
     kept: list[Any] = []
 
     def unscaled(model: Any, config: Any) -> LoraWeights:
@@ -232,11 +229,11 @@ def _publishing(lora: Case) -> list[Case]:
     def not_loaded(self: Any, weights: Any, targets: Any) -> None:
         self.clear_caches(True)
 
-    def incomplete(self: Policy, device: str | None = None) -> Any:
+    def incomplete(self: policy.Policy, device: str | None = None) -> Any:
         found = snapshot(self, device)
         return {name: value for name, value in found.items() if "layers.1.mlp" not in name}
 
-    def one_update_late(self: Policy, device: str | None = None) -> Any:
+    def one_update_late(self: policy.Policy, device: str | None = None) -> Any:
         kept.append({name: value.clone() for name, value in snapshot(self, device).items()})
         return kept[-2] if len(kept) > 1 else kept[-1]
 
@@ -257,12 +254,12 @@ def _publishing(lora: Case) -> list[Case]:
         },
         {
             "name": "a layer is not sent to the engine",
-            "patches": [(Policy, "snapshot", incomplete)],
+            "patches": [(policy.Policy, "snapshot", incomplete)],
             "test": "tests/trainer/test_weight_sync.py",
         },
         {
             "name": "the engine is one update behind",
-            "patches": [(Policy, "snapshot", one_update_late)],
+            "patches": [(policy.Policy, "snapshot", one_update_late)],
             "test": "tests/trainer/test_weight_sync.py",
             "steps": 4,
         },
@@ -293,7 +290,7 @@ def _cache() -> list[Case]:
     return [
         {
             "name": "keys and values of finished requests are kept across new weights",
-            "patches": [(PrefixCache, "clear", lambda self: None)],
+            "patches": [(prefix_cache.PrefixCache, "clear", lambda self: None)],
             "test": engine,
         },
         {
@@ -317,7 +314,7 @@ def _cache() -> list[Case]:
 def _resume() -> list[Case]:
     push, restore = training_loop.push_weights, checkpoint._state_of
 
-    async def version_only(trained: Policy, engine: Any, version: int) -> None:
+    async def version_only(trained: policy.Policy, engine: Any, version: int) -> None:
         weights = {"lm_head.weight": trained.snapshot()["lm_head.weight"]}
         await engine.update_weights(version, weights)
         training_loop.push_weights = push

@@ -1,6 +1,6 @@
 """One episode: reset, set up, solve and judge a task on a leased desktop.
 
-Used by `rollout.runner`; start with `run_episode`. `ScoredWorkflow` wraps it as an AReaL agent workflow.
+Used by `rollout.runner` and `rollout.scored_workflow`; start with `run_episode`.
 
 Invariant: an outage is never scored 0, and what the agent did is never an outage. Failures of desktops, engines and
 evaluators become `Errored` with a cause. A desktop that its guests broke after the agent acted is scored 0, and an
@@ -10,11 +10,10 @@ agent that ends with an `AgentError` is scored on the end state.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,6 @@ from deskhand.agents.episode_context import (
 from deskhand.desktop.base import DesktopSpec, Frame, StageableDesktop
 from deskhand.errors import (
     AgentError,
-    CodeError,
     ConfigError,
     DeskhandError,
     EvaluatorError,
@@ -380,51 +378,3 @@ def _presses(op: Op, target: Rect, task: Task) -> bool:
 
 def _line(error: BaseException) -> str:
     return " ".join(f"{error}".split())[:500] or type(error).__name__
-
-
-Lease = Callable[[], AbstractAsyncContextManager[StageableDesktop]]
-_ERRORS: dict[str, type[DeskhandError]] = {
-    "evaluator": EvaluatorError, "already_solved": AlreadySolvedError, "bug": CodeError,
-}  # fmt: skip
-
-
-class ScoredWorkflow:
-    """Episode as an agent workflow: `reward = await workflow.run({"family": ..., "seed": ...})`.
-
-    `lease()` returns an async context manager that yields a desktop; `make_task(family, seed)` returns the task.
-    """
-
-    def __init__(self, lease: Lease, make_task: Callable[[str, int], Task], agent: Agent | None = None) -> None:
-        self.lease = lease
-        self.make_task = make_task
-        self.agent = agent or DesktopAgent()
-
-    async def run(self, data: dict[str, Any], **extra: Any) -> float:
-        """Return the reward: in [0, 1], minus the task's format penalty and step cost.
-
-        `extra` may contain `base_url`, `api_key` and `http_client`; the defaults are OPENAI_BASE_URL and
-        OPENAI_API_KEY. Raises `InfrastructureError` or `EvaluatorError` if the episode errored.
-        """
-        task = self.make_task(data["family"], int(data["seed"]))
-        request = EpisodeRequest(str(data.get("episode_id", task.id)), task)
-        async with _client(extra) as client, self.lease() as desktop:
-            result = await run_episode(request, desktop, self.agent, client)
-        if isinstance(result.outcome, Errored):
-            kind = _ERRORS.get(result.outcome.cause, InfrastructureError)
-            raise kind(f"{task.id}: {result.outcome.message}")
-        return float(result.reward or 0.0)
-
-
-@asynccontextmanager
-async def _client(extra: dict[str, Any]) -> AsyncIterator[openai.AsyncOpenAI]:
-    client = openai.AsyncOpenAI(
-        base_url=extra.get("base_url") or os.environ.get("OPENAI_BASE_URL"),
-        api_key=extra.get("api_key") or os.environ.get("OPENAI_API_KEY") or "none",
-        http_client=extra.get("http_client"),
-        max_retries=0,
-    )
-    try:
-        yield client
-    finally:
-        if extra.get("http_client") is None:
-            await client.close()

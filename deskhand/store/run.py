@@ -186,7 +186,8 @@ class Run:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        return self._value("metadata")
+        found = self._all("SELECT value FROM runs WHERE key='metadata'")
+        return self._parse(found[0][0]) if found else None
 
     @cached_property
     def _scrubber(self) -> Scrubber | None:
@@ -343,10 +344,6 @@ class Run:
 
     def metrics(self) -> list[dict[str, Any]]:
         return [self._parse(line) for (line,) in self._all("SELECT line FROM metrics ORDER BY step")]
-
-    def _value(self, key: str) -> Any:
-        found = self._all("SELECT value FROM runs WHERE key=?", (key,))
-        return self._parse(found[0][0]) if found else None
 
     def _parse(self, text: Any) -> Any:
         """Return a stored JSON value. Raises `ConfigError` if it is damaged."""

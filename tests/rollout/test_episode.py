@@ -26,9 +26,10 @@ from deskhand.recorder.images import ImageCache
 from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.server import create_app, in_process_client
-from deskhand.rollout.episode import ScoredWorkflow, run_episode
+from deskhand.rollout.episode import run_episode
 from deskhand.rollout.groups import EpisodeRequest
 from deskhand.rollout.runner import RecordedRunner
+from deskhand.rollout.scored_workflow import ScoredWorkflow
 from deskhand.store.frames import Frames
 from deskhand.tasks.outcome import Errored, Scored
 from deskhand.tasks.task import CheckResult

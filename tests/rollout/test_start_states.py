@@ -15,9 +15,10 @@ from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import CodeError, ConfigError
 from deskhand.integrations.areal.workflow import run_group
 from deskhand.integrations.openadapt.rl_environment import RLEnvironment
-from deskhand.rollout.episode import ScoredWorkflow, desktop_spec, run_episode
+from deskhand.rollout.episode import desktop_spec, run_episode
 from deskhand.rollout.groups import EpisodeRequest, GroupBuffer
 from deskhand.rollout.scheduler import MAX_BUGS, Scheduler
+from deskhand.rollout.scored_workflow import ScoredWorkflow
 from deskhand.tasks.formats.openadapt import load_task
 from deskhand.tasks.judge import AlreadySolvedError
 from deskhand.tasks.outcome import Errored, Scored

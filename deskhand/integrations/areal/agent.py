@@ -23,7 +23,8 @@ from deskhand.integrations.areal.http_clients import httpx_client
 from deskhand.integrations.areal.settings import Desktops, WorkflowSettings
 from deskhand.integrations.areal.worker_errors import report_errors
 from deskhand.integrations.areal.worker_resources import WorkerResources, use_worker_resources
-from deskhand.rollout.episode import ScoredWorkflow, desktop_spec
+from deskhand.rollout.episode import desktop_spec
+from deskhand.rollout.scored_workflow import ScoredWorkflow
 from deskhand.tasks.task import Task
 
 DEFAULT_SERVER_URL = "http://localhost:5000"
