@@ -38,10 +38,13 @@ def test_an_owner_lives_as_long_as_its_lock_whatever_its_process_id_is_here(pid,
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as owner:
         assert owner.stdout is not None
         folder, reaper = owner.stdout.readline().split()
-        remove_stale(tmp_path)
-        assert Path(folder).exists()
-        processes.kill(int(reaper))
-        owner.kill()
+        try:
+            remove_stale(tmp_path)
+            is_kept = Path(folder).exists()
+        finally:
+            processes.kill(int(reaper))
+            owner.kill()
+    assert is_kept
     remove_stale(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
