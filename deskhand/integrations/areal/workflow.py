@@ -98,8 +98,7 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
         if self.settings.episode_dir is not None and not is_eval:
             await asyncio.to_thread(save_group, self.settings.episode_dir, group, results, started_at)
         if is_eval or self.settings.advantages == "areal":
-            rewarded = await asyncio.to_thread(self._tensors, resources, group, raw=True)
-            return rewarded if is_eval else await asyncio.to_thread(_with_end, rewarded)
+            return await asyncio.to_thread(self._tensors, resources, group, raw=True)
         if not group.has_signal and (self.settings.zero_variance_groups == "drop" or len(group.scored) < min(2, size)):
             return None
         return await asyncio.to_thread(self._tensors, resources, group)
@@ -174,12 +173,6 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
             if not group.scored and resources.outages == self.settings.max_errored_groups:
                 text = f"{resources.outages} consecutive groups without a score; last error: {first}"
                 report(self.settings.episode_dir, ConfigError(text))
-
-
-def _with_end(tensors: dict[str, Any] | None) -> dict[str, Any] | None:
-    from deskhand.integrations.areal.tensors import add_end_column
-
-    return None if tensors is None else add_end_column(tensors)
 
 
 async def run_group(
