@@ -4,8 +4,9 @@ Called by `validate_budget`. The rules reflect AReaL 1.0.4, as `tests/contract/a
 
 - `advantages: group`: `rewards` are advantages, so that AReaL must not scale, normalize or discount them. With `kl_ctl`
   AReaL adds the penalty of each token behind them, as it does for its own GRPO after `reward_norm`.
-- `advantages: areal`: `rewards` are rewards, at the last token of each row; AReaL applies `discount`, `gae_lambda` and `adv_norm`. Every row of an episode ends with the episode's reward, which without
-  discount is the return of each of its tokens.
+- `advantages: areal`: `rewards` are rewards, at the last token of each row; AReaL applies `discount`, `gae_lambda` and
+  `adv_norm`. Every row of an episode ends with the episode's reward, which without discount is the return of each of
+  its tokens.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ def _areal(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterato
     if critic:
         yield (
             "critic: AReaL 1.0.4 adds the critic's value at the end of a batch's longest row to its return "
-            "(PPOActor._compute_advantages, seq_no_eos_mask), and loads a vision model's critic with its language head; "
-            "set it to null"
+            "(PPOActor._compute_advantages, seq_no_eos_mask), and loads a vision model's critic with its language "
+            "head; set it to null"
         )
     if settings.normalize_by_episode:
         yield (
