@@ -81,7 +81,7 @@ class WorkflowSettings(_StrictModel):
     """Consecutive groups of a worker without a scored episode that end the run."""
     advantages: Literal["group", "areal"] = "group"
     """What `rewards` of a trajectory are: advantages within the group, or ("areal") rewards, from which AReaL computes
-    advantages with its critic and its normalization."""
+    advantages with its normalization."""
     algorithm: Literal["grpo", "dr_grpo", "gspo"] = "grpo"
     """How group rewards become advantages: with or without (`dr_grpo`) division by the standard deviation."""
     zero_variance_groups: Literal["drop", "keep"] = "drop"

@@ -10,7 +10,7 @@ Used by `workflow` and `run_dataset`. A trajectory has B rows of T tokens, right
 | `logprobs`          | float32[B, T], of the sampled token at its own position, 0 elsewhere                 |
 | `versions`          | int32[B, T], of the weights that sampled it, -1 elsewhere                            |
 | `mm_token_type_ids` | int64[B, T], 1 on image placeholders                                                 |
-| `rewards`           | float32[B], the advantage of the row's episode, or its reward (`add_end_column`)     |
+| `rewards`           | float32[B], the advantage of the row's episode, or its reward                        |
 | `multi_modal_input` | list of B dictionaries: `pixel_values` float32[patches, values], `image_grid_thw`    |
 |                     | int64[images, 3]; `{}` without images                                                |
 
@@ -57,22 +57,6 @@ def samples_to_tensors(
     found: dict[str, Any] = {name: torch.from_numpy(array) for name, array in arrays.items()}
     if has_vision:
         found["multi_modal_input"] = [_image_tensors(sample, images) for sample in samples]
-    return found
-
-
-_PADDING = {"input_ids": 0, "attention_mask": False, "loss_mask": 0, "logprobs": 0.0, "versions": -1}
-
-
-def add_end_column(tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a trajectory with a column of padding behind its longest row, for AReaL's advantages.
-
-    AReaL 1.0.4 takes a row as long as its batch for one that was cut, and adds the critic's value at its end to the
-    return (`PPOActor._compute_advantages`, `seq_no_eos_mask`). Episodes end, so no row may be that long.
-    """
-    found = dict(tensors)
-    for name in (*_PADDING, "mm_token_type_ids"):
-        if name in found:
-            found[name] = torch.nn.functional.pad(found[name], (0, 1), value=_PADDING.get(name, 0))
     return found
 
 

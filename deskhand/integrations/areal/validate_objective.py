@@ -4,9 +4,9 @@ Called by `validate_budget`. The rules reflect AReaL 1.0.4, as `tests/contract/a
 
 - `advantages: group`: `rewards` are advantages, so that AReaL must not scale, normalize or discount them. With `kl_ctl`
   AReaL adds the penalty of each token behind them, as it does for its own GRPO after `reward_norm`.
-- `advantages: areal`: `rewards` are rewards, at the last token of each row; AReaL subtracts its critic's values and
-  applies `discount`, `gae_lambda` and `adv_norm`. Every row of an episode ends with the episode's reward, which without
-  discount is the return of each of its tokens.
+- `advantages: areal`: `rewards` are rewards, at the last token of each row; AReaL applies `discount`, `gae_lambda` and
+  `adv_norm`. Every row of an episode ends with the episode's reward, which without discount is the return of each of
+  its tokens.
 """
 
 from __future__ import annotations
@@ -82,14 +82,14 @@ def _areal(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterato
             )
     if not critic and not any(levels.get("mean_level") for levels in norms.values()):
         yield (
-            "deskhand.workflow.advantages areal: nothing is subtracted from the rewards; configure critic, or "
+            "deskhand.workflow.advantages areal: nothing is subtracted from the rewards; set "
             "actor.adv_norm: {mean_level: batch, std_level: batch}"
         )
-    if critic and settings.uses_images:
+    if critic:
         yield (
-            "critic: AReaL 1.0.4 loads a vision model's critic with its language head (FSDPEngine._create_device_model "
-            "reads is_critic for text models only), whose logits are no values; use a text model with "
-            "deskhand.workflow.agent.observation: a11y_tree, or set critic to null"
+            "critic: AReaL 1.0.4 adds the critic's value at the end of a batch's longest row to its return "
+            "(PPOActor._compute_advantages, seq_no_eos_mask), and loads a vision model's critic with its language "
+            "head; set it to null"
         )
     if settings.normalize_by_episode:
         yield (

@@ -101,8 +101,7 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
         if self.settings.episode_dir is not None and not is_eval:
             await asyncio.to_thread(save_group, self.settings.episode_dir, group, results, started_at)
         if is_eval or self.settings.advantages == "areal":
-            rewarded = await asyncio.to_thread(self._tensors, resources, group, raw=True)
-            return rewarded if is_eval else await asyncio.to_thread(_with_end, rewarded)
+            return await asyncio.to_thread(self._tensors, resources, group, raw=True)
         if not group.has_signal and (self.settings.zero_variance_groups == "drop" or len(group.scored) < min(2, size)):
             return None
         return await asyncio.to_thread(self._tensors, resources, group)
@@ -184,12 +183,6 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
                 raise CodeError(
                     f"{resources.bugs} episodes ended in a mistake of the code; first of this group: {first}"
                 )
-
-
-def _with_end(tensors: dict[str, Any] | None) -> dict[str, Any] | None:
-    from deskhand.integrations.areal.tensors import add_end_column
-
-    return None if tensors is None else add_end_column(tensors)
 
 
 async def run_group(

@@ -131,12 +131,6 @@ def kl(python: Path, folder: Path) -> dict[str, Any]:
     return {**found, "folder": folder}
 
 
-def critic(python: Path, folder: Path) -> dict[str, Any]:
-    with text_model(folder) as (checkpoint, _, address):
-        found = probe(python, "objectives_probe.py", folder, "critic", str(checkpoint), address)
-    return {**found, "folder": folder}
-
-
 def lora(python: Path, folder: Path) -> dict[str, Any]:
     checkpoint = checkpoint_of(folder, "qwen3_vl")
     with inference_server(checkpoint) as address:
@@ -370,7 +364,6 @@ JOBS: dict[str, tuple[str, Callable[[Path, Path], dict[str, Any]]]] = {
     "text": ("test_areal_text", text),
     "slurm": ("test_areal_slurm", slurm),
     "kl": ("test_areal_objectives", kl),
-    "critic": ("test_areal_objectives", critic),
     "lora": ("test_areal_objectives", lora),
     "reading": ("test_areal_reading", reading),
 }

@@ -1,7 +1,7 @@
-"""Runs in AReaL's own environment: KL to a reference, LoRA, and PPO with a critic, on episodes of painted desktops.
+"""Runs in AReaL's own environment: KL to a reference and LoRA, on episodes of painted desktops.
 
-`python objectives_probe.py KIND CHECKPOINT ADDRESS [REFERENCE] OUT_FOLDER`, as `training_probe.py`. KIND "kl" and
-"critic" write the tensors that AReaL made to tensors.safetensors; every KIND makes one update.
+`python objectives_probe.py KIND CHECKPOINT ADDRESS [REFERENCE] OUT_FOLDER`, as `training_probe.py`. KIND "kl"
+writes the tensors that AReaL made to tensors.safetensors; every KIND makes one update.
 """
 
 from __future__ import annotations
@@ -71,45 +71,6 @@ def kl(checkpoint: str, address: str, reference: str, out: str) -> dict[str, Any
     return {"statistics": statistics(actor), "moved": len(moved(actor, before)), "rows": len(batch)}
 
 
-def critic(checkpoint: str, address: str, out: str) -> dict[str, Any]:
-    from areal.api.cli_args import MicroBatchSpec, OptimizerConfig, PPOCriticConfig
-    from areal.api.io_struct import FinetuneSpec
-    from areal.engine.fsdp_engine import FSDPPPOCritic
-
-    from deskhand.integrations.areal.worker import patch_process
-
-    patch_process()
-    settings = settings_with(normalize_by_episode=False, advantages="areal")
-    settings["agent"] = {**settings["agent"], "observation": "a11y_tree", "history": "full"}
-    played = training_probe.play(checkpoint, address, ROWS, settings)
-    actor = training_probe.actor_of(checkpoint)
-    values = FSDPPPOCritic(
-        PPOCriticConfig(
-            experiment_name="contract", trial_name="one", path=checkpoint, backend="fsdp:d1p1t1", attn_impl="sdpa",
-            dtype="float32", gradient_checkpointing=False, disable_dropout=True, is_critic=True, ppo_n_minibatches=1,
-            mb_spec=MicroBatchSpec(max_tokens_per_mb=4096),
-            optimizer=OptimizerConfig(type="adam", lr=1e-3, lr_scheduler_type="constant", warmup_steps_proportion=0.0),
-        )
-    )  # fmt: skip
-    values.create_process_group()
-    values.initialize(addr=None, ft_spec=FinetuneSpec(total_train_epochs=1, dataset_size=8, train_batch_size=4))
-    batch = deepcopy(played)
-    for one, prox, value in zip(batch, actor.compute_logp(batch), values.compute_values(batch), strict=True):
-        one["prox_logp"], one["values"] = prox, value
-    batch = actor.compute_advantages(batch)
-    keep(Path(out), batch)
-    before = weights(actor), weights(values)
-    values.ppo_update(deepcopy(batch))
-    actor.ppo_update(batch)
-    rewards = [result.reward for result in areal_workflows.PaintedWorkflow.results if result.reward is not None]
-    return {
-        "statistics": statistics(actor),
-        "moved": [len(moved(actor, before[0])), len(moved(values, before[1]))],
-        "episode_rewards": rewards,
-        "rows": sum(len(one["rewards"]) for one in batch),
-    }
-
-
 def load_adapter(address: str, name: str, folder: Path) -> None:
     body = json.dumps({"lora_name": name, "lora_path": str(folder)}).encode()
     request = urllib.request.Request(f"http://{address}/load_lora_adapter", body, {"content-type": "application/json"})
@@ -153,7 +114,7 @@ def lora(checkpoint: str, address: str, out: str) -> dict[str, Any]:
 
 
 def main(kind: str, *arguments: str) -> None:
-    found = {"kl": kl, "critic": critic, "lora": lora}[kind](*arguments)
+    found = {"kl": kl, "lora": lora}[kind](*arguments)
     (Path(arguments[-1]) / "found.json").write_text(json.dumps(found))
 
 

@@ -150,32 +150,44 @@ AREAL = {"advantages": "areal", "normalize_by_episode": False}
 CRITIC = {"path": "tiny", "attn_impl": "flash_attention_2"}
 TEXT = {**AREAL, "agent": {"observation": "a11y_tree"}}
 OBJECTIVES: dict[str, tuple[dict[str, Any], list[tuple[str, Any]], str | None]] = {
-    "PPO with a critic, of a text model": (TEXT, [("critic", CRITIC)], None),
+    "rewards of a text model": (TEXT, [("actor.adv_norm", {"mean_level": "batch"})], None),
     "rewards less the batch's mean": (AREAL, [("actor.adv_norm", {"mean_level": "batch"})], None),
-    "a penalty in the rewards": (TEXT, [("critic", CRITIC), ("actor.kl_ctl", 0.1), ("ref", CRITIC)], None),
+    "a penalty in the rewards": (
+        TEXT,
+        [("actor.adv_norm", {"mean_level": "batch"}), ("actor.kl_ctl", 0.1), ("ref", CRITIC)],
+        None,
+    ),
     "a penalty behind advantages": ({"normalize_by_episode": False}, [("actor.kl_ctl", 0.1), ("ref", CRITIC)], None),
     "an adapter": ({}, [("actor.use_lora", True), ("rollout.use_lora", True)], None),
-    "a vision model's critic": (AREAL, [("critic", CRITIC)], "critic: AReaL 1.0.4 loads"),
+    "a vision model's critic": (
+        AREAL,
+        [("critic", CRITIC), ("actor.adv_norm", {"mean_level": "batch"})],
+        "critic: AReaL 1.0.4 adds",
+    ),
     "nothing to compare with": (AREAL, [], "nothing is subtracted"),
     "AReaL's groups": (
         {**TEXT},
-        [("critic", CRITIC), ("actor.reward_norm", {"mean_level": "group"})],
+        [("actor.adv_norm", {"mean_level": "batch"}), ("actor.reward_norm", {"mean_level": "group"})],
         "actor.reward_norm",
     ),
     "rewards weighed by length": (
         {**TEXT, "normalize_by_episode": True},
-        [("critic", CRITIC)],
+        [("actor.adv_norm", {"mean_level": "batch"})],
         "normalize_by_episode",
     ),
-    "a discount over several rows": (TEXT, [("critic", CRITIC), ("actor.discount", 0.9)], "actor.discount"),
+    "a discount over several rows": (
+        TEXT,
+        [("actor.adv_norm", {"mean_level": "batch"}), ("actor.discount", 0.9)],
+        "actor.discount",
+    ),
     "a discount over one row": (
         {**AREAL, "agent": {"observation": "a11y_tree", "history": "full"}},
-        [("critic", CRITIC), ("actor.discount", 0.9)],
+        [("actor.adv_norm", {"mean_level": "batch"}), ("actor.discount", 0.9)],
         None,
     ),
     "rewards that are cut": (
         TEXT,
-        [("critic", CRITIC), ("actor.reward_scaling", 10.0), ("actor.reward_clip", 5.0)],
+        [("actor.adv_norm", {"mean_level": "batch"}), ("actor.reward_scaling", 10.0), ("actor.reward_clip", 5.0)],
         "actor.reward_clip",
     ),
     "a penalty against nothing": ({"normalize_by_episode": False}, [("actor.kl_ctl", 0.1)], "without a ref"),
