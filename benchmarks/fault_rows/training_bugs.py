@@ -37,7 +37,7 @@ def _rendering() -> list[Case]:
         return Image.fromarray(np.ascontiguousarray(np.asarray(decode(encoded, **options))[..., ::-1]))
 
     def without_images(renderer: Any, line: Any, parts: Any) -> None:
-        put_parts(renderer, line, [part for part in parts if isinstance(part, str)] or ["-"])
+        put_parts(renderer, line, tuple(part for part in parts if isinstance(part, str)) or ("-",))
 
     def expanded_twice(line: Any, sha256: str) -> None:
         image(line, sha256)

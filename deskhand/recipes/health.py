@@ -18,7 +18,7 @@ from deskhand.errors import HealthError
 ZERO_VARIANCE, ERRORED, SOLVED_AT_START = "groups/zero_variance_frac", "episodes/errored_frac", "tasks/solved_at_start"
 IMAGE_SENSITIVITY, ENTROPY, GRAD_NORM = "policy/image_sensitivity", "train/entropy", "train/grad_norm"
 PUBLISH_KL, STALE, LENGTH, REWARD = "policy/publish_kl", "episodes/stale_frac", "replies/mean_tokens", "reward/mean"
-WEIGHT_MEAN = "train/importance_weight_mean"
+WEIGHT_MEAN, EXPLAINED = "train/importance_weight_mean", "train/explained_variance"
 ENGINE_KL = ("train/engine_kl_text", "train/engine_kl_images")
 MIN_FAMILY_EPISODES = 64
 """Trained episodes expected of a family before its share is judged."""
@@ -26,6 +26,8 @@ _SPIKE = 100.0
 """Ratio of the divergence of engine and trainer to its largest earlier value that is an alert by itself."""
 _MAX_ENGINE_KL = {("hf", "float32"): 1e-9, ("hf", "bfloat16"): 1e-2, ("hf", "float16"): 1e-2}
 _MAX_SERVER_KL = 1e-2
+_CRITIC_NOISE = 0.5
+"""An untrained critic explains a little less than nothing, by the noise of a few episodes."""
 _MIN_VARIANCE = 0.005
 """Smallest variance of the mean reward of a step."""
 
@@ -78,10 +80,6 @@ _RULES = (
     (
         "train/approx_kl", "<=", "max_approx_kl", "the policy is far from the weights that sampled the episodes",
         "lower loop.max_staleness or trainer.learning_rate",
-    ),
-    (
-        STALE, "<=", "max_stale_fraction", "episodes end too late to be trained",
-        "raise loop.max_staleness or loop.groups_per_step, or lower loop.max_concurrent_episodes",
     ),
     (
         "train/masked_frac", "<=", "max_masked_fraction", "the trained samples are far off-policy",
@@ -243,6 +241,15 @@ def _against_one(metrics: Mapping[str, Any], bounds: HealthConfig) -> list[Alert
     return alerts
 
 
+def _recent(
+    metric: str, metrics: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]], bounds: HealthConfig
+) -> list[float]:
+    """Return the metric's last values, as many as a baseline needs; empty if this step or one of them has none."""
+    steps = [*earlier, metrics][-bounds.baseline_steps :]
+    found = [step[metric] for step in steps if metric in step]
+    return found if metric in metrics and len(found) == bounds.baseline_steps else []
+
+
 def _reward_drop(steps: Sequence[Mapping[str, Any]], bounds: HealthConfig) -> tuple[float, float] | None:
     """Return how many standard errors the reward of the last window lies below the best earlier window, and that
     window's mean; None if there are less than two windows."""
@@ -273,7 +280,7 @@ def _compare(metrics: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]], b
                 f"<= {_SPIKE:g} times the earlier {worst:.3g}", "engine and trainer have begun to disagree",
                 "compare the engine's log of the last weight update; python -m benchmarks.exactness measures it",
             )  # fmt: skip
-    norm, entropy, explained = metrics[GRAD_NORM], metrics[ENTROPY], metrics.get("train/explained_variance")
+    norm, entropy = metrics[GRAD_NORM], metrics[ENTROPY]
     alert(
         not math.isfinite(norm), GRAD_NORM, "finite", "a gradient overflowed; the update was skipped",
         "lower trainer.learning_rate, or use bfloat16 instead of float16",
@@ -309,9 +316,19 @@ def _compare(metrics: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]], b
         "the policy is collapsing into random replies",
         "resume from an earlier checkpoint with a lower trainer.learning_rate",
     )  # fmt: skip
-    alert(
-        explained is not None and explained < 0, "train/explained_variance", ">= 0",
-        "the critic predicts worse than a constant",
-        "raise trainer.critic.learning_rate, or set trainer.critic.backbone to separate",
-    )  # fmt: skip
+    stale = _recent(STALE, metrics, earlier, bounds)
+    if stale:
+        mean, bound = statistics.fmean(stale), bounds.max_stale_fraction
+        alert(
+            mean > bound, STALE, f"<= {bound:g} in the mean of {len(stale)} steps, got {mean:.2g}",
+            "episodes end too late to be trained",
+            "raise loop.max_staleness or loop.groups_per_step, or lower loop.max_concurrent_episodes",
+        )  # fmt: skip
+    explained = _recent(EXPLAINED, metrics, earlier, bounds)
+    if explained:
+        alert(
+            statistics.median(explained) < -_CRITIC_NOISE, EXPLAINED, f">= {-_CRITIC_NOISE:g} in the median",
+            "the critic predicts worse than a constant",
+            "raise trainer.critic.learning_rate, or set trainer.critic.backbone to separate",
+        )  # fmt: skip
     return alerts

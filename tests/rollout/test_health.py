@@ -65,13 +65,11 @@ UNHEALTHY = {
     "train/grad_norm": (float("inf"), "float16"),
     "train/entropy": (1e-5, "trainer.clip_ratio_high"),
     "train/num_rejected": (2, "train/rejected/*"),
-    "train/explained_variance": (-0.5, "critic"),
     "policy/image_sensitivity": (0.0, "the engine receives images"),
     "policy/publish_kl": (0.1, "adapter"),
     "train/num_updates": (0, "trainer.algorithm"),
     "train/approx_kl": (0.5, "loop.max_staleness"),
     "train/importance_weight_mean": (0.8, "benchmarks.exactness"),
-    "episodes/stale_frac": (0.5, "loop.max_staleness"),
     "replies/mean_tokens": (2.0, "agent.max_new_tokens"),
     "family/slow/trained_frac_total": (0.1, "suite.exclude: [slow]"),
 }
@@ -103,6 +101,18 @@ def test_spikes_are_judged_against_earlier_steps_only(metric, value):
     metrics = {**HEALTHY, metric: value}
     assert [alert.metric for alert in find_alerts(metrics, EARLIER, BOUNDS)] == [metric]
     assert find_alerts(metrics, EARLIER[:3], BOUNDS) == []
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "hint"),
+    [("episodes/stale_frac", 0.5, "loop.max_staleness"), ("train/explained_variance", -0.9, "critic")],
+)
+def test_noisy_metrics_are_judged_over_some_steps(metric, value, hint):
+    wrong = {**HEALTHY, metric: value}
+    assert find_alerts(wrong, EARLIER, BOUNDS) == [], "one step"
+    (alert,) = find_alerts(wrong, [*EARLIER, *[wrong] * 4], BOUNDS)
+    assert alert.metric == metric
+    assert hint in alert.hint
 
 
 def test_a_falling_reward_is_judged_against_its_best_past():
