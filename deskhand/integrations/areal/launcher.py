@@ -1,7 +1,7 @@
 """Starts AReaL experiments from Deskhand's environment: `deskhand train --trainer areal` and `deskhand areal
 run-online`.
 
-AReaL has an environment of its own (`scripts/environment areal`), or is installed beside Deskhand. Its workers find
+AReaL has an environment of its own (`scripts/environment areal`), or is installed with Deskhand. Its workers find
 `python3` on PATH, so that environment comes first there, and Deskhand alone is added to PYTHONPATH. Everything started
 here is stopped here; no secret is passed on a command line.
 """

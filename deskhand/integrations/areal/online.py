@@ -1,7 +1,7 @@
 """Client of AReaL's online mode, in which external programs start, run and end sessions at AReaL's gateway.
 
 Started by `entrypoint --run-online`. Every started session is ended, except one whose reward the gateway rejects,
-which AReaL times out. AReaL's gateways speak one of two protocols, told apart by their reply to `start_session`: in
+which AReaL times out. AReaL's gateways speak one of two protocols, which differ in the reply to `start_session`: in
 that of 1.0.4 a session ends with `end_session`; in that of 2.x (`rollout._version: v2`) with its reward.
 
 Invariant: a session without a score is rejected by AReaL, never trained with reward 0. AReaL counts a session without
