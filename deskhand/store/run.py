@@ -186,8 +186,7 @@ class Run:
 
     @property
     def metadata(self) -> dict[str, Any]:
-        found = self._all("SELECT value FROM runs WHERE key='metadata'")
-        return self._parse(found[0][0]) if found else None
+        return self._value("metadata")
 
     @cached_property
     def _scrubber(self) -> Scrubber | None:
@@ -345,6 +344,10 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         return [self._parse(line) for (line,) in self._all("SELECT line FROM metrics ORDER BY step")]
 
+    def _value(self, key: str) -> Any:
+        found = self._all("SELECT value FROM runs WHERE key=?", (key,))
+        return self._parse(found[0][0]) if found else None
+
     def _parse(self, text: Any) -> Any:
         """Return a stored JSON value. Raises `ConfigError` if it is damaged."""
         try:
@@ -353,10 +356,7 @@ class Run:
             raise damaged(self.folder / "run.sqlite", f"a value is not JSON: {error}") from error
 
     def _all(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of a query.
-
-        Raises `ConfigError` if the database is damaged, `InfrastructureError` if it cannot be read.
-        """
+        """Return the rows of a query. Raises `ConfigError` (damaged) or `InfrastructureError` (cannot be read)."""
         path = self.folder / "run.sqlite"
         with self._mutex:
             try:
