@@ -15,9 +15,10 @@ import openai
 from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.agents.episode_context import Agent
 from deskhand.desktop.base import StageableDesktop
-from deskhand.errors import AlreadySolvedError, CodeError, DeskhandError, EvaluatorError, InfrastructureError
+from deskhand.errors import CodeError, DeskhandError, EvaluatorError, InfrastructureError
 from deskhand.rollout.episode import run_episode
 from deskhand.rollout.groups import EpisodeRequest
+from deskhand.tasks.judge import AlreadySolvedError
 from deskhand.tasks.outcome import Errored
 from deskhand.tasks.task import Task
 
