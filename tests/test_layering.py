@@ -27,7 +27,8 @@ MAY_IMPORT_TORCH = (
 LOADS_TORCH = (
     "api",
     "cli.audit",
-    *(f"recipes.{name}" for name in ("assemble", "train", "evaluate", "sft", "plan", "samples", "training_loop")),
+    *(f"recipes.{name}" for name in ("assemble", "train", "evaluate", "sft", "plan", "publish_probe", "samples")),
+    "recipes.training_loop",
 )
 """Modules that import the trainer or an engine at the top, and so load torch when they are imported; no others may."""
 PEERS = dict.fromkeys(("areal", "ray", "packaging"), "integrations.areal")
