@@ -31,7 +31,7 @@ time.sleep(600)
 """
 
 
-@pytest.mark.parametrize("pid", [os.getpid(), 1 << 22])
+@pytest.mark.parametrize("pid", [os.getpid(), 1 << 22], ids=["alive", "nobody"])
 def test_an_owner_lives_as_long_as_its_lock_whatever_its_process_id_is_here(pid, tmp_path):
     """Ids are reused, and other containers have their own."""
     command = [sys.executable, "-c", OWNER, str(tmp_path), str(pid)]
