@@ -382,6 +382,7 @@ def _judge() -> list[Case]:
             "name": "an episode gets the score of another one",
             "patches": [(episode, "judge", score_of_another)],
             "test": "tests/rollout/test_episode.py",
+            "unnoticed": "the scores are plausible; noticed only when an episode that did nothing gets a 1",
         },
     ]
 

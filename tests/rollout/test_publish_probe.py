@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 import training_fixture
@@ -14,7 +15,7 @@ from deskhand.errors import HealthError
 from deskhand.trainer import policy as policy_module
 from deskhand.types import LoraWeights
 
-LORA = {"policy": PolicyConfig(lora=LoraConfig(rank=4, alpha=16))}
+LORA: dict[str, Any] = {"policy": PolicyConfig(lora=LoraConfig(rank=4, alpha=16))}
 
 
 async def alerts(folder, steps=2, **options):
