@@ -85,7 +85,7 @@ def problems_here(
     token: str, settings: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], expected: Mapping[str, str]
 ) -> list[str]:
     """Return why this node could not run a worker, one line each with a fix. Runs on every node."""
-    from deskhand.integrations.areal.entrypoint import check_server
+    from deskhand.integrations.areal.entrypoint import ask_server
 
     own = WorkflowSettings.of(settings, {})
     found = [
@@ -98,7 +98,7 @@ def problems_here(
             f"cluster.fileroot: {Path(token).parent} is not the first node's folder; use storage that all nodes mount"
         )
     if own.desktops.server_url is not None:
-        found += _problem(check_server, own.desktops, 0)
+        found += _problem(ask_server, own.desktops)
     found += _problem(check_checkpoint, own.model)
     for row in rows:
         if problem := _problem(task_for, own, row):

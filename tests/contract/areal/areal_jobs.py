@@ -264,7 +264,7 @@ def online(python: Path, folder: Path) -> dict[str, Any]:
             "++deskhand.workflow.agent.max_consecutive_errors=2",
             "deskhand.workflow.desktops.local=2",
             "deskhand.workflow.engine.max_model_len=12000",
-            "deskhand.train.families=[terminal_run]",
+            "deskhand.suite.families=[terminal_run]",
             "++rollout.agent.mode=online",
             "++rollout.agent.engine_max_tokens=16384",
             "rollout.max_concurrent_rollouts=2",
