@@ -84,9 +84,9 @@ def lora(checkpoint: str, address: str, out: str) -> dict[str, Any]:
     from deskhand.integrations.areal.worker import patch_process
 
     patch_process()
-    language = r".*language_model.*\.(q|k|v|o)_proj"
+    language = ["q_proj", "k_proj", "v_proj", "o_proj"]  # the vision tower has other names
     actor = training_probe.actor_of(
-        checkpoint, use_lora=True, lora_rank=4, lora_alpha=16, target_modules=[language], peft_type="lora"
+        checkpoint, use_lora=True, lora_rank=4, lora_alpha=16, target_modules=language, peft_type="lora"
     )
     trained = [name for name, value in actor.model.named_parameters() if value.requires_grad]
     versions: list[Trajectories] = []
