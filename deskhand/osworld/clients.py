@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 from starlette.applications import Starlette
@@ -129,8 +129,7 @@ class RemoteOsworldClient(OsworldClient):
     def _server(self) -> RetryingClient:
         if self._link is not None:
             return self._link
-        assert isinstance(self._machine, OsworldDesktop)
-        return self._machine.server.client
+        return cast(OsworldDesktop, self._machine).server.client
 
     async def request(self, method: str, path: str, *, timeout_s: float = 180.0, **body: Any) -> httpx2.Response:
         def parse(reply: httpx2.Response) -> httpx2.Response:
