@@ -184,6 +184,9 @@ def pointing_task(number: int, steps: int, check: Any = None) -> Task:
     async def judged(desktop: Any) -> CheckResult:
         return CheckResult(float(await desktop.pull("task.txt") == str(number).encode()))
 
+    async def nothing_yet(desktop: Any) -> CheckResult:
+        return CheckResult(0.0)  # the check asks for what the setup wrote
+
     async def targets(desktop: Any) -> tuple[None, list[Any]]:
         return None, []
 
@@ -191,7 +194,7 @@ def pointing_task(number: int, steps: int, check: Any = None) -> Task:
         id=f"pointing/{number}", family="pointing", suite="faults", seed=number, instruction="point",
         width=SCREEN.width,
         height=SCREEN.height, max_steps=steps, setup=setup, check=check or judged, oracle=lambda desktop: iter(()),  # type: ignore[arg-type]
-        first_click_targets=targets, settle_grace_s=0.0,
+        first_click_targets=targets, settle_grace_s=0.0, start_check=nothing_yet,
     )  # fmt: skip
 
 

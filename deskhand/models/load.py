@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,6 +25,8 @@ Family = Literal["qwen3_vl", "qwen2_5_vl"]
 TINY_FOLDER = Path(__file__).parent / "tiny" / "weights"
 DTYPES = ("float32", "bfloat16", "float16")
 ADAPTER_CONFIG = "adapter_config.json"
+LOADING = threading.RLock()
+"""Held while transformers makes or loads a model: it replaces methods of its classes for all threads meanwhile."""
 _HUB_PATTERNS = ("*.json", "*.jinja", "*.safetensors")
 
 
@@ -249,9 +252,10 @@ def _model(folder: Path, family: Family, dtype: str, device: str) -> Any:
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.CRITICAL)
     try:
-        model, report = kind.from_pretrained(
-            folder, dtype=getattr(torch, dtype), attn_implementation="sdpa", output_loading_info=True
-        )
+        with LOADING:
+            model, report = kind.from_pretrained(
+                folder, dtype=getattr(torch, dtype), attn_implementation="sdpa", output_loading_info=True
+            )
     except Exception as error:
         raise ConfigError(f"{folder}: the weights do not fit config.json ({_line(error)})") from error
     finally:

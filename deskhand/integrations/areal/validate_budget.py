@@ -90,7 +90,6 @@ def find_config_problems(
         )
     restricted = {
         "top_p": gconfig.get("top_p", 1.0) < 1,
-        "greedy": bool(gconfig.get("greedy")),
         "temperature": gconfig.get("temperature", 1.0) == 0,
     }
     found += [

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from areal_cpu_server import HERE, LOADING, ROOT, surroundings
+from areal_cpu_server import HERE, ROOT, surroundings
 from fake_sglang import listening
 from patience import limit
 from safetensors.torch import load_file
@@ -29,7 +29,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from deskhand.models.load import TINY_FOLDER
+from deskhand.models.load import LOADING, TINY_FOLDER
 
 EXPERIMENT = str(ROOT / "configs" / "areal" / "tiny_cpu.yaml")
 

@@ -25,7 +25,7 @@ import areal_models
 import recording
 import torch
 from areal_cluster_jobs import EXPERIMENT, ended, environment_of, mistaken, ray, told
-from areal_cpu_server import HERE, LOADING, ROOT, inference_server, surroundings
+from areal_cpu_server import HERE, ROOT, inference_server, surroundings
 from areal_osworld import TASK_ID
 from fake_sglang import listening
 from patience import limit
@@ -33,7 +33,7 @@ from processes import is_alive
 from safetensors.torch import load_file
 from text_server import TextServer
 
-from deskhand.models.load import TINY_FOLDER
+from deskhand.models.load import LOADING, TINY_FOLDER
 
 OSWORLD_FILE = ROOT.parent / "shared" / "data" / "osworld" / "chrome" / f"{TASK_ID}.json"
 FAMILIES = ("qwen3_vl", "qwen2_5_vl")

@@ -58,7 +58,6 @@ def main(root: Path, checkpoint: str, out: Path) -> None:
         "a removed key": [*tiny, "++actor.behave_imp_weight_cap=5"],
         "a ray cluster": [*large, "scheduler.type=ray"],
         "a slurm cluster": [*tiny, "scheduler.type=slurm"],
-        "a ray cluster without GPUs": [*tiny, "scheduler.type=ray"],
         "a group of AReaL": [*tiny, "gconfig.n_samples=4"],
         "a wrong workflow": [*tiny, "++deskhand.workflow.loop.groupsize=4"],
         "a reference model": [*tiny, "actor.kl_ctl=0.1", *(f"++ref.{word}" for word in reference)],

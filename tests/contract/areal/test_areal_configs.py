@@ -33,7 +33,6 @@ def test_ray_and_slurm_are_taken_by_areal_s_parser(parsed):
         ("a removed key", "rejection_sampling"),
         ("a group of AReaL", "gconfig.n_samples"),
         ("a wrong workflow", "groupsize"),
-        ("a ray cluster without GPUs", "which Ray's workers ignore"),
         ("a reference model", "ref.attn_impl sdpa"),
     ],
 )
