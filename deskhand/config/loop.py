@@ -56,8 +56,9 @@ class HealthConfig(Section):
     """Maximum ratio of the mean reply length to its recent baseline, or of the baseline to it."""
     max_masked_fraction: float = Field(default=0.05, ge=0, le=1)
     """Maximum fraction of tokens masked by `trainer.importance_weight_cap`."""
-    max_clip_fraction: float = Field(default=0.5, ge=0, le=1)
-    """Maximum fraction of tokens with a clipped ratio."""
+    max_clip_fraction: float | None = Field(default=None, ge=0, le=1)
+    """Maximum fraction of tokens with a clipped ratio. None: 0.5, or 1 for algorithms such as `gspo`, whose narrow
+    range for whole replies clips many of them."""
     max_ratio: float = Field(default=20.0, gt=1)
     """Maximum ratio of a token's probability to its probability at the center of the trust region."""
     min_entropy: float = Field(default=1e-3, ge=0)

@@ -15,6 +15,7 @@ from deskhand.actions import formats
 from deskhand.actions.formats.smart_resize import model_image_size
 from deskhand.agents.build import build_agent
 from deskhand.agents.desktop_agent import DesktopAgent
+from deskhand.algorithms.base import get_algorithm
 from deskhand.config.load import Config
 from deskhand.config.schema import MACHINE_BACKENDS, AgentConfig, DesktopConfig
 from deskhand.desktop.base import DesktopPoolProtocol
@@ -23,7 +24,7 @@ from deskhand.engines.scripted import ScriptedEngine
 from deskhand.errors import ConfigError
 from deskhand.models.load import checkpoint_folder, load, load_processors
 from deskhand.recipes.engine_factory import EngineBundle, EngineRequest, build_engine
-from deskhand.recipes.health import Alert, resolve_engine_bounds
+from deskhand.recipes.health import Alert, resolve_bounds
 from deskhand.recipes.step_report import ProgressListener, StepReport
 from deskhand.recipes.suite import Suite, load_suite, validation_split
 from deskhand.recipes.training_loop import TrainingLoop
@@ -198,7 +199,9 @@ async def run_training_loop(
 
         # With noise images the vision probe always fails.
         no_probe = {"vision_probe_every": 0} if config.agent.noise_images else {}
-        health = resolve_engine_bounds(config.loop.health, config.engine.backend, config.dtype)
+        health = resolve_bounds(
+            config.loop.health, config.engine.backend, config.dtype, get_algorithm(config.trainer.algorithm).ratio_level
+        )
         changes = {
             "health": health.model_copy(update=no_probe),
             "max_concurrent_episodes": train_concurrency(config),

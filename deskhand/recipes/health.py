@@ -131,14 +131,16 @@ def find_alerts(metrics: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]]
     return alerts
 
 
-def resolve_engine_bounds(bounds: HealthConfig, backend: str, dtype: str) -> HealthConfig:
-    """Return the bounds with the maximum divergence of engine and trainer of this engine and dtype, unless it is set.
+def resolve_bounds(bounds: HealthConfig, backend: str, dtype: str, ratio_level: str) -> HealthConfig:
+    """Return the bounds with those that depend on engine, dtype and the algorithm's ratios, unless they are set.
 
-    They are 100 times the worst healthy step measured, or less (`benchmarks.faults`, rows 28 to 31).
+    The maximum divergence of engine and trainer is 100 times the worst healthy step measured, or less
+    (`benchmarks.faults`, rows 28 to 31).
     """
     limit = _MAX_ENGINE_KL.get((backend, dtype), _MAX_SERVER_KL)
-    fields = ("max_engine_kl_text", "max_engine_kl_images")
-    return bounds.model_copy(update={name: limit for name in fields if getattr(bounds, name) is None})
+    defaults = {"max_engine_kl_text": limit, "max_engine_kl_images": limit}
+    defaults["max_clip_fraction"] = 0.5 if ratio_level == "token" else 1.0
+    return bounds.model_copy(update={name: value for name, value in defaults.items() if getattr(bounds, name) is None})
 
 
 def check_probes(earlier: Sequence[Mapping[str, Any]], step: int, bounds: HealthConfig) -> None:

@@ -17,7 +17,7 @@ from deskhand.actions.ops import Done, Wait
 from deskhand.agents.episode_context import Transcript
 from deskhand.config.loop import HealthConfig
 from deskhand.errors import HealthError
-from deskhand.recipes.health import Alert, check_probes, find_alerts, no_signal_alert, resolve_engine_bounds
+from deskhand.recipes.health import Alert, check_probes, find_alerts, no_signal_alert, resolve_bounds
 from deskhand.recipes.step_report import StepAccumulator
 from deskhand.rollout.groups import Group
 from deskhand.tasks.task import seed_for
@@ -51,7 +51,7 @@ HEALTHY = {
     "family/slow/zero_variance_frac_total": 0.4,
 }
 EARLIER = [HEALTHY] * 6
-BOUNDS = resolve_engine_bounds(HealthConfig(), "vllm", "bfloat16")
+BOUNDS = resolve_bounds(HealthConfig(), "vllm", "bfloat16", "token")
 UNHEALTHY = {
     "replies/parse_rate": (0.2, "agent.action_format"),
     "replies/truncation_rate": (0.5, "agent.max_new_tokens"),
@@ -139,11 +139,11 @@ def test_a_divergence_far_above_this_runs_own_past_is_an_alert_below_the_bound()
 
 
 def test_the_bound_on_the_divergence_follows_engine_and_dtype():
-    exact = resolve_engine_bounds(HealthConfig(), "hf", "float32")
+    exact = resolve_bounds(HealthConfig(), "hf", "float32", "token")
     assert exact.max_engine_kl_text == exact.max_engine_kl_images
     assert exact.max_engine_kl_text is not None
     assert exact.max_engine_kl_text <= 1e-6 < (BOUNDS.max_engine_kl_text or 0)
-    own = resolve_engine_bounds(HealthConfig(max_engine_kl_text=0.5), "hf", "float32")
+    own = resolve_bounds(HealthConfig(max_engine_kl_text=0.5), "hf", "float32", "token")
     assert own.max_engine_kl_text == 0.5
 
 
@@ -180,6 +180,13 @@ def test_a_group_emptied_by_outages_is_not_counted_as_zero_variance():
         group.scored = [episode_results.result(reward) for reward in rewards]
         since.add(episode_results.result(0.0), group)
     assert (since.num_groups, since.num_zero_variance) == (4, 1)
+
+
+def test_ratios_of_whole_replies_may_be_clipped_often():
+    clipped = {**HEALTHY, "train/clip_frac": 0.9}
+    whole = resolve_bounds(HealthConfig(), "vllm", "bfloat16", "reply")
+    assert [alert.metric for alert in find_alerts(clipped, [], BOUNDS)] == ["train/clip_frac"]
+    assert find_alerts(clipped, [], whole) == []
 
 
 async def test_endless_zero_variance_raises_an_alert_without_a_step(tmp_path, monkeypatch):

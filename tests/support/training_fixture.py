@@ -22,7 +22,7 @@ import fake_desktop
 from deskhand.actions.ops import REL_1000, Click, Done, Op, Point
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
 from deskhand.config.schema import EngineConfig
-from deskhand.recipes.health import resolve_engine_bounds
+from deskhand.recipes.health import resolve_bounds
 from deskhand.recipes.training_loop import LoopConfig, TrainingLoop
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.recorder import Recorder
@@ -140,7 +140,7 @@ async def assembled(
     pool = pool or fake_desktop.PaintedPool(config.max_concurrent_episodes)
     speaker = BabblingAgent(agent or AgentConfig(max_new_tokens=3), action_format=ChanceFormat())
     runner = RecordedRunner(pool, recorder, speaker, run.frames)
-    health = resolve_engine_bounds(config.health, "hf", "float32")
+    health = resolve_bounds(config.health, "hf", "float32", trainer.algorithm.ratio_level)
     loop = TrainingLoop(
         config.model_copy(update={"health": health}),
         run,
