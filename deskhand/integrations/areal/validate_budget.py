@@ -99,7 +99,7 @@ def find_config_problems(
     ]
     return [
         *found,
-        *(_agent(experiment, settings) if is_agent(experiment) else _workflow(experiment, settings, max_steps)),
+        *(_agent(experiment, settings) if is_agent(experiment) else _workflow(experiment, settings, max_steps, family)),
         *_workers(experiment, family),
         *_budgets(experiment, settings, image, max_steps),
         *_capacity(experiment, settings),
@@ -109,7 +109,9 @@ def find_config_problems(
     ]
 
 
-def _workflow(experiment: Mapping[str, Any], settings: WorkflowSettings, max_steps: int) -> Iterator[str]:
+def _workflow(
+    experiment: Mapping[str, Any], settings: WorkflowSettings, max_steps: int, family: str | None
+) -> Iterator[str]:
     actor, gconfig = experiment["actor"], experiment["gconfig"]
     if gconfig.get("n_samples", 1) != 1:
         yield (
@@ -117,7 +119,7 @@ def _workflow(experiment: Mapping[str, Any], settings: WorkflowSettings, max_ste
         )
     if gconfig.get("top_p", 1.0) != 1.0:
         yield _top_p("gconfig.top_p", gconfig["top_p"])
-    yield from find_objective_problems(experiment, settings, max_steps)
+    yield from find_objective_problems(experiment, settings, max_steps, family)
     for key, value in _UNSUPPORTED_SAMPLING.items():
         if gconfig.get(key, value) != value:
             yield f"gconfig.{key} is {gconfig[key]}: not used by the workflow; remove it"

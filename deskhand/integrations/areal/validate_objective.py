@@ -26,10 +26,17 @@ _OFF = ("overlong_reward_penalty", "mask_no_eos_with_zero")
 """Read the length or the last token of a row as those of one reply; a row has several."""
 _REWARD_CLIP = 20.0
 """AReaL's default."""
+_LANGUAGE = {
+    "qwen2_5_vl": ("q_proj", "k_proj", "v_proj", "o_proj"),
+    "qwen3_vl": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+}
+"""Linear layers of the language model whose names the vision tower does not have, by family."""
 
 
-def find_objective_problems(experiment: Mapping[str, Any], settings: WorkflowSettings, max_steps: int) -> Iterator[str]:
-    """Yield one line per problem, with key and fix."""
+def find_objective_problems(
+    experiment: Mapping[str, Any], settings: WorkflowSettings, max_steps: int, family: str | None = None
+) -> Iterator[str]:
+    """Yield one line per problem, with key and fix. `family`: of a vision model, None if unknown."""
     for key in _OFF:
         if experiment["actor"].get(key):
             yield f"actor.{key}: reads a row as one reply, but it has one for each turn; set it to false"
@@ -38,7 +45,7 @@ def find_objective_problems(experiment: Mapping[str, Any], settings: WorkflowSet
     else:
         yield from _areal(experiment, settings)
     yield from _kl(experiment, settings)
-    yield from _lora(experiment)
+    yield from _lora(experiment, family)
 
 
 def largest_advantage(settings: WorkflowSettings, max_tokens: int) -> float:
@@ -120,7 +127,7 @@ def _kl(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterator[s
         )
 
 
-def _lora(experiment: Mapping[str, Any]) -> Iterator[str]:
+def _lora(experiment: Mapping[str, Any], family: str | None) -> Iterator[str]:
     """AReaL names the adapter in each request, loads a version of it after each step and keeps the last ones."""
     actor, rollout = experiment["actor"], experiment["rollout"]
     uses = bool(actor.get("use_lora"))
@@ -133,6 +140,12 @@ def _lora(experiment: Mapping[str, Any]) -> Iterator[str]:
         return
     if not experiment["gconfig"].get("lora_name", "default_lora"):
         yield "gconfig.lora_name: the server needs the adapter's name; set one, such as lora"
+    modules, language = actor.get("target_modules") or ["all-linear"], _LANGUAGE.get(family or "")
+    if language and not set(modules) <= set(language):
+        yield (
+            f"actor.target_modules [{', '.join(modules)}]: adapts the vision tower, where SGLang ignores adapters, so "
+            f"sampled and trained weights differ; set it to [{', '.join(language)}] or some of them"
+        )
     if actor.get("weight_update_mode", "xccl") != "disk":
         yield "actor.weight_update_mode: AReaL 1.0.4 sends adapters to SGLang from disk only; set it to disk"
     if not str(actor.get("backend", "fsdp")).startswith("fsdp"):

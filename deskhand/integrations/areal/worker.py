@@ -1,5 +1,5 @@
-"""AReaL's worker with three patches: attention between packed rows on CPU, image positions of Qwen2.5-VL, and a
-reserved port.
+"""AReaL's worker with four patches: attention between packed rows on CPU, image positions of Qwen2.5-VL and of models
+with LoRA, and a reserved port.
 
 In an experiment: `scheduling_spec: [{cmd: python3 -m deskhand.integrations.areal.worker}]` instead of AReaL's
 `areal.infra.rpc.rpc_server`, which it then runs with the same arguments. Under Ray, `ray_cluster` lets AReaL's own
@@ -18,10 +18,11 @@ SERVER = "areal.infra.rpc.rpc_server"
 
 def patch_process() -> None:
     """Apply all patches to this process. Ray's workers, which have no command of their own, call it as they start."""
-    from deskhand.integrations.areal.patches.model import patch_attention, patch_rope_positions
+    from deskhand.integrations.areal.patches.model import patch_attention, patch_lora_positions, patch_rope_positions
 
     patch_attention()
     patch_rope_positions()
+    patch_lora_positions()
     ports.use_random_ports()
 
 

@@ -23,6 +23,7 @@ import torch
 from areal_cpu_server import HERE, ROOT, surroundings
 from fake_sglang import listening
 from patience import limit
+from processes import end, run_to_end, start
 from safetensors.torch import load_file
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -48,9 +49,7 @@ def ended(process: subprocess.Popen[bytes]) -> Iterator[subprocess.Popen[bytes]]
     try:
         yield process
     finally:
-        if process.poll() is None:
-            process.terminate()
-            process.wait(limit(120))
+        end(process)
 
 
 KEY = "DESKHAND_TEST_NODE_KEY"
@@ -58,7 +57,7 @@ KEY = "DESKHAND_TEST_NODE_KEY"
 PAINTED = (
     "~deskhand.workflow.desktops.local",
     "++deskhand.workflow.desktops.factory=areal_workflows.pool",
-    "++deskhand.workflow.tasks=areal_workflows.square",
+    "++deskhand.workflow.tasks=areal_workflows.square_in_turns",
     "++deskhand.workflow.zero_variance_groups=keep",
     "deskhand.workflow.loop.group_size=2",
 )
@@ -90,7 +89,7 @@ def mistaken(python: Path, folder: Path) -> dict[str, Any]:
         )
         words = [sys.executable, "-m", "deskhand", "train", EXPERIMENT, str(folder / "run"), "--trainer", "areal"]
         environment = {**environment_of(python), KEY: "of-the-nodes"}
-        done = subprocess.run(
+        done = run_to_end(
             [*words, *told(*settings)], capture_output=True, text=True, check=False, env=environment, cwd=ROOT,
             timeout=limit(420),
         )  # fmt: skip
@@ -133,9 +132,7 @@ def ray_nodes(python: Path, folder: Path) -> Iterator[str]:
     try:
         for number, (words, environment) in enumerate(calls):
             with (folder / f"node-{number}.log").open("w") as log:
-                nodes.append(
-                    subprocess.Popen(words, env=environment, stdout=log, stderr=log, start_new_session=True, cwd=folder)
-                )
+                nodes.append(start(words, env=environment, stdout=log, stderr=log, start_new_session=True, cwd=folder))
             deadline = time.monotonic() + limit(120)
             while "Ray runtime started" not in (said := (folder / f"node-{number}.log").read_text()):
                 assert nodes[-1].poll() is None, said
@@ -191,7 +188,7 @@ def ray(python: Path, folder: Path) -> dict[str, Any]:
         def train(run: Path, *more: str) -> tuple[int, str]:
             words = [sys.executable, "-m", "deskhand", "train", EXPERIMENT, str(run), "--trainer", "areal"]
             with (folder / f"{run.name}.log").open("w") as log:
-                done = subprocess.run(
+                done = run_to_end(
                     [*words, *told(*settings, *more)], stdout=log, stderr=log, check=False, env=environment, cwd=ROOT,
                     timeout=limit(500),
                 )  # fmt: skip
@@ -204,7 +201,7 @@ def ray(python: Path, folder: Path) -> dict[str, Any]:
         code, said = train(made, *PAINTED)
         assert code == 0, said[-8000:]
         words = [str(python), str(HERE / "ray_actors.py"), str(folder / "actors.json")]
-        subprocess.run(words, env=environment, check=True, cwd=folder, timeout=limit(120))
+        run_to_end(words, env=environment, check=True, cwd=folder, timeout=limit(120))
     newest = max((made / "checkpoints").rglob("*globalstep*/model.safetensors"), key=lambda path: path.stat().st_mtime)
     kept = load_file(newest)
     first = load_file(TINY_FOLDER / "model.safetensors")

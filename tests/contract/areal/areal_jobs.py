@@ -29,7 +29,7 @@ from areal_cpu_server import HERE, ROOT, inference_server, surroundings
 from areal_osworld import TASK_ID
 from fake_sglang import listening
 from patience import limit
-from processes import is_alive
+from processes import is_alive, run_to_end, start
 from safetensors.torch import load_file
 from text_server import TextServer
 
@@ -48,7 +48,7 @@ def probe(
     """What a program beside this file wrote to folder/found.json, with these environment variables besides."""
     words = [str(python), str(HERE / name), *arguments, str(folder)]
     with (folder / "log.txt").open("w") as log:
-        done = subprocess.run(
+        done = run_to_end(
             words,
             stdout=log,
             stderr=log,
@@ -88,7 +88,7 @@ def parsed(python: Path, folder: Path) -> dict[str, Any]:
     found = probe(python, "configs_probe.py", folder, str(ROOT), str(TINY_FOLDER))
     environment = {**surroundings(), "DESKHAND_AREAL_PYTHON": str(python)}
     words = [sys.executable, "-m", "deskhand", "areal", "doctor", "--fix"]
-    done = subprocess.run(words, env=environment, check=False, capture_output=True, text=True, cwd=ROOT)
+    done = run_to_end(words, env=environment, check=False, capture_output=True, text=True, cwd=ROOT)
     return {**found, "doctor": [done.returncode, done.stdout, done.stderr]}
 
 
@@ -208,7 +208,7 @@ def installed(python: Path, folder: Path) -> dict[str, Any]:
     environment["DESKHAND_VENV_DIR"] = str(folder / "environments")
 
     def deskhand(*words: str, timeout_s: float = 420) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        return run_to_end(
             [str(own), "-m", "deskhand", *words], env=environment, cwd=folder, check=False, capture_output=True,
             text=True, timeout=limit(timeout_s),
         )  # fmt: skip
@@ -281,14 +281,14 @@ def online(python: Path, folder: Path) -> dict[str, Any]:
         environment = environment_of(python)
         with (
             log.open("w") as file,
-            ended(subprocess.Popen(train, stdout=file, stderr=file, env=environment, cwd=ROOT)) as run,
+            ended(start(train, stdout=file, stderr=file, env=environment, cwd=ROOT)) as run,
         ):
             deadline = time.monotonic() + limit(300)
             while not (made / "proxy_gateway.json").is_file():
                 assert run.poll() is None, log.read_text()[-8000:]
                 assert time.monotonic() < deadline, log.read_text()[-8000:]
                 time.sleep(0.1)
-            played = subprocess.run(
+            played = run_to_end(
                 play, capture_output=True, text=True, check=False, env=environment, cwd=ROOT, timeout=limit(300)
             )
             assert played.returncode == 0, played.stdout[-4000:] + played.stderr[-4000:] + log.read_text()[-8000:]
@@ -317,7 +317,7 @@ def trainer(python: Path, folder: Path) -> dict[str, Any]:
     environment = environment_of(python)
     with (
         log.open("w") as file,
-        ended(subprocess.Popen(words, stdout=file, stderr=file, env=environment, cwd=ROOT)) as first,
+        ended(start(words, stdout=file, stderr=file, env=environment, cwd=ROOT)) as first,
     ):
         deadline = time.monotonic() + limit(420)
         while not (statistics.is_file() and statistics.read_text().count("\n") >= STEPS):
@@ -329,9 +329,7 @@ def trainer(python: Path, folder: Path) -> dict[str, Any]:
         code = first.wait(limit(120))
         left = [process for process in processes if is_alive(process)]
         before = statistics.read_text().count("\n")
-        done = subprocess.run(
-            words, stdout=file, stderr=file, check=False, env=environment, cwd=ROOT, timeout=limit(300)
-        )
+        done = run_to_end(words, stdout=file, stderr=file, check=False, env=environment, cwd=ROOT, timeout=limit(300))
     assert done.returncode == 0, log.read_text()[-8000:]
     return {"folder": made, "processes": processes, "left": left, "code": code, "before": before}
 

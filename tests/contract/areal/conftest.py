@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from environments import python_of
+from processes import all_ended
 
 AT_ONCE = 2
 SOURCE = "DESKHAND_TEST_AREAL_SOURCE"
@@ -29,7 +30,8 @@ def areal_python(request) -> Path:
 
 @pytest.fixture(scope="session")
 def found(areal_python, request, tmp_path_factory) -> Iterator[dict[str, Future[dict[str, Any]]]]:
-    """What the jobs of the chosen tests find, by name. They are begun here and end in their own time."""
+    """What the jobs of the chosen tests find, by name. They are begun here and end in their own time, or
+    with the tests."""
     from areal_jobs import JOBS
 
     files = {item.path.stem for item in request.session.items}
@@ -41,4 +43,6 @@ def found(areal_python, request, tmp_path_factory) -> Iterator[dict[str, Future[
             if file in files
         }
     finally:
-        pool.shutdown(cancel_futures=True)
+        pool.shutdown(wait=False, cancel_futures=True)
+        with all_ended():
+            pool.shutdown()

@@ -25,7 +25,7 @@ Trajectories = list[dict[str, Any]]
 
 
 def settings_with(**changes: Any) -> dict[str, Any]:
-    return {**areal_workflows.SETTINGS, **changes}
+    return {**areal_workflows.SETTINGS, "tasks": "areal_workflows.square_in_turns", **changes}
 
 
 def keep(out: Path, batch: Trajectories) -> None:
@@ -95,9 +95,7 @@ def lora(checkpoint: str, address: str, out: str) -> dict[str, Any]:
         folder = Path(out) / f"adapter-{version}"
         actor.save(SaveLoadMeta(path=str(folder), weight_format="hf", with_optim=False, base_model_path=checkpoint))
         load_adapter(address, f"{LORA}-v{version}", folder)
-        versions.append(
-            training_probe.play(checkpoint, address, ROWS, areal_workflows.SETTINGS, lora=LORA, version=version)
-        )
+        versions.append(training_probe.play(checkpoint, address, ROWS, settings_with(), lora=LORA, version=version))
         gaps.append(training_probe.gap(actor, versions[-1]))
         if version == 0:
             before = weights(actor)

@@ -138,6 +138,26 @@ def test_what_does_not_add_up_is_one_line_that_names_its_key(name):
     assert CHANGES[name][1] in found[0]
 
 
+@pytest.mark.parametrize(
+    ("family", "modules", "adapts_vision"),
+    [
+        ("qwen3_vl", [], True),
+        ("qwen3_vl", ["all-linear"], True),
+        ("qwen3_vl", ["q_proj", "down_proj"], False),
+        ("qwen3_vl", ["q_proj", "linear_fc1"], True),
+        ("qwen2_5_vl", ["q_proj", "down_proj"], True),
+        ("qwen2_5_vl", ["q_proj", "o_proj"], False),
+        (None, [], False),
+    ],
+)
+def test_an_adapter_covers_no_layer_of_the_vision_tower(family, modules, adapts_vision):
+    content, settings = experiment()
+    content["actor"] |= {"use_lora": True, "target_modules": modules}
+    content["rollout"]["use_lora"] = True
+    found = find_config_problems(content, settings, SMALL, 10, family)
+    assert [line[: line.index(" ")] for line in found] == ["actor.target_modules"] * adapts_vision
+
+
 def test_a_plain_agent_under_ray_is_told_what_areal_would_say():
     content, settings = experiment()
     content["scheduler"]["type"] = "ray"
