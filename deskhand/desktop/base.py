@@ -259,7 +259,7 @@ class StageableDesktop(Desktop, Protocol):
         ...
 
     async def activate_window(self, window: Window) -> None:
-        """Raise and focus a window; ignored if it no longer exists."""
+        """Raise and focus a window: keys go to it then. Ignored if it no longer exists."""
         ...
 
     async def close_window(self, window: Window) -> None:

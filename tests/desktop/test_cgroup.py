@@ -167,6 +167,31 @@ def test_a_dead_owners_groups_are_emptied_and_removed():
         assert other.poll() is None
 
 
+@HAS_GROUPS
+@pytest.mark.parametrize("ended_by", ["the desktop", "the reaper"])
+def test_a_command_that_joins_after_the_kill_is_ended_too(monkeypatch, ended_by):
+    token = f"test-{secrets.token_hex(4)}"
+    kill, late = cgroup._kill, []
+
+    def kill_then_join(folders: list[Path], timeout_s: float) -> list[int]:
+        living = kill(folders, timeout_s)
+        if not late:
+            late.append(subprocess.Popen(group.command_inside(["sleep", "50"])))
+            while late[0].pid not in group.pids():
+                assert late[0].poll() is None
+        return living
+
+    with group_with("sleep 50", token) as (group, first):
+        monkeypatch.setattr(cgroup, "_kill", kill_then_join)
+        if ended_by == "the desktop":
+            assert group.end()
+        else:
+            cgroup.remove_owner(token)
+        assert not list(Path("/sys/fs/cgroup").glob(f"**/deskhand-desktop-{token}-*"))
+        for process in (first, *late):
+            assert process.wait(timeout=limit(5)) != 0
+
+
 DELEGATED = """
 import subprocess, sys
 from pathlib import Path

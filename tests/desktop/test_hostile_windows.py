@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 import threading
-import time
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -14,7 +13,6 @@ import xcffib.record
 import xcffib.shm
 import xcffib.xproto
 from desktops import embedded
-from patience import limit
 from xcffib.xproto import CW, Atom, EventMask, PropMode, WindowClass
 
 from deskhand.actions.ops import Click, Key, Point, Type, screen_px
@@ -108,11 +106,9 @@ async def test_a_storm_of_windows_does_not_block_steps(desktop):
 
     with in_background(over, storm):
         for number in range(3):
-            began = time.monotonic()
             frame = await desktop.perform([Click(Point(5, 5, screen_px(320, 240)))], action_id=f"click {number}")
             await desktop.windows()
-            assert frame.size == (320, 240)
-            assert time.monotonic() - began < limit(10)
+            assert frame.size == (320, 240), "a step beyond its budget is an error"
     await desktop.launch(["l3afpad"])
     await desktop.wait_window("l3afpad")
     assert (await desktop.observe()).settle_reason in ("quiet", "moving")
@@ -131,9 +127,8 @@ async def test_a_flood_of_events_does_not_block_steps(desktop):
 
     with in_background(over, flood, flood):
         for number in range(3):
-            began = time.monotonic()
-            await desktop.perform([Click(Point(5, 5, screen_px(320, 240)))], action_id=f"click {number}")
-            assert time.monotonic() - began < limit(8)
+            frame = await desktop.perform([Click(Point(5, 5, screen_px(320, 240)))], action_id=f"click {number}")
+            assert frame.size == (320, 240), "a step beyond its budget is an error"
     assert (await desktop.observe()).settle_reason == "quiet"
 
 
@@ -181,9 +176,7 @@ async def test_reading_an_endless_clipboard_times_out(desktop, kind):
                     guest.sync()
 
         with in_background(over, give):
-            began = time.monotonic()
-            text = await desktop.clipboard()
-            assert time.monotonic() - began < limit(8)
+            text = await desktop.clipboard()  # an error if it took seconds longer than its own time limit
             assert text is None or len(text) <= MAX_BYTES
     assert (await desktop.observe()).size == (320, 240)
 

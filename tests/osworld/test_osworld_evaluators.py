@@ -86,7 +86,7 @@ def test_a_failing_metric_is_an_evaluator_error_within_the_limits(
     began = time.monotonic()
     with pytest.raises(EvaluatorError, match=says) as caught:
         score(judge, metric, Value(0))
-    assert time.monotonic() - began < limit(12)
+    assert time.monotonic() - began < limit(60), "it waited for what the metric started"
     assert repr(metric) in str(caught.value)
     assert len(str(caught.value)) < 3000
     assert score(judge, "equal", Value(0), Value(0)) == 1.0, "the next judgement is none the worse"

@@ -267,8 +267,8 @@ class Cgroup:
         """
         if not self._folders:
             return False
-        self.kill()
-        self.close()
+        left = _end([folder for folder, _ in self._folders], KILL_TIMEOUT_S)
+        self._folders = [item for item in self._folders if item[0] in left]
         return not self._folders
 
     def close(self) -> None:
@@ -318,9 +318,19 @@ def _remove(folder: Path) -> bool:
             time.sleep(0.005)
 
 
+def _end(folders: list[Path], timeout_s: float) -> list[Path]:
+    """Kill every process of these groups and remove them; return the groups that are left after `timeout_s`.
+
+    A command that is being started may join a group after the last look at it: then both are tried again.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        _kill(folders, deadline - time.monotonic())
+        folders = [folder for folder in folders if not _remove(folder)]
+        if not folders or time.monotonic() > deadline:
+            return folders
+
+
 def remove_owner(token: str, timeout_s: float = KILL_TIMEOUT_S) -> None:
     """Kill the processes of a dead owner's desktops and remove their groups. `token` starts their names."""
-    folders = [folder for parent, _, _ in _own_parents() for folder in parent.glob(f"{_PREFIX}{token}-*")]
-    _kill(folders, timeout_s)
-    for folder in folders:
-        _remove(folder)
+    _end([folder for parent, _, _ in _own_parents() for folder in parent.glob(f"{_PREFIX}{token}-*")], timeout_s)

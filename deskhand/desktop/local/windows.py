@@ -22,7 +22,7 @@ _NORTH_WEST = 1
 _FROM_PAGER = 2
 _POLL_S = 0.02
 _STATIONARY_S = 0.4
-_PLACE_TIMEOUT_S, _START_TIMEOUT_S = 2.0, 20.0
+_PLACE_TIMEOUT_S, _ACTIVATE_TIMEOUT_S, _START_TIMEOUT_S = 2.0, 1.0, 20.0
 _RECHECK_S = 0.5
 _ping_tokens = itertools.count(1)
 
@@ -135,8 +135,9 @@ def place(connection: XConnection, window: Window, x: int, y: int, width: int | 
 
 
 def activate(connection: XConnection, window: Window) -> None:
-    """Raise, restore and focus a window through the window manager."""
+    """Raise, restore and focus a window through the window manager, and wait until it has done so."""
     connection.send_root_message(window.id, "_NET_ACTIVE_WINDOW", [_FROM_PAGER, 0, 0, 0, 0])
+    wait_for_manager(connection, _ACTIVATE_TIMEOUT_S)
 
 
 def close(connection: XConnection, window: Window) -> None:

@@ -87,19 +87,21 @@ async def display_value(desktop: StageableDesktop) -> str:
 
     Empty without a calculator, or if another program has filled the clipboard.
 
-    A click next to the windows closes open menus, then dialogs are closed, and the calculator gets the focus. None of
-    that changes the display.
+    Clicks next to the windows close open menus, then dialogs are closed, and the calculator gets the focus. None of
+    that changes the display. They are two: GTK ignores the first click within half a second after a menu was opened
+    (`gtk_menu_shell_button_release`).
     """
     windows = await desktop.windows()
     calculators = [window for window in windows if CalculatorScenario.window_class in window.wm_class.lower()]
     if not calculators:
         return ""
     if (corner := _free_corner(windows)) is not None:
-        await _perform(desktop, Click(corner))
+        for _ in range(2):
+            await _perform(desktop, Click(corner))
     for dialog in calculators[1:]:
         await desktop.close_window(dialog)
     await desktop.activate_window(calculators[0])
-    await desktop.observe()  # the window manager gives the focus with a delay
+    await desktop.observe()  # until then a dialog that closes may take keys
     if isinstance(desktop, HasCopiedText):
         return (await desktop.copied_text(noted(desktop, WINDOW)) or "").strip()
     await _perform(desktop, Key(("ctrl", "c")))
