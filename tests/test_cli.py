@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -153,7 +154,11 @@ def test_an_unreadable_checkpoint_is_one_line_and_leaves_no_run(tmp_path, checkp
 
 
 def test_a_desktop_that_cannot_start_leaves_no_run(monkeypatch, tmp_path, checkpoint, cli_error) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for program in ("prlimit", "setpriv", "true"):
+        (programs / program).symlink_to(shutil.which(program) or program)
+    monkeypatch.setenv("PATH", str(programs))
     err = cli_error("train", CONFIG, str(tmp_path / "new"), "--set", f"model={checkpoint}")
     assert "apt-get install xvfb" in err
     assert not (tmp_path / "new").exists()

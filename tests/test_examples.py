@@ -131,7 +131,7 @@ MISSPELLED = {
         ["reward=examples/own_rewrd.py:shorter"],
         "reward: cannot import examples/own_rewrd.py:shorter: no file",
     ),
-    "own_algorithm.py": (["trainer.algorithm=examples/own_algorithm.py:median"], "did you mean median_baseline?"),
+    "own_algorithm.py": (["trainer.algorithm=examples/own_algorithm.py:median_base"], "did you mean median_baseline?"),
     "train_from_python.py": (["agent.class=my_packge.agents:MyAgent"], "no module named my_packge"),
     "evaluate_served_model.py": (["engine.backend=vlm"], "did you mean 'vllm'?"),
 }

@@ -50,10 +50,8 @@ def _rendering() -> list[Case]:
         line.text("\n")
 
     def last_lost(model: Any, *given: Any) -> tuple[Any, ...]:
-        layers = encode(model, *given)
-        return tuple(
-            torch.cat([layer[: -len(layer) // 2], torch.zeros_like(layer[-len(layer) // 2 :])]) for layer in layers
-        )
+        halves = [(layer[: -len(layer) // 2], layer[-len(layer) // 2 :]) for layer in encode(model, *given)]
+        return tuple(torch.cat([first, torch.zeros_like(second)]) for first, second in halves)
 
     recorder = "tests/faults/test_recorder_faults.py"
     return [

@@ -88,8 +88,14 @@ def command_as_user(uid: int | None, command: list[str]) -> list[str]:
 
 @functools.cache
 def can_mark() -> bool:
-    """Return whether processes can be marked: not if their limit is below the marks, and not in gVisor."""
-    return subprocess.run(mark_command(_MARKED, ["true"]), capture_output=True, check=False).returncode == 0
+    """Return whether processes can be marked: not if their limit is below the marks, and not in gVisor.
+
+    Raises `ConfigError` without prlimit.
+    """
+    try:
+        return subprocess.run(mark_command(_MARKED, ["true"]), capture_output=True, check=False).returncode == 0
+    except FileNotFoundError as error:
+        raise ConfigError("prlimit: not installed; apt-get install util-linux") from error
 
 
 def mark_command(mark: int | None, command: list[str]) -> list[str]:
