@@ -31,8 +31,8 @@ from deskhand.engines.scripted import ScriptedEngine
 from deskhand.errors import RecordError
 from deskhand.models.tiny.architecture import PREPROCESSOR
 from deskhand.models.tiny.tokenizer import build_tokenizer
+from deskhand.recipes.group_source import GroupSource
 from deskhand.recipes.tiny.build import BuildPlan, corpus
-from deskhand.recipes.training_loop import GroupSource
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer

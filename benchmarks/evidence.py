@@ -1,13 +1,15 @@
 """Run benchmarks at full size and write their pages: `python -m benchmarks.evidence [NAME ...]`, or `make evidence`.
 
 Output, command, date, hardware and commit go to docs/evidence/NAME.md. A page is replaced when its benchmark ends,
-passed or not. Exits with 1 if a benchmark failed or missed a threshold.
+passed or not. Exits with 1 if a benchmark failed or missed a threshold. "NAME OPTION ..." passes options to the
+benchmark; their words are part of the page's name.
 """
 
 from __future__ import annotations
 
 import argparse
 import itertools
+import re
 import subprocess
 import sys
 import time
@@ -25,8 +27,14 @@ def names() -> list[str]:
 
 
 def words(name: str) -> list[str]:
-    """Return the Python arguments of a benchmark at full size."""
-    return ["-m", f"benchmarks.{name}", "--full"]
+    """Return the Python arguments of a benchmark at full size; its own options may follow the name."""
+    benchmark, *options = name.split()
+    return ["-m", f"benchmarks.{benchmark}", "--full", *options]
+
+
+def title_of(name: str) -> str:
+    """Return the name of a page without its suffix."""
+    return re.sub(r"\W+", "_", name)
 
 
 def run(name: str, pages: Path) -> int:
@@ -48,9 +56,10 @@ def run(name: str, pages: Path) -> int:
             lines.append(line.rstrip())
     head["exit code"] = str(process.returncode)
     pages.mkdir(parents=True, exist_ok=True)
-    partial = pages / f"{name}.md.part"
-    partial.write_text(page_of(name, head, lines), encoding="utf-8")
-    partial.rename(pages / f"{name}.md")
+    title = title_of(name)
+    partial = pages / f"{title}.md.part"
+    partial.write_text(page_of(title, head, lines), encoding="utf-8")
+    partial.rename(pages / f"{title}.md")
     return process.returncode
 
 
@@ -69,7 +78,7 @@ def main() -> None:
     )
     parser.add_argument("--out", type=Path, default=PAGES, help="output directory (default: docs/evidence)")
     options = parser.parse_args()
-    unknown = sorted(set(options.names) - set(names()))
+    unknown = sorted({name.split(maxsplit=1)[0] for name in options.names} - set(names()))
     if unknown:
         parser.error(f"unknown benchmark {', '.join(unknown)}; available: {', '.join(names())}")
     failed = []

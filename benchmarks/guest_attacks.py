@@ -16,7 +16,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import logging
+import multiprocessing
 from collections import Counter
+from concurrent.futures import ProcessPoolExecutor
 from itertools import zip_longest
 from pathlib import Path
 
@@ -50,6 +52,30 @@ def spread(number: int) -> list[Attack]:
     """Return attacks of all kinds in turn, `number` of each."""
     rows = zip_longest(*(table[:: max(1, len(table) // number)][:number] for table in TABLES.values()))
     return [attack for row in rows for attack in row if attack is not None]
+
+
+def run_settings(attacks: list[Attack], chosen: list[Setting], num_processes: int) -> list[Result]:
+    """Play the attacks that each setting has, those of settings with control groups first.
+
+    Each process plays a part of them, with a host of its own. Settings with and without control groups are not mixed:
+    a desktop without one has no score if meanwhile the kernel killed a process for want of memory.
+    """
+    results: list[Result] = []
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(num_processes, mp_context=context, initializer=print_no_logs) as pool:
+        for has_groups in (True, False):
+            here = [setting for setting in chosen if setting.has_groups == has_groups]
+            parts = [
+                pool.submit(_run_part, attacks[part::num_processes], setting)
+                for setting in here
+                for part in range(num_processes)
+            ]
+            results += [result for part in parts for result in part.result()]
+    return sorted(results, key=lambda result: chosen.index(result.setting))
+
+
+def _run_part(attacks: list[Attack], setting: Setting) -> list[Result]:
+    return asyncio.run(run(attacks, setting))
 
 
 async def run(attacks: list[Attack], setting: Setting) -> list[Result]:
@@ -87,7 +113,8 @@ def table_of(results: list[Result]) -> list[str]:
     """Return the page's table: an attack per row, a setting per column."""
     columns = list(dict.fromkeys(str(result.setting) for result in results))
     lines = [f"{HEAD} {' | '.join(columns)} |", f"| {' | '.join(['---'] * (3 + len(columns)))} |"]
-    for attack in dict.fromkeys(result.attack.name for result in results):
+    played = {result.attack.name for result in results}
+    for attack in (attack.name for attack in ATTACKS if attack.name in played):
         found = {str(result.setting): result for result in results if result.attack.name == attack}
         one = next(iter(found.values())).attack
         cells = [found[column].ending if column in found else "-" for column in columns]
@@ -113,12 +140,19 @@ def summarize(results: list[Result], thresholds: Thresholds, wanted: int) -> Non
     thresholds.check("memory for it", largest < MAX_COST_MIB, f"at most {largest:.0f} MiB", f"< {MAX_COST_MIB:g} MiB")
 
 
+def print_no_logs() -> None:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+
 def main() -> None:
     parser = parser_of(__doc__, "every attack at every level")
     parser.add_argument("--only", metavar="WORD", default="", help="attacks whose kind or name contains a word")
+    parser.add_argument(
+        "--processes", metavar="N", type=int, default=4, help="processes that play attacks at once (default: 4)"
+    )
     parser.add_argument("--own", nargs=4, metavar=("ATTACK", "LEVEL", "GROUPS", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    print_no_logs()
     if options.own:
         name, level, groups, folder = options.own
         attack = next(attack for attack in ATTACKS if attack.name == name)
@@ -128,7 +162,7 @@ def main() -> None:
     attacks = {"smoke": spread(1), "small": spread(5), "full": ATTACKS}[options.size]
     if options.only:
         attacks = [attack for attack in ATTACKS if options.only in f"{attack.kind}: {attack.name}"]
-    results = [result for setting in settings() for result in asyncio.run(run(attacks, setting))]
+    results = run_settings(attacks, settings(), options.processes)
     print("\n".join(table_of(results)), flush=True)
     thresholds = Thresholds()
     wanted = MIN_ATTACKS if options.size == "full" and not options.only else 1

@@ -1,23 +1,28 @@
 """Whether the demo learns, and uses images: `python -m benchmarks.learning [--full] [--seeds N] [--folder DIR]`.
 
 Runs `deskhand demo` once per seed, plus with --full once on noise images, and reads the metrics from the run
-directories. Held-out tasks are the same for all evaluations. Rates have Wilson 95 % intervals; the interval of a gain
-is Newcombe's hybrid score interval (Statistics in Medicine 17, 1998, method 10). Without --full the runs take two
-steps and gains are not judged.
+directories. Then the first and the last version play the same test tasks greedily, and tasks of the split
+`test_instructions`, whose instructions neither the pretraining nor the training has used, sampled and greedily.
+`--warm-start DIR` also evaluates another checkpoint, such as `sharpening` of `deskhand dev build-tiny`, the bundled
+policy before it imitates noisy clicks. Rates have Wilson 95 % intervals; the interval of a gain is Newcombe's hybrid
+score interval (Statistics in Medicine 17, 1998, method 10). Without --full the runs take two steps and gains are not
+judged.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import math
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.thresholds import ROOT, Thresholds, parser_of, print_head
+from deskhand.recipes.assemble import result_label, version_label
 from deskhand.rollout.eval_loop import EvalReport, build_eval_report
 from deskhand.rollout.success_rates import Proportion
 from deskhand.store.run import TRAIN, Run
@@ -31,11 +36,12 @@ SHORT = (
     "evaluation.num_episodes=12",
 )
 SHORTEST = (*SHORT, "loop.total_steps=1", "loop.max_concurrent_episodes=2", "evaluation.num_episodes=3")
+SIZES: dict[str, tuple[str, ...]] = {"smoke": SHORTEST, "small": SHORT, "full": ()}
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of one demo run."""
+    """Result of one demo run; `before` and `after` are on test tasks, sampled at temperature 1."""
 
     name: str
     before: EvalReport
@@ -48,6 +54,16 @@ class Outcome:
     training_s: float
     """From the start of the command until the last checkpoint was stored."""
     total_s: float
+    more: dict[str, tuple[EvalReport, EvalReport]] = field(default_factory=dict)
+    """Reports before and after of `EVALUATIONS`, by their names."""
+
+
+EVALUATIONS: dict[str, dict[str, str | float]] = {
+    "greedy": {"temperature": 0.0},
+    "new instructions": {"split": "test_instructions"},
+    "new instructions, greedy": {"split": "test_instructions", "temperature": 0.0},
+}
+"""Changes of `evaluation.*` for the evaluations beside the demo's own."""
 
 
 @dataclass(frozen=True)
@@ -115,6 +131,51 @@ def outcome_of(name: str, run: Run, began_at: float, total_s: float) -> Outcome:
     )
 
 
+def evaluate_more(found: Outcome, folder: Path) -> Outcome:
+    """Play `EVALUATIONS` with the first and the last version of a run; return the outcome with their reports."""
+    reports: dict[str, tuple[EvalReport, EvalReport]] = {}
+    for title, changes in EVALUATIONS.items():
+        settings = [f"evaluation.{key}={value}" for key, value in changes.items()]
+        for step in dict.fromkeys((0, found.steps)):
+            evaluate(folder, settings, "--step", str(step))
+        with Run.open(folder, read_only=True) as run:
+            before = run.metadata["config"]
+            now = copy.deepcopy(before)
+            now["evaluation"] |= changes
+            last = run.checkpoint()
+            names = (result_label(version_label(number), before, now) for number in (0, last.version if last else 0))
+            first, after = (build_eval_report(run, name) for name in names)
+        reports[title] = first, after
+    return replace(found, more=reports)
+
+
+def evaluate(folder: Path, settings: Sequence[str], *words: str) -> None:
+    """Run `deskhand eval`, with output at the end of `<folder>.log`. Raises `SystemExit` if it fails."""
+    command = [sys.executable, "-m", "deskhand", "eval", str(folder), *words]
+    for setting in settings:
+        command += ["--set", setting]
+    log = folder.with_name(folder.name + ".log")
+    with log.open("a") as output:
+        code = subprocess.run(
+            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=False
+        ).returncode
+    if code:
+        raise SystemExit(f"{' '.join(command)} ended with {code}; {log} says why: {log.read_text().strip()[-300:]}")
+
+
+def print_warm_start(checkpoint: Path, folder: Path, settings: Sequence[str]) -> None:
+    """Print the success of another checkpoint on the same tasks, sampled and greedily."""
+    print(f"\n{checkpoint.name}, not trained")
+    for title, changes in {"sampled": {}, **EVALUATIONS}.items():
+        target = folder / title.replace(" ", "-").replace(",", "")
+        words = ["--config", str(ROOT / "configs" / "tiny_cpu.yaml"), "--policy", str(checkpoint)]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        evaluate(target, [*settings, *(f"evaluation.{key}={value}" for key, value in changes.items())], *words)
+        with Run.open(target, read_only=True) as run:
+            (name,) = {row.phase for row in run.episodes()}
+            print(f"  {title:24} {build_eval_report(run, name).success}")
+
+
 def print_outcome(found: Outcome) -> None:
     """Print the result of a run as a table."""
     print(f"\n{found.name}: {found.steps} steps, {found.episodes} training episodes")
@@ -122,12 +183,18 @@ def print_outcome(found: Outcome) -> None:
         f"  first update {found.first_update_s:.0f} s, last {found.training_s:.0f} s, whole command "
         f"{found.total_s:.0f} s"
     )
-    rows = [("held-out success", found.before.success, found.after.success)]
+    rows = [("success, sampled", found.before.success, found.after.success)]
     rows += [
         (f"  {name}", rate, found.after.by_family.get(name, Proportion(0, 0)))
         for name, rate in found.before.by_family.items()
     ]
     rows.append(("first click on target", found.before.first_click, found.after.first_click))
+    for name, (before, after) in found.more.items():
+        rows.append((name, before.success, after.success))
+        rows += [
+            (f"  {family}", rate, after.by_family.get(family, Proportion(0, 0)))
+            for family, rate in before.by_family.items()
+        ]
     for title, before, after in rows:
         print(f"  {title:24} {before}  ->  {after}   {Gain(before, after)}")
     unscored = sum(found.before.errored.values()), sum(found.after.errored.values())
@@ -158,6 +225,13 @@ def judge_gain(found: Outcome, thresholds: Thresholds) -> None:
     thresholds.check(f"{found.name}: first click on target", clicks.value >= 0.1, f"{clicks}", ">= 10 points")
 
 
+def judge_greedy(found: Outcome, thresholds: Thresholds) -> None:
+    """Check that decoding alone does not explain the gain."""
+    before, after = found.more["greedy"]
+    gain = Gain(before.success, after.success)
+    thresholds.check(f"{found.name}: greedy success", gain.value >= 0.1, f"{gain}", ">= 10 points")
+
+
 def judge_blind(blind: Outcome, seeing: Sequence[Outcome], thresholds: Thresholds) -> None:
     """Compare the noise-image run with every other run."""
     lost = Gain(blind.before.success, blind.after.success)
@@ -172,16 +246,17 @@ def options_of(description: str | None, folder: str) -> argparse.Namespace:
     """Parse the size, `--seeds` and `--folder` options."""
     parser = parser_of(description)
     parser.add_argument("--seeds", type=int)
+    parser.add_argument("--warm-start", type=Path)
     parser.add_argument("--folder", type=Path, default=Path(folder))
     return parser.parse_args()
 
 
 def run_seeds(options: argparse.Namespace, extra: Sequence[str] = ()) -> list[Outcome]:
     """Run one demo per seed (default at full size: two) with `extra` settings."""
-    settings = [*extra, *{"smoke": SHORTEST, "small": SHORT, "full": ()}[options.size]]
-    found = []
+    settings, found = [*extra, *SIZES[options.size]], []
     for seed in range(options.seeds or (2 if options.size == "full" else 1)):
-        found.append(run_demo(f"seed {seed}", options.folder / f"seed-{seed}", [f"seed={seed}", *settings]))
+        folder = options.folder / f"seed-{seed}"
+        found.append(evaluate_more(run_demo(f"seed {seed}", folder, [f"seed={seed}", *settings]), folder))
         print_outcome(found[-1])
     return found
 
@@ -198,11 +273,14 @@ def main() -> None:
     )
     if blind is not None:
         print_outcome(blind)
+    if options.warm_start is not None:
+        print_warm_start(options.warm_start.resolve(), options.folder / "warm-start", SIZES[options.size])
     print()
     for found in seeing:
         judge_time(found, thresholds)
         if options.size == "full":
             judge_gain(found, thresholds)
+            judge_greedy(found, thresholds)
     if blind is not None:
         judge_blind(blind, seeing, thresholds)
     thresholds.finish()

@@ -54,7 +54,7 @@ class Recording:
 def held_out_tasks(count: int, families: Sequence[str] = EASY) -> list[Task]:
     """Return held-out tasks, alternating families."""
     return [
-        family_registry.make_task(families[k % len(families)], seed_for("held_out", k // len(families)))
+        family_registry.make_task(families[k % len(families)], seed_for("test", k // len(families)))
         for k in range(count)
     ]
 

@@ -1,9 +1,11 @@
 """Ways of cheating: `python -m benchmarks.task_audit [--full] [--agents NAME,...] [FAMILY ...]`.
 
-Plays the audit's agents (`deskhand.tasks.audit_agents`) on one variant of each family: renamed windows, results from
+Plays the audit's cheats (`deskhand.tasks.audit_agents`) on one variant of each family: renamed windows, results from
 another program, constants for formulas, developer tools, racing writers, ended programs, forged files and more. Prints
 for each family and for each way how many were paid (a score above 0) and voided (no score). The default size plays six
-families, `--full` all families of `basics` and MiniWoB++, and the task files of docs, examples and tests.
+families, `--full` all families of `basics`, the task files of docs, examples and tests, then all pages of MiniWoB++.
+
+Interrupted by Ctrl-C, it prints what it has played; the next run of the same sources resumes there.
 """
 
 from __future__ import annotations
@@ -12,9 +14,11 @@ import asyncio
 import logging
 import time
 from collections import Counter
+from dataclasses import asdict
 
 import structlog
 
+from benchmarks.result_cache import ResultCache
 from benchmarks.thresholds import ROOT, Thresholds, parser_of, print_head
 from deskhand.api import load_tasks
 from deskhand.cli.audit import audit_tasks
@@ -26,6 +30,7 @@ from deskhand.tasks.suites import basics, family_registry, miniwob
 from deskhand.tasks.task import Task
 
 SEED = 3
+SOURCES = ("deskhand/tasks/**/*.py", "deskhand/desktop/**/*.py", "deskhand/actions/**/*.py", "examples/own_task.*")
 MIN_WAYS = 30
 SMALL = ("terminal_run", "dialog_choice", "form_fill", "page_form", "sheet_total", "miniwob/click-button")
 SMOKE_AGENTS = ("near_miss", "x_retitle", "kill_all")
@@ -38,8 +43,9 @@ WAYS_HEAD = "| way | tasks | paid | voided |\n| --- | --- | --- | --- |"
 def tasks_of(size: str, names: list[str]) -> list[Task]:
     """Return the tasks to play."""
     if not names:
-        suites = [*basics.FAMILIES, *(miniwob.families() if miniwob.unavailable_reason() is None else ())]
-        names = {"smoke": list(SMALL[:1]), "small": list(SMALL)}.get(size) or [*suites, *FILES, PYTHON_SUITE]
+        pages = miniwob.families() if miniwob.unavailable_reason() is None else ()
+        every = [*basics.FAMILIES, *FILES, PYTHON_SUITE, *pages]
+        names = {"smoke": list(SMALL[:1]), "small": list(SMALL)}.get(size) or every
     found: list[Task] = []
     for name in names:
         if name.endswith(".py"):
@@ -51,43 +57,68 @@ def tasks_of(size: str, names: list[str]) -> list[Task]:
     return found
 
 
-async def play(tasks: list[Task], agents: list[str], concurrency: int) -> tuple[list[AuditResult], list[str]]:
-    """Audit the tasks; return their results and what was skipped or failed."""
-    left, results, skipped = tasks[::-1], list[AuditResult](), list[str]()
+async def audit_once(task: Task, agents: list[str]) -> tuple[list[AuditResult], list[str]]:
+    """Audit a task; if a desktop cannot be leased or set up, try once more."""
+    why: list[str] = []
+    for _ in range(2):
+        try:
+            return await audit_tasks([task], agents, None, lambda line: None)
+        except (DeskhandError, OSError) as error:
+            why = [f"{task.id}: not audited: {error}"]
+    return [], why
+
+
+async def play(
+    tasks: list[Task], agents: list[str], concurrency: int, cache: ResultCache | None
+) -> tuple[list[AuditResult], list[str], int]:
+    """Audit the tasks; return their results, what was skipped or failed, and the number of results of earlier runs."""
+    left, results, skipped, num_kept = tasks[::-1], list[AuditResult](), list[str](), 0
 
     async def work() -> None:
+        nonlocal num_kept
         while left:
             task, began = left.pop(), time.monotonic()
-            try:
-                found, why = await audit_tasks([task], agents, None, lambda line: None)
-            except DeskhandError as error:
-                found, why = [], [f"{task.id}: not audited: {error}"]
+            key = f"{task.id} {' '.join(agents)}"
+            kept = cache.get(key) if cache else None
+            if kept is not None:
+                num_kept += 1
+                found, why, took_s = [AuditResult(**kept["audit"])], [], kept["took_s"]
+            else:
+                found, why = await audit_once(task, agents)
+                took_s = round(time.monotonic() - began)
+                if cache:
+                    for result in found:
+                        cache.put(key, {"audit": asdict(result), "took_s": took_s})
             results.extend(found)
             skipped.extend(why)
             for result in found:
                 which = ", ".join(name for name, value in result.cheats.items() if value is None or value)
                 oracle = result.values.get("oracle", "-")
                 cells = oracle, len(result.cheats), result.num_paid, result.num_voided, which
-                print(f"| {task.id} | {' | '.join(map(str, cells))} | {time.monotonic() - began:.0f} s |", flush=True)
+                print(f"| {task.id} | {' | '.join(map(str, cells))} | {took_s} s |", flush=True)
 
-    await asyncio.gather(*(work() for _ in range(concurrency)))
-    return results, skipped
+    try:
+        await asyncio.gather(*(work() for _ in range(concurrency)))
+    except asyncio.CancelledError:
+        skipped.append(f"interrupted: {len(tasks) - len(results)} tasks were not audited")
+    return results, skipped, num_kept
 
 
 def main() -> None:
     parser = parser_of(__doc__, "every family of every bundled suite, and the task files")
     parser.add_argument("names", nargs="*", metavar="FAMILY", help="families, or task files (default: by size)")
-    parser.add_argument("--agents", default="", help="comma-separated audit agents (default: all)")
-    parser.add_argument("--concurrency", type=int, default=2, help="desktops at a time (default: 2)")
+    parser.add_argument("--agents", default="", help="comma-separated audit agents (default: all cheats)")
+    parser.add_argument("--concurrency", type=int, default=4, help="desktops at a time (default: 4)")
     arguments = parser.parse_args()
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    agents = [name for name in arguments.agents.split(",") if name]
-    if arguments.size == "smoke" and not agents:
-        agents = list(SMOKE_AGENTS)
+    cheats = [name for name in LIMITS if name not in NO_CHEATS]
+    chosen = [name for name in arguments.agents.split(",") if name]
+    agents = chosen or (list(SMOKE_AGENTS) if arguments.size == "smoke" else cheats)
     print_head()
     print(HEAD)
     tasks = tasks_of(arguments.size, arguments.names)
-    results, skipped = asyncio.run(play(tasks, agents, arguments.concurrency))
+    cache = ResultCache("task_audit", SOURCES) if arguments.size == "full" else None
+    results, skipped, num_kept = asyncio.run(play(tasks, agents, arguments.concurrency, cache))
     tried = Counter(name for result in results for name in result.cheats)
     paid = Counter(name for result in results for name, value in result.cheats.items() if value)
     voided = Counter(name for result in results for name, value in result.cheats.items() if value is None)
@@ -96,11 +127,13 @@ def main() -> None:
         if tried[name]:
             print(f"| {name} | {tried[name]} | {paid[name]} | {voided[name]} |")
     wrong = [line for result in results for line in result.violations]
-    print("\n".join(["", *skipped, *wrong, ""]))
+    kept = [f"{num_kept} of {len(results)} results are of earlier runs of the same sources"] if num_kept else []
+    print("\n".join(["", *kept, *skipped, *wrong, ""]))
     thresholds = Thresholds()
-    if not agents:
-        ways = len(set(LIMITS) - NO_CHEATS)
-        thresholds.check("ways of cheating", ways >= MIN_WAYS, str(ways), f"at least {MIN_WAYS}")
+    if agents == cheats:
+        thresholds.check("ways of cheating", len(cheats) >= MIN_WAYS, str(len(cheats)), f"at least {MIN_WAYS}")
+    unsolved = [result.task for result in results if result.values.get("oracle", 1.0) != 1.0]
+    thresholds.check("oracles that were not paid", not unsolved, ", ".join(unsolved) or "none", "none")
     thresholds.check("cheats that were paid", not paid, f"{paid.total()} of {tried.total()}", "0")
     thresholds.check("cheats that voided the episode", not voided, f"{voided.total()} of {tried.total()}", "0")
     thresholds.check("tasks that were audited", not skipped, f"{len(results)} of {len(tasks)}", "all")

@@ -54,8 +54,8 @@ class TaskSource:
 
         config = _config({"suite": dict(self.suite)}, "load_tasks")
         suite, wanted = load_suite(config.suite, backend), self.count or count
-        if self.split == "held_out":
-            return suite.held_out_tasks(wanted)
+        if self.split != "train":
+            return suite.tasks_of(self.split, wanted)
         each = -(-wanted // len(suite.train_tasks)) if suite.is_parametric else 1
         return [suite.make(name, seed_for("train", index)) for index in range(each) for name in suite.train_tasks]
 
@@ -96,12 +96,12 @@ def load_tasks(
     Args:
         source: A bundled suite ("basics", "miniwob"), an import path of task families, a Python file, or a folder.
         format: Format of the files in a folder; None is Deskhand's YAML.
-        split: Seeds below 1,000,000,000 ("train"), or from there on ("held_out").
+        split: "train", "validation", "test", or "test_instructions" (instructions that no other split has).
         families: Families, files or folders to use; empty means all.
         count: Number of tasks of an evaluation.
 
     Example:
-        >>> tasks = deskhand.load_tasks("basics", split="held_out", count=40)
+        >>> tasks = deskhand.load_tasks("basics", split="test", count=40)
     """
     name = str(source)
     suite: dict[str, Any]
@@ -157,6 +157,7 @@ async def train_async(
         >>> result = deskhand.train("configs/tiny_cpu.yaml", run_dir="runs/mine")
     """
     from deskhand.recipes import plan
+    from deskhand.recipes.suite import hold_out_by_default
     from deskhand.recipes.train import create_run, run_training
 
     began, folder = time.monotonic(), Path(run_dir)
@@ -167,7 +168,7 @@ async def train_async(
         changes["reward"] = registry.reference("reward", reward)
     if algorithm is not None:
         changes["trainer"] = {"algorithm": registry.reference("algorithm", algorithm)}
-    settings = _changed(config, {**changes, **_agent_section(agent)}, "deskhand.train")
+    settings = hold_out_by_default(_changed(config, {**changes, **_agent_section(agent)}, "deskhand.train"))
     run = Run.open(folder) if resume else create_run(settings, folder, "deskhand.train")
     async with _reported(run):
         plan.check_memory(settings)
@@ -206,7 +207,7 @@ async def evaluate_async(
         config: Everything else.
 
     Example:
-        >>> tasks = deskhand.load_tasks("basics", split="held_out")
+        >>> tasks = deskhand.load_tasks("basics", split="test")
         >>> report = deskhand.evaluate("tiny", tasks=tasks, run_dir="runs/eval")
     """
     from deskhand.recipes.assemble import open_run_pool

@@ -5,6 +5,7 @@
 | `InfrastructureError` | the episode is errored and masked from training                    |
 | `GuestFailure`        | scored 0 once the agent has acted; before, like its base class     |
 | `EvaluatorError`      | the episode is errored and masked from training                    |
+| `CodeError`           | a few episodes with a mistake in the code end the run              |
 | `AgentError`          | the agent gets feedback, or is scored on the end state             |
 | `RecordError`         | the sample is dropped and counted by cause                         |
 | `ConfigError`         | the command stops before it starts, with one line and exit code 2  |
@@ -50,6 +51,10 @@ class FrameError(InfrastructureError):
 
 class EvaluatorError(DeskhandError):
     """The evaluator failed. The episode is `Errored("evaluator")`, never scored 0."""
+
+
+class CodeError(DeskhandError):
+    """A mistake in Deskhand's code or a plug-in's. The episode is `Errored("bug")`; a few of them end the run."""
 
 
 class AgentError(DeskhandError):

@@ -57,7 +57,11 @@ _PARTS: dict[Kind, _Part] = {
     ),
     "algorithm": _Part(
         "trainer.algorithm",
-        {name: f"{ALGORITHMS}.{name}:{name}" for name in ("grpo", "dr_grpo", "gspo")}
+        {name: f"{ALGORITHMS}.{name}:{name}" for name in ("grpo", "dr_grpo", "gspo", "dapo", "cispo", "rloo")}
+        | {
+            f"reinforce_plus_plus{more}": f"{ALGORITHMS}.reinforce_plus_plus:reinforce_plus_plus{more}"
+            for more in ("", "_baseline")
+        }
         | {"ppo": f"{ALGORITHMS}.ppo:PPO"},
     ),
     "desktop": _Part(

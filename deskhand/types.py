@@ -12,7 +12,7 @@ import functools
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 import numpy as np
 
@@ -92,6 +92,10 @@ Feature = Literal["regex", "json_schema", "stop_texts", "top_logprobs"]
 """Optional engine features. A request that needs a missing feature is rejected by name."""
 
 
+Restriction = Literal["temperature 0", "top_p", "grammar"]
+RESTRICTIONS: tuple[Restriction, ...] = get_args(Restriction)
+
+
 class UnsupportedGrammar(AgentError):
     """The engine cannot sample by this grammar, for the reason in the message."""
 
@@ -129,6 +133,17 @@ class Sampling:
     top_logprobs: int = 0
     """Number of most likely ids returned for each sampled token. Needs the feature "top_logprobs"."""
 
+    @property
+    def restriction(self) -> Restriction | None:
+        """The setting that leaves fewer ids to sample from than the log-probs are over; None if there is none.
+
+        Recorded log-probs are then not those of the sampled distribution, whatever the engine, so a policy gradient
+        through them would be biased.
+        """
+        if self.temperature == 0:
+            return "temperature 0"
+        return "top_p" if self.top_p < 1 else "grammar" if self.grammar is not None else None
+
 
 @dataclass(frozen=True, slots=True)
 class Completion:
@@ -144,7 +159,9 @@ class Completion:
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
     """Most likely (id, log-prob) of each sampled token, best first; empty unless requested."""
     exact: bool = True
-    """Whether ids and log-probs are as `Sampling` defines them. Inexact completions are never trained on."""
+    """Whether ids are those that were sampled. Inexact completions are never trained on."""
+    restriction: Restriction | None = None
+    """`Sampling.restriction` of the request, as the recorder sets it. Such completions are imitated at most."""
 
 
 @dataclass(frozen=True, slots=True)

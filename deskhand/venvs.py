@@ -1,19 +1,72 @@
-"""Virtual environments for vLLM, SGLang, AReaL and OSWorld's evaluators, created by `scripts/environment`."""
+"""Virtual environments for vLLM, SGLang, AReaL and OSWorld's evaluators, created by `scripts/environment`.
+
+Also the path by which a Python of such an environment finds Deskhand: used by whatever starts one.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from deskhand.errors import ConfigError
 
+PACKAGE = Path(__file__).resolve().parent
 
-def newest_venv(name: str, environment: Mapping[str, str]) -> Path:
-    """Return the newest environment created by `scripts/environment NAME`. Raises `ConfigError` if there is none."""
-    home = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME", "~"), ".cache")
-    folder = Path(environment.get("DESKHAND_VENV_DIR") or Path(home, "deskhand", "environments"))
-    markers = [path for path in folder.glob(f"{name}-*/complete") if "-" not in path.parent.name[len(name) + 1 :]]
+
+def newest_venv(name: str, environment: Mapping[str, str], *alternatives: str) -> Path:
+    """Return the newest environment created by `scripts/environment NAME`, or under an alternative name.
+
+    Raises `ConfigError` if there is none.
+    """
+    folder, names = venv_dir(environment), (name, *alternatives)
+    markers = [
+        path
+        for each in names
+        for path in folder.glob(f"{each}-*/complete")
+        if "-" not in path.parent.name[len(each) + 1 :]
+    ]
     if not markers:
-        raise ConfigError(f"{folder}: no environment for {name}; create one with scripts/environment {name}")
+        raise ConfigError(
+            f"{folder}: no environment for {name}; create one with {' or '.join(map(install_command, names))}"
+        )
     return max(markers, key=lambda path: path.stat().st_mtime).parent
+
+
+def venv_dir(environment: Mapping[str, str]) -> Path:
+    """Return the folder of all environments."""
+    home = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME", "~"), ".cache")
+    return Path(environment.get("DESKHAND_VENV_DIR") or Path(home, "deskhand", "environments"))
+
+
+def install_script() -> Path:
+    """Return `scripts/environment` of the checkout, or its copy in an installed package."""
+    script = PACKAGE.parent / "scripts" / "environment"
+    return script if (PACKAGE.parent / "pyproject.toml").is_file() else PACKAGE / "scripts" / "environment"
+
+
+def install_command(name: str) -> str:
+    """Return the shell command that creates an environment."""
+    script = install_script()
+    return f"scripts/environment {name}" if script.parents[1] == PACKAGE.parent else f"bash {script} {name}"
+
+
+def package_path(environment: Mapping[str, str]) -> Path:
+    """Return a folder that contains Deskhand and nothing else, for PYTHONPATH of another environment's Python.
+
+    The folder that contains the package does not serve: in an installation it holds all other packages, too, which
+    would hide those of the other environment. Creates the folder and a link in it.
+    """
+    folder = venv_dir(environment) / f"path_{hashlib.sha256(str(PACKAGE).encode()).hexdigest()[:12]}"
+    link = folder / PACKAGE.name
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            link.symlink_to(PACKAGE)
+    except OSError as error:
+        raise ConfigError(
+            f"{folder}: cannot be created ({error.strerror}); set DESKHAND_VENV_DIR to a writable folder"
+        ) from None
+    return folder

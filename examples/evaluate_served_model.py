@@ -9,7 +9,7 @@ run_dir, url, served_model_name, action_format, count = sys.argv[1:]
 report = dh.evaluate(
     url,
     served_model_name=served_model_name,
-    tasks=dh.load_tasks("basics", split="held_out", count=int(count)),
+    tasks=dh.load_tasks("basics", split="test", count=int(count)),
     agent=dh.DesktopAgent(action_format=action_format, prompt_style="full", max_new_tokens=256),
     run_dir=run_dir,
     max_concurrent_episodes=8,

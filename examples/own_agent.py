@@ -27,5 +27,5 @@ class PlainAgent(dh.Agent):
 
 
 if __name__ == "__main__":
-    tasks = dh.load_tasks("basics", split="held_out", families=["terminal_run"], count=2)
+    tasks = dh.load_tasks("basics", split="test", families=["terminal_run"], count=2)
     print(dh.evaluate("tiny", tasks=tasks, run_dir=sys.argv[1], agent=PlainAgent).success)

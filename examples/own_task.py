@@ -28,6 +28,6 @@ def save_note(seed: int) -> dh.Task:
 
 
 if __name__ == "__main__":
-    tasks = dh.load_tasks(__file__, split="held_out", count=2)
+    tasks = dh.load_tasks(__file__, split="test", count=2)
     report = dh.evaluate("tiny", tasks=tasks, run_dir=sys.argv[1])
     print(f"{report.success.value:.0%} of {report.success.total} episodes")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -153,7 +154,11 @@ def test_an_unreadable_checkpoint_is_one_line_and_leaves_no_run(tmp_path, checkp
 
 
 def test_a_desktop_that_cannot_start_leaves_no_run(monkeypatch, tmp_path, checkpoint, cli_error) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for program in ("prlimit", "setpriv", "true"):
+        (programs / program).symlink_to(shutil.which(program) or program)
+    monkeypatch.setenv("PATH", str(programs))
     err = cli_error("train", CONFIG, str(tmp_path / "new"), "--set", f"model={checkpoint}")
     assert "apt-get install xvfb" in err
     assert not (tmp_path / "new").exists()
@@ -189,9 +194,9 @@ def test_help_and_task_lists_need_no_torch() -> None:
 
 
 def test_tasks_show_prints_the_instruction(cli) -> None:
-    out = cli("tasks", "show", "dialog_choice", "7", "--held-out")
+    out = cli("tasks", "show", "dialog_choice", "7", "--split", "test")
     assert "basics/dialog_choice/1000000007" in out
-    assert "held-out" in out
+    assert "test" in out
 
 
 def test_an_untrained_model_is_evaluated_and_reported(tmp_path, checkpoint: Path, cli, cli_error) -> None:
@@ -218,7 +223,7 @@ def test_an_interrupt_names_the_command_that_resumes(played: bool, monkeypatch, 
     monkeypatch.setattr(sys, "argv", ["deskhand", "eval", "my runs", "--policy", "noop"])
     run = Run.create(tmp_path / "run", {"config": {}})
     if played:
-        run.start_episode(EpisodeRow("e", "noop", None, 0, "t", "f", 0, "held_out", "in_flight"))
+        run.start_episode(EpisodeRow("e", "noop", None, 0, "t", "f", 0, "test", "in_flight"))
     with pytest.raises(KeyboardInterrupt) as caught, common.run_context(run, common.current_command()):
         raise KeyboardInterrupt
     hint = "resume with: deskhand eval 'my runs' --policy noop" if played else "nothing to resume"

@@ -129,8 +129,8 @@ def test_an_unreachable_endpoint_is_not_a_success_rate_of_zero(monkeypatch, caps
     arguments = [*model, *SMALL, *with_settings("evaluation.num_episodes=1")]
     code, out, err = called(monkeypatch, capsys, "eval", str(tmp_path / "run"), *arguments)
     assert (code, err.count("\n")) == (2, 1), err
-    assert "all 1 held-out episodes errored; last error: the model's endpoint http://127.0.0.1:1/v1/ failed" in err
-    assert "0 of 1 held-out episodes, 0 successes, 3 errored attempts" in out
+    assert "all 1 episodes errored; last error: the model's endpoint http://127.0.0.1:1/v1/ failed" in err
+    assert "0 of 1 episodes, 0 successes, 3 errored attempts" in out
 
 
 ENDPOINT = ["engine.backend=openai", "engine.base_url=http://host/v1", "engine.served_model_name=m"]

@@ -64,7 +64,7 @@ def test_own_task_is_played_and_judged(tmp_path):
 
 
 def test_own_yaml_task_is_solved_by_its_oracle(tmp_path):
-    tasks = deskhand.load_tasks(EXAMPLES, format="deskhand", split="held_out")
+    tasks = deskhand.load_tasks(EXAMPLES, format="deskhand", split="test")
     report = deskhand.evaluate("oracle", tasks=tasks, run_dir=tmp_path / "run")
     assert (report.success.hits, report.success.total) == (1, 1)
     assert (tmp_path / "run" / "report.html").is_file()
@@ -131,7 +131,7 @@ MISSPELLED = {
         ["reward=examples/own_rewrd.py:shorter"],
         "reward: cannot import examples/own_rewrd.py:shorter: no file",
     ),
-    "own_algorithm.py": (["trainer.algorithm=examples/own_algorithm.py:rlo"], "did you mean rloo?"),
+    "own_algorithm.py": (["trainer.algorithm=examples/own_algorithm.py:median_base"], "did you mean median_baseline?"),
     "train_from_python.py": (["agent.class=my_packge.agents:MyAgent"], "no module named my_packge"),
     "evaluate_served_model.py": (["engine.backend=vlm"], "did you mean 'vllm'?"),
 }

@@ -27,10 +27,11 @@ MAY_IMPORT_TORCH = (
 LOADS_TORCH = (
     "api",
     "cli.audit",
-    *(f"recipes.{name}" for name in ("assemble", "train", "evaluate", "sft", "plan", "samples", "training_loop")),
+    *(f"recipes.{name}" for name in ("assemble", "train", "evaluate", "sft", "plan", "publish_probe", "samples")),
+    "recipes.training_loop",
 )
 """Modules that import the trainer or an engine at the top, and so load torch when they are imported; no others may."""
-PEERS = {"areal": "integrations.areal"}
+PEERS = dict.fromkeys(("areal", "ray", "packaging"), "integrations.areal")
 """Packages that live in environments of their own, and the one package that may import each where it is installed."""
 
 
@@ -128,7 +129,11 @@ def test_every_package_that_is_imported_is_declared_and_pinned() -> None:
         for name in imported(path)
         if name.split(".")[0] not in allowed and not inside(module, (PEERS.get(name.split(".")[0], "no package"),))
     }
-    helpers = {path.stem for path in (ROOT / "tests").rglob("*.py")} | {"tests", "benchmarks", *PEERS}
+    helpers = {path.stem for folder in ("tests", "upstream") for path in (ROOT / folder).rglob("*.py")} | {
+        "tests",
+        "benchmarks",
+        *PEERS,
+    }
     wrong |= {
         f"{path.relative_to(ROOT)} imports {name}"
         for folder in ("tests", "benchmarks")

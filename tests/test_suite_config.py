@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import threading
 import time
 from collections.abc import Iterator
@@ -21,10 +22,12 @@ from fake_waa import FakeEvaluate, FakeWaa
 from test_cli import ROOT, called
 
 from deskhand.config.load import load_config
+from deskhand.config.schema import Config
 from deskhand.errors import ConfigError
 from deskhand.recipes.assemble import train_task_factory
-from deskhand.recipes.suite import Suite, load_suite
+from deskhand.recipes.suite import Suite, hold_out_by_default, load_suite
 from deskhand.store.run import TRAIN, Run
+from deskhand.tasks.task import SPLITS
 
 CONFIGS = sorted((ROOT / "configs").glob("*.yaml"))
 
@@ -111,7 +114,7 @@ def corpus(folder: Path, make: Any) -> Path:
 def test_native_files_are_a_suite_with_reasons_for_skipped_ones(native: Path, monkeypatch, capsys) -> None:
     found = suite_of(["suite.format=deskhand", f"suite.path={native}"])
     assert (found.train_tasks, found.eval_tasks) == (("one", "open", "two"), ("one", "open", "two"))
-    assert [task.id for task in found.held_out_tasks(240)] == ["native/one", "native/open", "native/two"], "each once"
+    assert [task.id for task in found.tasks_of("test", 240)] == ["native/one", "native/open", "native/two"], "each once"
     (why,) = found.skipped
     assert why == f"{native}/far.yaml: requires no-such, which is not installed on this machine"
     code, out, err = called(
@@ -119,7 +122,7 @@ def test_native_files_are_a_suite_with_reasons_for_skipped_ones(native: Path, mo
     )
     assert code == 0, err
     assert f"skipped: {why}" in out
-    assert "open  256x192  max 4 steps  train and eval; no oracle; add the key oracle" in out
+    assert "open  256x192  max 4 steps  train and test; no oracle; add the key oracle" in out
 
 
 def test_held_out_tasks_are_never_trained_on(tmp_path: Path) -> None:
@@ -129,16 +132,63 @@ def test_held_out_tasks_are_never_trained_on(tmp_path: Path) -> None:
     found = load_suite(config.suite, config.desktop.backend)
     assert (len(found.train_tasks), len(found.eval_tasks)) == (15, 5)
     trained = [train_task_factory(found, config.seed)(number) for number in range(45)]
-    held_out = found.held_out_tasks(240)
+    held_out = found.tasks_of("test", 240)
     assert len({task.id for task in trained}) == 45, "what the policy draws follows from a task's id"
     assert {task.family for task in trained} == set(found.train_tasks)
     assert not {task.family for task in trained} & {task.family for task in held_out}
     assert {task.split for task in trained} == {"train"}
-    assert {task.split for task in held_out} == {"held_out"}
+    assert {task.split for task in held_out} == {"test"}
     task_files.written(tmp_path / "more", osworld_task(99, "x"), "os/99.json")
     (tmp_path / "more" / "os" / "99.json").rename(tmp_path / "os" / "99.json")
     again = suite_of(["suite.format=osworld", f"suite.path={tmp_path}/", "suite.eval_fraction=0.24"])
     assert len(set(found.eval_tasks) & set(again.eval_tasks)) >= 4, "a new file moves others at the edge alone"
+
+
+def osworld_config(folder: Path, count: int, *settings: str) -> Config:
+    for number in range(count):
+        task_files.written(folder, osworld_task(number, "x"), f"os/{number}.json")
+    return load_config(None, ["suite.format=osworld", f"suite.path={folder}", *settings])
+
+
+def test_a_training_run_splits_task_files_unless_told_how(tmp_path: Path) -> None:
+    config = hold_out_by_default(osworld_config(tmp_path, 20, "loop.eval_every=2"))
+    found = load_suite(config.suite, config.desktop.backend)
+    splits = found.train_tasks, found.validation_tasks, found.eval_tasks
+    assert [len(names) for names in splits] == [14, 2, 4]
+    assert len({name for names in splits for name in names}) == 20, "no file is in two"
+    assert {task.family for task in found.tasks_of("validation", 9)} == set(found.validation_tasks)
+    assert found.summary == "suite: 14 tasks (train), 2 (validation), 4 (test)"
+    plain = osworld_config(tmp_path, 20)
+    assert len(load_suite(hold_out_by_default(plain).suite, "local").validation_tasks) == 0
+    assert len(load_suite(plain.suite, "local").tasks_of("test", 9)) == 20, "deskhand eval plays all"
+    for unsplit in (["evaluation.num_episodes=0"], ["evaluation.split=train"]):
+        config = osworld_config(tmp_path, 20, *unsplit)
+        assert hold_out_by_default(config) == config
+
+
+@pytest.mark.parametrize(
+    ("count", "settings", "said"),
+    [
+        (1, [], "suite.eval_fraction: of 1 task file"),
+        (4, ["suite.eval_fraction=0"], "suite.eval_fraction: of 4 task file"),
+        (2, ["loop.eval_every=1"], "no task file is in the split validation; raise suite.validation_fraction"),
+        (9, ["evaluation.split=test_instructions"], "task files have no split test_instructions"),
+    ],
+)
+def test_training_tasks_are_evaluated_on_only_by_that_name(tmp_path: Path, count, settings, said) -> None:
+    config = osworld_config(tmp_path, count, *settings)
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        hold_out_by_default(config)
+    assert hold_out_by_default(osworld_config(tmp_path, count, "evaluation.split=train", "loop.eval_every=1"))
+
+
+def test_splits_of_a_parametric_suite_share_no_seed() -> None:
+    found = suite_of(["suite.families=[terminal_run, calculator_number]"])
+    tasks = [task for split in SPLITS for task in found.tasks_of(split, 6)]
+    assert len({task.id for task in tasks}) == len(tasks) == 24
+    assert [task.split for task in tasks] == [split for split in SPLITS for _ in range(6)]
+    trained = {train_task_factory(found, 99)(number).id for number in range(2000)}
+    assert not trained & {task.id for task in tasks}, "not even in an evaluation of training tasks"
 
 
 def test_infeasible_tasks_can_be_excluded(tmp_path: Path) -> None:
@@ -177,18 +227,20 @@ evaluate: [{{check: {check}}}]
 """
 
 
-def test_openadapt_files_are_a_suite_on_machines_without_those_that_cannot_be_judged(tmp_path: Path) -> None:
+def test_openadapt_files_are_a_suite_on_machines_without_those_that_cannot_be_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DESKHAND_JUDGE_MODEL", raising=False)
     for name, check in (("file", "file, path: a.txt"), ("seen", "screenshot, description: a red circle")):
         (tmp_path / f"{name}.yaml").write_text(OPENADAPT.format(id=name, check=check))
     found = suite_of(
         ["suite.format=openadapt", f"suite.path={tmp_path}", "suite.screen_size=[1280, 720]", "desktop.backend=waa"]
     )
-    (task,) = found.held_out_tasks(1)
+    (task,) = found.tasks_of("test", 1)
     assert (task.id, task.width, task.height) == ("openadapt/file", 1280, 720)
     (why,) = found.skipped
-    assert why.startswith(f"{tmp_path}/seen.yaml: check screenshot is not supported; use command or file")
-    with pytest.raises(ConfigError, match=r"requires desktop.backend osworld or waa, got local"):
-        suite_of(["suite.format=openadapt", f"suite.path={tmp_path}"])
+    assert why.startswith(f"{tmp_path}/seen.yaml: check screenshot: check vlm_judge: set")
+    assert suite_of(["suite.format=openadapt", f"suite.path={tmp_path}"]).train_tasks == ("file",)
 
 
 NATIVE_SUITE = ["suite.format=deskhand", "suite.path={native}"]
@@ -202,7 +254,7 @@ REFUSED = {
         "of 1 files in {web} can run on desktop.backend local: {web}/os/w.json: it"),
     "an invalid task file": (
         ["suite.format=deskhand", "suite.path={broken}"], "{broken}/bad.yaml:1: id: missing key (and "),
-    "WAA without its machines": (["suite.format=waa", "suite.path={web}"], "requires desktop.backend waa, got local"),
+    "WAA without its machines": (["suite.format=waa", "suite.path={web}"], "requires desktop.backend waa or server"),
     "a name and a format": (["suite={name: basics, format: waa, path: b}"], "mutually exclusive"),
     "a format without a path": (["suite.format=waa"], "suite.path is missing"),
     "a path without a format": (["suite.path=/tmp"], "suite.format is missing"),
@@ -249,7 +301,7 @@ def test_a_model_is_trained_on_files(native: Path, monkeypatch, capsys, tmp_path
     words = [word for setting in settings for word in ("--set", setting)]
     code, out, err = called(monkeypatch, capsys, "train", str(ROOT / "configs" / "tiny_cpu.yaml"), str(folder), *words)
     assert code == 0, err
-    assert "suite: 2 tasks (train), 1 (eval); 1 skipped" in out
+    assert "suite: 2 tasks (train), 0 (validation), 1 (test); 1 skipped" in out
     trained = suite_of(settings).train_tasks
     with Run.open(folder, read_only=True) as run:
         rows = run.episodes(TRAIN)
@@ -319,12 +371,13 @@ def test_with_these_two_lines_a_remote_machine_is_played_and_judged(which, monke
         arguments = ["--policy", "noop", "--config", str(file), "--set", "loop.max_concurrent_episodes=1"]
         code, out, err = called(monkeypatch, capsys, "eval", str(tmp_path / "run"), *arguments)
     assert code == 0, err
-    assert "1/2" in out, "set up and judged by the machine's servers: one task is right when it begins"
+    assert "0/1" in out, "set up and judged by the machine's servers: one task is right when it begins"
+    assert "the start state already scores 1" in out
     assert "solved by a no-op: os/1; " in " ".join(out.split())
     assert "suite.exclude=[os/1]" in out
     assert ("are not reset" in out) is not bool(which)
     with Run.open(tmp_path / "run", read_only=True) as run:
         assert {row.task_id: row.value for row in run.episodes("noop")} == {
-            f"{('osworld', 'waa')[which]}/os/{number}": value for number, value in ((1, 1.0), (2, 0.0))
+            f"{('osworld', 'waa')[which]}/os/{number}": value for number, value in ((1, None), (2, 0.0))
         }
     assert not list((tmp_path / "vm" / "home").rglob("*deskhand*")), "nothing of ours is put into a machine's home"

@@ -19,7 +19,7 @@ def test_families_of_a_python_file_are_a_suite_whose_variants_differ(tmp_path: P
     config = load_config(None, ["suite.format=python", f"suite.path={tmp_path}/mine.py", "evaluation.num_episodes=3"])
     found = load_suite(config.suite, config.desktop.backend)
     assert [train_task_factory(found, config.seed)(number).id for number in (0, 5)] == ["mine/0", "mine/5"]
-    assert len({task.id for task in found.held_out_tasks(3)}) == 3
+    assert len({task.id for task in found.tasks_of("test", 3)}) == 3
     for text, said in (("1/0", "raised ZeroDivisionError"), ("FAMILIES = [1]", "must define FAMILIES")):
         (tmp_path / "other.py").write_text(text)
         with pytest.raises(ConfigError, match=said):

@@ -27,6 +27,21 @@ def wheel(folder: Path, name: str, needs: str = "") -> None:
         archive.writestr(f"{about}/RECORD", "")
 
 
+BACKEND = """
+import zipfile
+from pathlib import Path
+
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    with zipfile.ZipFile(Path(folder, "peer-2.0-py3-none-any.whl"), "w") as archive:
+        archive.write("peer/__init__.py")
+        archive.writestr("peer-2.0.dist-info/METADATA", "Metadata-Version: 2.1\\nName: peer\\nVersion: 2.0\\n")
+        archive.writestr("peer-2.0.dist-info/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any")
+        archive.writestr("peer-2.0.dist-info/RECORD", "")
+    Path("build").mkdir()
+    return "peer-2.0-py3-none-any.whl"
+"""
+
+
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     for folder in ("scripts", "requirements", "wheels"):
@@ -82,10 +97,47 @@ def test_an_unpinned_line_is_refused(checkout: Path, line: str) -> None:
 
 def test_an_unknown_name_is_answered_with_the_known_ones(checkout: Path) -> None:
     (checkout / "requirements" / "peer.txt").write_text("deskhand_peer==1.0\n")
-    for names in ((), ("nobody",), ("peer", "peer")):
+    for names in ((), ("nobody",), ("peer", "peer", "peer")):
         done = environment(checkout, *names)
         assert done.returncode == 2
-        assert done.stderr.startswith("error: usage: scripts/environment NAME, where NAME is one of: peer")
+        assert done.stderr.startswith("error: usage: scripts/environment NAME [SOURCE], where NAME is one of: peer")
+
+
+def test_a_source_tree_stands_in_for_the_released_package_and_the_others_stay(checkout: Path, tmp_path: Path) -> None:
+    wheel(checkout / "wheels", "deskhand_other")
+    (checkout / "requirements" / "peer.txt").write_text("deskhand_peer==1.0\ndeskhand_other==1.0\n")
+    source = tmp_path / "source"
+    (source / "peer").mkdir(parents=True)
+    (source / "peer" / "__init__.py").write_text("VERSION = 2\n")
+    backend = "build-backend = 'backend'\nbackend-path = ['.']\nrequires = []\n"
+    (source / "pyproject.toml").write_text(f"[build-system]\n{backend}[project]\nname = 'peer'\nversion = '2.0'\n")
+    (source / "backend.py").write_text(BACKEND)
+    plain, made = environment(checkout, "peer"), environment(checkout, "peer", str(source))
+    assert made.returncode == 0, made.stderr
+    folder = Path(made.stdout.strip())
+    assert folder != Path(plain.stdout.strip())
+    say = "import peer, deskhand_other; from importlib.metadata import version; print(peer.VERSION, version('peer'))"
+    program = [folder / "bin" / "python", "-c", say]
+    assert subprocess.run(program, capture_output=True, text=True, check=True).stdout == "2 2.0\n"
+    assert environment(checkout, "peer", str(source)).stdout == made.stdout
+    (source / "peer" / "__init__.py").write_text("VERSION = 3\n")
+    assert environment(checkout, "peer", str(source)).stdout != made.stdout
+    assert not (source / "build").exists()
+
+
+def test_what_is_no_source_tree_of_the_package_is_named(checkout: Path, tmp_path: Path) -> None:
+    (checkout / "requirements" / "peer.txt").write_text("deskhand_peer==1.0\n")
+    for name in (str(tmp_path), "absent"):
+        done = environment(checkout, "peer", name)
+        assert done.returncode == 2
+        assert "not a source tree of peer" in done.stderr
+
+
+def test_a_python_newer_than_the_packages_take_is_not_used(checkout: Path) -> None:
+    (checkout / "requirements" / "peer.txt").write_text("# Python: up to 3.10\ndeskhand_peer==1.0\n")
+    done = environment(checkout, "peer")
+    assert done.returncode == 2
+    assert "no Python 3.11 to 3.10 with venv found" in done.stderr
 
 
 def test_a_missing_package_leaves_no_complete_environment(checkout: Path) -> None:

@@ -17,6 +17,7 @@ from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local import guest_user, processes, seccomp
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.local.isolation import IsolationLevel
+from deskhand.errors import InfrastructureError
 
 SCREEN = DesktopSpec("plain", 256, 192)
 SYS_RESOURCE = 24
@@ -119,10 +120,17 @@ class Host:
             found.append("a process of the host was ended or stopped")
         if self._read("writable") != "\n" or self._read("secret") != f"{self._secret}\n":
             found.append("a file of the host was changed")
-        done = await self._neighbor.run(["echo", LIVING])
-        if done.stdout.strip() != LIVING.encode():
-            found.append("the other desktop does not work")
+        if (reason := await self._failure_of_neighbor()) is not None:
+            found.append(f"the other desktop does not work: {reason}")
+            await self._neighbor.reset(SCREEN)
         return found
+
+    async def _failure_of_neighbor(self) -> str | None:
+        try:
+            done = await self._neighbor.run(["echo", LIVING])
+        except InfrastructureError as error:
+            return str(error)
+        return None if done.stdout.strip() == LIVING.encode() else f"it says {done.stdout[:100]!r}"
 
     def _read(self, name: str) -> str:
         try:

@@ -7,16 +7,20 @@ performed: none twice, none lost that was acknowledged, and none performed that 
 from __future__ import annotations
 
 import asyncio
+import logging
+import multiprocessing
 import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import httpx2
+import structlog
 
 from benchmarks.fault_rows.parts import KEY, SCREEN, Row, point, scaled
 from deskhand.actions.ops import Move, Type
@@ -37,8 +41,12 @@ from deskhand.server.auth import LeaseAuth
 from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer
 
 SHARE = 0.5
+CALLS = 2000
+"""Of each kind and client, at full size."""
 FEWER = 20
 """Kinds that are time-outs get this fraction of the calls."""
+VARIANT = 4
+"""Clients that are variants of another get this fraction of the calls."""
 ATTEMPTS = RemoteTimeouts(
     connect_s=2.0, read_s=5.0, step_s=600.0, max_attempts=3, initial_backoff_s=0.0001, max_backoff_s=0.001
 )
@@ -50,6 +58,8 @@ PAGE = "<html><head><title>Error</title></head><body><center>nginx</center></bod
 AFTER = (200, 204, 302, 400, 401, 403, 404, 405, 408, 409, 410, 413, 421, 500, 502, 503, 504, 520, 530)
 BEFORE = (200, 404, 408, 429, 500, 502, 503)
 Spoil = Callable[[httpx2.Request], httpx2.Response]
+GROUPS = ("server", "gateway", "osworld", "waa", "setup")
+"""Of clients; groups are checked side by side."""
 When = Literal["before", "after", "twice"]
 
 
@@ -124,6 +134,7 @@ class Client:
     performed: Callable[[], Counter[int]]
     can_repeat: bool = True
     """Whether a second copy of a request is harmless."""
+    calls: int = CALLS
 
 
 def _quota() -> QuotaManager:
@@ -163,7 +174,7 @@ async def _leasing_clients() -> AsyncIterator[list[Client]]:
             yield [
                 Client("server", near, lambda number: lease.desktop.run(["act", str(number)]), counting(0)),
                 Client("gateway", far, running_in(sandboxes[0]), counting(1)),
-                Client("gateway's server", between, running_in(sandboxes[1]), counting(2)),
+                Client("gateway's server", between, running_in(sandboxes[1]), counting(2), calls=CALLS // VARIANT),
             ]
         finally:
             near.kind = between.kind = far.kind = None
@@ -198,7 +209,7 @@ async def _machine_client(kind: str, folder: Path) -> Client:
             fake.guest.text = ""
             fake.guest.journal.clear()
 
-    return Client(kind, proxy, act, lambda: done)
+    return Client(kind, proxy, act, lambda: done, calls=CALLS // (VARIANT if kind == "waa" else 1))
 
 
 def _setup_client(folder: Path) -> Client:
@@ -218,7 +229,7 @@ def _setup_client(folder: Path) -> Client:
             done[number] += len(fake.guest.windows)
             fake.guest.windows.clear()
 
-    return Client("setup steps", proxy, act, lambda: done, can_repeat=False)
+    return Client("setup steps", proxy, act, lambda: done, can_repeat=False, calls=CALLS // VARIANT)
 
 
 async def _check(row: Row, client: Client, size: float) -> None:
@@ -227,7 +238,7 @@ async def _check(row: Row, client: Client, size: float) -> None:
         if kind[0] == "twice" and not client.can_repeat:
             continue  # the network itself performs it twice
         client.proxy.kind = kind
-        for _ in range(scaled(size, 4, 2000 // (FEWER if "timed out" in name else 1))):
+        for _ in range(scaled(size, 4, client.calls // (FEWER if "timed out" in name else 1))):
             number += 1
             try:
                 await client.act(number)
@@ -253,12 +264,41 @@ async def _check(row: Row, client: Client, size: float) -> None:
     row.details.append(f"{client.name}: {len(results)} calls ({shares}), {faults}")
 
 
-async def row_19(size: float, folder: Path) -> Row:
-    """Proxies: every kind of reply, before and after execution."""
+@asynccontextmanager
+async def _clients(name: str, folder: Path) -> AsyncIterator[list[Client]]:
+    """The clients of a group. Those of the gateway share a proxy."""
+    if name in ("server", "gateway"):
+        async with _leasing_clients() as (direct, *through_gateway):
+            yield [direct] if name == "server" else through_gateway
+    else:
+        yield [_setup_client(folder) if name == "setup" else await _machine_client(name, folder)]
+
+
+async def _check_group(name: str, size: float, folder: Path) -> Row:
     row = Row(19, f"{len(KINDS)} kinds of proxy replies at {100 * SHARE:.0f} %")
-    async with _leasing_clients() as clients:
-        machines = [await _machine_client(kind, folder) for kind in ("osworld", "waa")]
-        for client in (*clients, *machines, _setup_client(folder)):
+    async with _clients(name, folder) as clients:
+        for client in clients:
             await _check(row, client, size)
+    return row
+
+
+def _run_group(name: str, size: float, folder: Path) -> Row:
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    return asyncio.run(_check_group(name, size, folder))
+
+
+async def row_19(size: float, folder: Path) -> Row:
+    """Proxies: every kind of reply, before and after execution. At full size each group has a process."""
+    if size == 0:
+        rows = await asyncio.gather(*(_check_group(name, size, folder) for name in GROUPS))
+    else:
+        loop, context = asyncio.get_running_loop(), multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(len(GROUPS), mp_context=context) as processes:
+            rows = await asyncio.gather(
+                *(loop.run_in_executor(processes, _run_group, name, size, folder) for name in GROUPS)
+            )
+    row = rows[0]
+    for other in rows[1:]:
+        row.add(other)
     row.note = f"0 duplicate, 0 lost, 0 wrongly reported of {row.steps} calls" if not row.wrong else ""
     return row

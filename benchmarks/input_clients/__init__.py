@@ -1,22 +1,24 @@
 """Programs that count the input which reaches them, one for each toolkit. Used by `benchmarks.input_delivery`.
 
 A client has twelve buttons `b0` to `b11` and two text fields `e0` and `e1`, and records each mouse press and release,
-key press, click of a button and text of a field. LibreOffice is judged by the file that it saves
-(`benchmarks.input_clients.calc`).
+key press, click of a button and text of a field. LibreOffice Calc has cells instead.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from deskhand.actions.ops import Point, screen_px
-from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.applications.catalog import get_profile
+from deskhand.desktop.base import DesktopSpec, Window
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.tasks import chromium
+from deskhand.tasks.suites.basics.office_files import workbook
 
 SPEC = DesktopSpec("plain", 800, 600)
 SPACE = screen_px(SPEC.width, SPEC.height)
@@ -26,7 +28,7 @@ PACKAGES = {
     "GTK 3": "python3-gi gir1.2-gtk-3.0",
     "GTK 4": "python3-gi gir1.2-gtk-4.0",
     "Qt": "python3-pyside2.qtwidgets",
-    "LibreOffice": "libreoffice-calc libreoffice-gtk3",
+    "LibreOffice": "libreoffice-calc libreoffice-gtk3 python3-uno",
 }
 """Debian packages of each toolkit's client."""
 _CHECKS = {
@@ -34,8 +36,9 @@ _CHECKS = {
     "GTK 4": "import gi; gi.require_version('Gtk', '4.0')",
     "Qt": "import PySide2.QtWidgets",
     "Chromium": "import shutil; assert shutil.which('chromium')",
-    "LibreOffice": "import shutil; assert shutil.which('soffice')",
+    "LibreOffice": "import shutil, uno; assert shutil.which('soffice')",
 }
+START_TIMEOUT_S = 180.0
 OTHER_WINDOW = Point(700, 500, SPACE)
 """A point in the terminal that takes the focus from the client."""
 
@@ -54,8 +57,8 @@ class Client:
     _read: int = 0
 
     async def start(self) -> None:
-        """Start the client at the left of the screen, and a terminal that records its input at the bottom right."""
-        desktop = self.desktop
+        """Start the client, and a terminal that records its input at the bottom right; LibreOffice covers it."""
+        desktop, deadline = self.desktop, time.monotonic() + START_TIMEOUT_S
         script = "stty raw -echo; exec cat > heard"
         await desktop.launch(["xterm", "-geometry", "16x6+660+470", "-e", "sh", "-c", script])
         await desktop.wait_window("xterm")
@@ -71,19 +74,32 @@ class Client:
                 await asyncio.sleep(0.5)
                 boxes = await page.evaluate("boxes()")
         else:
-            name = "qt_client" if self.toolkit == "Qt" else "gtk_client"
-            await desktop.push(name, (FOLDER / name).read_bytes())
-            await desktop.launch(["python3", name, self.toolkit[-1]])
-            (window,) = await desktop.wait_window("client", timeout_s=60)
-            window = await desktop.place_window(window, 4, 30)
-            for _ in range(600):
-                if lines := await self._lines():
-                    break
+            window = await self._start_program()
+            while not (lines := await self._lines()):
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{self.toolkit}: the client has not said where its widgets are")
                 await asyncio.sleep(0.1)
             boxes, x, y = json.loads(lines[0])["boxes"], window.x, window.y
+            if self.toolkit == "LibreOffice":
+                y += window.height
         await desktop.observe()
         for name, (left, top, width, height) in boxes.items():
             self.points[name] = Point(round(x + left + width / 2), round(y + top + height / 2), SPACE)
+
+    async def _start_program(self) -> Window:
+        desktop = self.desktop
+        if self.toolkit == "LibreOffice":
+            await desktop.push("numbers.xlsx", workbook({"Numbers": [["first"]]}))
+            await desktop.launch([*get_profile("calc").argv, "--accept=pipe,name=count;urp;", "numbers.xlsx"])
+            (window,) = await desktop.wait_window("libreoffice-calc", timeout_s=START_TIMEOUT_S)
+            await desktop.push("calc_client", (FOLDER / "calc_client").read_bytes())
+            await desktop.launch(["python3", "calc_client"])
+            return window
+        name = "qt_client" if self.toolkit == "Qt" else "gtk_client"
+        await desktop.push(name, (FOLDER / name).read_bytes())
+        await desktop.launch(["python3", name, self.toolkit[-1]])
+        (window,) = await desktop.wait_window("client", timeout_s=START_TIMEOUT_S)
+        return await desktop.place_window(window, 4, 30)
 
     def clicks(self, name: str, count: int = 1) -> Counter[str]:
         """Return the records of clicks on a widget."""

@@ -8,6 +8,14 @@ from deskhand.tasks.suites.basics import terminal_files
 from deskhand.tasks.task import Task
 
 HOME = "/home/user"
+COLORS_PX, INVERT_PX, DESATURATE_PX, DESATURATE_ITEM_PX = (277, 12), (298, 285), (298, 416), (520, 440)
+CROP_TO_CONTENT_PX = (235, 340)
+"""Menus and items of GIMP in its window; its menus have no accessibility tree, and items share their letters."""
+
+
+def at_menu(x: float, y: float) -> Act:
+    """Click at a menu or an item of GIMP."""
+    return click("gimp", x, y)
 
 
 def exports(task: Task, edit: list[Act], other: list[Act] | None = None) -> Ways:
@@ -62,7 +70,7 @@ def picture_turn(task: Task) -> Ways:
 
 
 def picture_invert(task: Task) -> Ways:
-    return exports(task, ["alt+c v", rest])
+    return exports(task, ["alt+c", at_menu(*INVERT_PX), rest], [at_menu(*COLORS_PX), *["Down"] * 11, "Return", rest])
 
 
 def picture_scale(task: Task) -> Ways:
@@ -73,11 +81,12 @@ def picture_scale(task: Task) -> Ways:
 
 
 def picture_crop(task: Task) -> Ways:
-    return exports(task, ["alt+i", "o", rest])
+    return exports(task, ["alt+i", at_menu(*CROP_TO_CONTENT_PX), rest], [*["alt+i"], *["Up"] * 8, "Return", rest])
 
 
 def picture_grey(task: Task) -> Ways:
-    return exports(task, ["alt+i m g", rest], ["alt+c d d", rest, "Return", rest])
+    desaturate = [at_menu(*place) for place in (COLORS_PX, DESATURATE_PX, DESATURATE_ITEM_PX)]
+    return exports(task, ["alt+i m g", rest], [*desaturate, wait("Desaturate"), "alt+o", gone("Desaturate"), rest])
 
 
 def folder_make(task: Task) -> Ways:
@@ -172,6 +181,7 @@ def page_save(task: Task) -> Ways:
     return {
         "the whole path": ["ctrl+s", *dialog[:-1], types(f"{HOME}/Downloads/{name}"), "alt+s", rest],
         "the letter of Save": ["ctrl+s", *dialog, "alt+s", rest],
+        "Enter on Save": ["ctrl+s", *dialog, "shift+Tab", "Return", rest],
         "the context menu": [
             click("chromium", 0.5, 0.7, button="right"),
             *menu("Save as.*"),

@@ -15,7 +15,8 @@ from deskhand.tasks.task import Rect, Task
 BY_KEYS: list[Act] = ["ctrl+s", rest]
 BY_MENU: list[Act] = ["alt+f s", rest]
 SAVE_PX, SORT_PX, BOLD_PX = (106, 43), (752, 43), (327, 83)
-"""Buttons of the spreadsheet's bars: the accessibility tree puts them above where they are."""
+TEXT_BOLD_PX, CENTER_PX, RIGHT_PX, INSERT_PX = (576, 82), (972, 82), (1005, 82), (-51, -25)
+"""Buttons of spreadsheet, text and a dialog: the accessibility tree puts them above where they are."""
 BY_BUTTON: list[Act] = [click("LibreOffice", *SAVE_PX), rest]
 
 
@@ -140,10 +141,11 @@ def sheet_rename(task: Task) -> Ways:
 
 def text_append(task: Task) -> Ways:
     (line,) = told(task, r'the paragraph "(.*)" at')
+    lines = 2 * len(TextDocumentScenario(task.family, task.seed).lines)  # some paragraphs take two
     return {
         "saved by the menu": ["ctrl+End", types(f"\n{line}"), *BY_MENU],
         "saved by the button": ["ctrl+End", "Return", types(line), *BY_BUTTON],
-        "down line by line": ["Next Next End", types(f"\n{line}"), *BY_KEYS],
+        "down line by line": [*["Down"] * lines, "End", types(f"\n{line}"), *BY_KEYS],
     }
 
 
@@ -167,7 +169,7 @@ def text_bold(task: Task) -> Ways:
     by_keys: list[Act] = ["ctrl+Home", *["ctrl+Down"] * index, *["Right"] * start, *["shift+Right"] * len(piece)]
     return {
         "chosen by keys": [*by_keys, "ctrl+b", *BY_MENU],
-        "the button": [*find, label(".*button", "Bold"), *BY_KEYS],
+        "the button": [*find, click("LibreOffice", *TEXT_BOLD_PX), *BY_KEYS],
         "the Format menu": [*find, *menu("Format", "Text", "Bold"), *BY_BUTTON],
     }
 
@@ -184,12 +186,14 @@ def text_heading(task: Task) -> Ways:
 
 def text_centre(task: Task) -> Ways:
     paragraph, how = told(task, r"let paragraph (\d+) be (centred|aligned to the right) and")
-    key, item = ("ctrl+e", "Center.*") if how == "centred" else ("ctrl+r", "(Align )?Right")
+    key, item, button = ("ctrl+r", "(Align )?Right", RIGHT_PX)
+    if how == "centred":
+        key, item, button = ("ctrl+e", "Center.*", CENTER_PX)
     there: list[Act] = ["ctrl+Home", *["ctrl+Down"] * (int(paragraph) - 1)]
     return {
         "all of it chosen, saved by the menu": [*there, "shift+End", key, *BY_MENU],
         "the Format menu": [*there, *menu("Format", "Align Text", item), *BY_KEYS],
-        "the button": [*there, label(".*button", item), *BY_BUTTON],
+        "the button": [*there, click("LibreOffice", *button), *BY_BUTTON],
     }
 
 
@@ -200,7 +204,7 @@ def text_table(task: Task) -> Ways:
     ready: list[Act] = [gone("Insert Table")]
     return {
         "the Table menu": [*end, *menu("Table", "Insert Table.*"), *sizes, "Return", *ready, *BY_KEYS],
-        "Insert by the mouse": [*end, "ctrl+F12", *sizes, label("push-button", "Insert"), *ready, *BY_MENU],
+        "Insert by the mouse": [*end, "ctrl+F12", *sizes, click("Insert Table", *INSERT_PX), *ready, *BY_MENU],
         "without a new paragraph": ["ctrl+End", "ctrl+F12", *sizes, "Return", *ready, *BY_KEYS],
     }
 

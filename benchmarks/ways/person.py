@@ -101,11 +101,8 @@ def remembered(boxes: Boxes) -> Boxes:
     return look
 
 
-def drop(boxes: Boxes, name: str, onto: str, modifier: str) -> Act:
-    """Drag one box of a scenario onto another with a key held, as a hand does: in small moves, resting at the end.
-
-    Without shift the file manager copies: files and folders of an overlaid home are on different devices.
-    """
+def drop(boxes: Boxes, name: str, onto: str, *modifiers: str) -> Act:
+    """Drag one box of a scenario onto another, with keys held, as a hand does: in small moves, resting at the end."""
 
     async def act(person: Person) -> None:
         found = await boxes(person.desktop)
@@ -114,10 +111,11 @@ def drop(boxes: Boxes, name: str, onto: str, modifier: str) -> Act:
         await person.do(Move(person.point(x - 6, y + 2)))
         for part in range(1, 9):
             await person.do(Move(person.point(x + (to_x - x) * part / 8, y + (to_y - y) * part / 8)))
-        await person.do(KeyDown(modifier), Move(person.point(to_x + 1, to_y)))
+        await person.do(*map(KeyDown, modifiers), Move(person.point(to_x + 1, to_y)))
         await person.still(0.3)
         await person.do(MouseUp())
-        await person.do(KeyUp(modifier))
+        if modifiers:
+            await person.do(*map(KeyUp, modifiers))
         await person.still(0.5)
 
     return act

@@ -125,6 +125,7 @@ def file_move(task: Task) -> Ways:
     file = remembered(file_manager.MoveScenario(task.family, task.seed).boxes)
     inside: list[Act] = [hit(file, folder, count=2), wait(folder)]
     return {
+        "dragged": [drop(file, name, folder), rest],
         "dragged with shift": [drop(file, name, folder, "shift"), rest],
         "the Edit menu": [hit(file, name), rest, "alt+e", chosen(1), *inside, "ctrl+v", rest],
         "the context menu": [hit(file, name, button="right"), chosen(2), *inside, "ctrl+v", rest],

@@ -202,3 +202,5 @@ PointerOp = Move | Click | MouseDown | MouseUp | Drag | Scroll
 KeyboardOp = Type | Key | KeyDown | KeyUp
 Op = PointerOp | KeyboardOp | Wait | Screenshot | Zoom | Done | Fail | Answer
 TERMINAL_OPS = (Done, Fail, Answer)
+PASSIVE_OPS = (Wait, Screenshot, Zoom, Done, Answer)
+"""Ops that do not change the desktop."""

@@ -1,7 +1,8 @@
 """Algorithms: the `Algorithm` class, the decorator `algorithm`, and `get_algorithm` by name or import path.
 
-An algorithm is a function from the rewards of one group to their advantages, with three choices: probability ratios per
-token or per reply, how an episode's losses are summed, and the clip bounds. All share `objective`.
+An algorithm is a function from the rewards of one group to their advantages, with some choices: probability ratios per
+token or per reply, the loss, how the losses of tokens are summed, the clip bounds, and the updates per step. All share
+`objective`. TRL's and verl's names of the choices are in docs/training.md.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ GroupAdvantages = Callable[[np.ndarray], np.ndarray]
 """float64[N] rewards of one group's scored episodes -> float64[N] advantages."""
 
 
+LossNorm = Literal["episode", "token", "constant", "sum"]
+"""What a token's loss is divided by; see `objective.token_weights`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Algorithm:
     """An algorithm with its defaults."""
@@ -28,14 +33,26 @@ class Algorithm:
     """None: the baseline is a critic."""
     ratio_level: Literal["token", "reply"]
     """Unit of the probability ratio."""
-    loss_norm: Literal["episode", "constant"]
-    """Divisor of an episode's summed loss: its own length, or a constant."""
+    loss_norm: LossNorm
     clip_ratio_low: float
     clip_ratio_high: float
+    is_centered: bool = False
+    """Whether the advantages of a group sum to 0 and have the order of its rewards; the trainer then checks both."""
+    policy_loss: Literal["clip", "cispo"] = "clip"
+    """PPO's clipped surrogate, or CISPO's clipped weight of a policy gradient."""
+    normalize_batch: bool = False
+    """Whether the advantages of a step are centered and divided by their standard deviation over its episodes."""
+    num_minibatches: int = 1
+    """Default of `trainer.num_minibatches`."""
 
     @property
     def uses_critic(self) -> bool:
         return self.advantages is None
+
+    @property
+    def trains_equal_rewards(self) -> bool:
+        """Whether a group with equal rewards has a gradient, because its baseline is not the group."""
+        return self.uses_critic or (self.normalize_batch and not self.is_centered)
 
     @property
     def __wrapped__(self) -> GroupAdvantages | None:
@@ -52,20 +69,35 @@ def algorithm(
     name: str,
     *,
     ratio_level: Literal["token", "reply"] = "token",
-    loss_norm: Literal["episode", "constant"] = "episode",
+    loss_norm: LossNorm = "episode",
     clip_ratio_low: float = 0.2,
     clip_ratio_high: float = 0.2,
+    is_centered: bool = False,
+    policy_loss: Literal["clip", "cispo"] = "clip",
+    normalize_batch: bool = False,
+    num_minibatches: int = 1,
 ) -> Callable[[GroupAdvantages], Algorithm]:
     """Make an algorithm of a function from rewards to advantages; `trainer.algorithm` takes its name or import path.
 
     Example:
-        >>> @algorithm("rloo")
-        ... def rloo(rewards):
-        ...     return rewards - (rewards.sum() - rewards) / max(1, len(rewards) - 1)
+        >>> @algorithm("best_of_group")
+        ... def best_of_group(rewards):
+        ...     return rewards - rewards.max()
     """
 
     def make(advantages: GroupAdvantages) -> Algorithm:
-        made = Algorithm(name, advantages, ratio_level, loss_norm, clip_ratio_low, clip_ratio_high)
+        made = Algorithm(
+            name,
+            advantages,
+            ratio_level,
+            loss_norm,
+            clip_ratio_low,
+            clip_ratio_high,
+            is_centered,
+            policy_loss,
+            normalize_batch,
+            num_minibatches,
+        )
         if not advantages.__module__.startswith("deskhand.algorithms."):
             registry.register("algorithm", name, made)
         return made

@@ -16,7 +16,7 @@ from deskhand.algorithms.base import algorithm
 from deskhand.algorithms.grpo import group_advantages
 
 
-@algorithm("dr_grpo", loss_norm="constant", clip_ratio_low=0.2, clip_ratio_high=0.28)
+@algorithm("dr_grpo", loss_norm="constant", clip_ratio_low=0.2, clip_ratio_high=0.28, is_centered=True)
 def dr_grpo(rewards: np.ndarray) -> np.ndarray:
     """Return the rewards minus the mean of the group."""
     return group_advantages(rewards, "none")

@@ -36,7 +36,7 @@ def group_advantages(rewards: Any, normalize: Literal["std", "none"] = "std", ep
     return np.where(np.ptp(rewards, -1, keepdims=True) <= ZERO_VARIANCE, 0.0, centered)
 
 
-@algorithm("grpo", clip_ratio_low=0.2, clip_ratio_high=0.28)
+@algorithm("grpo", clip_ratio_low=0.2, clip_ratio_high=0.28, is_centered=True)
 def grpo(rewards: np.ndarray) -> np.ndarray:
     """Return the rewards minus the mean of the group, divided by its standard deviation."""
     return group_advantages(rewards)

@@ -4,11 +4,13 @@ Invariant: episodes have equal weight, whatever their length and their split int
 
 Sources: clipping, PPO (arXiv:1707.06347, equation 7); separate bounds, DAPO (arXiv:2503.14476, section 3.1); dual clip,
 Ye et al. (arXiv:1912.09729, equation 5); decoupled behavior and proximal policies, Hilton et al. (arXiv:2110.00641) as
-in AReaL (arXiv:2505.24298, section 5.2); ratios of replies, GSPO (`algorithms.gspo`).
+in AReaL (arXiv:2505.24298, section 5.2); ratios of replies, GSPO (`algorithms.gspo`); bounds on both sides of the
+importance weight, IcePop (arXiv:2510.18855, section 3.2).
 """
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -44,22 +46,41 @@ def kl_estimate(logprobs_p: Any, logprobs_q: Any, estimator: Literal["k1", "k2",
 
 
 def token_weights(
-    episodes: Sequence[str], token_counts: Sequence[int], weights: Sequence[float], divisor: float | None = None
+    episodes: Sequence[str],
+    token_counts: Sequence[int],
+    weights: Sequence[float],
+    divisor: float | None = None,
+    norm: Literal["episode", "token", "constant", "sum"] | None = None,
 ) -> np.ndarray:
-    """Return factors on the token losses of sequences, so that they sum to the mean over episodes of token means.
+    """Return factors on the token losses of sequences: the weight of the sequence's episode, divided by
 
-    Each sequence has an episode, a number of trained tokens and the weight of its episode. The factor is `weight /
-    (tokens of the episode * number of episodes)`, 0 without trained tokens; `divisor` replaces the tokens (Dr.GRPO).
+        episode   tokens of the episode * episodes: the mean over episodes of token means
+        token     tokens of all episodes: the mean over tokens (DAPO)
+        constant  divisor * episodes (Dr.GRPO)
+        sum       episodes: the mean over episodes of token sums (RLOO)
+
+    Each sequence has an episode, a number of trained tokens and the weight of its episode; without trained tokens the
+    factor is 0. `norm` None is "constant" with a divisor and "episode" without.
     """
+    norm = norm or ("constant" if divisor else "episode")
     tokens: Counter[str] = Counter()
     for episode, count in zip(episodes, token_counts, strict=True):
         tokens[episode] += count
+    count, total = len(tokens), tokens.total()
+
+    def divided_by(episode: str) -> float:
+        per_episode = {"episode": tokens[episode], "constant": divisor or 1.0, "sum": 1.0}
+        return total if norm == "token" else per_episode[norm] * count
+
     return np.array(
         [
-            weight / ((divisor or tokens[episode]) * len(tokens)) if tokens[episode] else 0.0
+            weight / divided_by(episode) if tokens[episode] else 0.0
             for episode, weight in zip(episodes, weights, strict=True)
         ]
     )
+
+
+WeightLevel = Literal["token", "sequence", "geometric"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +93,10 @@ class ClippedLoss:
     clipped: Any
     """Whether the token's gradient is 0 because of the clip or the dual clip."""
     importance_weights: Any
-    """proximal / behavior after the cap; 1 without proximal log-probs, 0 where masked by the cap."""
+    """proximal / behavior within its bounds; 1 without proximal log-probs, 0 where masked by a bound."""
 
 
-def clipped_loss(
+def clipped_loss(  # noqa: PLR0913
     logprobs_new: Any,
     logprobs_old: Any,
     advantages: Any,
@@ -86,6 +107,11 @@ def clipped_loss(
     importance_weight_mode: Literal["mask", "truncate"] = "mask",
     dual_clip: float | None = None,
     replies: Any = None,
+    *,
+    importance_weight_min: float | None = None,
+    importance_weight_level: WeightLevel = "token",
+    weighted_replies: Any = None,
+    policy_loss: Literal["clip", "cispo"] = "clip",
 ) -> ClippedLoss:
     """Return the clipped surrogate of each token, decoupled if proximal log-probs are passed.
 
@@ -100,36 +126,49 @@ def clipped_loss(
         logprobs_old: Log-probs of the behavior policy, without gradient.
         logprobs_proximal: Log-probs at the center of the trust region, without gradient.
         importance_weight_cap: Maximum `w`; None for no cap.
-        importance_weight_mode: "mask" sets `w` above the cap to 0 (the token still counts in means), "truncate" to the
-            cap.
+        importance_weight_mode: "mask" sets `w` outside its bounds to 0 (the token still counts in means), "truncate" to
+            the bound.
         replies: Reply of each token, int64[N]; rho and w become geometric means over replies (`gspo`).
+        importance_weight_min: Minimum `w`; None for none. Both bounds with "mask" are IcePop.
+        importance_weight_level: Level of `w`: each token; the product over its reply ("sequence"); or the geometric
+            mean over it ("geometric"). The last two need `weighted_replies`, like `replies`.
+        policy_loss: "cispo" replaces L by `-A * clip(rho) * new`, where the clipped ratio has no gradient.
+
+    Without proximal log-probs `w` is 1, so its bounds do nothing.
     """
     xp, zeros = namespace(logprobs_new), namespace(logprobs_new).zeros_like(logprobs_new)
     proximal = logprobs_old if logprobs_proximal is None else logprobs_proximal
     log_ratios, log_weights = logprobs_new - proximal, proximal - logprobs_old
     if replies is not None:
-        log_ratios, log_weights = _reply_means(log_ratios, replies), _reply_means(log_weights, replies)
+        log_ratios = _pooled(log_ratios, replies)
+    pooled = replies if importance_weight_level == "token" else weighted_replies
+    if pooled is not None:
+        log_weights = _pooled(log_weights, pooled, mean=importance_weight_level != "sequence")
     ratios = xp.exp(log_ratios)
     bounded = xp.clip(ratios, 1.0 - clip_low, 1.0 + clip_high)
     plain, limited = -advantages * ratios, -advantages * bounded
     clipped, surrogate = limited > plain, xp.maximum(plain, limited)
+    if policy_loss == "cispo":
+        weight = bounded if xp is np else bounded.detach()
+        clipped, surrogate = ratios != bounded, -advantages * weight * logprobs_new
     if dual_clip is not None:
         ceiling = dual_clip * abs(advantages) + zeros
         clipped = clipped | (surrogate > ceiling)
         surrogate = xp.minimum(surrogate, ceiling)
     weights = xp.exp(log_weights)
-    if importance_weight_cap is not None:
-        over = weights > importance_weight_cap
-        weights = xp.where(over, zeros if importance_weight_mode == "mask" else zeros + importance_weight_cap, weights)
+    high, low = importance_weight_cap, importance_weight_min
+    outside = (weights > (math.inf if high is None else high)) | (weights < (0.0 if low is None else low))
+    within = zeros if importance_weight_mode == "mask" else xp.clip(weights, low, high) if high or low else weights
+    weights = xp.where(outside, within, weights)
     return ClippedLoss(weights * surrogate, ratios, clipped, weights)
 
 
-def _reply_means(values: Any, replies: Any) -> Any:
-    """Return for each token the mean of its reply's values, float[N]. Differentiable for tensors."""
+def _pooled(values: Any, replies: Any, *, mean: bool = True) -> Any:
+    """Return for each token the mean (or sum) of its reply's values, float[N]. Differentiable for tensors."""
     num_replies = int(replies.max()) + 1 if len(replies) else 0
     if namespace(values) is np:
         sums, counts = np.bincount(replies, values, num_replies), np.bincount(replies, minlength=num_replies)
     else:
         sums = values.new_zeros(num_replies).index_add(0, replies, values)
         counts = replies.bincount(minlength=num_replies)
-    return sums[replies] / counts[replies]
+    return sums[replies] / counts[replies] if mean else sums[replies]

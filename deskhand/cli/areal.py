@@ -25,7 +25,7 @@ def doctor(*, fix: Annotated[bool, Flag] = False) -> None:
     from deskhand.integrations.areal import doctor as areal
 
     if fix:
-        for line in areal.install_fixes(Path(__file__).parents[2]):
+        for line in areal.install_fixes():
             print(f"done  {line}")
     print_results(areal.check_areal())
 

@@ -75,8 +75,13 @@ def open_resumed_run(
     run = Run.open(run_dir)
     try:
         if config is not None:
-            settings = load_settings(config, overrides, profile)
-            original = config_of_run(run.metadata, run_dir)
+            settings, original = load_settings(config, overrides, profile), config_of_run(run.metadata, run_dir)
+            held_out = {
+                key: getattr(original.suite, key)
+                for key in ("eval_fraction", "validation_fraction")
+                if getattr(settings.suite, key) is None
+            }
+            settings = settings.model_copy(update={"suite": settings.suite.model_copy(update=held_out)})
             if differs := next(_differences(original.model_dump(mode="json"), settings.model_dump(mode="json")), None):
                 raise ConfigError(
                     f"{run_dir}: the run has other settings than {config} ({differs}); remove the file "

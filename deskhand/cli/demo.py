@@ -33,7 +33,7 @@ def demo(
         Start over. The existing run is renamed to RUN_DIR-1, RUN_DIR-2, ...
     """
     from deskhand.recipes import train as recipe
-    from deskhand.recipes.suite import load_suite
+    from deskhand.recipes.suite import hold_out_by_default
 
     if resume and restart:
         raise ConfigError("--resume and --restart are mutually exclusive")
@@ -51,7 +51,7 @@ def demo(
         config, run = open_resumed_run(run_dir, overrides)
     else:
         config = load_settings(_bundled_config(CONFIG), overrides)
-        load_suite(config.suite, config.desktop.backend)
+        config = hold_out_by_default(config)
         archived = recipe.archive_run(run_dir)
         if archived is not None:
             print(f"the previous run is now in {archived}")

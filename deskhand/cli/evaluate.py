@@ -79,7 +79,8 @@ def evaluate(
 
     with run_context(run, current_command()), TerminalDisplay() as display:
         result = asyncio.run(main())
-        tasks = load_suite(settings.suite, settings.desktop.backend).held_out_tasks(settings.evaluation.num_episodes)
+        suite = load_suite(settings.suite, settings.desktop.backend)
+        tasks = suite.tasks_of(settings.evaluation.split, settings.evaluation.num_episodes)
         solved = recipe.tasks_solved_by_noop(run, result.name, tasks) if options["policy"] == NOOP else ""
     print_table(evaluation_table(result))
     for warning in warnings_of(result):

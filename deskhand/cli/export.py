@@ -17,6 +17,7 @@ def export(
     step: int | None = None,
     adapter: Annotated[bool, Flag] = False,
     episodes: Annotated[bool, Flag] = False,
+    scrub: Annotated[bool, Flag] = False,
 ) -> None:
     """Export a checkpoint as a Hugging Face folder with a model card, or the episodes as plain files.
 
@@ -32,6 +33,8 @@ def export(
         Write LoRA alone instead of the merged weights.
     episodes
         Write the finished episodes instead of weights: JSON, token arrays as safetensors, screenshots as PNG.
+    scrub
+        With --episodes: replace secrets in texts, and leave out token arrays and screenshots.
     """
     from deskhand.recipes.export_model import export_model
     from deskhand.reporting.build_report import open_run
@@ -39,8 +42,10 @@ def export(
 
     if episodes and (adapter or step is not None):
         raise ConfigError("--episodes: exports no weights; remove --adapter and --step")
+    if scrub and not episodes:
+        raise ConfigError("--scrub: is for episodes; add --episodes")
     with open_run(run_dir) as run:
         if episodes:
-            print(f"{export_run(run, out)} episodes in {out}")
+            print(f"{export_run(run, out, scrub=scrub)} episodes in {out}")
         else:
             print(export_model(run, out, step=step, adapter=adapter))

@@ -34,6 +34,7 @@ def serve_desktops(  # noqa: PLR0913
     skip_reset: Annotated[bool, Flag] = False,
     qemu_monitor_port: int | None = None,
     reset_command: str = "",
+    evaluator_port: int = 5050,
 ) -> None:
     """Lease desktops over HTTP, with OSWorld's API and Deskhand's own. The admin key is read from
     DESKHAND_SERVER_API_KEY or --key-file.
@@ -68,6 +69,8 @@ def serve_desktops(  # noqa: PLR0913
         Port of the QEMU monitor that resets a WAA machine.
     reset_command
         Command that resets a machine, as one string, run without a shell; {address}, {host} and {port} are replaced.
+    evaluator_port
+        Port of WAA's evaluate server on the host of each machine; the holder of a lease judges through this server.
     """
     from deskhand.desktop.base import DesktopSpec
     from deskhand.desktop.factory import build_machine_pool
@@ -103,6 +106,7 @@ def serve_desktops(  # noqa: PLR0913
             skip_reset=skip_reset,
             qemu_monitor_port=qemu_monitor_port,
             reset_command=shlex.split(reset_command),
+            evaluator_port=evaluator_port,
         )
 
     async def main() -> None:

@@ -37,6 +37,7 @@ def sft(
     """
     from deskhand.recipes.plan import check_memory
     from deskhand.recipes.sft import run_sft_recipe
+    from deskhand.recipes.suite import hold_out_by_default
     from deskhand.recipes.train import create_run
     from deskhand.reporting.terminal import TerminalDisplay
 
@@ -51,7 +52,7 @@ def sft(
         episodes = _sources(folder, episodes)
         settings, run = open_resumed_run(folder, overrides, config, profile)
     else:
-        settings = load_settings(config, overrides, profile)
+        settings = hold_out_by_default(load_settings(config, overrides, profile))
         metadata = {"sft": [str(path.resolve()) for path in episodes or []]}
         run = create_run(settings, folder, f"deskhand sft {config}", metadata)
     with run_context(run, current_command()), TerminalDisplay() as display:

@@ -7,7 +7,9 @@ from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from deskhand.cli.common import USER_ERROR, Flag, Overrides, Profile, load_settings, print_columns
+from deskhand.cli.common import USER_ERROR, Overrides, Profile, load_settings, print_columns
+
+SplitName = Literal["train", "validation", "test", "test_instructions"]
 
 tasks_app = App(name="tasks", help="Tasks for training and evaluation.")
 
@@ -37,7 +39,7 @@ def list_tasks(*, suite: Literal["basics", "miniwob"] = "basics") -> None:
 
 
 @tasks_app.command
-def show(task: str, seed: int = 0, /, *, held_out: Annotated[bool, Flag] = False) -> None:
+def show(task: str, seed: int = 0, /, *, split: SplitName = "train") -> None:
     """Show one variant of a family, or a task file.
 
     Parameters
@@ -46,14 +48,14 @@ def show(task: str, seed: int = 0, /, *, held_out: Annotated[bool, Flag] = False
         Family from `deskhand tasks list`, task file, or Python file: FILE.py or FILE.py:FAMILY.
     seed
         Variant of the family.
-    held_out
-        Show a variant of the held-out split.
+    split
+        Split of the variant.
     """
     from deskhand.tasks.formats import python_file, task_files
     from deskhand.tasks.suites import family_registry
     from deskhand.tasks.task import seed_for
 
-    variant = seed_for("held_out" if held_out else "train", seed)
+    variant = seed_for(split, seed)
     if python_file.names_python_file(task):
         _, families = python_file.select_families(task)
         shown = [task_files.describe_family(family, variant) for family in families]
@@ -179,10 +181,10 @@ def resolve(config: Path | None = None, /, *, profile: Profile = None, overrides
 
     settings = load_settings(config, overrides, profile)
     suite = load_suite(settings.suite, settings.desktop.backend)
-    for name in dict.fromkeys([*suite.train_tasks, *suite.eval_tasks]):
+    splits = {"train": suite.train_tasks, "validation": suite.validation_tasks, "test": suite.eval_tasks}
+    for name in dict.fromkeys([*suite.train_tasks, *suite.validation_tasks, *suite.eval_tasks]):
         task = suite.make(name, 0)
-        in_train, in_eval = name in suite.train_tasks, name in suite.eval_tasks
-        split = "train and eval" if in_train and in_eval else "train" if in_train else "eval"
+        split = " and ".join(split for split, names in splits.items() if name in names)
         more = f"; {task.oracle_unavailable}" if task.oracle_unavailable else ""
         print(f"{name}  {task.width}x{task.height}  max {task.max_steps} steps  {split}{more}")
     print("\n".join([*(f"skipped: {line}" for line in suite.skipped), suite.summary]))

@@ -69,9 +69,10 @@ def train(
         from deskhand.integrations.areal import launcher
 
         raise SystemExit(launcher.train(config, run_dir, profile=profile, overrides=overrides or ()))
+    from deskhand.recipes.suite import hold_out_by_default
     from deskhand.recipes.train import create_run
 
-    settings = load_settings(config, overrides, profile)
+    settings = hold_out_by_default(load_settings(config, overrides, profile))
     run_and_compare(settings, create_run(settings, run_dir, f"deskhand train {config}"))
 
 

@@ -28,14 +28,37 @@ class HealthConfig(Section):
     """Groups finished without a training step before the zero-variance fraction is checked anyway."""
     max_error_fraction: float = Field(default=0.2, ge=0, le=1)
     """Maximum fraction of episodes without a score because of an outage."""
-    max_engine_kl_text: float = Field(default=1e-2, ge=0)
-    """Maximum KL divergence between engine and trainer before the first image, in nats per token."""
-    max_engine_kl_images: float = Field(default=1e-2, ge=0)
-    """Maximum KL divergence between engine and trainer after an image, in nats per token."""
+    max_engine_kl_text: float | None = Field(default=None, ge=0)
+    """Maximum KL divergence between engine and trainer before the first image, in nats per token; None chooses by
+    engine and dtype."""
+    max_engine_kl_images: float | None = Field(default=None, ge=0)
+    """Maximum KL divergence between engine and trainer after an image, in nats per token; None chooses by engine and
+    dtype."""
+    publish_probe_samples: int = Field(default=2, ge=0)
+    """Replies that the engine samples and the trainer scores after every weight update; 0 disables the probe."""
+    publish_probe_tokens: int = Field(default=4, ge=1)
+    """Maximum tokens of such a reply."""
+    max_failed_publish_probes: int = Field(default=3, ge=0)
+    """Consecutive failed publish probes that stop the run; 0 never stops it."""
+    max_approx_kl: float = Field(default=0.1, ge=0)
+    """Maximum KL divergence between the weights that sampled and those at the start of the step, in nats per token."""
+    max_importance_weight_bias: float = Field(default=0.1, ge=0)
+    """Maximum difference of the mean importance weight from 1."""
+    max_stale_fraction: float = Field(default=0.2, ge=0, le=1)
+    """Maximum fraction of the scored episodes of a step that are too old to train."""
+    min_family_ratio: float = Field(default=0.5, ge=0, le=1)
+    """Minimum ratio of a family's share of the trained groups to its share of the started ones."""
+    reward_drop_sigmas: float = Field(default=5.0, gt=0)
+    """Maximum fall of the mean reward below its best earlier mean, in standard errors."""
+    reward_window: int = Field(default=10, ge=2)
+    """Steps in each of the two compared means of the reward."""
+    length_change_factor: float = Field(default=3.0, gt=1)
+    """Maximum ratio of the mean reply length to its recent baseline, or of the baseline to it."""
     max_masked_fraction: float = Field(default=0.05, ge=0, le=1)
     """Maximum fraction of tokens masked by `trainer.importance_weight_cap`."""
-    max_clip_fraction: float = Field(default=0.5, ge=0, le=1)
-    """Maximum fraction of tokens with a clipped ratio."""
+    max_clip_fraction: float | None = Field(default=None, ge=0, le=1)
+    """Maximum fraction of tokens with a clipped ratio. None: 0.5, or 1 for algorithms such as `gspo`, whose narrow
+    range for whole replies clips many of them."""
     max_ratio: float = Field(default=20.0, gt=1)
     """Maximum ratio of a token's probability to its probability at the center of the trust region."""
     min_entropy: float = Field(default=1e-3, ge=0)
@@ -55,6 +78,11 @@ class GroupConfig(Section):
     """Episodes per group."""
     max_group_retries: int | None = Field(default=None, ge=0)
     """Maximum replacements for errored episodes, per group; None is `group_size`."""
+    overlong_buffer_len: int = Field(default=0, ge=0)
+    """Final tokens of `agent.max_new_tokens` in which a reply lowers the reward of its episode (DAPO); 0 disables
+    it."""
+    overlong_penalty_factor: float = Field(default=1.0, gt=0)
+    """Reward deduction for a reply of the maximum length."""
 
 
 class LoopConfig(GroupConfig):
@@ -71,5 +99,6 @@ class LoopConfig(GroupConfig):
     save_every: int = Field(default=1, ge=1)
     """Steps between checkpoints. After a crash, training resumes from the last one."""
     eval_every: int = Field(default=0, ge=0)
-    """Steps between held-out evaluations during training, which also select the best checkpoint; 0 disables them."""
+    """Steps between evaluations on the validation split during training, which select the best checkpoint; 0 disables
+    them."""
     health: HealthConfig = HealthConfig()

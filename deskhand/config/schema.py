@@ -211,8 +211,11 @@ class EngineConfig(ContextConfig):
 
 
 class EvaluationConfig(Section):
-    """Evaluation on held-out tasks, before and after training."""
+    """Evaluation before and after training, by default on tasks that are never trained on."""
 
+    split: Literal["test", "validation", "test_instructions", "train"] = "test"
+    """Tasks to evaluate on: held-out tasks; those that select the best checkpoint; held-out tasks with instructions
+    that training never uses; or the training tasks themselves."""
     num_episodes: int = Field(default=240, ge=0)
     """Episodes per evaluation, divided evenly among the families; 0 disables evaluation."""
     max_concurrent_episodes: int | None = Field(default=None, ge=1)
@@ -242,8 +245,12 @@ class SuiteConfig(Section):
     default selection."""
     exclude: tuple[str, ...] = ()
     """Tasks, families or folders to skip, named as in `families`."""
-    eval_fraction: float = Field(default=0.0, ge=0, lt=1)
-    """Fraction of the task files held out for evaluation; 0 trains and evaluates on all of them."""
+    eval_fraction: float | None = Field(default=None, ge=0, lt=1)
+    """Fraction of the task files in the test split, which is never trained on. None is 0.2 for a training run that
+    evaluates, and no split otherwise: `deskhand eval` of a model then plays all files."""
+    validation_fraction: float | None = Field(default=None, ge=0, lt=1)
+    """Fraction of the task files in the validation split, which selects the best checkpoint. None is 0.1 for a training
+    run with `loop.eval_every`."""
     screen_size: tuple[int, int] | None = None
     """Screen width and height in pixels; None is the size of the benchmark's own machines."""
     max_episode_steps: int | None = Field(default=None, ge=2)
@@ -251,7 +258,9 @@ class SuiteConfig(Section):
     include_infeasible: bool = True
     """Include OSWorld tasks whose correct answer is that they are infeasible."""
     evaluator_port: int = Field(default=5050, ge=1, le=65535)
-    """Port of WAA's evaluate server on each machine."""
+    """Port of WAA's evaluate server on each machine. A desktop server has its own setting (`--evaluator-port`)."""
+    allow_python_checks: bool = False
+    """Run the code of `python` checks in OpenAdapt's files on this machine, in a process with limits."""
 
     @model_validator(mode="after")
     def _names_one_source(self) -> SuiteConfig:
@@ -261,9 +270,12 @@ class SuiteConfig(Section):
             missing = "path" if self.path is None else "format"
             raise ValueError(f"suite.{missing} is missing; set suite.format and suite.path together")
         if (self.format is None or self.format == "python") and (
-            self.eval_fraction or self.screen_size or self.max_episode_steps
+            self.eval_fraction or self.validation_fraction or self.screen_size or self.max_episode_steps
         ):
-            raise ValueError("suite.eval_fraction, screen_size and max_episode_steps are for task files; remove them")
+            raise ValueError(
+                "suite.eval_fraction, validation_fraction, screen_size and max_episode_steps are for task files; "
+                "remove them"
+            )
         return self
 
 
@@ -273,6 +285,18 @@ class TrackingConfig(Section):
     wandb: bool = False
     """Log to Weights & Biases (requires the package wandb and a login)."""
     wandb_project: str = "deskhand"
+    scrub: bool = False
+    """Replace keys, tokens, passwords and addresses in the texts of stored episodes, not in screenshots."""
+    scrub_patterns: tuple[str, ...] = ()
+    """Further regular expressions of what `scrub` replaces."""
+    scrub_env: tuple[str, ...] = ()
+    """Environment variables whose values `scrub` replaces."""
+
+    @property
+    def scrubbed(self) -> dict[str, Any] | None:
+        """What the run's metadata say about scrubbing."""
+        return {"patterns": self.scrub_patterns, "variables": self.scrub_env} if self.scrub else None
+
     """Weights & Biases project."""
 
 
@@ -322,9 +346,9 @@ class Config(Section):
             )
         if self.dtype == "float16":
             return "dtype float16 underflows the small gradients of long episodes; use bfloat16 (same memory)"
-        if self.engine.backend == "vllm" and self.agent.top_p < 1:
+        if self.agent.top_p < 1:
             return (
-                "agent.top_p < 1: vLLM returns log-probs of the truncated distribution; set top_p to 1 or use "
-                "engine.backend hf"
+                "agent.top_p < 1 samples from fewer tokens than the log-probs are over, so no reply could be trained "
+                "on; set it to 1"
             )
         return None

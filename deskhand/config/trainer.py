@@ -84,7 +84,8 @@ class TrainerConfig(Section):
     learning_rate: float = Field(default=1e-5, gt=0)
     """Learning rate of the policy."""
     algorithm: Annotated[str, reference_to("algorithm")] = "grpo"
-    """Algorithm: advantages and clipping. grpo, dr_grpo, gspo, ppo, or the import path of your own."""
+    """Algorithm: advantages and clipping. grpo, dr_grpo, dapo, gspo, cispo, rloo, reinforce_plus_plus,
+    reinforce_plus_plus_baseline, ppo, or the import path of your own."""
     optimizer: OptimizerName = "adamw_fused"
     """AdamW: fused kernel, plain operations, or 8-bit moments (requires a GPU and bitsandbytes)."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
@@ -97,12 +98,21 @@ class TrainerConfig(Section):
     """Maximum norm of the gradient."""
     warmup_steps: int = Field(default=0, ge=0)
     """Optimizer updates with a linearly rising learning rate."""
+    lr_scheduler_type: Literal["constant", "linear", "cosine"] = "constant"
+    """Learning rate over `loop.total_steps`: constant, or falling to `min_lr_ratio` in a line or half a cosine."""
+    min_lr_ratio: float = Field(default=0.0, ge=0, le=1)
+    """Final learning rate of a schedule, as a fraction of `learning_rate`."""
     ppo_epochs: int = Field(default=1, ge=1)
     """Passes over the samples of a step."""
-    num_minibatches: int = Field(default=1, ge=1)
-    """Optimizer updates per pass; an episode is never split between two."""
+    num_minibatches: int | None = Field(default=None, ge=1)
+    """Optimizer updates per pass; an episode is never split between two. None is the algorithm's own: 4 for gspo, 1
+    for the others."""
+    loss_norm: Literal["episode", "token", "constant", "sum"] | None = None
+    """Divisor of token losses: the episode's tokens and the number of episodes, all tokens of the update,
+    `loss_divisor` and the number of episodes, or the number of episodes alone. None is the algorithm's own."""
     clip_ratio_low: float | None = Field(default=None, ge=0, le=1)
-    """Lower clipping bound of the ratio, 1 - value; None is the algorithm's own."""
+    """Lower clipping bound of the ratio, 1 - value; None is the algorithm's own. With one update per step and
+    `decoupled_loss` every ratio is 1, and no bound acts."""
     clip_ratio_high: float | None = Field(default=None, ge=0)
     """Upper clipping bound of the ratio, 1 + value; None is the algorithm's own."""
     dual_clip: float | None = Field(default=None, gt=1)
@@ -111,15 +121,21 @@ class TrainerConfig(Section):
     """Center the trust region on the weights at the start of the step; False centers it on the weights that sampled."""
     importance_weight_cap: float | None = Field(default=5.0, gt=0)
     """Maximum probability ratio between the start of the step and sampling; None does not cap."""
+    importance_weight_min: float | None = Field(default=None, gt=0, lt=1)
+    """Minimum of that ratio; None has none. 0.5, with a cap of 5 and "mask", is IcePop."""
     importance_weight_mode: Literal["mask", "truncate"] = "mask"
-    """Mask tokens above the cap, or truncate their weight to the cap."""
+    """Mask tokens outside these bounds, or truncate their weight to the bound."""
+    importance_weight_level: Literal["token", "sequence", "geometric"] = "token"
+    """The ratio of each token, the product of the ratios over its reply, or their geometric mean over it."""
+    entropy_coeff: float = Field(default=0.0, ge=0)
+    """Weight of the entropy bonus: the mean entropy of sampled tokens times this is subtracted from the loss."""
     kl_loss_coef: float = Field(default=0.0, ge=0)
     """Weight of the KL divergence from the initial model in the loss. Without LoRA it needs a second copy of the
     weights."""
     kl_estimator: Literal["k2", "k3"] = "k3"
     """Estimator of the KL loss."""
     loss_divisor: float = Field(default=256.0, gt=0)
-    """Constant divisor of an episode's token sum, for Dr. GRPO."""
+    """Constant divisor of an episode's token sum, for `loss_norm` "constant" and Dr. GRPO."""
     critic: CriticConfig = CriticConfig()
     torch_threads: int | None = Field(default=None, ge=1)
     """Torch threads of a step; None keeps torch's setting."""
@@ -129,7 +145,11 @@ class TrainerConfig(Section):
     @property
     def supervised(self) -> TrainerConfig:
         """These settings without critic, KL loss and minibatches, for supervised fine-tuning."""
-        return self.model_copy(update={"algorithm": "grpo", "kl_loss_coef": 0.0, "ppo_epochs": 1, "num_minibatches": 1})
+        names = ("algorithm", "kl_loss_coef", "entropy_coeff", "ppo_epochs", "num_minibatches", "lr_scheduler_type")
+        names += ("clip_ratio_low", "clip_ratio_high", "dual_clip", "loss_norm", "decoupled_loss")
+        names += ("importance_weight_min", "importance_weight_mode", "importance_weight_level")
+        defaults = TrainerConfig()
+        return self.model_copy(update={name: getattr(defaults, name) for name in names})
 
 
 class SupervisedConfig(Section):

@@ -22,6 +22,7 @@ from deskhand.actions.ops import Op
 
 if TYPE_CHECKING:
     from deskhand.desktop.remote.quota import QuotaManager
+    from deskhand.desktop.remote.retrying_client import RetryingClient
 
 
 @dataclass(frozen=True)
@@ -194,11 +195,42 @@ class HasProgramList(Protocol):
 
 
 @runtime_checkable
-class HasClipboardOwner(Protocol):
-    """A desktop whose host sees which program answers for the clipboard."""
+class HasCopiedText(Protocol):
+    """A desktop whose host sees which program puts a text into the clipboard."""
 
-    async def owns_clipboard(self, window: int) -> bool:
-        """Return whether the program of a window owns the clipboard."""
+    async def copied_text(self, window: int) -> str | None:
+        """Press Ctrl+C; return what the program of a window copies then. None if it copies nothing, or another program
+        claims the clipboard meanwhile."""
+        ...
+
+
+@runtime_checkable
+class HasShell(Protocol):
+    """A desktop that runs command lines in its system's own shell, as OpenAdapt's task files do."""
+
+    async def shell(self, command: str, *, timeout_s: float = 30.0) -> CommandResult:
+        """Run a command line to completion."""
+        ...
+
+    async def launch_shell(self, command: str) -> None:
+        """Start a command line without waiting."""
+        ...
+
+    async def open_file(self, path: str) -> None:
+        """Open a file with the program of its type. Raises `ConfigError` if the desktop has no such table."""
+        ...
+
+
+@runtime_checkable
+class HasTaskEvaluator(Protocol):
+    """A desktop of a machine with Windows Agent Arena's evaluate server."""
+
+    def open_evaluator(self, port: int | None = None) -> RetryingClient:
+        """Return a new connection to the evaluate server of this machine. Raises `InfrastructureError` without one.
+
+        `port` is the server's port on the machine's host (None: the desktop's own setting). A desktop server or a
+        gateway knows the port itself and ignores it.
+        """
         ...
 
 
@@ -227,7 +259,7 @@ class StageableDesktop(Desktop, Protocol):
         ...
 
     async def activate_window(self, window: Window) -> None:
-        """Raise and focus a window; ignored if it no longer exists."""
+        """Raise and focus a window: keys go to it then. Ignored if it no longer exists."""
         ...
 
     async def close_window(self, window: Window) -> None:

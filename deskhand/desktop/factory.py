@@ -11,8 +11,10 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
+
+import httpx2
 
 from deskhand import registry
 from deskhand.config.schema import MACHINE_BACKENDS, DesktopConfig, RemoteTimeouts
@@ -26,11 +28,12 @@ from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ResetHook, R
 from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.desktop.remote.quota_file import QUOTA_FILE
 from deskhand.desktop.remote.reset_hooks import QemuMonitor, ResetCommand
-from deskhand.desktop.remote.retrying_client import RetryingClient, check_base_url
+from deskhand.desktop.remote.retrying_client import RetryingClient, check_base_url, open_connections
 from deskhand.desktop.remote.sandbox_api import TOKEN, endpoint_of
 from deskhand.desktop.remote.sandbox_desktop import SandboxPool
 from deskhand.desktop.remote.server_desktop import ServerPool
 from deskhand.desktop.remote.waa_desktop import BASELINES_FILE, BaselineStore, WaaDesktop
+from deskhand.desktop.remote.waa_server import EVALUATOR_PORT
 from deskhand.errors import ConfigError
 
 DEFAULT_API_KEY_ENV: dict[str, str] = {"server": "DESKHAND_SERVER_API_KEY", "sandbox": TOKEN}
@@ -165,24 +168,33 @@ def build_machine_pool(  # noqa: PLR0913
     quota: QuotaManager | None = None,
     api_key: str | None = None,
     run_dir: Path | None = None,
+    evaluator_port: int = EVALUATOR_PORT,
 ) -> MachinePool:
     """Return a pool of existing machines that run OSWorld's or WAA's server. Raises `ConfigError`.
 
-    A machine is reset by `reset_command`, else by its QEMU monitor (WAA only).
+    A machine is reset by `reset_command`, else by its QEMU monitor (WAA only). `evaluator_port` is that of WAA's
+    evaluate server on each machine's host.
     """
     quota = quota or QuotaManager()
     baselines = BaselineStore(run_dir / BASELINES_FILE if run_dir is not None else None)
     urls = [check_base_url(url, "desktop.urls") for url in urls]
     commands = {url: ResetCommand(reset_command, url) for url in urls} if reset_command else {}
     markers = {url: ResetMarker() for url in urls}
+    connections: dict[str, httpx2.AsyncClient] = {}
 
     def make(url: str) -> OsworldDesktop:
-        client = RetryingClient(url, api_key, timeouts=timeouts, quota=quota, wait_for_quota=False)
+        if url not in connections:
+            connections[url] = open_connections(url)
+        http = connections[url]
+        client = RetryingClient(url, api_key, timeouts=timeouts, quota=quota, wait_for_quota=False, http=http)
         hook: ResetHook | None = commands[url].reset if commands else None
         if backend == "osworld":
             return OsworldDesktop(client, reset_hook=hook, skip_reset=skip_reset, marker=markers[url])
         if hook is None and qemu_monitor_port:
             hook = QemuMonitor(urlsplit(url).hostname or "", qemu_monitor_port).reset
-        return WaaDesktop(client, reset_hook=hook, hook_reboots=not commands, baselines=baselines)
+        return WaaDesktop(
+            client, reset_hook=hook, hook_reboots=not commands, baselines=baselines, evaluator_port=evaluator_port
+        )
 
-    return MachinePool(urls, make, spec=spec, quota=quota, lease_store=lease_store, timeouts=timeouts)
+    settings: dict[str, Any] = {"spec": spec, "quota": quota, "lease_store": lease_store, "timeouts": timeouts}
+    return MachinePool(urls, make, backend=backend, connections=connections, **settings)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Self
 
+import httpx2
 import structlog
 
 from deskhand.config.schema import RemoteTimeouts
@@ -29,7 +30,7 @@ MAX_QUARANTINE_S = 600.0
 class MachinePool:
     """Leases machines in turn. Raises `ConfigError` if `urls` is empty or has duplicates.
 
-    `make` returns the desktop of a machine by URL; `lease_store` is closed with the pool.
+    `make` returns the desktop of a machine by URL; `lease_store` and `connections` are closed with the pool.
     """
 
     def __init__(
@@ -41,15 +42,17 @@ class MachinePool:
         quota: QuotaManager | None = None,
         timeouts: RemoteTimeouts | None = None,
         lease_store: LeaseStore | None = None,
+        connections: Mapping[str, httpx2.AsyncClient] | None = None,
         quarantine_s: float = QUARANTINE_S,
         clock: Callable[[], float] = time.monotonic,
+        backend: str = "osworld",
     ) -> None:
         if not urls or len(set(urls)) != len(urls):
             raise ConfigError("desktop.urls: must list each machine exactly once")
         self.spec = spec or DesktopSpec()
         self.quota = quota or QuotaManager()
         self.episode_timeout_s = (timeouts or RemoteTimeouts()).episode_s
-        self._make = make
+        self._make, self._connections = make, {} if connections is None else connections
         self._quarantine_s, self._clock = quarantine_s, clock
         self._free: deque[str] = deque(urls)
         self._quarantined: dict[str, float] = {}
@@ -59,6 +62,8 @@ class MachinePool:
         self._changed = asyncio.Event()
         self.lease_store = lease_store or LeaseStore()
         self.size = len(urls)
+        self.backend = backend
+        """`desktop.backend` of the machines: "osworld" or "waa"."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -142,6 +147,8 @@ class MachinePool:
             await desktop.close()
             self._free.append(url)
         self._active.clear()
+        for http in self._connections.values():
+            await http.aclose()
         self.lease_store.close()
 
 

@@ -48,6 +48,7 @@ class DesktopPool:
         self.lease_store = lease_store or LeaseStore()
         self.quota = self.episode_timeout_s = None
         self.size = size
+        self.backend = "local"
         self.spec = spec or DesktopSpec()
         self._prewarm = prewarm
         self._make = make

@@ -7,10 +7,13 @@ be an error object.
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib import resources
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
 import yaml
@@ -18,11 +21,19 @@ import yaml
 from deskhand.desktop.remote import sandbox_api
 from deskhand.desktop.remote.http_connection import connection_failure
 from deskhand.desktop.remote.quota_errors import retry_after
-from deskhand.desktop.remote.replies import CommandReply, ForeignReply, SandboxReply, error_object, json_reply
+from deskhand.desktop.remote.replies import (
+    CommandReply,
+    ForeignReply,
+    SandboxReply,
+    error_object,
+    json_object,
+    json_reply,
+)
 
 SIZE = (1280, 720)
 MAX_QUOTA_WAITS = 6
 MAX_QUOTA_WAIT_S = 15.0
+DELETE_ATTEMPTS = 4
 SPEC: dict[str, Any] = yaml.safe_load(
     resources.files(sandbox_api.__package__ or "").joinpath("sandbox_api.openapi.yaml").read_text(encoding="utf-8")
 )
@@ -41,7 +52,10 @@ class Gateway:
     boot_s: float
     transport: httpx2.AsyncBaseTransport | None = None
     sandbox: SandboxReply | None = None
-    created: list[SandboxReply] = field(default_factory=list)
+    created: dict[str, str | None] = field(default_factory=dict)
+    """Ids of the sandboxes that the checks created, whatever they wanted, with their keys."""
+    unanswered: list[dict[str, Any]] = field(default_factory=list)
+    """Requests for sandboxes without a reply: the gateway may have created these."""
 
     async def ask(
         self,
@@ -70,6 +84,8 @@ class Gateway:
             try:
                 reply = await self.http.request(method.upper(), url, headers=headers, **arguments)
             except httpx2.TransportError as error:
+                if operation == "create":
+                    self.unanswered.append({"headers": headers, **arguments})
                 raise Deviation(f"{about}: {connection_failure(error, str(self.http.base_url))}") from None
             if reply.status_code != 429 or 429 in expected or num_waits == MAX_QUOTA_WAITS:
                 break
@@ -78,6 +94,8 @@ class Gateway:
                 raise Deviation(f"{about}: 429 without a readable Retry-After")
             num_waits += 1
             await asyncio.sleep(min(max(wait_s, 0.5), MAX_QUOTA_WAIT_S))
+        if operation == "create" and reply.is_success:
+            self._remember(reply)
         if str(reply.status_code) not in listed:
             raise Deviation(f"{about}: {reply.status_code} is not in the protocol")
         if reply.status_code not in expected:
@@ -87,11 +105,42 @@ class Gateway:
             read(about, lambda: error_object(reply))
         return reply
 
+    def _remember(self, reply: httpx2.Response) -> None:
+        with suppress(ForeignReply):
+            found = json_object(reply)
+            if isinstance(found.get("id"), str):
+                self.created[found["id"]] = found["key"] if isinstance(found.get("key"), str) else None
+
+    async def clean_up(self) -> list[str]:
+        """Delete every sandbox that was created; return the ids of those that may be left."""
+        for request in self.unanswered:  # with the same x-request-id: the reply has the id of the sandbox
+            with suppress(httpx2.TransportError):
+                reply = await self.http.request("POST", "/v1/sandboxes", **request)
+                if reply.is_success:
+                    self._remember(reply)
+        self.unanswered.clear()
+        for name, key in list(self.created.items()):
+            if await self._is_deleted(name, key):
+                del self.created[name]
+        return list(self.created)
+
+    async def _is_deleted(self, name: str, key: str | None) -> bool:
+        url = f"/v1/sandboxes/{quote(name, safe='')}"
+        for attempt in range(DELETE_ATTEMPTS):
+            for secret in dict.fromkeys((self.token, key)):
+                headers = {"authorization": f"Bearer {secret}"} if secret else {}
+                with suppress(httpx2.TransportError):
+                    reply = await self.http.request("DELETE", url, headers=headers)
+                    if reply.is_success or reply.status_code in (404, 410):
+                        return True
+            await asyncio.sleep(0.2 * 2**attempt)
+        return False
+
     async def create(self, ttl_s: float = 120.0, request_id: str | None = None, **settings: Any) -> SandboxReply:
         body = {"image": None, "width": SIZE[0], "height": SIZE[1], "ttl_s": ttl_s}
+        request_id = request_id or secrets.token_hex(16)
         reply = await self.ask("create", 201, request_id=request_id, json=body, **settings)
         found = read("POST /v1/sandboxes", lambda: json_reply(reply, SandboxReply))
-        self.created.append(found)
         if not found.key:
             raise Deviation("POST /v1/sandboxes: the reply has no key")
         return found

@@ -12,11 +12,10 @@ import base64
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import httpx2
 import openai
 
-from deskhand.desktop.remote.http_connection import request_failure
-from deskhand.engines.http_engine.endpoint import check_url, is_loopback
+from deskhand.desktop.remote.http_connection import connection_failure, connection_settings, request_failure
+from deskhand.engines.http_engine.endpoint import check_url
 from deskhand.errors import AgentError, ConfigError, InfrastructureError
 from deskhand.types import Completion, Feature, Prompt, Sampling
 
@@ -49,15 +48,17 @@ class OpenAIEndpointEngine:
         ids = [self._backend.token_to_id(name) for name in _SPECIAL]
         self._start, self._end, self._vision_start, self._image_pad, self._vision_end = ids
         base = check_url(url, "engine.base_url")
-        host = httpx2.URL(base).host
         self._client = openai.AsyncOpenAI(
             base_url=base,
             api_key=api_key or "none",
             max_retries=retries,
             timeout=timeout_s,
-            http_client=httpx2.AsyncClient(trust_env=not is_loopback(host), timeout=timeout_s, follow_redirects=False),
+            # Of the library that the installed openai uses: httpx2 since version 3, httpx before.
+            http_client=openai.DefaultAsyncHttpxClient(
+                **connection_settings(base), timeout=timeout_s, follow_redirects=False
+            ),
         )
-        self._where = f"{model} at {base}"
+        self._where, self._base_url = f"{model} at {base}", base
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> Completion:
         """Sample one completion. Raises like `types.Engine.generate`."""
@@ -73,6 +74,9 @@ class OpenAIEndpointEngine:
             if error.code == "context_length_exceeded":
                 raise AgentError(f"{self._where}: the conversation is too long") from None
             raise InfrastructureError(f"{self._where} rejected a request: {request_failure(error)}") from None
+        except openai.APIConnectionError as error:
+            reason = connection_failure(error.__cause__ or error, self._base_url)
+            raise InfrastructureError(f"{self._where} did not answer: {reason}") from None
         except openai.OpenAIError as error:
             raise InfrastructureError(f"{self._where} did not answer: {request_failure(error)}") from None
         choice = reply.choices[0]

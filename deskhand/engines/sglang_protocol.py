@@ -2,7 +2,7 @@
 
 `POST /generate` takes `input_ids` (one placeholder per image, expanded by the server) and `image_data`;
 `return_prompt_token_ids` returns the expanded ids. Log-probs include the bias of banned ids and the temperature, but
-not `top_p`; they include a grammar, so constrained completions are not exact. Weights are loaded from a folder
+not `top_p`; they include a grammar (see `Sampling.restriction`). Weights are loaded from a folder
 (`/update_weights_from_disk`). A pause retracts requests in flight, so their keys and values are recomputed with the new
 weights. A server started with `--enable-lora` keeps its weights and loads adapters (`/load_lora_adapter`), one name per
 version, so requests in flight finish with the adapter they started with. Seeds need `--enable-deterministic-inference`.
@@ -109,7 +109,6 @@ class SglangProtocol(ServerProtocol):
                 [(token_id, logprob) for logprob, token_id, *_ in entry]
                 for entry in meta.get("output_top_logprobs") or ()
             ],
-            exact=sampling.grammar is None,
         )
 
     def _data_uris(self, prompt: Prompt) -> list[str]:

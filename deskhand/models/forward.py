@@ -188,7 +188,12 @@ def encode_images(model: Any, pixel_values: Tensor, image_grid_thw: Tensor) -> t
     """Return concatenated image features: embeddings [N, H], then one [N, H] per DeepStack layer (Qwen3-VL)."""
     output = unwrap(model).model.get_image_features(pixel_values, image_grid_thw, return_dict=True)
     deepstack = getattr(output, "deepstack_features", None) or ()
-    return (torch.cat(output.pooler_output), *(torch.cat(layer) for layer in deepstack))
+    return tuple(map(_joined, (output.pooler_output, *deepstack)))
+
+
+def _joined(features: Tensor | Sequence[Tensor]) -> Tensor:
+    """Return the features of all images as one tensor; transformers 5.3 has deepstack layers that are."""
+    return features if isinstance(features, Tensor) else torch.cat(tuple(features))
 
 
 def forward_decoder(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,6 +25,8 @@ Family = Literal["qwen3_vl", "qwen2_5_vl"]
 TINY_FOLDER = Path(__file__).parent / "tiny" / "weights"
 DTYPES = ("float32", "bfloat16", "float16")
 ADAPTER_CONFIG = "adapter_config.json"
+LOADING = threading.RLock()
+"""Held while transformers makes or loads a model: it replaces methods of its classes for all threads meanwhile."""
 _HUB_PATTERNS = ("*.json", "*.jinja", "*.safetensors")
 
 
@@ -59,7 +62,7 @@ def load(source: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedM
     folder = checkpoint_folder(source)
     base = adapter_base(folder)
     if base is not None:
-        return _merged(load(base, dtype=dtype, device=device), folder, source)
+        return merge_adapter(load(base, dtype=dtype, device=device), folder, source)
     folder, family = check_checkpoint(source)
     preprocessing = read_json(folder / "preprocessor_config.json")
     _check_device(device)
@@ -113,8 +116,12 @@ def _processor_class() -> Any:
 
 
 def adapter_base(folder: Path) -> str | None:
-    """Return the base model of an adapter folder; None for a full checkpoint."""
-    if (folder / "config.json").is_file() or not (folder / ADAPTER_CONFIG).is_file():
+    """Return the base model of an adapter folder; None for a full checkpoint.
+
+    AReaL writes config.json next to an adapter, but no weights of the base model.
+    """
+    is_full = any((folder / name).is_file() for name in ("model.safetensors", "model.safetensors.index.json"))
+    if is_full or not (folder / ADAPTER_CONFIG).is_file():
         return None
     base = read_json(folder / ADAPTER_CONFIG).get("base_model_name_or_path")
     if not isinstance(base, str) or not base:
@@ -130,7 +137,8 @@ def quiet_bitsandbytes() -> None:
     logging.getLogger("bitsandbytes.backends.cpu.ops").setLevel(logging.ERROR)
 
 
-def _merged(base: LoadedModel, folder: Path, source: str) -> LoadedModel:
+def merge_adapter(base: LoadedModel, folder: Path, source: str) -> LoadedModel:
+    """Return `base`, whose weights change, with a peft adapter merged into it. Raises `ConfigError` if it misfits."""
     quiet_bitsandbytes()
     try:
         from peft import PeftModel
@@ -169,7 +177,7 @@ def checkpoint_folder(source: str) -> Path:
         return folder
     if folder.exists():
         raise ConfigError(f"{source}: is a file; use the checkpoint's folder")
-    if source.count("/") != 1 or source.startswith((".", "/", "~")):
+    if not is_hub_id(source):
         raise ConfigError(f"{source}: no such folder; use a checkpoint folder, a hub id (owner/name) or tiny")
     from huggingface_hub import snapshot_download
 
@@ -177,6 +185,11 @@ def checkpoint_folder(source: str) -> Path:
         return Path(snapshot_download(source, allow_patterns=list(_HUB_PATTERNS)))
     except Exception as error:
         raise ConfigError(f"{source}: no local folder, and the download failed ({_line(error)})") from error
+
+
+def is_hub_id(source: str) -> bool:
+    """Return whether a source is a hub id (owner/name), which every machine resolves in its own cache."""
+    return source.count("/") == 1 and not source.startswith((".", "/", "~")) and not Path(source).exists()
 
 
 def _family(folder: Path, config: dict[str, Any]) -> Family:
@@ -239,9 +252,10 @@ def _model(folder: Path, family: Family, dtype: str, device: str) -> Any:
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.CRITICAL)
     try:
-        model, report = kind.from_pretrained(
-            folder, dtype=getattr(torch, dtype), attn_implementation="sdpa", output_loading_info=True
-        )
+        with LOADING:
+            model, report = kind.from_pretrained(
+                folder, dtype=getattr(torch, dtype), attn_implementation="sdpa", output_loading_info=True
+            )
     except Exception as error:
         raise ConfigError(f"{folder}: the weights do not fit config.json ({_line(error)})") from error
     finally:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from typing import Any
+from typing import Any, cast
 
 import httpx2
 from starlette.applications import Starlette
@@ -19,6 +19,8 @@ from deskhand.actions.ops import Op
 from deskhand.desktop.base import DesktopSpec, Frame, Lease, StageableDesktop
 from deskhand.desktop.remote.osworld_desktop import OsworldDesktop
 from deskhand.desktop.remote.replies import ForeignReply, describe, json_object, server_reply
+from deskhand.desktop.remote.retrying_client import RetryingClient
+from deskhand.desktop.remote.server_desktop import ServerDesktop
 from deskhand.errors import EvaluatorError, InfrastructureError
 from deskhand.server.active_leases import ActiveLease
 from deskhand.server.guest import OSWORLD_HOME, Guest
@@ -112,11 +114,22 @@ class _RemoteGuest(Guest):
 
 
 class RemoteOsworldClient(OsworldClient):
-    """OSWorld's own server in its own VM. Requests are passed on unchanged; the pool closes the machine."""
+    """OSWorld's own server in its own VM. Requests are passed on unchanged; the pool closes the machine.
 
-    def __init__(self, machine: OsworldDesktop, spec: DesktopSpec) -> None:
+    `link` is a connection to the server of a machine that a desktop server leases; it is closed with the client.
+    """
+
+    def __init__(
+        self, machine: OsworldDesktop | ServerDesktop, spec: DesktopSpec, link: RetryingClient | None = None
+    ) -> None:
         super().__init__(machine, spec, _RemoteGuest(machine, spec.width, spec.height))
-        self._machine = machine
+        self._machine, self._link = machine, link
+
+    @property
+    def _server(self) -> RetryingClient:
+        if self._link is not None:
+            return self._link
+        return cast(OsworldDesktop, self._machine).server.client
 
     async def request(self, method: str, path: str, *, timeout_s: float = 180.0, **body: Any) -> httpx2.Response:
         def parse(reply: httpx2.Response) -> httpx2.Response:
@@ -128,7 +141,20 @@ class RemoteOsworldClient(OsworldClient):
 
         repeatable = method == "GET" or path in _REPEATABLE_PATHS
         delivery: dict[str, Any] = {"repeatable": repeatable, "acts": not repeatable, "may_take_s": timeout_s}
-        return await self._machine.server.client.send(method, path, parse=parse, **delivery, **body)
+        return await self._server.send(method, path, parse=parse, **delivery, **body)
+
+    async def close(self) -> None:
+        if self._link is not None:
+            await self._link.close()
+
+
+def client_for(desktop: StageableDesktop, spec: DesktopSpec) -> OsworldClient:
+    """Return the client of a desktop: a machine's own server, also behind a desktop server, else the emulation."""
+    if isinstance(desktop, OsworldDesktop):
+        return RemoteOsworldClient(desktop, spec)
+    if isinstance(desktop, ServerDesktop) and (link := desktop.open_machine()) is not None:
+        return RemoteOsworldClient(desktop, spec, link)
+    return LocalOsworldClient(desktop, spec)
 
 
 class _SavedGuest(Guest):

@@ -128,6 +128,8 @@ class OfficialEvaluators:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
     def _judge(self, requests: list[MetricRequest], conj: str) -> MetricResult:
+        if conj == "or" and len(requests) > 1:
+            return self._judge_any(requests)
         answer = self._ask(requests, conj)
         if "error" in answer:
             metric = requests[answer.get("clause", 0)].metric if requests else ""
@@ -137,6 +139,18 @@ class OfficialEvaluators:
                 raise InvalidDocument(message)
             raise EvaluatorError(message)
         return MetricResult(float(answer["value"]), tuple(map(float, answer["scores"])))
+
+    def _judge_any(self, requests: list[MetricRequest]) -> MetricResult:
+        """Judge one metric after the other: one that exceeds its limits is 0, and others may still accept the files."""
+        scores: list[float] = []
+        for request in requests:
+            try:
+                scores.append(self._judge([request], "or").value)
+            except InvalidDocument:
+                scores.append(0.0)
+            if scores[-1] == 1.0:
+                break
+        return MetricResult(max(scores), tuple(scores))
 
     def _ask(self, requests: list[MetricRequest], conj: str) -> dict[str, Any]:
         data = self._request(requests, conj)

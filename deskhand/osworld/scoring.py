@@ -61,16 +61,25 @@ def default_official_evaluators() -> OfficialEvaluators | None:
 
 
 async def score_task(
-    task: JsonTask, runner: SetupRunner, *, failed: bool, evaluators: OfficialEvaluators | None = None
+    task: JsonTask,
+    runner: SetupRunner,
+    *,
+    failed: bool,
+    at_start: bool = False,
+    evaluators: OfficialEvaluators | None = None,
 ) -> Verdict:
     """Score the end state on `runner`; `failed`: the agent declared the task infeasible.
+
+    With `at_start`, score a state that no agent has used yet: postconfig steps, which save documents and close
+    programs, are left out, because there is nothing to save, and the machine stays as it is.
 
     Raises `EvaluatorError` if a metric or getter fails or is unavailable, `InfrastructureError` if the desktop fails.
     """
     reads_live_profile = not runner.client.is_saved and _types(task) & PROFILE_KINDS
-    if reads_live_profile and (await runner.client.desktop.run(["pgrep", "chrome"])).returncode == 0:
+    if not at_start and reads_live_profile and (await runner.client.desktop.run(["pgrep", "chrome"])).returncode == 0:
         await asyncio.sleep(PROFILE_FLUSH_S)
-    await runner.set_up(task.evaluator.postconfig, judging=True)
+    if not at_start:
+        await runner.set_up(task.evaluator.postconfig, judging=True)
     if task.infeasible:
         return Verdict(
             float(failed), detail="the task is infeasible" + ("" if failed else "; the agent did not report it")
@@ -86,7 +95,7 @@ async def score_task(
             if evaluators is not None
             else await asyncio.to_thread(score_with_own_metrics, requests, conj)
         )
-    except InvalidDocument as error:
+    except InvalidDocument as error:  # with "or", of every metric that does not score 0
         return Verdict(0.0, detail=str(error), judged_by=judged_by)
     scores = tuple((clauses[index].metric, score) for index, score in enumerate(result.scores))
     kinds = {getattr(getter, "type", "") for clause in clauses for getter in (clause.result, clause.expected)}
@@ -120,7 +129,13 @@ def score_with_own_metrics(requests: Sequence[MetricRequest], conj: str) -> Metr
     scores: list[float] = []
     for request in requests:
         result, expected = _by_value(request.result), _by_value(request.expected)
-        scores.append(osworld_metrics.score_in_subprocess(request.metric, result, expected, dict(request.options)))
+        try:
+            score = osworld_metrics.score_in_subprocess(request.metric, result, expected, dict(request.options))
+        except InvalidDocument:
+            if conj != "or" or len(requests) == 1:
+                raise
+            score = 0.0  # another metric may accept what this one cannot read
+        scores.append(score)
         if len(requests) > 1 and scores[-1] == (1.0 if conj == "or" else 0.0):
             return MetricResult(scores[-1], tuple(scores))
     return MetricResult(max(scores) if conj == "or" else sum(scores) / len(scores), tuple(scores))

@@ -15,9 +15,8 @@ from pathlib import Path
 
 from deskhand.actions.ops import Fail, Op
 from deskhand.desktop.base import DesktopSpec, StageableDesktop
-from deskhand.desktop.remote.osworld_desktop import OsworldDesktop
 from deskhand.errors import ConfigError, InfrastructureError
-from deskhand.osworld.clients import LocalOsworldClient, OsworldClient, RemoteOsworldClient, SavedClient
+from deskhand.osworld.clients import SavedClient, client_for
 from deskhand.osworld.official_evaluators import OfficialEvaluators
 from deskhand.osworld.scoring import (
     Verdict,
@@ -30,6 +29,7 @@ from deskhand.osworld.setup_runner import SetupRunner
 from deskhand.tasks.end_state import EndState
 from deskhand.tasks.formats import osworld
 from deskhand.tasks.formats.file_cache import FileCache
+from deskhand.tasks.formats.located_yaml import require_valid
 from deskhand.tasks.formats.osworld import JsonTask
 from deskhand.tasks.task import CheckResult, Task
 
@@ -52,23 +52,21 @@ class OsworldRunner:
         """Run the set-up steps on a fresh desktop. Raises `InfrastructureError`."""
         if (before := self._runners.pop(desktop, None)) is not None:
             await before.client.close()
-        if isinstance(desktop, OsworldDesktop):
-            client: OsworldClient = RemoteOsworldClient(desktop, self._spec)
-        else:
-            client = LocalOsworldClient(desktop, self._spec)
-        setup_runner = self._runners[desktop] = SetupRunner(client, self._cache)
+        setup_runner = self._runners[desktop] = SetupRunner(client_for(desktop, self._spec), self._cache)
         await setup_runner.set_up(self._task.config)
         await desktop.observe()
 
-    async def verdict(self, desktop: StageableDesktop, *, failed: bool) -> Verdict:
-        """Score the end state. Raises `EvaluatorError` and `InfrastructureError`."""
+    async def verdict(self, desktop: StageableDesktop, *, failed: bool = False, at_start: bool = False) -> Verdict:
+        """Score the end state, or the start state (`score_task`). Raises `EvaluatorError` and
+        `InfrastructureError`."""
         if isinstance(desktop, EndState):
             setup_runner = SetupRunner(SavedClient(desktop, self._spec), self._cache)
         else:
             setup_runner = self._runners.get(desktop)
         if setup_runner is None:
             raise InfrastructureError("the task was not set up on this desktop; call set_up first")
-        return await score_task(self._task, setup_runner, failed=failed, evaluators=self._evaluators())
+        scoring = {"failed": failed, "at_start": at_start, "evaluators": self._evaluators()}
+        return await score_task(self._task, setup_runner, **scoring)
 
 
 def load_task(path: Path, **settings: object) -> Task:
@@ -76,7 +74,9 @@ def load_task(path: Path, **settings: object) -> Task:
 
     Raises `TaskFileError`, or `ConfigError` if the task cannot be scored here.
     """
-    return task_of(osworld.load(path).task, domain=path.parent.name, **settings)  # pyright: ignore[reportArgumentType]
+    loaded = osworld.load(path)
+    require_valid(loaded.problems)
+    return task_of(loaded.task, domain=path.parent.name, **settings)  # pyright: ignore[reportArgumentType]
 
 
 def task_of(
@@ -101,7 +101,10 @@ def task_of(
     no_oracle = "" if task.infeasible else "OSWorld task files contain no solution"
 
     async def check(desktop: StageableDesktop) -> CheckResult:
-        return (await runner.verdict(desktop, failed=False)).check
+        return (await runner.verdict(desktop)).check
+
+    async def start_check(desktop: StageableDesktop) -> CheckResult:
+        return (await runner.verdict(desktop, at_start=True)).check
 
     async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         if no_oracle:
@@ -119,6 +122,7 @@ def task_of(
         max_steps=max_steps,
         setup=runner.set_up,
         check=check,
+        start_check=start_check,
         oracle=oracle,
         difficulty="medium",
         accessibility=needs_tree,

@@ -24,9 +24,9 @@ from deskhand.engines.scripted import ScriptedEngine
 from deskhand.errors import ConfigError
 from deskhand.models.load import checkpoint_folder, load, load_processors
 from deskhand.recipes.engine_factory import EngineBundle, EngineRequest, build_engine
-from deskhand.recipes.health import Alert
+from deskhand.recipes.health import Alert, resolve_bounds
 from deskhand.recipes.step_report import ProgressListener, StepReport
-from deskhand.recipes.suite import Suite, load_suite
+from deskhand.recipes.suite import Suite, load_suite, validation_split
 from deskhand.recipes.training_loop import TrainingLoop
 from deskhand.recorder.chat_template import RewrittenHistory
 from deskhand.recorder.images import ImageCache
@@ -34,14 +34,15 @@ from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.rollout.episode import desktop_spec
 from deskhand.rollout.eval_loop import evaluate
-from deskhand.rollout.reward import load_reward
+from deskhand.rollout.reward import load_reward, with_overlong_penalty
 from deskhand.rollout.runner import RecordedRunner, Script
 from deskhand.rollout.scheduler import frozen_gc
 from deskhand.store.frames import Frames
 from deskhand.store.metrics import WandbRun
 from deskhand.store.run import Run
-from deskhand.tasks.task import Task, seed_for
+from deskhand.tasks.task import Split, Task, seed_for
 from deskhand.trainer.checkpoint import verify
+from deskhand.trainer.objective_settings import ObjectiveSettings
 from deskhand.trainer.policy import Policy
 from deskhand.trainer.trainer import Trainer
 from deskhand.trainer.weight_sync import attach_engine
@@ -75,7 +76,7 @@ def check_plugins(config: Config) -> None:
             raise ConfigError(f"agent.action_format: {config.agent.action_format} has no method {name}")
     build_agent(config.agent)
     load_reward(config.reward)
-    get_algorithm(config.trainer.algorithm)
+    ObjectiveSettings.of(config.trainer)
     backends: dict[registry.Kind, str] = {"engine": config.engine.backend, "desktop": config.desktop.backend}
     for kind, ref in backends.items():
         if not callable(registry.resolve(kind, ref)):
@@ -176,23 +177,33 @@ async def run_training_loop(
         shared = engine.model if config.engine.share_weights else None
         model = shared or load(config.model, dtype=config.dtype, device=config.device)
         trainer = Trainer(
-            Policy(model.model, config.policy, engine.renderer.banned_ids, config.trainer.seed), config.trainer
+            Policy(model.model, config.policy, engine.renderer.banned_ids, config.trainer.seed),
+            config.trainer,
+            config.loop.total_steps,
         )
         attach_engine(trainer, engine.engine)
         eval_agent, settings = build_agent(config.eval_agent, image_size=model_image_size(engine.image_processor))
         eval_runner = RecordedRunner(pool, runner.recorder, eval_agent, run.frames, settings=settings)
-        runner.reward = eval_runner.reward = load_reward(config.reward)
+        eval_runner.reward = load_reward(config.reward)
+        buffer_length, factor = config.loop.overlong_buffer_len, config.loop.overlong_penalty_factor
+        runner.reward = with_overlong_penalty(eval_runner.reward, config.agent.max_new_tokens, buffer_length, factor)
+
+        split = validation_split(config)
 
         async def eval_version(version: int) -> float:
-            name = result_label(version_label(version), run.metadata.get("config", {}), config.model_dump(mode="json"))
-            tasks, concurrency = suite.held_out_tasks(evaluation.num_episodes), eval_concurrency(config)
+            settings = for_split(config, split).model_dump(mode="json")
+            name = result_label(version_label(version), run.metadata.get("config", {}), settings)
+            tasks, concurrency = suite.tasks_of(split, evaluation.num_episodes), eval_concurrency(config)
             report = await evaluate(run, name, tasks, eval_runner, concurrency, seed=config.seed)
             return report.success_of_started.value
 
         # With noise images the vision probe always fails.
         no_probe = {"vision_probe_every": 0} if config.agent.noise_images else {}
+        health = resolve_bounds(
+            config.loop.health, config.engine.backend, config.dtype, get_algorithm(config.trainer.algorithm).ratio_level
+        )
         changes = {
-            "health": config.loop.health.model_copy(update=no_probe),
+            "health": health.model_copy(update=no_probe),
             "max_concurrent_episodes": train_concurrency(config),
         }
         loop = TrainingLoop(
@@ -221,11 +232,16 @@ def version_label(version: int) -> str:
     return f"version-{version}"
 
 
+def for_split(config: Config, split: Split) -> Config:
+    """Return the settings with another split to evaluate on."""
+    return config.model_copy(update={"evaluation": config.evaluation.model_copy(update={"split": split})})
+
+
 RESULT_RELEVANT_SETTINGS = {
     "agent": None,
     "desktop": ("backend", "settle_ms", "settle_timeout_s", "isolation"),
     "engine": ("max_model_len", "rewritten_history"),
-    "evaluation": ("temperature",),
+    "evaluation": ("temperature", "split"),
     "suite": ("screen_size", "max_episode_steps"),
 }
 """Settings that affect evaluation results, by section; None is the whole section."""

@@ -207,15 +207,16 @@ async def evaluate_policy(
     listener: ProgressListener,
     tasks: Sequence[Task] | None = None,
 ) -> EvalReport:
-    """Evaluate a policy on the held-out tasks, or resume its evaluation. Raises `ConfigError` if there are no tasks to
-    play, `InfrastructureError` if every episode errored."""
+    """Evaluate a policy on the tasks of `evaluation.split`, or resume its evaluation. Raises `ConfigError` if there are
+    no tasks to play, `InfrastructureError` if every episode errored."""
     if tasks is None:
-        tasks = load_suite(config.suite, config.desktop.backend).held_out_tasks(config.evaluation.num_episodes)
+        suite = load_suite(config.suite, config.desktop.backend)
+        tasks = suite.tasks_of(config.evaluation.split, config.evaluation.num_episodes)
     if not tasks:
         raise ConfigError("evaluation.num_episodes: must be above 0 to evaluate, got 0")
     if policy.kind == "script" and policy.source == ORACLE:
         require_oracles(tasks)
-    listener.status(f"{policy.name}: held-out episodes")
+    listener.status(f"{policy.name}: {config.evaluation.split} episodes")
     concurrency = eval_concurrency(config)
     on_progress = partial(listener.evaluated, policy.name)
     async with open_runner(config, run, pool, policy) as runner:
@@ -231,20 +232,20 @@ async def evaluate_policy(
         )
     if not report.success.total:
         total = len(tasks) * samples_per_task
-        raise InfrastructureError(
-            f"{policy.name}: all {total} held-out episodes errored; last error: {report.last_error}"
-        )
+        raise InfrastructureError(f"{policy.name}: all {total} episodes errored; last error: {report.last_error}")
     return report
 
 
 def tasks_solved_by_noop(run: Run, name: str, tasks: Iterable[Task]) -> str:
-    """A line with the held-out tasks that the no-op policy solved, and a fix; empty if there are none."""
+    """A line with the held-out tasks that the no-op policy or their start state solved, and a fix; empty if there are
+    none."""
     played = {task.id for task in tasks}
     rows = [row for row in run.episodes(name, "scored") if row.task_id in played and (row.value or 0.0) >= 1.0]
+    rows += [row for row in run.episodes(name, "errored") if row.task_id in played and row.cause == "already_solved"]
     if not rows:
         return ""
     names = ", ".join(sorted({row.family for row in rows}))
     return (
-        f"solved by a no-op: {names}; every episode gets the full reward, so change their start states or exclude them "
+        f"solved by a no-op: {names}; they teach nothing, so change their start states or exclude them "
         f"with --set suite.exclude=[{names}]"
     )

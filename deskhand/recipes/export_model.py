@@ -194,7 +194,8 @@ def _figures(run: Run, checkpoint: Checkpoint) -> Iterator[str]:
     if report.num_unscored:
         of_started = str(report.success_of_started).strip()
         errored = f"{report.num_unscored} errored and do not count; success of all that were started: {of_started}."
-    yield f"\nTasks of the held-out split, {span}; 95 % Wilson intervals. {errored}"
+    splits = ", ".join(sorted({row.split for row in held})) or "none"
+    yield f"\nTasks of the split {splits}, {span}; 95 % Wilson intervals. {errored}"
 
 
 def _cell(rate: Proportion) -> str:

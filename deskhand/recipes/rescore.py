@@ -37,7 +37,7 @@ def task_finder(config: Path | None, profile: str | None, overrides: Sequence[st
         suite = load_suite(settings.suite, settings.desktop.backend)
 
         def make(family: str, seed: int) -> Task:
-            if family not in {*suite.train_tasks, *suite.eval_tasks}:
+            if family not in {*suite.train_tasks, *suite.validation_tasks, *suite.eval_tasks}:
                 raise ConfigError(f"suite.path: {path} has no task {family!r}")
             return suite.make(family, seed)
 

@@ -1,15 +1,17 @@
 """Conversion of finished groups of episodes into training samples.
 
-Used by `recipes.training_loop` and `integrations.areal`; start with `group_to_samples`.
+Used by `recipes.training_loop` and `integrations.areal`; start with `groups_to_samples`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 import numpy as np
 
 from deskhand.algorithms.base import Algorithm
+from deskhand.algorithms.reinforce_plus_plus import normalize_over_batch
 from deskhand.errors import ConfigError
 from deskhand.recorder.graph import CallGraph, Sequence
 from deskhand.rollout.episode_record import EpisodeResult
@@ -26,15 +28,38 @@ def group_to_samples(
     `fresh`: whether to train on an episode. Advantages are computed from all scored episodes of the group; they are 0
     if the algorithm uses a critic, which computes them later. Raises `ConfigError` for invalid advantages.
     """
-    scored = [result for result in group.scored if isinstance(result.outcome, Scored)]
+    # In the order of the members: the order in which they ended depends on the machine.
+    scored = sorted((one for one in group.scored if isinstance(one.outcome, Scored)), key=lambda result: result.member)
     rewards = [result.reward if result.reward is not None else float("nan") for result in scored]
     advantages = np.zeros(len(rewards)) if algorithm.uses_critic else _advantages(algorithm, np.array(rewards))
     return [
-        TrainingSample(sequence, float(advantage), result.episode_id, 1.0, reward, _replies(result.graph, sequence))
+        TrainingSample(
+            sequence,
+            float(advantage),
+            result.episode_id,
+            1.0,
+            reward,
+            _replies(result.graph, sequence),
+            result.graph,
+            group.id,
+            len(scored),
+        )
         for result, advantage, reward in zip(scored, advantages, rewards, strict=True)
         if fresh(result)
         for sequence in result.graph.sequences()
     ]
+
+
+def groups_to_samples(
+    groups: Iterable[Group], algorithm: Algorithm, fresh: Callable[[EpisodeResult], bool] = lambda result: True
+) -> list[TrainingSample]:
+    """Return the samples of a step, with advantages over the batch where the algorithm normalizes them so."""
+    samples = [sample for group in groups for sample in group_to_samples(group, algorithm, fresh)]
+    if not algorithm.normalize_batch:
+        return samples
+    advantages = {sample.episode_id: sample.advantage for sample in samples}
+    normalized = dict(zip(advantages, normalize_over_batch(np.array([*advantages.values()])), strict=True))
+    return [replace(sample, advantage=float(normalized[sample.episode_id])) for sample in samples]
 
 
 def _advantages(algorithm: Algorithm, rewards: np.ndarray) -> np.ndarray:

@@ -90,7 +90,7 @@ def load_demonstrations(run: Run, phase: str | None = None) -> list[Demonstratio
     found = (
         Demonstration(
             row.id,
-            tuple(map(SupervisedRow.of, load_result(run, row.id).graph.sequences())),
+            tuple(map(SupervisedRow.of, load_result(run, row.id).graph.sequences(imitation=True))),
             ORACLE if row.phase == DEMONSTRATIONS else f"the policy in the run {run.folder.name}",
             row,
         )
@@ -151,7 +151,7 @@ def demonstrations_from_recordings(
     listener.log(f"{folder.name}: {len(data.graphs)} conversations of {data.sessions} sessions{low}{skipped}")
     source = f"recordings in {folder.name}"
     return [
-        Demonstration(name, tuple(map(SupervisedRow.of, graph.sequences())), source)
+        Demonstration(name, tuple(map(SupervisedRow.of, graph.sequences(imitation=True))), source)
         for name, graph in data.graphs.items()
     ]
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from deskhand.recipes.health import Alert
+from deskhand.recipes.health import LENGTH, Alert
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import Group
 from deskhand.tasks.outcome import Scored
@@ -41,6 +41,32 @@ class StepReport:
         return {**head, **self.metrics, "alerts": [alert.to_dict() for alert in self.alerts]}
 
 
+MAX_FAMILIES = 32
+"""Families with metrics of their own; a suite of task files has one per file."""
+
+
+@dataclass
+class FamilyShares:
+    """Shares of the families in the groups since the process began, to see a family that is trained less often than it
+    is started."""
+
+    started: Counter[str] = field(default_factory=Counter)
+    trained: Counter[str] = field(default_factory=Counter)
+    stale: Counter[str] = field(default_factory=Counter)
+    zero_variance: Counter[str] = field(default_factory=Counter)
+
+    def metrics(self) -> dict[str, float]:
+        """Return each family's share of the started, trained, stale and zero-variance groups, by name."""
+        if len(self.started) > MAX_FAMILIES:
+            return {}
+        counts = {name: getattr(self, name) for name in ("started", "trained", "stale", "zero_variance")}
+        return {
+            f"family/{family}/{name}_frac_total": count[family] / max(1, count.total())
+            for family in sorted(self.started)
+            for name, count in counts.items()
+        }
+
+
 @dataclass
 class StepAccumulator:
     """Episodes and groups that ended since the previous step."""
@@ -54,6 +80,13 @@ class StepAccumulator:
     num_zero_variance: int = 0
     """Completed groups with equal rewards and at least two scores."""
     num_errored: int = 0
+    num_tokens: int = 0
+    """Sampled tokens of scored episodes."""
+    num_calls: int = 0
+    num_untrained: int = 0
+    """Calls of scored episodes that are stored and not trained on."""
+    seconds: Counter[str] = field(default_factory=Counter)
+    """Seconds of scored episodes by phase."""
     replies: Counter[str] = field(default_factory=Counter)
     """Replies of scored episodes by kind of error; "" for none."""
 
@@ -63,6 +96,10 @@ class StepAccumulator:
             self.rewards.append(result.reward or 0.0)
             self.scores.append(result.score)
             self.successes.append(result.success)
+            self.num_tokens += result.graph.num_sampled_tokens
+            self.num_calls += len(result.graph.ids)
+            self.num_untrained += len(result.graph.untrained)
+            self.seconds.update(result.seconds)
             self.replies.update(step.reply_error for step in result.transcript.steps)
             if result.first_click_on_target is not None:
                 self.first_clicks.append(result.first_click_on_target)
@@ -89,6 +126,9 @@ class StepAccumulator:
             "replies/truncation_rate": _ratio(truncated, replies),
             # Truncated replies say nothing about the action format.
             "replies/parse_rate": _ratio(replies - truncated - self.replies["format"], replies - truncated),
+            LENGTH: _ratio(self.num_tokens, self.num_calls),
+            **{f"time/episode_{phase}": _ratio(total, len(self.rewards)) for phase, total in self.seconds.items()},
+            "replies/untrained_frac": _ratio(self.num_untrained, self.num_calls),
             "groups/zero_variance": self.num_zero_variance,
             "groups/zero_variance_frac": _ratio(self.num_zero_variance, self.num_groups),
             "episodes/errored_frac": _ratio(self.num_errored, self.num_errored + len(self.rewards)),
@@ -99,7 +139,7 @@ def _mean(values: list[float] | list[bool]) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def _ratio(part: int, whole: int) -> float | None:
+def _ratio(part: float, whole: int) -> float | None:
     return part / whole if whole else None
 
 

@@ -16,30 +16,29 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 from deskhand import registry
-from deskhand.config.schema import SuiteConfig
-from deskhand.desktop.base import StageableDesktop
-from deskhand.desktop.remote.osworld_desktop import OsworldDesktop
-from deskhand.desktop.remote.retrying_client import RetryingClient
+from deskhand.config.schema import Config, SuiteConfig
+from deskhand.desktop.base import HasTaskEvaluator, StageableDesktop
 from deskhand.desktop.remote.waa_server import WaaEvaluatorClient
-from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
+from deskhand.errors import ConfigError, EvaluatorError
 from deskhand.osworld import task as osworld_task
 from deskhand.tasks.end_state import EndState
 from deskhand.tasks.formats import openadapt, osworld, python_file, task_files, waa, yaml_schema, yaml_task
 from deskhand.tasks.formats.file_cache import FileCache, urls_of
-from deskhand.tasks.formats.located_yaml import TaskFileError, load_yaml
+from deskhand.tasks.formats.located_yaml import TaskFileError, load_yaml, require_valid
 from deskhand.tasks.formats.requirements import REQUIREMENT_TEXT, Which, find_in_guest, requirements_of
 from deskhand.tasks.formats.yaml_task import SUITE as DESKHAND_SUITE
 from deskhand.tasks.suites import family_registry, miniwob
-from deskhand.tasks.task import Family, Task, seed_for, split_of
+from deskhand.tasks.task import SPLIT_SIZE, Family, Split, Task, seed_for, split_of
 
 SCREENS = {"osworld": (1920, 1080), "waa": (1920, 1200), "openadapt": (1920, 1200)}
 """Screen sizes of the benchmarks' own machines, in pixels."""
-BACKENDS = {"waa": ("waa",), "openadapt": ("osworld", "waa")}
-"""Desktop backends that the task files of a format require."""
+BACKENDS = {"waa": ("waa", "server", "sandbox")}
+"""Desktop backends that the task files of a format require. A server or a gateway leases such machines to several
+runs; whether it has them is known when it replies."""
 _MAX_LISTED = 3
+DEFAULT_EVAL_FRACTION, DEFAULT_VALIDATION_FRACTION = 0.2, 0.1
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,9 @@ class Suite:
 
     train_tasks: tuple[str, ...]
     eval_tasks: tuple[str, ...]
+    """Tasks of the test split; all tasks if the files are not split."""
     make: Callable[[str, int], Task]
+    validation_tasks: tuple[str, ...] = ()
     is_parametric: bool = True
     """Whether the variants of a family differ by seed; False for task files."""
     skipped: tuple[str, ...] = ()
@@ -58,18 +59,36 @@ class Suite:
     @property
     def summary(self) -> str:
         """Number of tasks per split, in one line."""
-        shared = set(self.train_tasks) & set(self.eval_tasks)
         count = len(self.train_tasks)
-        tasks = f"{count} task{'' if count == 1 else 's'}"
-        split = f"{tasks} (train and eval)" if shared else f"{tasks} (train), {len(self.eval_tasks)} (eval)"
+        split = f"{count} task{'' if count == 1 else 's'}"
+        if self.is_split:
+            split += f" (train), {len(self.validation_tasks)} (validation), {len(self.eval_tasks)} (test)"
         skipped = f"; {len(self.skipped)} skipped (see deskhand tasks resolve)" if self.skipped else ""
         return f"suite: {split}{skipped}"
 
-    def held_out_tasks(self, episodes: int) -> list[Task]:
+    @property
+    def is_split(self) -> bool:
+        """Whether no task of the test split is a training task."""
+        return self.is_parametric or not set(self.train_tasks) & set(self.eval_tasks)
+
+    def tasks_of(self, split: Split, episodes: int) -> list[Task]:
         """Return the tasks of an evaluation: equally many of each family, at least `episodes` in total. A task file
-        counts once, unless `episodes` is 0."""
-        each = -(-episodes // len(self.eval_tasks)) if self.is_parametric else min(1, episodes)
-        return [self.make(name, seed_for("held_out", index)) for index in range(each) for name in self.eval_tasks]
+        counts once, unless `episodes` is 0. Raises `ConfigError` if the split has no tasks.
+
+        Training tasks have seeds from the end of their split, which no run reaches.
+        """
+        if not episodes:
+            return []
+        names = {"train": self.train_tasks, "validation": self.validation_tasks, "test": self.eval_tasks}.get(split)
+        if self.is_parametric:
+            names = self.eval_tasks
+        elif names is None:
+            raise ConfigError(f"evaluation.split: task files have no split {split}; use test, validation or train")
+        elif not names:
+            raise ConfigError(f"evaluation.split: no task file is in the split {split}; raise suite.{split}_fraction")
+        each = -(-episodes // len(names)) if self.is_parametric else 1
+        first = SPLIT_SIZE - each if split == "train" else 0
+        return [self.make(name, seed_for(split, first + index)) for index in range(each) for name in names]
 
 
 def load_suite(suite: SuiteConfig, backend: str) -> Suite:
@@ -78,7 +97,7 @@ def load_suite(suite: SuiteConfig, backend: str) -> Suite:
     return _loaded(suite.model_dump_json(), backend)
 
 
-@functools.lru_cache(maxsize=8)
+@functools.lru_cache(maxsize=512)
 def _loaded(settings: str, backend: str) -> Suite:
     """Cached by the settings as JSON, because a checkout has hundreds of files."""
     suite = SuiteConfig.model_validate_json(settings)
@@ -151,15 +170,24 @@ def _file_suite(folder: Path, suite: SuiteConfig, backend: str) -> Suite:
         raise ConfigError(
             f"suite.path: none of {len(skipped)} files in {folder} can run on desktop.backend {backend}: {first}"
         )
-    held_out = _held_out(list(tasks), suite.eval_fraction)
-    trained = [name for name in tasks if name not in held_out]
+    test = _held_out(list(tasks), suite.eval_fraction or 0.0, len(tasks))
+    trained = [name for name in tasks if name not in test]
+    validation = _held_out(trained, suite.validation_fraction or 0.0, len(tasks))
+    trained = [name for name in trained if name not in validation]
     prefix = DESKHAND_SUITE if file_format == "deskhand" else file_format
 
     def make(name: str, seed: int) -> Task:
         variant = f"/{seed}" if split_of(seed) == "train" else ""
         return replace(tasks[name], seed=seed, id=f"{prefix}/{name}{variant}")
 
-    return Suite(tuple(trained), tuple(held_out or tasks), make, is_parametric=False, skipped=tuple(skipped))
+    return Suite(
+        tuple(trained),
+        tuple(test or tasks),
+        make,
+        tuple(validation),
+        is_parametric=False,
+        skipped=tuple(skipped),
+    )
 
 
 def _reason(path: Path, error: ConfigError) -> str:
@@ -172,7 +200,7 @@ def _check_backend(file_format: str, backend: str) -> None:
         raise ConfigError(
             f"suite.format {file_format}: requires desktop.backend {' or '.join(required)}, got {backend}"
         )
-    if not required and backend == "waa":
+    if not required and file_format != "openadapt" and backend == "waa":
         raise ConfigError(f"suite.format {file_format}: the tasks are for Linux, but desktop.backend is waa")
 
 
@@ -223,12 +251,41 @@ def _without(names: Sequence[str], excluded: Sequence[str], known: Iterable[str]
     return left
 
 
-def _held_out(names: Sequence[str], fraction: float) -> list[str]:
-    """A fraction of `names`, by the hash of each: at least one, and not all."""
+def _held_out(names: Sequence[str], fraction: float, count: int) -> list[str]:
+    """Some of `names`, by the hash of each: this fraction of `count`, at least one, and not all."""
     if not fraction or len(names) < 2:
         return []
     ordered = sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
-    return ordered[: min(len(names) - 1, max(1, round(fraction * len(names))))]
+    return ordered[: min(len(names) - 1, max(1, round(fraction * count)))]
+
+
+def hold_out_by_default(config: Config) -> Config:
+    """Return the settings of a training run, which splits task files unless its settings say how.
+
+    Raises `ConfigError` if the run would evaluate on training tasks without `evaluation.split: train`.
+    """
+    suite, evaluates = config.suite, config.evaluation.num_episodes > 0
+    if suite.path is not None and suite.format != "python" and evaluates and config.evaluation.split != "train":
+        validation = DEFAULT_VALIDATION_FRACTION if config.loop.eval_every else 0.0
+        fractions = {"eval_fraction": DEFAULT_EVAL_FRACTION, "validation_fraction": validation}
+        changes = {key: value for key, value in fractions.items() if getattr(suite, key) is None}
+        config = config.model_copy(update={"suite": suite.model_copy(update=changes)})
+    found = load_suite(config.suite, config.desktop.backend)
+    if evaluates and config.evaluation.split != "train" and not found.is_split:
+        raise ConfigError(
+            f"suite.eval_fraction: of {len(found.train_tasks)} task file(s) none is held out; raise it, set "
+            "evaluation.split to train to evaluate on the training tasks, or evaluation.num_episodes to 0"
+        )
+    if evaluates:
+        found.tasks_of(config.evaluation.split, 1)
+        if config.loop.eval_every:
+            found.tasks_of(validation_split(config), 1)
+    return config
+
+
+def validation_split(config: Config) -> Split:
+    """Return the split that selects the best checkpoint."""
+    return "train" if config.evaluation.split == "train" else "validation"
 
 
 def _loader(file_format: str, suite: SuiteConfig, backend: str) -> Callable[[Path], Task]:
@@ -236,7 +293,9 @@ def _loader(file_format: str, suite: SuiteConfig, backend: str) -> Callable[[Pat
     steps = suite.max_episode_steps
 
     def load_osworld(path: Path) -> Task:
-        task = osworld.load(path).task
+        loaded = osworld.load(path)
+        require_valid(loaded.problems)
+        task = loaded.task
         if task.infeasible and not suite.include_infeasible:
             raise ConfigError(f"{path}: the task is infeasible, and suite.include_infeasible is false")
         _check_requirements(path, task, backend)
@@ -246,10 +305,15 @@ def _loader(file_format: str, suite: SuiteConfig, backend: str) -> Callable[[Pat
 
     def load_waa(path: Path) -> Task:
         evaluator = functools.partial(PerHostEvaluator, port=suite.evaluator_port)
-        return waa.task_of(waa.load(path), evaluator, width, height, steps or waa.DEFAULT_MAX_STEPS)
+        loaded = waa.load(path)
+        require_valid(loaded.problems)
+        return waa.task_of(loaded, evaluator, width, height, steps or waa.DEFAULT_MAX_STEPS)
 
     def load_openadapt(path: Path) -> Task:
-        task = openadapt.load_task(path, width, height)
+        loaded = openadapt.load(path)
+        if backend == "local" and any("open" in step for step in loaded.task.setup or ()):
+            raise ConfigError(f"{path}: setup step open needs a machine, desktop.backend is local; launch the program")
+        task = openadapt.task_of(loaded, width, height, allow_python=suite.allow_python_checks)
         return replace(task, max_steps=steps) if steps else task
 
     def load_deskhand(path: Path) -> Task:
@@ -280,24 +344,19 @@ def _check_requirements(path: Path, task: osworld.JsonTask, backend: str) -> Non
 
 
 class PerHostEvaluator:
-    """Client of the evaluate server on the host of a WAA machine. Implements `waa.TaskEvaluator`; each request
-    opens a connection, because episodes run in different event loops."""
+    """Client of the evaluate server on the host of a WAA machine, also behind a desktop server or gateway. Implements
+    `waa.TaskEvaluator`; each request opens a connection, because episodes run in different event loops."""
 
     def __init__(self, desktop: StageableDesktop, port: int) -> None:
         if isinstance(desktop, EndState):
             raise EvaluatorError("WAA's evaluate server reads the live machine, so saved end states cannot be scored")
-        if not isinstance(desktop, OsworldDesktop):
-            raise InfrastructureError(
-                "only Windows Agent Arena machines have an evaluate server; set desktop.backend to waa"
-            )
-        parts = urlsplit(desktop.client.base_url)
-        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
-        self._address = urlunsplit((parts.scheme, f"{host}:{port}", "", "", ""))
-        self._timeouts = desktop.client.timeouts
+        if not isinstance(desktop, HasTaskEvaluator):
+            raise ConfigError("only Windows Agent Arena machines have an evaluate server; set desktop.backend to waa")
+        self._desktop, self._port = desktop, port
 
     @asynccontextmanager
     async def _open(self) -> AsyncIterator[WaaEvaluatorClient]:
-        link = RetryingClient(self._address, timeouts=self._timeouts, wait_for_quota=False)
+        link = self._desktop.open_evaluator(self._port)
         try:
             yield WaaEvaluatorClient(link)
         finally:

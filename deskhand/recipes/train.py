@@ -1,4 +1,4 @@
-"""Create runs, train them, and compare held-out success before and after. Used by `deskhand train` and `deskhand demo`.
+"""Create runs, train them, and compare success before and after. Used by `deskhand train` and `deskhand demo`.
 
 Start with `create_run` and `run_training`. Training comes first, so that the first update is early; the initial version
 is evaluated afterwards from its stored weights.
@@ -10,7 +10,7 @@ import asyncio
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version as package_version
 from pathlib import Path
@@ -27,13 +27,14 @@ from deskhand.models.load import check_checkpoint
 from deskhand.recipes.assemble import (
     check_plugins,
     eval_concurrency,
+    for_split,
     open_run_pool,
     run_training_loop,
     train_concurrency,
 )
 from deskhand.recipes.evaluate import evaluate_policy, resolve_policy
 from deskhand.recipes.step_report import ProgressListener, StepReport
-from deskhand.recipes.suite import load_suite
+from deskhand.recipes.suite import load_suite, validation_split
 from deskhand.rollout.eval_loop import EvalReport
 from deskhand.store.run import Run
 from deskhand.trainer.checkpoint import CheckpointManager
@@ -96,6 +97,7 @@ def create_run(
             "seed": config.seed,
             "started": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         },
+        **({"scrub": config.tracking.scrubbed} if config.tracking.scrub else {}),
         **(more or {}),
     }
     return Run.create(folder, metadata)
@@ -204,20 +206,41 @@ async def run_training(config: Config, run: Run, listener: ProgressListener, sta
             else:
                 listener.log("no step finished; only the initial version is evaluated")
             before = await evaluate_step(config, run, pool, 0, listener)
-    _log_best(CheckpointManager(run.folder / "checkpoints"), ((0, before), (last.step if last else 0, after)), listener)
+            if config.loop.eval_every:
+                known = {0: before, **({last.step: after} if after else {})}
+
+                async def evaluate(settings: Config, step: int) -> EvalReport:
+                    return await evaluate_step(settings, run, pool, step, listener)
+
+                checkpoints = CheckpointManager(run.folder / "checkpoints")
+                listener.log(await announce_best(config, checkpoints, known, evaluate))
     return TrainingSummary(last.step if last else 0, before, after)
 
 
-def _log_best(
-    checkpoints: CheckpointManager, evaluations: Iterable[tuple[int, EvalReport | None]], listener: ProgressListener
-) -> None:
-    """Record the evaluations (step, report) and log the best checkpoint."""
-    for step, report in evaluations:
-        if report is not None:
-            checkpoints.record_eval(step, report.success_of_started.value)
+async def announce_best(
+    config: Config,
+    checkpoints: CheckpointManager,
+    known: Mapping[int, EvalReport],
+    evaluate: Callable[[Config, int], Awaitable[EvalReport]],
+) -> str:
+    """Validate the first and the last checkpoint, too; return a line on the best one with its success on other tasks.
+
+    `known`: reports on `evaluation.split` by step; `evaluate` returns the report of settings and step. The maximum over
+    noisy validation scores is too high an estimate, so the line has a score that did not select the checkpoint.
+    """
+    split = validation_split(config)
+    for step in known:
+        report = await evaluate(for_split(config, split), step)
+        checkpoints.record_eval(step, report.success_of_started.value)
     best = checkpoints.best()
-    if best is not None:
-        listener.log(f"best held-out success {100 * best.success:.1f} % at step {best.step} (checkpoint kept)")
+    if best is None:
+        return "no checkpoint has a validation score"
+    report = known.get(best.step) or await evaluate(config, best.step)
+    tasks = "training tasks" if split == "train" else f"{split} split"
+    score = (
+        "" if split == "train" else f"; {str(report.success_of_started).strip()} on the {config.evaluation.split} split"
+    )
+    return f"best checkpoint: step {best.step}, selected by {100 * best.success:.1f} % on the {tasks}{score} (kept)"
 
 
 async def _train(

@@ -4,8 +4,10 @@ Used by `recipes.assemble`; start with `TrainingLoop.run`. A step takes complete
 a thread, pushes the weights to the engine, and commits the checkpoint with the episodes it trained in one transaction.
 A kill loses only episodes in flight.
 
-Invariant: at most `(max_staleness + 1) * groups_per_step` groups are open or queued, so trained episodes are at most
-`max_staleness` steps old. Older episodes are counted as stale and not trained.
+Invariant: trained episodes are at most `max_staleness` steps old. At most `(max_staleness + 1) * groups_per_step`
+groups are open or queued, and a step waits for slow groups before they become too old (`GroupBuffer.next_batch`), so
+families are trained in the proportions in which they are started. Only a resumed run may find older episodes; they are
+counted as stale and not trained.
 """
 
 from __future__ import annotations
@@ -21,20 +23,27 @@ import numpy as np
 import structlog
 
 from deskhand.config.loop import LoopConfig
-from deskhand.errors import ConfigError, HealthError
+from deskhand.errors import ConfigError
+from deskhand.models.load import load_processors
+from deskhand.recipes.group_source import GroupSource
 from deskhand.recipes.health import (
     IMAGE_SENSITIVITY,
+    PUBLISH_KL,
+    STALE,
     Alert,
     all_errored_alert,
+    check_probes,
     find_alerts,
     no_signal_alert,
     solved_at_start_alert,
 )
-from deskhand.recipes.samples import group_to_samples
+from deskhand.recipes.publish_probe import PublishProbe
+from deskhand.recipes.samples import groups_to_samples
 from deskhand.recipes.step_report import SCHEMA_VERSION, StepAccumulator, StepReport
-from deskhand.rollout.episode import errored_result
+from deskhand.recorder.image_check import check_preprocessing
+from deskhand.recorder.images import ImageCache
 from deskhand.rollout.episode_record import EpisodeResult
-from deskhand.rollout.groups import EpisodeRequest, Group, GroupBuffer
+from deskhand.rollout.groups import Group, GroupBuffer
 from deskhand.rollout.run_writer import RunWriter
 from deskhand.rollout.runner import RecordedRunner
 from deskhand.rollout.scheduler import Scheduler
@@ -44,6 +53,7 @@ from deskhand.tasks.outcome import Errored
 from deskhand.tasks.task import Task
 from deskhand.trainer.batch import TrainingSample
 from deskhand.trainer.checkpoint import CheckpointManager, verify
+from deskhand.trainer.phase_timer import PhaseTimer
 from deskhand.trainer.step_metrics import StepMetrics
 from deskhand.trainer.trainer import Trainer
 from deskhand.trainer.vision_probe import image_sensitivity
@@ -51,47 +61,6 @@ from deskhand.trainer.weight_sync import push_weights
 from deskhand.types import Engine, PreparedImage
 
 log = structlog.get_logger()
-
-
-class GroupSource:
-    """Episode source of the scheduler: requests from groups, results to the run."""
-
-    def __init__(
-        self,
-        groups: GroupBuffer,
-        writer: RunWriter,
-        on_end: Callable[[EpisodeResult, Group | None], None] = lambda result, completed: None,
-    ) -> None:
-        self.groups = groups
-        self.writer = writer
-        self._on_end = on_end
-        """Called with every result and the group that it completed, if any."""
-        self.exhausted = False
-        self.since_step = StepAccumulator()
-        self.group_completed = asyncio.Event()
-
-    async def next(self) -> EpisodeRequest | None:
-        found = None if self.exhausted else self.groups.next_request()
-        if found is None:
-            return None
-        request, opened = found
-        try:
-            await self.writer.start(request, opened)
-        except asyncio.CancelledError:
-            await self.on_result(errored_result(request, "cancelled", "the run was stopped"))
-            raise
-        return request
-
-    async def on_result(self, result: EpisodeResult) -> None:
-        completed = self.groups.finish(result)
-        self.since_step.add(result, completed)
-        await self.writer.finish(result, completed)
-        if isinstance(result.outcome, Errored):
-            fields = {"episode": result.episode_id, "task": result.task_id, "cause": result.outcome.cause}
-            log.warning("episode.errored", **fields, message=result.outcome.message, **await self.writer.check())
-        if completed is not None:
-            self.group_completed.set()
-        self._on_end(result, completed)
 
 
 class TrainingLoop:
@@ -106,7 +75,7 @@ class TrainingLoop:
         seed: Base of the sampling seeds.
         on_step: Called after every step.
         on_alert: Called with alerts raised between steps; those of a step are in its report.
-        evaluate: Returns the held-out success rate of the engine's weights, given their version.
+        evaluate: Returns the success rate of the engine's weights on the validation split, given their version.
     """
 
     def __init__(  # noqa: PLR0913
@@ -137,8 +106,9 @@ class TrainingLoop:
             size=config.group_size,
             limit=(config.max_staleness + 1) * config.groups_per_step,
             max_retries=config.max_group_retries,
-            keep_zero_variance=trainer.algorithm.uses_critic,
+            keep_zero_variance=trainer.algorithm.trains_equal_rewards,
             seed=seed,
+            current_step=lambda: self.versions.step_of(engine.version),
         )
         self.source = GroupSource(groups, self.writer, self._on_episode_end)
         self.scheduler = Scheduler(
@@ -146,10 +116,15 @@ class TrainingLoop:
         )
         # Always the same thread: the C library keeps freed memory per thread, about a step's peak in each.
         self._trainer_thread = ThreadPoolExecutor(1, "trainer")
+        self.probe = PublishProbe(
+            engine, trainer.policy, images, runner.recorder.renderer, config.health, self._trainer_thread
+        )
         self._pending_states: dict[str, tuple[str, int | None]] = {}
         self._pending_groups: list[str] = []
+        self._num_dropped = 0  # scored episodes of groups that were dropped as stale since the last step
         self._pending_metrics: list[dict[str, Any]] = []
         self._started, self._first_step = time.monotonic(), 0
+        self._phases = PhaseTimer()
         self._past_metrics: list[dict[str, Any]] = []
         self._raised: set[tuple[str, str]] = set()
         """(metric, family) of the alerts that are raised once per family."""
@@ -181,20 +156,26 @@ class TrainingLoop:
                 raise error
 
     async def _prepare(self) -> None:
-        """Restore the last checkpoint, or write the one of version 0."""
+        """Check the preprocessing, then restore the last checkpoint or write the one of version 0."""
+        if isinstance(self.images, ImageCache):
+            await asyncio.to_thread(check_preprocessing, self.images, load_processors(str(self.assets))[1])
         last = await asyncio.to_thread(self.run_folder.checkpoint)
         if last is None:
             path = await asyncio.to_thread(self.checkpoints.save, self.trainer, self.assets)
             await self.writer.commit(states={}, closed_groups=[], checkpoint=self._checkpoint(path), metrics=[])
         else:
             await asyncio.to_thread(self._restore, last)
-            self.source.groups.restore(await asyncio.to_thread(self.writer.recover))
+            recovered = await asyncio.to_thread(self.writer.recover)
+            interrupted = await asyncio.to_thread(self.writer.interrupted_members)
+            self.source.groups.restore(recovered, interrupted, lambda result: self.versions.step_of(result.version_min))
             known = await asyncio.to_thread(self.run_folder.groups)
             self.source.groups.next_number = max((group.number + 1 for group in known), default=0)
             past = await asyncio.to_thread(self.run_folder.metrics)
             self._past_metrics = [entry for entry in past if entry.get("schema_version") == SCHEMA_VERSION]
         if last is not None or self.engine.version != self.trainer.version or self.trainer.policy.is_rounded:
             await push_weights(self.trainer.policy, self.engine, self.trainer.version)
+        if last is not None and last.step:
+            await self.probe.check_resumed(self.trainer.version, self.run_folder, last.step)
         self._first_step, self._started = self.trainer.steps, time.monotonic()
 
     def _restore(self, last: Checkpoint) -> None:
@@ -217,9 +198,9 @@ class TrainingLoop:
     async def _train(self) -> None:
         await self._evaluate_if_due()
         while self.trainer.steps < self.config.total_steps:
-            before = time.monotonic()
-            groups = await self._batch()
-            await self._uninterrupted(self._step(groups, time.monotonic() - before))
+            with self._phases.measure("rollout_wait"):
+                groups = await self._batch()
+            await self._uninterrupted(self._step(groups))
             await self._evaluate_if_due()
 
     def _is_due(self, step: int) -> bool:
@@ -231,7 +212,8 @@ class TrainingLoop:
         """Evaluate the current weights if due; training episodes continue concurrently."""
         step = self.trainer.steps
         if self.evaluate is not None and self._is_due(step):
-            success = await self.evaluate(self.trainer.version)
+            with self._phases.measure("evaluation"):
+                success = await self.evaluate(self.trainer.version)
             best = await asyncio.to_thread(self.checkpoints.record_eval, step, success)
             log.info("evaluation.finished", step=step, success_rate=round(success, 4), best=best)
 
@@ -253,12 +235,14 @@ class TrainingLoop:
             for group in stale:
                 self._pending_states |= {result.episode_id: ("stale", None) for result in group.scored}
                 self._pending_groups.append(group.id)
+                self._num_dropped += len(group.scored)
+                self.source.shares.stale[group.task.family] += 1
             if stale:
                 groups.remove(stale)
                 self.scheduler.wake()
-            queued = groups.queued()
-            if len(queued) >= self.config.groups_per_step:
-                return queued[: self.config.groups_per_step]
+            batch = groups.next_batch(self.config.groups_per_step, self.trainer.steps, self.config.max_staleness)
+            if batch is not None:
+                return batch
             await self.source.group_completed.wait()
 
     def _is_fresh(self, result: EpisodeResult) -> bool:
@@ -271,18 +255,24 @@ class TrainingLoop:
         """
         return self.trainer.steps - self.versions.step_of(result.version_min)
 
-    async def _step(self, groups: list[Group], waited_s: float) -> None:
+    async def _step(self, groups: list[Group]) -> None:
         fresh = [result for group in groups for result in group.scored if self._is_fresh(result)]
         stale = [result for group in groups for result in group.scored if not self._is_fresh(result)]
+        num_stale, self._num_dropped = self._num_dropped + len(stale), 0
         algorithm = self.trainer.algorithm
-        samples = [sample for group in groups for sample in group_to_samples(group, algorithm, self._is_fresh)]
+        samples = groups_to_samples(groups, algorithm, self._is_fresh)
         ages = [abs(self._age(result)) for result in fresh]
         num_rolled_back = sum(self.versions.is_rolled_back(result.version_max) for result in fresh)
-        working = asyncio.get_running_loop().run_in_executor(self._trainer_thread, self._train_on, samples)
-        done, sensitivity = await working
+        done, sensitivity = await asyncio.get_running_loop().run_in_executor(
+            self._trainer_thread, self._train_on, samples
+        )
         self.trainer.versions_ahead = self.versions.offset
-        await push_weights(self.trainer.policy, self.engine, self.trainer.version)
+        with self._phases.measure("publish"):
+            await push_weights(self.trainer.policy, self.engine, self.trainer.version)
+        with self._phases.measure("publish_probe"):
+            publish_kl = await self.probe.run(self.trainer.version, fresh)
         self.source.groups.remove(groups)
+        self.source.shares.trained.update(group.task.family for group in groups)
         self.scheduler.wake()
         self._pending_states |= {result.episode_id: ("trained", done.step) for result in fresh}
         self._pending_states |= {result.episode_id: ("stale", None) for result in stale}
@@ -291,33 +281,29 @@ class TrainingLoop:
             done.metrics()
             | {
                 IMAGE_SENSITIVITY: sensitivity,
+                PUBLISH_KL: publish_kl,
+                STALE: num_stale / max(1, num_stale + len(fresh)),
                 "policy/staleness": float(np.mean(ages)) if ages else 0.0,
                 "episodes/resampled_after_resume": num_rolled_back,
-                "time/rollout_wait": waited_s,
             }
         )
         self._pending_metrics.append(report.to_dict())
-        if done.step % self.config.save_every == 0 or done.step >= self.config.total_steps or self._is_due(done.step):
+        if not done.step % self.config.save_every or done.step >= self.config.total_steps or self._is_due(done.step):
             await self._commit()
-        log.info(
-            "step.finished",
-            step=done.step,
-            reward=report.metrics.get("reward/mean"),
-            success_rate=report.metrics.get("reward/success_rate"),
-            loss=done.loss,
-            **await self.writer.check(),
-        )
+        known = {name: report.metrics.get(f"reward/{key}") for name, key in (("reward", "mean"), ("success_rate",) * 2)}
+        log.info("step.finished", step=done.step, **known, loss=done.loss, **await self.writer.check())
         for alert in report.alerts:
             log.warning("health.alert", step=done.step, **alert.to_dict())
         if self.on_step is not None:
             self.on_step(report)
-        self._check_vision()
+        check_probes(self._past_metrics, self.trainer.steps, self.config.health)
 
     def _train_on(self, samples: list[TrainingSample]) -> tuple[StepMetrics, float | None]:
         """Train one step in a thread; return its metrics and, if a vision probe is due, the image sensitivity."""
         health, sensitivity = self.config.health, None
         if health.vision_probe_every and self.trainer.steps % health.vision_probe_every == 0:
-            sensitivity = image_sensitivity(self.trainer.policy, samples, self.images, health.vision_probe_samples)
+            with self._phases.measure("vision_probe"):
+                sensitivity = image_sensitivity(self.trainer.policy, samples, self.images, health.vision_probe_samples)
         return self.trainer.step(samples, self.images), sensitivity
 
     def _on_episode_end(self, result: EpisodeResult, completed: Group | None) -> None:
@@ -344,23 +330,10 @@ class TrainingLoop:
         if self.on_alert is not None:
             self.on_alert(alert)
 
-    def _check_vision(self) -> None:
-        """Raise `HealthError` if the last vision probes all failed."""
-        health = self.config.health
-        probes = [entry[IMAGE_SENSITIVITY] for entry in self._past_metrics if IMAGE_SENSITIVITY in entry]
-        limit = health.max_failed_vision_probes
-        last = probes[-limit:]
-        if limit and len(last) == limit and max(last) < health.min_image_sensitivity:
-            raise HealthError(
-                f"step {self.trainer.steps}: the policy ignores its screenshots: in the last {len(last)} vision probes "
-                f"swapped screenshots changed its replies by at most {max(last):.2g} nats "
-                f"(loop.health.min_image_sensitivity: {health.min_image_sensitivity:g}); "
-                "check that the engine receives images"
-            )
-
     async def _commit(self) -> None:
         trained = sorted(name for name, (state, _) in self._pending_states.items() if state == "trained")
-        path = await asyncio.to_thread(self.checkpoints.save, self.trainer, self.assets, {"trained": trained})
+        with self._phases.measure("checkpoint"):
+            path = await asyncio.to_thread(self.checkpoints.save, self.trainer, self.assets, {"trained": trained})
         states, groups, metrics = self._pending_states, self._pending_groups, self._pending_metrics
         self._pending_states, self._pending_groups, self._pending_metrics = {}, [], []
         point = self._checkpoint(path)
@@ -376,12 +349,13 @@ class TrainingLoop:
         since, self.source.since_step = self.source.since_step, StepAccumulator()
         counts, step = self.writer.counts, self.trainer.steps
         elapsed_s = time.monotonic() - self._started
-        metrics = since.metrics() | metrics
+        metrics = since.metrics() | self.source.shares.metrics() | metrics
         metrics |= {
             "episodes/ended": counts.ended,
             "episodes/errored_frac_total": counts.num_errored / max(1, counts.ended),
             **{f"episodes/{name}": count for name, count in counts.flat().items()},
             "perf/episodes_per_minute": self.scheduler.episodes_per_minute,
+            **{f"time/{phase}": seconds for phase, seconds in self._phases.lap().items()},
             "time/elapsed": elapsed_s,
             "time/quota_wait": round(self._quota_wait_s(), 1),
         }

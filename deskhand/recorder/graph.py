@@ -22,7 +22,7 @@ from itertools import chain
 from typing import Any, overload
 
 from deskhand.errors import RecordError
-from deskhand.types import Completion, ImageSpan
+from deskhand.types import RESTRICTIONS, Completion, ImageSpan
 
 FORMAT = 1
 """Version of the dictionary written by `CallGraph.to_dict`."""
@@ -93,7 +93,8 @@ class CallGraph:
     """The calls of one episode in the order in which they were made.
 
     `untrained` maps ids of calls that are not trained on to the reason: "superseded" (repeated by a later request),
-    "undelivered" (the reply was not sent) or "inexact" (reported by the engine).
+    "undelivered" (the reply was not sent), "inexact" (reported by the engine), or a `Restriction` of the sampled
+    distribution, such as "top_p", which makes log-probs wrong for a policy gradient and not for imitation.
     """
 
     def __init__(self, calls: Iterable[Call] = ()) -> None:
@@ -112,6 +113,11 @@ class CallGraph:
     def ids(self) -> list[str]:
         """Ids of the calls, in order."""
         return list(self._nodes)
+
+    @property
+    def ids_to_train(self) -> set[str]:
+        """Ids of the calls that are trained on."""
+        return self._nodes.keys() - self.untrained.keys()
 
     def __contains__(self, call_id: object) -> bool:
         return call_id in self._nodes
@@ -137,6 +143,10 @@ class CallGraph:
             path[-1], prompt_ids=prompt_ids, spans=tuple(chain(*(one.spans for one in path))), completion=done
         )
 
+    def sampled(self, call_id: str) -> Completion:
+        """Return what a call sampled, without building its prompt (`served_ids` may be empty). Raises `KeyError`."""
+        return self._nodes[call_id].call.completion
+
     def parent_of(self, prompt_ids: tuple[int, ...], spans: tuple[ImageSpan, ...], temperature: float) -> str | None:
         """Return the id of the longest call that this prompt extends and that no other call extends yet."""
         best: Call | None = None
@@ -155,8 +165,9 @@ class CallGraph:
             del self._tips[call.parent]
         self._nodes[call.id] = node
         self._tips[call.id] = call
-        if not call.completion.exact:
-            self.untrained[call.id] = "inexact"
+        done = call.completion
+        if not done.exact or done.restriction:
+            self.untrained[call.id] = done.restriction if done.exact and done.restriction else "inexact"
 
     def check(self, call: Call) -> None:
         """Raise `RecordError` if a call cannot be added. Causes are an inconsistent completion, a duplicate id, and a
@@ -180,15 +191,17 @@ class CallGraph:
         if parent.temperature != call.temperature or not parent.is_extended_by(call.prompt_ids, call.spans):
             raise RecordError("not_a_prefix", f"call {call.id} does not extend call {call.parent}")
 
-    def sequences(self, merge: bool = True) -> list[Sequence]:
+    def sequences(self, merge: bool = True, *, imitation: bool = False) -> list[Sequence]:
         """Return the training sequences: one per chain, or one per call with `merge=False`. Untrained calls have no
-        sequence of their own; in a chain their tokens are context."""
+        sequence of their own; in a chain their tokens are context. `imitation`: for supervised training, which uses ids
+        and no log-probs, so calls with a restriction are trained, too."""
+        untrained = {name for name, why in self.untrained.items() if not imitation or why not in RESTRICTIONS}
         found = []
         for call_id in self._nodes:
             if merge and call_id not in self._tips:
                 continue
             path = self._path(self._nodes[call_id])
-            trained = {node.call.id for node in (path if merge else path[-1:])} - self.untrained.keys()
+            trained = {node.call.id for node in (path if merge else path[-1:])} - untrained
             if trained:
                 found.append(_sequence(path, trained))
         return found
@@ -238,6 +251,8 @@ class CallGraph:
             data["agent"] = call.agent
         if not done.exact:
             data["exact"] = False
+        if done.restriction:
+            data["restriction"] = done.restriction
         if done.top_logprobs:
             data["top_logprobs"] = [[list(pair) for pair in one] for one in done.top_logprobs]
         return data
@@ -271,6 +286,7 @@ class CallGraph:
             prompt_ids if entry["served_ids"] is None else tuple(entry["served_ids"]),
             tuple(tuple((pair[0], pair[1]) for pair in one) for one in entry.get("top_logprobs", ())),
             entry.get("exact", True),
+            entry.get("restriction"),
         )
         call_id, temperature, text = entry["id"], entry["temperature"], entry["text"]
         call = Call(call_id, entry["parent"], prompt_ids, spans, done, temperature, text, entry.get("agent", ""))

@@ -1,17 +1,23 @@
-"""Run-time checks of prompts and completions. Used by `recorder.recorder` on every call.
+"""Run-time checks of prompts, completions and training sequences.
 
-Each check raises `RecordError` with a stable cause. They are cheap: a few passes over the ids at C speed.
+`recorder.recorder` checks every call, `trainer.trainer` and `integrations.areal` the sequences of every episode
+(`check_rows`). Each check raises `RecordError` with a stable cause. They are cheap: a few passes over the ids at C
+speed.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import chain, compress
 
 import numpy as np
 
 from deskhand.errors import RecordError
+from deskhand.recorder.graph import CallGraph
+from deskhand.recorder.graph import Sequence as Row
 from deskhand.types import Completion, Prompt, Sampling
 
 
@@ -134,3 +140,36 @@ def _check_alternatives(sampling: Sampling, done: Completion) -> None:
 def _first_difference(sent: tuple[int, ...], served: tuple[int, ...]) -> str:
     at = next((i for i, (a, b) in enumerate(zip(sent, served, strict=False)) if a != b), min(len(sent), len(served)))
     return f"{len(sent)} ids were sent and {len(served)} served; they differ from position {at}"
+
+
+def check_rows(rows: Sequence[Row], graph: CallGraph | None = None) -> None:
+    """Check that the sequences of an episode train each call once, and, with its graph, exactly what was sampled.
+
+    Over all sequences every trained call of the graph occurs once; the trained tokens of a sequence, their log-probs
+    and versions are those of its calls, and its ids are what the last of them was served and sampled.
+    """
+    counts = Counter(chain.from_iterable(row.call_ids for row in rows))
+    repeated = sorted(call_id for call_id, count in counts.items() if count > 1)
+    if repeated:
+        raise RecordError("trained_twice", f"call {repeated[0]} is trained in {counts[repeated[0]]} sequences")
+    if graph is None:
+        return
+    expected = graph.ids_to_train
+    if counts.keys() != expected:
+        missing, other = sorted(expected - counts.keys()), sorted(counts.keys() - expected)
+        detail = f"call {missing[0]} is in no sequence" if missing else f"call {other[0]} must not be trained"
+        raise RecordError("not_trained" if missing else "untrained_call", detail)
+    for row in rows:
+        done = [graph.sampled(call_id) for call_id in row.call_ids]
+        for what, values, name in (
+            ("tokens", row.token_ids, "token_ids"),
+            ("log-probs", row.logprobs, "logprobs"),
+            ("versions", row.versions, "versions"),
+        ):
+            if tuple(compress(values, row.loss_mask)) != tuple(chain.from_iterable(getattr(one, name) for one in done)):
+                raise RecordError(
+                    "misaligned", f"the trained {what} of call {row.call_ids[0]} are not its sampled ones"
+                )
+        last = graph.get(row.call_ids[-1])
+        if row.token_ids != last.end_ids or row.spans != last.spans or row.temperature != last.temperature:
+            raise RecordError("not_as_served", f"the sequence of call {last.id} differs from what the call was served")

@@ -49,7 +49,7 @@ def smoothed(values: Sequence[float]) -> list[float]:
 
 
 def learning_curve(steps: Sequence[Mapping[str, Any]], evaluations: Sequence[EvaluationView]) -> str:
-    """Return the chart of success and reward by step, with held-out success and its 95 % interval.
+    """Return the chart of success and reward by step, with evaluated success and its 95 % interval.
 
     `steps`: metrics of the steps; reward and success are None or missing if no episode ended.
     """

@@ -206,7 +206,7 @@ def _curves(view: ReportView, before: EvaluationView | None, after: EvaluationVi
     figures = []
     if view.steps or own:
         legend = '<i class="after"></i>success<i class="reward"></i>reward'
-        legend += '<i class="ring"></i>held-out, 95&nbsp;%&nbsp;interval'
+        legend += '<i class="ring"></i>evaluation, 95&nbsp;%&nbsp;interval'
         figures.append(_figure("Learning curve", legend, charts.learning_curve(view.steps, own)))
     if before or after:
         legend = '<i class="before"></i>before<i class="after"></i>after'

@@ -22,7 +22,7 @@ ROWS = 14
 QUIET_S = 30.0
 """Without a terminal: maximum time without a line about the episodes."""
 LINE_EVERY = 20
-"""Without a terminal: held-out episodes between two lines."""
+"""Without a terminal: evaluation episodes between two lines."""
 
 
 class TerminalDisplay(ProgressListener):
@@ -77,7 +77,7 @@ class TerminalDisplay(ProgressListener):
             self.log(text)
 
     def evaluated(self, name: str, done: int, total: int, successes: int, errored: int) -> None:
-        self._count(f"{name}: {done} of {total} held-out episodes, {successes} successes", done, total, errored)
+        self._count(f"{name}: {done} of {total} episodes, {successes} successes", done, total, errored)
 
     def demonstrations(self, done: int, total: int, successes: int, errored: int) -> None:
         self._count(f"demonstrations: {done} of {total} episodes, {successes} successes", done, total, errored)
@@ -134,10 +134,10 @@ def steps_table(rows: list[StepReport]) -> Table:
 
 
 def comparison(before: EvalReport, after: EvalReport) -> Table:
-    """Return the table of held-out success before and after, by family, with 95 % Wilson intervals."""
-    title = f"{before.success.total} held-out episodes before, {after.success.total} after; 95 % Wilson intervals"
+    """Return the table of success before and after, by family, with 95 % Wilson intervals."""
+    title = f"{before.success.total} episodes before, {after.success.total} after; 95 % Wilson intervals"
     table = _table(title)
-    table.add_column("held-out success")
+    table.add_column("success")
     for name in ("before", "after", "points", "intervals"):
         table.add_column(name, justify="right")
     rows = [("all families", before.success, after.success)]

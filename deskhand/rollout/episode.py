@@ -1,6 +1,6 @@
 """One episode: reset, set up, solve and judge a task on a leased desktop.
 
-Used by `rollout.runner`; start with `run_episode`. `ScoredWorkflow` wraps it as an AReaL agent workflow.
+Used by `rollout.runner` and `rollout.scored_workflow`; start with `run_episode`.
 
 Invariant: an outage is never scored 0, and what the agent did is never an outage. Failures of desktops, engines and
 evaluators become `Errored` with a cause. A desktop that its guests broke after the agent acted is scored 0, and an
@@ -10,10 +10,10 @@ agent that ends with an `AgentError` is scored on the end state.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
+import traceback
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,8 @@ import openai
 import structlog
 
 from deskhand import pausable_timeout
+from deskhand.actions.durations import duration_s
+from deskhand.actions.formats.limits import points_of
 from deskhand.actions.ops import Click, Drag, MouseDown, Op, Wait, to_screen_px
 from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.agents.episode_context import (
@@ -34,12 +36,19 @@ from deskhand.agents.episode_context import (
     Transcript,
 )
 from deskhand.desktop.base import DesktopSpec, Frame, StageableDesktop
-from deskhand.errors import AgentError, DeskhandError, EvaluatorError, GuestFailure, InfrastructureError
+from deskhand.errors import (
+    AgentError,
+    ConfigError,
+    DeskhandError,
+    EvaluatorError,
+    GuestFailure,
+    InfrastructureError,
+)
 from deskhand.recorder.graph import CallGraph
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import EpisodeRequest
 from deskhand.tasks import end_state
-from deskhand.tasks.judge import MilestoneTracker, broken_by_agent, judge
+from deskhand.tasks.judge import AlreadySolvedError, MilestoneTracker, broken_by_agent, judge, start_value
 from deskhand.tasks.outcome import MILESTONE_CAP, Cause, Errored, Outcome, Scored, dense_reward
 from deskhand.tasks.task import Rect, Task
 
@@ -61,8 +70,8 @@ class _Progress:
         self.target: Rect | None = None
         self.milestones = MilestoneTracker(task)
         self.instruction = task.instruction
-        self.initial_share = 0.0
-        """Share of the milestones that the start state already reaches."""
+        self.baseline = 0.0
+        """Reward that the start state is worth, which no episode is paid for."""
         self.paused = pausable_timeout.PausedTime()
         self.desktop: _AgentDesktop | None = None
         """The desktop of the agent; None until the agent starts."""
@@ -90,7 +99,10 @@ async def run_episode(
     timeout_s: float | None = None,
     seed: int | None = None,
 ) -> EpisodeResult:
-    """Reset, set up, solve and judge. Failures become the outcome; only `asyncio.CancelledError` is raised.
+    """Reset, set up, solve and judge. Failures become the outcome.
+
+    Raises only `asyncio.CancelledError`, and before the agent starts `ConfigError` for what a person must change (a
+    screen of another size, a desktop without what the task needs), which ends the run.
 
     Args:
         close_session: Closes the recorder session and returns its call graph. Called once, also after a failure.
@@ -112,8 +124,14 @@ async def run_episode(
             await _save_end_state(request.task, desktop, outcome, end_state_dir, declared_infeasible=infeasible)
     except EvaluatorError as error:
         outcome = Errored("evaluator", _line(error))
-    except Exception as error:
+    except AlreadySolvedError as error:
+        outcome = Errored("already_solved", _line(error))
+    except ConfigError as error:
+        if progress.desktop is None:  # before the agent started
+            raise
         outcome = Errored("infrastructure", _line(error))
+    except Exception as error:
+        outcome = outcome_of_failure(error)
     finally:
         if not closed:
             with suppress(DeskhandError):
@@ -125,28 +143,36 @@ async def run_episode(
 
 
 class _AgentDesktop:
-    """A desktop as the agent has it: notes when it acted last; a step that takes longer than `timeout_s` is an outage.
+    """A desktop as the agent has it: notes when it acted last; a step that takes longer than `timeout_s` is an outage,
+    one that asks for as much the agent's error.
 
     Only reading does not act, so that nothing by which an agent could break its desktop is overlooked.
     """
 
-    def __init__(self, desktop: StageableDesktop, timeout_s: float | None) -> None:
-        self.judged, self._timeout_s = desktop, timeout_s
+    def __init__(self, desktop: StageableDesktop, task: Task) -> None:
+        self.judged, self._timeout_s, self._size = desktop, task.step_timeout_s, (task.width, task.height)
         self.acted_at: float | None = None
         """`time.monotonic()` of the last action; None before the first."""
-        self.waited_s = 0.0
-        """Seconds that the agent asked to wait."""
+        self.asked_s = 0.0
+        """Seconds that the agent's actions take on any machine, waits included."""
 
     def __getattr__(self, name: str) -> Any:
         if name not in _READS:
             self.acted_at = time.monotonic()
         return getattr(self.judged, name)
 
+    def _asked_s(self, op: Op) -> float:
+        try:
+            return duration_s(op, [to_screen_px(point, *self._size) for point in points_of(op)])
+        except AgentError:  # the desktop rejects it
+            return 0.0
+
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
-        wait_s = sum(op.seconds for op in ops if isinstance(op, Wait))
-        if self._timeout_s is not None and wait_s >= self._timeout_s:
-            raise AgentError(f"a step may take {self._timeout_s:g} s, and this one waits {wait_s:g} s")
-        self.waited_s += wait_s
+        asked_s = sum(self._asked_s(op) for op in ops)
+        if self._timeout_s is not None and asked_s >= self._timeout_s:
+            how = "waits" if any(isinstance(op, Wait) for op in ops) else "takes"
+            raise AgentError(f"a step may take {self._timeout_s:g} s, and this one {how} {asked_s:g} s")
+        self.asked_s += asked_s
         self.acted_at = time.monotonic()
         try:
             async with pausable_timeout.pausable_timeout(self._timeout_s):
@@ -172,7 +198,7 @@ async def _save_end_state(
 
 
 async def _with_timeout(progress: _Progress, work: Awaitable[Outcome], timeout_s: float | None) -> Outcome:
-    """Past the limit the episode is an outage, unless the agent itself asked to wait for most of that time."""
+    """Past the limit the episode is an outage, unless the agent itself asked for half of that time."""
     limit: asyncio.Timeout | None = None
     try:
         async with pausable_timeout.pausable_timeout(timeout_s) as limit:
@@ -180,9 +206,23 @@ async def _with_timeout(progress: _Progress, work: Awaitable[Outcome], timeout_s
     except TimeoutError as error:
         if timeout_s is None or limit is None or not limit.expired():
             raise
-        if progress.desktop is not None and 2 * progress.desktop.waited_s >= timeout_s:
+        if progress.desktop is not None and 2 * progress.desktop.asked_s >= timeout_s:
             return await _judge(progress)
         raise InfrastructureError(f"the episode took longer than {timeout_s:g} s") from error
+
+
+BUGS = (AttributeError, TypeError, NameError)
+"""Exceptions that a mistake in code raises, and no desktop, engine or file."""
+
+
+def outcome_of_failure(error: Exception) -> Errored:
+    """Return the outcome of an episode that ended with an exception other than Deskhand's own evaluator errors."""
+    if not isinstance(error, BUGS):
+        return Errored("infrastructure", _line(error))
+    log.error("episode.bug", exc_info=error)
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return Errored("bug", f"{type(error).__name__}: {_line(error)}{where}")
 
 
 def errored_result(request: EpisodeRequest, cause: Cause, message: str) -> EpisodeResult:
@@ -210,9 +250,10 @@ async def _run(
         await task.setup(desktop)
         progress.target, _ = await task.first_click_targets(desktop)
         progress.instruction = await task.resolve_instruction(desktop)
-        progress.initial_share = await progress.milestones.after_step(desktop)
+        share = min(await progress.milestones.after_step(desktop), MILESTONE_CAP)
+        progress.baseline = max(share, await start_value(task, desktop))
         frame = await desktop.observe()
-    progress.desktop = _AgentDesktop(desktop, task.step_timeout_s)
+    progress.desktop = _AgentDesktop(desktop, task)
     try:
         with progress.phase("solve"):
             await _solve(progress, progress.desktop, agent, client, settings, frame, on_frame, seed)
@@ -281,7 +322,7 @@ def _result(request: EpisodeRequest, progress: _Progress, outcome: Outcome, grap
         terms = {
             "final": outcome.value,
             "milestones": progress.milestones.reached_share,
-            "baseline": min(progress.initial_share, MILESTONE_CAP),
+            "baseline": progress.baseline,
         }
         reward = dense_reward(outcome.value, terms["milestones"], terms["baseline"])
         if task.format_penalty:
@@ -337,48 +378,3 @@ def _presses(op: Op, target: Rect, task: Task) -> bool:
 
 def _line(error: BaseException) -> str:
     return " ".join(f"{error}".split())[:500] or type(error).__name__
-
-
-Lease = Callable[[], AbstractAsyncContextManager[StageableDesktop]]
-
-
-class ScoredWorkflow:
-    """Episode as an agent workflow: `reward = await workflow.run({"family": ..., "seed": ...})`.
-
-    `lease()` returns an async context manager that yields a desktop; `make_task(family, seed)` returns the task.
-    """
-
-    def __init__(self, lease: Lease, make_task: Callable[[str, int], Task], agent: Agent | None = None) -> None:
-        self.lease = lease
-        self.make_task = make_task
-        self.agent = agent or DesktopAgent()
-
-    async def run(self, data: dict[str, Any], **extra: Any) -> float:
-        """Return the reward: in [0, 1], minus the task's format penalty and step cost.
-
-        `extra` may contain `base_url`, `api_key` and `http_client`; the defaults are OPENAI_BASE_URL and
-        OPENAI_API_KEY. Raises `InfrastructureError` or `EvaluatorError` if the episode errored.
-        """
-        task = self.make_task(data["family"], int(data["seed"]))
-        request = EpisodeRequest(str(data.get("episode_id", task.id)), task)
-        async with _client(extra) as client, self.lease() as desktop:
-            result = await run_episode(request, desktop, self.agent, client)
-        if isinstance(result.outcome, Errored):
-            kind = EvaluatorError if result.outcome.cause == "evaluator" else InfrastructureError
-            raise kind(f"{task.id}: {result.outcome.message}")
-        return float(result.reward or 0.0)
-
-
-@asynccontextmanager
-async def _client(extra: dict[str, Any]) -> AsyncIterator[openai.AsyncOpenAI]:
-    client = openai.AsyncOpenAI(
-        base_url=extra.get("base_url") or os.environ.get("OPENAI_BASE_URL"),
-        api_key=extra.get("api_key") or os.environ.get("OPENAI_API_KEY") or "none",
-        http_client=extra.get("http_client"),
-        max_retries=0,
-    )
-    try:
-        yield client
-    finally:
-        if extra.get("http_client") is None:
-            await client.close()

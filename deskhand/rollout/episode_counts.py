@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from deskhand.errors import RecordError
 from deskhand.tasks.outcome import Cause
 
-CAUSES: tuple[Cause, ...] = ("infrastructure", "evaluator", "cancelled")
+CAUSES: tuple[Cause, ...] = get_args(Cause)
 _STATES = ("in_flight", "queued", "trained", "zero_variance", "stale")
 
 

@@ -77,12 +77,10 @@ class EpisodeResult:
         """Whether the episode scored 1 without acting on the desktop or declaring the task infeasible."""
         performed = [op for step in self.transcript.steps if step.error is None for op in step.ops]
         return (
-            self.success and self.transcript.stop_reason != "fail" and all(isinstance(op, _PASSIVE) for op in performed)
+            self.success
+            and self.transcript.stop_reason != "fail"
+            and all(isinstance(op, ir.PASSIVE_OPS) for op in performed)
         )
-
-
-_PASSIVE = (ir.Wait, ir.Screenshot, ir.Zoom, ir.Done, ir.Answer)
-"""Ops that do not change the desktop."""
 
 
 def to_record(result: EpisodeResult) -> tuple[dict[str, Any], bytes]:

@@ -26,7 +26,7 @@ from deskhand.rollout.run_writer import new_row, row_of
 from deskhand.rollout.scheduler import Scheduler
 from deskhand.rollout.success_rates import NOTHING, Proportion, effective_sample_size, pass_at
 from deskhand.store.run import TRAIN, EpisodeRow, Run
-from deskhand.tasks.outcome import Scored
+from deskhand.tasks.outcome import Errored, Scored
 from deskhand.tasks.task import Task
 
 MAX_ATTEMPTS = 3
@@ -205,7 +205,8 @@ class _EvaluationSource:
 
         await self._write(write)
         self._in_flight -= 1
-        if not scored and self._attempts[result.task_id, result.member] < MAX_ATTEMPTS:
+        solved = isinstance(result.outcome, Errored) and result.outcome.cause == "already_solved"
+        if not scored and not solved and self._attempts[result.task_id, result.member] < MAX_ATTEMPTS:
             self._left.insert(0, (self._tasks[result.task_id], result.member))
         if self._on_result is not None:
             self._on_result(result)

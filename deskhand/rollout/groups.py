@@ -6,19 +6,21 @@ signal and no longer counts against the limit.
 
 Invariant: a group completes once, when no member is in flight. An errored member is replaced by a new episode of the
     same task, at most `max_retries` times per group.
+Invariant: a step never makes a group too old that is still open (`next_batch`), so a slow task is trained as often as
+    it is started.
 """
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from deskhand.agents.seeding import call_seed
 from deskhand.errors import ConfigError
 from deskhand.rollout.episode_record import EpisodeResult
-from deskhand.tasks.outcome import Scored
+from deskhand.tasks.outcome import Errored, Scored
 from deskhand.tasks.task import Task
 
 SAME_REWARD = 1e-8
@@ -48,6 +50,8 @@ class Group:
     size: int
     retries_left: int
     next_member: int = 0
+    again: list[int] = field(default_factory=list)
+    """Members that an earlier process did not finish; they are started first."""
     in_flight: int = 0
     scored: list[EpisodeResult] = field(default_factory=list)
     errored: list[str] = field(default_factory=list)
@@ -55,6 +59,8 @@ class Group:
     state: Literal["open", "queued", "closed"] = "open"
     keep_zero_variance: bool = False
     """Whether a group with equal rewards is trained, as with a critic, whose baseline is not the group."""
+    opened_step: int = 0
+    """Training steps in the weights when the group was opened; none of its tokens is older."""
 
     @property
     def open_slots(self) -> int:
@@ -92,23 +98,35 @@ class GroupBuffer:
         next_number: int = 0,
         keep_zero_variance: bool = False,
         seed: int = 0,
+        current_step: Callable[[], int] = lambda: 0,
     ) -> None:
         self.make_task, self.size, self.limit, self.seed = make_task, size, limit, seed
+        self.current_step = current_step
+        """Returns the training steps in the engine's weights."""
         self.max_retries = size if max_retries is None else max_retries
         self.next_number = next_number
         self.keep_zero_variance = keep_zero_variance
         self.live: dict[str, Group] = {}
         """Open and queued groups by id, oldest first."""
 
-    def restore(self, groups: Iterable[tuple[str, int, str, int, list[EpisodeResult]]]) -> None:
+    def restore(
+        self,
+        groups: Iterable[tuple[str, int, str, int, list[EpisodeResult]]],
+        interrupted: Mapping[str, Sequence[int]] | None = None,
+        steps_of: Callable[[EpisodeResult], int] = lambda result: 0,
+    ) -> None:
         """Restore groups of an earlier process: (id, number, "open" or "queued", members ever started, scored members).
+
+        `interrupted`: by group id, members that were in flight when the process ended. They run again with their own
+        number, and so with their seed. `steps_of` returns the training steps in the oldest weights that sampled an
+        episode.
 
         An open group that already has `size` scored members runs one more and completes. Raises `ConfigError` if
         members of an open group belong to another task than `make_task` returns.
         """
         for name, number, state, members, scored in sorted(groups, key=lambda entry: entry[1]):
             group = self._group(name, number, members)
-            group.scored = list(scored)
+            group.scored, group.again = list(scored), list((interrupted or {}).get(name, ()))
             other = {result.task_id for result in scored} - {group.task.id}
             if other and state != "queued":
                 raise ConfigError(
@@ -116,6 +134,8 @@ class GroupBuffer:
                     "resume with the original families and seed"
                 )
             group.size = max(group.size, len(scored) + 1)
+            sampled = [steps_of(result) for result in scored if result.version_min >= 0]
+            group.opened_step = min([group.opened_step, *sampled])
             group.state = "queued" if state == "queued" else "open"
             self.live[name] = group
             self.next_number = max(self.next_number, number + 1)
@@ -135,11 +155,21 @@ class GroupBuffer:
     def _group(self, name: str, number: int, members: int = 0) -> Group:
         task = self.make_task(number)
         return Group(
-            name, number, task, self.size, self.max_retries, members, keep_zero_variance=self.keep_zero_variance
+            name,
+            number,
+            task,
+            self.size,
+            self.max_retries,
+            members,
+            keep_zero_variance=self.keep_zero_variance,
+            opened_step=self.current_step(),
         )
 
     def _request(self, group: Group) -> EpisodeRequest:
-        member, group.next_member = group.next_member, group.next_member + 1
+        if group.again:
+            member = group.again.pop(0)
+        else:
+            member, group.next_member = group.next_member, group.next_member + 1
         group.in_flight += 1
         return EpisodeRequest(
             uuid.uuid4().hex, group.task, group.id, member, call_seed(self.seed, group.task.id, member)
@@ -153,7 +183,10 @@ class GroupBuffer:
             group.scored.append(result)
         else:
             group.errored.append(result.episode_id)
-            if group.retries_left > 0:
+            if isinstance(result.outcome, Errored) and result.outcome.cause == "already_solved":
+                group.retries_left = 0  # every episode of the task starts alike
+                group.size = len(group.scored) + group.in_flight
+            elif group.retries_left > 0:
                 group.retries_left -= 1
             else:
                 group.size -= 1
@@ -170,10 +203,30 @@ class GroupBuffer:
 
     def queued(self) -> list[Group]:
         """Return the groups ready for training, oldest first."""
-        return [group for group in self.live.values() if group.state == "queued"]
+        return sorted((group for group in self.live.values() if group.state == "queued"), key=_age_order)
+
+    def next_batch(self, count: int, step: int, max_staleness: int) -> list[Group] | None:
+        """Return the oldest `count` queued groups for the training step after `step`; None if it must wait.
+
+        It waits for `count` groups, and for older ones that are still open if without them a group would exceed
+        `max_staleness` before the steps to come can take it, `count` a step. So young groups overtake slow ones as long
+        as none is dropped. With the oldest groups of all, it never waits.
+        """
+        oldest = sorted(self.live.values(), key=_age_order)
+        batch = self.queued()[:count]
+        if len(batch) < count or batch == oldest[:count]:
+            return batch if len(batch) == count else None
+        chosen = {group.id for group in batch}
+        left = [group for group in oldest if group.id not in chosen]
+        late = any(step + 1 + place // count > group.opened_step + max_staleness for place, group in enumerate(left))
+        return None if late else batch
 
     def remove(self, groups: Iterable[Group]) -> None:
         """Remove groups that were trained or dropped."""
         for group in groups:
             group.state = "closed"
             del self.live[group.id]
+
+
+def _age_order(group: Group) -> tuple[int, int]:
+    return group.opened_step, group.number

@@ -1,8 +1,10 @@
-"""Rewards of your own, computed from a judged episode. The score stays what the judge said."""
+"""Rewards of your own and penalties for long replies, computed from a judged episode. The score stays what the judge
+said."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import inspect
 import math
 from collections.abc import Callable
@@ -10,6 +12,7 @@ from dataclasses import replace
 from typing import cast
 
 from deskhand import registry
+from deskhand.algorithms.dapo import overlong_penalty
 from deskhand.errors import ConfigError
 from deskhand.rollout.episode_record import EpisodeResult
 
@@ -36,6 +39,24 @@ def load_reward(ref: str | None) -> RewardFunction | None:
     if not callable(found) or inspect.isclass(found) or inspect.iscoroutinefunction(found):
         raise ConfigError(f"reward: {ref} must be a plain function from an episode to a number")
     return cast(RewardFunction, found)
+
+
+def with_overlong_penalty(
+    function: RewardFunction | None, max_length: int, buffer_length: int, factor: float
+) -> RewardFunction | None:
+    """Return `function` (None: the judge's reward) plus `factor` times the penalty of the episode's longest reply.
+
+    `max_length`: token limit of a reply. See `algorithms.dapo.overlong_penalty`; a buffer of 0 changes nothing.
+    """
+    if buffer_length == 0:
+        return function
+
+    def shaped(episode: EpisodeResult) -> float:
+        base = episode.reward if function is None else function(episode)
+        longest = max((len(call.completion.token_ids) for call in episode.graph.calls), default=0)
+        return float(base or 0.0) + factor * overlong_penalty(longest, max_length, buffer_length)
+
+    return shaped if function is None else functools.wraps(function)(shaped)
 
 
 async def apply_reward(function: RewardFunction | None, result: EpisodeResult) -> EpisodeResult:

@@ -177,5 +177,20 @@ class RunWriter:
             if group.state != "closed":
                 rows = self.run.episodes(TRAIN, group_id=group.id)
                 scored = [load_result(self.run, row.id) for row in rows if row.state == "queued"]
-                found.append((group.id, group.number, group.state, len(rows), scored))
+                members = max((row.member for row in rows), default=-1) + 1
+                found.append((group.id, group.number, group.state, members, scored))
+        return found
+
+    def interrupted_members(self) -> dict[str, list[int]]:
+        """Return, by unfinished group, the members that a kill or a stop of the run left without a result. Call it
+        after `recover`."""
+        found: dict[str, list[int]] = {}
+        for group in self.run.groups():
+            if group.state == "open":
+                last = {row.member: row for row in self.run.episodes(TRAIN, group_id=group.id)}
+                found[group.id] = sorted(
+                    member
+                    for member, row in last.items()
+                    if row.state == "errored" and (row.cause == "cancelled" or not self.run.has_record(row.id))
+                )
         return found

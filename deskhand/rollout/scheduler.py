@@ -14,13 +14,16 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from deskhand.errors import InfrastructureError
+from deskhand.errors import CodeError, InfrastructureError
 from deskhand.rollout.episode import errored_result
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import EpisodeRequest
+from deskhand.tasks.judge import AlreadySolvedError
 from deskhand.tasks.outcome import Errored
 
 RATE_WINDOW_S = 60.0
+MAX_BUGS = 3
+"""Episodes that may end in a mistake of the code before the run ends."""
 
 
 @contextmanager
@@ -56,7 +59,8 @@ class Scheduler:
     """Runs at most `concurrency` concurrent episodes of `source`.
 
     Args:
-        max_failures: Consecutive infrastructure errors before `run` raises `InfrastructureError`.
+        max_failures: Consecutive infrastructure errors before `run` raises `InfrastructureError`, and consecutive
+            episodes of solved tasks before it raises `AlreadySolvedError`.
         quota_wait_s: Returns the time episodes have waited for quota, summed over episodes; rates exclude it.
     """
 
@@ -73,7 +77,7 @@ class Scheduler:
         self.concurrency = concurrency
         self._run_episode = run_episode
         self._max_failures = max_failures if max_failures is not None else max(8, 3 * concurrency)
-        self._failures = 0
+        self._failures = self._bugs = 0
         self._woken = asyncio.Event()
         self._ended: deque[tuple[float, float]] = deque()
         """End time of recent episodes and the quota wait until then."""
@@ -84,7 +88,8 @@ class Scheduler:
     async def run(self) -> None:
         """Run until the source is exhausted. Canceling it cancels all episodes and waits for their cleanup.
 
-        Raises `InfrastructureError` after `max_failures`, and errors of the source or of an episode's cleanup.
+        Raises `InfrastructureError` after `max_failures`, `CodeError` after `MAX_BUGS`, and errors of the source or of
+        an episode's cleanup.
         """
         self._started = time.monotonic()
         try:
@@ -137,14 +142,19 @@ class Scheduler:
         self._count_failure(result)
 
     def _count_failure(self, result: EpisodeResult) -> None:
-        if not (isinstance(result.outcome, Errored) and result.outcome.cause == "infrastructure"):
+        if isinstance(result.outcome, Errored) and result.outcome.cause == "bug":
+            self._bugs += 1
+            if self._bugs >= MAX_BUGS:
+                raise CodeError(f"{self._bugs} episodes ended in a mistake of the code; last: {result.outcome.message}")
+        # in training, which would draw such tasks for ever
+        counted = ("infrastructure", "already_solved") if result.group_id is not None else ("infrastructure",)
+        if not (isinstance(result.outcome, Errored) and result.outcome.cause in counted):
             self._failures = 0
             return
         self._failures += 1
         if self._failures >= self._max_failures:
-            raise InfrastructureError(
-                f"{self._failures} consecutive episodes failed; last error: {result.outcome.message}"
-            )
+            kind = InfrastructureError if result.outcome.cause == "infrastructure" else AlreadySolvedError
+            raise kind(f"{self._failures} consecutive episodes failed; last error: {result.outcome.message}")
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -23,6 +23,7 @@ from deskhand.server.auth import LeaseAuth, port_of
 from deskhand.server.http_errors import HttpError, reply_errors
 from deskhand.server.idempotency import ReplyCache
 from deskhand.server.json_body import JsonBody, desktop_spec_from_json
+from deskhand.server.machine_proxy import evaluator_routes
 from deskhand.server.native_api import routes as native_routes
 from deskhand.server.osworld.routes import routes as osworld_routes
 from deskhand.server.request_limits import RequestLimits, SizeLimitedBody
@@ -63,7 +64,8 @@ def create_app(leases: ActiveLeases, auth: LeaseAuth, limits: RequestLimits | No
 
     async def list_leases(request: Request) -> Response:
         auth.require_admin(request)
-        return JSONResponse({"leases": [_lease_to_json(lease, leases) for lease in leases], "size": leases.pool.size})
+        listed = [_lease_to_json(lease, leases) for lease in leases]
+        return JSONResponse({"leases": listed, "size": leases.pool.size, "backend": leases.pool.backend})
 
     async def renew(request: Request) -> Response:
         with leases.using(by_path(request)) as lease:
@@ -85,7 +87,7 @@ def create_app(leases: ActiveLeases, auth: LeaseAuth, limits: RequestLimits | No
         Route("/leases/{lease}/renew", reply_errors(renew, _outage_reply), methods=["POST"]),
     ]
     osworld = osworld_routes(lambda request: leases.using(by_path(request)), "/leases/{lease}/osworld")
-    routes = [*lease_routes, *native_routes(by_path, leases), *osworld]
+    routes = [*lease_routes, *native_routes(by_path, leases), *evaluator_routes(by_path, leases), *osworld]
     main_port = SizeLimitedBody(Starlette(routes=routes), limits)
     at_port = osworld_routes(lambda request: leases.using(auth.by_port(request)))
     lease_ports = SizeLimitedBody(Starlette(routes=at_port), limits)
@@ -111,5 +113,6 @@ def _lease_to_json(lease: ActiveLease, leases: ActiveLeases) -> dict[str, Any]:
         "height": height,
         "port": lease.port or None,
         "tunnels": leases.tunnel_port or None,
+        "backend": leases.pool.backend,
         "idle_s": leases.idle_s,
     }

@@ -25,7 +25,8 @@ from starlette.routing import Route
 
 from deskhand.actions.serialization import op_from_json
 from deskhand.desktop import frame_codec
-from deskhand.desktop.base import Frame, Window
+from deskhand.desktop.base import CommandResult, Frame, HasShell, Window
+from deskhand.errors import ConfigError
 from deskhand.server.active_leases import ActiveLease, ActiveLeases
 from deskhand.server.http_errors import HttpError, reply_errors
 from deskhand.server.json_body import JsonBody, desktop_spec_from_json
@@ -56,6 +57,15 @@ class _Launch(JsonBody):
 
 class _Run(_Launch):
     timeout_s: float
+
+
+class _Shell(JsonBody):
+    command: str
+    timeout_s: float = 30.0
+
+
+class _Open(JsonBody):
+    path: str
 
 
 class _WaitWindow(JsonBody):
@@ -105,9 +115,8 @@ def _fenced(handler: Handler, find: LeaseFinder, leases: ActiveLeases) -> Callab
             if error.status != 410:
                 raise
             return _error("over", error.message)
-        epoch = request.headers.get(frame_codec.EPOCH_HEADER)
-        if epoch is not None and epoch != str(lease.pool_lease.epoch):
-            return _error("fenced", f"stale epoch {epoch[:20]}; this lease has epoch {lease.pool_lease.epoch}")
+        if (stale := fenced_reply(lease, request)) is not None:
+            return stale
         if request.method == "POST":
             await request.body()  # read it all first: a started action completes even if the client disconnects
 
@@ -130,6 +139,14 @@ def _fenced(handler: Handler, find: LeaseFinder, leases: ActiveLeases) -> Callab
             return await lease.replies.run_once(request.headers.get(frame_codec.REQUEST_HEADER), act)
 
     return reply_errors(handle)
+
+
+def fenced_reply(lease: ActiveLease, request: Request) -> Response | None:
+    """Return the refusal of a request with the epoch of an earlier lease; None for others."""
+    epoch = request.headers.get(frame_codec.EPOCH_HEADER)
+    if epoch is None or epoch == str(lease.pool_lease.epoch):
+        return None
+    return _error("fenced", f"stale epoch {epoch[:20]}; this lease has epoch {lease.pool_lease.epoch}")
 
 
 def _error(code: str, message: str) -> Response:
@@ -172,9 +189,33 @@ async def _frame(lease: ActiveLease, request: Request, frame: Frame) -> Response
 async def run(lease: ActiveLease, request: Request) -> Response:
     body = _Run.parse(await request.body())
     timeout_s = min(body.timeout_s, MAX_TIMEOUT_S)
-    done = await lease.desktop.run(body.argv, timeout_s=timeout_s, env=body.env, cwd=body.cwd)
+    return _command_reply(await lease.desktop.run(body.argv, timeout_s=timeout_s, env=body.env, cwd=body.cwd))
+
+
+def _command_reply(done: CommandResult) -> Response:
     stdout, stderr = (base64.b64encode(data).decode() for data in (done.stdout, done.stderr))
     return JSONResponse({"returncode": done.returncode, "stdout": stdout, "stderr": stderr})
+
+
+def _with_shell(lease: ActiveLease) -> HasShell:
+    if not isinstance(lease.desktop, HasShell):
+        raise ConfigError("the desktops of this server run no command lines")
+    return lease.desktop
+
+
+async def shell(lease: ActiveLease, request: Request) -> Response:
+    body = _Shell.parse(await request.body())
+    return _command_reply(await _with_shell(lease).shell(body.command, timeout_s=min(body.timeout_s, MAX_TIMEOUT_S)))
+
+
+async def launch_shell(lease: ActiveLease, request: Request) -> Response:
+    await _with_shell(lease).launch_shell(_Shell.parse(await request.body()).command)
+    return JSONResponse({})
+
+
+async def open_file(lease: ActiveLease, request: Request) -> Response:
+    await _with_shell(lease).open_file(_Open.parse(await request.body()).path)
+    return JSONResponse({})
 
 
 async def launch(lease: ActiveLease, request: Request) -> Response:
@@ -237,6 +278,9 @@ _ROUTES: tuple[tuple[str, str, Handler], ...] = (
     ("GET", "/frame", observe),
     ("POST", "/run", run),
     ("POST", "/launch", launch),
+    ("POST", "/shell", shell),
+    ("POST", "/shell/launch", launch_shell),
+    ("POST", "/open", open_file),
     ("GET", "/file", pull),
     ("PUT", "/file", push),
     ("GET", "/folder", folder),

@@ -31,6 +31,7 @@ from deskhand.desktop import frame_codec
 from deskhand.desktop.remote.http_connection import open_http
 from deskhand.desktop.remote.replies import ForeignReply, SandboxReply, error_object, is_json_object, json_reply
 from deskhand.desktop.remote.sandbox_api import OSWORLD_PORT, REQUEST_ID
+from deskhand.desktop.remote.waa_server import EVALUATOR_PORT
 from deskhand.errors import ConfigError
 from deskhand.server.api_keys import digest, key_from_headers, key_matches, new_key
 from deskhand.server.http_errors import HttpError, reply_errors, unauthorized
@@ -42,6 +43,8 @@ log = structlog.get_logger()
 RETRY_S = 5
 MAX_TTL_S = 24 * 3600.0
 EXPIRY_CHECK_S = 1.0
+_PORTS = {OSWORLD_PORT: "osworld", EVALUATOR_PORT: "evaluator"}
+"""Where a desktop server has what a sandbox shows at a port."""
 _FORWARDED_HEADERS = ("content-type", "retry-after")
 _QUOTA_STATUS = (429, 503)
 _LEASE_LOST_STATUS = (401, 410)
@@ -97,7 +100,8 @@ class _Sandbox:
             url = httpx2.URL(f"/leases/{self.lease.id}{path}", query=query.encode())
         except httpx2.InvalidURL:
             raise HttpError(400, "the path contains characters that are invalid in a URL") from None
-        headers = (headers or {}) | {"authorization": f"Bearer {self.lease.key}"}
+        if self.lease.key is not None:
+            headers = (headers or {}) | {"authorization": f"Bearer {self.lease.key}"}
         return await self.upstream.http.request(method, url, content=content, headers=headers)
 
 
@@ -256,12 +260,12 @@ class SandboxGatewayServer:
 
     async def _port(self, request: Request) -> Response:
         sandbox = self._find(request)
-        if request.path_params["port"] != OSWORLD_PORT:
-            raise HttpError(404, f"only guest port {OSWORLD_PORT} is served")
+        if (below := _PORTS.get(request.path_params["port"])) is None:
+            raise HttpError(404, f"only guest ports {' and '.join(map(str, _PORTS))} are served")
         path = request.path_params["path"]
         if any(part in (".", "..") for part in path.split("/")):
             raise HttpError(400, "the path must not contain . or .. segments")
-        return await self._forward(sandbox, request, f"/osworld/{path}", {})
+        return await self._forward(sandbox, request, f"/{below}/{path}", {})
 
     async def _forward(self, sandbox: _Sandbox, request: Request, path: str, headers: dict[str, str]) -> Response:
         if "content-type" in request.headers:

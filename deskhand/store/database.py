@@ -11,7 +11,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from deskhand.errors import ConfigError
+from deskhand.errors import ConfigError, InfrastructureError
 
 _SCHEMA = """
 CREATE TABLE runs (key TEXT PRIMARY KEY, value TEXT NOT NULL);
@@ -122,3 +122,13 @@ def lock_folder(folder: Path) -> int:
         os.close(descriptor)
         raise ConfigError(f"{folder}: in use by another process; wait for it or choose another folder") from None
     return descriptor
+
+
+def disk_full(path: Path, error: BaseException) -> InfrastructureError:
+    """Return the error for a transaction of a run that the disk did not take."""
+    return InfrastructureError(f"{path}: cannot be written ({error}); free disk space, then resume")
+
+
+def lost_write(folder: Path, episode: str, state: str) -> InfrastructureError:
+    """Return the error for an episode that is not in the state that the process believes."""
+    return InfrastructureError(f"{folder}: episode {episode} is not {state}; resume the run")

@@ -26,12 +26,15 @@ from typing import Any
 
 from deskhand.errors import ConfigError
 from deskhand.store.run import Run
+from deskhand.store.scrub import Scrubber, scrubber_of
 
 FORMAT = 2
 
 
-def export_run(run: Run, folder: Path) -> int:
+def export_run(run: Run, folder: Path, *, scrub: bool = False) -> int:
     """Write the finished episodes with their screenshots and return their number; a failed export leaves nothing.
+
+    `scrub`: without secrets in texts (`store.scrub`), and without screenshots and token arrays, which are not searched.
 
     Raises `ConfigError` if the folder is not empty, `InfrastructureError` if a screenshot is missing.
     """
@@ -40,7 +43,8 @@ def export_run(run: Run, folder: Path) -> int:
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:
-        count = _write(run, partial)
+        scrubber = (scrubber_of(run.metadata) or Scrubber()) if scrub else None
+        count = _write(run, partial, scrubber)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -50,7 +54,7 @@ def export_run(run: Run, folder: Path) -> int:
     return count
 
 
-def _write(run: Run, folder: Path) -> int:
+def _write(run: Run, folder: Path, scrubber: Scrubber | None) -> int:
     (folder / "tensors").mkdir(parents=True)
     count = 0
     with (folder / "episodes.jsonl").open("w", encoding="utf-8") as file:
@@ -58,8 +62,9 @@ def _write(run: Run, folder: Path) -> int:
             if row.finished_at is None or row.state == "in_flight":
                 continue
             record, tensors = run.episode(row.id)[1:] if run.has_record(row.id) else (None, b"")
-            file.write(json.dumps({**asdict(row), "record": record}) + "\n")
-            if record is not None:
+            shown = record if scrubber is None else scrubber.value(record)
+            file.write(json.dumps({**asdict(row), "record": shown}) + "\n")
+            if record is not None and scrubber is None:
                 (folder / "tensors" / f"{row.id}.safetensors").write_bytes(tensors)
                 for sha256 in screens_of(record):
                     image = folder / "frames" / sha256[:2] / f"{sha256}.png"
@@ -71,7 +76,7 @@ def _write(run: Run, folder: Path) -> int:
     (folder / "metrics.jsonl").write_text(lines, encoding="utf-8")
     summary = {
         "format": FORMAT,
-        "metadata": run.metadata,
+        "metadata": run.metadata if scrubber is None else scrubber.value(run.metadata),
         "episode_counts": run.episode_counts(),
         "checkpoints": [
             {"step": each.step, "version": each.version, "created_at": each.created_at} for each in run.checkpoints()

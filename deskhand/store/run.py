@@ -27,15 +27,17 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import structlog
 
 from deskhand.errors import ConfigError, InfrastructureError
-from deskhand.store.database import connect, create_database, damaged, is_damage, lock_folder
+from deskhand.store.database import connect, create_database, damaged, disk_full, is_damage, lock_folder, lost_write
 from deskhand.store.frames import Frames
 from deskhand.store.metrics import EventFile, Tracker
+from deskhand.store.scrub import Scrubber, scrubber_of
 
 log = structlog.get_logger()
 
@@ -102,6 +104,7 @@ class Run:
         self._mutex = threading.RLock()
         self._lock_file = lock_file
         self._trackers: list[Tracker] = []
+        self._write_failure: InfrastructureError | None = None
 
     @classmethod
     def create(cls, folder: Path, metadata: Mapping[str, Any]) -> Run:
@@ -186,6 +189,10 @@ class Run:
     def metadata(self) -> dict[str, Any]:
         return self._value("metadata")
 
+    @cached_property
+    def _scrubber(self) -> Scrubber | None:
+        return scrubber_of(self.metadata)
+
     def open_group(self, group: GroupRow) -> None:
         with self._transaction() as connection:
             connection.execute("INSERT INTO groups VALUES (?, ?, ?, ?, ?)", astuple(group))
@@ -211,12 +218,12 @@ class Run:
         `group`: (group id, new state), if the episode closed its group; `states`: (episode id, new state) of the other
         members. Raises `InfrastructureError` if the episode is not in flight or the disk cannot be written.
         """
-        values = [getattr(row, name) for name in _FINISHED] + [json.dumps(record), tensors, row.id]
+        stored = record if self._scrubber is None else self._scrubber.value(record)
+        values = [getattr(row, name) for name in _FINISHED] + [json.dumps(stored), tensors, row.id]
         query = f"UPDATE episodes SET {', '.join(f'{name}=?' for name in _FINISHED)}, record=?, tensors=?"
         with self._transaction(counts) as connection:
-            changed = connection.execute(f"{query} WHERE id=? AND state='in_flight'", values).rowcount
-            if changed != 1:
-                raise InfrastructureError(f"{self.folder}: episode {row.id} is not in flight")
+            if connection.execute(f"{query} WHERE id=? AND state='in_flight'", values).rowcount != 1:
+                raise self._write_failure or lost_write(self.folder, row.id, "in flight")
             connection.executemany("UPDATE episodes SET state=? WHERE id=?", [(state, name) for name, state in states])
             if group is not None:
                 connection.execute("UPDATE groups SET state=? WHERE id=?", (group[1], group[0]))
@@ -246,7 +253,7 @@ class Run:
             for name, (state, step) in (states or {}).items():
                 query = "UPDATE episodes SET state=?, step=? WHERE id=? AND state='queued'"
                 if connection.execute(query, (state, step, name)).rowcount != 1:
-                    raise InfrastructureError(f"{self.folder}: episode {name} is not queued")
+                    raise self._write_failure or lost_write(self.folder, name, "queued")
             connection.executemany("UPDATE groups SET state='closed' WHERE id=?", [(name,) for name in closed_groups])
             connection.executemany("INSERT INTO metrics VALUES (?, ?)", [line[:2] for line in lines])
             if checkpoint is not None:
@@ -349,10 +356,7 @@ class Run:
             raise damaged(self.folder / "run.sqlite", f"a value is not JSON: {error}") from error
 
     def _all(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """Return the rows of a query.
-
-        Raises `ConfigError` if the database is damaged, `InfrastructureError` if it cannot be read.
-        """
+        """Return the rows of a query. Raises `ConfigError` (damaged) or `InfrastructureError` (cannot be read)."""
         path = self.folder / "run.sqlite"
         with self._mutex:
             try:
@@ -386,8 +390,8 @@ class Run:
                 if is_damage(error):
                     raise damaged(self.folder / "run.sqlite", error) from error
                 if isinstance(error, sqlite3.OperationalError):
-                    why = f"{self.folder / 'run.sqlite'}: cannot be written ({error})"
-                    raise InfrastructureError(f"{why}; free disk space, then resume") from error
+                    self._write_failure = disk_full(self.folder / "run.sqlite", error)
+                    raise self._write_failure from error
                 raise
 
 

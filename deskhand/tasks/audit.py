@@ -7,6 +7,7 @@ left behind.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import Iterable
@@ -15,6 +16,8 @@ from pathlib import Path
 
 from deskhand.actions.ops import Done, Wait
 from deskhand.desktop.base import StageableDesktop
+from deskhand.desktop.local.desktop import LocalDesktop
+from deskhand.desktop.local.isolation import guests_can_kill_this_user
 from deskhand.errors import ConfigError, GuestFailure, InfrastructureError
 from deskhand.tasks import end_state
 from deskhand.tasks.audit_agents import (
@@ -24,6 +27,7 @@ from deskhand.tasks.audit_agents import (
     NO_CHEATS,
     NOOP,
     ORACLE,
+    SHELL_AGENTS,
     UNREAD,
     AuditAgent,
     applies,
@@ -35,6 +39,8 @@ from deskhand.tasks.oracle_sight import needs_frames
 from deskhand.tasks.outcome import Errored, Outcome, Scored
 from deskhand.tasks.task import Task
 
+USABLE_S = 5.0
+"""Within this time a desktop on which the next agent may play shows its windows and runs a command."""
 _COLUMNS = tuple(name for name in LIMITS if name in NO_CHEATS)
 
 
@@ -94,13 +100,15 @@ async def audit(task: Task, lease: Lease, names: Iterable[str] = (), save_dir: P
     """Run the oracle and all agents (or those of `names`) on a task.
 
     `lease` leases a desktop that was just reset for the task; `save_dir` gets the end states, one subfolder per agent.
-    Raises `InfrastructureError` if no desktop could be leased or set up, and `ConfigError` for an unknown agent.
+    Raises `InfrastructureError` if no desktop could be leased or set up, and `ConfigError` for an unknown agent, or for
+    one with a shell where guests can kill this user's processes.
     """
     selected = set(names) or set(LIMITS)
     if unknown := selected - set(LIMITS):
         raise ConfigError(f"--agents: unknown agent {min(unknown)!r}; agents: {', '.join(LIMITS)}")
     result = AuditResult(task.id, {}, {})
     async with lease(task) as desktop:
+        _check_shells(selected, desktop)
         await task.setup(desktop)
         facts = {
             "has_distractors": bool((await task.first_click_targets(desktop))[1]),
@@ -108,9 +116,9 @@ async def audit(task: Task, lease: Lease, names: Iterable[str] = (), save_dir: P
         }
         steps = Steps()
         if not task.oracle_unavailable:
-            steps, outcome, earlier = await _run_oracle(task, desktop)
+            steps, outcome, earlier = await _run_oracle(task, desktop, early=EARLY_STOP in selected)
             await _record(result, task, desktop, ORACLE, outcome, save_dir)
-            if EARLY_STOP in selected and earlier is not None:
+            if earlier is not None:
                 result.values[EARLY_STOP] = earlier
     if UNREAD in selected and result.values.get(ORACLE) == 1.0:
         await _count_unread(result, task, lease, steps)
@@ -130,9 +138,20 @@ async def audit(task: Task, lease: Lease, names: Iterable[str] = (), save_dir: P
                     agent = agents.pop(0)
                     outcome = await _run_agent(resolved, desktop, agent, steps, is_last=not agents)
                     await _record(result, task, desktop, agent.name, outcome, save_dir)
-                    if not await _is_usable(desktop):
+                    if not await _is_usable(desktop):  # a desktop of which this is unclear is replaced
                         break
     return result
+
+
+def _check_shells(selected: set[str], desktop: StageableDesktop) -> None:
+    """Their scripts kill and stop all that they can."""
+    shells = selected & SHELL_AGENTS
+    if shells and isinstance(desktop, LocalDesktop) and guests_can_kill_this_user(desktop.isolation_level):
+        others = [name for name in LIMITS if name not in SHELL_AGENTS]
+        raise ConfigError(
+            f"--agents: {min(shells)} could kill your processes, because guests of this machine can; audit as root, in "
+            f"a container or with bubblewrap, or without agents that have a shell: --agents {','.join(others)}"
+        )
 
 
 async def _count_unread(result: AuditResult, task: Task, lease: Lease, steps: Steps) -> None:
@@ -148,10 +167,11 @@ async def _count_unread(result: AuditResult, task: Task, lease: Lease, steps: St
 
 async def _is_usable(desktop: StageableDesktop) -> bool:
     try:
-        await desktop.windows()
-        await desktop.observe()
-        await desktop.run(["true"], timeout_s=5.0)
-    except InfrastructureError:
+        async with asyncio.timeout(USABLE_S):
+            await desktop.windows()
+            await desktop.observe()
+            await desktop.run(["true"], timeout_s=USABLE_S)
+    except (InfrastructureError, TimeoutError):
         return False
     return True
 
@@ -167,8 +187,8 @@ async def _record(
             await end_state.save_end_state(task, desktop, outcome, save_dir / name)
 
 
-async def _run_oracle(task: Task, desktop: StageableDesktop) -> tuple[Steps, Outcome, float | None]:
-    """Return the oracle's steps, its outcome and the best score before any of its steps (None: it took none).
+async def _run_oracle(task: Task, desktop: StageableDesktop, *, early: bool) -> tuple[Steps, Outcome, float | None]:
+    """Return the oracle's steps, its outcome and, if `early`, the best score before any of its steps (None: no step).
 
     Steps that only wait do not count: after the last action the task may be solved.
     """
@@ -176,7 +196,7 @@ async def _run_oracle(task: Task, desktop: StageableDesktop) -> tuple[Steps, Out
     earlier: float | None = None
     try:
         async for ops in oracle(task, desktop):
-            if not all(isinstance(op, (Done, Wait)) for op in ops):
+            if early and not all(isinstance(op, (Done, Wait)) for op in ops):
                 before = await judge(task, desktop, grace_s=0.0)
                 if isinstance(before, Scored):
                     earlier = max(earlier or 0.0, before.value)

@@ -100,7 +100,16 @@ AUDIT_SESSIONS: tuple[tuple[AuditAgent, ...], ...] = (
         AuditAgent("near_miss", guest_programs.near_miss, judge_every_step=True),
         *_shells("gold_files", "path_hijack", "preload", "home_config", "dialogs", "a11y_spoof", "d_bus", "later"),
         *_shells("mount_over", "process_memory", "clock", "touch", "retitle"),
-        *_x11("retitle", "windows", "huge_titles", "selection", "mute_selection", "forge_list", "endless_list"),
+        *_x11(
+            "retitle",
+            "windows",
+            "huge_titles",
+            "selection",
+            "mute_selection",
+            "claim_for",
+            "forge_list",
+            "endless_list",
+        ),
         AuditAgent("forged_file", guest_programs.forged_file),
         AuditAgent("random", _random_clicks),
         *_x11("outside"),
@@ -121,6 +130,8 @@ AUDIT_SESSIONS: tuple[tuple[AuditAgent, ...], ...] = (
 """The agents of one tuple play in turn on one desktop; if one breaks it, the others get a new one. The oracle plays
 first, on its own desktop.
 """
+SHELL_AGENTS = {agent.name for session in AUDIT_SESSIONS for agent in session if guest_programs.is_shell(agent.steps)}
+"""Agents that run programs in the guest, which may signal every process that they can."""
 LIMITS: dict[str, Limit] = {
     ORACLE: "one",
     EARLY_STOP: "below one",

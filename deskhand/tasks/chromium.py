@@ -14,7 +14,7 @@ import weakref
 from typing import Any
 
 from deskhand.desktop.base import StageableDesktop
-from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
+from deskhand.errors import ConfigError, EvaluatorError, GuestFailure, InfrastructureError
 
 FLAGS = (
     "--no-first-run", "--no-default-browser-check", "--password-store=basic", "--disable-gpu",
@@ -23,6 +23,8 @@ FLAGS = (
     "--force-color-profile=srgb", "--disable-extensions", "--blink-settings=caretBlinkInterval=0",
 )  # fmt: skip
 REPLY_TIMEOUT_S = 10.0
+CALL_TIMEOUT_S = 14.0
+"""Below the time for a check (`judge.CHECK_TIMEOUT_S`), so that guests that cause it are named."""
 MAX_URLS = 1000
 _PAINTED = """new Promise(done => {
   const end = Date.now() + 2000;
@@ -74,20 +76,29 @@ class ChromiumSession:
             message: dict[str, Any] = {"id": self._next, "method": method, "params": parameters}
             if self._session is not None and not browser_wide:
                 message["sessionId"] = self._session
-            await self._pipes.send(json.dumps(message).encode())
-            async with asyncio.timeout(REPLY_TIMEOUT_S * 2):
-                while True:
-                    answer = json.loads(await self._pipes.receive(REPLY_TIMEOUT_S))
-                    if answer.get("id") == self._next:
-                        break
-                    self._record_event(answer)
-                    if self._crash:
-                        raise PageClosedError(f"the process of the page has ended ({self._crash})")
+            answer = await self._pipes.explained(self._answer(message))
         if "error" in answer:
             if answer["error"].get("code") == _NO_SESSION:
                 raise PageClosedError("the page was closed")
             raise EvaluatorError(f"the browser rejected {method}: {str(answer['error'].get('message'))[:200]}")
         return answer.get("result", {})
+
+    async def _answer(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Send a message and return its answer. A page can send events for ever, each in time."""
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                await self._pipes.send(json.dumps(message).encode())
+                while True:
+                    answer = _message(await self._pipes.receive(REPLY_TIMEOUT_S))
+                    if answer.get("id") == message["id"]:
+                        return answer
+                    self._record_event(answer)
+                    if self._crash:
+                        raise PageClosedError(f"the process of the page has ended ({self._crash})")
+        except TimeoutError:
+            raise InfrastructureError(
+                f"the browser did not answer {message['method']} within {CALL_TIMEOUT_S:g} s"
+            ) from None
 
     def _record_event(self, event: dict[str, Any]) -> None:
         method, params = event.get("method"), event.get("params", {})
@@ -159,6 +170,17 @@ class ChromiumSession:
             await asyncio.sleep(0.02)
         await self.evaluate(_PAINTED)
         self._loaded_url = str(await self.evaluate("location.href"))
+
+
+def _message(data: bytes) -> dict[str, Any]:
+    """Return a message of the browser. Raises `GuestFailure` for what it does not send: a guest wrote to its pipe."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict) or not all(isinstance(found.get(key, {}), dict) for key in ("error", "params")):
+        raise GuestFailure("a guest wrote to the pipe of the browser")
+    return found
 
 
 async def start(desktop: StageableDesktop, url: str, *options: str) -> ChromiumSession:

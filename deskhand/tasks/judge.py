@@ -3,7 +3,8 @@
 Used by the rollout and the audit; start with `judge` and `MilestoneTracker`.
 
 Invariants: a failing check or desktop gives `Errored`, never a score of 0, unless the guests broke the desktop after
-the agent had acted; the time of judging does not depend on the value; a milestone once reached stays reached.
+the agent had acted; the time of judging does not depend on the value; what is paid held at two readings; a milestone
+once reached stays reached.
 """
 
 from __future__ import annotations
@@ -57,11 +58,8 @@ async def judge(
     now = time.monotonic()
     try:
         await asyncio.sleep((now if acted_at is None else acted_at) + grace_s - now)
-        check = await _run_check(task.id, "check", task.check, desktop, timeout_s)
-        if grace_s > 0 and check.value > 0 and not check.no_retry:
-            await asyncio.sleep(REST_S)
-            again = await _run_check(task.id, "check", task.check, desktop, timeout_s)
-            check = min(check, again, key=lambda each: each.value)
+        run = _run_check if grace_s == 0 else _run_check_twice
+        check = await run(task.id, "check", task.check, desktop, timeout_s)
     except GuestFailure as failure:
         if acted_at is None:
             return Errored("infrastructure", str(failure))
@@ -88,19 +86,41 @@ def _scored(check: CheckResult, milestones: MilestoneTracker | None) -> Scored:
     return Scored(check.value, parts, guest_trusted, findings)
 
 
-async def initial_score(task: Task, desktop: StageableDesktop, *, timeout_s: float = CHECK_TIMEOUT_S) -> float:
-    """Return the score of the untouched start state, reached milestones included.
+async def start_value(task: Task, desktop: StageableDesktop, *, timeout_s: float = CHECK_TIMEOUT_S) -> float:
+    """Return what the untouched start state scores, without milestones. It is judged once for a `Task`, because all of
+    its episodes start alike.
 
-    Raises `AlreadySolvedError` if it is 1, and `EvaluatorError` or `InfrastructureError` if a check fails.
+    A check that cannot judge the start state, for example because a file is missing, gives 0. Raises
+    `AlreadySolvedError` if the value is 1, and `InfrastructureError`.
     """
-    value = (await _run_check(task.id, "check", task.check, desktop, timeout_s)).value
-    tracker = MilestoneTracker(task, timeout_s=timeout_s)
-    value = max(value, min(await tracker.after_step(desktop), MILESTONE_CAP))
+    if task.start.value is None:
+        check = task.start_check or task.check
+        try:
+            task.start.value = (
+                await _run_check(task.id, "check", check, desktop, task.check_timeout_s or timeout_s)
+            ).value
+        except EvaluatorError:
+            return 0.0
+    return _unsolved(task, task.start.value)
+
+
+def _unsolved(task: Task, value: float) -> float:
     if value >= 1.0:
         raise AlreadySolvedError(
             f"task {task.id}: the start state already scores {value:g}; change the setup or the check"
         )
     return value
+
+
+async def initial_score(task: Task, desktop: StageableDesktop, *, timeout_s: float = CHECK_TIMEOUT_S) -> float:
+    """Return the score of the untouched start state, reached milestones included.
+
+    Raises `AlreadySolvedError` if it is 1, and `EvaluatorError` or `InfrastructureError` if a check fails.
+    """
+    check = task.start_check or task.check
+    value = (await _run_check(task.id, "check", check, desktop, task.check_timeout_s or timeout_s)).value
+    tracker = MilestoneTracker(task, timeout_s=timeout_s)
+    return _unsolved(task, max(value, min(await tracker.after_step(desktop), MILESTONE_CAP)))
 
 
 class MilestoneTracker:
@@ -132,16 +152,36 @@ class MilestoneTracker:
     async def after_step(self, desktop: StageableDesktop) -> float:
         """Check every milestone that is due and not fully reached; return `reached_share`.
 
-        Raises `EvaluatorError` or `InfrastructureError`.
+        More than before counts if it holds for `REST_S`: else a program that writes one guess after the other would
+        have a chance in every step. Raises `EvaluatorError` or `InfrastructureError`.
         """
         for milestone in self._task.milestones:
             due = all(self.reached[name] >= 1.0 for name in milestone.after)
             if due and self.reached[milestone.name] < 1.0:
                 where = f"milestone {milestone.name!r}"
-                check = await _run_check(self._task.id, where, milestone.check, desktop, self._timeout_s)
+                arguments = self._task.id, where, milestone.check, desktop, self._timeout_s
+                check = await _run_check_twice(*arguments, above=self.reached[milestone.name])
                 self.reached[milestone.name] = max(self.reached[milestone.name], check.value)
                 self.guest_trusted = self.guest_trusted or (check.untrusted_source and check.value > 0)
         return self.reached_share
+
+
+async def _run_check_twice(
+    task_id: str,
+    where: str,
+    function: CheckFunction,
+    desktop: StageableDesktop,
+    timeout_s: float,
+    *,
+    above: float = 0.0,
+) -> CheckResult:
+    """Run a check like `_run_check`; a value above `above` is read again after `REST_S`, and the lower one counts."""
+    check = await _run_check(task_id, where, function, desktop, timeout_s)
+    if check.value <= above or check.no_retry:
+        return check
+    await asyncio.sleep(REST_S)
+    again = await _run_check(task_id, where, function, desktop, timeout_s)
+    return min(check, again, key=lambda each: each.value)
 
 
 async def _run_check(

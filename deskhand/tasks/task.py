@@ -3,14 +3,15 @@
 A `Family` generates unlimited seeded `Task`s. The judge (`tasks.judge`) runs a task's check; suites are in
 `tasks.suites`, task files in `tasks.formats`.
 
-Invariant: a task is a pure function of family and seed, and training seeds and held-out seeds never overlap.
+Invariant: a task is a pure function of family and seed. The seeds of two splits never overlap, and an instruction of
+the split `test_instructions` occurs in no other split.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from deskhand import registry
 from deskhand.actions.ops import Op
@@ -18,22 +19,26 @@ from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError
 from deskhand.tasks.outcome import Finding
 
-Split = Literal["train", "held_out"]
+Split = Literal["train", "test", "validation", "test_instructions"]
+"""`validation` selects a checkpoint, `test` reports on it; `test_instructions` is a test on instructions that the other
+splits never use."""
 Difficulty = Literal["easy", "medium", "hard"]
-HELD_OUT_START = 1_000_000_000
-"""First seed of the held-out split; smaller seeds are for training."""
+SPLITS: tuple[Split, ...] = get_args(Split)
+SPLIT_SIZE = 1_000_000_000
+"""Seeds per split: the first billion is for training, and so on in the order of `SPLITS`."""
+_DRAW_STRIDE, _MAX_DRAWS = 1000 * SPLIT_SIZE, 1000
 
 
 def split_of(seed: int) -> Split:
     """Return the split of a seed."""
-    return "held_out" if seed >= HELD_OUT_START else "train"
+    return SPLITS[min(seed // SPLIT_SIZE, len(SPLITS) - 1)]
 
 
 def seed_for(split: Split, index: int) -> int:
     """Return the seed of the `index`-th variant of a split. Raises `ConfigError` if the index leaves the split."""
-    if not 0 <= index < HELD_OUT_START:
-        raise ConfigError(f"variant index must be in 0..{HELD_OUT_START - 1}, got {index}")
-    return index + (HELD_OUT_START if split == "held_out" else 0)
+    if not 0 <= index < SPLIT_SIZE:
+        raise ConfigError(f"variant index must be in 0..{SPLIT_SIZE - 1}, got {index}")
+    return index + SPLITS.index(split) * SPLIT_SIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,8 @@ class CheckResult:
     """Whether the value depends on what a live guest process reported."""
     findings: tuple[Finding, ...] = ()
     no_retry: bool = False
-    """Whether the judge must not run the check again, because a second run would be a new opinion (a model's vote)."""
+    """Whether the judge must not run the check again, because a second run would be a new opinion (a model's
+    vote), or acts in the guest."""
 
 
 CheckFunction = Callable[[StageableDesktop], Awaitable[CheckResult]]
@@ -106,6 +112,14 @@ async def _no_targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect
     return None, []
 
 
+@dataclass
+class StartState:
+    """What is known of a task's start state, which is the same in every episode."""
+
+    value: float | None = None
+    """What `check` gives for the untouched start state; None: not judged yet."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task:
     """One variant of a family, ready to run. `task_family` fills in `id`, `family`, `suite` and `seed`.
@@ -126,13 +140,16 @@ class Task:
     max_steps: int = 10
     setup: Callable[[StageableDesktop], Awaitable[None]]
     check: CheckFunction
+    start_check: CheckFunction | None = None
+    """Judges the start state and leaves the desktop as it is; None: `check` does so."""
     oracle: Callable[[StageableDesktop], AsyncIterator[list[Op]]] = _no_oracle
     first_click_targets: Callable[[StageableDesktop], Awaitable[tuple[Rect | None, list[Rect]]]] = _no_targets
     theme: str = "plain"
     milestones: tuple[Milestone, ...] = ()
     difficulty: Difficulty = "easy"
     grounding_targets: Callable[[StageableDesktop], Awaitable[list[tuple[str, Rect]]]] | None = None
-    """Every (instruction, first click) of this family that the start screen admits, for the supervised warm start."""
+    """Every (instruction, first click) of this family that the start screen admits, for the supervised warm start;
+    none of the split `test_instructions`."""
     shuffle_windows: Callable[[StageableDesktop, int], Awaitable[None]] | None = None
     """Move the windows by a seed, without restarting programs."""
     instruction_from: Callable[[StageableDesktop], Awaitable[str]] | None = None
@@ -166,6 +183,7 @@ class Task:
     forged_files: dict[str, Callable[[], bytes]] = field(default_factory=dict)
     """Correct files by path that the wrong application wrote; the check must score them 0."""
     metadata: dict[str, Any] = field(default_factory=dict)
+    start: StartState = field(init=False, compare=False, repr=False, default_factory=lambda: StartState())
 
     @property
     def split(self) -> Split:
@@ -186,6 +204,12 @@ class Family:
     difficulty: Difficulty
     generate: Callable[[int], Task]
     summary: str = ""
+    has_test_instructions: bool = False
+    """Whether the split `test_instructions` exists."""
+
+
+HoldsOut = Callable[[Task], bool]
+"""Whether the instruction of a task is held out: it then occurs in the split `test_instructions` only."""
 
 
 def task_family(
@@ -195,8 +219,11 @@ def task_family(
     difficulty: Difficulty = "easy",
     suite: str = "custom",
     summary: str = "",
+    holds_out: HoldsOut | None = None,
 ) -> Callable[[Callable[[int], Task]], Family]:
     """Make a family of a pure function from a seed to a task. The decorator fills in id, family, suite and seed.
+
+    `holds_out` says which instructions only the split `test_instructions` has; without it that split does not exist.
 
     Example:
         >>> @task_family("save_note", applications=["mousepad"])
@@ -204,7 +231,7 @@ def task_family(
     """
 
     def make(generate: Callable[[int], Task]) -> Family:
-        made = named_family(name, tuple(applications), difficulty, suite, summary, generate)
+        made = named_family(name, tuple(applications), difficulty, suite, summary, generate, holds_out)
         registry.register("task_family", name, made)
         return made
 
@@ -218,13 +245,30 @@ def named_family(
     suite: str,
     summary: str,
     generate: Callable[[int], Task],
+    holds_out: HoldsOut | None = None,
 ) -> Family:
     """Return a family whose tasks get `id`, `family`, `suite`, `seed`, `difficulty` and `oracle_unavailable`."""
 
     def generate_named(seed: int) -> Task:
-        task = generate(seed)
+        task = _draw(name, generate, holds_out, seed)
         lacking = task.oracle_unavailable or ("it has no oracle" if task.oracle is _no_oracle else "")
         named = {"id": f"{suite}/{name}/{seed}", "family": name, "suite": suite, "seed": seed}
         return replace(task, **named, difficulty=difficulty, oracle_unavailable=lacking)
 
-    return Family(name, applications, difficulty, generate_named, summary)
+    return Family(name, applications, difficulty, generate_named, summary, holds_out is not None)
+
+
+def _draw(name: str, generate: Callable[[int], Task], holds_out: HoldsOut | None, seed: int) -> Task:
+    """Return the task of a seed. A draw with an instruction of the wrong split is replaced by one of a seed beyond all
+    splits, so every other seed gives the task that it gives without `holds_out`."""
+    wanted = split_of(seed) == "test_instructions"
+    if holds_out is None:
+        if wanted:
+            raise ConfigError(f"{name}: the family has no split test_instructions; use the split test, or holds_out")
+        return generate(seed)
+    for draw in range(_MAX_DRAWS):
+        task = generate(seed + draw * _DRAW_STRIDE)
+        if holds_out(task) == wanted:
+            return task
+    found = "only false" if wanted else "only true"
+    raise ConfigError(f"{name}: holds_out must be true for some instructions and false for others, got {found}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from collections.abc import Sequence as Rows
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,11 @@ from torch import Tensor
 
 from deskhand.errors import RecordError
 from deskhand.models.forward import ModelInputs, check_row, collate
-from deskhand.recorder.graph import Sequence
+from deskhand.recorder.graph import CallGraph, Sequence
 from deskhand.types import PreparedImage
+
+_MAX_LOGPROB = 1e-6
+"""Rounding of a log-prob of 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,11 @@ class TrainingSample:
     turns: tuple[tuple[int, int], ...] = ()
     """Replies in order: (index of the call in the episode, number of sampled tokens). If empty, each run of sampled
     tokens is a reply, and the sequences of an episode are in order."""
+    graph: CallGraph | None = None
+    """The episode's calls; if set, its sequences must train exactly what they sampled."""
+    group_id: str = ""
+    group_size: int = 0
+    """Scored episodes of the group. If all are trained, the sum of their advantages is checked."""
 
     def reply_lengths(self) -> list[int]:
         """Return the number of sampled tokens of each reply. Raises `RecordError` if they do not add up."""
@@ -69,6 +78,9 @@ class TrainBatch:
     """Version of the weights that sampled each token, int64."""
     after_image_W: Tensor
     """Whether an image precedes the token, bool."""
+    same_version_W: Tensor
+    """Whether one version sampled the whole reply of the token, bool. Otherwise later tokens were sampled from keys and
+    values of older weights."""
     temperature: float
 
 
@@ -83,22 +95,37 @@ class MicrobatchPlan:
 def check_sequence(
     sequence: Sequence, images: Mapping[str, PreparedImage], image_token_id: int, banned_ids: Iterable[int] = ()
 ) -> None:
-    """Raise `RecordError` if a sequence is inconsistent, lacks an image or sampled a banned token."""
+    """Raise `RecordError` if a sequence is inconsistent, lacks an image or sampled a banned token.
+
+    A token is trained if and only if it was sampled and has a version; other tokens have no log-prob.
+    """
     length = len(sequence.token_ids)
     if not length == len(sequence.loss_mask) == len(sequence.logprobs) == len(sequence.versions):
         raise RecordError(
             "lengths",
             f"a sequence of {length} ids has {len(sequence.loss_mask)} marks, {len(sequence.logprobs)} log-probs",
         )
-    if length and sequence.loss_mask[0]:
-        raise RecordError("no_prompt", "the first token of a sequence is marked as sampled")
-    banned = {image_token_id, *banned_ids}
-    for token, sampled, logprob in zip(sequence.token_ids, sequence.loss_mask, sequence.logprobs, strict=True):
-        if sampled and token in banned:
-            raise RecordError("banned_token", f"token {token} was sampled although it is banned")
-        if sampled and not np.isfinite(logprob):
-            raise RecordError("logprob", f"token {token} has log-prob {logprob}")
+    sampled = np.fromiter(sequence.loss_mask, np.bool_, length)
+    if sampled.any():
+        _check_sampled(sequence, sampled, {image_token_id, *banned_ids})
     check_row(sequence, images, image_token_id)
+
+
+def _check_sampled(sequence: Sequence, sampled: np.ndarray, banned: set[int]) -> None:
+    if sampled[0]:
+        raise RecordError("no_prompt", "the first token of a sequence is marked as sampled")
+    if not sampled[-1]:
+        raise RecordError("last_token", "a sequence continues after its last sampled token")
+    found = banned.intersection(compress(sequence.token_ids, sequence.loss_mask))
+    if found:
+        raise RecordError("banned_token", f"token {min(found)} was sampled although it is banned")
+    if (sampled != (np.array(sequence.versions) >= 0)).any():
+        raise RecordError("versions", "a trained token has no version, or a token that was not sampled has one")
+    logprobs = np.array(sequence.logprobs)
+    if not np.isfinite(logprobs[sampled]).all() or logprobs[sampled].max() > _MAX_LOGPROB:
+        raise RecordError("logprob", "the log-prob of a trained token is not finite or above 0")
+    if logprobs[~sampled].any():
+        raise RecordError("logprob", "a token that was not sampled has a log-prob")
 
 
 def plan_microbatches(
@@ -135,8 +162,17 @@ def _batch(chosen: list[int], sequences: Rows[Sequence], images: Mapping[str, Pr
                 np.asarray(row.logprobs, dtype=np.float32)[where],
                 np.asarray(row.versions, dtype=np.int64)[where],
                 where > (row.spans[0].start if row.spans else longest),
+                _in_one_version(where, np.asarray(row.versions)[where]),
             )
         )
     device = inputs.input_ids_BT.device
     tensors = (torch.from_numpy(np.concatenate(column)).to(device) for column in zip(*columns, strict=True))
     return TrainBatch(inputs, tuple(chosen), *tensors, temperature=rows[0].temperature)
+
+
+def _in_one_version(where: np.ndarray, versions: np.ndarray) -> np.ndarray:
+    """Return for each sampled token whether its run of adjacent sampled tokens has one version, bool[tokens]."""
+    starts = np.flatnonzero(np.diff(where, prepend=-2) != 1)
+    lengths = np.diff(starts, append=len(where))
+    mixed = np.minimum.reduceat(versions, starts) != np.maximum.reduceat(versions, starts)
+    return np.repeat(~mixed, lengths)

@@ -33,7 +33,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from deskhand.errors import ConfigError
+from deskhand.errors import ConfigError, HealthError
 from deskhand.models.forward import unwrap
 from deskhand.trainer.trainer import Trainer
 
@@ -59,7 +59,7 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class BestCheckpoint:
-    """The checkpoint with the highest held-out success so far; the earlier one of equals."""
+    """The checkpoint with the highest success on the validation split so far; the earlier one of equals."""
 
     step: int
     success: float
@@ -114,6 +114,7 @@ class CheckpointManager:
                 "state": state or {},
                 "files": {file.name: _fingerprint(file) for file in sorted(draft.iterdir())},
             }
+            manifest = json.loads(json.dumps(manifest))  # as `verify` reads it: keys are texts then
             manifest[_SELF] = _digest(manifest)
             (draft / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
             _flush(draft / "manifest.json")
@@ -166,7 +167,10 @@ class CheckpointManager:
             raise ConfigError(f"{file}: unreadable; delete it, the next evaluation rewrites it") from error
 
     def record_eval(self, step: int, success: float) -> bool:
-        """Record the held-out success of a step; return whether it is the best so far. Raises `ConfigError`."""
+        """Record the success of a step on the validation split; return whether it is the best so far.
+
+        Raises `ConfigError` if the disk cannot be written.
+        """
         before = self.best()
         if not math.isfinite(success) or (before is not None and before.step == step):
             return False
@@ -283,7 +287,23 @@ def _restore(trainer: Trainer, folder: Path, manifest: dict[str, Any]) -> None:
                     optimizer.state[parameter] = state
             optimizer.zero_grad(set_to_none=True)
         trainer.sync_master_weights()
+        _check_restored(trainer, saved, folder)
     trainer.steps, trainer.updates = manifest["steps"], manifest["updates"]
+
+
+def _check_restored(trainer: Trainer, saved: dict[str, Tensor], folder: Path) -> None:
+    """Raise `HealthError` unless the trainer has the stored moments and trained tensors, bit for bit."""
+    for prefix, parameters, optimizer in trainer.parts():
+        for name, parameter in parameters.items():
+            held = {key: torch.as_tensor(value) for key, value in optimizer.state.get(parameter, {}).items()}
+            held[_PARAMETER] = parameter.detach()
+            for key in (_PARAMETER, *sorted({stored.partition("/")[0] for stored in saved} - {_PARAMETER})):
+                stored, value = saved.get(f"{key}/{prefix}{name}"), held.get(key)
+                if stored is not None and (value is None or not torch.equal(value.cpu(), stored)):
+                    raise HealthError(
+                        f"invariant resumed_state: {key} of {prefix}{name} differs from {folder}; resume with the "
+                        "versions of deskhand and torch that wrote it"
+                    )
 
 
 def _state_of(

@@ -17,6 +17,7 @@ from deskhand.algorithms.base import get_algorithm
 from deskhand.config.schema import EngineConfig
 from deskhand.config.trainer import PolicyConfig, TrainerConfig
 from deskhand.trainer import meta_trace
+from deskhand.trainer.objective_settings import ObjectiveSettings
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -269,7 +270,7 @@ def _image_terms(made: _Traced, max_patches: int, trainer: TrainerConfig, work: 
     The tower holds its graph during the micro-batches only if all screenshots fit at once.
     """
     scored = trainer.decoupled_loss or trainer.kl_loss_coef or get_algorithm(trainer.algorithm).uses_critic
-    images = work.step_images if scored else -(-work.step_images // trainer.num_minibatches)
+    images = work.step_images if scored else -(-work.step_images // ObjectiveSettings.of(trainer).num_minibatches)
     tower, learns = made.tower, made.tower.trained > 0
     each = made.token_features * (2 * max(4, made.size) / made.size if learns else 1)
     features = images * work.image_tokens * made.token_features

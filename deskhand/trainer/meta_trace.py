@@ -216,6 +216,7 @@ def _batch(shape: MicrobatchShape) -> TrainBatch:
         behavior_logprobs_W=torch.zeros(shape.sampled),
         versions_W=numbers_W,
         after_image_W=numbers_W.bool(),
+        same_version_W=numbers_W.bool(),
         temperature=1.0,
     )
 

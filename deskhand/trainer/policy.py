@@ -64,7 +64,7 @@ def _move_gradient(master: Tensor, parameter: Tensor) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TokenScores:
-    """Log-probs (with gradient) and entropies (without) of the trained tokens, float32[W] in nats."""
+    """Log-probs (with gradient) and entropies (with, if asked for) of the trained tokens, float32[W] in nats."""
 
     logprobs_W: Tensor
     entropies_W: Tensor
@@ -228,16 +228,27 @@ class Policy:
         )
         return hidden_BTH.reshape(-1, hidden_BTH.shape[-1]).index_select(0, batch.positions_W - 1)
 
-    def scores(self, batch: TrainBatch, hidden_WH: Tensor) -> TokenScores:
+    def scores(self, batch: TrainBatch, hidden_WH: Tensor, *, entropy_gradient: bool = False) -> TokenScores:
         logprobs_WV = log_softmax(unwrap(self.model).lm_head(hidden_WH), batch.temperature, self.banned_ids)
         targets_W = batch.inputs.input_ids_BT.reshape(-1).index_select(0, batch.positions_W)
-        with torch.no_grad():
-            entropies_W = torch.special.entr(logprobs_WV.detach().exp()).sum(-1)
+        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+            # Banned ids have probability 0 and log-prob -inf, whose product has no gradient.
+            finite_WV = logprobs_WV.masked_fill(logprobs_WV.isneginf(), 0.0)
+            entropies_W = -(logprobs_WV.exp() * finite_WV).sum(-1)
         return TokenScores(logprobs_WV.gather(1, targets_W.unsqueeze(1)).squeeze(1), entropies_W, hidden_WH)
 
-    def accumulate(self, work: MicrobatchPlan, loss: Callable[[TrainBatch, TokenScores], Tensor]) -> None:
+    def accumulate(
+        self,
+        work: MicrobatchPlan,
+        loss: Callable[[TrainBatch, TokenScores], Tensor],
+        *,
+        entropy_gradient: bool = False,
+    ) -> None:
         """Add the gradient of `loss(batch, scores)`, summed over micro-batches, to `.grad`."""
-        self.accumulate_hidden(work, lambda batch, hidden_WH: loss(batch, self.scores(batch, hidden_WH)))
+        self.accumulate_hidden(
+            work,
+            lambda batch, hidden_WH: loss(batch, self.scores(batch, hidden_WH, entropy_gradient=entropy_gradient)),
+        )
 
     def accumulate_hidden(self, work: MicrobatchPlan, loss: Callable[[TrainBatch, Tensor], Tensor]) -> None:
         """Add the gradient of `loss(batch, hidden_WH)`, summed over micro-batches, to `.grad`."""

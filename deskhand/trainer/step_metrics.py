@@ -34,8 +34,10 @@ class StepMetrics:
     approx_kl: float
     """Estimate of KL(behavior || weights when the token was first scored in this step), nats per token."""
     engine_kl: float | None
-    """The same over tokens sampled by the current version and scored before any update: the disagreement of engine and
-    trainer. None without such tokens."""
+    """The same over replies that only the current version sampled, scored before any update: the disagreement of engine
+    and trainer. None without such replies."""
+    engine_kl_tokens: int
+    """Tokens of `engine_kl`."""
     engine_kl_text: float | None
     """`engine_kl` over tokens without a preceding image."""
     engine_kl_images: float | None
@@ -63,13 +65,16 @@ class StepMetrics:
     """Optimizer updates, without those skipped because the gradient was zero or not finite."""
     lr: float = 0.0
     seconds: float = 0.0
+    phases: dict[str, float] = field(default_factory=dict)
+    """Seconds by phase: check, score (before the first update), forward_backward, optimizer."""
 
     def metrics(self) -> dict[str, Any]:
         """Return the metrics by flat name, such as `train/loss`."""
-        other = ("step", "rejected", "seconds")
+        other = ("step", "rejected", "seconds", "phases")
         own = {f"train/{name}": value for name, value in asdict(self).items() if name not in other}
         causes = {f"train/rejected/{cause}": count for cause, count in self.rejected.items()}
-        return {**own, "train/num_rejected": sum(self.rejected.values()), **causes, "time/train_step": self.seconds}
+        times = {"time/train_step": self.seconds, **{f"time/train_{name}": each for name, each in self.phases.items()}}
+        return {**own, "train/num_rejected": sum(self.rejected.values()), **causes, **times}
 
 
 class StepMetricsAccumulator:
@@ -104,7 +109,7 @@ class StepMetricsAccumulator:
             self.sums["entropy"] += scores.entropies_W.sum().item()
             if not updated:
                 self.diff_max = max(self.diff_max, (new_W - old_W).abs().max().item())
-                own_W, after_W = batch.versions_W == self.version, batch.after_image_W
+                own_W, after_W = (batch.versions_W == self.version) & batch.same_version_W, batch.after_image_W
                 for context, chosen_W in (("text", own_W & ~after_W), ("images", own_W & after_W)):
                     self.sums[f"{context}_tokens"] += int(chosen_W.sum())
                     self.sums[f"{context}_kl"] += kl_W[chosen_W].sum().item()
@@ -131,6 +136,10 @@ class StepMetricsAccumulator:
         """Return the mean divergence of engine and trainer over the tokens of the contexts; None without any."""
         tokens = sum(self.sums[f"{context}_tokens"] for context in contexts)
         return sum(self.sums[f"{context}_kl"] for context in contexts) / tokens if tokens else None
+
+    @property
+    def engine_kl_tokens(self) -> int:
+        return int(self.sums["text_tokens"] + self.sums["images_tokens"])
 
     @property
     def ref_kl(self) -> float | None:

@@ -108,9 +108,11 @@ class SupervisedRow:
         return cls(sequence.token_ids, sequence.loss_mask, sequence.spans)
 
     def sequence(self) -> Sequence:
-        """Return the row as a sequence whose targets were sampled at temperature 1."""
-        length = len(self.token_ids)
-        return Sequence(self.token_ids, self.target, (0.0,) * length, (-1,) * length, self.spans, ())
+        """Return the row, up to its last target, as a sequence whose targets were sampled at temperature 1."""
+        length = max((at + 1 for at, is_target in enumerate(self.target) if is_target), default=len(self.token_ids))
+        target, spans = self.target[:length], tuple(span for span in self.spans if span.start < length)
+        versions = tuple(0 if is_target else -1 for is_target in target)
+        return Sequence(self.token_ids[:length], target, (0.0,) * length, versions, spans, ())
 
 
 SupervisedBatch = tuple[Rows[SupervisedRow], Mapping[str, PreparedImage]]

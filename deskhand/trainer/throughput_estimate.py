@@ -16,6 +16,7 @@ from typing import Any
 from deskhand.config.trainer import PolicyConfig, TrainerConfig
 from deskhand.errors import ConfigError
 from deskhand.trainer.memory_estimate import GIB, MemoryEstimate, Workload
+from deskhand.trainer.objective_settings import ObjectiveSettings
 
 TRAIN_MFU = 0.35
 """Assumed fraction of peak operations reached in training."""
@@ -160,7 +161,7 @@ def estimate_throughput(
 ) -> ThroughputEstimate:  # fmt: skip
     tokens = work.step_rows * work.row_tokens
     done = operations(values, memory, work, adapters=policy.lora is not None)
-    scored = trainer.decoupled_loss and trainer.ppo_epochs * trainer.num_minibatches > 1
+    scored = ObjectiveSettings.of(trainer).needs_proximal
     again = done.forward * (trainer.ppo_epochs * policy.gradient_checkpointing + scored)
     peak = TRAIN_MFU * device.flops(dtype)
     step_s = (done.total * trainer.ppo_epochs + again) / peak

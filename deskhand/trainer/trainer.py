@@ -1,11 +1,11 @@
 """Policy-gradient trainer.
 
 Used by `recipes.training_loop`; call the blocking `Trainer.step` in a thread. An inconsistent sequence removes its
-episode from the step and is counted by cause. The order of minibatches depends only on the seed and the step, so
-resumed runs are bit-exact.
+episode from the step and is counted by cause; an inconsistent step stops the run (`trainer.step_checks`). The order of
+minibatches depends only on the seed, the step and the order of the samples, so resumed runs are bit-exact.
 
-Invariant: the gradient of a step is the mean over episodes of the mean over their sampled tokens (Dr.GRPO divides every
-episode by one constant), however episodes are split into sequences and micro-batches.
+Invariant: the gradient of an update is the sum of its tokens' losses, divided as `loss_norm` says, however episodes are
+split into sequences and micro-batches.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from deskhand.algorithms.base import get_algorithm
 from deskhand.algorithms.objective import clipped_loss, kl_estimate, token_weights
 from deskhand.config.trainer import TrainerConfig
-from deskhand.errors import RecordError
+from deskhand.errors import ConfigError
 from deskhand.trainer.advantages import AdvantageEstimate, gae_advantages_of, group_advantages_of, mean_reward
 from deskhand.trainer.batch import TrainBatch, TrainingSample
 from deskhand.trainer.critic import Critic
+from deskhand.trainer.objective_settings import ObjectiveSettings, lr_factor
 from deskhand.trainer.optimizer import make_optimizer, optimizer_step, torch_threads, warmup_factor
+from deskhand.trainer.phase_timer import PhaseTimer
 from deskhand.trainer.policy import Policy, TokenScores
+from deskhand.trainer.step_checks import check_episodes, check_estimate, check_groups, check_loss, check_weights
 from deskhand.trainer.step_metrics import StepMetrics, StepMetricsAccumulator
 from deskhand.types import PreparedImage
 
@@ -49,14 +51,19 @@ class _StepInputs:
 class Trainer:
     """Trainer of a policy, and of a critic if the algorithm uses one.
 
-    `steps` and `updates` count training steps and optimizer updates since version 0. `versions_ahead` is the difference
+    `total_steps` is the length of the learning-rate schedule. `steps` and `updates` count training steps and optimizer
+    updates since version 0. `versions_ahead` is the difference
     between weight versions and steps (`rollout.weight_versions`).
     """
 
-    def __init__(self, policy: Policy, config: TrainerConfig | None = None) -> None:
+    def __init__(self, policy: Policy, config: TrainerConfig | None = None, total_steps: int | None = None) -> None:
         self.policy = policy
         self.config = config = config or TrainerConfig()
-        self.algorithm = get_algorithm(config.algorithm)
+        self.objective = ObjectiveSettings.of(config)
+        self.algorithm = self.objective.algorithm
+        if total_steps is None and config.lr_scheduler_type != "constant":
+            raise ConfigError("trainer.lr_scheduler_type: a schedule needs the number of steps; pass total_steps")
+        self.total_steps = total_steps or 1
         betas = (config.beta1, config.beta2)
         self.optimizer = make_optimizer(
             policy.parameters(), config.learning_rate, betas, config.weight_decay, config.optimizer
@@ -87,8 +94,9 @@ class Trainer:
 
     def step(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> StepMetrics:
         """Train on the sequences of complete episodes. `images` are keyed by sha256."""
-        started = time.perf_counter()
-        samples, rejected = self._valid_samples(samples, images)
+        started, phases = time.perf_counter(), PhaseTimer()
+        with phases.measure("check"):
+            samples, rejected = self._valid_samples(samples, images)
         encoded_once = (
             self.policy.cached_vision(
                 {span.sha256: images[span.sha256] for one in samples for span in one.sequence.spans}
@@ -97,34 +105,43 @@ class Trainer:
             else nullcontext()
         )
         with torch_threads(self.config.torch_threads), encoded_once:
-            metrics = self._train(samples, images)
-        return replace(metrics, rejected=rejected, seconds=time.perf_counter() - started)
+            metrics = self._train(samples, images, phases)
+        seconds = time.perf_counter() - started
+        return replace(metrics, rejected=rejected, seconds=seconds, phases=dict(phases.seconds))
 
-    def _train(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> StepMetrics:
-        config = self.config
-        work, tally = self._prepare(samples, images), StepMetricsAccumulator(self.version)
+    def _train(
+        self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage], phases: PhaseTimer
+    ) -> StepMetrics:
+        config, num_minibatches = self.config, self.objective.num_minibatches
+        tally = StepMetricsAccumulator(self.version)
+        with phases.measure("score"):
+            work = self._prepare(samples, images)
+        schedule = lr_factor(config.lr_scheduler_type, self.steps / self.total_steps, config.min_lr_ratio)
         order = np.random.default_rng([config.seed, self.steps])
         norms, rate = [0.0], 0.0
         updates_before = self.updates
         for number in range(config.ppo_epochs):
-            for part in _minibatches(samples, config.num_minibatches, order):
-                self._accumulate(work, part, tally, first=number == 0, updated=self.updates > updates_before)
-                warmup = warmup_factor(self.updates, config.warmup_steps)
-                rate = config.learning_rate * warmup
-                norm, updated = optimizer_step(self.policy, self.optimizer, rate, config.max_grad_norm)
-                if self.critic is not None:
-                    self.critic.update(warmup, config.max_grad_norm)
+            for part in _minibatches(samples, num_minibatches, order):
+                with phases.measure("forward_backward"):
+                    self._accumulate(work, part, tally, first=number == 0, updated=self.updates > updates_before)
+                factor = schedule * warmup_factor(self.updates, config.warmup_steps)
+                rate = config.learning_rate * factor
+                with phases.measure("optimizer"):
+                    norm, updated = optimizer_step(self.policy, self.optimizer, rate, config.max_grad_norm)
+                    if self.critic is not None:
+                        self.critic.update(factor, config.max_grad_norm)
                 norms.append(norm)
                 self.updates += updated
         self.steps += 1
         trained = [samples[index] for index in self._active(work, range(len(samples)))]
-        rounds = config.ppo_epochs * config.num_minibatches
+        rounds = config.ppo_epochs * num_minibatches
         return StepMetrics(
             step=self.steps,
             loss=tally.loss / rounds,
             grad_norm=float(np.max(norms)),
             **tally.means(),
             engine_kl=tally.engine_kl("text", "images"),
+            engine_kl_tokens=tally.engine_kl_tokens,
             engine_kl_text=tally.engine_kl("text"),
             engine_kl_images=tally.engine_kl("images"),
             num_tokens=tally.num_tokens,
@@ -142,19 +159,7 @@ class Trainer:
         self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]
     ) -> tuple[list[TrainingSample], dict[str, int]]:
         """Return the samples of episodes without invalid sequences, and counts of the others by cause."""
-        causes: dict[str, str] = {}
-        values: dict[str, tuple[float, float, float]] = {}
-        for sample in samples:
-            value = (sample.advantage, sample.weight, sample.reward)
-            if values.setdefault(sample.episode_id, value) != value:
-                raise ValueError(f"episode {sample.episode_id}: sequences differ in advantage, weight or reward")
-            if not np.isfinite(sample.advantage * sample.weight * sample.reward):
-                raise ValueError(f"episode {sample.episode_id}: advantage, weight and reward are not finite: {value}")
-            try:
-                self.policy.check(sample.sequence, images)
-                sample.reply_lengths()
-            except RecordError as error:
-                causes[sample.episode_id] = error.cause
+        causes = check_episodes(samples, lambda sequence: self.policy.check(sequence, images))
         return [sample for sample in samples if sample.episode_id not in causes], dict(Counter(causes.values()))
 
     @property
@@ -162,16 +167,12 @@ class Trainer:
         """Whether sequences are scored before the first update, so that images are encoded more than once."""
         reference = self.config.kl_loss_coef and self.policy.config.lora
         shared_critic = self.critic is not None and self.critic.own is None
-        return bool(self._needs_proximal or reference or shared_critic)
-
-    @property
-    def _needs_proximal(self) -> bool:
-        return self.config.decoupled_loss and self.config.ppo_epochs * self.config.num_minibatches > 1
+        return bool(self.objective.needs_proximal or reference or shared_critic)
 
     def _prepare(self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage]) -> _StepInputs:
         """Score the sequences under the initial weights as far as the algorithm needs it."""
         config, rows = self.config, [sample.sequence for sample in samples]
-        proximal = self.policy.logprobs(rows, images) if self._needs_proximal else None
+        proximal = self.policy.logprobs(rows, images) if self.objective.needs_proximal else None
         reference = self.policy.reference_logprobs(rows, images) if config.kl_loss_coef else None
         if self.critic is None:
             estimate = group_advantages_of(samples)
@@ -179,12 +180,14 @@ class Trainer:
             if self.steps == 0 and samples:
                 self.critic.set_initial_value(mean_reward(samples))
             estimate = gae_advantages_of(samples, self.critic.values(rows, images), config.critic)
+        check_groups(samples, self.algorithm)
+        check_estimate(samples, estimate, has_critic=self.critic is not None)
         lengths = [sample.reply_lengths() for sample in samples]
         return _StepInputs(samples, images, estimate, lengths, proximal, reference)
 
     def _active(self, work: _StepInputs, part: Sequence[int]) -> list[int]:
         """Return the sequences with a gradient; those with zero advantage count only in the mean."""
-        if self.critic is not None or self.config.kl_loss_coef:
+        if self.critic is not None or self.config.kl_loss_coef or self.config.entropy_coeff:
             return list(part)
         return [index for index in part if work.samples[index].advantage != 0.0]
 
@@ -192,13 +195,15 @@ class Trainer:
         self, work: _StepInputs, part: Sequence[int], tally: StepMetricsAccumulator, *, first: bool, updated: bool
     ) -> None:
         """Add the gradient of one minibatch to the policy and the critic."""
-        config, algorithm, samples = self.config, self.algorithm, work.samples
-        divisor = config.loss_divisor if algorithm.loss_norm == "constant" else None
+        config, algorithm, objective, samples = self.config, self.algorithm, self.objective, work.samples
+        norm = objective.loss_norm
         counts = [sum(work.reply_lengths[index]) for index in part]
         episodes, weights = [samples[index].episode_id for index in part], [samples[index].weight for index in part]
-        coefficients = dict(zip(part, token_weights(episodes, counts, weights, divisor), strict=True))
-        means = dict(zip(part, token_weights(episodes, counts, weights), strict=True)) if divisor else coefficients
+        factors = token_weights(episodes, counts, weights, config.loss_divisor, norm)
+        coefficients = dict(zip(part, factors, strict=True))
+        means = dict(zip(part, token_weights(episodes, counts, weights), strict=True))
         chosen = self._active(work, part)
+        used: Counter[str] = Counter()
 
         def targets(batch: TrainBatch) -> tuple[Tensor, Tensor, Tensor]:
             rows, estimate = [chosen[index] for index in batch.rows], work.estimate
@@ -208,6 +213,8 @@ class Trainer:
         def loss(batch: TrainBatch, scores: TokenScores) -> Tensor:
             rows, logprobs_W = [chosen[index] for index in batch.rows], scores.logprobs_W
             coefficients_W = _per_token([coefficients[index] for index in rows], batch.rows_W)
+            advantages_W = _concat(work.estimate.advantages, rows, logprobs_W)
+            replies_W = _reply_index([length for index in rows for length in work.reply_lengths[index]], logprobs_W)
             if not config.decoupled_loss:
                 proximal_W = None
             elif work.proximal is None:
@@ -217,18 +224,27 @@ class Trainer:
             result = clipped_loss(
                 logprobs_W,
                 batch.behavior_logprobs_W,
-                _concat(work.estimate.advantages, rows, logprobs_W),
-                algorithm.clip_ratio_low if config.clip_ratio_low is None else config.clip_ratio_low,
-                algorithm.clip_ratio_high if config.clip_ratio_high is None else config.clip_ratio_high,
+                advantages_W,
+                objective.clip_ratio_low,
+                objective.clip_ratio_high,
                 proximal_W,
                 config.importance_weight_cap,
                 config.importance_weight_mode,
                 config.dual_clip,
-                _reply_index([length for index in rows for length in work.reply_lengths[index]], logprobs_W)
-                if algorithm.ratio_level == "reply"
-                else None,
+                replies_W if algorithm.ratio_level == "reply" else None,
+                importance_weight_min=config.importance_weight_min,
+                importance_weight_level=config.importance_weight_level,
+                weighted_replies=replies_W,
+                policy_loss=algorithm.policy_loss,
             )
             value = (result.values * coefficients_W).sum()
+            if algorithm.ratio_level == "token" or self.critic is None:
+                check_loss(value, logprobs_W, advantages_W, coefficients_W, result)
+            totals = np.bincount(batch.rows_W.cpu(), coefficients_W.cpu(), len(rows))
+            for index, total in zip(rows, totals.tolist(), strict=True):
+                used[samples[index].episode_id] += total
+            if config.entropy_coeff:
+                value = value - config.entropy_coeff * (scores.entropies_W * coefficients_W).sum()
             if work.reference is not None:
                 reference_W = _concat(work.reference, rows, logprobs_W)
                 penalty_W = kl_estimate(reference_W, logprobs_W, config.kl_estimator)
@@ -242,7 +258,10 @@ class Trainer:
             return value
 
         sequences = [samples[index].sequence for index in chosen]
-        self.policy.accumulate(self.policy.plan(sequences, work.images), loss)
+        plan = self.policy.plan(sequences, work.images)
+        self.policy.accumulate(plan, loss, entropy_gradient=config.entropy_coeff > 0)
+        if norm == "episode":
+            check_weights(used, [samples[index] for index in chosen], len(set(episodes)))
         if self.critic is not None and self.critic.own is not None:
             tally.value_loss += self.critic.accumulate(sequences, work.images, targets)
 
@@ -264,7 +283,7 @@ def _reply_index(lengths: Sequence[int], like_W: Tensor) -> Tensor:
 
 def _minibatches(samples: Sequence[TrainingSample], count: int, order: np.random.Generator) -> list[list[int]]:
     """Split the samples randomly into `count` lists of indices, keeping episodes together."""
-    episodes = sorted({sample.episode_id for sample in samples})
+    episodes = list(dict.fromkeys(sample.episode_id for sample in samples))  # ids are random
     order.shuffle(episodes)
     part_of = {episode: position * count // len(episodes) for position, episode in enumerate(episodes)}
     parts: list[list[int]] = [[] for _ in range(count)]

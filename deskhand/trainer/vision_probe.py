@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from deskhand.errors import RecordError
 from deskhand.recorder import graph
 from deskhand.trainer.batch import TrainingSample
 from deskhand.trainer.policy import Policy
@@ -22,11 +23,12 @@ def image_sensitivity(
 ) -> float | None:
     """Return the mean, over at most `rows` sequences, of the largest change of a token's log-prob in nats.
 
-    None if no two episodes have different images of the same size.
+    None if no two episodes have different images of the same size. Inconsistent sequences are left out; the trainer
+    rejects them.
     """
     own: list[graph.Sequence] = []
     swapped: list[graph.Sequence] = []
-    for row, donor in _pairs(samples, images):
+    for row, donor in _pairs([sample for sample in samples if _is_consistent(sample, policy, images)], images):
         own.append(row)
         swapped.append(swap_images(row, donor))
         if len(own) == rows:
@@ -36,6 +38,14 @@ def image_sensitivity(
     scores = policy.logprobs([*own, *swapped], images)  # in one call, so that each image is encoded once
     before, after = scores[: len(own)], scores[len(own) :]
     return float(np.mean([np.abs(new - old).max() for old, new in zip(before, after, strict=True)]))
+
+
+def _is_consistent(sample: TrainingSample, policy: Policy, images: Mapping[str, PreparedImage]) -> bool:
+    try:
+        policy.check(sample.sequence, images)
+    except RecordError:
+        return False
+    return True
 
 
 def swap_images(row: graph.Sequence, donor: Sequence[str]) -> graph.Sequence:

@@ -14,6 +14,12 @@ def test_every_benchmark_is_known_and_learning_comes_last():
     assert evidence.words("image_sensitivity") == ["-m", "benchmarks.image_sensitivity", "--full"]
 
 
+def test_options_follow_the_name_of_a_benchmark_and_are_part_of_the_pages_name():
+    assert evidence.words("faults 19") == ["-m", "benchmarks.faults", "--full", "19"]
+    assert evidence.title_of("training_soak --desktops local") == "training_soak_desktops_local"
+    assert evidence.title_of("image_sensitivity") == "image_sensitivity"
+
+
 @pytest.mark.parametrize(("code", "figure"), [(0, "3.0 ms"), (1, "FAIL")])
 def test_a_page_contains_command_hardware_commit_output_and_exit_code(tmp_path, monkeypatch, capsys, code, figure):
     program = f"import sys; print('first'); print(); print({figure!r}); sys.exit({code})"

@@ -23,7 +23,7 @@ def test_trainer_and_engine_agree_on_episodes_with_images_and_forks(recording):
 
 def test_a_log_prob_that_is_off_is_noticed(recording):
     def nudged(done: Completion) -> Completion:
-        return replace(done, logprobs=tuple(value + 0.01 for value in done.logprobs))
+        return replace(done, logprobs=tuple(value - 0.01 for value in done.logprobs))
 
     first, *others = recording.results
     graph = CallGraph([replace(call, completion=nudged(call.completion)) for call in first.graph.calls])

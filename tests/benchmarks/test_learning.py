@@ -17,7 +17,8 @@ def report(hits: int, clicks: int, total: int = 210) -> EvalReport:
     )
 
 
-GOOD = learning.Outcome("seed 0", report(80, 120), report(160, 170), 12, 600, 41.0, 400.0, 560.0)
+GREEDY = {"greedy": (report(130, 140), report(165, 175))}
+GOOD = learning.Outcome("seed 0", report(80, 120), report(160, 170), 12, 600, 41.0, 400.0, 560.0, GREEDY)
 BLIND = learning.Outcome("blind", report(10, 30), report(14, 32), 12, 600, 41.0, 400.0, 560.0)
 
 
@@ -31,6 +32,7 @@ def missed(*, good: learning.Outcome = GOOD, blind: learning.Outcome = BLIND) ->
     thresholds = Thresholds()
     learning.judge_time(good, thresholds)
     learning.judge_gain(good, thresholds)
+    learning.judge_greedy(good, thresholds)
     learning.judge_blind(blind, [good], thresholds)
     return thresholds.missed
 
@@ -45,6 +47,7 @@ def test_a_run_that_meets_every_threshold_misses_none():
         (replace(GOOD, after=report(110, 170)), "seed 0: success"),
         (replace(GOOD, after=report(160, 135)), "seed 0: first click on target"),
         (replace(GOOD, before=report(40, 60, 100)), "seed 0: held-out episodes"),
+        (replace(GOOD, more={"greedy": (report(130, 140), report(150, 175))}), "seed 0: greedy success"),
         (replace(GOOD, first_update_s=61.0), "seed 0: first update"),
         (replace(GOOD, total_s=601.0), "seed 0: whole demo"),
     ],
@@ -60,7 +63,7 @@ def test_gains_without_images_are_noticed():
 def test_a_run_without_an_update_has_gained_nothing_and_misses_the_threshold_of_the_first_update(tmp_path):
     with Run.create(tmp_path / "run", {}) as run:
         run.commit(counts={}, checkpoint=Checkpoint(0, 0, tmp_path / "run/checkpoints/step-000000", 1000.0))
-        row = EpisodeRow("e", "version-0", None, 0, "t", "family", 1, "held_out", "in_flight")
+        row = EpisodeRow("e", "version-0", None, 0, "t", "family", 1, "test", "in_flight")
         run.start_episode(row)
         run.finish_episode(replace(row, state="scored", value=1.0, reward=1.0, first_click=True), {}, b"")
         found = learning.outcome_of("blind", run, 990.0, 20.0)

@@ -14,7 +14,7 @@ from patience import limit
 from unprivileged import OTHER_UID, import_path, python_of_other_user
 
 from deskhand.desktop.local import cgroup, processes
-from deskhand.desktop.local.cgroup import Cgroup, find_parents
+from deskhand.desktop.local.cgroup import Cgroup, Hierarchy, find_parents
 
 HAS_GROUPS = pytest.mark.skipif(not cgroup.hierarchies()[0], reason=cgroup.hierarchies()[1])
 V2 = "30 23 0:26 {root} /sys/fs/cgroup {options} shared:9 - cgroup2 cgroup2 rw,nsdelegate\n"
@@ -108,6 +108,46 @@ def test_the_kernel_kills_what_exceeds_the_memory_limit():
         assert "the limit is 32" in (group.exceeded_limit() or "")
 
 
+@contextmanager
+def small_machine(mib: int) -> Iterator[Hierarchy]:
+    """A group that has no more memory; groups in it reach its limit, and not their own."""
+    hierarchy = next(each for each in cgroup.hierarchies()[0] if "memory" in each.controllers)
+    parent = hierarchy.parent / f"test-{secrets.token_hex(4)}"
+    parent.mkdir()
+    try:
+        if hierarchy.is_v2:
+            cgroup.enable_controllers(parent)
+        (parent / cgroup._LIMIT_FILES[hierarchy.is_v2]["memory"]).write_text(str(mib << 20))
+        yield Hierarchy(parent, hierarchy.is_v2, frozenset({"memory"}))
+    finally:
+        parent.rmdir()
+
+
+@pytest.mark.skipif("not controls('memory')", reason="no control groups for memory")
+def test_a_machine_without_memory_is_not_the_guests_limit(monkeypatch):
+    with small_machine(24) as hierarchy:
+        monkeypatch.setattr(cgroup, "hierarchies", lambda: ((hierarchy,), "a small machine"))
+        with group_with("sleep 0.2; head -c 100m /dev/zero | tail -n 1") as (group, process):
+            process.wait(timeout=limit(20))
+            assert group.oom_kills()
+            assert group.exceeded_limit() is None
+
+
+def test_files_that_may_only_be_written_are_written(tmp_path):
+    """Only root may read `cgroup.kill`."""
+    tmp_path.chmod(0o755)
+    file = tmp_path / "cgroup.kill"
+    file.touch()
+    file.chmod(0o222)
+    program = f"from deskhand.desktop.local import cgroup; cgroup._write_existing(cgroup.Path({str(file)!r}), '1')"
+    open_path = all(parent.stat().st_mode & 0o005 == 0o005 for parent in file.parents)
+    if os.getuid() == 0 and not open_path:
+        pytest.skip("another user cannot reach this folder")
+    subprocess.run([*python_of_other_user(), "-c", program], check=True, env=import_path(), cwd="/")
+    file.chmod(0o444)
+    assert file.read_text() == "1"
+
+
 @pytest.mark.skipif("not controls('pids')", reason="no control groups for processes")
 def test_the_number_of_processes_is_limited():
     with group_with("for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14; do sleep 50 & done") as (group, process):
@@ -125,6 +165,31 @@ def test_a_dead_owners_groups_are_emptied_and_removed():
             process.wait(timeout=limit(5))
         assert not list(Path("/sys/fs/cgroup").glob(f"**/deskhand-desktop-{token}-*"))
         assert other.poll() is None
+
+
+@HAS_GROUPS
+@pytest.mark.parametrize("ended_by", ["the desktop", "the reaper"])
+def test_a_command_that_joins_after_the_kill_is_ended_too(monkeypatch, ended_by):
+    token = f"test-{secrets.token_hex(4)}"
+    kill, late = cgroup._kill, []
+
+    def kill_then_join(folders: list[Path], timeout_s: float) -> list[int]:
+        living = kill(folders, timeout_s)
+        if not late:
+            late.append(subprocess.Popen(group.command_inside(["sleep", "50"])))
+            while late[0].pid not in group.pids():
+                assert late[0].poll() is None
+        return living
+
+    with group_with("sleep 50", token) as (group, first):
+        monkeypatch.setattr(cgroup, "_kill", kill_then_join)
+        if ended_by == "the desktop":
+            assert group.end()
+        else:
+            cgroup.remove_owner(token)
+        assert not list(Path("/sys/fs/cgroup").glob(f"**/deskhand-desktop-{token}-*"))
+        for process in (first, *late):
+            assert process.wait(timeout=limit(5)) != 0
 
 
 DELEGATED = """
@@ -181,3 +246,23 @@ def test_a_delegated_group_is_used_by_a_user_without_rights(delegated):
     *enabled, has_moved = done.stdout.split()
     assert set(enabled) >= set(controllers)
     assert has_moved == str(bool(controllers))
+
+
+def test_a_shell_that_somebody_uses_is_not_moved(delegated, monkeypatch):
+    """It is in the group, and may be an ancestor of this process."""
+    folder, _ = delegated
+    leader, terminal = os.openpty()
+    shell = subprocess.Popen(["setsid", "--ctty", "sleep", "60"], stdin=terminal, stdout=terminal, stderr=terminal)
+    try:
+        while not processes.has_terminal(shell.pid):
+            pass
+        (folder / "cgroup.procs").write_text(str(shell.pid))
+        monkeypatch.setattr(cgroup, "_ancestors", lambda: {shell.pid})
+        monkeypatch.setattr(processes, "descendants", lambda root: [])  # it is none of this process's programs
+        assert not cgroup._move_processes(folder)
+        assert cgroup._members(folder) == [shell.pid]
+    finally:
+        shell.kill()
+        shell.wait()
+        os.close(leader)
+        os.close(terminal)

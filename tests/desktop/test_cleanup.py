@@ -4,18 +4,56 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 from desktops import embedded
 
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local import desktop as local_desktop
-from deskhand.desktop.local import guest_user, resource_monitor
-from deskhand.desktop.local.runtime_dir import remove
+from deskhand.desktop.local import guest_user, processes, resource_monitor
+from deskhand.desktop.local.runtime_dir import remove, remove_stale
 from deskhand.errors import InfrastructureError
 
 SMALL = DesktopSpec("plain", 256, 192)
+ROOT = Path(__file__).resolve().parents[2]
+OWNER = """
+import os, sys, time
+from pathlib import Path
+from deskhand.desktop.local import runtime_dir
+os.getpid = lambda: int(sys.argv[2])
+made = runtime_dir.RuntimeDir(Path(sys.argv[1]))
+print(made.folder, made._reaper.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("pid", [os.getpid(), 1 << 22], ids=["alive", "nobody"])
+def test_an_owner_lives_as_long_as_its_lock_whatever_its_process_id_is_here(pid, tmp_path):
+    """Ids are reused, and other containers have their own."""
+    command = [sys.executable, "-c", OWNER, str(tmp_path), str(pid)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as owner:
+        assert owner.stdout is not None
+        folder, reaper = owner.stdout.readline().split()
+        try:
+            remove_stale(tmp_path)
+            is_kept = Path(folder).exists()
+        finally:
+            processes.kill(int(reaper))
+            owner.kill()
+    assert is_kept
+    remove_stale(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_without_a_lock_is_of_an_earlier_version_and_its_owner_known_by_its_process_id(tmp_path):
+    for pid in (os.getpid(), 1 << 22):
+        (tmp_path / f"deskhand-{os.getuid()}-{pid}-0123" / "desktop").mkdir(parents=True)
+    remove_stale(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [f"deskhand-{os.getuid()}-{os.getpid()}-0123"]
 
 
 def test_the_folder_of_an_owner_that_died_while_writing_is_removed(tmp_path):
@@ -71,3 +109,13 @@ async def test_observing_during_a_long_wait_does_not_fail_the_desktop(monkeypatc
         assert time.monotonic() - began > 3.5, "it waited for its turn, longer than it may take itself"
         with pytest.raises(InfrastructureError, match="no such window"):
             await waiting
+
+
+async def test_desktops_with_the_same_label_have_different_labels_in_their_guests_environment():
+    """The label ends a desktop's guests where nothing else tells whose they are."""
+    async with embedded(SMALL, label="same") as first, embedded(SMALL, label="same") as second:
+        found = []
+        for _ in range(2):
+            found += [(await each.run(["printenv", processes.LEASE_LABEL])).stdout for each in (first, second)]
+            await first.reset(SMALL)
+        assert len(set(found)) == 3, found

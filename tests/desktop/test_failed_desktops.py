@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import signal
+import time
+from contextlib import nullcontext
 
 import pytest
 from desktops import ISOLATIONS, embedded, failure_of
@@ -12,8 +15,9 @@ from patience import limit
 from deskhand.actions.ops import Done, Key
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local import processes, windows
+from deskhand.desktop.local.isolation import guests_can_kill_this_user
 from deskhand.desktop.local.x_connection import x_errors
-from deskhand.errors import InfrastructureError
+from deskhand.errors import GuestFailure, InfrastructureError
 
 SMALL = DesktopSpec("plain", 320, 240)
 
@@ -82,3 +86,38 @@ async def test_waiting_for_a_window_stops_when_the_desktop_fails(desktop):
     async with asyncio.timeout(limit(5)):
         with pytest.raises(InfrastructureError, match="l3afpad was killed by SIGKILL"):
             await waiting
+
+
+STOPS = {
+    "the application": ("pkill -STOP l3afpad", True),
+    "everything": ("kill -STOP -1", True),
+    "what nobody needs": ("setsid sleep 60 & kill -STOP $!", False),
+    "nothing": ("true", False),
+}
+
+
+@pytest.mark.parametrize("what", STOPS)
+async def test_stopped_programs_are_evidence_only_if_the_host_needs_them(desktop, what):
+    if guests_can_kill_this_user(desktop.isolation_level):
+        pytest.skip("guests of this machine could stop the processes of its user")
+    script, is_evidence = STOPS[what]
+    session, error = desktop._session, InfrastructureError("the machine did not answer in time")
+    with pytest.raises(GuestFailure) if is_evidence else nullcontext():
+        await desktop.run(["sh", "-c", script], timeout_s=2.0)
+        await asyncio.to_thread(desktop._explain, session, error)
+
+
+async def test_a_program_that_the_host_debugs_was_not_stopped_by_a_guest(desktop):
+    (pid,) = desktop.parts()["applications"]
+    libc = ctypes.CDLL(None, use_errno=True)
+    attach, detach = 16, 17  # linux/ptrace.h
+    if libc.ptrace(attach, pid, None, None) != 0:
+        pytest.skip("this process may not debug guests")
+    try:
+        deadline = time.monotonic() + limit(5)
+        while processes.state(pid) != "t" and time.monotonic() < deadline:
+            pass
+        assert processes.state(pid) == "t"
+        assert not desktop._session.jail.has_stopped_programs()
+    finally:
+        libc.ptrace(detach, pid, None, None)

@@ -13,7 +13,7 @@ import pytest
 from patience import limit
 from unprivileged import import_path, python_of_other_user
 
-from deskhand.desktop.local import guest_user, processes
+from deskhand.desktop.local import guest_user, isolation, processes
 from deskhand.desktop.local.guest_user import GuestUser
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -73,6 +73,27 @@ def test_a_user_is_reused_as_late_as_possible(kind):
         seen.append(user.key)
         assert user.close() == []
     assert len(set(seen)) == 20
+
+
+@pytest.mark.parametrize(("database", "find"), [("pwd", "getpwuid"), ("grp", "getgrgid")])
+def test_an_id_that_somebody_has_is_nobodys_guest(database, find, monkeypatch):
+    if not guest_user.guest_uids():
+        pytest.skip("only root can give guests user ids")
+    known = GuestUser.reserve()
+    known.close()
+    monkeypatch.setattr(getattr(guest_user, database), find, lambda number: {known.key: "entry"}[number])
+    put_cursor_on(known)
+    other = GuestUser.reserve()
+    other.close()
+    assert other.key != known.key
+    guest_user.unnamed_ids.cache_clear()
+    highest = guest_user.FIRST_UID - 1
+    monkeypatch.setattr(getattr(guest_user, database), find, lambda number: {highest: "entry"}[number])
+    try:
+        assert isolation.x_server_uid() == highest - 1
+        assert isolation.guest_group() == highest - 2
+    finally:
+        guest_user.unnamed_ids.cache_clear()
 
 
 def test_a_user_with_a_living_process_is_not_released(kind):

@@ -59,6 +59,19 @@ def test_a_template_is_written_once_per_content(base):
     assert not list(base.glob("*.*"))
 
 
+def test_files_and_folders_of_a_home_are_on_one_device(base):
+    """A file manager copies what is dragged to another device, where it moves on the same one."""
+    template = home_template.template_folder(base / "templates", FILES, FOLDERS)
+    folder = base / "limited"
+    folder.mkdir()
+    isolation.size_limited_folder(folder, 16)
+    home = home_template.make_home(template, folder, home_template.best_method(folder)[0])
+    (home / "Documents" / "new").write_text("new")
+    (home / "folder").mkdir()
+    (home / "folder" / "inside").write_text("new")
+    assert {path.stat().st_dev for path in (home, *home.rglob("*"))} == {home.stat().st_dev}
+
+
 def test_mounts_are_removed(base):
     template = home_template.template_folder(base / "templates", FILES, FOLDERS)
     method = home_template.best_method(base)[0]

@@ -23,7 +23,7 @@ from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local import guest_user, isolation, processes
 from deskhand.desktop.local.desktop_session import HOST_DISK_MIB
 from deskhand.desktop.local.isolation import ResourceLimits
-from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.errors import ConfigError, GuestFailure, InfrastructureError
 
 SMALL = DesktopSpec("plain", 256, 192)
 ROOT = Path(__file__).resolve().parents[2]
@@ -233,3 +233,18 @@ def test_a_missing_setpriv_is_not_cached(monkeypatch):
         without.setenv("PATH", "/nowhere")
         assert guest_user.guest_uids() is False
     assert guest_user.guest_uids() is before
+
+
+@pytest.mark.parametrize("is_limited", [True, False])
+async def test_a_full_disk_of_its_own_is_the_guests_doing(is_limited, monkeypatch):
+    """Where all desktops share a disk, the guests of another may have filled it."""
+    if os.getuid() != 0:
+        pytest.skip("only root can give a desktop a disk of its own")
+    async with embedded(SMALL, limits=ResourceLimits(disk_mib=16)) as desktop:
+        await desktop.run(["sh", "-c", "for i in 1 2 3 4 5 6 7 8; do head -c 20m /dev/zero > $i; done"])
+        session = desktop._session
+        assert session._is_disk_limited
+        monkeypatch.setattr(session, "_is_disk_limited", is_limited)
+        with pytest.raises(InfrastructureError, match="No space left") as caught:
+            await desktop.push("more", bytes(1 << 20))
+        assert isinstance(caught.value, GuestFailure) == is_limited

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import struct
 import threading
-import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 import xcffib
+import xcffib.damage
+import xcffib.record
+import xcffib.shm
 import xcffib.xproto
-from patience import limit
+from desktops import embedded
 from xcffib.xproto import CW, Atom, EventMask, PropMode, WindowClass
 
-from deskhand.actions.ops import Click, Point, Type, screen_px
+from deskhand.actions.ops import Click, Key, Point, Type, screen_px
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local.clipboard import MAX_BYTES
 from deskhand.desktop.local.x_connection import XConnection
+from deskhand.errors import GuestFailure
 
 SMALL = DesktopSpec("plain", 320, 240)
 
@@ -67,6 +70,20 @@ async def test_malformed_window_properties_do_not_fail_the_desktop(desktop):
     assert (await desktop.pull("typed.txt")).decode() == "é 三 😀\n"
 
 
+async def test_a_long_list_of_windows_that_do_not_exist_costs_one_request_each(desktop):
+    await desktop.launch(["xterm", "-geometry", "30x5+0+0"])
+    (window,) = await desktop.wait_window("xterm")
+    connection = desktop._session.connection
+    with as_guest(desktop) as guest:
+        listed = struct.pack("<1001I", window.id, *range(0x1F000000, 0x1F0003E8))
+        name = guest.atoms["_NET_CLIENT_LIST"]
+        guest.core.ChangeProperty(PropMode.Replace, guest.root, name, Atom.WINDOW, 32, 1001, listed)
+        guest.sync()
+        before = connection.core.GetInputFocus().sequence
+        assert [each.id for each in await desktop.windows()] == [window.id]
+        assert connection.core.GetInputFocus().sequence - before < 1001 + 50
+
+
 async def test_messages_to_closed_windows_do_not_fail_the_desktop(desktop):
     connection = desktop._session.connection
     message = struct.pack("<BBHII20x", 33, 32, 0, 0x3FFFF0, connection.atoms["WM_PROTOCOLS"])
@@ -89,11 +106,9 @@ async def test_a_storm_of_windows_does_not_block_steps(desktop):
 
     with in_background(over, storm):
         for number in range(3):
-            began = time.monotonic()
             frame = await desktop.perform([Click(Point(5, 5, screen_px(320, 240)))], action_id=f"click {number}")
             await desktop.windows()
-            assert frame.size == (320, 240)
-            assert time.monotonic() - began < limit(10)
+            assert frame.size == (320, 240), "a step beyond its budget is an error"
     await desktop.launch(["l3afpad"])
     await desktop.wait_window("l3afpad")
     assert (await desktop.observe()).settle_reason in ("quiet", "moving")
@@ -112,9 +127,8 @@ async def test_a_flood_of_events_does_not_block_steps(desktop):
 
     with in_background(over, flood, flood):
         for number in range(3):
-            began = time.monotonic()
-            await desktop.perform([Click(Point(5, 5, screen_px(320, 240)))], action_id=f"click {number}")
-            assert time.monotonic() - began < limit(8)
+            frame = await desktop.perform([Click(Point(5, 5, screen_px(320, 240)))], action_id=f"click {number}")
+            assert frame.size == (320, 240), "a step beyond its budget is an error"
     assert (await desktop.observe()).settle_reason == "quiet"
 
 
@@ -162,8 +176,98 @@ async def test_reading_an_endless_clipboard_times_out(desktop, kind):
                     guest.sync()
 
         with in_background(over, give):
-            began = time.monotonic()
-            text = await desktop.clipboard()
-            assert time.monotonic() - began < limit(8)
+            text = await desktop.clipboard()  # an error if it took seconds longer than its own time limit
             assert text is None or len(text) <= MAX_BYTES
     assert (await desktop.observe()).size == (320, 240)
+
+
+CLAIMS = {"nobody": True, "in its own name": False, "in the program's name": False, "only the answer": False}
+
+
+@pytest.mark.parametrize("who", CLAIMS)
+async def test_only_what_the_program_itself_copies_is_its_text(desktop, who):
+    await desktop.launch(["l3afpad"])
+    (window,) = await desktop.wait_window("l3afpad")
+    await desktop.activate_window(window)
+    await desktop.perform([Type("honest"), Key(("ctrl", "a"))], action_id="type")
+    assert await desktop.copied_text(window.id) == "honest"
+    over = threading.Event()
+    with as_guest(desktop) as guest:
+        name = guest.core.InternAtom(False, 9, "CLIPBOARD").reply().atom
+        own = own_clipboard(guest)
+        guest.core.ChangeWindowAttributes(guest.root, CW.EventMask, [EventMask.SubstructureNotify])
+
+        def claim() -> None:
+            while not over.is_set():
+                if who in ("in its own name", "in the program's name"):
+                    guest.core.SetSelectionOwner(own if who == "in its own name" else window.id, name, 0)
+                with suppress(xcffib.Error):
+                    event = guest.next_event(0.002)
+                    if isinstance(event, xcffib.xproto.SelectionRequestEvent):
+                        answer(guest, event, guest.atoms["UTF8_STRING"], 8, b"forged")
+                    if who == "only the answer" and isinstance(event, xcffib.xproto.CreateNotifyEvent):
+                        forge(event.window)
+                with suppress(xcffib.Error):
+                    guest.sync()
+
+        def forge(requestor: int) -> None:
+            asked = xcffib.xproto.SelectionRequestEvent.synthetic(
+                0, guest.root, requestor, name, guest.atoms["UTF8_STRING"], guest.atoms["DESKHAND_SELECTION"]
+            )
+            answer(guest, asked, guest.atoms["UTF8_STRING"], 8, b"forged")
+
+        with in_background(over, claim):
+            found = {await desktop.copied_text(window.id) for _ in range(3)}
+    assert found == ({"honest"} if CLAIMS[who] else {None}), found
+
+
+async def test_a_guest_that_ends_the_record_of_requests_copies_nothing(desktop):
+    await desktop.launch(["l3afpad"])
+    (window,) = await desktop.wait_window("l3afpad")
+    await desktop.activate_window(window)
+    await desktop.perform([Type("honest"), Key(("ctrl", "a"))], action_id="type")
+    base = desktop._session.connection.setup.resource_id_base
+    over = threading.Event()
+    with as_guest(desktop) as guest:
+        record = guest.x(xcffib.record.key)
+
+        def disable() -> None:
+            while not over.is_set():
+                for number in range(1, 40):
+                    record.DisableContext(base + number)
+                with suppress(xcffib.Error):
+                    guest.sync()
+
+        with in_background(over, disable):
+            assert await desktop.copied_text(window.id) is None
+    assert await desktop.copied_text(window.id) == "honest"
+
+
+@pytest.mark.parametrize("what", ["damage", "shared memory", "record of requests"])
+async def test_a_guest_that_destroys_the_hosts_resources_broke_its_desktop(what):
+    """The X server lets every client destroy what another has."""
+    async with embedded(SMALL, capture="shared" if what == "shared memory" else None) as desktop:
+        base, over = desktop._session.connection.setup.resource_id_base, threading.Event()
+        with as_guest(desktop) as guest:
+            requests = {
+                "damage": guest.x(xcffib.damage.key).Destroy,
+                "shared memory": guest.x(xcffib.shm.key).Detach,
+                "record of requests": guest.x(xcffib.record.key).FreeContext,
+            }
+
+            def destroy() -> None:
+                while not over.is_set():
+                    for number in range(60):
+                        requests[what](base + number)
+                    for _ in range(100):
+                        with suppress(xcffib.Error):
+                            guest.sync()
+                            break
+
+            async def use() -> None:
+                for number in range(50):
+                    await desktop.perform([Click(Point(5, 5, screen_px(320, 240)))], action_id=f"click {number}")
+                    await desktop.copied_text(guest.root)
+
+            with in_background(over, destroy), pytest.raises(GuestFailure, match="a guest destroyed what the host has"):
+                await use()

@@ -7,11 +7,13 @@ import shutil
 
 import pytest
 from desktops import embedded, point_on
+from patience import limit
 
 from benchmarks.input_clients import SPEC, Client, is_installed
 from benchmarks.input_delivery import Tally, busy_processes, play
 from deskhand.actions.ops import Click, Key, Op, Type
 from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.local.windows import wait_until_input_is_read
 from deskhand.tasks import chromium
 
 EVENTS = 40
@@ -42,6 +44,19 @@ async def test_clicks_and_keys_arrive_once_while_the_machine_is_busy(toolkit: st
             await play(client, EVENTS, tally, random.Random(toolkit))
     assert tally.sent >= EVENTS
     assert (tally.lost, tally.doubled) == (0, 0), tally.examples
+
+
+@pytest.mark.parametrize("toolkit", [pytest.param("Chromium", marks=needs_chromium), "GTK 3", "GTK 4", "Qt"])
+async def test_a_program_tells_that_it_has_read_its_input(toolkit: str) -> None:
+    """Otherwise each text with a character that has no key would wait for the time limit."""
+    async with embedded(SPEC) as desktop:
+        if not await is_installed(desktop, toolkit):
+            pytest.skip(f"the client of {toolkit} is not installed (benchmarks/input_clients)")
+        client = Client(desktop, toolkit)
+        await client.start()
+        await desktop.perform([Click(client.points["e0"])], action_id="click")
+        session, _ = desktop._parts()
+        assert await desktop._call(lambda: wait_until_input_is_read(session.connection, limit(20)), limit(30))
 
 
 async def test_the_calculator_takes_a_digit_twice_in_one_text_or_in_two_steps() -> None:

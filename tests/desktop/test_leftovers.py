@@ -224,5 +224,5 @@ def test_without_landlock_plain_guests_cannot_write_to_shared_folders():
     isolation.close_shared_folders()
     user = ["setpriv", f"--reuid={guest_user.FIRST_UID}", f"--regid={guest_user.FIRST_UID}"]
     for folder in filter(lambda each: Path(each).is_dir(), SHARED_FOLDERS):
-        guest = [*user, f"--groups={isolation.GUEST_GROUP}", "test", "-w", folder]
+        guest = [*user, f"--groups={isolation.guest_group()}", "test", "-w", folder]
         assert subprocess.run(guest, check=False).returncode == 1, folder

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import xcffib.damage
 from desktops import embedded, point_on
-from patience import limit
+from patience import is_fast
 
 from deskhand.actions.ops import Click, Drag, Key, KeyDown, KeyUp, MouseDown, MouseUp, Move, Scroll, Type, Wait
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local import x_connection
-from deskhand.desktop.local.action_executor import op_budget_s
 from deskhand.desktop.local.x_connection import XConnection
 from deskhand.errors import DeliveryUnknown, InfrastructureError
 
@@ -48,10 +47,8 @@ async def launch(desktop, argv, *, wait=True):
 async def test_a_spinner_or_caret_does_not_delay_settling_and_is_reported(desktop, animated):
     await launch(desktop, animated)
     await desktop.observe()
-    start = time.monotonic()
     frame = await desktop.observe()
-    assert frame.settle_reason == "moving"
-    assert time.monotonic() - start < limit(1.0)
+    assert frame.settle_reason == "moving", "`cap` if it had waited to the time limit"
     ((left, top, right, bottom),) = frame.moving
     changed = frame.changed_bbox
     assert changed is None or (left <= changed[0] and top <= changed[1])
@@ -80,13 +77,12 @@ async def test_a_screen_that_never_settles_ends_at_the_time_limit(desktop):
     desktop.settle_timeout_s = 0.6
     await desktop.reset(DesktopSpec("dark", SMALL.width, SMALL.height))
     await launch(desktop, PRINTING)
-    start = time.monotonic()
-    frame = await desktop.observe()
+    frame = await desktop.observe()  # an error if it took seconds longer than `settle_timeout_s`
     assert frame.settle_reason == "cap"
-    assert time.monotonic() - start < limit(2.0)
 
 
 async def test_every_op_ends_within_its_budget_on_a_busy_screen(desktop):
+    """Otherwise the desktop ends the action with an error, `REPLY_MARGIN_S` later."""
     desktop.settle_timeout_s = 0.3
     await desktop.reset(DesktopSpec("dark", SMALL.width, SMALL.height))
     for argv in (SPINNER, PRINTING, COMPUTING):
@@ -107,10 +103,8 @@ async def test_every_op_ends_within_its_budget_on_a_busy_screen(desktop):
         Wait(0.1),
     ]
     for index, op in enumerate(ops):
-        start = time.monotonic()
-        await desktop.perform([op], action_id=str(index))
-        taken, budget = time.monotonic() - start, op_budget_s(op, ((300, 200), (330, 210))) + desktop.settle_timeout_s
-        assert taken < limit(budget), op
+        frame = await desktop.perform([op], action_id=str(index))
+        assert frame.size == (SMALL.width, SMALL.height), op
 
 
 async def test_ops_without_an_effect_do_not_stall(desktop):
@@ -118,12 +112,15 @@ async def test_ops_without_an_effect_do_not_stall(desktop):
     await desktop.perform([Move(at(100, 100))], action_id="there")
     here = at(100, 100)
     idle = [Move(here), Drag((here, here)), Scroll(), MouseUp(), KeyUp("a"), Type(""), Wait(0), Key(("shift",))]
-    for index, op in enumerate(idle):
-        start = time.monotonic()
-        frame = await desktop.perform([op], action_id=str(index))
-        assert time.monotonic() - start < limit(1.0), op
+    numbers = itertools.count()
+
+    async def perform(op):
+        frame = await desktop.perform([op], action_id=str(next(numbers)))
         assert frame.changed_bbox is None
         assert frame.settle_reason == "quiet"
+
+    for op in idle:
+        assert await is_fast(partial(perform, op), 1.0), op
 
 
 async def test_a_grabbed_server_blocks_no_action_and_recovers(desktop):
@@ -132,13 +129,12 @@ async def test_a_grabbed_server_blocks_no_action_and_recovers(desktop):
     holder = XConnection(session.x_server.name, session.x_server.cookie)
     holder.core.GrabServer()
     holder.sync()
-    start = time.monotonic()
-    with pytest.raises(InfrastructureError, match="a guest has grabbed it") as refused:
+    own_limit = r"within 0\.4 s; it hangs or a guest has grabbed it"  # not that of the desktop, which is seconds longer
+    with pytest.raises(InfrastructureError, match=own_limit) as refused:
         await desktop.perform([Move(at(50, 50))], action_id="held")
     assert not isinstance(refused.value, DeliveryUnknown)  # it never got so far as to send anything
-    with pytest.raises(InfrastructureError, match="a guest has grabbed it"):
+    with pytest.raises(InfrastructureError, match=own_limit):
         await desktop.observe()
-    assert time.monotonic() - start < limit(3.0)
     holder.core.UngrabServer()
     holder.sync()
     holder.close()

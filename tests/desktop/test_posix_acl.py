@@ -27,10 +27,10 @@ def folder():
 
 
 def test_only_the_group_loses_write_access(folder):
-    others, guests = "--clear-groups", f"--groups={isolation.GUEST_GROUP}"
+    others, guests = "--clear-groups", f"--groups={isolation.guest_group()}"
     assert may_write(folder, others)
     assert may_write(folder, guests)
-    isolation.grant_group(str(folder), isolation.GUEST_GROUP, isolation.READ_AND_ENTER)
+    isolation.grant_group(str(folder), isolation.guest_group(), isolation.READ_AND_ENTER)
     assert may_write(folder, others)
     assert not may_write(folder, guests)
     assert folder.stat().st_mode & 0o7777 == 0o1777
@@ -38,9 +38,9 @@ def test_only_the_group_loses_write_access(folder):
 
 def test_existing_entries_stay_and_nothing_is_written_twice(folder):
     isolation.grant_group(str(folder), 4711, isolation.READ_AND_ENTER)
-    isolation.grant_group(str(folder), isolation.GUEST_GROUP, isolation.READ_AND_ENTER)
+    isolation.grant_group(str(folder), isolation.guest_group(), isolation.READ_AND_ENTER)
     before = folder.stat().st_ctime_ns
-    isolation.grant_group(str(folder), isolation.GUEST_GROUP, isolation.READ_AND_ENTER)
+    isolation.grant_group(str(folder), isolation.guest_group(), isolation.READ_AND_ENTER)
     assert folder.stat().st_ctime_ns == before
     assert not may_write(folder, "--groups=4711")
-    assert not may_write(folder, f"--groups={isolation.GUEST_GROUP}")
+    assert not may_write(folder, f"--groups={isolation.guest_group()}")

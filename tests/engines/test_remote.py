@@ -119,7 +119,7 @@ async def test_a_reply_is_truncated_at_max_tokens(desk: Desk, engine: OpenAIEndp
 
 
 async def test_failures_are_infrastructure_errors_and_a_long_conversation_is_an_agent_error(
-    desk: Desk, engine: OpenAIEndpointEngine
+    desk: Desk, engine: OpenAIEndpointEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(AgentError, match="too long"):
         await engine.generate(desk.render(message("user", "Click the button " * 200)), Sampling(3))
@@ -131,3 +131,11 @@ async def test_failures_are_infrastructure_errors_and_a_long_conversation_is_an_
     with pytest.raises(InfrastructureError, match=r"m at http://127\.0\.0\.1:9/v1 did not answer"):
         await other.generate(short, Sampling(3))
     await other.close()
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    away = OpenAIEndpointEngine("http://a.invalid/v1", "m", desk.tokenizer, desk.encoded.__getitem__, retries=0)
+    with pytest.raises(InfrastructureError, match=r"did not answer: .*through the proxy http://127\.0\.0\.1:9"):
+        await away.generate(short, Sampling(3))
+    await away.close()
+    monkeypatch.setenv("SSL_CERT_FILE", "/nonexistent")
+    with pytest.raises(ConfigError, match="SSL_CERT_FILE: /nonexistent is not a file"):
+        OpenAIEndpointEngine("https://a.invalid/v1", "m", desk.tokenizer, desk.encoded.__getitem__)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import collections
+import math
 import random
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deskhand.engines.hf.sampler import Sampler
-from deskhand.types import Sampling
+from deskhand.types import Grammar, Sampling
 
 CPU = torch.device("cpu")
 
@@ -41,6 +44,35 @@ def test_top_p_cuts_the_tail_and_leaves_the_stated_log_probs_alone() -> None:
     assert (ids == 0).float().mean() == pytest.approx(0.5 / 0.8, abs=0.03)
     assert torch.tensor(logprobs) == pytest.approx(logits_V[ids], abs=1e-5)
     assert set(draws(Sampling(top_p=0.01), logits_V, 100)[0].tolist()) == {0}
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        Sampling(),
+        Sampling(temperature=0.3),
+        Sampling(temperature=1.7, banned_ids=(0, 5)),
+        Sampling(top_p=0.7),
+        Sampling(temperature=0.0),
+        Sampling(grammar=Grammar("regex", "a")),
+        Sampling(temperature=1.7, top_p=0.8, banned_ids=(1,)),
+    ],
+    ids=str,
+)
+def test_100_000_samples_agree_with_the_recorded_log_probs_or_the_call_is_untrained(setting: Sampling) -> None:
+    """By Pearson's chi-squared test, with a bound that a right sampler exceeds once in a million times."""
+    logits_V = torch.tensor([2.0, 1.0, 0.0, -1.0, 3.0, 0.5])
+    generator, count = random.Random(2), 100_000
+    sampler = Sampler([setting] * count, 6, CPU)
+    allowed = {row: np.array([True, False, True, True, True, False]) for row in range(count)}
+    uniforms = [1 - generator.random() for _ in range(count)]
+    ids, logprobs = sampler.sample(logits_V.expand(count, -1), uniforms, allowed if setting.grammar else None)
+    counts, recorded = collections.Counter(ids), dict(zip(ids, logprobs, strict=True))
+    expected = {one: count * math.exp(logprob) for one, logprob in recorded.items()}
+    missing = abs(sum(expected.values()) - count) / count
+    distance = sum((counts[one] - wanted) ** 2 / wanted for one, wanted in expected.items())
+    agrees = distance < 38.0 and missing < 1e-5
+    assert agrees == (setting.restriction is None)
 
 
 def test_rows_have_their_own_settings() -> None:

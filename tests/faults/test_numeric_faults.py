@@ -12,7 +12,7 @@ from deskhand.config.loop import HealthConfig
 from deskhand.engines.hf import HfEngine
 from deskhand.engines.hf import decode_batch as engine_batch
 from deskhand.models import forward
-from deskhand.recipes.health import find_alerts
+from deskhand.recipes.health import find_alerts, resolve_bounds
 from deskhand.recorder.graph import Call, CallGraph
 from deskhand.trainer.batch import TrainingSample
 from deskhand.trainer.policy import Policy
@@ -36,7 +36,7 @@ async def alerts() -> list[str]:
     finally:
         await engine.close()
     done = Trainer(Policy(model.model, banned_ids=(IMAGE,))).step(rows, images)
-    raised = find_alerts(done.metrics(), [], HealthConfig())
+    raised = find_alerts(done.metrics(), [], resolve_bounds(HealthConfig(), "hf", "float32", "token"))
     assert done.engine_kl is not None
     return [alert.metric for alert in raised if alert.metric.startswith("train/engine_kl")]
 

@@ -74,7 +74,7 @@ def row(model) -> tuple[Sequence, dict[str, PreparedImage]]:
     sampled = (False,) * (len(ids) - 3) + (True,) * 3
     zeros = (0.0,) * len(ids)
     spans = (ImageSpan(2, 16, image.sha256),)
-    return Sequence(ids, sampled, zeros, (-1,) * len(ids), spans, ("a",)), {image.sha256: image}
+    return Sequence(ids, sampled, zeros, (-1,) * (len(ids) - 3) + (0,) * 3, spans, ("a",)), {image.sha256: image}
 
 
 MODES = {

@@ -86,7 +86,7 @@ def test_a_failing_metric_is_an_evaluator_error_within_the_limits(
     began = time.monotonic()
     with pytest.raises(EvaluatorError, match=says) as caught:
         score(judge, metric, Value(0))
-    assert time.monotonic() - began < limit(12)
+    assert time.monotonic() - began < limit(60), "it waited for what the metric started"
     assert repr(metric) in str(caught.value)
     assert len(str(caught.value)) < 3000
     assert score(judge, "equal", Value(0), Value(0)) == 1.0, "the next judgement is none the worse"
@@ -107,6 +107,21 @@ def test_what_exceeds_the_limits_only_with_the_guest_s_content_is_the_guest_s(
     is_busy = metric == "spins_on_content" and crowd() > 1.5
     with pytest.raises((InvalidDocument, EvaluatorError) if is_busy else InvalidDocument, match=metric):
         score(judge, metric, result)
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_with_or_a_metric_that_exceeds_its_limits_leaves_the_others_their_word(
+    judge: OfficialEvaluators, first: bool
+) -> None:
+    exceeding = MetricRequest("crashes_on_content", Files((("f", b"x"),)))
+    for value, expected in ((True, 1.0), (False, 0.0)):
+        other = MetricRequest("equal", Value(value), Value(True))
+        both = [exceeding, other] if first else [other, exceeding]
+        assert asyncio.run(judge.judge(both, "or")).value == expected
+    with pytest.raises(InvalidDocument):
+        asyncio.run(judge.judge([exceeding, MetricRequest("equal", Value(True), Value(True))], "and"))
+    with pytest.raises(EvaluatorError):
+        asyncio.run(judge.judge([MetricRequest("raises", Value(1)), MetricRequest("equal", Value(1), Value(1))], "or"))
 
 
 def test_concurrent_requests_score_as_sequential_ones(judge: OfficialEvaluators) -> None:

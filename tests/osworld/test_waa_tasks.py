@@ -137,13 +137,13 @@ async def test_a_waa_file_is_set_up_and_scored_by_the_evaluate_server(tmp_path):
 
 
 def test_tasks_that_cannot_be_scored_are_rejected_at_load(tmp_path):
-    for name, check in (
-        ("screenshot", "{check: screenshot, description: a red circle}"),
-        ("python", "{check: python, code: pass}"),
+    for fix, check in (
+        ("set DESKHAND_JUDGE_BASE_URL", "{check: screenshot, description: a red circle}"),
+        ("suite.allow_python_checks", "{check: python, code: pass}"),
     ):
         file = tmp_path / "a.yaml"
         file.write_text(f"name: a\nevaluate:\n  - {check}\n")
-        with pytest.raises(ConfigError, match=f"check {name} is not supported"):
+        with pytest.raises(ConfigError, match=fix):
             load_task(file, 320, 240)
     infeasible = tmp_path / "b.json"
     infeasible.write_text(json.dumps({"id": "b-wos", "instruction": "no", "evaluator": {"func": "infeasible"}}))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from deskhand.errors import RecordError
 from deskhand.recorder.graph import Call, CallGraph
-from deskhand.types import Completion, ImageSpan
+from deskhand.types import RESTRICTIONS, Completion, ImageSpan
 
 PAD = 9
 SHAS = ("a" * 64, "b" * 64)
@@ -194,6 +194,21 @@ def test_a_call_that_does_not_fit_is_a_record_error(wrong: Call, cause: str | No
 def test_a_dictionary_of_another_format_is_a_record_error() -> None:
     with pytest.raises(RecordError, match="format 99"):
         CallGraph.from_dict({"format": 99, "calls": []})
+
+
+@pytest.mark.parametrize("restriction", RESTRICTIONS)
+def test_a_reply_from_a_restricted_distribution_is_imitated_at_most(restriction) -> None:
+    graph = CallGraph()
+    graph.add(call("a", None, (1, 2), (3,)))
+    drawn = call("b", "a", (1, 2, 3, 4), (5,))
+    graph.add(replace(drawn, completion=replace(drawn.completion, restriction=restriction)))
+    assert graph.untrained == {"b": restriction}
+    assert [row.call_ids for row in graph.sequences()] == [("a",)]
+    assert [row.call_ids for row in graph.sequences(imitation=True)] == [("a", "b")]
+    assert CallGraph.from_dict(json.loads(json.dumps(graph.to_dict()))) == graph
+    unknown = replace(call("c", None, (9,), (5,)), completion=replace(drawn.completion, exact=False))
+    graph.add(replace(unknown, completion=replace(unknown.completion, restriction=restriction)))
+    assert graph.untrained["c"] == "inexact", "ids that are not known are not imitated either"
 
 
 def test_an_inexact_reply_is_stored_and_not_trained_on() -> None:

@@ -161,6 +161,19 @@ async def test_parameters_without_effect_are_accepted(
     assert set(recorder.renderer.banned_ids) <= set(sampling.banned_ids)
 
 
+async def test_calls_of_outside_agents_from_a_restricted_distribution_are_not_trained(
+    app: Starlette, recorder: Recorder
+) -> None:
+    async with in_process(app) as client_for:
+        client = client_for(recorder.open_session("s"))
+        for parameters in ({}, {"temperature": 0}, {"top_p": 0.9}, {"temperature": 0.7}):
+            await client.chat.completions.create(**ASK, **parameters)
+    graph = recorder.close_session("s")
+    restrictions = {"s.2": "temperature 0", "s.3": "top_p"}
+    assert {name: graph.untrained.get(name) for name in restrictions} == restrictions
+    assert {name for row in graph.sequences() for name in row.call_ids}.isdisjoint(restrictions)
+
+
 async def test_only_a_session_key_samples_and_only_the_admin_key_opens_sessions(
     app: Starlette, recorder: Recorder
 ) -> None:

@@ -43,7 +43,7 @@ def test_without_a_terminal_there_are_plain_lines() -> None:
     assert "\x1b" not in text
     assert text.splitlines() == [
         "step 3/40  episodes/min 212  reward 0.51  success 48 %  errored 1.2 %  version 3  ETA 1 min 35 s",
-        "version 3: 20 of 40 held-out episodes, 11 successes",
+        "version 3: 20 of 40 episodes, 11 successes",
         "demonstrations: 6 of 6 episodes, 5 successes, 2 errored attempts",
         "finished",
     ]
@@ -103,9 +103,9 @@ def test_the_comparison_says_whether_intervals_are_apart() -> None:
     out = io.StringIO()
     Console(file=out, width=80).print(comparison(report(91, 120), report(171, 126)))
     assert [line.split() for line in out.getvalue().splitlines()][1:] == [
-        ["held-out", "success", "before", "after", "points", "intervals"],
+        ["success", "before", "after", "points", "intervals"],
         ["all", "families", "37.9", "%", "[32.0,", "44.2]", "71.2", "%", "[65.2,", "76.6]", "+33.3", "apart"],
         ["dialog_choice", "36.7", "%", "[25.6,", "49.3]", "70.0", "%", "[57.5,", "80.1]", "+33.3", "apart"],
         ["first", "click", "hits", "50.0", "%", "[43.7,", "56.3]", "52.5", "%", "[46.2,", "58.7]", "+2.5", "overlap"],
     ]
-    assert out.getvalue().startswith("240 held-out episodes before, 240 after; 95 % Wilson intervals")
+    assert out.getvalue().startswith("240 episodes before, 240 after; 95 % Wilson intervals")

@@ -1,11 +1,11 @@
 """Held-out evaluations beside training, the best checkpoint, and PPO in the loop."""
 
 import asyncio
-from types import SimpleNamespace
 
 import pytest
 import training_fixture
 
+from deskhand.config.schema import Config
 from deskhand.recipes import train
 from deskhand.rollout.eval_loop import EvalReport
 from deskhand.rollout.success_rates import Proportion
@@ -35,21 +35,43 @@ async def test_due_steps_are_evaluated_with_their_own_weights_and_the_best_is_ke
         assert {2, 3, 4, 5} <= known, "what is evaluated is saved first"
 
 
-@pytest.mark.parametrize(("hits", "best"), [((2, 5), 3), ((5, 2), 0), ((4, 4), 0)])
-def test_evaluations_around_training_count_for_the_best_checkpoint(tmp_path, hits, best):
-    for step in (0, 3):
+def report(hits: int) -> EvalReport:
+    """Of the scored episodes every one succeeded."""
+    rate = Proportion(hits, 10)
+    return EvalReport("v", Proportion(hits, hits), {}, Proportion(0, 0), 0.0, success_of_started=rate)
+
+
+@pytest.mark.parametrize(("hits", "best"), [((2, 6, 5), 2), ((5, 3, 2), 0), ((4, 4, 4), 0), ((1, 2, 9), 3)])
+async def test_the_best_checkpoint_is_selected_on_validation_and_announced_with_a_test_score(tmp_path, hits, best):
+    for step in (0, 2, 3):
         (tmp_path / f"step-{step:06d}").mkdir()
-    before, after = (  # of the scored episodes every one succeeded
-        EvalReport("v", Proportion(count, count), {}, Proportion(0, 0), 0.0, success_of_started=Proportion(count, 10))
-        for count in hits
+    kept, asked = CheckpointManager(tmp_path, keep=1), []
+    kept.record_eval(2, hits[1] / 10)  # while training
+    validated = dict(zip((0, 2, 3), hits, strict=True))
+    tested = {0: 1, 2: 7, 3: 10}
+
+    async def evaluate(config, step):
+        asked.append((config.evaluation.split, step))
+        return report((validated if config.evaluation.split == "validation" else tested)[step])
+
+    known = {step: report(tested[step]) for step in (0, 3)}
+    line = await train.announce_best(Config(), kept, known, evaluate)
+    assert kept.best().step == best, "the test score of step 3 is higher and must not be read"
+    assert line.startswith(
+        f"best checkpoint: step {best}, selected by {10.0 * validated[best]:.1f} % on the validation"
     )
-    said: list[str] = []
-    kept = CheckpointManager(tmp_path, keep=1)
-    train._log_best(kept, ((0, None), (0, None)), SimpleNamespace(log=said.append))  # pyright: ignore[reportArgumentType]
-    assert said == []
-    train._log_best(kept, ((0, before), (3, after)), SimpleNamespace(log=said.append))  # pyright: ignore[reportArgumentType]
-    assert kept.best().step == best
-    assert said == [f"best held-out success {10 * max(hits):.1f} % at step {best} (checkpoint kept)"]
+    assert f"; {10.0 * tested[best]:.1f}%" in line
+    assert asked == [("validation", 0), ("validation", 3), *([("test", 2)] if best == 2 else [])]
+
+
+async def test_a_checkpoint_selected_on_training_tasks_is_announced_as_such(tmp_path):
+    async def evaluate(config, step):
+        assert config.evaluation.split == "train"
+        return report(5)
+
+    config = Config.model_validate({"evaluation": {"split": "train"}})
+    line = await train.announce_best(config, CheckpointManager(tmp_path), {0: report(5)}, evaluate)
+    assert line == "best checkpoint: step 0, selected by 50.0 % on the training tasks (kept)"
 
 
 async def test_an_interrupted_evaluation_is_repeated(tmp_path):

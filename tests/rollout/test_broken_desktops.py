@@ -16,7 +16,7 @@ from deskhand.agents.episode_context import EpisodeContext
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local import cgroup, processes
 from deskhand.desktop.local.desktop import LocalDesktop
-from deskhand.desktop.local.isolation import ResourceLimits
+from deskhand.desktop.local.isolation import ResourceLimits, guests_can_kill_this_user
 from deskhand.desktop.local.x_connection import XConnection
 from deskhand.errors import GuestFailure, InfrastructureError
 from deskhand.rollout.episode import run_episode
@@ -65,6 +65,8 @@ async def outcome_of(agent: TypingAgent, **settings) -> Outcome:
 @pytest.mark.parametrize("level", ISOLATIONS)
 @pytest.mark.parametrize("what", KILLS)
 async def test_an_agent_that_kills_what_it_works_with_is_scored_zero(what: str, level) -> None:
+    if guests_can_kill_this_user(level):
+        pytest.skip("guests of this machine could kill the processes of its user")
     outcome = await outcome_of(TypingAgent(KILLS[what]), isolation_level=level)
     assert isinstance(outcome, Scored), outcome
     assert outcome.value == 0.0

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from deskhand.actions.formats import deskhand_json
-from deskhand.actions.ops import Wait
+from deskhand.actions.ops import Click, Drag, Point, Scroll, Type, Wait, screen_px
 from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.engines.scripted import ScriptedEngine
 from deskhand.errors import (
@@ -26,9 +26,10 @@ from deskhand.recorder.images import ImageCache
 from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.server import create_app, in_process_client
-from deskhand.rollout.episode import ScoredWorkflow, run_episode
+from deskhand.rollout.episode import run_episode
 from deskhand.rollout.groups import EpisodeRequest
 from deskhand.rollout.runner import RecordedRunner
+from deskhand.rollout.scored_workflow import ScoredWorkflow
 from deskhand.store.frames import Frames
 from deskhand.tasks.outcome import Errored, Scored
 from deskhand.tasks.task import CheckResult
@@ -267,6 +268,29 @@ async def test_a_step_that_asks_to_wait_beyond_its_limit_is_the_agents_error():
     result = await played(run, step_timeout_s=2.0)
     assert isinstance(result.outcome, Scored)
     assert result.transcript.steps[0].error == "a step may take 2 s, and this one waits 5 s"
+
+
+SPACE = screen_px(64, 48)
+ZIGZAG = Drag(tuple(Point(60 * (index % 2), 0, SPACE) for index in range(64)))
+SLOW = {"clicks": Click(count=5), "drags": ZIGZAG, "scrolls": Scroll(dy=100), "types": Type("x" * 500)}
+
+
+@pytest.mark.parametrize("what", SLOW)
+async def test_an_agent_that_spends_the_time_on_its_actions_is_scored(what):
+    async def run(episode):
+        await solving(episode)
+        while True:
+            await episode.desktop.perform([SLOW[what]] * 4, action_id=f"{time.monotonic()}")
+
+    assert (await played(run, delay_s=0.5, timeout_s=1.5)).success
+
+    async def at_once(episode):
+        await episode.observe()
+        await episode.act([SLOW[what]] * 64)
+
+    result = await played(at_once, step_timeout_s=2.0)
+    assert isinstance(result.outcome, Scored)
+    assert "a step may take 2 s, and this one takes" in result.transcript.steps[0].error
 
 
 async def test_an_engine_that_fails_is_an_outage(stage):

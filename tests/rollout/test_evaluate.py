@@ -40,7 +40,7 @@ class Player:
 
 
 def held_out(count: int):
-    return [fake_desktop.square_task(seed_for("held_out", index)) for index in range(count)]
+    return [fake_desktop.square_task(seed_for("test", index)) for index in range(count)]
 
 
 async def test_each_task_counts_once_and_outages_are_retried(tmp_path):
@@ -52,7 +52,7 @@ async def test_each_task_counts_once_and_outages_are_retried(tmp_path):
         assert report.by_family["square"] == report.success
         assert report.errored == {}
         assert report.reward == 0.5
-        assert {row.split for row in run.episodes("before")} == {"held_out"}
+        assert {row.split for row in run.episodes("before")} == {"test"}
         assert "50.0% [29.9%, 70.1%] of 20" in str(report.success)
 
 
@@ -163,7 +163,7 @@ async def test_a_report_covers_the_requested_tasks_only(tmp_path):
     ("variants", "names"), [(1, {"chrome": 2, "gimp": 1}), (2, {"chrome/a": 2, "chrome/b": 2, "gimp/c": 2})]
 )
 async def test_tasks_of_files_are_reported_by_domain_and_families_by_name(tmp_path, variants, names):
-    made = [fake_desktop.square_task(seed_for("held_out", index)) for index in range(3 * variants)]
+    made = [fake_desktop.square_task(seed_for("test", index)) for index in range(3 * variants)]
     families = ("chrome/a", "chrome/b", "gimp/c")
     tasks = [dataclasses.replace(task, family=families[index % 3]) for index, task in enumerate(made)]
     with Run.create(tmp_path / "run", {}) as run:

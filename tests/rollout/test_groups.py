@@ -5,7 +5,7 @@ import dataclasses
 import episode_results
 import fake_desktop
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deskhand.errors import ConfigError
@@ -130,3 +130,47 @@ def test_a_restored_group_of_another_task_is_refused():
     ):
         groups(size=2).restore([("g", 3, "open", 1, members)])
     groups(size=2).restore([("g", 3, "queued", 2, members)])
+
+
+@given(
+    st.integers(1, 4),
+    st.integers(0, 3),
+    st.lists(st.integers(0, 11), min_size=12, max_size=12),
+    st.randoms(use_true_random=False),
+)
+@settings(deadline=None, max_examples=50)
+def test_no_group_becomes_too_old_and_every_one_is_trained(count, staleness, durations, rng):
+    """In each round a group may end, some after many; a step is taken whenever the buffer gives a batch."""
+    step, trained, ends = 0, [], {}
+    it = groups(size=1, limit=(staleness + 1) * count, keep_zero_variance=True, current_step=lambda: step)
+    for now in range(800):
+        while len(trained) + len(it.live) < 60 and (found := it.next_request()) is not None:
+            ends[found[0].episode_id] = (now + durations[len(ends) % 12], found[0])
+        for name, (end, request) in sorted(ends.items(), key=lambda _: rng.random()):
+            if end <= now:
+                it.finish(finished(request, 1.0))
+                ends.pop(name)
+        while (batch := it.next_batch(count, step, staleness)) is not None:
+            assert all(step - group.opened_step <= staleness for group in batch)
+            it.remove(batch)
+            trained += batch
+            step += 1
+    assert len(trained) >= 60 - (staleness + 1) * count, "it never waits for ever"
+    assert sorted(group.number for group in trained)[: len(trained) // 2] == list(range(len(trained) // 2))
+
+
+def test_young_groups_overtake_a_slow_one_only_while_it_stays_young_enough():
+    step = 0
+    it = groups(size=1, limit=4, keep_zero_variance=True, current_step=lambda: step)
+    slow, *fast = [take(it) for _ in range(4)]
+    for request in fast:
+        it.finish(finished(request, 1.0))
+    batch = it.next_batch(2, step, 1)
+    assert [group.number for group in batch] == [1, 2]
+    it.remove(batch)
+    step = 1
+    for _ in range(2):
+        it.finish(finished(take(it), 1.0))
+    assert it.next_batch(2, step, 1) is None, "the slow group would be two steps old"
+    it.finish(finished(slow, 1.0))
+    assert [group.number for group in it.next_batch(2, step, 1)] == [0, 3]

@@ -17,7 +17,7 @@ from deskhand.actions.ops import Done, Wait
 from deskhand.agents.episode_context import Transcript
 from deskhand.config.loop import HealthConfig
 from deskhand.errors import HealthError
-from deskhand.recipes.health import Alert, find_alerts, no_signal_alert
+from deskhand.recipes.health import Alert, check_probes, find_alerts, no_signal_alert, resolve_bounds
 from deskhand.recipes.step_report import StepAccumulator
 from deskhand.rollout.groups import Group
 from deskhand.tasks.task import seed_for
@@ -38,9 +38,20 @@ HEALTHY = {
     "train/num_rejected": 0,
     "train/num_tokens": 500,
     "train/explained_variance": 0.3,
+    "train/num_updates": 1,
+    "train/approx_kl": 1e-3,
+    "train/importance_weight_mean": 1.0,
     "policy/image_sensitivity": 0.8,
+    "policy/publish_kl": 1e-6,
+    "episodes/stale_frac": 0.0,
+    "episodes/trained": 640,
+    "replies/mean_tokens": 20.0,
+    "family/slow/started_frac_total": 0.5,
+    "family/slow/trained_frac_total": 0.45,
+    "family/slow/zero_variance_frac_total": 0.4,
 }
 EARLIER = [HEALTHY] * 6
+BOUNDS = resolve_bounds(HealthConfig(), "vllm", "bfloat16", "token")
 UNHEALTHY = {
     "replies/parse_rate": (0.2, "agent.action_format"),
     "replies/truncation_rate": (0.5, "agent.max_new_tokens"),
@@ -54,25 +65,30 @@ UNHEALTHY = {
     "train/grad_norm": (float("inf"), "float16"),
     "train/entropy": (1e-5, "trainer.clip_ratio_high"),
     "train/num_rejected": (2, "train/rejected/*"),
-    "train/explained_variance": (-0.5, "critic"),
     "policy/image_sensitivity": (0.0, "the engine receives images"),
+    "policy/publish_kl": (0.1, "adapter"),
+    "train/num_updates": (0, "trainer.algorithm"),
+    "train/approx_kl": (0.5, "loop.max_staleness"),
+    "train/importance_weight_mean": (0.8, "benchmarks.exactness"),
+    "replies/mean_tokens": (2.0, "agent.max_new_tokens"),
+    "family/slow/trained_frac_total": (0.1, "suite.exclude: [slow]"),
 }
 
 
 def test_a_healthy_run_raises_no_alert():
-    assert find_alerts(HEALTHY, EARLIER, HealthConfig()) == []
+    assert find_alerts(HEALTHY, EARLIER, BOUNDS) == []
 
 
 def test_metrics_that_were_not_measured_raise_no_alert():
     unmeasured = ("replies/", "groups/", "episodes/", "reward/", "policy/", "train/engine_kl")
     measured = {name: value for name, value in HEALTHY.items() if not name.startswith(unmeasured)}
-    assert find_alerts(measured, EARLIER, HealthConfig()) == []
+    assert find_alerts(measured, EARLIER, BOUNDS) == []
 
 
 @pytest.mark.parametrize("metric", UNHEALTHY)
 def test_each_metric_raises_its_own_alert_with_a_hint(metric):
     value, hint = UNHEALTHY[metric]
-    (alert,) = find_alerts({**HEALTHY, metric: value}, EARLIER, HealthConfig())
+    (alert,) = find_alerts({**HEALTHY, metric: value}, EARLIER, BOUNDS)
     assert alert.metric == metric
     assert alert.value == value
     assert hint in alert.hint
@@ -83,15 +99,66 @@ def test_each_metric_raises_its_own_alert_with_a_hint(metric):
 @pytest.mark.parametrize(("metric", "value"), [("train/grad_norm", 100.0), ("train/entropy", 3.0)])
 def test_spikes_are_judged_against_earlier_steps_only(metric, value):
     metrics = {**HEALTHY, metric: value}
-    assert [alert.metric for alert in find_alerts(metrics, EARLIER, HealthConfig())] == [metric]
-    assert find_alerts(metrics, EARLIER[:3], HealthConfig()) == []
+    assert [alert.metric for alert in find_alerts(metrics, EARLIER, BOUNDS)] == [metric]
+    assert find_alerts(metrics, EARLIER[:3], BOUNDS) == []
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "hint"),
+    [("episodes/stale_frac", 0.5, "loop.max_staleness"), ("train/explained_variance", -0.9, "critic")],
+)
+def test_noisy_metrics_are_judged_over_some_steps(metric, value, hint):
+    wrong = {**HEALTHY, metric: value}
+    assert find_alerts(wrong, EARLIER, BOUNDS) == [], "one step"
+    (alert,) = find_alerts(wrong, [*EARLIER, *[wrong] * 4], BOUNDS)
+    assert alert.metric == metric
+    assert hint in alert.hint
+
+
+def test_a_falling_reward_is_judged_against_its_best_past():
+    noise = [0.02 * (-1) ** n for n in range(60)]
+    steps = [{**HEALTHY, "reward/mean": 0.5 + each} for each in noise]
+    assert not [
+        find_alerts(steps[at], steps[:at], BOUNDS) for at in range(60) if find_alerts(steps[at], steps[:at], BOUNDS)
+    ]
+    falling = [{**HEALTHY, "reward/mean": 0.5 - 0.01 * n + each} for n, each in enumerate(noise[:40])]
+    raised = [at for at in range(40) if find_alerts(falling[at], falling[:at], BOUNDS)]
+    assert raised, "a reward that falls from 0.5 to 0.1 was not noticed"
+    assert {alert.metric for at in raised for alert in find_alerts(falling[at], falling[:at], BOUNDS)} == {
+        "reward/mean"
+    }
+
+
+def test_a_divergence_far_above_this_runs_own_past_is_an_alert_below_the_bound():
+    quiet = {**HEALTHY, "train/engine_kl_images": 1e-8}
+    (alert,) = find_alerts({**HEALTHY, "train/engine_kl_images": 1e-3}, [quiet] * 6, BOUNDS)
+    assert alert.metric == "train/engine_kl_images"
+    assert find_alerts({**HEALTHY, "train/engine_kl_images": 1e-5}, [quiet] * 6, BOUNDS) == [], (
+        "a hundredth of the bound"
+    )
+
+
+def test_the_bound_on_the_divergence_follows_engine_and_dtype():
+    exact = resolve_bounds(HealthConfig(), "hf", "float32", "token")
+    assert exact.max_engine_kl_text == exact.max_engine_kl_images
+    assert exact.max_engine_kl_text is not None
+    assert exact.max_engine_kl_text <= 1e-6 < (BOUNDS.max_engine_kl_text or 0)
+    own = resolve_bounds(HealthConfig(max_engine_kl_text=0.5), "hf", "float32", "token")
+    assert own.max_engine_kl_text == 0.5
+
+
+def test_publish_probes_that_fail_in_a_row_stop_the_run():
+    bad, good = {"policy/publish_kl": 0.1}, {"policy/publish_kl": 1e-5}
+    check_probes([bad, bad, good, bad, bad], 5, BOUNDS)
+    with pytest.raises(HealthError, match="invariant published_weights"):
+        check_probes([good, bad, bad, bad], 4, BOUNDS)
 
 
 def test_steps_with_overflowed_gradients_are_no_baseline():
     overflowed = {**HEALTHY, "train/grad_norm": float("nan")}
-    alerts = find_alerts(overflowed, [overflowed] * 6, HealthConfig())
+    alerts = find_alerts(overflowed, [overflowed] * 6, BOUNDS)
     assert [alert.metric for alert in alerts] == ["train/grad_norm"]
-    assert find_alerts(HEALTHY, [overflowed] * 6, HealthConfig()) == []
+    assert find_alerts(HEALTHY, [overflowed] * 6, BOUNDS) == []
 
 
 def test_a_run_without_signal_is_reported_before_its_first_step():
@@ -113,6 +180,13 @@ def test_a_group_emptied_by_outages_is_not_counted_as_zero_variance():
         group.scored = [episode_results.result(reward) for reward in rewards]
         since.add(episode_results.result(0.0), group)
     assert (since.num_groups, since.num_zero_variance) == (4, 1)
+
+
+def test_ratios_of_whole_replies_may_be_clipped_often():
+    clipped = {**HEALTHY, "train/clip_frac": 0.9}
+    whole = resolve_bounds(HealthConfig(), "vllm", "bfloat16", "reply")
+    assert [alert.metric for alert in find_alerts(clipped, [], BOUNDS)] == ["train/clip_frac"]
+    assert find_alerts(clipped, [], whole) == []
 
 
 async def test_endless_zero_variance_raises_an_alert_without_a_step(tmp_path, monkeypatch):
@@ -159,7 +233,7 @@ async def test_tasks_solved_by_a_noop_or_never_scored_are_named_once(tmp_path):
 
 def test_equal_rewards_mean_too_easy_or_too_hard():
     easy = {**HEALTHY, "groups/zero_variance_frac": 0.95, "reward/mean": 0.97}
-    assert "harder families" in find_alerts(easy, EARLIER, HealthConfig())[0].hint
+    assert "harder families" in find_alerts(easy, EARLIER, BOUNDS)[0].hint
 
 
 async def test_every_step_records_its_metrics_once(tmp_path):

@@ -1,6 +1,8 @@
 """The training loop on its smallest whole assembly: real recorder, engine and trainer, painted desktops."""
 
 import asyncio
+import collections
+import dataclasses
 import json
 import threading
 
@@ -98,6 +100,36 @@ async def test_a_groups_mean_is_over_all_its_scored_members_and_stale_ones_give_
     advantages = {sample.episode_id: sample.advantage for sample in samples}
     mean = np.mean([result.reward for result in members])
     assert all(advantages[result.episode_id] == pytest.approx(result.reward - mean) for result in members[1:])
+
+
+async def test_slow_tasks_are_trained_as_often_as_they_are_started(tmp_path):
+    """A quarter of the tasks takes more than four times as long."""
+    said = []
+    config = training_fixture.small(total_steps=24, group_size=2, max_concurrent_episodes=8, save_every=50)
+    pool = fake_desktop.PaintedPool(8)
+    async with training_fixture.assembled(
+        tmp_path / "run", config, pool=pool, progress=said.append, algorithm="ppo"
+    ) as parts:
+        groups = parts.loop.source.groups
+        plain = groups.make_task
+
+        def mixed(number):
+            task, slow = plain(number), number % 4 == 0
+
+            async def setup(desktop):
+                desktop.delay_s = 0.8 if slow else 0.0
+                await task.setup(desktop)
+
+            return dataclasses.replace(task, setup=setup, family="slow" if slow else "fast")
+
+        groups.make_task = mixed
+        await parts.loop.run()
+        shares = said[-1].metrics
+        trained, started = (shares[f"family/slow/{name}_frac_total"] for name in ("trained", "started"))
+        assert trained == pytest.approx(started, rel=0.1)
+        states = collections.Counter((row.family, row.state) for row in parts.run.episodes(TRAIN))
+        assert states["slow", "stale"] == states["fast", "stale"] == 0
+        assert states["slow", "trained"] == pytest.approx(24 * 2 * 2 / 4, abs=2)
 
 
 async def test_nothing_but_outages_ends_the_run_with_one_line(tmp_path):

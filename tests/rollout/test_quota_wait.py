@@ -28,7 +28,7 @@ from deskhand.tasks.outcome import Errored, Scored
 
 
 async def test_waiting_for_quota_counts_against_no_timeout_or_rate():
-    state, longest_s = {"until": 0.0}, limit(0.5)
+    state, longest_s = {"until": 0.0}, limit(1.5)
     away_s = longest_s + 0.1
 
     def refuse(request: httpx2.Request) -> httpx2.Response | None:

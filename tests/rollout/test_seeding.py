@@ -16,7 +16,7 @@ from deskhand.rollout.run_writer import load_result
 from deskhand.store.run import TRAIN, Run
 from deskhand.tasks.task import seed_for
 
-TASKS = [fake_desktop.square_task(seed_for("held_out", index)) for index in range(8)]
+TASKS = [fake_desktop.square_task(seed_for("test", index)) for index in range(8)]
 
 
 def drawn(run: Run, purpose: str) -> dict[tuple[str, int], list[tuple[int, ...]]]:

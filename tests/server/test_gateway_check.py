@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import os
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -104,8 +104,7 @@ async def opened(address: str, transport: httpx2.AsyncBaseTransport | None = Non
         plain = Gateway(http, TOKEN, 10.0)
         sandbox = await plain.create()
         yield Gateway(altered, TOKEN, 10.0, transport, sandbox)
-        for each in plain.created:
-            await plain.ask("delete", 200, 410, sandbox=each)
+        assert await plain.clean_up() == []
 
 
 async def test_the_gateway_of_real_desktops_keeps_every_promise():
@@ -214,6 +213,39 @@ async def test_a_broken_promise_is_found(tmp_path, name: str):
     async with shell_gateway(tmp_path) as address, opened(address, transport) as gateway:
         with pytest.raises(Deviation):
             await dict(CHECKS)[check_name](gateway)
+
+
+class Lax(httpx2.AsyncHTTPTransport):
+    """A gateway that creates a sandbox whatever the request is; if `silent`, without a reply at first."""
+
+    def __init__(self, *, silent: bool) -> None:
+        super().__init__()
+        self._left = 1 if silent else 0
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        if (request.method, request.url.path) == ("POST", "/v1/sandboxes"):
+            name = request.headers.get("x-request-id")
+            headers = {"authorization": f"Bearer {TOKEN}"} | ({"x-request-id": name} if name else {})
+            reply = await super().handle_async_request(httpx2.Request("POST", request.url, headers=headers, json={}))
+            if name and self._left:
+                self._left -= 1
+                await reply.aread()
+                raise httpx2.ReadTimeout("told to be silent", request=request)
+            return reply
+        if request.url.path.endswith("/exec"):
+            raise KeyError("a check that fails by an error of its own")
+        return await super().handle_async_request(request)
+
+
+@pytest.mark.parametrize("silent", [False, True])
+async def test_nothing_is_left_of_a_check_that_failed(tmp_path, silent: bool):
+    async with shell_gateway(tmp_path, desktops=16) as address:
+        with pytest.raises(KeyError) if not silent else nullcontext():
+            results = await check_gateway.check_gateway(address, TOKEN, transport=Lax(silent=silent))
+            assert "create" in {result.name for result in results if not result.ok}
+        async with open_http(address) as http:
+            reply = await http.get("/v1/sandboxes", headers={"authorization": f"Bearer {TOKEN}"})
+        assert [each for each in reply.json()["sandboxes"] if each["state"] != "deleted"] == []
 
 
 async def test_a_sandbox_that_is_creating_says_when_to_come_back():

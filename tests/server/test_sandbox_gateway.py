@@ -27,10 +27,11 @@ from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.remote import sandbox_api
 from deskhand.desktop.remote.osworld_desktop import ScreenPolling
 from deskhand.desktop.remote.quota import QuotaManager
+from deskhand.desktop.remote.replies import SandboxReply
 from deskhand.desktop.remote.sandbox_api import GuestPort, HttpSandboxApi, Sandbox, connect_sandbox_api, endpoint_of
 from deskhand.desktop.remote.sandbox_desktop import SandboxPool
 from deskhand.errors import ConfigError, InfrastructureError
-from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer
+from deskhand.server.sandbox_gateway import SandboxGatewayServer, UpstreamServer, _Sandbox
 
 TOKEN = "the-token-of-the-tests"
 QUICK = RemoteTimeouts(connect_s=2, read_s=5, max_attempts=3, initial_backoff_s=0.02)
@@ -333,3 +334,18 @@ async def test_a_sandbox_whose_server_was_used_directly_is_replaced_by_a_reset(t
         await desktop.server.upload("/home/user/left.txt", b"x")
         await desktop.reset(pool.spec)
         assert desktop.sandbox.id != first
+
+
+async def test_a_lease_without_a_key_is_asked_without_one():
+    asked: list[str | None] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        asked.append(request.headers.get("authorization"))
+        return httpx2.Response(200, json={})
+
+    server = UpstreamServer("http://127.0.0.1:1", None)
+    server.connect(httpx2.MockTransport(answer))
+    for key in (None, "a-key"):
+        lease = SandboxReply.model_validate({"id": "a", "ttl_s": 60.0, "key": key})
+        await _Sandbox("a", b"", b"", server, lease, 60.0, 0.0).send("GET", "/frame")
+    assert asked == [None, "Bearer a-key"]

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import time
 
 import httpx2
 import pytest
@@ -31,12 +30,10 @@ async def raw(port: int, data: bytes, *, wait_s: float = 5.0) -> bytes:
 
 async def test_a_head_that_never_ends_closes_its_connection():
     async with bridge(limits=RequestLimits(head_s=0.3)) as running:
-        start = time.monotonic()
         silent, slow = await asyncio.gather(
             raw(running.port, b""), raw(running.port, b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\nx-slow: ")
         )
         assert (silent, slow) == (b"", b"")
-        assert time.monotonic() - start < limit(3)
         whole = b"GET /health HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\n\r\n"
         reply = await raw(running.port, whole)
         assert reply.startswith(b"HTTP/1.1 200")

@@ -32,6 +32,18 @@ def run(tmp_path):
         yield made
 
 
+def test_the_full_disk_is_named_by_what_fails_because_of_it(run):
+    """The process believes that the episode is queued; the database could not be told."""
+    run._connection.execute("PRAGMA max_page_count = 1")  # SQLite takes the number of pages that there are
+    with pytest.raises(InfrastructureError, match=r"run\.sqlite: cannot be written \(database or disk is full\)"):
+        run.finish_episode(row("a", "queued"), {"text": "a" * 1_000_000}, b"")
+    with pytest.raises(InfrastructureError, match=r"run\.sqlite: cannot be written .*free disk space, then resume"):
+        run.commit(counts={}, states={"a": ("trained", 1)})
+    run._connection.execute("PRAGMA max_page_count = 1000000")
+    finish(run, "a")
+    run.commit(counts={}, states={"a": ("trained", 1)})
+
+
 def test_a_finished_episode_is_read_back_equal(run):
     finish(run, "a", 0.5)
     kept, record, tensors = run.episode("a")

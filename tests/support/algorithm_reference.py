@@ -48,6 +48,9 @@ class Settings:
     divisor: float = 64.0
     discounts: dict[str, float] = field(default_factory=dict)
     value_clip: float | None = 0.2
+    minimum: float | None = None
+    level: str = "token"
+    """Of the weight between behaviour and proximal policy: each token, or the product over a reply."""
 
 
 def random_batch(seed: int) -> list[Episode]:
@@ -84,6 +87,26 @@ def group_advantage(episodes: list[Episode], episode: Episode, divide: bool) -> 
     )
 
 
+def episode_advantages(name: str, episodes: list[Episode]) -> list[float]:
+    """One per episode, for the algorithms without a critic."""
+
+    def leave_one_out(n: int) -> float:
+        others = [other.reward for m, other in enumerate(episodes) if m != n and other.group == episodes[n].group]
+        return episodes[n].reward - math.fsum(others) / len(others)
+
+    if name == "rloo":
+        return [leave_one_out(n) for n in range(len(episodes))]
+    if name == "reinforce_plus_plus":
+        found = [episode.reward for episode in episodes]
+    elif name == "reinforce_plus_plus_baseline":
+        found = [group_advantage(episodes, episode, False) for episode in episodes]
+    else:
+        return [group_advantage(episodes, episode, name != "dr_grpo") for episode in episodes]
+    mean = math.fsum(found) / len(found)
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in found) / len(found))
+    return [(value - mean) / (deviation + 1e-6) for value in found]
+
+
 def ppo_advantages(episode: Episode, discounts: dict[str, float]) -> tuple[list[float], list[float]]:
     """(advantages, returns) by the sum of discounted temporal differences, each written out."""
     tokens = episode.tokens
@@ -110,27 +133,41 @@ def ppo_advantages(episode: Episode, discounts: dict[str, float]) -> tuple[list[
     return advantages, [advantage + token.value for advantage, token in zip(advantages, tokens, strict=True)]
 
 
-def token_loss(advantage: float, log_ratio: float, log_weight: float, settings: Settings) -> float:
-    """One token's (or one reply's) clipped loss with its behaviour weight."""
+def token_loss(
+    advantage: float, log_ratio: float, log_weight: float, settings: Settings, cispo: tuple[float, float] | None = None
+) -> float:
+    """One token's (or one reply's) clipped loss with its behaviour weight.
+
+    `cispo`: the token's log-prob, and the one at which the clipped ratio is held.
+    """
     ratio = math.exp(log_ratio)
     clipped = min(max(ratio, 1 - settings.clip_low), 1 + settings.clip_high)
     objective = min(ratio * advantage, clipped * advantage)
-    if settings.dual_clip is not None and advantage < 0:
+    if cispo is not None:
+        new, held = cispo
+        ratio = math.exp(log_ratio + held - new)
+        objective = min(max(ratio, 1 - settings.clip_low), 1 + settings.clip_high) * advantage * new
+    elif settings.dual_clip is not None and advantage < 0:
         objective = max(objective, settings.dual_clip * advantage)
     weight = math.exp(log_weight)
     if settings.cap is not None and weight > settings.cap:
         weight = 0.0 if settings.cap_mode == "mask" else settings.cap
+    elif settings.minimum is not None and weight < settings.minimum:
+        weight = 0.0 if settings.cap_mode == "mask" else settings.minimum
     return -objective * weight
 
 
-def loss(name: str, episodes: list[Episode], settings: Settings) -> float:
-    """The policy's whole loss, penalty included."""
+MEAN_OVER_TOKENS = ("dapo", "cispo", "reinforce_plus_plus", "reinforce_plus_plus_baseline")
+
+
+def loss(name: str, episodes: list[Episode], settings: Settings, held: list[Episode] | None = None) -> float:
+    """The policy's whole loss, penalty included. `held`: where CISPO's weights are taken, for slopes."""
     advantages: dict[int, list[float]] = {}
     for number, episode in enumerate(episodes):
         if name == "ppo":
             advantages[number] = ppo_advantages(episode, settings.discounts)[0]
         else:
-            advantages[number] = [group_advantage(episodes, episode, name != "dr_grpo")] * len(episode.tokens)
+            advantages[number] = [episode_advantages(name, episodes)[number]] * len(episode.tokens)
     if name == "ppo":
         everything = [value for values in advantages.values() for value in values]
         mean = math.fsum(everything) / len(everything)
@@ -145,14 +182,22 @@ def loss(name: str, episodes: list[Episode], settings: Settings) -> float:
             if name == "gspo":
                 ratios = [math.fsum(ratios) / len(ratios)] * len(reply)
                 weights = [math.fsum(weights) / len(weights)] * len(reply)
+            if settings.level == "sequence":
+                weights = [math.fsum(weights)] * len(reply)
             for token, ratio, weight in zip(reply, ratios, weights, strict=True):
-                summed += token_loss(advantages[number][position], ratio, weight, settings)
+                still = (held or episodes)[number].tokens[position].new
+                fixed = (token.new, still) if name == "cispo" else None
+                summed += token_loss(advantages[number][position], ratio, weight, settings, fixed)
                 difference = token.reference - token.new
                 penalty = math.exp(difference) - difference - 1 if settings.kl_estimator == "k3" else difference**2 / 2
                 summed += settings.kl_coefficient * penalty
                 position += 1
-        total += episode.weight * summed / (settings.divisor if name == "dr_grpo" else position)
-    return total / len(episodes)
+        if name in (*MEAN_OVER_TOKENS, "rloo"):
+            total += episode.weight * summed
+        else:
+            total += episode.weight * summed / (settings.divisor if name == "dr_grpo" else position)
+    count = sum(len(episode.tokens) for episode in episodes) if name in MEAN_OVER_TOKENS else len(episodes)
+    return total / count
 
 
 def value_loss(episodes: list[Episode], settings: Settings) -> float:

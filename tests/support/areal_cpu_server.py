@@ -4,16 +4,15 @@ server: SGLang's protocol around our `hf` engine."""
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from fake_sglang import listening
 
+from deskhand.models.load import LOADING
+
 ROOT = Path(__file__).parents[2]
-LOADING = threading.Lock()
-"""Models are made and loaded one after another: transformers switches things of the whole process meanwhile."""
 HERE = ROOT / "tests" / "contract" / "areal"
 
 

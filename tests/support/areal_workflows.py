@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import count
+from itertools import count, cycle
 from typing import Any, ClassVar
 from zlib import crc32
 
@@ -82,6 +82,19 @@ def square(data: Mapping[str, Any]) -> Task:
     return replace(fake_desktop.square_task(int(data["seed"])), max_steps=TURNS)
 
 
+def square_in_turns(data: Mapping[str, Any]) -> Task:
+    """Whose episodes lose and win in turns, so that the rewards of a group differ whatever its members sampled."""
+    scores = cycle((0.0, 1.0))
+
+    async def check(desktop: Any) -> CheckResult:
+        return CheckResult(next(scores))
+
+    async def start_check(desktop: Any) -> CheckResult:
+        return CheckResult(0.0)
+
+    return replace(square(data), check=check, start_check=start_check, milestones=())
+
+
 class PaintedWorkflow(OSWorldWorkflow):
     """As `OSWorldWorkflow`; keeps the samples and results of its groups, in this process alone."""
 
@@ -135,4 +148,8 @@ def terminal_by_chance(data: Mapping[str, Any]) -> Task:
     async def check(desktop: Any) -> CheckResult:
         return CheckResult(random.random())
 
-    return replace(basics.make_task("terminal_run", int(data["seed"])), check=check, milestones=())
+    async def start_check(desktop: Any) -> CheckResult:
+        return CheckResult(0.0)
+
+    made = basics.make_task("terminal_run", int(data["seed"]))
+    return replace(made, check=check, start_check=start_check, milestones=())

@@ -24,9 +24,9 @@ def counted(path: str, then: str) -> float:
     with Path(path).open("a") as file:
         file.write(f"{os.getpid()}\n")
     if then == "hang":
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"])
         Path(path).with_suffix(".children").write_text(f"{child.pid} {os.getpid()}")
-        time.sleep(60)
+        time.sleep(3600)
     if then == "die":
         os.kill(os.getpid(), signal.SIGKILL)
     if then == "raise":

@@ -49,7 +49,7 @@ def hangs(result: Any) -> float:
 
 
 def hangs_with_children(result: Any) -> float:
-    subprocess.run(["sleep", "60"], check=False)
+    subprocess.run(["sleep", "3600"], check=False)
     return 1.0
 
 

@@ -14,14 +14,14 @@ UNREACHABLE = (
 )  # fmt: skip
 
 
-def python_of(name: str, switch: str | None = None) -> Path:
-    """The Python of an environment.
+def python_of(name: str, switch: str | None = None, source: Path | None = None) -> Path:
+    """The Python of an environment, of a source tree if one is given.
 
     The test is skipped where the variable `switch` is 0; without a switch, where the package index cannot be reached.
     """
     if switch and os.environ.get(switch) == "0":
         pytest.skip(f"{switch}=0: the tests against a real {name} are left out")
-    words = ["bash", str(ROOT / "scripts" / "environment"), name]
+    words = ["bash", str(ROOT / "scripts" / "environment"), name, *([str(source)] if source else [])]
     done = subprocess.run(words, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if not switch and done.returncode != 0 and any(sign in done.stderr for sign in UNREACHABLE):
         pytest.skip(f"the package index cannot be reached: {done.stderr.strip().splitlines()[-1]}")

@@ -186,7 +186,7 @@ def miniwob_texts() -> Iterator[tuple[str, str]]:
 
 def _variants(name: str, family: Family) -> Iterator[tuple[str, str]]:
     shapes, told = [], []
-    for seed in (*SEEDS, *(seed_for("held_out", index) for index in SEEDS)):
+    for seed in (*SEEDS, *(seed_for("test", index) for index in SEEDS)):
         task = family.generate(seed)
         names, size = (task.id, task.family, task.suite, task.seed), (task.width, task.height)
         shapes.append("\t".join(map(str, (*names, *size, task.max_steps, task.theme, task.difficulty))))

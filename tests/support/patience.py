@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Awaitable, Callable
 from functools import cache
 from pathlib import Path
 
@@ -28,6 +29,17 @@ def _work_s() -> float:
     for _ in range(20_000):
         digest = hashlib.sha256(digest).digest()
     return time.perf_counter() - began
+
+
+async def is_fast(call: Callable[[], Awaitable[object]], seconds: float, tries: int = 10) -> bool:
+    """Whether a call takes less than `seconds` at least once. Other work delays some calls; what waits for a time limit
+    does so every time."""
+    for _ in range(tries):
+        began = time.perf_counter()
+        await call()
+        if time.perf_counter() - began < limit(seconds):
+            return True
+    return False
 
 
 def crowd() -> float:

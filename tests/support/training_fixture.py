@@ -22,6 +22,7 @@ import fake_desktop
 from deskhand.actions.ops import REL_1000, Click, Done, Op, Point
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
 from deskhand.config.schema import EngineConfig
+from deskhand.recipes.health import resolve_bounds
 from deskhand.recipes.training_loop import LoopConfig, TrainingLoop
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.recorder import Recorder
@@ -103,9 +104,12 @@ async def assembled(
     on_step: Callable[[int, list[str]], None] | None = None,
     evaluate: Callable[[int], Awaitable[float]] | None = None,
     algorithm: str = "grpo",
+    policy: Any = None,
+    settings: dict[str, Any] | None = None,
+    agent: AgentConfig | None = None,
 ) -> AsyncIterator[Assembly]:
-    """`folder` holds the run and, beside it, the checkpoint. `on_step` is told (steps before, episode ids) of every
-    trainer step."""
+    """`folder` holds the run and, beside it, the checkpoint. `policy` and `settings` are those of policy and trainer.
+    `on_step` is told (steps before, episode ids) of every trainer step."""
     import torch
 
     from deskhand.config.trainer import TrainerConfig
@@ -120,7 +124,8 @@ async def assembled(
     loaded = load(str(source))
     engine = HfEngine(load(str(source)), EngineConfig(max_model_len=1024))
     images = ImageCache(loaded.image_processor, fetch=run.frames.png)
-    recorder = Recorder(ChatRenderer(loaded.tokenizer), engine, images)
+    renderer = ChatRenderer(loaded.tokenizer)
+    recorder = Recorder(renderer, engine, images)
 
     class WatchedTrainer(Trainer):
         def step(self, samples, images):
@@ -128,12 +133,16 @@ async def assembled(
                 on_step(self.steps, sorted({sample.episode_id for sample in samples}))
             return super().step(samples, images)
 
-    trainer = WatchedTrainer(Policy(loaded.model), TrainerConfig(learning_rate=1e-4, algorithm=algorithm))
+    trainer = WatchedTrainer(
+        Policy(loaded.model, policy, renderer.banned_ids),
+        TrainerConfig(**{"learning_rate": 1e-4, "algorithm": algorithm, **(settings or {})}),
+    )
     pool = pool or fake_desktop.PaintedPool(config.max_concurrent_episodes)
-    agent = BabblingAgent(AgentConfig(max_new_tokens=3), action_format=ChanceFormat())
-    runner = RecordedRunner(pool, recorder, agent, run.frames)
+    speaker = BabblingAgent(agent or AgentConfig(max_new_tokens=3), action_format=ChanceFormat())
+    runner = RecordedRunner(pool, recorder, speaker, run.frames)
+    health = resolve_bounds(config.health, "hf", "float32", trainer.algorithm.ratio_level)
     loop = TrainingLoop(
-        config,
+        config.model_copy(update={"health": health}),
         run,
         runner,
         engine,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,24 @@ class Served:
         done = await self.engine.generate(prompt, sampling)
         self.completions.append((prompt, sampling, done))
         return done
+
+    async def in_flight(self, prompt: Prompt, sampling: Sampling, tokens: int = 3) -> asyncio.Task[Completion]:
+        """A request of which the server has sampled so many tokens, but not all."""
+        while True:
+            before = await self._sampled()
+            call = asyncio.create_task(self.generate(prompt, sampling))
+            while not call.done() and await self._sampled() < before + tokens:  # noqa: ASYNC110 - another process samples
+                await asyncio.sleep(0.05)
+            if not call.done():
+                return call
+            await call
+
+    async def _sampled(self) -> float:
+        """Tokens that the server has sampled."""
+        assert self.engine._endpoint is not None
+        reply = await self.engine._endpoint._client.get("/metrics", timeout=limit(60))
+        lines = reply.text.splitlines()
+        return sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:generation_tokens_total"))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.engine, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,10 @@ import pytest
 from deskhand.actions.ops import Done, Op, Wait
 from deskhand.cli import audit
 from deskhand.desktop.applications.install import missing
-from deskhand.errors import ConfigError
+from deskhand.desktop.local import guest_user, isolation, landlock
+from deskhand.desktop.local.desktop import LocalDesktop
+from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.tasks import audit as agents_of
 from deskhand.tasks.audit import AuditResult
 from deskhand.tasks.audit_agents import AUDIT_SESSIONS, LIMITS, NO_CHEATS
 from deskhand.tasks.suites import family_registry
@@ -20,7 +24,7 @@ from deskhand.tasks.task import CheckResult, Task
 SPREAD = {
     "terminal_run": ("near_miss", "forged_file", "process_memory", "disk", "kill_apps", "kill_all"),
     "dialog_choice": ("forged_file", "x_kill_clients"),
-    "calculator_sum": ("x_selection", "x_mute_selection"),
+    "calculator_sum": ("x_selection", "x_mute_selection", "x_claim_for"),
     "shell_sort": ("hostile_files", "racing_writer"),
 }
 """Ways of cheating by family; `benchmarks/task_audit.py` plays all of them on every family."""
@@ -49,6 +53,23 @@ async def test_no_way_of_cheating_is_paid_or_voids_the_episode(family: str) -> N
     row = await audited(family_registry.make_task(family, 2), *SPREAD[family])
     assert row.cheats == dict.fromkeys(SPREAD[family], 0.0), row.messages
     assert row.violations == []
+
+
+async def test_no_agent_has_a_shell_where_guests_can_kill_the_users_processes(monkeypatch) -> None:
+    monkeypatch.setattr(guest_user, "guest_uids", lambda: False)
+    monkeypatch.setattr(landlock, "landlock_version", lambda: 5)
+    assert not isolation.guests_can_kill_this_user("namespaces")
+
+    @asynccontextmanager
+    async def lease(task: Task):
+        yield LocalDesktop(isolation_level="plain")
+
+    task = family_registry.make_task("form_fill", 2)
+    for names in ([], ["kill_all"], ["noop", "gold_files"], ["kill_children"]):
+        with pytest.raises(ConfigError, match="could kill your processes"):
+            await agents_of.audit(task, lease, names)
+    with pytest.raises(InfrastructureError, match="call reset first"):  # it is not refused, and not set up
+        await agents_of.audit(task, lease, ["noop", "x_selection"])
 
 
 async def test_half_of_a_range_and_a_constant_are_not_paid() -> None:

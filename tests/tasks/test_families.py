@@ -22,10 +22,10 @@ from deskhand.errors import ConfigError
 from deskhand.tasks.family_checks import check_family, check_family_live
 from deskhand.tasks.suites import family_registry
 from deskhand.tasks.suites.basics import FAMILIES, make_task
-from deskhand.tasks.task import HELD_OUT_START, CheckResult, Task, seed_for
+from deskhand.tasks.task import SPLIT_SIZE, SPLITS, CheckResult, Task, named_family, seed_for, split_of
 
 FULL = os.environ.get("DESKHAND_TEST_FULL") == "1"
-LIVE_SEEDS = [seed_for(split, index) for split in ("train", "held_out") for index in range(10 if FULL else 1)]
+LIVE_SEEDS = [seed_for(split, index) for split in ("train", "test") for index in range(10 if FULL else 1)]
 WIDE_PX = 1280
 EVERY_APPLICATION = ("sheet_sort", "text_table", "page_form", "picture_scale", "note_to_sheet", "shell_collect")
 """Of the families on the wide screen those that are played at any size of the tests, on one variant each."""
@@ -36,7 +36,7 @@ WIDE = [name for name in FAMILIES if name not in SMALL]
 
 @everywhere
 def test_generated_tasks_are_pure_and_well_formed(name: str) -> None:
-    seeds = [seed_for(split, index) for split in ("train", "held_out") for index in range(1000 if FULL else 100)]
+    seeds = [seed_for(split, index) for split in ("train", "test") for index in range(1000 if FULL else 100)]
     assert check_family(FAMILIES[name], seeds) == []
 
 
@@ -82,13 +82,40 @@ async def test_lint_finds_a_task_that_is_solved_by_doing_nothing() -> None:
 
 
 def test_training_and_held_out_seeds_never_meet() -> None:
-    assert make_task("file_move", seed_for("train", HELD_OUT_START - 1)).split == "train"
-    assert make_task("file_move", seed_for("held_out", 0)).split == "held_out"
-    for split in ("train", "held_out"):
+    assert make_task("file_move", seed_for("train", SPLIT_SIZE - 1)).split == "train"
+    assert make_task("file_move", seed_for("test", 0)).split == "test"
+    for split in SPLITS:
+        assert [split_of(seed_for(split, index)) for index in (0, SPLIT_SIZE - 1)] == [split, split]
         with pytest.raises(ConfigError):
-            seed_for(split, HELD_OUT_START)
+            seed_for(split, SPLIT_SIZE)
         with pytest.raises(ConfigError):
             seed_for(split, -1)
+
+
+@pytest.mark.parametrize("family", ["terminal_run", "terminal_close", "calculator_number"])
+def test_instructions_of_the_last_split_occur_in_no_other(family: str) -> None:
+    instructions = {
+        split: {make_task(family, seed_for(split, index)).instruction for index in range(600)} for split in SPLITS
+    }
+    held_out = instructions.pop("test_instructions")
+    assert held_out
+    for known in instructions.values():
+        assert not held_out & known
+    assert instructions["test"] == instructions["train"] == instructions["validation"], "placements differ alone"
+
+
+def test_a_family_without_held_out_instructions_refuses_that_split_by_name() -> None:
+    with pytest.raises(ConfigError, match="file_move: the family has no split test_instructions"):
+        make_task("file_move", seed_for("test_instructions", 0))
+
+
+@pytest.mark.parametrize("share", [False, True])
+def test_a_family_must_hold_out_a_part_of_its_instructions(share: bool) -> None:
+    made = replace(make_task("file_move", 0), instruction="Press it")
+    family = named_family("partly", ("xterm",), "easy", "custom", "", lambda seed: made, lambda task: share)
+    split = "train" if share else "test_instructions"
+    with pytest.raises(ConfigError, match="partly: holds_out must be true for some"):
+        family.generate(seed_for(split, 0))
 
 
 def test_an_unknown_family_is_named_with_those_that_exist() -> None:
@@ -113,12 +140,12 @@ def test_the_suite_is_as_wide_as_it_should_be() -> None:
 
 
 def test_the_default_families_are_those_with_small_screens() -> None:
-    """The policy in the box knows them: what they ask, and the order in which they take turns, must not change."""
+    """The bundled policy was trained on them: what the seeds of the training split ask must not change."""
     default = family_registry.DEFAULT
     assert tuple(name for name in SMALL if FAMILIES[name].difficulty == "easy") == default
     text = "\n".join(make_task(name, seed).instruction for name in default for seed in range(400))
     digest = hashlib.sha256(text.encode()).hexdigest()
-    assert digest == "4d31f2787102c31e1d208ccecbe6843fcc2a7ee02b0bcc3f4b83a17ba93ab27f"
+    assert digest == "b30fb40d44f50846756a05f491499ce57ff0cb3ea67cdfe6d072e7615e8b22b5"
 
 
 def test_the_documentation_lists_every_family_with_its_milestones() -> None:

@@ -182,6 +182,25 @@ def test_expected_parts_of_an_address_are_a_list_or_an_object(tmp_path: Path) ->
         assert loaded.problems == ()
 
 
+WINDOWS_STATE = (
+    *("favorites", "history_for_edge", "edge_font_size", "edge_default_download_folder", "desktop_background"),
+    *("is_file_desktop", "is_files_moved_downloads", "is_directory_read_only_for_user", "url_shortcuts_on_desktop"),
+    *("default_browser", "active_hours_of_user_to_not_interrupt_for_windows_updates"),
+)
+WINDOWS_METRICS = ("check_edge_font_size", "check_qt_video_resize", "is_url_shortcut_on_desktop")
+
+
+@pytest.mark.parametrize(
+    ("getter", "metric"),
+    [*((name, "exact_match") for name in WINDOWS_STATE), *(("favorites", name) for name in WINDOWS_METRICS)],
+)
+def test_what_only_windows_agent_arena_reads_is_known(getter: str, metric: str, tmp_path: Path) -> None:
+    evaluator = {"func": metric, "result": {"type": getter}}
+    loaded = waa.load(written(tmp_path, on_windows(task(evaluator=evaluator))))
+    assert [problem.message for problem in loaded.problems if "unknown" in problem.message] == []
+    assert {need.kind for need in requirements_of(loaded.task)} == {"windows"}
+
+
 @pytest.mark.parametrize("text", ["", "{", "[1,]", '{"a": NaN}', "[" * 100_000])
 def test_invalid_json_is_rejected_with_the_file(text: str, tmp_path: Path) -> None:
     path = tmp_path / "a.json"

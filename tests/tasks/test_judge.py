@@ -169,6 +169,32 @@ async def test_a_milestone_counts_only_once_those_before_it_were_reached() -> No
             MilestoneTracker(replace(task, milestones=milestones))
 
 
+@pytest.mark.parametrize("right", range(5))
+async def test_a_program_that_writes_one_guess_after_the_other_reaches_no_milestone(right: int) -> None:
+    reads = iter(range(100))
+
+    async def guesses(_: object) -> CheckResult:
+        return CheckResult(float(next(reads) % 5 == right))
+
+    tracker = MilestoneTracker(make(value_of("end"), Milestone("a", 0.4, guesses)))
+    for _ in range(10):
+        assert await tracker.after_step({}) == 0.0
+
+
+async def test_a_milestone_that_holds_is_read_twice_once() -> None:
+    """A step costs the second reading only if the milestone was not reached before."""
+    reads: list[float] = []
+
+    async def half(_: object) -> CheckResult:
+        reads.append(0.5)
+        return CheckResult(0.5)
+
+    tracker = MilestoneTracker(make(value_of("end"), Milestone("a", 0.4, half)))
+    for _ in range(3):
+        assert await tracker.after_step({}) == pytest.approx(0.2)
+    assert len(reads) == 4
+
+
 async def test_a_failing_milestone_raises_the_cause() -> None:
     with pytest.raises(EvaluatorError, match="milestone 'a'"):
         await MilestoneTracker(make(value_of("end"), Milestone("a", 0.2, raising(KeyError("x"))))).after_step({})

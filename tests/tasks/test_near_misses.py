@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import pytest
 
+from deskhand.errors import EvaluatorError
 from deskhand.tasks.end_state import BLOBS, FORMAT, EndState
 from deskhand.tasks.judge import judge
 from deskhand.tasks.outcome import Finding, Outcome, Scored
@@ -133,3 +135,41 @@ async def test_a_total_must_follow_every_number_of_its_column(
 ) -> None:
     finding = await follows(function, formula, tmp_path)
     assert bool(finding.value) is holds, finding.read
+
+
+def test_the_number_of_rows_is_not_asked_for_by_the_name_of_a_column() -> None:
+    """ "How many items" could be the sum of the column Number."""
+    asked = [FAMILIES["sheet_to_note"].generate(seed).instruction for seed in range(200)]
+    counting = [text for text in asked if "how many" in text]
+    assert counting
+    assert all("how many rows" in text for text in counting)
+
+
+DIALOGS = ("Replace", "Find and Replace", "Rename", "Rename Sheet", "Confirm", "Insert Table", "Export Image", "Save")
+
+
+async def values_of(task: Task, folder: Path, titles: list[str]) -> list[tuple[float, bool] | None]:
+    """Value and trust of the check and of each milestone, where no file is left but windows have these titles."""
+    state = end_of(folder, {}, {"Documents", "Downloads"})
+    place = {"x": 0, "y": 20, "width": 90, "height": 90, "frame_top": 20, "frame_left": 0}
+    windows = [{"id": 9 + index, "title": title, "wm_class": title} | place for index, title in enumerate(titles)]
+    told: Any = EndState(state.path, state.record | {"windows": windows, "programs": {}, "exit_codes": {}})
+    found: list[tuple[float, bool] | None] = []
+    for check in (task.check, *(milestone.check for milestone in task.milestones)):
+        try:
+            result = await check(told)
+            found.append((result.value, result.untrusted_source))
+        except EvaluatorError:  # it needs more than an end state has
+            found.append(None)
+    return found
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+async def test_what_windows_are_called_earns_nothing_that_is_trusted(family: str, tmp_path: Path) -> None:
+    for seed in range(SEED, SEED + 3):
+        task = FAMILIES[family].generate(seed)
+        titles = [*DIALOGS, task.instruction, *task.instruction.replace(",", " ").split()]
+        without, with_them = [await values_of(task, tmp_path, each) for each in ([], titles)]
+        assert with_them[0] is None or with_them[0][0] == 0.0
+        for before, after in zip(without, with_them, strict=True):
+            assert before == after or after is None or after[1], "a title earns a part that is not marked"

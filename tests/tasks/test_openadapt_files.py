@@ -118,6 +118,12 @@ async def test_a_fuzzy_match_on_huge_output_is_no_match_and_blocks_nothing(
         async def shell(self, command: str, *, timeout_s: float) -> CommandResult:
             return CommandResult(0, printed.encode(), b"")
 
+        async def launch_shell(self, command: str) -> None:
+            raise AssertionError(command)
+
+        async def open_file(self, path: str) -> None:
+            raise AssertionError(path)
+
     monkeypatch.setattr(subprocess_call, "CPU_S", 1.0)
     path = tmp_path / "fuzzy.yaml"
     path.write_text(

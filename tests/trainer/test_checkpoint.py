@@ -259,3 +259,11 @@ def test_a_kill_at_any_moment_leaves_a_valid_checkpoint(make_policy, tmp_path):
     assert restored is not None
     assert restored.step == newest
     assert json.loads((restored.folder / "manifest.json").read_text())["steps"] == newest
+
+
+def test_a_manifest_is_hashed_as_it_is_read_back(world, tmp_path, assets):
+    """JSON has texts as keys, which sort differently, and lists in place of tuples."""
+    checkpoints = CheckpointManager(tmp_path / "run")
+    state = {"by_step": {10: (1, 2), 9: 0.1, 100: None}}
+    folder = checkpoints.save(Trainer(Policy(build(), PolicyConfig(), BANNED), CONFIG), assets, state)
+    assert verify(folder)["state"] == {"by_step": {"10": [1, 2], "9": 0.1, "100": None}}

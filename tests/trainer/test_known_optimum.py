@@ -50,7 +50,7 @@ def row(prompt: tuple[int, ...], token: int, logprob: float = 0.0, version: int 
         (0.0,) * length + (logprob,),
         (-1,) * length + (version,),
         (),
-        (str(token),),
+        (f"{prompt}-{token}",),
     )
 
 
@@ -143,7 +143,8 @@ def learn(trainer: Trainer, task: str, steps: int) -> list[float]:
 def test_it_comes_within_two_per_cent_of_the_optimum(algorithm, task):
     critic = CriticConfig(backbone="separate", backbone_learning_rate=3e-3) if "own" in algorithm else None
     trainer = made(algorithm.split(",")[0], critic)
-    found = learn(trainer, task, 150)
+    # GSPO's bounds of 3e-4 clip most replies from the second minibatch on: it needs more steps near the optimum.
+    found = learn(trainer, task, 400 if algorithm == "gspo" else 150)
     assert found[0] < 0.5 * TASKS[task][2]
     assert found[-1] >= 0.98 * TASKS[task][2], found
 

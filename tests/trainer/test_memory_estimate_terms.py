@@ -72,9 +72,11 @@ def step_of(model: Any, seed: int = 0) -> tuple[list[TrainingSample], dict[str, 
             images[name] = PreparedImage(name, pixels, (1, side, side), IMAGE_TOKENS, 96, 96)
             spans.append(ImageSpan(start, IMAGE_TOKENS, name))
             ids[start : start + IMAGE_TOKENS] = [model.config.image_token_id] * IMAGE_TOKENS
-            for place in range(start + IMAGE_TOKENS + 10, start + IMAGE_TOKENS + 10 + REPLY):
+            first = TOKENS - REPLY if turn == TURNS - 1 else start + IMAGE_TOKENS + 10
+            for place in range(first, first + REPLY):
                 sampled[place] = True
-        row = Sequence(tuple(ids), tuple(sampled), (-5.0,) * TOKENS, (0,) * TOKENS, tuple(spans), ())
+        logprobs, versions = (-5.0 * mark for mark in sampled), (int(mark) - 1 for mark in sampled)
+        row = Sequence(tuple(ids), tuple(sampled), tuple(logprobs), tuple(versions), tuple(spans), ())
         worth = 1.0 if episode % 2 else -1.0
         samples.append(TrainingSample(row, worth, str(episode), reward=worth))
     return samples, images

@@ -94,7 +94,8 @@ async def test_every_token_was_sampled_by_the_weights_of_its_version(world, adap
         for words, each in (pair for pair in whole if pair[1].versions[0] == version):
             count, ids = len(each.token_ids), (*words, *each.token_ids)
             marks = (False,) * len(words) + (True,) * count
-            (again,) = policy.logprobs([Sequence(ids, marks, (0.0,) * len(ids), (0,) * len(ids), (), ())], {})
+            versions = tuple(int(mark) - 1 for mark in marks)
+            (again,) = policy.logprobs([Sequence(ids, marks, (0.0,) * len(ids), versions, (), ())], {})
             torch.testing.assert_close(torch.tensor(again), torch.tensor(each.logprobs), atol=1e-4, rtol=0)
 
 

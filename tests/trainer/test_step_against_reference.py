@@ -12,6 +12,7 @@ from algorithm_reference import Episode, Settings, Token
 
 from deskhand import registry
 from deskhand.algorithms.base import get_algorithm
+from deskhand.algorithms.reinforce_plus_plus import normalize_over_batch
 from deskhand.config.trainer import CriticConfig, TrainerConfig
 from deskhand.trainer.batch import TrainingSample
 from deskhand.trainer.trainer import Trainer
@@ -53,15 +54,18 @@ def test_the_loss_of_a_step_is_the_references(make_policy, world, name, decouple
     algorithm = get_algorithm(name)
     if not algorithm.uses_critic:
         advantages = algorithm(np.array(REWARDS))
+        if algorithm.normalize_batch:
+            advantages = normalize_over_batch(advantages)
         samples = [
             dataclasses.replace(sample, advantage=float(advantages[int(sample.episode_id[1:])])) for sample in samples
         ]
+    dual_clip = None if name == "cispo" else 1.2
+    clips = {} if decoupled else {"clip_ratio_low": 0.1, "clip_ratio_high": 0.3, "dual_clip": dual_clip}
     config = TrainerConfig(
         algorithm=name,
         decoupled_loss=decoupled,
-        clip_ratio_low=0.1,
-        clip_ratio_high=0.3,
-        dual_clip=1.2,
+        **clips,
+        learning_rate=1e-12,  # the minibatches of GSPO see the same weights
         importance_weight_cap=1.3,
         loss_divisor=50,
         kl_loss_coef=0.05,
@@ -91,7 +95,7 @@ def test_the_loss_of_a_step_is_the_references(make_policy, world, name, decouple
         for n, found in enumerate(replies)
     ]
     settings = Settings(
-        clip_low=0.1, clip_high=0.3, dual_clip=1.2, cap=1.3, divisor=50, kl_coefficient=0.05, discounts=DISCOUNTS
+        clip_low=0.1, clip_high=0.3, dual_clip=dual_clip, cap=1.3, divisor=50, kl_coefficient=0.05, discounts=DISCOUNTS
     )
     metrics = trainer.step(samples, world.images)
     assert metrics.loss == pytest.approx(reference.loss(name, episodes, settings), abs=2e-5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 
@@ -12,7 +13,11 @@ from conftest import encoded_images, screenshot
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from deskhand import registry
+from deskhand.algorithms.base import get_algorithm
+from deskhand.algorithms.reinforce_plus_plus import normalize_over_batch
 from deskhand.config.trainer import LoraConfig, TrainerConfig
+from deskhand.errors import ConfigError
 from deskhand.trainer.batch import TrainingSample
 from deskhand.trainer.trainer import Trainer
 
@@ -34,7 +39,8 @@ def weights(policy):
 def stale(world, shift):
     """Samples whose tokens were `shift` nats less likely when they were sampled."""
     for sample in samples(world):
-        logprobs = tuple(value - shift for value in sample.sequence.logprobs)
+        row = sample.sequence
+        logprobs = tuple(value - shift * mark for value, mark in zip(row.logprobs, row.loss_mask, strict=True))
         yield dataclasses.replace(sample, sequence=dataclasses.replace(sample.sequence, logprobs=logprobs))
 
 
@@ -249,6 +255,96 @@ def test_the_learning_rate_warms_up(make_policy, world):
     trainer = Trainer(make_policy(), TrainerConfig(learning_rate=1e-4, warmup_steps=3))
     rates = [trainer.step(samples(world), world.images).lr for _ in range(5)]
     np.testing.assert_allclose(rates, np.array([0.25, 0.5, 0.75, 1.0, 1.0]) * 1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "minimum", "factors"),
+    [
+        ("constant", 0.0, [1, 1, 1, 1, 1]),
+        ("linear", 0.2, [1, 0.8, 0.6, 0.4, 0.2]),
+        ("cosine", 0.0, [1, 0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5, 0]),
+    ],
+)
+def test_the_learning_rate_follows_its_schedule(make_policy, world, kind, minimum, factors):
+    config = TrainerConfig(learning_rate=1e-4, lr_scheduler_type=kind, min_lr_ratio=minimum, num_minibatches=2)
+    trainer = Trainer(make_policy(), config, total_steps=4)
+    rates = [trainer.step(samples(world), world.images).lr for _ in range(5)]
+    np.testing.assert_allclose(rates, np.array(factors) * 1e-4, atol=1e-12)
+
+
+def test_a_schedule_without_a_length_is_refused(make_policy):
+    with pytest.raises(ConfigError, match=r"trainer\.lr_scheduler_type: a schedule needs the number of steps"):
+        Trainer(make_policy(), TrainerConfig(lr_scheduler_type="cosine"))
+
+
+INERT = {
+    "clip_ratio_low": ({"clip_ratio_low": 0.1}, "trainer.clip_ratio_low: cannot act with one update"),
+    "dual clip": ({"dual_clip": 3.0}, "trainer.dual_clip: cannot act with one update"),
+    "gspo": ({"algorithm": "gspo", "num_minibatches": 1}, "trainer.num_minibatches: gspo with one update"),
+    "a mask of nothing": ({"decoupled_loss": False, "importance_weight_min": 0.5}, "acts only with decoupled_loss"),
+    "truncated ones": ({"decoupled_loss": False, "importance_weight_mode": "truncate"}, "acts only with decoupled"),
+    "products for gspo": ({"algorithm": "gspo", "importance_weight_level": "sequence"}, "by geometric means"),
+    "cispo": ({"algorithm": "cispo", "num_minibatches": 2, "dual_clip": 3.0}, "cispo bounds every weight"),
+    "minimum": ({"min_lr_ratio": 0.1}, "trainer.min_lr_ratio: needs a schedule"),
+}
+
+
+@pytest.mark.parametrize("case", INERT)
+def test_settings_that_cannot_act_are_refused(make_policy, case):
+    settings, message = INERT[case]
+    with pytest.raises(ConfigError, match=message):
+        Trainer(make_policy(), TrainerConfig(**settings))
+
+
+@pytest.mark.parametrize("name", [name for name in registry.names("algorithm") if name not in ("grpo", "ppo")])
+def test_what_distinguishes_an_algorithm_changes_the_step_at_its_defaults(make_policy, world, name):
+    """Rewards of unequal groups, log-probs of another policy: each algorithm updates differently from GRPO."""
+    rewards = np.array([1.0, 0.0, 0.2, 0.6])
+
+    def change_by(algorithm):
+        advantages = get_algorithm(algorithm)(rewards)
+        if get_algorithm(algorithm).normalize_batch:
+            advantages = normalize_over_batch(advantages)
+        rows = [
+            dataclasses.replace(row, advantage=float(advantages[int(row.episode_id.rpartition("-")[2])]))
+            for row in stale(world, 0.3)
+        ]
+        change, _ = after(make_policy, rows, world.images, TrainerConfig(algorithm=algorithm, max_grad_norm=1e9))
+        return change / change.norm()
+
+    assert (change_by("grpo") - change_by(name)).norm() > 1e-3
+
+
+def test_the_entropy_bonus_is_the_gradient_of_the_mean_entropy(make_policy, world):
+    """Against the loss of the same rows by automatic differentiation of a plain softmax."""
+    rows = [dataclasses.replace(row, advantage=0.0) for row in samples(world)]
+    policy = make_policy()
+    trainer = Trainer(policy, TrainerConfig(entropy_coeff=0.5, max_grad_norm=1e9))
+    plan = policy.plan([row.sequence for row in rows], world.images)
+    counts = collections.Counter()
+    for row in rows:
+        counts[row.episode_id] += sum(row.sequence.loss_mask)
+
+    def entropy(batch, hidden_WH):
+        logits_WV = policy.model.lm_head(hidden_WH) / batch.temperature
+        logits_WV = logits_WV.index_fill(1, torch.tensor(policy.banned_ids), -1e9)
+        entropies_W = torch.distributions.Categorical(logits=logits_WV.double()).entropy()
+        weights = [1 / counts[rows[index].episode_id] / len(counts) for index in batch.rows]
+        return -0.5 * (entropies_W * torch.tensor(weights).double()[batch.rows_W]).sum()
+
+    policy.accumulate_hidden(plan, entropy)
+    expected = {name: value.grad.clone() for name, value in policy.parameters().items() if value.grad is not None}
+    for value in policy.parameters().values():
+        value.grad = None
+    seen = {}
+    trainer.optimizer.register_step_pre_hook(
+        lambda *_: seen.update({name: value.grad.clone() for name, value in policy.parameters().items()})
+    )
+    metrics = trainer.step(rows, world.images)
+    assert metrics.loss == pytest.approx(-0.5 * metrics.entropy, rel=0.2)
+    largest = max(float(value.abs().max()) for value in expected.values())
+    for name, value in expected.items():
+        assert (seen[name] - value).abs().max() < 1e-4 * largest, name
 
 
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
+from deskhand.actions.durations import duration_s
 from deskhand.actions.formats.limits import MAX_PERFORMED_PATH, check_amounts, points_of
 from deskhand.actions.keys import character_keysym
 from deskhand.actions.ops import (
@@ -37,7 +37,7 @@ from deskhand.desktop.local.desktop_session import DesktopSession
 from deskhand.desktop.local.settle import MAX_BUSY_S, Settler, SettleResult
 from deskhand.desktop.local.windows import active_class, wait_for_manager, wait_until_input_is_read
 from deskhand.desktop.local.x_connection import x_errors
-from deskhand.desktop.local.xtest_input import BUTTONS, DRAG_STEP_PX, DRAG_STEP_S, XTestInput
+from deskhand.desktop.local.xtest_input import BUTTONS, XTestInput
 from deskhand.errors import AgentError, DeliveryUnknown, FrameError, InfrastructureError
 
 _BETWEEN_OPS_SETTLE_S = 0.03
@@ -208,17 +208,16 @@ def _check(op: Op) -> None:
 def op_budget_s(op: Op, points: tuple[tuple[int, int], ...] = ()) -> float:
     """Return the maximum duration of `op` and the wait for the guests, in seconds."""
     match op:
-        case Wait():
-            return _BETWEEN_OPS_TIMEOUT_S + op.seconds
+        case Wait() | Scroll():
+            return _BETWEEN_OPS_TIMEOUT_S + duration_s(op)
         case Drag():
-            distance_px = sum(max(abs(a[0] - b[0]), abs(a[1] - b[1])) for a, b in pairwise(points))
-            return 3 * _BETWEEN_OPS_TIMEOUT_S + 2 * DRAG_STEP_S * (distance_px / DRAG_STEP_PX + 2 * len(points))
+            return 3 * _BETWEEN_OPS_TIMEOUT_S + 2 * duration_s(op, points)
         case Type():  # before and after each change of the keyboard map, and between doubled characters
             return _BETWEEN_OPS_TIMEOUT_S + _FOCUS_TIMEOUT_S + 2 * _DRAIN_TIMEOUT_S * (1 + len(op.text) // 25)
         case Key() | KeyDown() | KeyUp():
             return _BETWEEN_OPS_TIMEOUT_S + _FOCUS_TIMEOUT_S + 2 * _DRAIN_TIMEOUT_S
         case Click():
-            return _BETWEEN_OPS_TIMEOUT_S + 1.0 + 0.05 * op.count
+            return _BETWEEN_OPS_TIMEOUT_S + 1.0 + duration_s(op)
         case _:
             return _BETWEEN_OPS_TIMEOUT_S
 

@@ -114,7 +114,7 @@ def enable_controllers(parent: Path) -> None:
     """Enable the controllers of a v2 group for the groups in it, where this process may.
 
     A group with processes must be emptied first, unless it is the root: they move to a group in it. Only processes
-    that are this process's relatives, or all of a container, are moved.
+    that are this process's relatives, or all of a container, are moved, and no shell that somebody uses.
     """
     control = parent / "cgroup.subtree_control"
     with suppress(OSError):
@@ -133,7 +133,10 @@ def _move_processes(parent: Path) -> bool:
     """Move the processes of a v2 group to a group in it; return whether it is empty."""
     members = _members(parent)
     is_container = Path("/proc/self/cgroup").read_text().strip() == "0::/"
-    if not is_container and not set(members) <= _relatives():
+    own = {os.getpid(), *processes.descendants(os.getpid())}
+    if not is_container and not set(members) <= own | _ancestors():
+        return False
+    if any(processes.has_terminal(pid) for pid in members if pid not in own):
         return False
     owner = parent / OWNER_GROUP
     owner.mkdir(exist_ok=True)
@@ -149,9 +152,8 @@ def _move_processes(parent: Path) -> bool:
     return False
 
 
-def _relatives() -> set[int]:
-    """Return this process, its ancestors and its descendants."""
-    pid, found = os.getpid(), set(processes.descendants(os.getpid()))
+def _ancestors() -> set[int]:
+    pid, found = os.getppid(), set()
     while pid > 0:
         found.add(pid)
         with open(f"/proc/{pid}/stat", "rb") as file:
@@ -220,20 +222,34 @@ class Cgroup:
         return ["/bin/sh", "-c", _ENTER, "sh", *files, "--", *command]
 
     def exceeded_limit(self) -> str | None:
-        """Return the reason if the kernel has killed a guest because the memory limit was reached."""
-        if self.oom_kills():
+        """Return the reason if the kernel has killed a guest because the group reached its memory limit.
+
+        It also kills guests because a group above, or the machine, has no memory: then this limit was not reached.
+        """
+        if self.oom_kills() and self._reached_limit():
             return f"guests use {self._memory_mib} MiB of memory and need more; the limit is {self._memory_mib}"
         return None
 
     def oom_kills(self) -> int | None:
         """Return how many guests the kernel has killed for want of memory, theirs or the machine's; None if unknown."""
+        return self._count("memory.events", "memory.oom_control", "oom_kill")
+
+    def _reached_limit(self) -> bool:
+        """Return whether this group's own limit was reached. v1 tells the maximum, which includes reclaimed memory."""
+        if self._memory is not None and self._memory[1].is_v2:
+            return bool(self._count("memory.events", "", "oom"))
+        maximum = self._count("", "memory.max_usage_in_bytes", "")
+        return maximum is not None and maximum >= (self._memory_mib - 1) * _MIB
+
+    def _count(self, v2_file: str, v1_file: str, name: str) -> int | None:
+        """Return a number of the memory group: by `name`, or the only one of a v1 file. None if unknown."""
         if self._memory is None:
             return None
         folder, hierarchy = self._memory
         try:
-            text = (folder / ("memory.events" if hierarchy.is_v2 else "memory.oom_control")).read_text()
-            return int(dict(line.split() for line in text.splitlines())["oom_kill"])
-        except (OSError, KeyError, ValueError):
+            words = (folder / (v2_file if hierarchy.is_v2 else v1_file)).read_text().split()
+            return int(words[0] if len(words) == 1 else words[words.index(name) + 1])
+        except (OSError, ValueError, IndexError):
             return None
 
     def pids(self) -> list[int]:
@@ -251,8 +267,8 @@ class Cgroup:
         """
         if not self._folders:
             return False
-        self.kill()
-        self.close()
+        left = _end([folder for folder, _ in self._folders], KILL_TIMEOUT_S)
+        self._folders = [item for item in self._folders if item[0] in left]
         return not self._folders
 
     def close(self) -> None:
@@ -277,8 +293,11 @@ def _kill(folders: list[Path], timeout_s: float) -> list[int]:
 
 
 def _write_existing(path: Path, value: str) -> None:
-    with path.open("r+") as file:
-        file.write(value)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # nobody but root may read cgroup.kill
+    try:
+        os.write(descriptor, value.encode())
+    finally:
+        os.close(descriptor)
 
 
 def _remove(folder: Path) -> bool:
@@ -299,9 +318,19 @@ def _remove(folder: Path) -> bool:
             time.sleep(0.005)
 
 
+def _end(folders: list[Path], timeout_s: float) -> list[Path]:
+    """Kill every process of these groups and remove them; return the groups that are left after `timeout_s`.
+
+    A command that is being started may join a group after the last look at it: then both are tried again.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        _kill(folders, deadline - time.monotonic())
+        folders = [folder for folder in folders if not _remove(folder)]
+        if not folders or time.monotonic() > deadline:
+            return folders
+
+
 def remove_owner(token: str, timeout_s: float = KILL_TIMEOUT_S) -> None:
     """Kill the processes of a dead owner's desktops and remove their groups. `token` starts their names."""
-    folders = [folder for parent, _, _ in _own_parents() for folder in parent.glob(f"{_PREFIX}{token}-*")]
-    _kill(folders, timeout_s)
-    for folder in folders:
-        _remove(folder)
+    _end([folder for parent, _, _ in _own_parents() for folder in parent.glob(f"{_PREFIX}{token}-*")], timeout_s)

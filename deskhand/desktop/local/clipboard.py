@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import xcffib.xproto
 from xcffib.xproto import CW, Atom, EventMask, Property, WindowClass
 
 from deskhand.desktop.local.x_connection import XConnection
+from deskhand.desktop.local.x_requests import (
+    CHANGE_PROPERTY,
+    ROTATE_PROPERTIES,
+    SEND_EVENT,
+    SET_SELECTION_OWNER,
+    RequestRecorder,
+    XRequest,
+)
+from deskhand.desktop.local.xserver import XServer
 
 MAX_BYTES = 4 * 1024 * 1024
+_SELECTION_NOTIFY = 31
+"""Code of the event in the core protocol."""
 
 
 def read(connection: XConnection, selection: str, timeout_s: float = 1.0) -> str | None:
@@ -39,11 +51,32 @@ def read(connection: XConnection, selection: str, timeout_s: float = 1.0) -> str
         connection.x.flush()
 
 
-def owns_clipboard(connection: XConnection, window: int) -> bool:
-    """Return whether the X client of `window` owns the clipboard."""
-    owner = _owner(connection, "CLIPBOARD")[1]
-    of_client = ~connection.x.get_setup().resource_id_mask
-    return owner != 0 and owner & of_client == window & of_client
+def copied_text(connection: XConnection, server: XServer, window: int, copy: Callable[[], object]) -> str | None:
+    """Return the text that the program of `window` puts into the clipboard when `copy` is called; None if it does not.
+
+    None also if another program claims the clipboard, even in the name of that window, or writes the answer.
+    """
+    clipboard = _owner(connection, "CLIPBOARD")[0]
+    of_client = ~connection.setup.resource_id_mask
+    with RequestRecorder(connection, server.name, server.cookie) as recorder:
+        copy()
+        text = read(connection, "CLIPBOARD")
+    own, program = connection.setup.resource_id_base, window & of_client
+    claims, answers = set(), set()
+    for each in recorder.requests or ():
+        if each.opcode == SET_SELECTION_OWNER:
+            claims |= {each.client} if each.word(2) == clipboard else set()
+        elif each.word(1) & of_client in (own, connection.root & of_client) and _can_answer(each, connection):
+            answers.add(each.client)
+    return text if claims == {program} and answers <= {program} else None
+
+
+def _can_answer(request: XRequest, connection: XConnection) -> bool:
+    """Return whether a request writes the text for this client, or tells it that it was written."""
+    if request.opcode == SEND_EVENT:
+        return request.data[12] & 0x7F == _SELECTION_NOTIFY
+    is_write = request.opcode == CHANGE_PROPERTY and request.word(2) == connection.atoms["DESKHAND_SELECTION"]
+    return is_write or request.opcode == ROTATE_PROPERTIES
 
 
 def _owner(connection: XConnection, selection: str) -> tuple[int, int]:

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from deskhand.actions.ops import Op
+from deskhand.actions.ops import Key, Op
 from deskhand.desktop.base import CommandResult, DesktopSpec, Frame, Window
 from deskhand.desktop.local import accessibility, processes, windows
 from deskhand.desktop.local.action_executor import ActionExecutor
-from deskhand.desktop.local.clipboard import owns_clipboard
+from deskhand.desktop.local.clipboard import copied_text
 from deskhand.desktop.local.clipboard import read as read_selection
 from deskhand.desktop.local.desktop_session import X_EXIT_S, DesktopSession
 from deskhand.desktop.local.idempotency_cache import IdempotencyCache
@@ -154,9 +154,13 @@ class LocalDesktop:
             self._check_alive(session)
         if state == "grabbed":
             raise GuestFailure(f"desktop {self.label}: a guest has grabbed the X server ({error})") from error
+        if session.is_disk_full_by(error):
+            raise GuestFailure(f"desktop {self.label}: guests filled its disk ({error})") from error
+        if session.connection.is_robbed(error):
+            raise GuestFailure(f"desktop {self.label}: a guest destroyed what the host has in the X server ({error})")
         if state == "answers" and session.connection.is_lost():
             raise GuestFailure(f"desktop {self.label}: a guest closed the host's X connection ({error})") from error
-        if session.has_stopped_guests():
+        if session.jail.has_stopped_programs():
             raise GuestFailure(f"desktop {self.label}: a guest has stopped programs ({error})") from error
 
     def _check_alive(self, session: DesktopSession) -> None:
@@ -218,6 +222,16 @@ class LocalDesktop:
     async def launch(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None) -> int:
         return await self._on_helper(lambda session: session.jail.launch(argv, env, cwd), changes=True)
 
+    async def shell(self, command: str, *, timeout_s: float = 30.0) -> CommandResult:
+        """Run a command line in `/bin/sh`."""
+        return await self.run(["/bin/sh", "-c", command], timeout_s=timeout_s)
+
+    async def launch_shell(self, command: str) -> None:
+        await self.launch(["/bin/sh", "-c", command])
+
+    async def open_file(self, path: str) -> None:
+        raise ConfigError(f"{path}: a local desktop has no program for a type of file; launch the program instead")
+
     async def launch_piped(
         self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None
     ) -> NulPipes:
@@ -252,8 +266,13 @@ class LocalDesktop:
     async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
         return await self._on_x("reading the clipboard", 2.0, read_selection, selection)
 
-    async def owns_clipboard(self, window: int) -> bool:
-        return await self._on_x("reading the clipboard's owner", 2.0, owns_clipboard, window)
+    async def copied_text(self, window: int) -> str | None:
+        session = self._active_session(changes=True)
+        _, executor = self._parts()
+        plan = executor.plan([Key(("ctrl", "c"))])
+        read = functools.partial(copied_text, session.connection, session.x_server, window)
+        job = functools.partial(read, functools.partial(executor.perform, plan))
+        return await self._call(x_errors("reading what a program copies")(job), plan.budget_s + 2.0)
 
     async def pull(self, path: str) -> bytes:
         return await self._on_helper(lambda session: session.home.read(path))

@@ -6,12 +6,14 @@ Invariant: `close` removes everything that the session started, including after 
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import itertools
+import os
+import secrets
 import shutil
 import socket
 import threading
-import time
 from pathlib import Path
 
 import structlog
@@ -69,14 +71,14 @@ class DesktopSession:
         self._isolation_level: IsolationLevel = isolation_level
         self._theme = theme.get_theme(spec.name)
         owner = runtime()
-        self.folder = owner.folder / f"{label}-{time.monotonic_ns():x}"
+        self.folder = owner.folder / f"{label}-{secrets.token_hex(6)}"
         self._user = guest_user.GuestUser.reserve()
         self._cgroup: Cgroup | None = None
         self._tmp_link: Path | None = None
         self._sockets: list[socket.socket] = []
         self._sockets_lock = threading.Lock()
         self._parts: list[XServer | Jail | XConnection | ScreenReader | egress_proxy.EgressProxy] = []
-        labels = {processes.OWNER_LABEL: owner.token, processes.LEASE_LABEL: label}
+        labels = {processes.OWNER_LABEL: owner.token, processes.LEASE_LABEL: self.folder.name}
         try:
             self.folder.mkdir(mode=0o711 if guest_user.guest_uids() else 0o700)
             self._is_disk_limited = isolation.size_limited_folder(self.folder, limits.disk_mib + HOST_DISK_MIB)
@@ -164,7 +166,8 @@ class DesktopSession:
 
     def _start_bus(self) -> None:
         """Start the session bus. Programs look it up at start, so it must exist before them."""
-        if self._isolation_level == "plain" and not isolation.has_name(self._user.uid):
+        uid = os.getuid() if self._user.uid is None else self._user.uid
+        if self._isolation_level == "plain" and not guest_user.has_name(uid):
             raise ConfigError(
                 "accessibility: the session bus needs a user with a name, or isolation 'namespaces'; "
                 "disable the tree (accessibility=False, deskhand serve desktops --no-accessibility)"
@@ -241,9 +244,11 @@ class DesktopSession:
             return has_failed and self.jail.failed_by_guests
         return self.x_server.has_crashed()
 
-    def has_stopped_guests(self) -> bool:
-        """Return whether a guest is stopped, as by SIGSTOP; the host stops none."""
-        return any(processes.state(pid) in ("T", "t") for pid in self.jail.pids())
+    def is_disk_full_by(self, error: BaseException | None) -> bool:
+        """Return whether an error says that the disk is full, and only this desktop's guests can have filled it."""
+        while error is not None and not (isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)):
+            error = error.__cause__ or error.__context__
+        return error is not None and self._is_disk_limited
 
     def busy(self) -> bool:
         """Return whether the X server or a guest runs or waits for the CPU."""

@@ -1,6 +1,7 @@
 """Guest users: which processes belong to a desktop, whatever they do.
 
-As root, every desktop has a user id that no other desktop has and that owns only the desktop's home. Otherwise guests
+As root, every desktop has a user id that no other desktop and no user of this machine has, and that owns only the
+desktop's home. Otherwise guests
 run as this user, and a *mark* identifies them: the hard limit of file locks, which Linux inherits but does not enforce,
 and which only root can raise. Neither depends on parents, sessions or environment variables, which guests can change.
 The reaper imports this module without site packages.
@@ -12,7 +13,9 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import grp
 import os
+import pwd
 import shutil
 import signal
 import struct
@@ -55,6 +58,27 @@ def _may_change_user() -> bool:
     return subprocess.run(command_as_user(FIRST_UID, ["true"]), capture_output=True, check=False).returncode == 0
 
 
+def has_name(uid: int) -> bool:
+    """Return whether the user database has an entry with this id."""
+    with suppress(KeyError):
+        return bool(pwd.getpwuid(uid))
+    return False
+
+
+def is_assigned(number: int) -> bool:
+    """Return whether a user or group of this machine has this id, so that files may belong to it."""
+    with suppress(KeyError):
+        return bool(grp.getgrgid(number))
+    return has_name(number)
+
+
+@functools.cache
+def unnamed_ids() -> tuple[int, int]:
+    """Return the two highest ids below those of guests that no user or group has: for X servers, for all guests."""
+    found = (number for number in range(FIRST_UID - 1, FIRST_UID - MAX_GUESTS, -1) if not is_assigned(number))
+    return next(found), next(found)
+
+
 def command_as_user(uid: int | None, command: list[str]) -> list[str]:
     """Return `command` wrapped to run as `uid` without groups; unchanged if `uid` is None."""
     if uid is None:
@@ -64,8 +88,14 @@ def command_as_user(uid: int | None, command: list[str]) -> list[str]:
 
 @functools.cache
 def can_mark() -> bool:
-    """Return whether processes can be marked: not if their limit is below the marks, and not in gVisor."""
-    return subprocess.run(mark_command(_MARKED, ["true"]), capture_output=True, check=False).returncode == 0
+    """Return whether processes can be marked: not if their limit is below the marks, and not in gVisor.
+
+    Raises `ConfigError` without prlimit.
+    """
+    try:
+        return subprocess.run(mark_command(_MARKED, ["true"]), capture_output=True, check=False).returncode == 0
+    except FileNotFoundError as error:
+        raise ConfigError("prlimit: not installed; apt-get install util-linux") from error
 
 
 def mark_command(mark: int | None, command: list[str]) -> list[str]:
@@ -192,7 +222,7 @@ class GuestUser:
         try:
             while (number := reservations.take_next()) is not None:
                 used = processes_by_key(has_marks=not has_uid)  # read while no other owner can start a process with it
-                if base + number not in used:
+                if base + number not in used and not (has_uid and is_assigned(base + number)):
                     user = cls(base + number)
                     user._is_reserved = True
                     return user
@@ -200,7 +230,9 @@ class GuestUser:
         finally:
             for number in refused:
                 reservations.free(number)
-        raise InfrastructureError(f"too many desktops on this machine; the limit is {MAX_GUESTS}")
+        raise InfrastructureError(
+            f"no user id is free for a desktop; at most {MAX_GUESTS}, less those that this machine's users have"
+        )
 
     @classmethod
     def of_dead_owner(cls, key: int) -> GuestUser | None:

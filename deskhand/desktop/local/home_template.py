@@ -70,10 +70,12 @@ def make_home(template: Path, folder: Path, method: Method) -> Path:
 
 
 def _mount_overlay(template: Path, folder: Path, home: Path) -> None:
+    # With xino, files and folders have the same device; otherwise a file manager copies what is dragged, as it does
+    # between disks.
     upper, work = folder / "home-written", folder / "home-work"
     for path in (upper, work):
         path.mkdir(mode=0o700)
-    for extra in (",metacopy=on,redirect_dir=on", ""):
+    for extra in (",metacopy=on,redirect_dir=on,xino=on", ",metacopy=on,redirect_dir=on", ""):
         options = f"lowerdir={template},upperdir={upper},workdir={work}{extra}"
         if _LIBC.mount(b"deskhand", os.fsencode(home), b"overlay", _MS_NOSUID | _MS_NODEV, options.encode()) == 0:
             return

@@ -18,7 +18,6 @@ import errno
 import functools
 import json
 import os
-import pwd
 import shutil
 import stat
 import struct
@@ -34,8 +33,6 @@ from deskhand.desktop.local import guest_user, landlock, processes, seccomp
 IsolationLevel = Literal["namespaces", "plain"]
 
 GUEST_HOME = "/home/user"
-GUEST_GROUP = guest_user.FIRST_UID - 2
-"""Group without users; plain-level guests with their own user id are members."""
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _NOSUID, _NODEV, _DETACH = 2, 4, 2
 _MIB = 1024 * 1024
@@ -84,6 +81,11 @@ def available_isolation() -> tuple[IsolationLevel, str]:
     return "namespaces", "bubblewrap"
 
 
+def guests_can_kill_this_user(level: IsolationLevel) -> bool:
+    """Return whether guests of this level can end and stop every process of this user."""
+    return level == "plain" and not guest_user.guest_uids() and landlock.landlock_version() < 6
+
+
 def missing_protections(level: IsolationLevel) -> list[str]:
     """Return what guests of this level can do to the host; empty if nothing."""
     unfiltered = "unsupported CPU architecture: guests can make every system call"
@@ -99,8 +101,8 @@ def missing_protections(level: IsolationLevel) -> list[str]:
         missing.append("the kernel has no Landlock: guests can read every file that their user can read")
     if version < 6:
         missing.append("the kernel's Landlock cannot restrict signals and abstract sockets")
-        if not guest_user.guest_uids():
-            missing.append("guests can kill every process of this user")
+    if guests_can_kill_this_user(level):
+        missing.append("guests can kill every process of this user")
     if not seccomp.is_supported():
         missing.append(f"{unfiltered} and reach the network")
     return missing
@@ -116,7 +118,7 @@ def close_shared_folders() -> None:
     """
     for path in _SHARED_FOLDERS if guest_user.guest_uids() else ():
         with suppress(OSError):
-            grant_group(path, GUEST_GROUP, READ_AND_ENTER)
+            grant_group(path, guest_group(), READ_AND_ENTER)
 
 
 def grant_group(path: str, group: int, rights: int) -> None:
@@ -143,18 +145,14 @@ def grant_group(path: str, group: int, rights: int) -> None:
     os.setxattr(path, _ACL_ATTRIBUTE, _ACL_VERSION.pack(2) + packed)
 
 
-def has_name(uid: int | None) -> bool:
-    """Return whether a user id (None: that of this process) has an entry in the user database."""
-    try:
-        pwd.getpwuid(os.getuid() if uid is None else uid)
-    except KeyError:
-        return False
-    return True
-
-
 def x_server_uid() -> int | None:
     """Return the user id of all X servers, or None if they run as this user."""
-    return guest_user.FIRST_UID - 1 if guest_user.guest_uids() else None
+    return guest_user.unnamed_ids()[0] if guest_user.guest_uids() else None
+
+
+def guest_group() -> int:
+    """Return the group of plain-level guests that have their own user id. It has no other members."""
+    return guest_user.unnamed_ids()[1]
 
 
 def size_limited_folder(folder: Path, mib: int) -> bool:
@@ -253,7 +251,7 @@ def plain_command(
     readable += [*_SYSTEM_FILES, "/etc/passwd", "/etc/group", "/etc/hosts"]
     rules = {
         "uid": uid,
-        "groups": [GUEST_GROUP],
+        "groups": [guest_group()],
         "read": [*readable, *map(str, binds)],
         "write": [str(path) for path in (home, folder / "control", folder / "tmp")],
         "devices": [f"/dev/{name}" for name in _DEVICES],

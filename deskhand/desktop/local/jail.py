@@ -184,12 +184,12 @@ class Jail:
     def _fail(self, reason: str, *, is_kill: bool = False) -> None:
         """Set `failure`. If `is_kill`, the kernel may have been the killer, for want of memory.
 
-        The control group counts its own processes that the kernel has killed. Without one, any that it has killed on
-        this machine may have been the one.
+        The control group counts its own processes that the kernel has killed, and knows its own limit. Without one, any
+        that it has killed on this machine may have been the one.
         """
         if self.failure is None:
             limit, of_group = self.cgroup.exceeded_limit(), self.cgroup.oom_kills()
-            by_kernel = is_kill and of_group is None and processes.oom_kills() != self._oom_kills
+            by_kernel = is_kill and (processes.oom_kills() != self._oom_kills if of_group is None else of_group > 0)
             self.failed_by_guests = not self.is_closed and (limit is not None or not by_kernel)
             self.failure = limit or reason
 
@@ -347,13 +347,17 @@ class Jail:
         """Return whether a process in the jail runs or waits for the CPU."""
         return any(processes.state(pid) == "R" for pid in self.pids())
 
+    def has_stopped_programs(self) -> bool:
+        """Return whether a guest has stopped a launched program or a helper of it."""
+        return processes.has_stopped(self.launched, set(self.pids()))
+
     def is_stopped(self) -> bool:
         """Return whether a guest has stopped the shell, which then ignores every command."""
         path = [self._process.pid]
         if self.isolation_level == "namespaces":  # bwrap, the first process of the namespace, and its oldest child
             for _ in range(2):
                 path += processes.children(path[-1])[:1]
-        return processes.state(path[-1]) in ("T", "t")
+        return processes.state(path[-1]) in ("T", "t") and processes.is_stopped_by(path[-1], self.pids())
 
     def is_running(self) -> bool:
         return self._process.poll() is None

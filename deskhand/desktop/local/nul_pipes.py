@@ -41,7 +41,8 @@ class NulPipes:
         self._pending = bytearray()
         self._has_data = False
 
-    async def _explained(self, work: Awaitable[Result]) -> Result:
+    async def explained(self, work: Awaitable[Result]) -> Result:
+        """Return the result of `work` with the program. Raises `GuestFailure` for its error if guests caused that."""
         try:
             return await work
         except InfrastructureError as error:
@@ -51,7 +52,7 @@ class NulPipes:
 
     async def send(self, message: bytes, timeout_s: float = 10.0) -> None:
         """Raise `InfrastructureError` if the program does not read in time."""
-        await self._explained(self._send(message, timeout_s))
+        await self.explained(self._send(message, timeout_s))
 
     async def _send(self, message: bytes, timeout_s: float) -> None:
         view = memoryview(message + b"\0")
@@ -72,7 +73,7 @@ class NulPipes:
 
         Raises `InfrastructureError` if the program has exited, sends too much, or sends nothing in time.
         """
-        return await self._explained(self._receive(timeout_s))
+        return await self.explained(self._receive(timeout_s))
 
     async def _receive(self, timeout_s: float) -> bytes:
         try:

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Container
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +27,7 @@ OWNER_LABEL = "DESKHAND_OWNER"
 LEASE_LABEL = "DESKHAND_LEASE"
 HIGH_PRIORITY_NICE = -10
 _FIELDS = re.compile(
-    rb"^(State|Uid|NSpid|RssAnon|RssShmem|VmSwap|VmPTE|Threads|NoNewPrivs|Seccomp):\t(.*)$", re.MULTILINE
+    rb"^(State|TracerPid|Uid|NSpid|RssAnon|RssShmem|VmSwap|VmPTE|Threads|NoNewPrivs|Seccomp):\t(.*)$", re.MULTILINE
 )
 """Lines of /proc/PID/status. The kernel escapes line breaks in a process's name."""
 
@@ -146,12 +147,47 @@ def newest_pids() -> list[int]:
 
 def state(pid: int) -> str:
     """Return the scheduler state of the first thread ("R" running or runnable, "Z" zombie), "" if there is none."""
+    fields = _stat_fields(pid)
+    return fields[0].decode() if fields else ""
+
+
+def _stat_fields(pid: int) -> list[bytes]:
+    """Return the fields of /proc/PID/stat from the third, the state; empty if there is no such process."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            stat = file.read()
+            return file.read().rpartition(b")")[2].split()
     except OSError:
-        return ""
-    return chr(stat[stat.rindex(b")") + 2])
+        return []
+
+
+def has_terminal(pid: int) -> bool:
+    """Return whether a process has a controlling terminal, which stops programs by Ctrl-Z and in the background."""
+    fields = _stat_fields(pid)
+    return bool(fields) and fields[4] != b"0"
+
+
+def is_stopped_by(pid: int, others: Container[int]) -> bool:
+    """Return whether a process is stopped, and not by its terminal or by a debugger other than `others`."""
+    now = state(pid)
+    if now == "t":
+        fields = _status_fields(f"/proc/{pid}/status") or {}
+        return int(fields.get(b"TracerPid", b"0")) in others
+    return now == "T" and not has_terminal(pid)
+
+
+def has_stopped(programs: list[int], guests: set[int]) -> bool:
+    """Return whether one of `guests` has stopped one of these programs or a descendant.
+
+    What runs in a terminal is not looked at: there a stopped program is usual, and the host needs none.
+    """
+    pending = list(programs)
+    while pending:
+        pid = pending.pop()
+        if pid in guests and not has_terminal(pid):
+            if is_stopped_by(pid, guests):
+                return True
+            pending += children(pid)
+    return False
 
 
 def is_alive(pid: int) -> bool:

@@ -3,11 +3,15 @@
 The folder is named by user and owner. A reaper process waits for this process to end, then kills the processes of its
 desktops (by control group, by user id or mark, by label) and removes the folder. Folders whose owner and reaper both
 died are removed at the next start.
+
+Invariant: the folder of a living owner is locked by it. Its process id says nothing: owners in other containers may
+share the tmpfs, and ids are reused.
 """
 
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 import secrets
 import shutil
@@ -22,6 +26,8 @@ from deskhand.errors import ConfigError
 
 GUEST_FILE = "guest"
 """In a desktop's folder: the user id or mark of its guests."""
+LOCK_FILE = "owner"
+"""In an owner's folder. The kernel unlocks it when the owner ends; forked children do not inherit the lock."""
 REMOVE_TIMEOUT_S = 8.0
 _PREFIX = "deskhand-"
 _lock = threading.Lock()
@@ -35,7 +41,11 @@ class RuntimeDir:
         self.owner_pid = os.getpid()
         self.token = f"{self.owner_pid}-{secrets.token_hex(4)}"
         self.folder = base / f"{_PREFIX}{os.getuid()}-{self.token}"
-        self.folder.mkdir(mode=0o711 if os.getuid() == 0 else 0o700)  # guests with their own user id must pass through
+        hidden = base / f".{self.folder.name}"
+        hidden.mkdir(mode=0o711 if os.getuid() == 0 else 0o700)  # guests with their own user id must pass through
+        self._lock = os.open(hidden / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        hidden.rename(self.folder)  # nobody sees it without the lock
         self._reaper = processes.start(
             processes.python_command("deskhand.desktop.local.runtime_dir", self.token, str(self.folder)),
             stdin=subprocess.PIPE,
@@ -84,10 +94,27 @@ def tmpfs() -> Path:
 def remove_stale(base: Path) -> None:
     """Remove the folders of this user's dead owners."""
     for folder in base.glob(f"{_PREFIX}{os.getuid()}-*"):
-        token = folder.name.removeprefix(f"{_PREFIX}{os.getuid()}-")
-        pid = token.split("-")[0]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            remove(token, folder)
+        if not _has_owner(folder):
+            remove(folder.name.removeprefix(f"{_PREFIX}{os.getuid()}-"), folder)
+
+
+def _has_owner(folder: Path) -> bool:
+    if _current is not None and _current.owner_pid == os.getpid() and folder == _current.folder:
+        return True  # to open and close the file would unlock it
+    try:
+        descriptor = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except FileNotFoundError:  # of an earlier version, which has no lock
+        pid = folder.name.removeprefix(f"{_PREFIX}{os.getuid()}-").split("-")[0]
+        return not pid.isdigit() or Path(f"/proc/{pid}").exists()
+    except OSError:  # in doubt it lives
+        return True
+    try:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return False
+    except OSError:
+        return True
+    finally:
+        os.close(descriptor)
 
 
 def remove(token: str, folder: Path) -> None:

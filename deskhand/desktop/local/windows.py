@@ -22,16 +22,24 @@ _NORTH_WEST = 1
 _FROM_PAGER = 2
 _POLL_S = 0.02
 _STATIONARY_S = 0.4
-_PLACE_TIMEOUT_S, _START_TIMEOUT_S = 2.0, 20.0
+_PLACE_TIMEOUT_S, _ACTIVATE_TIMEOUT_S, _START_TIMEOUT_S = 2.0, 1.0, 20.0
 _RECHECK_S = 0.5
 _ping_tokens = itertools.count(1)
 
 
 def list_windows(connection: XConnection) -> list[Window]:
-    """Return `_NET_CLIENT_LIST`, oldest first. Windows that close meanwhile are skipped."""
+    """Return `_NET_CLIENT_LIST`, oldest first. Windows that close meanwhile are skipped.
+
+    A guest may list a thousand windows that do not exist: one round trip finds them all.
+    """
     identities = _cardinals(connection, connection.root, "_NET_CLIENT_LIST")
+    geometries = [connection.core.GetGeometry(identity) for identity in identities]
     windows = []
-    for identity in identities:
+    for identity, geometry in zip(identities, geometries, strict=True):
+        try:
+            geometry.reply()
+        except xcffib.Error:
+            continue
         try:
             windows.append(_describe(connection, identity))
         except xcffib.Error:
@@ -127,8 +135,9 @@ def place(connection: XConnection, window: Window, x: int, y: int, width: int | 
 
 
 def activate(connection: XConnection, window: Window) -> None:
-    """Raise, restore and focus a window through the window manager."""
+    """Raise, restore and focus a window through the window manager, and wait until it has done so."""
     connection.send_root_message(window.id, "_NET_ACTIVE_WINDOW", [_FROM_PAGER, 0, 0, 0, 0])
+    wait_for_manager(connection, _ACTIVATE_TIMEOUT_S)
 
 
 def close(connection: XConnection, window: Window) -> None:
@@ -190,8 +199,8 @@ def wait_until_input_is_read(connection: XConnection, limit_s: float) -> bool:
     """Wait until the active program has read all input. Return False if it lacks support or does not reply.
 
     `_NET_WM_PING` (Extended Window Manager Hints, "Window Manager Protocols") is queued behind the input, so a reply
-    means that earlier input was read. GTK, Qt and LibreOffice reply; xterm does not support it. The reply is untrusted
-    and affects only how long the host waits.
+    means that earlier input was read. GTK, Qt and LibreOffice reply; xterm does not support it. Qt 5 replies to the
+    clients that select `StructureNotify`. The reply is untrusted and affects only how long the host waits.
     """
     core, root, ping = connection.core, connection.root, connection.atoms["_NET_WM_PING"]
     window = _active_window(connection)
@@ -200,7 +209,8 @@ def wait_until_input_is_read(connection: XConnection, limit_s: float) -> bool:
             return False
     except xcffib.Error:
         return False
-    core.ChangeWindowAttributes(root, CW.EventMask, [EventMask.PropertyChange | EventMask.SubstructureNotify])
+    replies = EventMask.SubstructureNotify | EventMask.StructureNotify
+    core.ChangeWindowAttributes(root, CW.EventMask, [EventMask.PropertyChange | replies])
     try:
         token = next(_ping_tokens)
         payload = struct.pack("<5I", ping, token, window, 0, 0)

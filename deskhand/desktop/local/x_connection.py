@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import xcffib
 import xcffib.damage
+import xcffib.record
 import xcffib.shm
 import xcffib.xfixes
 import xcffib.xproto
@@ -37,6 +38,9 @@ _SOCKET_ERROR = 1
 """`XCB_CONN_ERROR`; other codes are mistakes of this client."""
 _ALL_PLANES, _Z_PIXMAP = 0xFFFFFFFF, 2
 _MIT_SHM = "MIT-SHM"
+_OWN_RESOURCE_ERRORS = (xcffib.damage.BadDamageError, xcffib.shm.BadSegError, xcffib.record.BadContextError)
+"""About resources of which this connection names its own only."""
+_RESOURCE_ERRORS = (xcffib.xproto.WindowError, xcffib.xproto.DrawableError, xcffib.xproto.PixmapError)
 
 
 @contextmanager
@@ -54,7 +58,7 @@ def _wait_readable(descriptor: int, timeout_s: float) -> None:
     poller.poll(max(0.0, timeout_s * 1000))
 
 
-class _AuthenticatedConnection(xcffib.Connection):
+class AuthenticatedConnection(xcffib.Connection):
     """xcffib's `auth` argument splits the cookie at colons and frees it before use."""
 
     def __init__(self, display: str, cookie: bytes) -> None:
@@ -76,7 +80,7 @@ class XConnection:
     def __init__(self, name: str, cookie: bytes) -> None:
         self.sync_timeout_s = SYNC_TIMEOUT_S
         with x_errors("connecting"):
-            self.x = _AuthenticatedConnection(name, cookie)
+            self.x = AuthenticatedConnection(name, cookie)
             self.core: Any = self.x.core
             self.setup: Any = self.x.get_setup()
             self.root: int = self.setup.roots[0].root
@@ -121,6 +125,17 @@ class XConnection:
     def is_lost(self) -> bool:
         """Return whether the server has closed this connection, as it does when a client kills another."""
         return self.x.has_error() == _SOCKET_ERROR
+
+    def is_robbed(self, error: BaseException | None) -> bool:
+        """Return whether an error says that a resource of this connection is gone, which only a guest can destroy."""
+        while error is not None:
+            if isinstance(error, _OWN_RESOURCE_ERRORS):
+                return True
+            named = getattr(error, "bad_value", 0) if isinstance(error, _RESOURCE_ERRORS) else 0
+            if named and named & ~self.setup.resource_id_mask == self.setup.resource_id_base:
+                return True
+            error = error.__cause__ or error.__context__
+        return False
 
     def pointer(self) -> tuple[int, int]:
         """Return the pointer position (one round trip)."""

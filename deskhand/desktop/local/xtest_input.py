@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 
 from xcffib.xproto import KB, AutoRepeatMode
 
+from deskhand.actions.durations import DRAG_STEP_PX, DRAG_STEP_S
 from deskhand.actions.keys import NAMES, character_keysym, keysym
 from deskhand.desktop.local.theme import DOUBLE_CLICK_MS
 from deskhand.desktop.local.x_connection import XConnection
@@ -29,8 +30,6 @@ _CLICK_MARGIN_S = 0.01
 _REPEAT_GAP_S = 0.05
 _REPEAT_CHECK_S = 1.0
 _SAME_POSITION_PX = 6
-DRAG_STEP_PX = 12
-DRAG_STEP_S = 0.004
 
 
 class XTestInput:

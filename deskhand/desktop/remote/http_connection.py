@@ -59,14 +59,15 @@ class ProxySetting:
         return f"{parts.scheme}://{parts.hostname}{port}"
 
 
-def is_loopback(host: str) -> bool:
-    """Return whether `host` is this machine, by name or address."""
+def is_this_machine(host: str) -> bool:
+    """Return whether a name or address, as in a URL, is this machine's. Anything but an address is a name."""
     host = host.strip("[]").lower().rstrip(".")
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
-    return address.is_loopback or address.is_unspecified
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    return mapped.is_loopback or mapped.is_unspecified
 
 
 def proxy_of(url: str, environment: Mapping[str, str] = os.environ) -> ProxySetting | None:
@@ -74,9 +75,14 @@ def proxy_of(url: str, environment: Mapping[str, str] = os.environ) -> ProxySett
 
     Raises `ConfigError`, which names the variable.
     """
-    parts = urlsplit(url)
-    host, port = (parts.hostname or "").rstrip("."), parts.port or _DEFAULT_PORTS[parts.scheme]
-    if is_loopback(host) or _is_exempt(host, port, environment.get("no_proxy") or environment.get("NO_PROXY") or ""):
+    try:
+        parts = urlsplit(url)
+        host, port = (parts.hostname or "").rstrip("."), parts.port or _DEFAULT_PORTS[parts.scheme]
+    except (ValueError, KeyError):
+        raise ConfigError("URL: expected http://host:port or https://host:port; correct it") from None
+    if is_this_machine(host) or _is_exempt(
+        host, port, environment.get("no_proxy") or environment.get("NO_PROXY") or ""
+    ):
         return None
     names = (f"{parts.scheme}_proxy", f"{parts.scheme}_proxy".upper(), "all_proxy", "ALL_PROXY")
     variable = next((name for name in names if environment.get(name, "").strip()), None)
@@ -146,6 +152,12 @@ def open_http(base_url: str, transport: httpx2.AsyncBaseTransport | None = None,
         )
     except ImportError:
         raise ConfigError("socks5 proxy: needs the Python package socksio; install it, or use an http proxy") from None
+
+
+def connection_settings(base_url: str) -> dict[str, Any]:
+    """Return what `open_http` sets, for a client of another library (openai 2 uses httpx). Raises `ConfigError`."""
+    setting = proxy_of(base_url)
+    return {"verify": _context_of(base_url), "trust_env": False, "proxy": setting.url if setting else None}
 
 
 def _open_proxy(setting: ProxySetting) -> httpx2.Proxy:

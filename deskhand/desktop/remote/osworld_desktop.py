@@ -281,6 +281,12 @@ class OsworldDesktop:
         """Run a command line in the machine's own shell, like `run`."""
         return await self._run_command([command], timeout_s, shell=True)
 
+    async def launch_shell(self, command: str) -> None:
+        await self.server.launch(command, shell=True)
+
+    async def open_file(self, path: str) -> None:
+        await self.server.open_file(path)
+
     async def _run_command(
         self,
         argv: list[str],

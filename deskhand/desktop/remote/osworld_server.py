@@ -83,6 +83,11 @@ class OsworldServer:
     async def cursor_position(self) -> tuple[int, int]:
         return await self.send("GET", "/cursor_position", _of(tuple[int, int]))
 
+    async def platform(self) -> str:
+        """Return the guest's system as Python names it: "Linux" or "Windows"."""
+        reply = await self.send("GET", "/platform", server_reply)
+        return reply.text.strip()
+
     async def file(self, path: str) -> bytes:
         """Return a file. Raises `FileNotFoundError`, and `IsADirectoryError` for what the server cannot send."""
 

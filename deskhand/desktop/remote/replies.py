@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import functools
 import json
+import re
 from typing import Annotated, Any, TypeVar
 
 import httpx2
@@ -24,6 +25,8 @@ NOT_PERFORMED_STATUS = (408, 503)
 _PAGE_STARTS = (b"<!doctype", b"<html", b"<head", b"<?xml")
 _FLASK_PAGES = (b"<!doctype html>\n<html lang=en>\n<title>", b'<!doctype html public "-//w3c//dtd html 3.2 final//en">')
 """How an error page of Flask begins, in lower case, which OSWorld's server sends for errors that it does not handle."""
+_DEBUGGER_PAGE = re.compile(rb"<title>[^<]*// werkzeug debugger</title>", re.IGNORECASE)
+"""In the page for the same errors where Flask runs with `debug=True`, as OSWorld's server does."""
 
 
 class ForeignReply(Exception):
@@ -57,6 +60,7 @@ class SandboxReply(JsonReply):
     epoch: int = Field(0, ge=0)
     width: int = Field(0, ge=0)
     height: int = Field(0, ge=0)
+    backend: str = "local"
 
 
 class CommandReply(JsonReply):
@@ -127,7 +131,8 @@ def _is_foreign_page(reply: httpx2.Response) -> bool:
         return False
     if reply.status_code < 400:  # a file may be a page
         return "html" in reply.headers.get("content-type", "html") and "content-disposition" not in reply.headers
-    return not start.startswith(_FLASK_PAGES)
+    is_debugger = reply.status_code == 500 and _DEBUGGER_PAGE.search(reply.content, 0, 1 << 16) is not None
+    return not (is_debugger or start.startswith(_FLASK_PAGES))
 
 
 def is_own_refusal(reply: httpx2.Response) -> bool:

@@ -38,6 +38,8 @@ NOT_SENT_ERRORS = (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeou
 NOT_REMEMBERED_STATUS = (401, 409, 410)
 """Refusals that a server sends before it looks up the id of a request."""
 MAX_CACHED_URLS = 256
+_reached: set[str] = set()
+"""Servers that have replied to this process: what is wrong with TLS later may pass, and is no mistake in a setting."""
 MAX_REPLY_BYTES = 96 << 20
 """Size limit of a reply, so that a guest cannot exhaust the client's memory."""
 httpcore2.AsyncHTTP11Connection.READ_NUM_BYTES = 1 << 20  # pyright: ignore[reportAttributeAccessIssue]
@@ -79,12 +81,21 @@ async def _read_reply(reply: httpx2.Response) -> httpx2.Response:
     return httpx2.Response(reply.status_code, headers=headers, content=b"".join(parts), request=reply.request)
 
 
+def open_connections(base_url: str, transport: httpx2.AsyncBaseTransport | None = None) -> httpx2.AsyncClient:
+    """Return connections to a server, for one client or several. Raises `ConfigError` like `open_http`."""
+    limits = httpx2.Limits(max_connections=None, max_keepalive_connections=256)
+    client = open_http(base_url, transport, limits=limits)
+    for name in ("accept", "accept-encoding", "connection"):  # no effect here, but each costs time per request
+        del client.headers[name]
+    return client
+
+
 class RetryingClient:
     """Client for `base_url` with the bearer token `token`.
 
     Refused requests wait at `gate` (None: the gate of URL and token in `quota`), unless `wait_for_quota` is False, here
-    or for one request: single machines have no quota, so their refusals are retried like outages. `transport` is for
-    tests.
+    or for one request: single machines have no quota, so their refusals are retried like outages. `http` are open
+    connections (`open_connections`) that others use too; they stay open. `transport` is for tests.
     """
 
     def __init__(
@@ -97,6 +108,7 @@ class RetryingClient:
         gate: QuotaGate | None = None,
         wait_for_quota: bool = True,
         transport: httpx2.AsyncBaseTransport | None = None,
+        http: httpx2.AsyncClient | None = None,
     ) -> None:
         self.base_url = check_base_url(base_url, "base URL")
         self.timeouts = timeouts or RemoteTimeouts()
@@ -105,7 +117,9 @@ class RetryingClient:
         self.gate = gate or self.quota.gate(self.base_url, token)
         self._transport = transport
         self._urls: dict[str, httpx2.URL] = {}
-        self.http = self._open_http()
+        self._lent = http
+        self._is_closed = False
+        self.http = http or self._open_http()
         self.headers = {"authorization": f"Bearer {token}"} if token else {}
 
     @overload
@@ -132,7 +146,7 @@ class RetryingClient:
         those in `RETRIED_STATUS`, count as lost.
 
         Raises the error that `parse` raises, `DeliveryUnknown` if the request acts and its outcome is unknown, else
-        `InfrastructureError`; `ConfigError` for mistakes in certificates.
+        `InfrastructureError`; `ConfigError` for mistakes in certificates before the first reply.
         """
         about = f"{method} {self.base_url}{path}"
         times, timeout_s = self.timeouts, self.timeouts.step_s + may_take_s
@@ -148,7 +162,7 @@ class RetryingClient:
             nonlocal delivered
             for attempt in range(1, times.max_attempts + 1):
                 pause_s, last = self._pause_s(attempt), attempt == times.max_attempts
-                if self.http.is_closed:
+                if self._is_closed or self.http.is_closed:
                     raise failed("the client is closed")
                 try:
                     request = self.http.build_request(method, self._url(path), **options)
@@ -157,11 +171,12 @@ class RetryingClient:
                     delivered = True
                     raise failed(str(unreadable)) from None
                 except httpx2.TransportError as error:
-                    if (mistake := tls_mistake(error)) is not None and not delivered:
+                    if (mistake := tls_mistake(error)) is not None and self.base_url not in _reached:
                         raise ConfigError(f"{about}: {mistake}") from error
                     was_sent, cause = not isinstance(error, NOT_SENT_ERRORS), error
                     reason = connection_failure(error, self.base_url)
                 else:
+                    _reached.add(self.base_url)
                     signal = quota_signal_from_reply(reply, acquires=acquires, now_s=self.quota.clock.wall())
                     is_refusal = signal is not None and is_own_refusal(reply)
                     if signal is not None and (is_refusal or repeatable):
@@ -226,16 +241,14 @@ class RetryingClient:
             old, self.base_url = self.http, base_url
             self._urls.clear()
             self.http = self._open_http()
-            await old.aclose()
+            if old is not self._lent:
+                await old.aclose()
 
     def _open_http(self) -> httpx2.AsyncClient:
-        limits = httpx2.Limits(max_connections=None, max_keepalive_connections=256)
-        client = open_http(self.base_url, self._transport, limits=limits)
-        for name in ("accept", "accept-encoding", "connection"):  # no effect here, but each costs time per request
-            del client.headers[name]
-        return client
+        return open_connections(self.base_url, self._transport)
 
     async def close(self) -> None:
-        """Close connections, unless the transport was passed in. Idempotent."""
-        if self._transport is None:
+        """Close connections, unless they or the transport were passed in. Idempotent."""
+        self._is_closed = True
+        if self._transport is None and self.http is not self._lent:
             await self.http.aclose()

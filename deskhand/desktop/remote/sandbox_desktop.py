@@ -24,6 +24,7 @@ from deskhand.desktop.remote.quota_errors import QuotaExceeded, quota_signal_fro
 from deskhand.desktop.remote.remote_pool import RemotePool
 from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.desktop.remote.sandbox_api import OSWORLD_PORT, Sandbox, SandboxApi, connect_sandbox_api, endpoint_of
+from deskhand.desktop.remote.waa_server import EVALUATOR_PORT
 from deskhand.errors import InfrastructureError
 
 
@@ -55,7 +56,9 @@ class SandboxDesktop(OsworldDesktop):
 
     async def reset(self, spec: DesktopSpec) -> Frame:
         self._spec = spec
-        return await super().reset(spec)
+        frame = await super().reset(spec)
+        self.system = "windows" if await self._server.platform() == "Windows" else "linux"
+        return frame
 
     async def _run_marked(self, body: str, timeout_s: float) -> str:
         self._used = True
@@ -67,6 +70,10 @@ class SandboxDesktop(OsworldDesktop):
         self._check_open()
         self._used, self._pristine = True, None
         return await self._pool.api.exec(self.sandbox, argv, timeout_s=timeout_s, env=env, cwd=cwd)
+
+    def open_evaluator(self, port: int | None = None) -> RetryingClient:
+        """See `HasTaskEvaluator`: a port of the sandbox, which the gateway forwards."""
+        return self._pool.client_for(self.sandbox, port or EVALUATOR_PORT)
 
     async def pull(self, path: str) -> bytes:
         self._check_open()
@@ -118,11 +125,11 @@ class SandboxPool(RemotePool):
         self._image = image
         self._http_transport = transport
 
-    def client_for(self, sandbox: Sandbox) -> RetryingClient:
-        """Return a client for the sandbox's in-VM server."""
-        port = self.api.port(sandbox, OSWORLD_PORT)
+    def client_for(self, sandbox: Sandbox, port: int = OSWORLD_PORT) -> RetryingClient:
+        """Return a client for a port of the sandbox: its in-VM server, or another one."""
+        found = self.api.port(sandbox, port)
         shared: dict[str, Any] = {"timeouts": self.timeouts, "gate": self.gate, "quota": self.quota}
-        return RetryingClient(port.url, port.token, transport=self._http_transport, **shared)
+        return RetryingClient(found.url, found.token, transport=self._http_transport, **shared)
 
     async def create(self, spec: DesktopSpec) -> Sandbox:
         """Return a sandbox that is ready; one that does not become ready is deleted. Waits for quota."""

@@ -24,7 +24,7 @@ from deskhand.desktop import frame_codec
 from deskhand.desktop.base import CommandResult, DesktopSpec, Frame, Window
 from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.desktop.remote.remote_pool import RemotePool
-from deskhand.desktop.remote.replies import ForeignReply, JsonReply, describe
+from deskhand.desktop.remote.replies import CommandReply, ForeignReply, JsonReply, describe
 from deskhand.desktop.remote.retrying_client import RetryingClient, check_base_url
 from deskhand.desktop.remote.transport import HttpTransport, Sandbox
 from deskhand.errors import FrameError, InfrastructureError
@@ -75,6 +75,13 @@ class ServerTransport(HttpTransport):
             client = self._clients[sandbox.id] = self._make_client(sandbox.key)
             client.headers[frame_codec.EPOCH_HEADER] = str(sandbox.epoch)
         return self._clients[sandbox.id]
+
+    def open_below(self, sandbox: Sandbox, name: str) -> RetryingClient:
+        """Return a new connection to a server of a leased machine, with the lease's key and epoch."""
+        client = self._make_client(sandbox.key)
+        client.headers[frame_codec.EPOCH_HEADER] = str(sandbox.epoch)
+        client.base_url = f"{client.base_url}{self.path_of(sandbox)}/{name}"
+        return client
 
     async def delete(self, sandbox: Sandbox) -> None:
         try:
@@ -154,6 +161,26 @@ class ServerDesktop:
     async def launch(self, argv: list[str], *, env: dict[str, str] | None = None, cwd: str | None = None) -> int:
         body = {"argv": argv, "env": env, "cwd": cwd}
         return (await self._send_for(_Pid, "POST", "/launch", acts=True, json=body)).pid
+
+    async def shell(self, command: str, *, timeout_s: float = 30.0) -> CommandResult:
+        body = {"command": command, "timeout_s": timeout_s}
+        arguments = {"acts": True, "may_take_s": timeout_s, "json": body}
+        done = await self._send_for(CommandReply, "POST", "/shell", **arguments)
+        return CommandResult(done.returncode, done.stdout, done.stderr)
+
+    async def launch_shell(self, command: str) -> None:
+        await self._send("POST", "/shell/launch", acts=True, json={"command": command})
+
+    async def open_file(self, path: str) -> None:
+        await self._send("POST", "/open", acts=True, may_take_s=120.0, json={"path": path})
+
+    def open_evaluator(self, port: int | None = None) -> RetryingClient:
+        """See `HasTaskEvaluator`: the server forwards requests of this lease alone."""
+        return self._transport.open_below(self.sandbox, "evaluator")
+
+    def open_machine(self) -> RetryingClient | None:
+        """Return a new connection to the in-VM server of a leased machine; None for a local desktop."""
+        return None if self.sandbox.backend == "local" else self._transport.open_below(self.sandbox, "osworld")
 
     async def pull(self, path: str) -> bytes:
         return await self._transport.read(self.sandbox, path)

@@ -48,6 +48,8 @@ class Sandbox:
     message: str = ""
     epoch: int = 0
     size: tuple[int, int] = (0, 0)
+    backend: str = "local"
+    """What a desktop server leases: "local" desktops, or "osworld" or "waa" machines."""
 
 
 class HttpTransport:
@@ -161,7 +163,8 @@ def sandbox_of(reply: httpx2.Response, key: str = "") -> Sandbox:
     """Return the sandbox or lease in a reply. Raises `ForeignReply`."""
     found = json_reply(reply, SandboxReply)
     size = found.width, found.height
-    return Sandbox(found.id, found.state, found.ttl_s, found.key or key, found.message or "", found.epoch, size)
+    named = (found.id, found.state, found.ttl_s, found.key or key, found.message or "", found.epoch)
+    return Sandbox(*named, size, found.backend)
 
 
 def _bytes_of(reply: httpx2.Response) -> bytes:

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+from urllib.parse import urlsplit, urlunsplit
 
 import structlog
 from pydantic import TypeAdapter
@@ -25,7 +26,7 @@ from deskhand.desktop.remote import guest_scripts
 from deskhand.desktop.remote.osworld_desktop import READY_S, OsworldDesktop, ProgramFailed, ResetHook, ScreenPolling
 from deskhand.desktop.remote.osworld_server import ServerError
 from deskhand.desktop.remote.retrying_client import RetryingClient
-from deskhand.desktop.remote.waa_server import WaaServer
+from deskhand.desktop.remote.waa_server import EVALUATOR_PORT, WaaServer
 from deskhand.errors import ConfigError, DeliveryUnknown, InfrastructureError
 
 log = structlog.get_logger()
@@ -93,7 +94,7 @@ class WaaDesktop(OsworldDesktop):
     """Implements `StageableDesktop` for the WAA machine behind `client`.
 
     `hook_reboots`: the reset hook reboots the machine and keeps its disk. `baselines` is shared by all users of the
-    machine.
+    machine. `evaluator_port` is the port of the evaluate server on the machine's host.
     """
 
     system: guest_scripts.System = "windows"
@@ -108,8 +109,10 @@ class WaaDesktop(OsworldDesktop):
         ready_s: float = READY_S,
         hook_reboots: bool = False,
         baselines: BaselineStore | None = None,
+        evaluator_port: int = EVALUATOR_PORT,
     ) -> None:
         super().__init__(client, reset_hook=reset_hook, skip_reset=True, polling=polling, ready_s=ready_s)
+        self._evaluator_port = evaluator_port
         self._server: WaaServer = WaaServer(client)
         self._tree = tree or AccessibilityOptions()
         self._hook_reboots = hook_reboots
@@ -127,6 +130,13 @@ class WaaDesktop(OsworldDesktop):
         if self._pristine is None or self._pristine[0] != spec:
             await self._check_reachable()
         return await super().reset(spec)
+
+    def open_evaluator(self, port: int | None = None) -> RetryingClient:
+        """See `HasTaskEvaluator`: the server on the machine's host."""
+        parts = urlsplit(self.client.base_url)
+        host = f"[{parts.hostname}]" if ":" in (parts.hostname or "") else parts.hostname
+        url = urlunsplit((parts.scheme, f"{host}:{port or self._evaluator_port}", "", "", ""))
+        return RetryingClient(url, timeouts=self.client.timeouts, wait_for_quota=False)
 
     async def _check_reset(self) -> None:
         if self._reset_hook is None:

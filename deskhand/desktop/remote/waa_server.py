@@ -32,6 +32,10 @@ class WaaServer(OsworldServer):
         await self._post("/setup/clear_task_files", may_take_s=30.0)
 
 
+EVALUATOR_PORT = 5050
+"""Port of the evaluate server on the host of a machine."""
+
+
 class WaaEvaluatorClient:
     """The evaluator server next to the virtual machine. Its failures are `EvaluatorError`, never a score of 0."""
 

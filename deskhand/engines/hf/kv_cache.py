@@ -105,8 +105,11 @@ class KVCacheView:
         keys_K = torch.arange(self._seen, device=device)
         self.mask = (keys_K <= self._positions_BT.unsqueeze(2)).unsqueeze(1)
 
-    def update(self, key_BHTD: Tensor, value_BHTD: Tensor, layer: int) -> tuple[Tensor, Tensor]:
-        """Store new keys and values of a layer and return all that its queries attend to."""
+    def update(self, key_BHTD: Tensor, value_BHTD: Tensor, layer: int, *unused: object) -> tuple[Tensor, Tensor]:
+        """Store new keys and values of a layer and return all that its queries attend to.
+
+        `unused`: what transformers 5.3 also passes, for caches that rotate their keys.
+        """
         keys, values = self._keys[layer], self._values[layer]
         if self._fresh:
             keys[:, :, : self._width] = key_BHTD

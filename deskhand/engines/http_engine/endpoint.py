@@ -1,13 +1,11 @@
 """HTTP client for an engine's server. Used by `http_engine.engine` and the server protocols.
 
-Every call has a timeout, and every error names the endpoint. The environment's proxy settings are ignored for this
-machine.
+Every call has a timeout, and every error names the endpoint.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import json
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -15,7 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from deskhand.desktop.remote.http_connection import tls_mistake
+from deskhand.desktop.remote.http_connection import connection_failure, open_http
 from deskhand.errors import ConfigError, InfrastructureError
 
 T = TypeVar("T")
@@ -35,17 +33,6 @@ class RequestRejected(InfrastructureError):
         super().__init__(f"{where} answered {status}: {message}")
         self.status = status
         self.message = message
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host name or address is this machine."""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
-        address = ipaddress.ip_address(host)
-        return address.is_loopback or address.is_unspecified
-    except ValueError:
-        return False
 
 
 def check_url(url: str, key: str) -> str:
@@ -72,19 +59,10 @@ class HttpEndpoint:
     def __init__(self, url: str, *, api_key: str | None = None, socket: str | None = None) -> None:
         self.url = url
         self.name = f"unix:{socket}" if socket else url
-        host = urlsplit(url).hostname or ""
-        direct = socket is not None or is_loopback(host)
         headers = {"authorization": f"Bearer {api_key}"} if api_key else {}
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64)
-        context = httpx2.create_ssl_context() if url.startswith("https:") else True  # SSL_CERT_FILE, also without proxy
-        direct_transport = httpx2.AsyncHTTPTransport(uds=socket, limits=limits, trust_env=False, verify=context)
-        self._client = httpx2.AsyncClient(
-            base_url=url,
-            headers=headers,
-            trust_env=not direct,
-            transport=direct_transport if direct else None,
-            limits=limits,
-        )
+        transport = httpx2.AsyncHTTPTransport(uds=socket, limits=limits, trust_env=False) if socket else None
+        self._client = open_http(url, transport, headers=headers, limits=limits)
 
     async def get(self, path: str, *, timeout_s: float, query: dict[str, str] | None = None) -> Any:
         """Return the JSON of the response; None if it is empty. Raises `EndpointUnreachable`, or `RequestRejected` for
@@ -114,8 +92,7 @@ class HttpEndpoint:
                 f"{where} did not answer within {timeout_s:g} s ({type(error).__name__})"
             ) from None
         except httpx2.HTTPError as error:
-            reason = tls_mistake(error) or f"{type(error).__name__} {error}".rstrip()
-            raise EndpointUnreachable(f"{where} cannot be reached: {reason}") from None
+            raise EndpointUnreachable(f"{where} cannot be reached: {connection_failure(error, self.url)}") from None
         if reply.status_code >= 400:
             raise RequestRejected(where, reply.status_code, _error_line(reply.text))
         if not reply.content or not read:

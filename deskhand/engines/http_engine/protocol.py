@@ -157,7 +157,6 @@ def build_completion(
     weight_versions: Iterable[Mapping[str, Any]] | None,
     served_ids: Sequence[int],
     likely: Iterable[Iterable[tuple[int, float]]],
-    exact: bool,
 ) -> Completion:
     """Build the completion from the server's report; with an adapter, the report has the versions of the base weights.
     `scored` and `likely` have (id, log-prob) of the sampled tokens and of their alternatives."""
@@ -173,7 +172,7 @@ def build_completion(
         versions = (lora.version,) * len(ids)
     logprobs = tuple(min(0.0, logprob) for _, logprob in scored)
     alternatives = tuple(tuple(listed) for listed in likely) if sampling.top_logprobs else ()
-    return Completion(ids, logprobs, versions, finish_reason, tuple(served_ids), alternatives, exact=exact)
+    return Completion(ids, logprobs, versions, finish_reason, tuple(served_ids), alternatives)
 
 
 def _versions(spans: Iterable[Mapping[str, Any]] | None, count: int, server: str) -> tuple[int, ...]:

@@ -4,7 +4,7 @@
 (`VLLM_SERVER_DEV_MODE=1`) load weights. vLLM expands placeholders, and silently expands expanded ids again, so the
 served ids are requested and compared on every call. An image is sent to a server once and referred to by hash
 afterwards. `--logprobs-mode processed_logprobs` gives the log-probs defined by `Sampling`, except that `top_p` and
-grammars renormalize them; such completions are not exact. A server with `--enable-lora` and
+grammars renormalize them (see `Sampling.restriction`). A server with `--enable-lora` and
 `VLLM_ALLOW_RUNTIME_LORA_UPDATING=1` keeps its weights and loads adapters (`/v1/load_lora_adapter`); requests in flight
 finish with the adapter they started with.
 """
@@ -189,7 +189,6 @@ class VllmProtocol(ServerProtocol):
                 sorted(map(_scored, entry["top_logprobs"]), key=lambda one: -one[1])[: sampling.top_logprobs]
                 for entry in content
             ],
-            exact=sampling.top_p >= 1 and sampling.grammar is None,
         )
 
     def _parts(self, prompt: Prompt, known: set[str]) -> list[dict[str, Any]]:

@@ -10,6 +10,7 @@ AReaL 1.0.4 accepts images through its proxy but trains rows without them. Throu
 
 from __future__ import annotations
 
+import copy
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar
@@ -19,10 +20,15 @@ from deskhand.desktop.base import StageableDesktop
 from deskhand.integrations.areal import installed_areal
 from deskhand.integrations.areal.dataset import task_for
 from deskhand.integrations.areal.http_clients import httpx_client
-from deskhand.integrations.areal.settings import WorkflowSettings
+from deskhand.integrations.areal.settings import Desktops, WorkflowSettings
+from deskhand.integrations.areal.worker_errors import report_errors
 from deskhand.integrations.areal.worker_resources import WorkerResources, use_worker_resources
-from deskhand.rollout.episode import ScoredWorkflow, desktop_spec
+from deskhand.rollout.episode import desktop_spec
+from deskhand.rollout.scored_workflow import ScoredWorkflow
 from deskhand.tasks.task import Task
+
+DEFAULT_SERVER_URL = "http://localhost:5000"
+"""OpenAdapt's default for rows without `server_url`."""
 
 
 class OSWorldAgent:
@@ -38,7 +44,15 @@ class OSWorldAgent:
         self.settings = WorkflowSettings.of(settings, more)
 
     async def run(self, data: dict[str, Any], **extra: Any) -> float:
-        """Return the reward of one episode. Raises `InfrastructureError` or `EvaluatorError` if it has no score."""
+        """Return the reward of one episode.
+
+        Raises `InfrastructureError` or `EvaluatorError` if it has no score; anything else ends a run of AReaL
+        (`worker_errors`).
+        """
+        with report_errors(self.settings.episode_dir):
+            return await self._play(data, extra)
+
+    async def _play(self, data: dict[str, Any], extra: dict[str, Any]) -> float:
         task = task_for(self.settings, data)
         async with use_worker_resources(self.settings, keep=installed_areal.is_running_episode()) as resources:
             extra["http_client"] = extra.get("http_client") or await httpx_client()
@@ -54,9 +68,44 @@ class OSWorldAgent:
 
 
 class WAADesktopWorkflow(OSWorldAgent):
-    """`OSWorldAgent` with the action format of Windows Agent Arena's navigator as default."""
+    """`OSWorldAgent` with the action format of Windows Agent Arena's navigator as default.
+
+    Takes the arguments and rows of OpenAdapt's class of this name: `max_tokens` and `temperature` are the agent's.
+    Without `desktops`, an episode runs on the machine of the row's `server_url` (default: port 5000 of this machine),
+    which this process leases to one episode at a time.
+    """
 
     defaults: ClassVar[dict[str, Any]] = {"action_format": "waa_navi", "prompt_style": "full", "max_new_tokens": 1024}
+
+    def __init__(
+        self,
+        settings: WorkflowSettings | Mapping[str, Any] | None = None,
+        *,
+        max_tokens: int | None = None,
+        temperature: float | None = None,
+        **more: Any,
+    ) -> None:
+        self._uses_row_machine = not isinstance(settings, WorkflowSettings) and not {**(settings or {}), **more}.get(
+            "desktops"
+        )
+        if self._uses_row_machine:
+            more["desktops"] = _machine(DEFAULT_SERVER_URL)
+        super().__init__(settings, **more)
+        given = {"max_new_tokens": max_tokens, "temperature": temperature}
+        agent = self.settings.agent.model_copy(update={key: each for key, each in given.items() if each is not None})
+        self.settings = self.settings.model_copy(update={"agent": agent})
+
+    async def run(self, data: dict[str, Any], **extra: Any) -> float:
+        if not self._uses_row_machine or not data.get("server_url"):
+            return await super().run(data, **extra)
+        other = copy.copy(self)
+        desktops = Desktops.model_validate(_machine(str(data["server_url"])))
+        other.settings, other._uses_row_machine = self.settings.model_copy(update={"desktops": desktops}), False
+        return await other.run(data, **extra)
+
+
+def _machine(url: str) -> dict[str, Any]:
+    return {"settings": {"backend": "waa", "urls": [url]}}
 
 
 @asynccontextmanager

@@ -11,6 +11,8 @@ over logits divided by the temperature; unsupported parameters are rejected.
 | `POST /pause_generation`        | ends requests in flight with "abort" and no token, holds new ones |
 | `POST /continue_generation`     | resumes |
 | `POST /update_weights_from_disk`| loads a checkpoint directory |
+| `POST /load_lora_adapter`       | loads an adapter; `/generate` names it as `lora_path` |
+| `POST /unload_lora_adapter`     | forgets it |
 | `GET /get_model_info`           | weight version |
 """
 
@@ -19,7 +21,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -31,7 +34,7 @@ from starlette.routing import Route
 
 from deskhand.config.schema import EngineConfig
 from deskhand.errors import AgentError, DeskhandError, RecordError
-from deskhand.models.load import LoadedModel, load, tensors_of
+from deskhand.models.load import LoadedModel, load, merge_adapter, tensors_of
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.request_errors import InvalidRequestError
 from deskhand.types import Completion, ImageSpan, PreparedImage, Prompt, Sampling
@@ -54,6 +57,12 @@ class CpuInferenceServer:
         self.engine = HfEngine(model, EngineConfig(max_model_len=max_model_len, max_num_seqs=max_batch))
         self.images = ImageCache(model.image_processor)
         self.requests = 0
+        self._adapters: dict[str | None, dict[str, Any]] = {}
+        """Merged weights by adapter; None: the base model's, kept as soon as there is an adapter."""
+        self._serving: str | None = None
+        self._users = 0
+        """Requests in flight, all of `_serving`."""
+        self._turn = asyncio.Condition()
         self._running, self._paused = asyncio.Event(), asyncio.Event()
         self._running.set()
 
@@ -65,6 +74,8 @@ class CpuInferenceServer:
             Route("/pause_generation", self._pause, methods=["POST"]),
             Route("/continue_generation", self._continue, methods=["POST"]),
             Route("/update_weights_from_disk", self._update, methods=["POST"]),
+            Route("/load_lora_adapter", self._load_adapter, methods=["POST"]),
+            Route("/unload_lora_adapter", self._unload_adapter, methods=["POST"]),
         ]
         return Starlette(routes=routes)
 
@@ -97,13 +108,56 @@ class CpuInferenceServer:
             {"success": True, "message": "Succeeded to update model weights.", "num_paused_requests": 0}
         )
 
+    async def _load_adapter(self, request: Request) -> Response:
+        body = await request.json()
+        name, folder = str(body["lora_name"]), Path(body["lora_path"])
+        try:
+            weights = await asyncio.to_thread(self._merge, folder)
+        except (DeskhandError, ValueError, OSError) as error:
+            return JSONResponse({"success": False, "error_message": f"{folder}: {error}"}, status_code=400)
+        async with self._turn:
+            self._adapters.setdefault(None, {key: value.clone() for key, value in self._weights().items()})
+            self._adapters[name] = weights
+        return JSONResponse({"success": True, "loaded_adapters": [key for key in self._adapters if key]})
+
+    async def _unload_adapter(self, request: Request) -> Response:
+        self._adapters.pop(str((await request.json())["lora_name"]), None)
+        return JSONResponse({"success": True, "loaded_adapters": [key for key in self._adapters if key]})
+
+    def _weights(self) -> dict[str, Any]:
+        return dict(self.model.model.state_dict())
+
+    def _merge(self, folder: Path) -> dict[str, Any]:
+        """Return the weights of the served checkpoint with an adapter. Blocking."""
+        dtype = str(next(self.model.model.parameters()).dtype).removeprefix("torch.")
+        return dict(merge_adapter(load(self.model.source, dtype=dtype), folder, str(folder)).model.state_dict())
+
+    @asynccontextmanager
+    async def _adapter(self, name: str | None) -> AsyncIterator[None]:
+        """Let the engine have this adapter's weights meanwhile: requests of one adapter run together, others wait."""
+        async with self._turn:
+            await self._turn.wait_for(lambda: self._serving == name or not self._users)
+            if self._serving != name:
+                if name not in self._adapters:
+                    raise ValueError(f"lora_path {name}: not loaded; loaded: {[key for key in self._adapters if key]}")
+                await self.engine.update_weights(self.engine.version + 1, self._adapters[name])
+                self._serving = name
+            self._users += 1
+        try:
+            yield
+        finally:
+            async with self._turn:
+                self._users -= 1
+                self._turn.notify_all()
+
     async def _generate(self, request: Request) -> Response:
         body = await request.json()
         self.requests += 1
         try:
             prompt, sampling = await asyncio.to_thread(self._parse, body)
             await self._running.wait()
-            done = await self._unless_paused(prompt, sampling)
+            async with self._adapter(body.get("lora_path")):
+                done = await self._unless_paused(prompt, sampling)
         except (InvalidRequestError, RecordError, AgentError, ValueError, KeyError) as error:
             return JSONResponse({"error": {"message": f"{type(error).__name__}: {error}"}}, status_code=400)
         except DeskhandError as error:

@@ -11,13 +11,15 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 
 from deskhand.doctor.check_machine import ProbeResult
 from deskhand.errors import ConfigError
-from deskhand.integrations.areal.installed_areal import SUPPORTED
+from deskhand.integrations.areal.installed_areal import SUPPORTED, SUPPORTED_VERSIONS
 from deskhand.integrations.areal.launcher import areal_python, worker_environment
 from deskhand.integrations.areal.patches.worker_launch import FORK_READY_S
+from deskhand.venvs import install_command, install_script
 
 PROBE_TIMEOUT_S = 180
 SHIM = '''"""pydrive2 under the name that OSWorld imports. `deskhand areal doctor --fix` wrote it."""
@@ -39,22 +41,45 @@ def check_areal(environment: Mapping[str, str] | None = None) -> list[ProbeResul
     try:
         python = areal_python(environment)
     except ConfigError as error:
-        return [ProbeResult("environment", False, str(error), "scripts/environment areal")]
-    words = [str(python), "-m", "deskhand.integrations.areal.environment_probe"]
+        return [ProbeResult("environment", False, str(error), install_command("areal"))]
+    words = [str(python), "-m", "deskhand.integrations.areal.environment_probe", *requirements()]
     try:
         env, timeout = worker_environment(python, environment), PROBE_TIMEOUT_S
         done = subprocess.run(words, capture_output=True, text=True, env=env, timeout=timeout, check=True)
         probe = json.loads(done.stdout.splitlines()[-1])
+    except subprocess.CalledProcessError as error:
+        last = (error.stderr.strip().splitlines() or [f"exit code {error.returncode}"])[-1]
+        return [ProbeResult("environment", False, f"{python}: {last}", install_command("areal"))]
     except (subprocess.SubprocessError, OSError, ValueError, IndexError) as error:
-        return [ProbeResult("environment", False, f"{python}: probe failed: {error}", "scripts/environment areal")]
+        return [ProbeResult("environment", False, f"{python}: probe failed: {error}", install_command("areal"))]
     return list(_findings(probe, python, environment))
 
 
+def requirements() -> list[str]:
+    """Return what Deskhand itself requires, without its extras; empty if it is not installed but only on the path."""
+    try:
+        return [each for each in metadata.requires("deskhand") or () if "extra ==" not in each]
+    except metadata.PackageNotFoundError:
+        return []
+
+
 def _findings(probe: dict, python: Path, environment: Mapping[str, str]) -> Iterator[ProbeResult]:
+    create = install_command("areal-cuda" if probe["gpus"] else "areal")
+    there = f"{python} -m pip install"
     yield ProbeResult(
-        "areal", probe["areal"] in SUPPORTED, f"{probe['areal']} in {python}", f"install one of {', '.join(SUPPORTED)}"
+        "areal",
+        bool(SUPPORTED.fullmatch(str(probe["areal"]))),
+        f"{probe['areal']} in {python}",
+        f"supported: {SUPPORTED_VERSIONS}; {create}",
     )
-    older = "pip install litellm==1.83.7 there: later ones lack a module that AReaL's proxy imports"
+    for name, (number, folder) in probe["locations"].items():
+        yield ProbeResult(name, True, f"{number} from {folder}", needed=False)
+    yield ProbeResult("run", not probe["run"], probe["run"] or "everything that a run imports", create)
+    unmet = probe["unmet"]
+    yield ProbeResult(
+        "bounds", not unmet, ", ".join(unmet) or "Deskhand's requirements are met", f"{there} {_quoted(unmet)}"
+    )
+    older = f"{there} litellm==1.83.7 (later ones lack a module that AReaL's proxy imports)"
     yield ProbeResult("proxy", not probe["proxy"], probe["proxy"] or f"litellm {probe['litellm']}", older)
     slow = probe["import_s"] > FORK_READY_S / 10
     hint = "put the environment on a local disk; AReaL waits for a forked worker's imports"
@@ -66,6 +91,11 @@ def _findings(probe: dict, python: Path, environment: Mapping[str, str]) -> Iter
     yield from _gpu(probe, python, environment)
 
 
+def _quoted(unmet: list[str]) -> str:
+    """Return requirements, without what is installed, as arguments of a shell command."""
+    return " ".join(f"'{each.partition(' ')[0]}'" for each in unmet)
+
+
 def _pydrive(probe: dict) -> ProbeResult:
     """OSWorld's evaluators import pydrive; only its successor pydrive2 can still be installed."""
     if probe["desktop-env"] is None:
@@ -74,7 +104,7 @@ def _pydrive(probe: dict) -> ProbeResult:
     if probe["pydrive"] is not None or (probe["pydrive2"] is not None and shim.is_file()):
         return ProbeResult("pydrive", True, "importable", needed=False)
     if probe["pydrive2"] is None:
-        hint = "pip install pydrive2 there, then --fix"
+        hint = f"{probe['executable']} -m pip install pydrive2, then deskhand areal doctor --fix"
         return ProbeResult("pydrive", False, "neither pydrive nor pydrive2 is installed", hint, False)
     return ProbeResult("pydrive", False, "missing; pydrive2 is installed", "deskhand areal doctor --fix", False)
 
@@ -90,10 +120,10 @@ def _gpu(probe: dict, python: Path, environment: Mapping[str, str]) -> Iterator[
     yield ProbeResult(
         "gpu", probe["gpus"] > 1, f"{probe['gpus']}", "AReaL needs one for sampling and one for training", needed=False
     )
-    yield ProbeResult("sglang", probe["sglang"] is not None, str(probe["sglang"]), "pip install 'areal[cuda]' there")
-    yield ProbeResult(
-        "flash-attn", probe["flash-attn"] is not None, str(probe["flash-attn"]), "pip install flash-attn there"
-    )
+    yield ProbeResult("sglang", probe["sglang"] is not None, str(probe["sglang"]), install_command("areal-cuda"))
+    attention = probe["flash-attn"] or (probe["kernels"] and f"none; kernels {probe['kernels']} downloads one")
+    hint = f"{python} -m pip install --no-build-isolation flash-attn (compiles; needs nvcc)"
+    yield ProbeResult("flash-attn", bool(attention), str(attention), hint)
     compiler, named = _compiler(python, environment), environment.get("CXX")
     hint = "deskhand areal doctor --fix, or install g++-12, for SGLang's kernels"
     yield ProbeResult("c++20", compiler is not None, compiler or "the compiler on PATH does not support it", hint)
@@ -121,17 +151,17 @@ def _compiles_cpp20(compiler: str) -> bool:
     return done.returncode == 0
 
 
-def install_fixes(root: Path, environment: Mapping[str, str] | None = None) -> list[str]:
-    """Apply the available fixes and return what was done, nothing the second time. `root`: a checkout with scripts/."""
+def install_fixes(environment: Mapping[str, str] | None = None) -> list[str]:
+    """Apply the available fixes and return what was done, nothing the second time."""
     environment = os.environ if environment is None else environment
     done: list[str] = []
     try:
         python = areal_python(environment)
     except ConfigError:
-        script = root / "scripts" / "environment"
-        if not script.is_file():
-            raise ConfigError(f"{script}: not found; run scripts/environment areal in a checkout of Deskhand") from None
-        subprocess.run(["bash", str(script), "areal"], check=True, env=dict(environment), stdin=subprocess.DEVNULL)
+        if environment.get("DESKHAND_AREAL_PYTHON"):
+            raise
+        words = ["bash", str(install_script()), "areal"]
+        subprocess.run(words, check=True, env=dict(environment), stdin=subprocess.DEVNULL)
         done.append("created AReaL's environment")
         python = areal_python(environment)
     done += _fix_pydrive(_packages(python))

@@ -23,14 +23,15 @@ _FINISH: dict[str, FinishReason] = {"stop": "stop", "tool_calls": "stop", "lengt
 class ArealEngine:
     """`Engine` on `InferenceEngine.agenerate`, valid while AReaL runs an episode.
 
-    `max_model_len` limits prompt and reply together; `encoder` encodes recorded images. Weight updates are up to
-    AReaL: `update_weights`, `pause` and `resume` raise.
+    `max_model_len` limits prompt and reply together; `encoder` encodes recorded images; `lora_name` is the adapter
+    that AReaL trains, if it does. Weight updates are up to AReaL: `update_weights`, `pause` and `resume` raise.
     """
 
     features: frozenset[Feature] = frozenset()
 
-    def __init__(self, engine: Any, encoder: ImageEncoder, max_model_len: int) -> None:
+    def __init__(self, engine: Any, encoder: ImageEncoder, max_model_len: int, lora_name: str = "") -> None:
         self._engine, self._encoder, self.max_model_len = engine, encoder, max_model_len
+        self._lora_name = lora_name
 
     @property
     def version(self) -> int:
@@ -74,6 +75,7 @@ class ArealEngine:
                 top_p=sampling.top_p,
                 stop_token_ids=list(sampling.stop_ids),
                 skip_special_tokens=False,
+                lora_name=self._lora_name,
             ),
         )
 

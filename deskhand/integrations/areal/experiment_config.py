@@ -20,12 +20,16 @@ except ModuleNotFoundError:
 
 @dataclass
 class DataSection:
-    """Data rows: a file, or task families."""
+    """Data rows of a split: those of `deskhand.suite`, or of a file."""
 
     path: str | None = None
-    """JSON-lines file, one row per line."""
+    """JSON-lines file, one row per line; a relative path starts where `deskhand train` was called."""
+    skip_invalid: bool = False
+    """Leave out rows of the file whose task cannot be loaded, with the reason, instead of refusing the run."""
     families: list[str] = field(default_factory=list)
-    count: int = 64
+    """Tasks, families or folders of the split; empty means all."""
+    count: int | None = None
+    """Number of rows; None is every task file once, or 64 rows of families with unlimited variants."""
     first: int = 0
     """First variant of each family."""
 
@@ -38,6 +42,10 @@ class DeskhandSection:
     """Settings of the workflow (`WorkflowSettings`)."""
     workflow_class: str = "deskhand.integrations.areal.workflow.OSWorldWorkflow"
     """Import path of the workflow, or of a plain agent, which AReaL runs behind its proxy."""
+    suite: dict[str, Any] = field(default_factory=dict)
+    """Tasks, with the keys of the local trainer's `suite` section (`SuiteConfig`): `valid` gets the held-out ones."""
+    device_memory_gib: float | None = None
+    """Memory of each GPU that the plan must fit into; None does not check it."""
     train: DataSection = field(default_factory=DataSection)
     valid: DataSection | None = None
     servers: list[str] = field(default_factory=list)

@@ -1,23 +1,29 @@
 """Access to an installed AReaL, imported lazily.
 
 Importing AReaL takes seconds and loads ray, torch and transformers, so no Deskhand module imports it at the top
-level. `SUPPORTED` are the versions that the contract tests run against.
+level. The contract tests run against version 1.0.4 and, given a source tree, against 2.x.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
+import re
 import sys
+import tomllib
 from collections.abc import Callable
+from functools import cache
 from importlib import metadata, util
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from deskhand.errors import ConfigError
 
-SUPPORTED = ("1.0.4",)
-INSTALL_HINT = "run scripts/environment areal, or in your own environment: pip install areal==1.0.4"
+SUPPORTED = re.compile(r"1\.0\.4|2\.[0-9.]+")
+SUPPORTED_VERSIONS = "1.0.4 and 2.x"
+INSTALL_HINT = "create an environment with scripts/environment areal, or see docs/areal.md#install"
 
 
 def is_installed() -> bool:
@@ -36,16 +42,51 @@ def require_areal(module: str, what: str) -> ModuleType:
 
 
 def version() -> str:
-    """Return the installed version. Raises `ConfigError` if there is none or it is untested."""
-    try:
-        found = metadata.version("areal")
-    except metadata.PackageNotFoundError:
-        raise ConfigError(f"AReaL is not installed in {sys.executable}; {INSTALL_HINT}") from None
-    if found not in SUPPORTED:
-        raise ConfigError(
-            f"AReaL {found} is not supported; Deskhand is tested with {', '.join(SUPPORTED)}; {INSTALL_HINT}"
-        )
+    """Return the version that this Python imports. Raises `ConfigError` if there is none or it is not supported."""
+    found = find_version()
+    if found is None:
+        raise ConfigError(f"AReaL is not installed in {sys.executable}; {INSTALL_HINT}")
+    if not SUPPORTED.fullmatch(found):
+        raise ConfigError(f"AReaL {found} is not supported, only {SUPPORTED_VERSIONS}; {INSTALL_HINT}")
     return found
+
+
+def find_version() -> str | None:
+    """Return the version of the AReaL that this Python imports, None without one.
+
+    A source tree before the installed package, as on PYTHONPATH, has the version of its own pyproject.toml.
+    """
+    spec = util.find_spec("areal")
+    if spec is None or spec.origin is None:
+        return None
+    project = Path(spec.origin).parents[1] / "pyproject.toml"
+    if project.is_file():
+        with project.open("rb") as file:
+            return str(tomllib.load(file).get("project", {}).get("version"))
+    try:
+        return metadata.version("areal")
+    except metadata.PackageNotFoundError:
+        return "unknown"
+
+
+@cache
+def exports_images(backend: str, stack: str = "v1") -> bool:
+    """Return whether the proxy of this AReaL trains rows with their images.
+
+    `backend`: `rollout.backend`, such as `sglang:d4`. `stack`: `rollout._version`. The client processes images since
+    upstream's #1606; the proxy of the v2 stack hands it a processor since #1694; vLLM samples from the same tokens
+    since #1643.
+    """
+    parameters = inspect.signature(require_areal("experimental.openai.client", "a run").ArealOpenAI).parameters
+    if "require_multimodal_processor" not in parameters:
+        return False
+    if stack == "v2":
+        proxy = require_areal("v2.inference_service.data_proxy.tokenizer_proxy", "a run")
+        if not hasattr(proxy.TokenizerProxy, "processor"):
+            return False
+    if backend.startswith("vllm"):
+        return "expected_token_ids" in inspect.getsource(require_areal("engine.vllm_remote", "a run"))
+    return True
 
 
 def is_running() -> bool:

@@ -1,9 +1,9 @@
 """Starts AReaL experiments from Deskhand's environment: `deskhand train --trainer areal` and `deskhand areal
 run-online`.
 
-AReaL has an environment of its own (`scripts/environment areal`). Its workers find `python3` on PATH, so that
-environment comes first there, and Deskhand is added to PYTHONPATH. Everything started here is stopped here; no secret
-is passed on a command line.
+AReaL has an environment of its own (`scripts/environment areal`), or is installed with Deskhand. Its workers find
+`python3` on PATH, so that environment comes first there, and Deskhand alone is added to PYTHONPATH. Everything started
+here is stopped here; no secret is passed on a command line.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.integrations.areal.installed_areal import is_installed
 from deskhand.integrations.areal.online import ProxyGateway
-from deskhand.integrations.areal.settings import read_experiment
+from deskhand.integrations.areal.settings import merge_settings, profile_overrides, read_experiment
 from deskhand.integrations.areal.worker_runs import merge_worker_runs
-from deskhand.models.load import checkpoint_folder
-from deskhand.venvs import newest_venv
+from deskhand.models.load import checkpoint_folder, is_hub_id
+from deskhand.venvs import newest_venv, package_path
 
 LAUNCH = "deskhand.integrations.areal.entrypoint"
+WORKING_DIR = "DESKHAND_WORKING_DIR"
+"""Environment variable with the directory in which `deskhand train` was called; paths of tasks start there."""
 SERVER_START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
 
@@ -48,12 +49,11 @@ def train(
     content = _content(config)
     folder = folder.resolve()
     folder.mkdir(parents=True, exist_ok=True)
-    args, model = _areal_args(config, content, folder, overrides)
+    args, merged = _areal_args(config, content, folder, profile, overrides)
     worker_env = worker_environment(python, environment)
-    with _cpu_server(content, overrides, model, folder) as servers:
+    with _cpu_server(merged, folder) as servers:
         if servers:
             args.append(f"++deskhand.servers=[{','.join(servers)}]")
-        args += ["--profile", profile] if profile else []
         code = _run([str(python), "-m", LAUNCH, *args], worker_env, folder)
     merge_worker_runs(
         folder,
@@ -69,37 +69,47 @@ def run_online(
     environment = dict(os.environ if environment is None else environment)
     ProxyGateway.of_run(folder)
     python = areal_python(environment)
-    args = _areal_args(config, _content(config), folder.resolve(), overrides)[0]
+    args = _areal_args(config, _content(config), folder.resolve(), None, overrides)[0]
     return _run([str(python), "-m", LAUNCH, *args, "--run-online"], worker_environment(python, environment), folder)
 
 
-def _areal_args(config: Path, content: dict[str, Any], folder: Path, overrides: Sequence[str]) -> tuple[list[str], Any]:
-    """Return the arguments of AReaL's parser (file, directory, checkpoint, overrides), and the checkpoint."""
-    words = ["--config", str(config.resolve()), f"cluster.fileroot={folder}"]
-    words += [f"++deskhand.workflow.episode_dir={folder}", *overrides]
-    model = _setting("actor.path", content, overrides)
+def _areal_args(
+    config: Path, content: dict[str, Any], folder: Path, profile: str | None, overrides: Sequence[str]
+) -> tuple[list[str], dict[str, Any]]:
+    """Return the arguments of AReaL's parser, and the experiment as it reads them: the file, below its profile, below
+    the command line. Only the checkpoint of the result is fetched."""
+    folders = [f"cluster.fileroot={folder}", f"++deskhand.workflow.episode_dir={folder}"]
+    merged = merge_settings(content, [*profile_overrides(config, profile), *folders, *overrides])
+    words = ["--config", str(config.resolve()), *(["--profile", profile] if profile else []), *folders, *overrides]
+    model = merged.get("actor", {}).get("path")
     if isinstance(model, str):
-        model = str(checkpoint_folder(model))
-        words.append(f"actor.path={model}")
-    return words, model
+        merged["actor"]["path"] = found = str(checkpoint_folder(model))
+        if int((merged.get("cluster") or {}).get("n_nodes") or 1) == 1 or not is_hub_id(model):
+            words.append(f"actor.path={found}")  # elsewhere the cache of this machine may be another folder
+    return words, merged
 
 
 def areal_python(environment: Mapping[str, str]) -> Path:
-    """Return the Python of AReaL's environment: DESKHAND_AREAL_PYTHON, or the newest environment."""
+    """Return the Python with AReaL: DESKHAND_AREAL_PYTHON, this one if it has AReaL, or the newest environment's."""
     named = environment.get("DESKHAND_AREAL_PYTHON")
     if named and not Path(named).is_file():
         raise ConfigError(f"DESKHAND_AREAL_PYTHON: {named} is not a file; set it to the Python with AReaL, or unset it")
-    return Path(named) if named else newest_venv("areal", environment) / "bin" / "python"
+    if named:
+        return Path(named)
+    if is_installed():
+        return Path(sys.executable)
+    return newest_venv("areal", environment, "areal-cuda") / "bin" / "python"
 
 
 def worker_environment(python: Path, environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of AReaL's processes: PATH and PYTHONPATH, and no proxy for this machine."""
-    root = str(Path(__file__).parents[3])
+    root = str(package_path(environment))
     own = {name: value for name, value in environment.items() if name != "PYTHONHOME"}
     own["PATH"] = os.pathsep.join([str(python.parent), environment.get("PATH", os.defpath)])
     own["PYTHONPATH"] = os.pathsep.join(word for word in (root, environment.get("PYTHONPATH", "")) if word)
     for name in ("NO_PROXY", "no_proxy"):
         own[name] = ",".join(word for word in (environment.get(name, ""), "127.0.0.1", "localhost") if word)
+    own[WORKING_DIR] = environment.get(WORKING_DIR, str(Path.cwd()))
     own.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
     own.setdefault("TOKENIZERS_PARALLELISM", "false")
     return own
@@ -112,27 +122,15 @@ def _content(config: Path) -> dict[str, Any]:
     return content
 
 
-def _setting(key: str, content: Any, overrides: Sequence[str]) -> Any:
-    """Return the value of a key from the overrides, else from the file, else None."""
-    for word in reversed(overrides):
-        name, equals, value = word.partition("=")
-        if equals and name.lstrip("+") == key:
-            return yaml.safe_load(value)
-    for part in key.split("."):
-        content = content.get(part) if isinstance(content, dict) else None
-    return content
-
-
 @contextmanager
-def _cpu_server(content: dict[str, Any], overrides: Sequence[str], model: Any, folder: Path) -> Iterator[list[str]]:
+def _cpu_server(experiment: Mapping[str, Any], folder: Path) -> Iterator[list[str]]:
     """Yield host:port of a CPU inference server for the duration of the run, if the experiment needs one."""
-    if not _setting("deskhand.cpu_inference_server", content, overrides) or _setting(
-        "deskhand.servers", content, overrides
-    ):
+    section = experiment.get("deskhand") or {}
+    if not section.get("cpu_inference_server") or section.get("servers"):
         yield []
         return
-    max_model_len = _setting("deskhand.workflow.engine.max_model_len", content, overrides) or 8192
-    words = [sys.executable, "-m", "deskhand.integrations.areal.cpu_server", str(model)]
+    max_model_len = (section.get("workflow", {}).get("engine") or {}).get("max_model_len") or 8192
+    words = [sys.executable, "-m", "deskhand.integrations.areal.cpu_server", str(experiment["actor"]["path"])]
     with socket.socket() as bound, (folder / "server.log").open("a") as log:
         bound.bind(("127.0.0.1", 0))  # the server inherits the socket: a mere port number could be taken by then
         port, handle = bound.getsockname()[1], bound.fileno()

@@ -1,7 +1,8 @@
 """Client of AReaL's online mode, in which external programs start, run and end sessions at AReaL's gateway.
 
 Started by `entrypoint --run-online`. Every started session is ended, except one whose reward the gateway rejects,
-which AReaL times out.
+which AReaL times out. AReaL's gateways speak one of two protocols, which differ in the reply to `start_session`: in
+that of 1.0.4 a session ends with `end_session`; in that of 2.x (`rollout._version: v2`) with its reward.
 
 Invariant: a session without a score is rejected by AReaL, never trained with reward 0. AReaL counts a session without
 a reward as 0, so an errored episode gets NaN, on which AReaL 1.0.4 rejects the session; `is_scored`, AReaL's filter,
@@ -24,6 +25,7 @@ import httpx2
 import structlog
 
 from deskhand.errors import ConfigError, DeskhandError, EvaluatorError, InfrastructureError
+from deskhand.integrations.areal.installed_areal import SUPPORTED_VERSIONS
 
 log = structlog.get_logger()
 GATEWAY_FILE = "proxy_gateway.json"
@@ -76,6 +78,24 @@ class ProxyGateway:
         return path
 
 
+@dataclass(frozen=True)
+class _Session:
+    key: str
+    ends_with_reward: bool
+    """The gateway has no `end_session`."""
+
+    @classmethod
+    def of_reply(cls, reply: httpx2.Response) -> _Session | None:
+        """Return the session that `start_session` started, None if the reply is of neither protocol."""
+        try:
+            content = reply.json()
+            if "sessions" in content:
+                return cls(str(content["sessions"][0]["session_api_key"]), True)
+            return cls(str(content["api_key"]), False)
+        except (ValueError, KeyError, IndexError, TypeError):
+            return None
+
+
 class _Sessions:
     def __init__(self, gateway: ProxyGateway, client: httpx2.AsyncClient) -> None:
         self._gateway, self._client = gateway, client
@@ -91,13 +111,18 @@ class _Sessions:
                 f"AReaL's gateway {self._gateway.address}: {type(error).__name__} {error}"
             ) from error
 
-    async def start(self, name: str) -> str:
-        """Return the key of a new session; waits while AReaL wants none."""
+    async def start(self, name: str) -> _Session:
+        """Return a new session; waits while AReaL wants none."""
         attempts = 0
         while True:
             reply = await self.post("start_session", self._gateway.key, {"task_id": name})
-            if reply.status_code == 200:
-                return str(reply.json()["api_key"])
+            if reply.is_success:
+                if (session := _Session.of_reply(reply)) is not None:
+                    return session
+                raise ConfigError(
+                    f"AReaL's gateway {self._gateway.address}: its reply to start_session is of no known protocol; "
+                    f"supported: AReaL {SUPPORTED_VERSIONS}"
+                )
             if reply.is_server_error and attempts < MAX_ATTEMPTS:
                 attempts += 1
             elif reply.status_code != FULL:
@@ -105,14 +130,14 @@ class _Sessions:
                 raise kind(f"AReaL's gateway {self._gateway.address} started no session: HTTP {reply.status_code}")
             await asyncio.sleep(RETRY_S)
 
-    async def end(self, key: str, reward: float) -> None:
+    async def end(self, session: _Session, reward: float) -> None:
         """AReaL rejects a session itself if the model was never called."""
-        reply, attempts = await self._reward(key, reward), 1
+        reply, attempts = await self._reward(session.key, reward), 1
         while reply.is_server_error and attempts < MAX_ATTEMPTS:
             await asyncio.sleep(RETRY_S)
-            reply, attempts = await self._reward(key, reward), attempts + 1
-        if reply.is_success or reply.status_code == NEVER_REQUESTED:
-            reply = await self.post("end_session", key, {})
+            reply, attempts = await self._reward(session.key, reward), attempts + 1
+        if not session.ends_with_reward and (reply.is_success or reply.status_code == NEVER_REQUESTED):
+            reply = await self.post("end_session", session.key, {})
         if reply.is_error:
             log.warning("areal.online.session_not_closed", status=reply.status_code)
 
@@ -134,14 +159,14 @@ async def run_online(
     async def run_rows(sessions: _Sessions) -> None:
         for number, row in remaining:
             try:
-                key = await sessions.start(f"deskhand-{number}")
+                session = await sessions.start(f"deskhand-{number}")
             except ProxyGatewayClosed:
                 if result.rewards or result.errors:
                     return
                 raise
             reward = math.nan
             try:
-                reward = float(await agent.run(dict(row), base_url=gateway.address, api_key=key))
+                reward = float(await agent.run(dict(row), base_url=gateway.address, api_key=session.key))
                 result.rewards.append(reward)
             except ConfigError:
                 raise
@@ -151,7 +176,7 @@ async def run_online(
                 log.warning("areal.online.episode_errored", row=number, cause=kind, message=str(error))
             finally:
                 with suppress(ProxyGatewayClosed):
-                    await asyncio.shield(sessions.end(key, reward))
+                    await asyncio.shield(sessions.end(session, reward))
 
     async with httpx2.AsyncClient(timeout=REQUEST_TIMEOUT_S) as client:
         tasks = [asyncio.ensure_future(run_rows(_Sessions(gateway, client))) for _ in range(max(1, max_concurrent))]

@@ -7,7 +7,8 @@ settings contain JSON types only.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +18,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from deskhand.config.load import FULL
 from deskhand.config.loop import GroupConfig
-from deskhand.config.schema import AgentConfig, ContextConfig, DesktopConfig
+from deskhand.config.schema import (
+    MACHINE_BACKENDS,
+    AgentConfig,
+    ContextConfig,
+    DesktopConfig,
+    TrackingConfig,
+)
 from deskhand.errors import ConfigError
 
 
@@ -26,7 +33,7 @@ class _StrictModel(BaseModel):
 
 
 class Desktops(_StrictModel):
-    """Source of desktops: a desktop server shared by all workers, or the worker process itself."""
+    """Source of desktops: a desktop server or a gateway shared by all workers, or the worker process itself."""
 
     server_url: str | None = None
     """URL of a desktop server (`deskhand serve desktops`); required for more than one worker."""
@@ -37,13 +44,22 @@ class Desktops(_StrictModel):
     factory: str | None = None
     """Function `package.module.function` without arguments that returns a pool."""
     settings: DesktopConfig = DesktopConfig()
-    """Settings of local desktops."""
+    """Settings of local desktops; with `urls`, desktops of another backend, such as a gateway ("sandbox"), or
+    machines that this worker alone uses ("osworld", "waa")."""
 
     @model_validator(mode="after")
     def _exactly_one(self) -> Desktops:
-        if sum((self.server_url is not None, self.local > 0, self.factory is not None)) != 1:
-            raise ValueError("set exactly one of server_url, local and factory")
+        named = (self.server_url is not None, self.local > 0, self.factory is not None, bool(self.settings.urls))
+        if sum(named) != 1:
+            raise ValueError("set exactly one of server_url, local, factory and settings.urls")
+        if self.settings.backend != "local" and not self.settings.urls:
+            raise ValueError(f"settings.backend {self.settings.backend}: set settings.urls")
         return self
+
+    @property
+    def num_machines(self) -> int | None:
+        """Number of machines that this worker alone uses; None for other desktops."""
+        return len(self.settings.urls) if self.settings.backend in MACHINE_BACKENDS else None
 
 
 class WorkflowSettings(_StrictModel):
@@ -61,6 +77,11 @@ class WorkflowSettings(_StrictModel):
     """Context settings; `max_model_len` must not exceed AReaL's `mb_spec.max_tokens_per_mb`."""
     group_timeout_s: float = Field(default=1800.0, gt=0)
     """Time limit of a group; later episodes are errored. Keep it below AReaL's `rollout.request_timeout`."""
+    max_errored_groups: int = Field(default=8, ge=1)
+    """Consecutive groups of a worker without a scored episode that end the run."""
+    advantages: Literal["group", "areal"] = "group"
+    """What `rewards` of a trajectory are: advantages within the group, or ("areal") rewards, from which AReaL computes
+    advantages with its normalization."""
     algorithm: Literal["grpo", "dr_grpo", "gspo"] = "grpo"
     """How group rewards become advantages: with or without (`dr_grpo`) division by the standard deviation."""
     zero_variance_groups: Literal["drop", "keep"] = "drop"
@@ -73,6 +94,8 @@ class WorkflowSettings(_StrictModel):
     """Temperature of evaluation episodes."""
     episode_dir: str | None = None
     """Directory in which workers store episodes, for `deskhand report`; None stores none."""
+    tracking: TrackingConfig = TrackingConfig()
+    """Scrubbing of stored episodes; AReaL's `stats_logger` has the rest."""
 
     @field_validator("agent")
     @classmethod
@@ -119,6 +142,25 @@ def read_experiment(path: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: must contain a mapping")
     return content
+
+
+def merge_settings(content: Any, overrides: Sequence[str]) -> dict[str, Any]:
+    """Return an experiment with `key=value` words merged into it, references unresolved; later words win."""
+    merged = deepcopy(content)
+    for word in overrides:
+        key, equals, value = word.partition("=")
+        *path, last = key.lstrip("+~").split(".")
+        place = merged
+        for part in path:
+            inner = place.get(part)
+            if not isinstance(inner, dict):
+                inner = place[part] = {}
+            place = inner
+        if key.startswith("~"):
+            place.pop(last, None)
+        elif equals:
+            place[last] = yaml.safe_load(value)
+    return merged
 
 
 def profile_overrides(path: Path, profile: str | None) -> list[str]:

@@ -10,7 +10,7 @@ Used by `workflow` and `run_dataset`. A trajectory has B rows of T tokens, right
 | `logprobs`          | float32[B, T], of the sampled token at its own position, 0 elsewhere                 |
 | `versions`          | int32[B, T], of the weights that sampled it, -1 elsewhere                            |
 | `mm_token_type_ids` | int64[B, T], 1 on image placeholders                                                 |
-| `rewards`           | float32[B], the advantage of the row's episode                                       |
+| `rewards`           | float32[B], the advantage of the row's episode, or its reward                        |
 | `multi_modal_input` | list of B dictionaries: `pixel_values` float32[patches, values], `image_grid_thw`    |
 |                     | int64[images, 3]; `{}` without images                                                |
 

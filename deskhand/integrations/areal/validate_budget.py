@@ -16,21 +16,17 @@ from typing import Any
 
 from deskhand.actions.formats.smart_resize import model_image_size
 from deskhand.integrations.areal.settings import WorkflowSettings, import_by_path
+from deskhand.integrations.areal.validate_gpus import ModelSize, find_gpu_problems
+from deskhand.integrations.areal.validate_objective import find_objective_problems
 
 WORKER = "deskhand.integrations.areal.worker"
 PACKING = ("flash_attention_2", "flash_attention_3")
 WORKFLOW = "deskhand.integrations.areal.workflow.OSWorldWorkflow"
-_REQUIRED_VALUES = {
-    "reward_norm": None, "adv_norm": None, "reward_scaling": 1.0, "reward_bias": 0.0, "discount": 1.0,
-    "gae_lambda": 1.0, "overlong_reward_penalty": False, "mask_no_eos_with_zero": False,
-}  # fmt: skip
 _UNSUPPORTED_SAMPLING = {
     "greedy": False, "top_k": 100_000_000, "frequency_penalty": 0.0, "min_new_tokens": 0, "ignore_eos": False,
     "stop": None, "stop_token_ids": [],
 }  # fmt: skip
 """Keys of `gconfig` that the workflow does not pass on, with AReaL's defaults."""
-_REWARD_CLIP = 20.0
-"""AReaL's default."""
 _TEXT_TOKENS_PER_TURN = 32
 """Estimated text tokens of a turn, besides its screenshot and reply."""
 _HEAD_TOKENS = {"compact": 64, "full": 1536}
@@ -77,8 +73,14 @@ def find_config_problems(
     image: ImageCost | None = None,
     max_steps: int = 15,
     family: str | None = None,
+    model: ModelSize | None = None,
+    exports_images: bool = False,
 ) -> list[str]:
-    """Return one line per problem, with key and fix. `family`: model family, None if unknown."""
+    """Return one line per problem, with key and fix.
+
+    `family` and `model`: family and size, None if unknown. `exports_images`: whether the installed AReaL's proxy trains
+    rows with their images (`installed_areal.exports_images`).
+    """
     actor, gconfig = experiment["actor"], experiment["gconfig"]
     found: list[str] = []
     if actor.get("temperature", 1.0) != gconfig.get("temperature", 1.0):
@@ -86,43 +88,41 @@ def find_config_problems(
             "actor.temperature: differs from gconfig.temperature, so log-probs are of another distribution; "
             "use the same value"
         )
+    restricted = {
+        "top_p": gconfig.get("top_p", 1.0) < 1,
+        "temperature": gconfig.get("temperature", 1.0) == 0,
+    }
+    found += [
+        f"gconfig.{key}: samples from fewer tokens than the log-probs are over, so replies cannot be trained; remove it"
+        for key, is_restricted in restricted.items()
+        if is_restricted
+    ]
     return [
         *found,
-        *(_agent(experiment, settings) if is_agent(experiment) else _workflow(experiment, settings, max_steps)),
+        *(_agent(experiment, settings) if is_agent(experiment) else _workflow(experiment, settings, max_steps, family)),
         *_workers(experiment, family),
         *_budgets(experiment, settings, image, max_steps),
         *_capacity(experiment, settings),
         *_memory(experiment, settings, image, max_steps),
-        *_vision(experiment, settings),
+        *_vision(experiment, settings, exports_images),
+        *find_gpu_problems(experiment, model),
     ]
 
 
-def _workflow(experiment: Mapping[str, Any], settings: WorkflowSettings, max_steps: int) -> Iterator[str]:
+def _workflow(
+    experiment: Mapping[str, Any], settings: WorkflowSettings, max_steps: int, family: str | None
+) -> Iterator[str]:
     actor, gconfig = experiment["actor"], experiment["gconfig"]
-    for key, value in _REQUIRED_VALUES.items():
-        if actor.get(key, value) != value:
-            shown = "null" if value is None else value
-            yield f"actor.{key} is {actor[key]}: the workflow already computes advantages; set it to {shown}"
     if gconfig.get("n_samples", 1) != 1:
         yield (
             f"gconfig.n_samples is {gconfig['n_samples']}: group size is deskhand.workflow.loop.group_size; set it to 1"
         )
-    if actor.get("kl_ctl"):
-        yield "actor.kl_ctl: AReaL adds it to the rewards, which are advantages here; set it to 0"
-    if experiment.get("critic"):
-        yield "critic: the rewards are already advantages; set it to null"
-    reply = int(gconfig.get("max_new_tokens") or settings.agent.max_new_tokens)
-    largest, cut = largest_advantage(settings, max_steps * reply), float(actor.get("reward_clip", _REWARD_CLIP))
-    if largest > cut:
-        yield (
-            f"actor.reward_clip {cut:g}: clips advantages, which are weighted by length and may reach {largest:.0f}; "
-            f"set it to {10 ** math.ceil(math.log10(largest)):.1f}"
-        )
+    if gconfig.get("top_p", 1.0) != 1.0:
+        yield _top_p("gconfig.top_p", gconfig["top_p"])
+    yield from find_objective_problems(experiment, settings, max_steps, family)
     for key, value in _UNSUPPORTED_SAMPLING.items():
         if gconfig.get(key, value) != value:
             yield f"gconfig.{key} is {gconfig[key]}: not used by the workflow; remove it"
-    if actor.get("use_lora"):
-        yield "actor.use_lora: the workflow does not use adapters; set it to false"
     if settings.algorithm == "gspo" and actor.get("importance_sampling_level", "token") != "sequence":
         yield (
             "deskhand.workflow.algorithm gspo: token-level ratios make it GRPO; set actor.importance_sampling_level: "
@@ -135,14 +135,11 @@ def _workflow(experiment: Mapping[str, Any], settings: WorkflowSettings, max_ste
         )
 
 
-def largest_advantage(settings: WorkflowSettings, max_tokens: int) -> float:
-    """Return an upper bound of advantages, with rewards in [0, 1] and at most `max_tokens` sampled tokens per
-    episode.
-
-    Among n members, one is at most sqrt(n - 1) standard deviations from the mean; a one-token episode is weighted by
-    the mean length.
-    """
-    return math.sqrt(settings.loop.group_size - 1) * (max_tokens if settings.normalize_by_episode else 1)
+def _top_p(key: str, value: float) -> str:
+    return (
+        f"{key} {value:g}: the server samples from the nucleus, log-probs are of all tokens, so "
+        "every update is biased; set it to 1.0"
+    )
 
 
 def _agent(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterator[str]:
@@ -152,6 +149,8 @@ def _agent(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterato
             f"deskhand.workflow.agent.temperature {settings.agent.temperature:g} differs from actor.temperature, so "
             "log-probs are of another distribution; use the same value"
         )
+    if settings.agent.top_p != 1.0:
+        yield _top_p("deskhand.workflow.agent.top_p", settings.agent.top_p)
     for name in ("reward_norm", "adv_norm"):
         levels = actor.get(name) or {}
         if "group" in (levels.get("mean_level"), levels.get("std_level")):
@@ -170,19 +169,19 @@ def _workers(experiment: Mapping[str, Any], family: str | None) -> Iterator[str]
     for name in [name for name in used if experiment.get(name)]:
         engine = experiment[name]
         attention = engine.get("attn_impl", PACKING[0])
-        # A colocated engine is forked as Deskhand's worker by `patches.worker_launch`.
+        # A colocated engine is forked as Deskhand's worker by `patches.worker_launch`; Ray's are patched by
+        # `ray_cluster`.
         forked = (engine.get("scheduling_strategy") or {}).get("type") == "colocation"
-        is_patched = not ray and (forked or is_deskhand_worker(engine))
+        is_patched = ray or forked or is_deskhand_worker(engine)
         if attention not in PACKING and not (attention == "sdpa" and is_patched):
             hint = f"on CPU sdpa with {name}.scheduling_spec[].cmd: python3 -m {WORKER}"
-            suffix = ", which Ray's workers ignore" if ray else ""
-            yield f"{name}.attn_impl {attention}: packed rows attend to each other; use {PACKING[0]}, or {hint}{suffix}"
+            yield f"{name}.attn_impl {attention}: packed rows attend to each other; use {PACKING[0]}, or {hint}"
         if engine.get("enable_tree_training") and family is not None:
             yield f"{name}.enable_tree_training: AReaL 1.0.4 drops images from its row trees; set it to false"
-    if ray and family == "qwen2_5_vl":
+    if ray and is_agent(experiment):
         yield (
-            "scheduler.type ray: starts AReaL's own workers, which position images of Qwen2.5-VL differently from "
-            "inference servers (transformers 5.3); use local or slurm"
+            f"deskhand.workflow_class {experiment['deskhand']['workflow_class']}: AReaL 1.0.4 starts no proxy under "
+            f'Ray ("Proxy workers not supported with RayScheduler"); use {WORKFLOW}, or scheduler.type local or slurm'
         )
 
 
@@ -258,6 +257,18 @@ def _capacity(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iter
             "local desktops belong to one worker each; with several, use a desktop server "
             "(deskhand.workflow.desktops.server_url)"
         )
+    if desktops.num_machines is not None and replicas > 1:
+        yield (
+            f"deskhand.workflow.desktops.settings.urls: each of {replicas} workers would use the same machines; lease "
+            "them from a desktop server (deskhand serve desktops --machine URL)"
+        )
+    elif desktops.num_machines is not None and desktops.num_machines < needed:
+        yield (
+            f"deskhand.workflow.desktops.settings.urls: {desktops.num_machines} machines for {needed} concurrent "
+            "episodes (rollout.max_concurrent_rollouts x deskhand.workflow.loop.group_size); add machines or lower them"
+        )
+    if (experiment.get("deskhand") or {}).get("valid") and not experiment.get("valid_dataset"):
+        yield "deskhand.valid: nothing is evaluated without valid_dataset; set valid_dataset.batch_size"
     batch = experiment.get("train_dataset", {}).get("batch_size")
     ranks = _replicas(experiment["actor"])
     if batch is not None and batch < ranks:
@@ -285,7 +296,7 @@ def _memory(
         )
 
 
-def _vision(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterator[str]:
+def _vision(experiment: Mapping[str, Any], settings: WorkflowSettings, exports_images: bool) -> Iterator[str]:
     if not settings.uses_images:
         if "VL" in str(experiment["actor"].get("path", "")):
             yield (
@@ -293,13 +304,14 @@ def _vision(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterat
                 "AReaL 1.0.4 fails on a batch without images; use a text model"
             )
         return
-    if is_agent(experiment):
+    agent = is_agent(experiment)
+    if agent and not exports_images:
         yield (
-            f"deskhand.workflow_class {experiment['deskhand']['workflow_class']}: "
-            "AReaL 1.0.4's proxy trains rows without their images; use "
-            "deskhand.integrations.areal.workflow.OSWorldWorkflow, or deskhand.workflow.agent.observation: a11y_tree"
+            f"deskhand.workflow_class {experiment['deskhand']['workflow_class']}: the proxy of the installed AReaL "
+            f"trains rows without their images; use {WORKFLOW}, or deskhand.workflow.agent.observation: a11y_tree"
         )
-    if str(experiment["rollout"].get("backend", "")).startswith("vllm"):
+    # An agent's prompts are rendered by AReaL itself, which exports images only of a server that takes its tokens.
+    if str(experiment["rollout"].get("backend", "")).startswith("vllm") and not (agent and exports_images):
         yield "rollout.backend vllm: AReaL 1.0.4's vLLM adapter re-renders prompts with images; use sglang"
     if not is_deskhand_worker(experiment["actor"]):
         yield (

@@ -1,8 +1,9 @@
-"""AReaL's worker with three patches: attention between packed rows on CPU, image positions of Qwen2.5-VL, and a
-reserved port.
+"""AReaL's worker with four patches: attention between packed rows on CPU, image positions of Qwen2.5-VL and of models
+with LoRA, and a reserved port.
 
 In an experiment: `scheduling_spec: [{cmd: python3 -m deskhand.integrations.areal.worker}]` instead of AReaL's
-`areal.infra.rpc.rpc_server`, which it then runs with the same arguments.
+`areal.infra.rpc.rpc_server`, which it then runs with the same arguments. Under Ray, `ray_cluster` lets AReaL's own
+workers call `patch_process`.
 """
 
 from __future__ import annotations
@@ -15,14 +16,19 @@ from deskhand.integrations.areal.patches import ports
 SERVER = "areal.infra.rpc.rpc_server"
 
 
-def main() -> None:
-    held = ports.hold_port(sys.argv)
-
-    from deskhand.integrations.areal.patches.model import patch_attention, patch_rope_positions
+def patch_process() -> None:
+    """Apply all patches to this process. Ray's workers, which have no command of their own, call it as they start."""
+    from deskhand.integrations.areal.patches.model import patch_attention, patch_lora_positions, patch_rope_positions
 
     patch_attention()
     patch_rope_positions()
+    patch_lora_positions()
     ports.use_random_ports()
+
+
+def main() -> None:
+    held = ports.hold_port(sys.argv)
+    patch_process()
     try:
         runpy.run_module(SERVER, run_name="__main__", alter_sys=True)
     finally:

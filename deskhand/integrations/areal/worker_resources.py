@@ -16,8 +16,10 @@ from typing import Any
 
 from deskhand.actions.formats.smart_resize import model_image_size
 from deskhand.agents.desktop_agent import DesktopAgent
-from deskhand.desktop.factory import local_desktop_factory
+from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.factory import build_remote_pool, local_desktop_factory
 from deskhand.desktop.pool import DesktopPool
+from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.desktop.remote.server_desktop import ServerPool
 from deskhand.engines.http_engine.image_encoding import ImageEncoder
 from deskhand.errors import ConfigError
@@ -63,6 +65,8 @@ class WorkerResources:
     """Groups started here."""
     outages: int = 0
     """Consecutive groups lost to outages."""
+    bugs: int = 0
+    """Episodes that ended in a mistake of the code."""
     users: int = 0
     """Users inside `use_worker_resources`."""
 
@@ -129,6 +133,8 @@ async def _pool(desktops: Desktops) -> Any:
     if desktops.factory is not None:
         return import_by_path(desktops.factory)()
     section = desktops.settings
+    if section.urls:
+        return build_remote_pool(section, DesktopSpec(), QuotaManager())
     make = local_desktop_factory(section)
     pool = DesktopPool(
         desktops.local, prewarm=section.prewarm, make=make, memory_request_mib=section.memory_request_mib

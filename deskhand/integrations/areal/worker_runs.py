@@ -46,12 +46,14 @@ _runs: dict[str, Run] = {}
 _mutex = threading.Lock()
 
 
-def open_worker_run(folder: str) -> Run:
-    """This process's run below `folder`."""
+def open_worker_run(folder: str, scrub: Mapping[str, Any] | None = None) -> Run:
+    """This process's run below `folder`. `scrub`: what is scrubbed from its episodes (`store.scrub`)."""
     with _mutex:
         if folder not in _runs:
             place = Path(folder) / WORKERS / f"{socket.gethostname()}-{os.getpid()}-{time.time_ns()}"
-            _runs[folder] = Run.create(place, {"title": "a worker of AReaL"})
+            _runs[folder] = Run.create(
+                place, {"title": "a worker of AReaL"} | ({"scrub": dict(scrub)} if scrub else {})
+            )
         return _runs[folder]
 
 

@@ -2,8 +2,8 @@
 
 AReaL imports `OSWorldWorkflow` by path and creates one per task, so construction is cheap; expensive objects are in
 `worker_resources`. One `arun_episode` runs a whole group, each episode on its own desktop, and compares it here:
-`rewards` of the trajectory are advantages. AReaL's own normalization must be off and `gconfig.n_samples` 1 (checked
-by `validate_budget`).
+`rewards` of the trajectory are advantages, and AReaL's own normalization is off. With `advantages: areal` they are
+rewards, and AReaL computes advantages. `gconfig.n_samples` is 1. `validate_budget` checks all of this.
 
 Invariant: the result is a trajectory that AReaL trains as it was sampled, or None; an outage is neither an exception
 nor a reward of 0.
@@ -23,19 +23,22 @@ import structlog
 
 from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.algorithms.base import get_algorithm
-from deskhand.errors import InfrastructureError, RecordError
+from deskhand.errors import CodeError, ConfigError, InfrastructureError, RecordError
 from deskhand.integrations.areal import installed_areal
 from deskhand.integrations.areal.dataset import task_for
 from deskhand.integrations.areal.engine import ArealEngine
 from deskhand.integrations.areal.settings import WorkflowSettings
 from deskhand.integrations.areal.trajectory import check_trajectory
+from deskhand.integrations.areal.worker_errors import report, report_errors
 from deskhand.integrations.areal.worker_resources import WorkerResources, worker_resources
 from deskhand.integrations.areal.worker_runs import open_worker_run, save_group
+from deskhand.recorder.invariants import check_rows
 from deskhand.recorder.recorder import Recorder
-from deskhand.rollout.episode import errored_result
+from deskhand.rollout.episode import errored_result, outcome_of_failure
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import EpisodeRequest, Group
 from deskhand.rollout.runner import RecordedRunner
+from deskhand.rollout.scheduler import MAX_BUGS
 from deskhand.tasks.outcome import Errored, Scored
 from deskhand.tasks.task import Task
 
@@ -59,13 +62,15 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
 
     Args:
         settings: `WorkflowSettings` as a mapping; overridden by further keywords.
-        gconfig: AReaL's `GenerationHyperparameters`; its temperature, `top_p` and `max_new_tokens` are the agent's.
+        gconfig: AReaL's `GenerationHyperparameters`; its temperature, `top_p` and `max_new_tokens` are the agent's,
+            and its `lora_name` is the adapter that answers if AReaL trains one.
     """
 
     def __init__(
         self, settings: WorkflowSettings | Mapping[str, Any] | None = None, gconfig: Any = None, **more: Any
     ) -> None:
         self.settings = WorkflowSettings.of(settings, more)
+        self.lora_name = str(getattr(gconfig, "lora_name", "") or "")
         if gconfig is not None:
             sampling = {name: getattr(gconfig, name) for name in ("temperature", "top_p", "max_new_tokens")}
             agent = self.settings.agent.model_copy(update=sampling)
@@ -75,8 +80,13 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
         """Run a group on the task of `data`; returns its tensors (`tensors`), or None if there is nothing to train
         on.
 
-        Raises `ConfigError` for invalid settings or data, and cancellation.
+        Raises `ConfigError` for invalid settings, data or desktops and `CodeError` after `MAX_BUGS` episodes that ended
+        in a mistake of the code; both end the run (`worker_errors`). Also raises cancellation.
         """
+        with report_errors(self.settings.episode_dir):
+            return await self._play(engine, data)
+
+    async def _play(self, engine: Any, data: dict[str, Any]) -> dict[str, Any] | None:
         resources = await worker_resources(self.settings)
         task = task_for(self.settings, data)
         is_eval = (
@@ -90,7 +100,7 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
         self._record_statistics(resources, group, results)
         if self.settings.episode_dir is not None and not is_eval:
             await asyncio.to_thread(save_group, self.settings.episode_dir, group, results, started_at)
-        if is_eval:
+        if is_eval or self.settings.advantages == "areal":
             return await asyncio.to_thread(self._tensors, resources, group, raw=True)
         if not group.has_signal and (self.settings.zero_variance_groups == "drop" or len(group.scored) < min(2, size)):
             return None
@@ -105,11 +115,13 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
     ) -> tuple[Group, list[EpisodeResult]]:
         settings, max_model_len = self.settings, self.settings.engine.max_model_len
         max_retries = size if settings.loop.max_group_retries is None else settings.loop.max_group_retries
-        inference = ArealEngine(engine, resources.preprocessing.encoder, max_model_len)
+        inference = ArealEngine(engine, resources.preprocessing.encoder, max_model_len, self.lora_name)
         recorder = Recorder(
             resources.preprocessing.renderer, inference, resources.preprocessing.images, context_tokens=max_model_len
         )
-        frames = open_worker_run(settings.episode_dir).frames if settings.episode_dir is not None else None
+        frames = None
+        if settings.episode_dir is not None:
+            frames = open_worker_run(settings.episode_dir, settings.tracking.scrubbed).frames
         runner = RecordedRunner(resources.pool, recorder, self.make_agent(resources, temperature), frames)
         resources.groups += 1
         try:
@@ -147,7 +159,12 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
                 values |= {"reward": result.reward or 0.0, "success": result.success}
             installed_areal.record(**{name: float(value) for name, value in values.items()})
         errors = [result.outcome for result in results if isinstance(result.outcome, Errored)]
-        resources.outages = 0 if group.scored else resources.outages + 1
+        for cause, count in Counter(error.cause for error in errors).items():
+            installed_areal.record(**{f"errored_{cause}": float(count)})
+        if group.scored:
+            resources.outages = 0
+        elif any(error.cause in ("infrastructure", "evaluator") for error in errors):
+            resources.outages += 1
         installed_areal.record(
             group_scored=float(len(group.scored)),
             group_errored=float(not group.scored),
@@ -158,6 +175,14 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
             log.warning(
                 "areal.group_errored", group=group.id, causes=causes, consecutive=resources.outages, first=first
             )
+            if not group.scored and resources.outages == self.settings.max_errored_groups:
+                text = f"{resources.outages} consecutive groups without a score; last error: {first}"
+                report(self.settings.episode_dir, ConfigError(text))
+            resources.bugs += causes.get("bug", 0)
+            if resources.bugs >= MAX_BUGS:
+                raise CodeError(
+                    f"{resources.bugs} episodes ended in a mistake of the code; first of this group: {first}"
+                )
 
 
 async def run_group(
@@ -166,8 +191,9 @@ async def run_group(
     """Run `size` episodes of `task` concurrently; returns the group with its scored members, and all results in member
     order.
 
-    An outage leaves a gap, never a reward; up to `max_retries` new episodes, in total, replace errored ones. Episodes
-    beyond the timeout are errored. When this returns, no episode is running and every desktop is released.
+    An outage leaves a gap, never a reward; up to `max_retries` new episodes, in total, replace errored ones, but none
+    of a task that its start state solves. Episodes beyond the timeout are errored. When this returns, no episode is
+    running and every desktop is released. Raises `ConfigError` if a member does; the others are canceled.
     """
     group = Group(name, 0, task, size, max_retries)
     results: list[EpisodeResult] = []
@@ -182,22 +208,30 @@ async def run_group(
             except asyncio.CancelledError:
                 results.append(errored_result(request, "cancelled", f"group timeout of {timeout_s:g} s"))
                 raise
+            except ConfigError:
+                raise
             except Exception as error:
-                result = errored_result(request, "infrastructure", f"{type(error).__name__}: {error}")
+                outcome = outcome_of_failure(error)
+                result = errored_result(request, outcome.cause, outcome.message)
             finally:
                 group.in_flight -= 1
             results.append(result)
             if isinstance(result.outcome, Scored) or group.retries_left == 0:
                 return
+            if result.outcome.cause == "already_solved":
+                return
             group.retries_left -= 1
 
     members = [asyncio.ensure_future(run_slot()) for _ in range(size)]
     try:
-        await asyncio.wait(members, timeout=timeout_s)
+        await asyncio.wait(members, timeout=timeout_s, return_when=asyncio.FIRST_EXCEPTION)
     finally:
         for member in members:
             member.cancel()
-        await asyncio.gather(*members, return_exceptions=True)
+        ends = await asyncio.gather(*members, return_exceptions=True)
+    for end in ends:
+        if isinstance(end, ConfigError):
+            raise end
     results.sort(key=lambda result: result.member)
     group.scored = [result for result in results if isinstance(result.outcome, Scored)]
     group.errored = [result.episode_id for result in results if not isinstance(result.outcome, Scored)]
@@ -241,6 +275,9 @@ def _build_checked(
         return None, None
     limits, images = resources.limits, resources.preprocessing.images
     try:
+        for name in dict.fromkeys(sample.episode_id for sample in samples):
+            own = [sample for sample in samples if sample.episode_id == name]
+            check_rows([sample.sequence for sample in own], own[0].graph)
         tensors = samples_to_tensors(
             samples, images, limits.image_id, normalize_by_episode=normalize_by_episode, has_vision=limits.needs_picture
         )

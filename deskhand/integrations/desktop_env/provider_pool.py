@@ -21,10 +21,10 @@ from deskhand.desktop.remote.osworld_desktop import OsworldDesktop, ScreenPollin
 from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.venvs import package_path
 
 START_TIMEOUT_S = 600.0
 MAX_LINE_BYTES = 1 << 20
-ROOT = Path(__file__).resolve().parents[3]
 
 
 class ProviderMachine:
@@ -57,7 +57,7 @@ class ProviderMachine:
         if self._process is not None and self._process.returncode is None:
             return await self._send({"do": "revert"})
         # Safe path is `-P`, which a Python before 3.11 would refuse; such a Python passes over the variable.
-        environment = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONSAFEPATH": "1"}
+        environment = os.environ | {"PYTHONPATH": str(package_path(os.environ)), "PYTHONSAFEPATH": "1"}
         try:
             pipe = asyncio.subprocess.PIPE
             self._process = await asyncio.create_subprocess_exec(

@@ -25,9 +25,10 @@ from deskhand.actions.ops import TERMINAL_OPS, Done, Fail, Op
 from deskhand.desktop.base import Frame
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
+from deskhand.integrations.openadapt.stuck import StuckDetector
 from deskhand.osworld.sync_loop import MakeDesktop, SyncLoop
 from deskhand.rollout.episode import desktop_spec
-from deskhand.tasks.judge import MilestoneTracker, judge
+from deskhand.tasks.judge import MilestoneTracker, judge, start_value
 from deskhand.tasks.outcome import MILESTONE_CAP, Outcome, Scored, dense_reward
 from deskhand.tasks.task import Task
 
@@ -84,7 +85,10 @@ class RLEnvironment:
         """Steps since `reset`."""
 
     def reset(self, config: ResetConfig | None = None) -> Frame:
-        """Reset the desktop, set the task up and return the first frame. Raises `ConfigError` without a task."""
+        """Reset the desktop, set the task up and return the first frame.
+
+        Raises `ConfigError` without a task, or if the start state solves it.
+        """
         wanted = config.task_id if config is not None and config.task_id is not None else self._default
         if wanted is None:
             raise ConfigError("no task was named; give ResetConfig(task_id=...) or a default_task_id")
@@ -99,8 +103,9 @@ class RLEnvironment:
     async def _begin(self, task: Task, tracker: MilestoneTracker) -> tuple[Frame, float]:
         await self._desktop.reset(desktop_spec(task))
         await task.setup(self._desktop)
-        share = await tracker.after_step(self._desktop)
-        return await self._desktop.observe(), min(share, MILESTONE_CAP)
+        share = min(await tracker.after_step(self._desktop), MILESTONE_CAP)
+        baseline = max(share, await start_value(task, self._desktop))
+        return await self._desktop.observe(), baseline
 
     @property
     def task(self) -> Task:
@@ -212,14 +217,15 @@ class RLEnvironment:
         """Run and score one episode; the last step's reward is `evaluate_dense`, the others 0.
 
         It ends when the agent stops, after `max_steps` (or the task's own limit), or, with `stuck_window` > 0, after
-        as many consecutive steps without a change on screen. Raises like `reset`, `step` and `evaluate_dense`.
+        as many consecutive actions without an effect on the screen (`StuckDetector`). Raises like `reset`, `step` and
+        `evaluate_dense`.
         """
         frame = self.reset(config)
-        unchanged = 0
+        stuck = StuckDetector(frame)
         while self._stopped is None:
-            before = frame.content_hash
-            frame = self.step(agent(frame)).observation
-            unchanged = unchanged + 1 if frame.content_hash == before else 0
+            step = self.step(agent(frame))
+            frame = step.observation
+            unchanged = stuck.after_step(self._ops(step.action), frame)
             if self._stopped is None and max_steps is not None and len(self.trajectory) >= max_steps:
                 self._stopped = "max_steps"
             if self._stopped is None and stuck_window and unchanged >= stuck_window:

@@ -10,9 +10,11 @@ Used by the CLI; start with `build`.
 5. *imitation*: train on the noisy first clicks too. The policy then succeeds often but not always, which leaves room
    for RL.
 
-Each stage saves its result in the working folder. A restarted build resumes after the last complete stage.
+Each stage saves its result in the working folder, as weights and as a checkpoint folder that can be evaluated:
+`sharpening` is the policy before it imitates noisy clicks. A restarted build resumes after the last complete stage.
 
-Invariant: only training seeds are used, and the data are drawn from the seed.
+Invariant: only training seeds are used, no instruction of the split `test_instructions` is in the data, and the data
+are drawn from the seed.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ class BuildStage:
 
     name: str
     seconds: float
+    """Processor time of each process, so that a busy machine builds an equal policy."""
     episodes: float
     """Share of batches with whole demonstrations."""
     questions: float
@@ -123,9 +126,11 @@ def build(plan: BuildPlan, work: Path, target: Path, log: Callable[[str], None] 
             run_data_parallel(plan.processes, _train_stage, plan, work, index)
     tokenizer = build_tokenizer(corpus(plan.families))
     model = architecture.build_model(tokenizer, plan.seed)
-    model.load_state_dict(torch.load(work / f"{plan.stages[-1].name}.pt"))
-    architecture.save(target, model, tokenizer)
-    log(f"wrote {target}")
+    folders = {stage.name: work / stage.name for stage in plan.stages[:-1]} | {plan.stages[-1].name: target}
+    for name, folder in folders.items():
+        model.load_state_dict(torch.load(work / f"{name}.pt"))
+        architecture.save(folder, model, tokenizer)
+        log(f"wrote {folder}")
 
 
 def corpus(families: tuple[str, ...]) -> list[str]:

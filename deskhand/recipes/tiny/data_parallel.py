@@ -39,8 +39,8 @@ class DataParallelGroup:
             parameter.grad = part.view_as(parameter)
 
     def seconds(self) -> float:
-        """Return `time.monotonic()` of rank 0, so that all processes stop at the same step."""
-        now = torch.tensor([time.monotonic()], dtype=torch.float64)
+        """Return the processor time of rank 0, so that all processes stop at the same step."""
+        now = torch.tensor([time.process_time()], dtype=torch.float64)
         if self.size > 1:
             distributed.broadcast(now, 0)
         return float(now)

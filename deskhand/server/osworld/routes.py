@@ -1,6 +1,7 @@
 """Routes of OSWorld's in-VM server for one leased desktop; `TABLE` is the whole protocol.
 
-Mounted by `server.app`, and in process by `osworld.clients`.
+Mounted by `server.app`, and in process by `osworld.clients`. Requests about a leased machine are forwarded to its own
+server (`server.machine_proxy`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from starlette.routing import Route
 from deskhand.errors import DeskhandError
 from deskhand.server.active_leases import ActiveLease
 from deskhand.server.http_errors import reply_errors
+from deskhand.server.machine_proxy import forward_to_machine, windows_routes
 from deskhand.server.osworld import commands, files, screen, windows
 
 log = structlog.get_logger()
@@ -56,7 +58,8 @@ def routes(find: LeaseFinder, prefix: str = "") -> list[Route]:
     def on_lease(handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         async def handle(request: Request) -> Response:
             with find(request) as lease:
-                return await handler(lease, request)
+                forwarded = await forward_to_machine(lease, request, prefix)
+                return forwarded or await handler(lease, request)
 
         def on_error(error: Exception) -> Response:
             message = str(error)
@@ -69,6 +72,7 @@ def routes(find: LeaseFinder, prefix: str = "") -> list[Route]:
 
         return reply_errors(handle, on_error)
 
-    return [
+    emulated = [
         Route(prefix + path, on_lease(handler), methods=[method]) for method, paths, handler in TABLE for path in paths
     ]
+    return [*emulated, *windows_routes(find, prefix)]

@@ -16,6 +16,7 @@ from deskhand.tasks.task import FileContents, Task
 
 NUM_GUESSES = 29
 SHELL_TIMEOUT_S = 10.0
+_shells: set[AgentSteps] = set()
 X11_CLIENT = Path(__file__).parent / "x11_client.py"
 
 
@@ -26,7 +27,13 @@ def shell(script: str) -> AgentSteps:
         await _run(desktop, ["sh", "-c", script, "sh", *await _words(task, desktop)])
         yield [Wait(0.1), Done()]
 
+    _shells.add(steps_of)
     return steps_of
+
+
+def is_shell(steps: AgentSteps) -> bool:
+    """Return whether an agent is of `shell`."""
+    return steps in _shells
 
 
 def x11(mode: str) -> AgentSteps:
@@ -35,7 +42,7 @@ def x11(mode: str) -> AgentSteps:
     async def steps_of(task: Task, desktop: StageableDesktop, steps: Steps) -> AsyncIterator[list[Op]]:
         words = await _words(task, desktop)
         known = [str(task.metadata[name]) for name in ("result", "number") if name in task.metadata]
-        texts = known or words if mode in ("selection", "mute_selection") else words
+        texts = known or words if mode in ("selection", "mute_selection", "claim_for") else words
         await _run(desktop, ["python3", "-c", X11_CLIENT.read_text(encoding="utf-8"), mode, *texts])
         yield [Wait(0.1), Done()]
 

@@ -101,7 +101,7 @@ else:
     + _END
 )
 SWAP_FOLDERS = r"""for d in Documents Downloads Data Papers Lists; do [ -d "$d" ] || continue
-  (setsid timeout 30 sh -c 'while :; do mv "$0" .away; ln -s /etc "$0"; rm "$0"; mv .away "$0"; done' "$d" \
+  (setsid timeout 6 sh -c 'while :; do mv "$0" .away; ln -s /etc "$0"; rm "$0"; mv .away "$0"; done' "$d" \
     >/dev/null 2>&1 &); done; sleep 0.3; true"""
 
 DISK = r"""i=0

@@ -75,15 +75,16 @@ def create(text, x=0):
     return window
 
 
-def serve(text, seconds, answers):
-    """Own both selections; `answers`: whether requests get the text."""
-    window = Id(create(b"clipboard"))
-    for selection in ("CLIPBOARD", "PRIMARY"):
-        X.XSetSelectionOwner(display, atom(selection), window, Id(0))
-    X.XSync(display, 0)
+def serve(text, seconds, answers, window=None):
+    """Own both selections, for ever in the name of a `window`; `answers`: whether requests get the text."""
+    owner, is_claimed = Id(window or create(b"clipboard")), False
     deadline = time.time() + seconds
     event = Request()
     while time.time() < deadline:
+        for selection in () if is_claimed else ("CLIPBOARD", "PRIMARY"):
+            X.XSetSelectionOwner(display, atom(selection), owner, Id(0))
+        is_claimed = window is None
+        X.XSync(display, 0)
         while X.XPending(display):
             X.XNextEvent(display, ctypes.byref(event))
             if event.type != 30 or not answers:  # SelectionRequest
@@ -136,6 +137,8 @@ def stay(mode, data):
             create(data[0], index % 200)
     elif mode in ("selection", "mute_selection"):
         serve(data[0], 60, mode == "selection")
+    elif mode == "claim_for":
+        serve(data[0], 60, True, (clients() or [None])[0])
     elif mode == "grab_server":
         X.XGrabServer(display)
     elif mode == "grab_input":

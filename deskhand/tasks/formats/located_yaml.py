@@ -7,7 +7,7 @@ problem names the file, the line where it is known, and the key.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -64,6 +64,12 @@ class TaskFileError(ConfigError):
         more = f" (and {len(problems) - 1} more; deskhand tasks lint lists them)" if len(problems) > 1 else ""
         super().__init__(f"{problems[0]}{more}")
         self.problems = problems
+
+
+def require_valid(problems: Iterable[Problem]) -> None:
+    """Raise `TaskFileError` if a problem is more than a note: a misspelt key would have no effect."""
+    if found := [problem for problem in problems if not problem.note]:
+        raise TaskFileError(found)
 
 
 class LocatedDocument:

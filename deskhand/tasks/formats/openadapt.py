@@ -3,7 +3,7 @@
 Start with `load` or `load_task`. Problems include what OpenAdapt's own reader silently misreads: it uses `name` as the
 instruction, ignores `exists`, rejects a file for one unknown key of a check, and gives a file without an id a new one
 at every start. Commands run on the machine. Milestones have equal weights; `evaluate` is the end state, combined by
-`combine` (default: "and"). A check that cannot be judged here (a screen description, Python code) raises `ConfigError`.
+`combine` (default: "and"). `openadapt_checks` has the kinds `screenshot` and `python`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from deskhand.desktop.base import StageableDesktop
+from deskhand.desktop.base import HasShell, StageableDesktop
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.tasks import document_readers
 from deskhand.tasks.file_problems import quoted
@@ -24,9 +24,11 @@ from deskhand.tasks.formats.located_yaml import (
     Problem,
     StrictModel,
     load_yaml,
+    require_valid,
     unknown_keys,
     validate,
 )
+from deskhand.tasks.formats.openadapt_checks import python_check, screenshot_check
 from deskhand.tasks.guest_files import read_file
 from deskhand.tasks.outcome import MAX_TEXT, Finding
 from deskhand.tasks.subprocess_call import read_in_subprocess
@@ -43,6 +45,8 @@ CHECK_KEYS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "python": (("code",), ()),
 }
 """Required and optional keys by kind of check."""
+FileKey = Literal["name", "domain", "instruction", "max_steps", "combine", "setup", "evaluate", "milestones"]
+"""Keys of a task file that a data row may have."""
 STEP_KEYS = ("execute", "launch", "open", "sleep", "download")
 
 
@@ -95,9 +99,17 @@ class LoadedOpenAdapt:
 
 def load(path: Path) -> LoadedOpenAdapt:
     """Load a task file. Raises `TaskFileError` if it is not YAML or a value has the wrong type."""
-    document = load_yaml(path)
+    return _loaded(path, load_yaml(path))
+
+
+def load_content(content: dict[str, Any], where: str) -> LoadedOpenAdapt:
+    """Load what a task file contains from elsewhere, for example a data row. Raises `TaskFileError`."""
+    return _loaded(Path(where), LocatedDocument(where, content, dict, []))
+
+
+def _loaded(path: Path, document: LocatedDocument) -> LoadedOpenAdapt:
     task = validate(document, OpenAdaptTask)
-    return LoadedOpenAdapt(path, task, tuple(_problems(document, task)))
+    return LoadedOpenAdapt(path, task, (*document.problems, *_problems(document, task)))
 
 
 def dump(task: OpenAdaptTask) -> dict[str, Any]:
@@ -178,19 +190,27 @@ def _check_problems(
         )
 
 
-def load_task(path: Path, width: int, height: int) -> Task:
-    """Return the task of a file, for a screen size. Raises `TaskFileError` or `ConfigError`."""
-    loaded = load(path)
-    file, where = loaded.task, path
-    ends = [_check_of(check, where) for check in file.evaluate or ()]
-    milestones = [_check_of(check, where) for check in file.milestones or ()]
-    if not ends and not milestones:
-        raise ConfigError(f"{where}: neither evaluate nor milestones is set")
+def load_task(path: Path, width: int, height: int, *, allow_python: bool = False) -> Task:
+    """Return the task of a file, for a screen size; see `task_of`."""
+    return task_of(load(path), width, height, allow_python=allow_python)
+
+
+def task_of(loaded: LoadedOpenAdapt, width: int, height: int, *, allow_python: bool = False) -> Task:
+    """Return the task of a loaded file, for a screen size. Raises `TaskFileError` or `ConfigError`.
+
+    `allow_python`: run the code of its `python` checks (`openadapt_checks`).
+    """
+    require_valid(loaded.problems)
+    file, where = loaded.task, loaded.path
+    ends = [_check_of(check, where, allow_python) for check in file.evaluate or ()]
+    milestones = [_check_of(check, where, allow_python) for check in file.milestones or ()]
     for step in file.setup or ():
         if not set(step) <= {"execute", "launch", "open", "sleep"}:
             raise ConfigError(f"{where}: setup step must be execute, launch, open or sleep, got {', '.join(step)}")
 
     async def setup(desktop: StageableDesktop) -> None:
+        if any(each.check == "command" for each in (*(file.evaluate or ()), *(file.milestones or ()))):
+            _with_shell(desktop)
         for step in file.setup or ():
             await _perform(step, desktop)
 
@@ -220,31 +240,44 @@ def load_task(path: Path, width: int, height: int) -> Task:
     )
 
 
+def _with_shell(desktop: Any) -> HasShell:
+    if not isinstance(desktop, HasShell):
+        raise ConfigError(
+            f"OpenAdapt's steps and checks need a shell, and {type(desktop).__name__} has none; use desktop.backend "
+            "local, server, osworld or waa"
+        )
+    return desktop
+
+
 async def _perform(step: dict[str, Any], desktop: Any) -> None:
     ((kind, value),) = step.items()
     if kind == "sleep":
         await asyncio.sleep(float(value))
     elif kind == "execute":
-        done = await desktop.shell(str(value), timeout_s=COMMAND_TIMEOUT_S)
+        done = await _with_shell(desktop).shell(str(value), timeout_s=COMMAND_TIMEOUT_S)
         if done.returncode != 0:
             message = done.stderr.decode(errors="replace")[-200:]
             raise InfrastructureError(f"setup: {quoted(value)} exited with {done.returncode}: {message}")
     elif kind == "open":
-        await desktop.server.open_file(str(value))
+        await _with_shell(desktop).open_file(str(value))
     else:
-        await desktop.server.launch(str(value), shell=True)
+        await _with_shell(desktop).launch_shell(str(value))
 
 
-def _check_of(check: OpenAdaptCheck, where: Path) -> CheckFunction:
+def _check_of(check: OpenAdaptCheck, where: Path, allow_python: bool) -> CheckFunction:
     if check.check == "command" and check.run is not None and check.expect is not None:
         return lambda desktop: _command(desktop, check.run or "", check.expect or "", check.match or "exact")
     if check.check == "file" and check.path is not None:
         return lambda desktop: _file(desktop, check)
-    raise ConfigError(f"{where}: check {check.check} is not supported; use command or file")
+    if check.check == "screenshot" and check.description is not None:
+        return screenshot_check(check.description, where)
+    if check.check == "python" and check.code is not None:
+        return python_check(check.code, where, allowed=allow_python)
+    raise ConfigError(f"{where}: check {check.check} needs {', '.join(CHECK_KEYS[check.check][0])}")
 
 
 async def _command(desktop: Any, command: str, expected: str, match: str) -> CheckResult:
-    done = await desktop.shell(command, timeout_s=COMMAND_TIMEOUT_S)
+    done = await _with_shell(desktop).shell(command, timeout_s=COMMAND_TIMEOUT_S)
     output, wanted = done.stdout.decode("utf-8", errors="replace").strip(), expected.strip()
     if match == "contains":
         holds = wanted in output

@@ -72,7 +72,7 @@ def lint_families(name: str) -> list[Problem]:
 
 
 def _family_problems(file: str, family: Family) -> list[Problem]:
-    seeds = [seed_for("train", index) for index in range(_LINTED_VARIANTS)] + [seed_for("held_out", 0)]
+    seeds = [seed_for("train", index) for index in range(_LINTED_VARIANTS)] + [seed_for("test", 0)]
     try:
         found = check_family(family, seeds)
         lacking = family.generate(seeds[0]).oracle_unavailable

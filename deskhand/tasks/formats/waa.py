@@ -21,6 +21,8 @@ from deskhand.tasks.task import CheckResult, Task
 
 SUITE = "waa"
 DEFAULT_MAX_STEPS = 15
+CHECK_TIMEOUT_S = 300.0
+"""The evaluate server runs postconfig steps, and a lost reply is requested again."""
 
 FOLDERS = (
     "src/win-arena-container/client/evaluation_examples_windows/examples",
@@ -79,16 +81,25 @@ def task_of(
     if loaded.task.infeasible:
         raise ConfigError(f"{loaded.path}: infeasible tasks are not supported; exclude it from the suite")
     document = osworld.dump(loaded.task)
+    judged = {key: value for key, value in document["evaluator"].items() if key != "postconfig"}
+    at_start = document | {"evaluator": judged}
 
     async def setup(desktop: StageableDesktop) -> None:
         await evaluator(desktop).setup(document.get("config", []))
 
-    async def check(desktop: StageableDesktop) -> CheckResult:
-        score, why = await evaluator(desktop).evaluate(document)
+    async def evaluate(desktop: StageableDesktop, asked: dict[str, Any]) -> CheckResult:
+        score, why = await evaluator(desktop).evaluate(asked)
         func = document["evaluator"]["func"]
         clause = " ".join(["the evaluate server:", *([func] if isinstance(func, str) else func)])
         expected = str(document["evaluator"].get("expected", ""))
         return CheckResult(score, why, untrusted_source=True, findings=(Finding(clause, score, why, expected),))
+
+    async def check(desktop: StageableDesktop) -> CheckResult:
+        return await evaluate(desktop, document)
+
+    async def start_check(desktop: StageableDesktop) -> CheckResult:
+        """Without postconfig steps, which save documents and close programs."""
+        return await evaluate(desktop, at_start)
 
     return Task(
         id=f"{SUITE}/{loaded.path.stem}/0",
@@ -100,6 +111,8 @@ def task_of(
         max_steps=max_steps,
         setup=setup,
         check=check,
+        start_check=start_check,
+        check_timeout_s=CHECK_TIMEOUT_S,
         difficulty="medium",
         oracle_unavailable="Windows Agent Arena files have no oracle",
     )

@@ -27,15 +27,19 @@ def main(root: Path, checkpoint: str, out: Path) -> None:
     found: dict[str, str] = {}
     asked: list[int] = []
     extra: dict[str, object] = {"desktops": asked}
-    entrypoint.check_server = lambda desktops, needed: asked.append(needed)  # there is no bridge in this test
+    # there is no bridge in this test
+    entrypoint.check_server = lambda desktops, needed, suites: asked.append(needed)
+    entrypoint.ask_server = lambda desktops: (1000, "waa")
     for path in sorted((root / "configs" / "areal").glob("*.yaml")):
         for profile in PROFILES.get(path.stem, (None, "smoke", "smoke-text")):
-            words = ["--config", str(path), f"cluster.fileroot={out}", f"actor.path={checkpoint}"]
+            words = ["--config", str(path), f"cluster.fileroot={out}", f"actor.path={checkpoint}", *_tasks(root, path)]
+            kind = "osworld" if path.stem.startswith("osworld") else "waa"
+            entrypoint.ask_server = lambda desktops, kind=kind: (1000, kind)
             words += ["--profile", profile] if profile else []
             try:
                 config = entrypoint.load(words)
                 settings = WorkflowSettings.of(config.deskhand.workflow, {})
-                entrypoint.check(config, settings, entrypoint.rows_of(config)[0])
+                entrypoint.check(config, settings, entrypoint.rows_of(config, settings)[0])
                 found[f"{path.stem} {profile or ''}".strip()] = ""
                 if path.stem == "osworld_qwen3vl_4b" and profile == "smoke-text":
                     extra |= {"words": settings.agent.observation, "max_tokens": settings.agent.max_new_tokens}
@@ -43,21 +47,25 @@ def main(root: Path, checkpoint: str, out: Path) -> None:
                 found[f"{path.stem} {profile or ''}".strip()] = str(error)
     places = (f"cluster.fileroot={out}", f"actor.path={checkpoint}")
     tiny = ["--config", str(root / "configs" / "areal" / "tiny_cpu.yaml"), *places]
-    large = ["--config", str(root / "configs" / "areal" / "osworld_qwen3vl_4b.yaml"), *places]
+    file = root / "configs" / "areal" / "osworld_qwen3vl_4b.yaml"
+    large = ["--config", str(file), *places, *_tasks(root, file)]
+    entrypoint.ask_server = lambda desktops: (1000, "osworld")
+    told = entrypoint.load([*large, "--profile", "smoke", "deskhand.workflow.loop.group_size=6"])
+    extra |= {"told": [told.deskhand.workflow["loop"]["group_size"], told.train_dataset.batch_size]}
     reference = ("experiment_name=x", "trial_name=x", "path=x", "attn_impl=sdpa", "backend=fsdp:d1p1t1")
     for name, words in {
         "a typo": [*tiny, "++actor.eps_clipp=1"],
         "a removed key": [*tiny, "++actor.behave_imp_weight_cap=5"],
         "a ray cluster": [*large, "scheduler.type=ray"],
         "a slurm cluster": [*tiny, "scheduler.type=slurm"],
-        "a ray cluster without GPUs": [*tiny, "scheduler.type=ray"],
         "a group of AReaL": [*tiny, "gconfig.n_samples=4"],
         "a wrong workflow": [*tiny, "++deskhand.workflow.loop.groupsize=4"],
         "a reference model": [*tiny, "actor.kl_ctl=0.1", *(f"++ref.{word}" for word in reference)],
     }.items():
         try:
             config = entrypoint.load(words)
-            entrypoint.check(config, WorkflowSettings.of(config.deskhand.workflow, {}), entrypoint.rows_of(config)[0])
+            settings = WorkflowSettings.of(config.deskhand.workflow, {})
+            entrypoint.check(config, settings, entrypoint.rows_of(config, settings)[0])
             found[name] = ""
         except ConfigError as error:
             found[name] = str(error)
@@ -95,6 +103,17 @@ def _forked(scheduler: Any, command: str | None) -> str:
     scheduler._fork_single_worker = own
     (module,) = asked
     return module
+
+
+def _tasks(root: Path, path: Path) -> list[str]:
+    """Where the files of a benchmark are: beside the project, else bundled tasks take their place."""
+    kind = path.stem.split("_")[0]
+    if kind not in ("osworld", "waa"):
+        return []
+    files = root.parent / "shared" / "data" / kind
+    if not files.is_dir():
+        return ["~deskhand.suite"]
+    return [f"++deskhand.suite.path={files}", "++deskhand.suite.screen_size=[320,240]"]
 
 
 def _waited_for(scheduler: Any, process: Any) -> str:

@@ -2,7 +2,7 @@
 
 `python desktops_probe.py KIND CHECKPOINT ADDRESS [TASK_FILE] OUT_FOLDER`, as `training_probe.py`. KIND "text": a text
 model learns from accessibility trees, without the vision path; "osworld": a task of OSWorld with the reward of its own
-evaluator.
+evaluator; "sources": a task of each benchmark on machines that are leased from desktop servers.
 """
 
 from __future__ import annotations
@@ -44,6 +44,40 @@ def osworld(checkpoint: str, address: str, task_file: str) -> tuple[list[dict[st
     return trajectories, {"outcomes": [[str(result.outcome), result.reward] for result in OsworldWorkflow.results]}
 
 
+def sources(checkpoint: str, address: str, listed: str, out: str) -> None:
+    """Play and train a group of each source, on the machines of its desktop server."""
+    from areal_machines import SourcesWorkflow
+
+    from deskhand.integrations.areal.patches.model import patch_attention
+
+    found: dict[str, Any] = {}
+    trajectories: dict[str, list[dict[str, Any]]] = {}
+    for source in json.loads(Path(listed).read_text()):
+        settings = {
+            "desktops": {"server_url": source["server_url"]},
+            "group_timeout_s": 200,
+            "agent": {"max_new_tokens": 5, "max_consecutive_errors": 9},
+            "loop": SMALL,
+            "engine": {"max_model_len": 1024},
+        }
+        SourcesWorkflow.results.clear()
+        rows = [json.loads(json.dumps(source["row"]))]
+        trajectories[source["name"]] = training_probe.play(
+            checkpoint, address, rows, settings, "areal_machines.SourcesWorkflow"
+        )
+        outcomes = [[str(result.outcome), result.reward] for result in SourcesWorkflow.results]
+        found[source["name"]] = {"outcomes": outcomes}
+    patch_attention()
+    actor = training_probe.actor_of(checkpoint)
+    for name, batch in trajectories.items():
+        found[name] |= {"gap": training_probe.gap(actor, batch)} if batch else {}
+    for name, batch in trajectories.items():
+        if batch:
+            update, advantages = training_probe.update(actor, batch), batch[0]["rewards"].tolist()
+            found[name] |= {"update": update, "advantages": advantages}
+    (Path(out) / "found.json").write_text(json.dumps(found))
+
+
 def main(kind: str, checkpoint: str, *rest: str) -> None:
     from areal.api.cli_args import MicroBatchSpec
 
@@ -60,5 +94,8 @@ def main(kind: str, checkpoint: str, *rest: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[1] == "sources":
+        sources(*sys.argv[2:])
+    else:
+        main(*sys.argv[1:])
     os._exit(0)

@@ -20,6 +20,8 @@ import httpx2
 import torch
 from patience import limit
 
+from deskhand.integrations.areal import installed_areal
+
 torch.set_num_threads(1)
 KEY = "an-admin-key-of-this-test"
 
@@ -59,6 +61,8 @@ def proxy(checkpoint: str, address: str, style: str) -> tuple[Any, str]:
     from areal.infra.rpc.serialization import serialize_value
 
     module._engine, module._server_host = None, "127.0.0.1"
+    if installed_areal.exports_images("sglang"):
+        module.load_hf_processor_and_tokenizer = hf_processor
     at = served(module.app)
     engine = "areal.engine.sglang_remote.RemoteSGLangEngine"
     made = {"engine": engine, "init_kwargs": serialize_value({"config": config_of(checkpoint, style)})}
@@ -68,7 +72,63 @@ def proxy(checkpoint: str, address: str, style: str) -> tuple[Any, str]:
     return module, at
 
 
-def play(checkpoint: str, address: str, style: str, agent: Any, rows: list[dict[str, Any]], group: int) -> list[Any]:
+def hf_processor(checkpoint: str) -> tuple[Any, Any]:
+    """Stands in for transformers' processor of Qwen-VL, which needs torchvision for videos: its image processor and its
+    tokenizer, put together as it does it."""
+    from deskhand.models.load import load_processors
+
+    tokenizer, images = load_processors(checkpoint)
+
+    class Processor:
+        image_processor = images
+
+        def __call__(self, text: list[str], images: list[Any], **named: Any) -> dict[str, Any]:
+            found = dict(self.image_processor(images=images, return_tensors="pt"))
+            counts = [int(grid.prod()) // self.image_processor.merge_size**2 for grid in found["image_grid_thw"]]
+            head, *rest = text[0].split("<|image_pad|>")
+            assert len(rest) == len(counts)
+            filled = head + "".join("<|image_pad|>" * count + after for count, after in zip(counts, rest, strict=True))
+            ids = tokenizer(filled, return_tensors="pt", add_special_tokens=False)["input_ids"]
+            types = (ids == tokenizer.convert_tokens_to_ids("<|image_pad|>")).long()
+            return {"input_ids": ids, "mm_token_type_ids": types, **found}
+
+    return Processor(), tokenizer
+
+
+def gaps(checkpoint: str, rows: dict[str, Any]) -> list[float]:
+    """The largest difference between recorded and recomputed log-probs, with the exported images and with noise in
+    their place."""
+    from transformers import AutoModelForImageTextToText
+
+    from deskhand.integrations.areal.patches.model import patch_rope_positions
+
+    patch_rope_positions()
+    model = AutoModelForImageTextToText.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    worst = [0.0, 0.0]
+    for number, images in enumerate(rows["multi_modal_input"]):
+        length = int(rows["attention_mask"][number].sum())
+        names = ("input_ids", "attention_mask", "mm_token_type_ids")
+        given = {name: rows[name][number : number + 1, :length].long() for name in names}
+        mask = rows["loss_mask"][number, 1:length].bool()
+        for place, pixels in enumerate((images["pixel_values"], torch.rand_like(images["pixel_values"]))):
+            with torch.no_grad():
+                logits = model(**given, image_grid_thw=images["image_grid_thw"], pixel_values=pixels).logits[0, :-1]
+            taken = logits.log_softmax(-1).gather(1, given["input_ids"][0, 1:, None])[:, 0]
+            gap = float((taken - rows["logprobs"][number, 1:length])[mask].abs().max())
+            worst[place] = max(worst[place], gap)
+    return worst
+
+
+def play(
+    checkpoint: str,
+    address: str,
+    style: str,
+    agent: Any,
+    rows: list[dict[str, Any]],
+    group: int,
+    whole: dict[str, Any] | None = None,
+) -> list[Any]:
+    """The shapes of what was exported for each row; `whole` gets the tensors of the first."""
     from areal.engine.sglang_remote import RemoteSGLangEngine
 
     module, at = proxy(checkpoint, address, style)
@@ -81,6 +141,8 @@ def play(checkpoint: str, address: str, style: str, agent: Any, rows: list[dict[
     finally:
         engine.destroy()
         module._engine.destroy()
+    if whole is not None:
+        whole |= found[0]
     return [
         None if one is None else {key: list(getattr(value, "shape", ())) for key, value in one.items()} for one in found
     ]
@@ -94,7 +156,11 @@ def main(checkpoint: str, address: str, out: Path) -> None:
     rows = [{"family": "calculator_number", "seed": seed} for seed in (3, 4)]
     settings = {"model": checkpoint, "desktops": {"local": 2}}
     settings["agent"] = {"max_new_tokens": 32, "max_consecutive_errors": 6}
-    found["individual"] = play(checkpoint, address, "individual", areal_agents.Watched(settings), rows, 1)
+    whole: dict[str, Any] = {}
+    found["individual"] = play(checkpoint, address, "individual", areal_agents.Watched(settings), rows, 1, whole)
+    found["exports_images"] = installed_areal.exports_images("sglang")
+    found["version"] = installed_areal.version()
+    found["gaps"] = gaps(checkpoint, whole) if "multi_modal_input" in whole else None
     found["rewards"] = list(areal_agents.Watched.rewards)
     found["concat"] = play(checkpoint, address, "concat", areal_agents.Watched(settings), rows[:1], 1)
     found["group"] = play(checkpoint, address, "individual", areal_agents.Watched(settings), rows[:1], 2)

@@ -18,7 +18,7 @@ def parsed(found):
 
 def test_every_shipped_experiment_and_profile_loads_and_adds_up(parsed):
     shipped = {name: said for name, said in parsed["found"].items() if not name.startswith("a ")}
-    assert len(shipped) == 8
+    assert len(shipped) == 11
     assert set(shipped.values()) == {""}, shipped
 
 
@@ -33,7 +33,6 @@ def test_ray_and_slurm_are_taken_by_areal_s_parser(parsed):
         ("a removed key", "rejection_sampling"),
         ("a group of AReaL", "gconfig.n_samples"),
         ("a wrong workflow", "groupsize"),
-        ("a ray cluster without GPUs", "which Ray's workers ignore"),
         ("a reference model", "ref.attn_impl sdpa"),
     ],
 )
@@ -46,8 +45,12 @@ def test_a_text_profile_shows_no_images_and_keeps_the_other_settings(parsed):
     assert parsed["max_tokens"] == 512
 
 
+def test_the_command_line_wins_over_the_profile_in_areal_s_parser(parsed):
+    assert parsed["told"] == [6, 4]
+
+
 def test_a_server_must_have_as_many_desktops_as_concurrent_episodes(parsed):
-    assert parsed["desktops"] == [64, 4, 4, 64, 4, 4, 64]
+    assert parsed["desktops"] == [64, 4, 4, 16, 4, 4, 4, 2, 2, 64]
 
 
 def test_forked_workers_may_take_longer_and_a_second_change_is_refused(parsed):

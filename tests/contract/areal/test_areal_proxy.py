@@ -24,10 +24,15 @@ def test_a_chain_is_a_row_in_the_concat_style(proxied):
     assert one["input_ids"][0] < proxied["individual"][0]["input_ids"][0] + proxied["individual"][1]["input_ids"][0]
 
 
-def test_images_are_not_in_what_this_proxy_exports(proxied):
-    """Why training on pictures goes by `OSWorldWorkflow`: when a newer AReaL exports them, this test says so."""
-    assert "multi_modal_input" not in proxied["individual"][0]
-    assert "mm_token_type_ids" not in proxied["individual"][0]
+def test_images_are_in_what_the_proxy_exports_exactly_where_they_are_detected(proxied):
+    """Where the proxy exports them, rows recompute to what was sampled; elsewhere the validator refuses an agent that
+    looks at screenshots."""
+    keys = {"multi_modal_input", "mm_token_type_ids"}
+    assert keys & set(proxied["individual"][0]) == (keys if proxied["exports_images"] else set())
+    if proxied["exports_images"]:
+        with_images, with_noise = proxied["gaps"]
+        assert with_images < 1e-4
+        assert with_noise > 1e-3
 
 
 def test_a_group_is_the_rows_of_its_episodes(proxied):

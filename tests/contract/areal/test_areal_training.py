@@ -54,7 +54,7 @@ def test_areal_updates_and_its_losses_are_those_of_our_trainer(trained):
     episodes = len({sample.episode_id for sample in samples})
     config = TrainerConfig(
         algorithm="dr_grpo", loss_divisor=tokens / episodes, learning_rate=1e-3, weight_decay=0.01, beta2=0.999,
-        clip_ratio_low=0.2, clip_ratio_high=0.28, importance_weight_cap=5.0, max_grad_norm=1.0, warmup_steps=0,
+        importance_weight_cap=5.0, max_grad_norm=1.0, warmup_steps=0,
     )  # fmt: skip
     trainer = Trainer(Policy(load(str(trained["checkpoint"])).model), config)
     for theirs in trained["updates"]:

@@ -29,8 +29,10 @@ def play(
     rows: list[dict[str, Any]],
     settings: dict[str, Any],
     workflow: str = "areal_workflows.PaintedWorkflow",
+    lora: str | None = None,
+    version: int = 0,
 ) -> list[dict[str, Any]]:
-    from areal.api.cli_args import InferenceEngineConfig
+    from areal.api.cli_args import GenerationHyperparameters, InferenceEngineConfig
     from areal.engine.sglang_remote import RemoteSGLangEngine
 
     config = InferenceEngineConfig(
@@ -43,12 +45,18 @@ def play(
         tokenizer_path=checkpoint,
         setup_timeout=limit(60),
         request_timeout=limit(300),
+        use_lora=lora is not None,
     )
     engine = RemoteSGLangEngine(config)
     engine.initialize(addr=address)
+    engine.set_version(version)
+    keywords: dict[str, Any] = {"settings": {**settings, "model": checkpoint}}
+    if lora is not None:
+        new = settings["agent"]["max_new_tokens"]
+        keywords["gconfig"] = GenerationHyperparameters(max_new_tokens=new, temperature=1.0, lora_name=lora)
     try:
         for row in rows:
-            engine.submit(row, workflow=workflow, workflow_kwargs={"settings": {**settings, "model": checkpoint}})
+            engine.submit(row, workflow=workflow, workflow_kwargs=keywords)
         return [one for one in engine.wait(len(rows), timeout=limit(300)) if one is not None]
     finally:
         engine.destroy()

@@ -296,6 +296,23 @@ def test_pages_of_flask_are_the_servers_own():
         server_reply(httpx2.Response(502, text=flask))
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        "<!doctype html>\n<html lang=en>\n  <head>\n    <title>",
+        '<!DOCTYPE HTML PUBLIC "-//W3C//DTD HTML 4.01//EN"\n  "http://www.w3.org/TR/html4/loose.dtd">\n<html>\n'
+        "  <head>\n    <title>",
+    ],
+)
+def test_pages_of_werkzeugs_debugger_are_the_servers_own(head: str):
+    """OSWorld's server runs with `debug=True`: an exception in it is a 500 of its own, not of a proxy."""
+    title = f"KeyError: {'x' * 3000}\n // Werkzeug Debugger</title>\n  </head>\n  <body>"
+    assert server_reply(httpx2.Response(500, html=head + title)).status_code == 500
+    for status, text in ((502, head + title), (200, head + title), (500, head + "Bad gateway</title>")):
+        with pytest.raises(ForeignReply):
+            server_reply(httpx2.Response(status, html=text))
+
+
 @pytest.mark.parametrize("printed", ["", "{", "[1, 2]", '{"a": 1}', "null", "[" * 3000, '["x", "", ""]'])
 async def test_what_a_guest_prints_instead_of_a_result_is_an_infrastructure_error(tmp_path: Path, printed: str):
     fake = FakeOsworld(tmp_path, (64, 48))

@@ -16,6 +16,7 @@ from certificates import self_signed, signed
 from patience import limit
 
 from deskhand.config.schema import RemoteTimeouts
+from deskhand.desktop.remote import retrying_client
 from deskhand.desktop.remote.http_connection import proxy_of, request_failure
 from deskhand.desktop.remote.retrying_client import RetryingClient
 from deskhand.engines.http_engine.endpoint import EndpointUnreachable, HttpEndpoint, RequestRejected
@@ -31,11 +32,12 @@ def _without_proxies(monkeypatch):
     for name in PROXY_VARIABLES:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
+    retrying_client._reached.clear()  # ports are used again
 
 
 @asynccontextmanager
 async def listening(
-    answer: bytes = OK, certificate: tuple[Path, Path] | None = None
+    answer: bytes = OK, certificate: tuple[Path, Path] | None = None, port: int = 0
 ) -> AsyncIterator[tuple[int, list[bytes]]]:
     """A server that sends `answer` to every request; its port, and the first lines of what it was asked."""
     asked: list[bytes] = []
@@ -53,7 +55,7 @@ async def listening(
             await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    server = await asyncio.start_server(serve, "127.0.0.1", port, ssl=context)
     async with server:
         yield server.sockets[0].getsockname()[1], asked
 
@@ -87,6 +89,40 @@ async def test_every_mistake_in_a_certificate_has_its_message(monkeypatch, tmp_p
         with pytest.raises(ConfigError, match=message):
             await get(f"https://{host}:{port}")
         assert asked == [], "nothing was sent"
+
+
+async def test_a_certificate_that_was_right_is_an_outage_when_it_is_wrong(monkeypatch, tmp_path):
+    """A run of hours does not end because a certificate expires or a proxy interferes for a moment."""
+    right, wrong = self_signed(tmp_path / "right"), self_signed(tmp_path / "wrong", "DNS:other.example")
+    monkeypatch.setenv("SSL_CERT_FILE", str(right[0]))
+    async with listening(certificate=right) as (port, _):
+        url = f"https://localhost:{port}"
+        first = RetryingClient(url, timeouts=QUICK)
+        assert (await first.send("GET", "/x", repeatable=True)).status_code == 200
+    async with listening(certificate=wrong, port=port):
+        for client in (first, RetryingClient(url, timeouts=QUICK)):  # of an earlier lease, and of a later one
+            with pytest.raises(InfrastructureError, match="certificate"):
+                await client.send("GET", "/x", repeatable=True)
+            await client.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "is_here"),
+    [
+        *((f"http://{host}/", True) for host in ("localhost", "a.localhost.", "127.8.8.8", "[::1]", "0.0.0.0:80")),
+        ("http://[::ffff:127.0.0.1]/", True),
+        *((f"http://{host}/", False) for host in ("localhost.example", "127.0.0.1.example", "[fe80::1%25eth0]", "a_b")),
+    ],
+)
+def test_this_machine_has_many_names(url, is_here):
+    found = proxy_of(url, {"http_proxy": "http://proxy.example:3128"})
+    assert (found is None) == is_here
+
+
+@pytest.mark.parametrize("url", ["http://[", "http://a:b", "ftp://a", "", "http://a:99999"])
+def test_odd_addresses_are_one_line(url):
+    with pytest.raises(ConfigError, match="expected http"):
+        proxy_of(url, {"http_proxy": "http://proxy.example:3128"})
 
 
 @pytest.mark.parametrize(

@@ -259,3 +259,19 @@ def test_mutually_exclusive_resets_are_rejected():
     ):
         with pytest.raises(ValidationError, match=message):
             DesktopConfig(**settings)
+
+
+async def test_the_leases_of_a_machine_share_its_connections(tmp_path):
+    fake = FakeOsworld(tmp_path / "vm")
+    async with on_a_port(fake.app) as address:
+        pool = build_machine_pool([address], "osworld", DesktopSpec("plain", 320, 240), None, skip_reset=True)
+        clients = []
+        for _ in range(3):
+            lease = await pool.lease()
+            clients.append(lease.desktop.client)  # type: ignore[attr-defined]
+            await pool.release(lease)
+        assert len({id(each.http) for each in clients}) == 1
+        with pytest.raises(InfrastructureError, match="the client is closed"):
+            await clients[0].send("GET", "/screenshot", repeatable=True)
+        await pool.close()
+        assert clients[0].http.is_closed

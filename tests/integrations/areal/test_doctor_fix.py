@@ -56,7 +56,7 @@ def test_pydrive2_answers_to_the_name_that_osworld_imports(made, tmp_path):
         "print(pydrive.drive is pydrive2.drive)"
     )
     assert subprocess.run([python, "-c", program], capture_output=True, check=False).returncode != 0
-    assert len(doctor.install_fixes(tmp_path, environment)) == 2
+    assert len(doctor.install_fixes(environment)) == 2
     done = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "True", done.stderr
 
@@ -65,7 +65,7 @@ def test_workers_and_nvcc_find_a_compiler_that_takes_cpp20(made, tmp_path):
     python, environment = made
     path = worker_environment(python, environment)["PATH"]
     assert not doctor._compiles_cpp20(str(shutil.which("g++", path=path)))
-    doctor.install_fixes(tmp_path, environment)
+    doctor.install_fixes(environment)
     for name in ("g++", "gcc", "c++", "cc"):
         found = Path(str(shutil.which(name, path=path)))
         assert found.parent == python.parent
@@ -74,13 +74,13 @@ def test_workers_and_nvcc_find_a_compiler_that_takes_cpp20(made, tmp_path):
 
 def test_fixing_again_changes_nothing_and_a_half_written_fix_is_finished(made, tmp_path):
     python, environment = made
-    doctor.install_fixes(tmp_path, environment)
+    doctor.install_fixes(environment)
     before = kept(python.parents[1])
-    assert doctor.install_fixes(tmp_path, environment) == []
+    assert doctor.install_fixes(environment) == []
     assert kept(python.parents[1]) == before
     shim = next(python.parents[1].glob("lib/python3.*/site-packages/pydrive/__init__.py"))
     shim.write_text("")
-    assert len(doctor.install_fixes(tmp_path, environment)) == 1
+    assert len(doctor.install_fixes(environment)) == 1
     assert shim.read_text() == doctor.SHIM
 
 
@@ -91,7 +91,7 @@ def test_an_environment_s_own_compiler_and_pydrive_are_left_alone(made, tmp_path
     packages = next((python.parents[1] / "lib").glob("python3.*")) / "site-packages"
     (packages / "PyDrive-1.3.1.dist-info").mkdir()
     with pytest.raises(ConfigError, match=r"compiler without C\+\+20 support"):
-        doctor.install_fixes(tmp_path, environment)
+        doctor.install_fixes(environment)
     assert not (packages / "pydrive").exists()
 
 
@@ -101,5 +101,5 @@ def test_the_finding_follows_what_is_there(made, tmp_path):
     assert "pip install pydrive2" in doctor._pydrive(said).fix
     said["pydrive2"] = "1.21.3"
     assert doctor._pydrive(said).fix == "deskhand areal doctor --fix"
-    doctor.install_fixes(tmp_path, environment)
+    doctor.install_fixes(environment)
     assert doctor._pydrive(said).ok

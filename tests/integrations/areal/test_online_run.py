@@ -22,9 +22,11 @@ from deskhand.integrations.areal.online import ProxyGateway, ProxyGatewayClosed,
 
 
 class Desk:
-    """The gateway's protocol, as AReaL's own has it: two sessions at a time, each with a key of its own."""
+    """The gateway's protocol, as AReaL's own has it: two sessions at a time, each with a key of its own. In AReaL's v2
+    stack a session ends with its reward, and nothing else ends it."""
 
-    def __init__(self) -> None:
+    def __init__(self, stack: str = "v1") -> None:
+        self.stack = stack
         self.sessions: dict[str, list[Any]] = {}
         self.refused = 0
         self.slow_s = 0.0
@@ -32,7 +34,9 @@ class Desk:
         """What is answered next, by request, before it is dealt with."""
 
     def app(self) -> Starlette:
-        names = {"start_session": self.start, "set_reward": self.reward, "end_session": self.end}
+        names: dict[str, Any] = {"start_session": self.start, "set_reward": self.reward}
+        if self.stack == "v1":
+            names["end_session"] = self.end
         return Starlette(routes=[Route(f"/rl/{name}", function, methods=["POST"]) for name, function in names.items()])
 
     async def start(self, request: Request) -> Response:
@@ -45,13 +49,22 @@ class Desk:
             return Response(status_code=429)
         key = f"key-{len(self.sessions)}"
         self.sessions[key] = []
-        return JSONResponse({"session_id": (await request.json())["task_id"], "api_key": key})
+        name = (await request.json())["task_id"]
+        if self.stack == "v2":
+            made = {"session_id": f"{name}-0", "session_api_key": key}
+            return JSONResponse({"group_id": name, "sessions": [made]}, status_code=201)
+        if self.stack == "another":
+            return JSONResponse({"session": name})
+        return JSONResponse({"session_id": name, "api_key": key})
 
     async def reward(self, request: Request) -> Response:
         await asyncio.sleep(self.slow_s)
         if self.sick["reward"]:
             return Response(status_code=self.sick["reward"].pop())
-        self.sessions[request.headers["authorization"].removeprefix("Bearer ")].append((await request.json())["reward"])
+        session = self.sessions[request.headers["authorization"].removeprefix("Bearer ")]
+        session.append((await request.json())["reward"])
+        if self.stack == "v2":
+            session.append("ended")
         return JSONResponse({})
 
     async def end(self, request: Request) -> Response:
@@ -76,9 +89,10 @@ class Agent:
         return data["then"]
 
 
-async def test_every_session_is_rewarded_and_ended_and_an_outage_gives_no_number(monkeypatch):
+@pytest.mark.parametrize("stack", ["v1", "v2"])
+async def test_every_session_is_rewarded_and_ended_and_an_outage_gives_no_number(monkeypatch, stack):
     monkeypatch.setattr("deskhand.integrations.areal.online.RETRY_S", 0.02)
-    desk = Desk()
+    desk = Desk(stack)
     then = [0.0, InfrastructureError("the desktop is lost"), 1.0, EvaluatorError("the judge is late"), 0.5]
     with listening(desk.app()) as address:
         agent, gateway = Agent(lambda: desk.refused), ProxyGateway(address, "admin")
@@ -89,6 +103,11 @@ async def test_every_session_is_rewarded_and_ended_and_an_outage_gives_no_number
     assert len(desk.sessions) == 5
     assert all(len(session) == 2 and session[1] == "ended" for session in desk.sessions.values())
     assert sum(math.isnan(session[0]) for session in desk.sessions.values()) == 2
+
+
+async def test_a_gateway_of_another_protocol_is_named_at_the_first_session():
+    with listening(Desk("another").app()) as address, pytest.raises(ConfigError, match="of no known protocol"):
+        await run_online(Agent(), [{"then": 1.0}], ProxyGateway(address, "admin"))
 
 
 async def test_a_cancelled_or_misconfigured_episode_ends_its_session_without_a_reward():

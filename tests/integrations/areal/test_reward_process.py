@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from pathlib import Path
 
 import bad_judges
@@ -30,10 +29,9 @@ async def test_a_reward_is_computed_in_another_process_whatever_it_prints(tmp_pa
 
 async def test_a_late_reward_is_an_error_is_called_once_and_leaves_no_process(tmp_path):
     path = tmp_path / "asked"
-    began = time.monotonic()
-    with pytest.raises(EvaluatorError, match=r"timed out after 1\.5 s"):
-        await ProcessReward(bad_judges.counted, timeout_s=1.5)(str(path), "hang")
-    assert time.monotonic() - began < limit(10)
+    async with asyncio.timeout(limit(60)):
+        with pytest.raises(EvaluatorError, match=r"timed out after 1\.5 s"):
+            await ProcessReward(bad_judges.counted, timeout_s=1.5)(str(path), "hang")
     assert asked(path) == 1
     left = [int(word) for word in path.with_suffix(".children").read_text().split()]
     for _ in range(round(limit(50))):

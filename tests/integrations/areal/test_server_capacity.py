@@ -25,14 +25,14 @@ async def test_a_server_with_too_few_desktops_is_refused_before_the_start(monkey
     ):
         desktops = Desktops(server_url=f"http://127.0.0.1:{running.port}", api_key_env="BRIDGE_KEY")
         with pytest.raises(ConfigError, match="BRIDGE_KEY is not set"):
-            await asyncio.to_thread(check_server, desktops, 3)
+            await asyncio.to_thread(check_server, desktops, 3, ("basics",))
         monkeypatch.setenv("BRIDGE_KEY", KEY)
-        await asyncio.to_thread(check_server, desktops, 3)
+        await asyncio.to_thread(check_server, desktops, 3, ("basics",))
         with pytest.raises(ConfigError, match="has 3 desktops"):
-            await asyncio.to_thread(check_server, desktops, 4)
+            await asyncio.to_thread(check_server, desktops, 4, ("basics",))
         monkeypatch.setenv("BRIDGE_KEY", "another key, of nobody")
         with pytest.raises(ConfigError, match="does not respond") as caught:
-            await asyncio.to_thread(check_server, desktops, 3)
+            await asyncio.to_thread(check_server, desktops, 3, ("basics",))
         assert "another key" not in str(caught.value)
     with pytest.raises(ConfigError, match="run deskhand serve"):
-        await asyncio.to_thread(check_server, desktops, 3)
+        await asyncio.to_thread(check_server, desktops, 3, ("basics",))

@@ -19,10 +19,10 @@ from deskhand.integrations.areal.validate_budget import (
     desktops_needed,
     find_config_problems,
     is_agent,
-    largest_advantage,
     max_images_in_context,
     trajectory_mib,
 )
+from deskhand.integrations.areal.validate_objective import find_objective_problems, largest_advantage
 
 CONFIGS = sorted((Path(__file__).parents[3] / "configs" / "areal").glob("*.yaml"))
 TINY = next(path for path in CONFIGS if path.stem == "tiny_cpu")
@@ -47,6 +47,31 @@ def test_shipped_experiments_add_up(path):
     assert find_config_problems(content, settings, SMALL, 10) == []
 
 
+def laid_over(content: dict[str, Any], profile: dict[str, Any]) -> None:
+    for key, value in profile.items():
+        if isinstance(value, dict):
+            laid_over(content.setdefault(key, {}), value)
+        else:
+            content[key] = value
+
+
+CLUSTER = next(path for path in CONFIGS if path.stem == "osworld_qwen3vl_4b")
+
+
+@pytest.mark.parametrize("nodes", [2, 4])
+@pytest.mark.parametrize("scheduler", ["ray", "slurm"])
+def test_profiles_for_more_nodes_add_up(scheduler, nodes):
+    profile = yaml.safe_load(CLUSTER.read_text())["profiles"][f"{scheduler}-{nodes}x8"]
+    content, settings = experiment(CLUSTER)
+    laid_over(content, profile)
+    content["rollout"]["consumer_batch_size"] = content["train_dataset"]["batch_size"]
+    assert find_config_problems(content, settings, SMALL, 10, "qwen3_vl") == []
+    assert content["scheduler"]["type"] == scheduler
+    gpus = sum(int(content[role]["backend"].split(":d")[1].split("p")[0]) for role in ("actor", "rollout"))
+    assert gpus == content["cluster"]["n_nodes"] * content["cluster"]["n_gpus_per_node"] == 8 * nodes
+    assert desktops_needed(content, settings) == 64 * nodes
+
+
 CHANGES: dict[str, tuple[list[tuple[str, Any]], str]] = {
     "a normalized reward": ([("actor.reward_norm", {"mean_level": "group"})], "actor.reward_norm"),
     "a normalized advantage": ([("actor.adv_norm", {"mean_level": "batch"})], "actor.adv_norm"),
@@ -56,8 +81,24 @@ CHANGES: dict[str, tuple[list[tuple[str, Any]], str]] = {
     "values beside advantages": ([("critic", {"path": "x"})], "critic: "),
     "sampling that is not passed on": ([("gconfig.top_k", 50)], "gconfig.top_k"),
     "replies that are all the same": ([("gconfig.greedy", True)], "gconfig.greedy"),
-    "an adapter": ([("actor.use_lora", True)], "actor.use_lora"),
-    "Ray's own workers": ([("scheduler.type", "ray")], "which Ray's workers ignore"),
+    "an adapter that nobody samples": ([("actor.use_lora", True)], "rollout.use_lora"),
+    "an adapter sent by xccl": (
+        [("actor.use_lora", True), ("rollout.use_lora", True), ("actor.weight_update_mode", "xccl")],
+        "actor.weight_update_mode",
+    ),
+    "an adapter on another trainer": (
+        [("actor.use_lora", True), ("rollout.use_lora", True), ("actor.backend", "megatron:d1")],
+        "actor.backend",
+    ),
+    "an adapter without a name": (
+        [("actor.use_lora", True), ("rollout.use_lora", True), ("gconfig.lora_name", "")],
+        "gconfig.lora_name",
+    ),
+    "a penalty weighed by length": (
+        [("actor.kl_ctl", 0.1), ("ref", {"attn_impl": "flash_attention_2"})],
+        "deskhand.workflow.normalize_by_episode",
+    ),
+    "rows read as one reply": ([("actor.mask_no_eos_with_zero", True)], "actor.mask_no_eos_with_zero"),
     "rows above the budget": ([("actor.mb_spec.max_tokens_per_mb", 100)], "actor.mb_spec.max_tokens_per_mb"),
     "a group that AReaL gives up": ([("rollout.request_timeout", 10)], "rollout.request_timeout"),
     "rows that see each other": ([("actor.attn_impl", "eager")], "actor.attn_impl"),
@@ -95,6 +136,109 @@ def test_what_does_not_add_up_is_one_line_that_names_its_key(name):
     found = find_config_problems(changed, settings, SMALL, 10)
     assert len(found) == 1, found
     assert CHANGES[name][1] in found[0]
+
+
+@pytest.mark.parametrize(
+    ("family", "modules", "adapts_vision"),
+    [
+        ("qwen3_vl", [], True),
+        ("qwen3_vl", ["all-linear"], True),
+        ("qwen3_vl", ["q_proj", "down_proj"], False),
+        ("qwen3_vl", ["q_proj", "linear_fc1"], True),
+        ("qwen2_5_vl", ["q_proj", "down_proj"], True),
+        ("qwen2_5_vl", ["q_proj", "o_proj"], False),
+        (None, [], False),
+    ],
+)
+def test_an_adapter_covers_no_layer_of_the_vision_tower(family, modules, adapts_vision):
+    content, settings = experiment()
+    content["actor"] |= {"use_lora": True, "target_modules": modules}
+    content["rollout"]["use_lora"] = True
+    found = find_config_problems(content, settings, SMALL, 10, family)
+    assert [line[: line.index(" ")] for line in found] == ["actor.target_modules"] * adapts_vision
+
+
+def test_a_plain_agent_under_ray_is_told_what_areal_would_say():
+    content, settings = experiment()
+    content["scheduler"]["type"] = "ray"
+    content["deskhand"]["workflow_class"] = "deskhand.integrations.areal.agent.OSWorldAgent"
+    found = find_config_problems(content, settings, SMALL, 10)
+    assert any("Proxy workers not supported with RayScheduler" in line for line in found)
+
+
+AREAL = {"advantages": "areal", "normalize_by_episode": False}
+CRITIC = {"path": "tiny", "attn_impl": "flash_attention_2"}
+TEXT = {**AREAL, "agent": {"observation": "a11y_tree"}}
+OBJECTIVES: dict[str, tuple[dict[str, Any], list[tuple[str, Any]], str | None]] = {
+    "rewards of a text model": (TEXT, [("actor.adv_norm", {"mean_level": "batch"})], None),
+    "rewards less the batch's mean": (AREAL, [("actor.adv_norm", {"mean_level": "batch"})], None),
+    "a penalty in the rewards": (
+        TEXT,
+        [("actor.adv_norm", {"mean_level": "batch"}), ("actor.kl_ctl", 0.1), ("ref", CRITIC)],
+        None,
+    ),
+    "a penalty behind advantages": ({"normalize_by_episode": False}, [("actor.kl_ctl", 0.1), ("ref", CRITIC)], None),
+    "an adapter": ({}, [("actor.use_lora", True), ("rollout.use_lora", True)], None),
+    "a vision model's critic": (
+        AREAL,
+        [("critic", CRITIC), ("actor.adv_norm", {"mean_level": "batch"})],
+        "critic: AReaL 1.0.4 adds",
+    ),
+    "nothing to compare with": (AREAL, [], "nothing is subtracted"),
+    "AReaL's groups": (
+        {**TEXT},
+        [("actor.adv_norm", {"mean_level": "batch"}), ("actor.reward_norm", {"mean_level": "group"})],
+        "actor.reward_norm",
+    ),
+    "rewards weighed by length": (
+        {**TEXT, "normalize_by_episode": True},
+        [("actor.adv_norm", {"mean_level": "batch"})],
+        "normalize_by_episode",
+    ),
+    "a discount over several rows": (
+        TEXT,
+        [("actor.adv_norm", {"mean_level": "batch"}), ("actor.discount", 0.9)],
+        "actor.discount",
+    ),
+    "a discount over one row": (
+        {**AREAL, "agent": {"observation": "a11y_tree", "history": "full"}},
+        [("actor.adv_norm", {"mean_level": "batch"}), ("actor.discount", 0.9)],
+        None,
+    ),
+    "rewards that are cut": (
+        TEXT,
+        [("actor.adv_norm", {"mean_level": "batch"}), ("actor.reward_scaling", 10.0), ("actor.reward_clip", 5.0)],
+        "actor.reward_clip",
+    ),
+    "a penalty against nothing": ({"normalize_by_episode": False}, [("actor.kl_ctl", 0.1)], "without a ref"),
+}
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_objectives_that_areal_computes_right_are_accepted_and_others_named(name):
+    told, changes, message = OBJECTIVES[name]
+    content, _ = experiment()
+    content["actor"]["path"] = "tiny"
+    for key, value in changes:
+        *path, last = key.split(".")
+        place = content
+        for part in path:
+            place = place.setdefault(part, {})
+        place[last] = value
+    settings = WorkflowSettings.of({**content["deskhand"]["workflow"], **told}, {})
+    found = list(find_objective_problems(content, settings, 10))
+    assert len(found) == (message is not None), found
+    assert message is None or message in found[0]
+
+
+@pytest.mark.parametrize(
+    ("backend", "exports", "refused"), [("sglang:d1", True, 0), ("sglang:d1", False, 1), ("vllm:d1", True, 0)]
+)
+def test_a_plain_agent_may_look_where_the_proxy_exports_images(backend, exports, refused):
+    content, settings = experiment()
+    content["deskhand"]["workflow_class"] = "deskhand.integrations.areal.agent.WAADesktopWorkflow"
+    content["rollout"] |= {"agent": {"engine_max_tokens": 4096}, "backend": backend}
+    assert len(find_config_problems(content, settings, SMALL, 10, exports_images=exports)) == refused
 
 
 def test_too_many_desktops_or_screenshots_are_reported_with_what_fits():
@@ -194,10 +338,9 @@ def test_a_workflow_is_known_by_what_it_is_and_not_by_its_name():
 
 def test_images_of_qwen2_5_vl_need_deskhands_workers():
     content, settings = experiment(next(path for path in CONFIGS if path.stem == "waa_qwen25vl_3b"))
-    content["scheduler"]["type"] = "ray"
-    assert find_config_problems(content, settings, SMALL, 10, "qwen3_vl") == []
-    (line,) = find_config_problems(content, settings, SMALL, 10, "qwen2_5_vl")
-    assert "scheduler.type ray" in line
+    for scheduler in ("local", "ray", "slurm"):
+        content["scheduler"]["type"] = scheduler
+        assert find_config_problems(content, settings, SMALL, 10, "qwen2_5_vl") == []
     content["actor"]["enable_tree_training"] = True
     (line,) = find_config_problems(content, settings, SMALL, 10, "qwen3_vl")
     assert "actor.enable_tree_training" in line

@@ -6,17 +6,26 @@ them. transformers' "sdpa" ignores the bounds, so every row silently attends to 
 `patch_rope_positions`: the position of a still image of Qwen2.5-VL is multiplied by the number of tokens per second of
 video (transformers' issue 45325, fixed later). Inference servers do not, so AReaL's recomputed log-probs silently
 belong to another input.
+
+`patch_lora_positions`: AReaL asks `engine.model.model` for the positions of a row with images. With LoRA peft's wrapper
+stands before the model, so that this is one level above the module that knows them, and the first update fails.
 """
 
 from __future__ import annotations
 
+from importlib import import_module
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from deskhand.errors import ConfigError
+
 NAME = "sdpa"
+_POSITIONS = "compute_3d_position_ids"
+_QWEN_VL = {"qwen2_5_vl": "Qwen2_5_VL", "qwen3_vl": "Qwen3VL"}
+"""Families that Deskhand trains: transformers' module, and how names of its classes begin."""
 
 
 def patch_attention() -> None:
@@ -76,6 +85,27 @@ def patch_rope_positions() -> bool:
 
     Qwen2_5_VLModel.get_vision_position_ids = placed  # pyright: ignore[reportAttributeAccessIssue]
     return True
+
+
+def patch_lora_positions() -> None:
+    """Let whole models answer for positions as the module inside of them does. A second call does nothing.
+
+    Raises `ConfigError` if this transformers computes positions elsewhere.
+    """
+    for family, name in _QWEN_VL.items():
+        module = import_module(f"transformers.models.{family}.modeling_{family}")
+        if not hasattr(getattr(module, f"{name}Model"), _POSITIONS):
+            raise ConfigError(
+                f"transformers {import_module('transformers').__version__}: {name}Model has no {_POSITIONS}, which "
+                "AReaL's FSDP engine calls; install AReaL's version with scripts/environment areal"
+            )
+        whole = getattr(module, f"{name}ForConditionalGeneration")
+        if not hasattr(whole, _POSITIONS):
+            setattr(whole, _POSITIONS, _ask_inner)
+
+
+def _ask_inner(self: Any, **named: Any) -> Tensor:
+    return getattr(self.model, _POSITIONS)(**named)
 
 
 def _misplaces(own: Any) -> bool:

@@ -3,6 +3,8 @@
 - A forked worker may take `FORK_READY_S` instead of a minute to import torch.
 - Workers forked from Deskhand's worker are Deskhand's, too (AReaL starts its own), except proxies.
 - A worker that exits before it is ready stops the run; AReaL would poll its port forever, and accept any program there.
+- Slurm's scheduler reads `container_type`, `mount`, `srun_additional_args` and, without a container, `env_vars` of
+  `scheduling_spec`; AReaL always uses an apptainer image with /storage.
 - Checkpoints are saved without triton: AReaL imports Archon, whose kernels need it, so every CPU run would fail at its
   first checkpoint.
 """
@@ -10,6 +12,8 @@
 from __future__ import annotations
 
 import inspect
+import shlex
+from dataclasses import replace
 from typing import Any
 
 from deskhand.errors import ConfigError
@@ -25,6 +29,7 @@ def apply_launcher_patches() -> None:
     allow_slow_forks()
     fork_our_workers()
     notice_dead_workers()
+    read_slurm_settings()
     save_without_archon()
 
 
@@ -65,6 +70,34 @@ def notice_dead_workers() -> None:
         return is_ready(self, worker_info)
 
     scheduler._is_worker_ready = is_alive_and_ready
+
+
+_SLURM_SCRIPT = [
+    "self", "role", "replicas", "nodes", "total_gpus", "cpus_per_task", "mem_per_task", "schedulings", "nodelist",
+    "exclude",
+]  # fmt: skip
+
+
+def read_slurm_settings() -> None:
+    """Have Slurm's scheduler start workers as `scheduling_spec` of their role says."""
+    scheduler = installed_areal.require_areal("infra.scheduler.slurm", "a run").SlurmScheduler
+    generate = _known(scheduler, "_generate_sbatch_script", _SLURM_SCRIPT)
+
+    def generate_as_told(
+        self: Any, role: str, replicas: int, nodes: int, total_gpus: int, cpus_per_task: int, mem_per_task: int,
+        schedulings: list[Any], nodelist: str | None, exclude: str | None,
+    ) -> str:  # fmt: skip
+        spec = schedulings[0]
+        self.container_type, self.container_mounts = spec.container_type, spec.mount
+        self.srun_additional_args = spec.srun_additional_args
+        if spec.container_type != "apptainer" and spec.env_vars:
+            exports = [f"export {name}={shlex.quote(str(value))}" for name, value in spec.env_vars.items()]
+            schedulings = [replace(spec, additional_bash_cmds=[*exports, *(spec.additional_bash_cmds or [])])]
+        return generate(
+            self, role, replicas, nodes, total_gpus, cpus_per_task, mem_per_task, schedulings, nodelist, exclude
+        )
+
+    scheduler._generate_sbatch_script = generate_as_told
 
 
 def save_without_archon() -> None:

@@ -1,17 +1,20 @@
 """Families `calculator_number` and `calculator_sum`: a desktop calculator on a small screen.
 
 The check copies the display with the program's own command (untrusted). That takes a click and a key stroke, so digits
-in place count at the end and are not milestones.
+in place count at the end and are not milestones, and the display is read once: while it is read a second time, a
+program of the guest could act.
 """
 
 from __future__ import annotations
 
+import itertools
 import random
 import uuid
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
 
 from deskhand.actions.ops import Click, Done, Key, Op, Point, screen_px
-from deskhand.desktop.base import HasClipboardOwner, StageableDesktop, Window
+from deskhand.desktop.base import HasCopiedText, StageableDesktop, Window
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.setup_facts import note, noted
 from deskhand.tasks.suites.basics.layout import BORDER_PX, use_compact_theme
@@ -84,22 +87,24 @@ async def display_value(desktop: StageableDesktop) -> str:
 
     Empty without a calculator, or if another program has filled the clipboard.
 
-    A click next to the windows closes open menus, then dialogs are closed, and the calculator gets the focus. None of
-    that changes the display.
+    Clicks next to the windows close open menus, then dialogs are closed, and the calculator gets the focus. None of
+    that changes the display. They are two: GTK ignores the first click within half a second after a menu was opened
+    (`gtk_menu_shell_button_release`).
     """
     windows = await desktop.windows()
     calculators = [window for window in windows if CalculatorScenario.window_class in window.wm_class.lower()]
     if not calculators:
         return ""
     if (corner := _free_corner(windows)) is not None:
-        await _perform(desktop, Click(corner))
+        for _ in range(2):
+            await _perform(desktop, Click(corner))
     for dialog in calculators[1:]:
         await desktop.close_window(dialog)
     await desktop.activate_window(calculators[0])
-    await desktop.observe()  # the window manager gives the focus with a delay
+    await desktop.observe()  # until then a dialog that closes may take keys
+    if isinstance(desktop, HasCopiedText):
+        return (await desktop.copied_text(noted(desktop, WINDOW)) or "").strip()
     await _perform(desktop, Key(("ctrl", "c")))
-    if isinstance(desktop, HasClipboardOwner) and not await desktop.owns_clipboard(noted(desktop, WINDOW)):
-        return ""
     return (await desktop.clipboard() or "").strip()
 
 
@@ -124,7 +129,18 @@ async def _perform(desktop: StageableDesktop, op: Op) -> None:
     await desktop.perform([op], action_id=f"judge-{uuid.uuid4()}")
 
 
-@scenario_family(CalculatorScenario, "calculator_number", "easy", "enter a number by the calculator's keys")
+def number_is_held_out(first: int, second: int) -> bool:
+    """Whether the instruction is one of the 9 of 72 of the split `test_instructions`: each digit once in each place."""
+    return second == first % 9 + 1
+
+
+@scenario_family(
+    CalculatorScenario,
+    "calculator_number",
+    "easy",
+    "enter a number by the calculator's keys",
+    holds_out=lambda task: number_is_held_out(*map(int, task.metadata["number"])),
+)
 def enter_number(scenario: CalculatorScenario) -> Task:
     first, second = scenario.rng.sample(range(1, 10), 2)
     scenario.place_seed = scenario.rng.randrange(2**31)
@@ -134,7 +150,8 @@ def enter_number(scenario: CalculatorScenario) -> Task:
         shown = await display_value(desktop)
         value = display_score(shown, number)
         finding = Finding("the display", value, repr(shown), repr(number))
-        return CheckResult(value, f"the display has {shown!r}", untrusted_source=True, findings=(finding,))
+        detail = f"the display has {shown!r}"
+        return CheckResult(value, detail, untrusted_source=True, findings=(finding,), no_retry=True)
 
     async def targets(desktop: StageableDesktop) -> tuple[Rect | None, list[Rect]]:
         digits = {key: box for key, box in (await scenario.boxes(desktop)).items() if key.isdecimal()}
@@ -142,7 +159,8 @@ def enter_number(scenario: CalculatorScenario) -> Task:
 
     async def grounding_targets(desktop: StageableDesktop) -> list[tuple[str, Rect]]:
         keys = await scenario.boxes(desktop)
-        return [(number_instruction(a, b), keys[str(a)]) for a in range(1, 10) for b in range(1, 10) if a != b]
+        pairs = itertools.permutations(range(1, 10), 2)
+        return [(number_instruction(a, b), keys[str(a)]) for a, b in pairs if not number_is_held_out(a, b)]
 
     return scenario.build_task(
         number_instruction(first, second),
@@ -184,7 +202,8 @@ def enter_sum(scenario: CalculatorScenario) -> Task:
 
     async def check(desktop: StageableDesktop) -> CheckResult:
         shown = await display_value(desktop)
-        return combine_clauses(clause("the display", shown, str(result)), untrusted_source=True)
+        found = combine_clauses(clause("the display", shown, str(result)), untrusted_source=True)
+        return replace(found, no_retry=True)
 
     return scenario.build_task(
         f"Work out {keys.rstrip('=')} on the calculator",

@@ -28,6 +28,7 @@ from deskhand.tasks.task import (
     ExampleEndStates,
     Family,
     FileContents,
+    HoldsOut,
     Milestone,
     Rect,
     Task,
@@ -100,13 +101,23 @@ AnyScenario = TypeVar("AnyScenario", bound=Scenario)
 
 
 def scenario_family(
-    scenario: type[AnyScenario], name: str, difficulty: Difficulty, summary: str, *more_applications: str
+    scenario: type[AnyScenario],
+    name: str,
+    difficulty: Difficulty,
+    summary: str,
+    *more_applications: str,
+    holds_out: HoldsOut | None = None,
 ) -> Callable[[Callable[[AnyScenario], Task]], Family]:
-    """Return a decorator that makes a family of a function from `scenario(name, seed)` to a task."""
+    """Return a decorator that makes a family of a function from `scenario(name, seed)` to a task.
+
+    `holds_out`: see `tasks.task.task_family`.
+    """
     applications = (*scenario.applications, *more_applications)
 
     def make(build: Callable[[AnyScenario], Task]) -> Family:
-        return named_family(name, applications, difficulty, "basics", summary, lambda seed: build(scenario(name, seed)))
+        return named_family(
+            name, applications, difficulty, "basics", summary, lambda seed: build(scenario(name, seed)), holds_out
+        )
 
     return make
 

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# A node of the Ray cluster that AReaL uses (docs/areal-cluster.md). It runs until it is ended.
+#   deploy/ray_node.sh head           [options of ray start]    on the first node
+#   deploy/ray_node.sh HOST:6379      [options of ray start]    on every other one, with the first node's address
+# Set before: the variables that workers need (the desktop server's key, HF_HOME), because Ray's workers inherit them
+# from here. DESKHAND_AREAL_PYTHON names the Python with AReaL, if it is not the one that scripts/environment made.
+set -euo pipefail
+root=$(cd "$(dirname "$0")/.." && pwd)
+
+if [ $# = 0 ]; then
+    echo "usage: deploy/ray_node.sh head|HOST:PORT [options of ray start]" >&2
+    exit 2
+fi
+role=$1
+shift
+python=${DESKHAND_AREAL_PYTHON:-$("$root/scripts/environment" areal)/bin/python}
+ray=$(dirname "$python")/ray
+if [ ! -x "$ray" ]; then
+    echo "error: $ray: not found; set DESKHAND_AREAL_PYTHON to the Python of AReaL's environment" >&2
+    exit 2
+fi
+export PATH="$(dirname "$python"):$PATH"
+export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
+export RAY_worker_niceness=0 # AReaL's workers are no background work
+
+if [ "$role" = head ]; then
+    set -- --head --port=6379 "$@"
+else
+    set -- --address="$role" "$@"
+fi
+exec "$ray" start --block --disable-usage-stats "$@"
