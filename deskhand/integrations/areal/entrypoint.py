@@ -201,7 +201,9 @@ def check(config: Any, settings: WorkflowSettings, train: Rows) -> None:
     if not tasks:
         raise ConfigError("deskhand.train: no data rows; set deskhand.suite, or train.path")
     width, height = max(((task.width, task.height) for task in tasks), key=lambda size: size[0] * size[1])
-    cost = image_cost(load_processors(settings.model)[1], width, height) if settings.uses_images else None
+    cost = None
+    if settings.uses_images:
+        cost = image_cost(load_processors(settings.model)[1], width, height, settings.agent.max_pixels)
     family = check_checkpoint(settings.model)[1] if settings.uses_images else None
     size = ModelSize.of_checkpoint(checkpoint_folder(settings.model))
     exports = installed_areal.exports_images(config.rollout.backend, getattr(config.rollout, "_version", "v1"))

@@ -42,9 +42,9 @@ class ImageCost:
     """Size of its pixels in float32, as AReaL transfers them."""
 
 
-def image_cost(processor: Any, width: int, height: int) -> ImageCost:
-    """Return the cost of a screenshot of this size under a Qwen-VL image processor."""
-    wide, high = model_image_size(processor)(width, height)
+def image_cost(processor: Any, width: int, height: int, max_pixels: int | None = None) -> ImageCost:
+    """Return the cost of a screenshot of this size under a Qwen-VL image processor and `agent.max_pixels`."""
+    wide, high = model_image_size(processor)(width, height, max_pixels)
     patch, merge = processor.patch_size, processor.merge_size
     patches = (wide // patch) * (high // patch)
     return ImageCost(patches // merge**2, patches * 3 * processor.temporal_patch_size * patch**2 * 4)
@@ -229,7 +229,8 @@ def _budgets(
             fits = max(0, (context - head) // turn)
             yield (
                 f"{shown} screenshots of {image.tokens} tokens with their replies are {head + shown * turn} tokens, "
-                f"deskhand.workflow.engine.max_model_len is {context}: use at most {fits}, or raise it"
+                f"deskhand.workflow.engine.max_model_len is {context}: use at most {fits}, lower "
+                "deskhand.workflow.agent.max_pixels, or raise it"
             )
     timeout = experiment["rollout"].get("request_timeout")
     if timeout is not None and settings.group_timeout_s >= timeout:
