@@ -36,7 +36,13 @@ from deskhand.integrations.areal.experiment_config import DataSection, DesktopEx
 from deskhand.integrations.areal.launcher import WORKING_DIR
 from deskhand.integrations.areal.online import ProxyGateway
 from deskhand.integrations.areal.patches import ports, worker_launch
-from deskhand.integrations.areal.settings import Desktops, WorkflowSettings, import_by_path, profile_overrides
+from deskhand.integrations.areal.settings import (
+    Desktops,
+    WorkflowSettings,
+    as_override,
+    import_by_path,
+    profile_overrides,
+)
 from deskhand.integrations.areal.validate_budget import desktops_needed, find_config_problems, image_cost, is_agent
 from deskhand.integrations.areal.validate_gpus import ModelSize
 from deskhand.integrations.areal.worker_resources import server_api_key, use_worker_resources
@@ -188,7 +194,8 @@ def load(arguments: list[str]) -> Any:
     path = parsed.config
     overrides = profile_overrides(path, parsed.profile)
     try:  # the last word for a key wins: file < profile < command line
-        return parser.load_expr_config(["--config", str(path), *overrides, *words], DesktopExperiment)[0]
+        words = ["--config", str(path), *overrides, *map(as_override, words)]
+        return parser.load_expr_config(words, DesktopExperiment)[0]
     except ConfigError:
         raise
     except Exception as error:

@@ -170,7 +170,15 @@ def profile_overrides(path: Path, profile: str | None) -> list[str]:
         return []
     if profile not in profiles:
         raise ConfigError(f"{path}: unknown profile '{profile}'; available: {', '.join([*map(str, profiles), FULL])}")
-    return [f"++{key}={json.dumps(value)}" for key, value in _flat("", profiles[profile])]
+    return [as_override(f"{key}={json.dumps(value)}") for key, value in _flat("", profiles[profile])]
+
+
+def as_override(word: str) -> str:
+    """Return a `key=value` word so that AReaL's parser sets keys that the file lacks, too; other words as they are.
+
+    An unknown key is rejected when the result is read into AReaL's dataclasses.
+    """
+    return word if word.startswith(("+", "~", "-")) or "=" not in word else f"++{word}"
 
 
 def _flat(place: str, value: Any) -> Iterator[tuple[str, Any]]:

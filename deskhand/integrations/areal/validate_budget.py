@@ -17,7 +17,7 @@ from typing import Any
 from deskhand.actions.formats.smart_resize import model_image_size
 from deskhand.integrations.areal.settings import WorkflowSettings, import_by_path
 from deskhand.integrations.areal.validate_gpus import ModelSize, find_gpu_problems
-from deskhand.integrations.areal.validate_objective import find_objective_problems
+from deskhand.integrations.areal.validate_objective import find_lora_problems, find_objective_problems
 
 WORKER = "deskhand.integrations.areal.worker"
 PACKING = ("flash_attention_2", "flash_attention_3")
@@ -99,7 +99,8 @@ def find_config_problems(
     ]
     return [
         *found,
-        *(_agent(experiment, settings) if is_agent(experiment) else _workflow(experiment, settings, max_steps, family)),
+        *(_agent(experiment, settings) if is_agent(experiment) else _workflow(experiment, settings, max_steps)),
+        *find_lora_problems(experiment, family),
         *_workers(experiment, family),
         *_budgets(experiment, settings, image, max_steps),
         *_capacity(experiment, settings),
@@ -109,9 +110,7 @@ def find_config_problems(
     ]
 
 
-def _workflow(
-    experiment: Mapping[str, Any], settings: WorkflowSettings, max_steps: int, family: str | None
-) -> Iterator[str]:
+def _workflow(experiment: Mapping[str, Any], settings: WorkflowSettings, max_steps: int) -> Iterator[str]:
     actor, gconfig = experiment["actor"], experiment["gconfig"]
     if gconfig.get("n_samples", 1) != 1:
         yield (
@@ -119,7 +118,7 @@ def _workflow(
         )
     if gconfig.get("top_p", 1.0) != 1.0:
         yield _top_p("gconfig.top_p", gconfig["top_p"])
-    yield from find_objective_problems(experiment, settings, max_steps, family)
+    yield from find_objective_problems(experiment, settings, max_steps)
     for key, value in _UNSUPPORTED_SAMPLING.items():
         if gconfig.get(key, value) != value:
             yield f"gconfig.{key} is {gconfig[key]}: not used by the workflow; remove it"
