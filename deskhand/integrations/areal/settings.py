@@ -78,7 +78,8 @@ class WorkflowSettings(_StrictModel):
     group_timeout_s: float = Field(default=1800.0, gt=0)
     """Time limit of a group; later episodes are errored. Keep it below AReaL's `rollout.request_timeout`."""
     max_errored_groups: int = Field(default=8, ge=1)
-    """Consecutive groups of a worker without a scored episode that end the run."""
+    """Consecutive groups of a worker without a scored episode that end the run; for a plain agent, this many times
+    `loop.group_size` episodes."""
     advantages: Literal["group", "areal"] = "group"
     """What `rewards` of a trajectory are: advantages within the group, or ("areal") rewards, from which AReaL computes
     advantages with its normalization."""
