@@ -137,7 +137,7 @@ class DesktopAgent:
         return await describe_screen(desktop) if self.config.observation == "a11y_tree" else None
 
     async def _zoom(self, episode: EpisodeContext, zoom: Zoom) -> str:
-        closer = await asyncio.to_thread(crop_and_enlarge, episode.frame, zoom)
+        closer = await asyncio.to_thread(crop_and_enlarge, episode.full_size_frame, zoom, episode.frame.size)
         await episode.keep(closer)
         return await _data_uri(closer)
 

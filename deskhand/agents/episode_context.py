@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 import openai
 
 from deskhand.actions.formats.base import ScreenView
+from deskhand.actions.formats.smart_resize import ModelImageSize
 from deskhand.actions.ops import TERMINAL_OPS, Answer, Done, Op
 from deskhand.agents.seeding import call_seed
 from deskhand.config.schema import AgentConfig
@@ -27,8 +28,9 @@ MAX_STEPS = 10
 StopReason = Literal["done", "fail", "answer", "max_steps", "too_many_errors", "overflow", "truncated"]
 ReplyError = Literal["", "format", "action", "truncated"]
 """What was wrong with a reply: not understood, not possible on this screen, or cut at the token limit."""
-ImageSize = Callable[[int, int], tuple[int, int]]
-"""(width, height) to which the model's own preprocessing resizes an image of (width, height)."""
+ImageSize = Callable[..., tuple[int, int]]
+"""(width, height) to which the model's own preprocessing resizes an image of (width, height); a third argument lowers
+its maximum area, as in `ModelImageSize`."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +95,24 @@ class EpisodeSettings:
     image_size: ImageSize | None = None
     """None: what the model's family publishes."""
 
+    def __post_init__(self) -> None:
+        self.shown_size(1280, 720)  # raises for a `max_pixels` that this model cannot have
+
+    def shown_size(self, width: int, height: int) -> tuple[int, int]:
+        """Return the size in which a screen is shown: its own, or with `max_pixels` the model's for that area.
+
+        An image of the latter size is one that the model's own preprocessing leaves as it is. Raises `ConfigError`.
+        """
+        most, resize = self.config.max_pixels, self.image_size or ModelImageSize()
+        if most is None or (reduced := resize(width, height, most)) == resize(width, height):
+            return width, height
+        return reduced
+
 
 def view_of(settings: EpisodeSettings, width: int, height: int) -> ScreenView:
     """How a model sees a screen of a size in pixels."""
-    resized = settings.image_size(width, height) if settings.image_size else None
-    return replace(ScreenView.of_screen(width, height), model_image_size=resized)
+    shown = settings.shown_size(width, height)
+    return ScreenView(width, height, *shown, settings.image_size(*shown) if settings.image_size else None)
 
 
 class EpisodeContext:
@@ -128,6 +143,7 @@ class EpisodeContext:
         self.steps: list[Step] = []
         self._name, self._after_step, self._keep_frame = uuid.uuid4().hex, after_step, keep_frame
         self._screen, self._shown, self._sha256 = frame, None, ""
+        self._full_size_frame: Frame | None = None
         self._stop: StopReason | None = None
         self._answer: str | None = None
         self._errors_in_a_row = 0
@@ -141,15 +157,22 @@ class EpisodeContext:
 
     @property
     def frame(self) -> Frame:
-        """The screen that the model was shown last."""
+        """The screen that the model was shown last, scaled down to `max_pixels` of the config."""
         if self._shown is None:
             raise RuntimeError("await observe() first")
         return self._shown
 
     @property
+    def full_size_frame(self) -> Frame:
+        """The same screen in its own size."""
+        if self._full_size_frame is None:
+            raise RuntimeError("await observe() first")
+        return self._full_size_frame
+
+    @property
     def view(self) -> ScreenView:
         """How this model sees the screen: what an action format needs to parse coordinates."""
-        return view_of(self.settings, *self.frame.size)
+        return view_of(self.settings, *self.full_size_frame.size)
 
     @property
     def sampling(self) -> dict[str, Any]:
@@ -228,6 +251,9 @@ class EpisodeContext:
     async def _show(self, frame: Frame) -> Frame:
         if self.present is not None:
             frame = await asyncio.to_thread(self.present, frame, len(self.steps))
+        self._full_size_frame, size = frame, self.settings.shown_size(*frame.size)
+        if size != frame.size:
+            frame = await asyncio.to_thread(frame.resized, size)
         await self.keep(frame)
         self._shown, self._sha256 = frame, frame.sha256
         return frame

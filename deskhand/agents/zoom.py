@@ -13,8 +13,8 @@ from deskhand.actions.ops import Zoom, to_screen_px
 from deskhand.desktop.base import Frame
 
 
-def crop_and_enlarge(frame: Frame, zoom: Zoom) -> Frame:
-    """Return the enlarged rectangle in the top left of a black frame of the same size as `frame`.
+def crop_and_enlarge(frame: Frame, zoom: Zoom, size: tuple[int, int] | None = None) -> Frame:
+    """Return the enlarged rectangle in the top left of a black frame of `size`, by default that of `frame`.
 
     Corners may be in any order; the rectangle has at least one pixel. Raises `AgentError` for a corner off the screen.
     Takes milliseconds: call it in a worker thread.
@@ -25,11 +25,12 @@ def crop_and_enlarge(frame: Frame, zoom: Zoom) -> Frame:
     left, right = _along([corner.x for corner in corners], xs, space.width, width, space.kind)
     top, bottom = _along([corner.y for corner in corners], ys, space.height, height, space.kind)
     cut = Image.fromarray(frame.rgb()[top:bottom, left:right])
+    width, height = size or frame.size
     scale = min(width / cut.width, height / cut.height)
-    size = (max(1, round(cut.width * scale)), max(1, round(cut.height * scale)))
-    rgb = np.asarray(cut.resize(size, Image.Resampling.LANCZOS))
+    wide, high = max(1, round(cut.width * scale)), max(1, round(cut.height * scale))
+    rgb = np.asarray(cut.resize((wide, high), Image.Resampling.LANCZOS))
     bgrx = np.zeros((height, width, 4), dtype=np.uint8)
-    bgrx[: size[1], : size[0], 2::-1] = rgb
+    bgrx[:high, :wide, 2::-1] = rgb
     bgrx.flags.writeable = False
     return replace(frame, bgrx=bgrx, content_hash=hashlib.sha256(bgrx.tobytes()).hexdigest(), under_cursor=None)
 

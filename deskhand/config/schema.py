@@ -129,6 +129,10 @@ class AgentConfig(Section):
     """Include the reason for a rejected reply in the next prompt."""
     observation: Literal["screenshot", "a11y_tree"] = "screenshot"
     """Screenshots, or the accessibility tree as text (window titles where there is none)."""
+    max_pixels: int | None = Field(default=None, ge=1)
+    """Maximum width x height of a screenshot as the model sees it, like `max_pixels` of Qwen's image processors. Larger
+    ones are scaled down before they are sent and recorded; actions are scaled up to the desktop. None is the model's
+    own maximum."""
     noise_images: bool = False
     """Replace every screenshot by noise, to measure what can be learned without images."""
 

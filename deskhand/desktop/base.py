@@ -67,6 +67,17 @@ class Frame:
         bgrx.flags.writeable = False
         return replace(self, bgrx=bgrx, content_hash="", under_cursor=None)
 
+    def resized(self, size: tuple[int, int]) -> Frame:
+        """Return the screen scaled to (width, height), as Qwen's image processors scale it (bicubic).
+
+        Boxes and pointer stay in pixels of the screen; `content_hash` is empty (use `sha256`). Takes milliseconds.
+        """
+        rgb = Image.fromarray(self.rgb()).resize(size, Image.Resampling.BICUBIC)
+        bgrx = np.zeros((size[1], size[0], 4), dtype=np.uint8)
+        bgrx[:, :, 2::-1] = np.asarray(rgb)
+        bgrx.flags.writeable = False
+        return replace(self, bgrx=bgrx, content_hash="", under_cursor=None)
+
     def rgb(self) -> np.ndarray:
         """Return `uint8[H, W, 3]`, a new contiguous array."""
         return np.ascontiguousarray(self.bgrx[:, :, 2::-1])

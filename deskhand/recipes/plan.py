@@ -13,7 +13,7 @@ from typing import Any
 
 from deskhand.actions import formats
 from deskhand.actions.formats.base import ScreenView
-from deskhand.actions.formats.smart_resize import smart_resize
+from deskhand.actions.formats.smart_resize import ModelImageSize
 from deskhand.agents.history import HistoryWindow, build_history
 from deskhand.agents.text_observation import MAX_CHARS
 from deskhand.config.load import Config
@@ -187,7 +187,8 @@ def workload(
     width, height = screen or (max(task.width for task in tasks), max(task.height for task in tasks))
     turns = turns or max(task.max_steps for task in tasks)
     patch, merge = values["vision_config"]["patch_size"], values["vision_config"]["spatial_merge_size"]
-    wide, high = smart_resize(width, height, patch * merge, *preprocessing_of(config.model))
+    resize = ModelImageSize(patch * merge, *preprocessing_of(config.model))
+    wide, high = resize(width, height, agent.max_pixels)
     patches, has_images = wide * high // patch**2, agent.observation == "screenshot"
     image_tokens = patches // merge**2 if has_images else 0
     shown, rows = _sequences(build_history(agent), turns)

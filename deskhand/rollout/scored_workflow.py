@@ -19,13 +19,15 @@ from deskhand.errors import CodeError, DeskhandError, EvaluatorError, Infrastruc
 from deskhand.rollout.episode import run_episode
 from deskhand.rollout.groups import EpisodeRequest
 from deskhand.tasks.judge import AlreadySolvedError
-from deskhand.tasks.outcome import Errored
+from deskhand.tasks.outcome import Cause, Errored
 from deskhand.tasks.task import Task
 
 Lease = Callable[[], AbstractAsyncContextManager[StageableDesktop]]
-_ERRORS: dict[str, type[DeskhandError]] = {
-    "evaluator": EvaluatorError, "already_solved": AlreadySolvedError, "bug": CodeError,
+EPISODE_ERRORS: dict[Cause, type[DeskhandError]] = {
+    "infrastructure": InfrastructureError, "evaluator": EvaluatorError, "already_solved": AlreadySolvedError,
+    "bug": CodeError,
 }  # fmt: skip
+"""What is raised for an episode without a score, by its cause; `InfrastructureError` for other causes."""
 
 
 class ScoredWorkflow:
@@ -43,14 +45,14 @@ class ScoredWorkflow:
         """Return the reward: in [0, 1], minus the task's format penalty and step cost.
 
         `extra` may contain `base_url`, `api_key` and `http_client`; the defaults are OPENAI_BASE_URL and
-        OPENAI_API_KEY. Raises `InfrastructureError` or `EvaluatorError` if the episode errored.
+        OPENAI_API_KEY. Raises one of `EPISODE_ERRORS` if the episode errored.
         """
         task = self.make_task(data["family"], int(data["seed"]))
         request = EpisodeRequest(str(data.get("episode_id", task.id)), task)
         async with _client(extra) as client, self.lease() as desktop:
             result = await run_episode(request, desktop, self.agent, client)
         if isinstance(result.outcome, Errored):
-            kind = _ERRORS.get(result.outcome.cause, InfrastructureError)
+            kind = EPISODE_ERRORS.get(result.outcome.cause, InfrastructureError)
             raise kind(f"{task.id}: {result.outcome.message}")
         return float(result.reward or 0.0)
 

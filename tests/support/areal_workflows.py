@@ -74,12 +74,43 @@ class FailingPool(fake_desktop.PaintedPool):
         assert not self.leased, "a desktop was not given back"
 
 
+class LostPool(FailingPool):
+    """None of its desktops can be reset."""
+
+    async def lease(self, spec=None):
+        lease = await super().lease(spec)
+        lease.desktop.fail_at = 0
+        return lease
+
+
 def pool() -> FailingPool:
     return FailingPool()
 
 
+def lost_pool() -> LostPool:
+    return LostPool()
+
+
 def square(data: Mapping[str, Any]) -> Task:
     return replace(fake_desktop.square_task(int(data["seed"])), max_steps=TURNS)
+
+
+def broken(data: Mapping[str, Any]) -> Task:
+    """Its setup is a mistake of the code."""
+
+    async def setup(desktop: Any) -> None:
+        desktop.no_such_method()
+
+    return replace(square(data), setup=setup)
+
+
+def solved(data: Mapping[str, Any]) -> Task:
+    """Its start state is worth 1."""
+
+    async def check(desktop: Any) -> CheckResult:
+        return CheckResult(1.0)
+
+    return replace(square(data), check=check, milestones=())
 
 
 def square_in_turns(data: Mapping[str, Any]) -> Task:

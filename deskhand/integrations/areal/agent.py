@@ -21,7 +21,7 @@ from deskhand.integrations.areal import installed_areal
 from deskhand.integrations.areal.dataset import task_for
 from deskhand.integrations.areal.http_clients import httpx_client
 from deskhand.integrations.areal.settings import Desktops, WorkflowSettings
-from deskhand.integrations.areal.worker_errors import report_errors
+from deskhand.integrations.areal.worker_errors import ErrorLimits
 from deskhand.integrations.areal.worker_resources import WorkerResources, use_worker_resources
 from deskhand.rollout.episode import desktop_spec
 from deskhand.rollout.scored_workflow import ScoredWorkflow
@@ -46,11 +46,16 @@ class OSWorldAgent:
     async def run(self, data: dict[str, Any], **extra: Any) -> float:
         """Return the reward of one episode.
 
-        Raises `InfrastructureError` or `EvaluatorError` if it has no score; anything else ends a run of AReaL
+        Raises one of `EPISODE_ERRORS` if it has no score, and AReaL then draws another task; many of them in a row
+        (`max_errored_groups` x `loop.group_size`), a few `CodeError`, or anything else end a run of AReaL
         (`worker_errors`).
         """
-        with report_errors(self.settings.episode_dir):
-            return await self._play(data, extra)
+        num_errored = self.settings.max_errored_groups * self.settings.loop.group_size
+        limits = ErrorLimits(self.settings.episode_dir, num_errored, "episodes")
+        with limits.report_errors():
+            reward = await self._play(data, extra)
+        limits.count([], is_scored=True)
+        return reward
 
     async def _play(self, data: dict[str, Any], extra: dict[str, Any]) -> float:
         task = task_for(self.settings, data)

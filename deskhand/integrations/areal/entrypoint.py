@@ -36,7 +36,13 @@ from deskhand.integrations.areal.experiment_config import DataSection, DesktopEx
 from deskhand.integrations.areal.launcher import WORKING_DIR
 from deskhand.integrations.areal.online import ProxyGateway
 from deskhand.integrations.areal.patches import ports, worker_launch
-from deskhand.integrations.areal.settings import Desktops, WorkflowSettings, import_by_path, profile_overrides
+from deskhand.integrations.areal.settings import (
+    Desktops,
+    WorkflowSettings,
+    as_override,
+    import_by_path,
+    profile_overrides,
+)
 from deskhand.integrations.areal.validate_budget import desktops_needed, find_config_problems, image_cost, is_agent
 from deskhand.integrations.areal.validate_gpus import ModelSize
 from deskhand.integrations.areal.worker_resources import server_api_key, use_worker_resources
@@ -188,7 +194,8 @@ def load(arguments: list[str]) -> Any:
     path = parsed.config
     overrides = profile_overrides(path, parsed.profile)
     try:  # the last word for a key wins: file < profile < command line
-        return parser.load_expr_config(["--config", str(path), *overrides, *words], DesktopExperiment)[0]
+        words = ["--config", str(path), *overrides, *map(as_override, words)]
+        return parser.load_expr_config(words, DesktopExperiment)[0]
     except ConfigError:
         raise
     except Exception as error:
@@ -201,7 +208,9 @@ def check(config: Any, settings: WorkflowSettings, train: Rows) -> None:
     if not tasks:
         raise ConfigError("deskhand.train: no data rows; set deskhand.suite, or train.path")
     width, height = max(((task.width, task.height) for task in tasks), key=lambda size: size[0] * size[1])
-    cost = image_cost(load_processors(settings.model)[1], width, height) if settings.uses_images else None
+    cost = None
+    if settings.uses_images:
+        cost = image_cost(load_processors(settings.model)[1], width, height, settings.agent.max_pixels)
     family = check_checkpoint(settings.model)[1] if settings.uses_images else None
     size = ModelSize.of_checkpoint(checkpoint_folder(settings.model))
     exports = installed_areal.exports_images(config.rollout.backend, getattr(config.rollout, "_version", "v1"))

@@ -24,8 +24,10 @@ from typing import Any
 import httpx2
 import structlog
 
-from deskhand.errors import ConfigError, DeskhandError, EvaluatorError, InfrastructureError
+from deskhand.errors import ConfigError, DeskhandError, InfrastructureError
 from deskhand.integrations.areal.installed_areal import SUPPORTED_VERSIONS
+from deskhand.rollout.scored_workflow import EPISODE_ERRORS
+from deskhand.tasks.judge import AlreadySolvedError
 
 log = structlog.get_logger()
 GATEWAY_FILE = "proxy_gateway.json"
@@ -168,10 +170,11 @@ async def run_online(
             try:
                 reward = float(await agent.run(dict(row), base_url=gateway.address, api_key=session.key))
                 result.rewards.append(reward)
-            except ConfigError:
-                raise
             except (DeskhandError, TimeoutError) as error:
-                kind = "evaluator" if isinstance(error, EvaluatorError) else "infrastructure"
+                if isinstance(error, ConfigError) and not isinstance(error, AlreadySolvedError):
+                    raise
+                kinds = [kind for kind, raised in EPISODE_ERRORS.items() if isinstance(error, raised)]
+                kind = kinds[0] if kinds else "infrastructure"
                 result.errors.append(f"{kind}: {error}")
                 log.warning("areal.online.episode_errored", row=number, cause=kind, message=str(error))
             finally:

@@ -78,7 +78,8 @@ class WorkflowSettings(_StrictModel):
     group_timeout_s: float = Field(default=1800.0, gt=0)
     """Time limit of a group; later episodes are errored. Keep it below AReaL's `rollout.request_timeout`."""
     max_errored_groups: int = Field(default=8, ge=1)
-    """Consecutive groups of a worker without a scored episode that end the run."""
+    """Consecutive groups of a worker without a scored episode that end the run; for a plain agent, this many times
+    `loop.group_size` episodes."""
     advantages: Literal["group", "areal"] = "group"
     """What `rewards` of a trajectory are: advantages within the group, or ("areal") rewards, from which AReaL computes
     advantages with its normalization."""
@@ -170,7 +171,15 @@ def profile_overrides(path: Path, profile: str | None) -> list[str]:
         return []
     if profile not in profiles:
         raise ConfigError(f"{path}: unknown profile '{profile}'; available: {', '.join([*map(str, profiles), FULL])}")
-    return [f"++{key}={json.dumps(value)}" for key, value in _flat("", profiles[profile])]
+    return [as_override(f"{key}={json.dumps(value)}") for key, value in _flat("", profiles[profile])]
+
+
+def as_override(word: str) -> str:
+    """Return a `key=value` word so that AReaL's parser sets keys that the file lacks, too; other words as they are.
+
+    An unknown key is rejected when the result is read into AReaL's dataclasses.
+    """
+    return word if word.startswith(("+", "~", "-")) or "=" not in word else f"++{word}"
 
 
 def _flat(place: str, value: Any) -> Iterator[tuple[str, Any]]:

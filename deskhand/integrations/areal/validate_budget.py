@@ -17,7 +17,7 @@ from typing import Any
 from deskhand.actions.formats.smart_resize import model_image_size
 from deskhand.integrations.areal.settings import WorkflowSettings, import_by_path
 from deskhand.integrations.areal.validate_gpus import ModelSize, find_gpu_problems
-from deskhand.integrations.areal.validate_objective import find_objective_problems
+from deskhand.integrations.areal.validate_objective import find_lora_problems, find_objective_problems
 
 WORKER = "deskhand.integrations.areal.worker"
 PACKING = ("flash_attention_2", "flash_attention_3")
@@ -42,9 +42,9 @@ class ImageCost:
     """Size of its pixels in float32, as AReaL transfers them."""
 
 
-def image_cost(processor: Any, width: int, height: int) -> ImageCost:
-    """Return the cost of a screenshot of this size under a Qwen-VL image processor."""
-    wide, high = model_image_size(processor)(width, height)
+def image_cost(processor: Any, width: int, height: int, max_pixels: int | None = None) -> ImageCost:
+    """Return the cost of a screenshot of this size under a Qwen-VL image processor and `agent.max_pixels`."""
+    wide, high = model_image_size(processor)(width, height, max_pixels)
     patch, merge = processor.patch_size, processor.merge_size
     patches = (wide // patch) * (high // patch)
     return ImageCost(patches // merge**2, patches * 3 * processor.temporal_patch_size * patch**2 * 4)
@@ -99,7 +99,8 @@ def find_config_problems(
     ]
     return [
         *found,
-        *(_agent(experiment, settings) if is_agent(experiment) else _workflow(experiment, settings, max_steps, family)),
+        *(_agent(experiment, settings) if is_agent(experiment) else _workflow(experiment, settings, max_steps)),
+        *find_lora_problems(experiment, family),
         *_workers(experiment, family),
         *_budgets(experiment, settings, image, max_steps),
         *_capacity(experiment, settings),
@@ -109,9 +110,7 @@ def find_config_problems(
     ]
 
 
-def _workflow(
-    experiment: Mapping[str, Any], settings: WorkflowSettings, max_steps: int, family: str | None
-) -> Iterator[str]:
+def _workflow(experiment: Mapping[str, Any], settings: WorkflowSettings, max_steps: int) -> Iterator[str]:
     actor, gconfig = experiment["actor"], experiment["gconfig"]
     if gconfig.get("n_samples", 1) != 1:
         yield (
@@ -119,7 +118,7 @@ def _workflow(
         )
     if gconfig.get("top_p", 1.0) != 1.0:
         yield _top_p("gconfig.top_p", gconfig["top_p"])
-    yield from find_objective_problems(experiment, settings, max_steps, family)
+    yield from find_objective_problems(experiment, settings, max_steps)
     for key, value in _UNSUPPORTED_SAMPLING.items():
         if gconfig.get(key, value) != value:
             yield f"gconfig.{key} is {gconfig[key]}: not used by the workflow; remove it"
@@ -229,7 +228,8 @@ def _budgets(
             fits = max(0, (context - head) // turn)
             yield (
                 f"{shown} screenshots of {image.tokens} tokens with their replies are {head + shown * turn} tokens, "
-                f"deskhand.workflow.engine.max_model_len is {context}: use at most {fits}, or raise it"
+                f"deskhand.workflow.engine.max_model_len is {context}: use at most {fits}, lower "
+                "deskhand.workflow.agent.max_pixels, or raise it"
             )
     timeout = experiment["rollout"].get("request_timeout")
     if timeout is not None and settings.group_timeout_s >= timeout:

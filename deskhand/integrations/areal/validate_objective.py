@@ -1,4 +1,5 @@
-"""Checks that AReaL optimizes what `OSWorldWorkflow` hands it: advantages or rewards, KL, critic and LoRA.
+"""Checks that AReaL optimizes what `OSWorldWorkflow` hands it: advantages or rewards, KL, critic; and LoRA of any
+workflow.
 
 Called by `validate_budget`. The rules reflect AReaL 1.0.4, as `tests/contract/areal/test_areal_objectives.py` runs it:
 
@@ -33,10 +34,8 @@ _LANGUAGE = {
 """Linear layers of the language model whose names the vision tower does not have, by family."""
 
 
-def find_objective_problems(
-    experiment: Mapping[str, Any], settings: WorkflowSettings, max_steps: int, family: str | None = None
-) -> Iterator[str]:
-    """Yield one line per problem, with key and fix. `family`: of a vision model, None if unknown."""
+def find_objective_problems(experiment: Mapping[str, Any], settings: WorkflowSettings, max_steps: int) -> Iterator[str]:
+    """Yield one line per problem of an `OSWorldWorkflow`, with key and fix."""
     for key in _OFF:
         if experiment["actor"].get(key):
             yield f"actor.{key}: reads a row as one reply, but it has one for each turn; set it to false"
@@ -45,7 +44,6 @@ def find_objective_problems(
     else:
         yield from _areal(experiment, settings)
     yield from _kl(experiment, settings)
-    yield from _lora(experiment, family)
 
 
 def largest_advantage(settings: WorkflowSettings, max_tokens: int) -> float:
@@ -127,8 +125,12 @@ def _kl(experiment: Mapping[str, Any], settings: WorkflowSettings) -> Iterator[s
         )
 
 
-def _lora(experiment: Mapping[str, Any], family: str | None) -> Iterator[str]:
-    """AReaL names the adapter in each request, loads a version of it after each step and keeps the last ones."""
+def find_lora_problems(experiment: Mapping[str, Any], family: str | None = None) -> Iterator[str]:
+    """Yield one line per problem of an adapter. `family`: of a vision model, None if unknown.
+
+    AReaL names the adapter in each request, loads a version of it after each step and keeps the last ones. Requests of
+    a plain agent are the proxy's, which names `rollout.lora_name`.
+    """
     actor, rollout = experiment["actor"], experiment["rollout"]
     uses = bool(actor.get("use_lora"))
     if uses != bool(rollout.get("use_lora")):
@@ -138,8 +140,13 @@ def _lora(experiment: Mapping[str, Any], family: str | None) -> Iterator[str]:
         )
     if not uses:
         return
-    if not experiment["gconfig"].get("lora_name", "default_lora"):
+    name = experiment["gconfig"].get("lora_name", "default_lora")
+    if not name:
         yield "gconfig.lora_name: the server needs the adapter's name; set one, such as lora"
+    if (other := rollout.get("lora_name")) and other != name:
+        yield f"rollout.lora_name {other}: differs from gconfig.lora_name {name}, which is trained; remove it"
+    if rollout.get("_version", "v1") == "v2":
+        yield "rollout._version v2: AReaL's v2 inference service asks for no adapter (InfBridge); set it to v1"
     modules, language = actor.get("target_modules") or ["all-linear"], _LANGUAGE.get(family or "")
     if language and not set(modules) <= set(language):
         yield (

@@ -4,6 +4,9 @@ AReaL 1.0.4 logs whatever a workflow raises, counts its task as rejected and dra
 (`WorkflowExecutor._create_workflow_task`), so a variable that is not set on one node would cost that node for good, and
 on all nodes the run would go on for ever without a step. Workflows and plain agents therefore report what they raise:
 a file of one line in `worker_errors/` of the run directory, which every node shares with the launcher.
+
+What is wrong with one episode (an outage, a mistake of the code, a task that its start state solves) ends the run only
+when it happens again and again: `ErrorLimits` counts it, for workflows and plain agents alike.
 """
 
 from __future__ import annotations
@@ -13,21 +16,84 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
 import structlog
 
-from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
+from deskhand.errors import CodeError, ConfigError
+from deskhand.rollout.scheduler import MAX_BUGS
+from deskhand.rollout.scored_workflow import EPISODE_ERRORS
+from deskhand.tasks.outcome import Cause, Errored
 
 FOLDER = "worker_errors"
 POLL_S = 0.5
 MAX_TEXT = 1000
-_OUTAGES = (InfrastructureError, EvaluatorError)
-"""Errors of one episode; another episode may succeed."""
+LOST: tuple[Cause, ...] = ("infrastructure", "evaluator", "already_solved")
+"""Causes of a group without a score that count towards `max_errored`."""
 log = structlog.get_logger()
+
+
+@dataclass
+class _Counts:
+    """Failures of one process in one run."""
+
+    bugs: int = 0
+    """Episodes that ended in a mistake of the code."""
+    errored: int = 0
+    """Consecutive groups without a score."""
+
+
+_counts: dict[str | None, _Counts] = {}
+"""By run directory: the processes of AReaL's subproc mode end worker resources with each episode."""
+
+
+@dataclass(frozen=True)
+class ErrorLimits:
+    """What ends the run of a workflow or a plain agent."""
+
+    folder: str | None
+    """The run directory."""
+    max_errored: int
+    """Consecutive groups without a score."""
+    unit: str = "groups"
+    """Or "episodes": those of a plain agent are counted one by one, because its groups are AReaL's."""
+
+    @contextmanager
+    def report_errors(self) -> Iterator[None]:
+        """Report what is raised inside, except cancellation; what is wrong with one episode is counted."""
+        try:
+            yield
+        except Exception as error:
+            causes: list[Cause] = [cause for cause, kind in EPISODE_ERRORS.items() if isinstance(error, kind)]
+            if causes:
+                self.count([Errored(causes[0], str(error))])
+            else:
+                report(self.folder, error)
+            raise
+
+    def count(self, errors: Sequence[Errored], *, is_scored: bool = False) -> int:
+        """Count a finished group (or episode) and return the consecutive ones without a score.
+
+        Reports `max_errored` of these, and `MAX_BUGS` episodes of this process that ended in a mistake of the code.
+        """
+        counts = _counts.setdefault(self.folder, _Counts())
+        if is_scored:
+            counts.errored = 0
+        elif lost := [error for error in errors if error.cause in LOST]:
+            counts.errored += 1
+            if counts.errored == self.max_errored:
+                text = f"{counts.errored} consecutive {self.unit} without a score; last error: {lost[-1].message}"
+                report(self.folder, ConfigError(text))
+        bugs = [error for error in errors if error.cause == "bug"]
+        before, counts.bugs = counts.bugs, counts.bugs + len(bugs)
+        if before < MAX_BUGS <= counts.bugs:
+            text = f"{counts.bugs} episodes ended in a mistake of the code; last: {bugs[-1].message}"
+            report(self.folder, CodeError(text))
+        return counts.errored
 
 
 def worker_name() -> str:
@@ -42,18 +108,6 @@ def worker_name() -> str:
 
         name = (ray.get_runtime_context().get_actor_name() or "") if ray.is_initialized() else ""
     return f"{name or 'process'} on {socket.gethostname()} (process {os.getpid()})"
-
-
-@contextmanager
-def report_errors(folder: str | None) -> Iterator[None]:
-    """Report what is raised inside, except outages of an episode and cancellation. `folder`: the run directory."""
-    try:
-        yield
-    except _OUTAGES:
-        raise
-    except Exception as error:
-        report(folder, error)
-        raise
 
 
 def report(folder: str | None, error: Exception) -> None:

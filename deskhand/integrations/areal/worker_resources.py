@@ -63,10 +63,6 @@ class WorkerResources:
     loop: asyncio.AbstractEventLoop
     groups: int = 0
     """Groups started here."""
-    outages: int = 0
-    """Consecutive groups lost to outages."""
-    bugs: int = 0
-    """Episodes that ended in a mistake of the code."""
     users: int = 0
     """Users inside `use_worker_resources`."""
 

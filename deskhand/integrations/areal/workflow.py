@@ -23,13 +23,13 @@ import structlog
 
 from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.algorithms.base import get_algorithm
-from deskhand.errors import CodeError, ConfigError, InfrastructureError, RecordError
+from deskhand.errors import ConfigError, InfrastructureError, RecordError
 from deskhand.integrations.areal import installed_areal
 from deskhand.integrations.areal.dataset import task_for
 from deskhand.integrations.areal.engine import ArealEngine
 from deskhand.integrations.areal.settings import WorkflowSettings
 from deskhand.integrations.areal.trajectory import check_trajectory
-from deskhand.integrations.areal.worker_errors import report, report_errors
+from deskhand.integrations.areal.worker_errors import ErrorLimits
 from deskhand.integrations.areal.worker_resources import WorkerResources, worker_resources
 from deskhand.integrations.areal.worker_runs import open_worker_run, save_group
 from deskhand.recorder.invariants import check_rows
@@ -38,7 +38,6 @@ from deskhand.rollout.episode import errored_result, outcome_of_failure
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import EpisodeRequest, Group
 from deskhand.rollout.runner import RecordedRunner
-from deskhand.rollout.scheduler import MAX_BUGS
 from deskhand.tasks.outcome import Errored, Scored
 from deskhand.tasks.task import Task
 
@@ -75,15 +74,16 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
             sampling = {name: getattr(gconfig, name) for name in ("temperature", "top_p", "max_new_tokens")}
             agent = self.settings.agent.model_copy(update=sampling)
             self.settings = self.settings.model_copy(update={"agent": agent})
+        self._error_limits = ErrorLimits(self.settings.episode_dir, self.settings.max_errored_groups)
 
     async def arun_episode(self, engine: Any, data: dict[str, Any]) -> dict[str, Any] | None:
         """Run a group on the task of `data`; returns its tensors (`tensors`), or None if there is nothing to train
         on.
 
-        Raises `ConfigError` for invalid settings, data or desktops and `CodeError` after `MAX_BUGS` episodes that ended
-        in a mistake of the code; both end the run (`worker_errors`). Also raises cancellation.
+        Raises `ConfigError` for invalid settings, data or desktops, which ends the run (`worker_errors`), and
+        cancellation.
         """
-        with report_errors(self.settings.episode_dir):
+        with self._error_limits.report_errors():
             return await self._play(engine, data)
 
     async def _play(self, engine: Any, data: dict[str, Any]) -> dict[str, Any] | None:
@@ -161,10 +161,7 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
         errors = [result.outcome for result in results if isinstance(result.outcome, Errored)]
         for cause, count in Counter(error.cause for error in errors).items():
             installed_areal.record(**{f"errored_{cause}": float(count)})
-        if group.scored:
-            resources.outages = 0
-        elif any(error.cause in ("infrastructure", "evaluator") for error in errors):
-            resources.outages += 1
+        consecutive = self._error_limits.count(errors, is_scored=bool(group.scored))
         installed_areal.record(
             group_scored=float(len(group.scored)),
             group_errored=float(not group.scored),
@@ -172,17 +169,7 @@ class OSWorldWorkflow(RolloutWorkflow):  # pyright: ignore[reportGeneralTypeIssu
         )
         if errors:
             causes, first = dict(Counter(error.cause for error in errors)), errors[0].message
-            log.warning(
-                "areal.group_errored", group=group.id, causes=causes, consecutive=resources.outages, first=first
-            )
-            if not group.scored and resources.outages == self.settings.max_errored_groups:
-                text = f"{resources.outages} consecutive groups without a score; last error: {first}"
-                report(self.settings.episode_dir, ConfigError(text))
-            resources.bugs += causes.get("bug", 0)
-            if resources.bugs >= MAX_BUGS:
-                raise CodeError(
-                    f"{resources.bugs} episodes ended in a mistake of the code; first of this group: {first}"
-                )
+            log.warning("areal.group_errored", group=group.id, causes=causes, consecutive=consecutive, first=first)
 
 
 async def run_group(

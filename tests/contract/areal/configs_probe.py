@@ -9,6 +9,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -54,13 +55,15 @@ def main(root: Path, checkpoint: str, out: Path) -> None:
     extra |= {"told": [told.deskhand.workflow["loop"]["group_size"], told.train_dataset.batch_size]}
     reference = ("experiment_name=x", "trial_name=x", "path=x", "attn_impl=sdpa", "backend=fsdp:d1p1t1")
     for name, words in {
-        "a typo": [*tiny, "++actor.eps_clipp=1"],
-        "a removed key": [*tiny, "++actor.behave_imp_weight_cap=5"],
+        "a typo": [*tiny, "actor.eps_clipp=1"],
+        "a typo in no section": [*tiny, "actr.eps_clip=1"],
+        "a removed key": [*tiny, "actor.behave_imp_weight_cap=5"],
         "a ray cluster": [*large, "scheduler.type=ray"],
         "a slurm cluster": [*tiny, "scheduler.type=slurm"],
         "a group of AReaL": [*tiny, "gconfig.n_samples=4"],
-        "a wrong workflow": [*tiny, "++deskhand.workflow.loop.groupsize=4"],
-        "a reference model": [*tiny, "actor.kl_ctl=0.1", *(f"++ref.{word}" for word in reference)],
+        "a wrong workflow": [*tiny, "deskhand.workflow.loop.groupsize=4"],
+        "a reference model": [*tiny, "actor.kl_ctl=0.1", *(f"ref.{word}" for word in reference)],
+        "a LoRA": [*tiny, "actor.use_lora=true", "rollout.use_lora=true", "actor.target_modules=[q_proj, v_proj]"],
     }.items():
         try:
             config = entrypoint.load(words)
@@ -69,6 +72,7 @@ def main(root: Path, checkpoint: str, out: Path) -> None:
             found[name] = ""
         except ConfigError as error:
             found[name] = str(error)
+    extra["unset"] = _set_unset_keys(tiny)
     from areal.infra.scheduler.local import LocalScheduler
 
     extra["slow"] = [
@@ -86,6 +90,31 @@ def main(root: Path, checkpoint: str, out: Path) -> None:
     ports.use_random_ports()
     extra["ports"] = by_seed, _drawn_under_one_seed()
     (out / "found.json").write_text(json.dumps({"found": found, **extra}))
+
+
+def _set_unset_keys(tiny: list[str]) -> dict[str, Any]:
+    """Set every key that AReaL's dataclasses know and a shipped file lacks, as `--set` does, to what it is."""
+    from omegaconf import OmegaConf
+
+    from deskhand.integrations.areal import entrypoint
+    from deskhand.integrations.areal.settings import read_experiment
+
+    written = {key for key, _ in _leaves("", read_experiment(Path(tiny[1])))}
+    plain = entrypoint.load(tiny)
+    known = OmegaConf.to_container(OmegaConf.structured(plain), enum_to_str=True)
+    words = [f"{key}={json.dumps(value)}" for key, value in _leaves("", known) if key not in written]
+    again = entrypoint.load([*tiny, *words])
+    return {"count": len(words), "unchanged": again == plain}
+
+
+def _leaves(place: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Scalars by key; `deskhand` and lists are left out."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if (place, key) != ("", "deskhand"):
+                yield from _leaves(f"{place}.{key}" if place else str(key), inner)
+    elif not isinstance(value, list):
+        yield place, value
 
 
 def _forked(scheduler: Any, command: str | None) -> str:

@@ -22,6 +22,12 @@ def test_every_shipped_experiment_and_profile_loads_and_adds_up(parsed):
     assert set(shipped.values()) == {""}, shipped
 
 
+def test_every_key_that_areal_knows_can_be_set_where_the_file_lacks_it(parsed):
+    assert parsed["found"]["a LoRA"] == ""
+    assert parsed["unset"]["count"] > 200
+    assert parsed["unset"]["unchanged"]
+
+
 def test_ray_and_slurm_are_taken_by_areal_s_parser(parsed):
     assert parsed["found"]["a ray cluster"] == parsed["found"]["a slurm cluster"] == ""
 
@@ -29,7 +35,8 @@ def test_ray_and_slurm_are_taken_by_areal_s_parser(parsed):
 @pytest.mark.parametrize(
     ("name", "word"),
     [
-        ("a typo", "eps_clipp"),
+        ("a typo", "Key 'eps_clipp' not in"),
+        ("a typo in no section", "Key 'actr' not in"),
         ("a removed key", "rejection_sampling"),
         ("a group of AReaL", "gconfig.n_samples"),
         ("a wrong workflow", "groupsize"),

@@ -16,6 +16,7 @@ from fake_sglang import listening
 from deskhand.config.schema import EngineConfig
 from deskhand.engines.hf import HfEngine
 from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.integrations.areal import worker_errors
 from deskhand.integrations.areal import worker_resources as places
 from deskhand.integrations.areal.agent import OSWorldAgent, WAADesktopWorkflow
 from deskhand.integrations.areal.settings import WorkflowSettings
@@ -70,6 +71,26 @@ def test_an_outage_raises_and_is_no_reward(endpoint, monkeypatch):
     with pytest.raises(InfrastructureError, match="told to fail"):
         asyncio.run(TimidPlainAgent(settings(endpoint)).run({"seed": 1}, base_url=address, api_key=key))
     assert not places._resources
+
+
+def test_a_score_between_outages_does_not_end_the_run(endpoint, monkeypatch, tmp_path):
+    address, key, _, _ = endpoint
+    told = settings(endpoint, episode_dir=str(tmp_path), max_errored_groups=1, loop={"group_size": 2})
+
+    def lose():
+        with monkeypatch.context() as patch:
+            patch.setattr(areal_workflows, "pool", lambda: painted_pool(fail_at=2))
+            with pytest.raises(InfrastructureError):
+                asyncio.run(TimidPlainAgent(told).run({"seed": 1}, base_url=address, api_key=key))
+
+    lose()
+    asyncio.run(TimidPlainAgent(told).run({"seed": 1}, base_url=address, api_key=key))
+    lose()
+    assert worker_errors.first_error(tmp_path) is None
+    lose()
+    line = worker_errors.first_error(tmp_path)
+    assert line is not None
+    assert "2 consecutive episodes without a score; last error: " in line
 
 
 def painted_pool(fail_at):

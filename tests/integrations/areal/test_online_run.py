@@ -17,8 +17,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
+from deskhand.errors import CodeError, ConfigError, EvaluatorError, InfrastructureError
 from deskhand.integrations.areal.online import ProxyGateway, ProxyGatewayClosed, is_scored, run_online
+from deskhand.tasks.judge import AlreadySolvedError
 
 
 class Desk:
@@ -93,16 +94,22 @@ class Agent:
 async def test_every_session_is_rewarded_and_ended_and_an_outage_gives_no_number(monkeypatch, stack):
     monkeypatch.setattr("deskhand.integrations.areal.online.RETRY_S", 0.02)
     desk = Desk(stack)
-    then = [0.0, InfrastructureError("the desktop is lost"), 1.0, EvaluatorError("the judge is late"), 0.5]
+    errors = [InfrastructureError("the desktop is lost"), EvaluatorError("the judge is late")]
+    then = [0.0, errors[0], 1.0, errors[1], 0.5, AlreadySolvedError("done before"), CodeError("TypeError")]
     with listening(desk.app()) as address:
         agent, gateway = Agent(lambda: desk.refused), ProxyGateway(address, "admin")
         played = await run_online(agent, [{"then": each} for each in then], gateway, max_concurrent=3)
     assert sorted(played.rewards) == [0.0, 0.5, 1.0]
-    assert sorted(played.errors) == ["evaluator: the judge is late", "infrastructure: the desktop is lost"]
+    assert sorted(played.errors) == [
+        "already_solved: done before",
+        "bug: TypeError",
+        "evaluator: the judge is late",
+        "infrastructure: the desktop is lost",
+    ]
     assert desk.refused
-    assert len(desk.sessions) == 5
+    assert len(desk.sessions) == len(then)
     assert all(len(session) == 2 and session[1] == "ended" for session in desk.sessions.values())
-    assert sum(math.isnan(session[0]) for session in desk.sessions.values()) == 2
+    assert sum(math.isnan(session[0]) for session in desk.sessions.values()) == 4
 
 
 async def test_a_gateway_of_another_protocol_is_named_at_the_first_session():

@@ -12,11 +12,17 @@ import pytest
 import yaml
 from task_files import SHARED
 
+from deskhand.errors import ConfigError
 from deskhand.integrations.areal import launcher
 from deskhand.integrations.areal.dataset import suite_rows, task_from_row
 from deskhand.integrations.areal.entrypoint import suite_of
 from deskhand.integrations.areal.settings import WorkflowSettings, merge_settings, profile_overrides, read_experiment
-from deskhand.integrations.areal.validate_budget import desktops_needed, find_config_problems, image_cost
+from deskhand.integrations.areal.validate_budget import (
+    desktops_needed,
+    find_config_problems,
+    image_cost,
+    max_images_in_context,
+)
 from deskhand.integrations.areal.validate_gpus import ModelSize
 from deskhand.tasks.formats.file_cache import FileCache
 
@@ -91,7 +97,8 @@ def real_task(content: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def problems(content: dict[str, Any], settings: WorkflowSettings, task: Any) -> list[str]:
     checkpoint = CHECKPOINTS[content["actor"]["path"]]
-    cost = image_cost(checkpoint.processor, task.width, task.height) if settings.uses_images else None
+    most = settings.agent.max_pixels
+    cost = image_cost(checkpoint.processor, task.width, task.height, most) if settings.uses_images else None
     family = checkpoint.family if settings.uses_images else None
     return find_config_problems(content, settings, cost, task.max_steps, family, checkpoint.size)
 
@@ -112,16 +119,29 @@ def test_a_shipped_experiment_trains_the_benchmark_in_its_name(stem):
     assert suite.get("format") == (stem.split("_")[0] if stem.split("_")[0] in ("osworld", "waa") else None)
 
 
-@pytest.mark.parametrize(("stem", "size", "tokens"), [
-    ("osworld_qwen3vl_4b", (1920, 1080), 2040), ("waa_qwen25vl_3b", (1920, 1200), 2967),
+@pytest.mark.parametrize(("stem", "size", "tokens", "unscaled", "turns"), [
+    ("osworld_qwen3vl_4b", (1920, 1080), 880, 2040, 15),
+    ("waa_qwen25vl_3b", (1920, 1200), 1161, 2967, 15),
+    ("waa_qwen25vl_3b_1gpu", (1920, 1200), 1161, 2967, 6),
 ])  # fmt: skip
-def test_more_screens_than_the_context_holds_are_refused(stem, size, tokens):
-    content, settings = experiment(stem, None, "deskhand.workflow.agent.history_max_turns=9")
-    checkpoint = CHECKPOINTS[content["actor"]["path"]]
-    cost = image_cost(checkpoint.processor, *size)
-    assert cost.tokens == tokens
-    (line,) = find_config_problems(content, settings, cost, 15, checkpoint.family, checkpoint.size)
-    assert f"9 screenshots of {tokens} tokens" in line
+def test_the_history_fits_the_context_because_screens_are_scaled(stem, size, tokens, unscaled, turns):
+    for words, found in (([], tokens), (["deskhand.workflow.agent.max_pixels=null"], unscaled)):
+        content, settings = experiment(stem, None, *words)
+        checkpoint = CHECKPOINTS[content["actor"]["path"]]
+        cost = image_cost(checkpoint.processor, *size, settings.agent.max_pixels)
+        assert cost.tokens == found
+        assert max_images_in_context(settings, 15) == turns
+        lines = find_config_problems(content, settings, cost, 15, checkpoint.family, checkpoint.size)
+        if found == tokens:
+            assert lines == []
+        else:
+            assert f"{turns} screenshots of {unscaled} tokens" in lines[0]
+            assert "deskhand.workflow.agent.max_pixels" in lines[0]
+
+
+def test_screens_are_not_scaled_below_what_the_model_takes():
+    with pytest.raises(ConfigError, match=r"agent\.max_pixels: must be at least 131072"):
+        image_cost(CHECKPOINTS["Qwen/Qwen3-VL-4B-Instruct"].processor, 1920, 1080, 100_000)
 
 
 REFUSED: dict[str, tuple[str, list[str], str]] = {
@@ -185,7 +205,7 @@ def test_what_does_not_fit_is_refused_by_name(name):
     for word in set(words) - set(plain):  # an entry of a list
         content["actor"]["scheduling_spec"][0]["mem"] = yaml.safe_load(word.partition("=")[2])
     checkpoint = CHECKPOINTS[content["actor"]["path"]]
-    cost = image_cost(checkpoint.processor, 1920, 1080)
+    cost = image_cost(checkpoint.processor, 1920, 1080, settings.agent.max_pixels)
     found = find_config_problems(content, settings, cost, 15, checkpoint.family, checkpoint.size)
     assert any(expected in line for line in found), found
 

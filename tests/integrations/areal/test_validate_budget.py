@@ -138,6 +138,30 @@ def test_what_does_not_add_up_is_one_line_that_names_its_key(name):
     assert CHANGES[name][1] in found[0]
 
 
+LORA: dict[str, tuple[dict[str, Any], dict[str, Any], str | None]] = {
+    "right": ({}, {}, None),
+    "trained alone": ({}, {"use_lora": False}, "rollout.use_lora is False, actor.use_lora True"),
+    "sampled alone": ({"use_lora": False}, {}, "rollout.use_lora is True, actor.use_lora False"),
+    "in the vision tower": ({"target_modules": ["all-linear"]}, {}, "actor.target_modules"),
+    "sent by xccl": ({"weight_update_mode": "xccl"}, {}, "actor.weight_update_mode"),
+    "of another name": ({}, {"lora_name": "other"}, "rollout.lora_name other"),
+    "of a service that names none": ({}, {"_version": "v2"}, "rollout._version v2"),
+}
+
+
+@pytest.mark.parametrize("workflow", ["workflow.OSWorldWorkflow", "agent.OSWorldAgent", "agent.WAADesktopWorkflow"])
+@pytest.mark.parametrize("name", LORA)
+def test_adapters_follow_the_same_rules_in_workflows_and_plain_agents(name, workflow):
+    content, settings = experiment()
+    actor, rollout, message = LORA[name]
+    content["deskhand"]["workflow_class"] = f"deskhand.integrations.areal.{workflow}"
+    content["actor"] |= {"use_lora": True, "target_modules": ["q_proj", "v_proj"], **actor}
+    content["rollout"] |= {"use_lora": True, "agent": {"engine_max_tokens": 4096}, **rollout}
+    found = find_config_problems(content, settings, SMALL, 10, "qwen3_vl", exports_images=True)
+    assert len(found) == (message is not None), found
+    assert message is None or found[0].startswith(message)
+
+
 @pytest.mark.parametrize(
     ("family", "modules", "adapts_vision"),
     [
