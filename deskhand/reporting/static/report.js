@@ -1,38 +1,14 @@
+// Episode replay of the one-file report, which inlines this file after the modules that it imports.
 "use strict";
-// Episode replay. Invariant: text from the data reaches the page only as text nodes and numeric SVG attributes, never as markup.
+import { factList, make, section, switchTheme } from "./dom.js";
+import { numbers, outcome, tokenScale, tokenText } from "./outcome.js";
+import { screenOf } from "./screen.js";
+
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const root = document.getElementById("replay");
-  const SVG = "http://www.w3.org/2000/svg";
-  const LOWEST = -4; // log-probability with the full color
 
-  function make(tag, attributes = {}, ...children) {
-    const node = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) {
-      if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-      else if (value !== null && value !== false) node.setAttribute(name, value);
-    }
-    node.append(...children.filter((child) => child !== null));
-    return node;
-  }
-
-  function draw(tag, attributes, title) {
-    const node = document.createElementNS(SVG, tag);
-    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-    if (title) {
-      const text = document.createElementNS(SVG, "title");
-      text.textContent = title;
-      node.append(text);
-    }
-    return node;
-  }
-
-  const theme = document.getElementById("theme");
-  theme.addEventListener("click", () => {
-    const html = document.documentElement;
-    const dark = html.dataset.theme ? html.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
-    html.dataset.theme = dark ? "light" : "dark";
-  });
+  document.getElementById("theme").addEventListener("click", switchTheme);
 
   if (!data.episodes.length) {
     root.append(make("p", { class: "note" }, "This report has no episodes."));
@@ -62,7 +38,7 @@
         const set = () => { state[key] = value; refilter(); };
         filters.append(make("button", { type: "button", "aria-pressed": String(state[key] === value), onclick: set }, value));
       }
-      filters.append(make("span", { style: "flex-basis:100%" }));
+      filters.append(make("span", { class: "line-end" }));
     };
     choose("phase", unique(data.episodes.map((episode) => episode.phase)));
     choose("outcome", unique(data.episodes.map((episode) => episode.outcome)));
@@ -141,38 +117,17 @@
       make("p", { class: "keys" }, make("kbd", {}, "←"), " ", make("kbd", {}, "→"), " step   ", make("kbd", {}, "↑"), " ",
         make("kbd", {}, "↓"), " episode   ", make("kbd", {}, "space"), " play"),
     );
-    detail.replaceChildren(reply(step), verdict(episode), ...numbers("Reward", episode.terms), facts(episode));
+    detail.replaceChildren(...[outcome(episode), reply(step), numbers("Reward", episode.terms), facts(episode)].filter((part) => part));
     try {
       history.replaceState(null, "", `#episode=${encodeURIComponent(episode.id)}&step=${state.step}`);
     } catch { /* a sandboxed frame has no history; the report works without */ }
   }
 
   function screen(episode, frame, step) {
-    const box = make("div", { class: "screen" });
     const source = data.frames[frame];
-    if (!source) {
-      box.append(make("p", {}, frame ? "This screenshot is not in the report." : "No screenshot."));
-      return box;
-    }
-    const image = make("img", { src: source, alt: "Screenshot shown to the model", draggable: "false" });
-    const overlay = draw("svg", { preserveAspectRatio: "none" });
-    const paint = () => {
-      const width = image.naturalWidth, height = image.naturalHeight;
-      overlay.setAttribute("viewBox", `0 0 ${width} ${height}`);
-      box.style.maxWidth = `${Math.min(2.6 * width, 760 * width / height)}px`;
-      overlay.replaceChildren();
-      const unit = width / 256;
-      if (episode.target && state.step === 0) {
-        const [left, top, right, bottom] = episode.target;
-        overlay.append(draw("rect", { class: "target", x: left, y: top, width: right - left, height: bottom - top, rx: 1.5 * unit,
-          "stroke-width": unit }, "first-click target"));
-      }
-      for (const mark of step ? step.marks : []) overlay.append(...markShapes(mark, unit));
-    };
-    image.addEventListener("load", paint);
-    if (image.complete && image.naturalWidth) paint();
-    box.append(image, overlay);
-    return box;
+    const image = source ? make("img", { src: source, alt: "Screenshot shown to the model", draggable: "false" }) : null;
+    const shown = { marks: step ? step.marks : [], target: state.step === 0 ? episode.target : null };
+    return screenOf(image, shown, frame ? "This screenshot is not in the report." : "No screenshot.");
   }
 
   function film(all) {
@@ -188,21 +143,6 @@
     return strip;
   }
 
-  function markShapes(mark, unit) {
-    const points = mark.points.map(([x, y]) => [x + 0.5, y + 0.5]);
-    const [x, y] = points[points.length - 1];
-    const shapes = [];
-    if (points.length > 1) {
-      const path = points.map((point) => point.join(",")).join(" ");
-      shapes.push(draw("polyline", { class: "halo", points: path, "stroke-width": 3.4 * unit }));
-      shapes.push(draw("polyline", { class: "mark", points: path, "stroke-width": 1.6 * unit }, mark.kind));
-    }
-    shapes.push(draw("circle", { class: "halo", cx: x, cy: y, r: 7 * unit, "stroke-width": 3.2 * unit }));
-    shapes.push(draw("circle", { class: "mark", cx: x, cy: y, r: 7 * unit, "stroke-width": 1.7 * unit }, `${mark.kind} at ${x - 0.5}, ${y - 0.5}`));
-    shapes.push(draw("circle", { class: "point", cx: x, cy: y, r: 1.7 * unit, "stroke-width": 0.6 * unit }));
-    return shapes;
-  }
-
   function controls(count) {
     const slider = make("input", { type: "range", min: 0, max: count - 1, value: state.step, "aria-label": "Step",
       oninput: () => { stop(); state.step = Number(slider.value); show(); } });
@@ -216,43 +156,10 @@
   }
 
   function reply(step) {
-    const box = make("section", {}, make("h3", {}, "Reply"));
-    if (!step) {
-      box.append(make("p", { class: "note" }, "End of the episode."));
-      return box;
-    }
-    const text = make("p", { class: "reply" });
-    if (step.tokens.length) {
-      for (const token of step.tokens) {
-        const logprob = token.logprob === null ? -Infinity : token.logprob;
-        const share = Math.round(62 * Math.min(1, logprob / LOWEST));
-        const title = `probability ${(100 * Math.exp(logprob)).toPrecision(3)} %, log-prob ${logprob.toFixed(3)}, version ${token.version}`;
-        const span = make("span", { title }, token.text);
-        span.style.background = `color-mix(in srgb, var(--bad) ${Math.max(share, 0)}%, transparent)`;
-        text.append(span);
-      }
-    } else text.append(step.text);
-    box.append(text);
-    if (step.tokens.length) {
-      box.append(make("div", { class: "scale" }), make("div", { class: "ends" }, make("span", {}, "certain"), make("span", {}, "log-prob ≤ −4")));
-    }
-    if (step.error) box.append(make("p", { class: "error" }, step.error));
-    return box;
-  }
-
-  function verdict(episode) {
-    const value = episode.value === null ? "" : ` · value ${episode.value.toFixed(2)}`;
-    const reward = episode.reward === null ? "" : ` · reward ${episode.reward.toFixed(2)}`;
-    return make("section", {}, make("h3", {}, "Outcome"),
-      make("div", { class: "badge" }, make("i", { class: `sign ${episode.outcome}` }), episode.outcome + value + reward),
-      episode.cause ? make("p", { class: "note" }, episode.cause) : null);
-  }
-
-  function numbers(title, values) {
-    const entries = Object.entries(values);
-    if (!entries.length) return [];
-    const rows = entries.flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, value === null ? "none" : Number(value).toFixed(3))]);
-    return [make("section", {}, make("h3", {}, title), make("dl", { class: "facts" }, ...rows))];
+    if (!step) return section("Reply", make("p", { class: "note" }, "End of the episode."));
+    return section("Reply",
+      step.tokens.length ? [tokenText(step.tokens), ...tokenScale()] : make("p", { class: "reply" }, step.text),
+      step.error ? make("p", { class: "error" }, step.error) : null);
   }
 
   function facts(episode) {
@@ -262,8 +169,7 @@
     if (episode.group) lines.group = episode.group;
     for (const [name, seconds] of Object.entries(episode.seconds)) if (seconds !== null) lines[name.replaceAll("_", " ")] = `${seconds.toFixed(2)} s`;
     lines.episode = episode.id;
-    const rows = Object.entries(lines).flatMap(([name, value]) => [make("dt", {}, name), make("dd", {}, String(value))]);
-    return make("section", {}, make("h3", {}, "Episode"), make("dl", { class: "facts" }, ...rows));
+    return section("Episode", factList(lines));
   }
 
   document.addEventListener("keydown", (event) => {
