@@ -34,6 +34,7 @@ _REASON = f"""CASE
             || CASE WHEN {_EXPECTED} = '' THEN '' ELSE ', expected ' || {_EXPECTED} END
         FROM {_FAILED} WHERE {_IS_FAILED} LIMIT 1)
     ELSE '' END"""
+_FAILED_CLAUSES = f"(SELECT group_concat({_CLAUSE}, '; ') FROM {_FAILED} WHERE {_IS_FAILED} AND episodes.value < 1)"
 _INSTRUCTION = f"json_extract({_JSON}, '$.instruction')"
 _COMPUTED = {
     "instruction": _INSTRUCTION,
@@ -60,7 +61,7 @@ class EpisodeFilter:
     state: str | None = None
     cause: str | None = None
     reason: str | None = None
-    """Part of the reason."""
+    """Part of the reason, or of another clause that does not hold."""
     version: int | None = None
     """Weights version that sampled one of its tokens."""
     group: str | None = None
@@ -89,7 +90,7 @@ class EpisodeFilter:
             found.append((f"step IN ({', '.join('?' * len(self.steps))})", list(self.steps)))
         for text, columns in (
             (self.task, ("task_id",)),
-            (self.reason, (_REASON,)),
+            (self.reason, (_REASON, _FAILED_CLAUSES)),
             (self.text, ("id", "task_id", _INSTRUCTION, _REASON)),
         ):
             if text:

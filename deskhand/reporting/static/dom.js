@@ -33,6 +33,14 @@ export function section(title, ...children) {
   return make("section", {}, make("h3", {}, title), ...children);
 }
 
+// Repaints a part of the page and leaves the keyboard where it was: on the control in the same place.
+export function keepFocus(part, paint) {
+  const controls = () => [...part.querySelectorAll("button, a, input, select")];
+  const at = controls().indexOf(document.activeElement);
+  paint();
+  if (at >= 0) controls()[at]?.focus();
+}
+
 export function switchTheme() {
   const html = document.documentElement;
   const dark = html.dataset.theme ? html.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;

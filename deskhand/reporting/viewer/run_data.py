@@ -141,7 +141,8 @@ def _explained(algorithm: Algorithm, rewards: np.ndarray) -> str:
     if float(np.ptp(rewards)) <= 1e-8 and not algorithm.trains_equal_rewards:
         return f"{algorithm.name}: all {len(rewards)} rewards are {mean:.3g}, so every advantage is 0 (zero variance)"
     later = "; then normalized over the batch of the step, which is not shown" if algorithm.normalize_batch else ""
-    return f"{algorithm.name}: {len(rewards)} rewards, mean {mean:.3g}, standard deviation {deviation:.3g}{later}"
+    how = (algorithm.advantages.__doc__ or "").split("\n")[0].removeprefix("Return ") if algorithm.advantages else ""
+    return f"{algorithm.name}: {how} {len(rewards)} rewards, mean {mean:.3g}, standard deviation {deviation:.3g}{later}"
 
 
 def group_data(run: Run, group_id: str) -> dict[str, Any]:
