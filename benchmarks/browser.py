@@ -18,7 +18,7 @@ CHROMIUM = shutil.which("chromium")
 _WATCH = """window.problems = [];
 addEventListener('error', event => problems.push('error: ' + event.message));
 addEventListener('unhandledrejection', event => problems.push('rejected: ' + event.reason));
-document.addEventListener('securitypolicyviolation', event => problems.push('policy: ' + event.violatedDirective + ' ' + event.blockedURI));
+document.addEventListener('securitypolicyviolation', event => problems.push('policy: ' + event.blockedURI));
 """
 
 
@@ -28,7 +28,7 @@ class Page(ChromiumSession):
     async def open(self, url: str) -> None:
         await self.call("Page.navigate", url=url)
 
-    async def until(self, expression: str, timeout_s: float = 20.0) -> Any:
+    async def until(self, expression: str, timeout_s: float = 60.0) -> Any:
         """The value of an expression, as soon as it is true. Waits for the page, and fails with what it shows."""
         try:
             async with asyncio.timeout(timeout_s):
@@ -42,20 +42,30 @@ class Page(ChromiumSession):
             raise AssertionError(f"never true: {expression}\n{shown[:2000]}") from None
 
     async def text(self, selector: str = "body") -> str:
-        return await self.evaluate(f"[...document.querySelectorAll({json.dumps(selector)})].map(n => n.innerText).join('\\n')")
+        return await self.evaluate(
+            f"[...document.querySelectorAll({json.dumps(selector)})].map(n => n.innerText).join('\\n')"
+        )
 
     async def press(self, key: str, code: int = 0, text: str = "") -> None:
         for kind in ("rawKeyDown", "keyUp"):
-            await self.call("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, text=text if kind != "keyUp" else "")
+            await self.call(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                windowsVirtualKeyCode=code,
+                text=text if kind != "keyUp" else "",
+            )
 
     async def size(self, width: int, height: int, *, dark: bool = False) -> None:
-        await self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        await self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False
+        )
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         await self.call("Emulation.setEmulatedMedia", features=[scheme])
 
     async def picture(self, path: Path, *, whole: bool = True) -> None:
         found = await self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
-        path.write_bytes(base64.b64decode(found["data"]))
+        await asyncio.to_thread(path.write_bytes, base64.b64decode(found["data"]))
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""A run directory of any number of episodes, for the viewer: scripted policies, written through the store as training does.
+"""A run directory of any number of episodes, for the viewer: scripted policies, written as training writes.
 
 A policy's chance to solve a task grows with its weights version and falls with the difficulty of the family. Episodes
 have painted screens, actions, call graphs with real token ids, judged clauses, milestones, errors and forks; groups,
@@ -30,7 +30,12 @@ from deskhand.tasks.outcome import Errored, Finding, Scored
 from deskhand.types import Completion, ImageSpan
 
 FAMILIES = ("form_fill", "file_rename", "sheet_sum", "terminal_run", "mail_reply", "settings_switch")
-CONFIG = {"model": "tiny", "seed": 0, "trainer": {"algorithm": "grpo", "learning_rate": 1e-4}, "loop": {"group_size": 8}}
+CONFIG = {
+    "model": "tiny",
+    "seed": 0,
+    "trainer": {"algorithm": "grpo", "learning_rate": 1e-4},
+    "loop": {"group_size": 8},
+}
 WIDTH, HEIGHT = 320, 200
 GROUP_SIZE, GROUPS_PER_STEP = 8, 4
 IMAGE_TOKENS = 12
@@ -50,7 +55,9 @@ class _Writer:
     number: int = 0
 
 
-def generate(folder: Path, episodes: int, *, steps: int = 4, seed: int = 0, config: dict[str, Any] | None = None) -> Path:
+def generate(
+    folder: Path, episodes: int, *, steps: int = 4, seed: int = 0, config: dict[str, Any] | None = None
+) -> Path:
     """Write a run with this many training episodes of `steps` steps or fewer, and evaluations; return its folder."""
     run = Run.create(folder, {"title": "Generated run", "facts": {"command": "generated"}, "config": config or CONFIG})
     with run:
@@ -70,7 +77,9 @@ def extend(run: Run, episodes: int, *, steps: int = 4, seed: int = 0) -> list[st
     num_groups = -(-episodes // GROUP_SIZE)
     for step in range(-(-num_groups // GROUPS_PER_STEP)):
         groups = range(step * GROUPS_PER_STEP, min((step + 1) * GROUPS_PER_STEP, num_groups))
-        added += _train_step(writer, first_step + step, [min(GROUP_SIZE, episodes - GROUP_SIZE * at) for at in groups], steps)
+        added += _train_step(
+            writer, first_step + step, [min(GROUP_SIZE, episodes - GROUP_SIZE * at) for at in groups], steps
+        )
     added += _evaluate(writer, len(run.metrics()), min(48, episodes), steps)
     return added
 
@@ -127,9 +136,9 @@ def _metrics(writer: _Writer, step: int, rewards: list[float], trained: int) -> 
     return {
         "schema_version": 2, "step": step + 1, "version": step + 1, "reward/mean": sum(rewards) / max(1, len(rewards)),
         "reward/success_rate": sum(reward >= 1 for reward in rewards) / max(1, len(rewards)),
-        "policy/staleness": writer.random.random(), "train/entropy": entropy, "train/grad_norm": 1 + writer.random.random(),
-        "train/num_episodes": trained, "time/elapsed": 30.0 * (step + 1), "time/train_step": 12.0, "time/rollout_wait": 9.0,
-        "perf/episodes_per_minute": 60.0, "alerts": alerts,
+        "policy/staleness": writer.random.random(), "train/entropy": entropy,
+        "train/grad_norm": 1 + writer.random.random(), "train/num_episodes": trained,
+        "time/elapsed": 30.0 * (step + 1), "time/train_step": 12.0, "time/rollout_wait": 9.0, "perf/episodes_per_minute": 60.0, "alerts": alerts,
     }  # fmt: skip
 
 
@@ -152,7 +161,9 @@ def _finish(writer: _Writer, result: EpisodeResult, zero_variance: list[str], gr
         writer.counts.mark_errored(result.outcome.cause)
     writer.counts.mark_done(zero_variance=len(zero_variance))
     record, tensors = to_record(result)
-    row = replace(row_of(result, TRAIN, "queued" if result.reward is not None else "errored"), finished_at=writer.clock_s)
+    row = replace(
+        row_of(result, TRAIN, "queued" if result.reward is not None else "errored"), finished_at=writer.clock_s
+    )
     states = [(name, "zero_variance") for name in zero_variance]
     writer.run.finish_episode(row, record, tensors, counts=writer.counts.to_dict(), states=states, group=group)
 
@@ -188,7 +199,9 @@ def _play(
         episode_id=name, task_id=task_id, family=family, seed=seed, split="train" if group else "test", group_id=group,
         member=member, outcome=outcome, reward=reward,
         reward_terms={} if reward is None else {"final": float(is_solved), "milestones": 0.2, "baseline": 0.0},
-        transcript=Transcript(tuple(step for step, _ in played), "done" if is_solved else "max_steps", played[-1][1], 1.5),
+        transcript=Transcript(
+            tuple(step for step, _ in played), "done" if is_solved else "max_steps", played[-1][1], 1.5
+        ),
         graph=CallGraph(calls), first_click_on_target=None if reward is None else is_solved,
         seconds={"reset": 0.1, "setup": 0.8, "solve": 2.4, "model": 1.5, "judge": 0.5, "quota_wait": 0.0, "total": 3.8},
         version_min=version, version_max=version, target=(100, 92, 152, 110), milestone_steps={"opened": 0},

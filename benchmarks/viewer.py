@@ -1,7 +1,7 @@
 """How fast the viewer opens: `python -m benchmarks.viewer [--full]` (10,000 episodes; otherwise 1,000).
 
 A generated run is served as `deskhand view` does, and read in Debian's Chromium without a screen: time from the click
-on a link until the rows, or the first screenshot, are on the page. The full run is opened while it is being written.
+on a link until the rows, or the first screenshot, are on the page. Then episodes are added, which the page must show.
 """
 
 from __future__ import annotations
@@ -42,21 +42,23 @@ async def measure(folder: Path, episodes: int, thresholds: Thresholds) -> None:
     print(f"generated {episodes} training episodes in {time.monotonic() - started:.1f} s", flush=True)
     generate(folder / "long", 1, steps=102)
     token = secrets.token_urlsafe(24)
-    with Run.open(folder / "run", read_only=True) as run, Run.open(folder / "long", read_only=True) as long:
-        with socket.socket() as listener:
-            listener.bind(("127.0.0.1", 0))
-            listener.listen()
-            config = uvicorn.Config(create_app([run, long], token), log_level="warning", lifespan="off")
-            server = uvicorn.Server(config)
-            serving = asyncio.create_task(server.serve([listener]))
-            try:
-                async with browser(folder) as page:
-                    await page.open(f"http://127.0.0.1:{listener.getsockname()[1]}/#token={token}")
-                    await page.until("document.querySelector('main table')")
-                    await _measure(page, run, long, thresholds)
-            finally:
-                server.should_exit = True
-                await serving
+    with (
+        Run.open(folder / "run", read_only=True) as run,
+        Run.open(folder / "long", read_only=True) as long,
+        socket.socket() as listener,
+    ):
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        server = uvicorn.Server(uvicorn.Config(create_app([run, long], token), log_level="warning", lifespan="off"))
+        serving = asyncio.create_task(server.serve([listener]))
+        try:
+            async with browser(folder) as page:
+                await page.open(f"http://127.0.0.1:{listener.getsockname()[1]}/#token={token}")
+                await page.until("document.querySelector('main table')")
+                await _measure(page, run, long, thresholds)
+        finally:
+            server.should_exit = True
+            await serving
 
 
 async def _measure(page: Page, run: Run, long: Run, thresholds: Thresholds) -> None:

@@ -59,7 +59,11 @@ def episode_data(result: EpisodeResult, phase: str, run: Run, decode: DecodeToke
         shown, value, cause, parts = "errored", None, f"{outcome.cause}: {outcome.message}", {}
         findings, is_untrusted = [], False
     milestones = [
-        {"name": name.removeprefix(MILESTONE), "value": part, "step": result.milestone_steps.get(name[len(MILESTONE) :])}
+        {
+            "name": name.removeprefix(MILESTONE),
+            "value": part,
+            "step": result.milestone_steps.get(name[len(MILESTONE) :]),
+        }
         for name, part in parts.items()
         if name.startswith(MILESTONE)
     ]
@@ -166,14 +170,15 @@ def calls_data(graph: CallGraph) -> list[dict[str, Any]]:
     num_sequences = 0
     for name in graph.ids:
         entry = graph.call_to_dict(name)
-        parent = found[index[entry["parent"]]] if entry["parent"] is not None else None
+        extended = index.get(entry["parent"])
+        parent = found[extended] if extended is not None else None
         num_sequences += parent is None
         before = parent["prompt_tokens"] + parent["reply_tokens"] if parent else 0
         found.append(
             {
                 "id": name,
                 "agent": entry.get("agent", ""),
-                "parent": index[entry["parent"]] if parent else None,
+                "parent": extended,
                 "sequence": parent["sequence"] if parent else num_sequences,
                 "prompt_tokens": before + len(entry["new_prompt_ids"]),
                 "reply_tokens": len(entry["token_ids"]),
@@ -194,7 +199,7 @@ def call_data(graph: CallGraph, call_id: str, decode: DecodeTokens | None) -> di
     decoded prompt ids, special tokens included; without a tokenizer there are none.
     """
     call = graph.get(call_id)
-    parent = graph.call_to_dict(call_id)["parent"]
+    parent = call.parent
     known = graph.get(parent).end if parent is not None else 0
     turns = _turns(call.prompt_ids, [(span.start, span.count, span.sha256) for span in call.spans], known, decode)
     tokens = list(token_data(call_id, graph, decode)) if decode else []
@@ -217,7 +222,9 @@ def _turns(
     if decode is None:
         return []
     starts = _turn_starts(token_ids, decode)
-    cuts = sorted({0, known, len(token_ids), *starts, *(at for start, count, _ in spans for at in (start, start + count))})
+    cuts = sorted(
+        {0, known, len(token_ids), *starts, *(at for start, count, _ in spans for at in (start, start + count))}
+    )
     images = {start: sha256 for start, _, sha256 in spans}
     turns: list[dict[str, Any]] = []
     for start, end in pairwise(cuts):

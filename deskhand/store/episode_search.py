@@ -6,6 +6,7 @@ the first clause of its check that does not hold, or why it has no score.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
@@ -87,7 +88,7 @@ class EpisodeFilter:
         if self.version is not None:
             found.append(("version_min <= ? AND version_max >= ?", [self.version, self.version]))
         if self.steps is not None:
-            found.append((f"step IN ({', '.join('?' * len(self.steps))})", list(self.steps)))
+            found.append(("step IN (SELECT value FROM json_each(?))", [json.dumps(self.steps)]))
         for text, columns in (
             (self.task, ("task_id",)),
             (self.reason, (_REASON, _FAILED_CLAUSES)),
@@ -106,7 +107,13 @@ def _pattern(text: str) -> str:
 
 
 def search_episodes(
-    run: Run, where: EpisodeFilter, *, sort: str = "started_at", descending: bool = False, offset: int = 0, limit: int = 50
+    run: Run,
+    where: EpisodeFilter,
+    *,
+    sort: str = "started_at",
+    descending: bool = False,
+    offset: int = 0,
+    limit: int = 50,
 ) -> tuple[int, list[dict[str, Any]]]:
     """Return the number of episodes that meet `where`, and one page of them with instruction, reason, steps, seconds.
 
@@ -149,8 +156,8 @@ def count_failures(run: Run, where: EpisodeFilter, limit: int = 40) -> list[dict
     """Return the most frequent reasons of failure by family: clauses that did not hold, and causes of errors."""
     condition, values = where.sql()
     clauses = run.rows(
-        f"SELECT family, {_CLAUSE}, COUNT(*) AS num FROM episodes, {_FAILED} WHERE ({condition}) AND state != 'errored' "
-        f"AND episodes.value < 1 AND {_IS_FAILED} GROUP BY 1, 2 ORDER BY num DESC LIMIT ?",
+        f"SELECT family, {_CLAUSE}, COUNT(*) AS num FROM episodes, {_FAILED} WHERE ({condition}) "
+        f"AND state != 'errored' AND episodes.value < 1 AND {_IS_FAILED} GROUP BY 1, 2 ORDER BY num DESC LIMIT ?",
         (*values, limit),
     )
     errors = run.rows(
@@ -183,4 +190,3 @@ def filter_of(given: Mapping[str, str]) -> EpisodeFilter:
             raise ConfigError(f"version: must be a number, got {values['version'][:50]}")
         values["version"] = int(values["version"])
     return EpisodeFilter(**values)
-

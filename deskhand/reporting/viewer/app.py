@@ -30,6 +30,7 @@ from deskhand.reporting.run_view import evaluation_views, find_alerts, steps_of_
 from deskhand.reporting.viewer.access import ViewerAccess
 from deskhand.reporting.viewer.run_data import advantages_of, group_data, revision_of, summary_of, title_of
 from deskhand.rollout.run_writer import load_result
+from deskhand.store.database import damaged
 from deskhand.store.episode_search import EpisodeFilter, filter_of, list_values, search_episodes
 from deskhand.store.run import TRAIN, Run
 
@@ -38,6 +39,10 @@ _SHA256 = re.compile(r"[0-9a-f]{64}\Z")
 _FOREVER = {"cache-control": "private, max-age=31536000, immutable"}
 """Screenshots never change: their name is the hash of their pixels."""
 MIN_THUMBNAIL, MAX_THUMBNAIL = 32, 1024
+
+
+_WRONG_RECORDS = (LookupError, TypeError, ValueError, AttributeError)
+"""What reading a stored value of another shape raises."""
 
 
 class NotFound(DeskhandError):
@@ -61,7 +66,10 @@ def create_app(runs: Sequence[Run], token: str) -> Starlette:
             number = request.path_params["run"]
             if number >= len(views):
                 raise NotFound(f"no run {number}; {len(views)} are open")
-            found = getattr(views[number], name)(request)
+            try:
+                found = getattr(views[number], name)(request)
+            except _WRONG_RECORDS as error:
+                raise damaged(runs[number].folder / "run.sqlite", f"{type(error).__name__} {error}") from error
             return found if isinstance(found, Response) else _json(found)
 
         return answer
