@@ -138,7 +138,8 @@ def _metrics(writer: _Writer, step: int, rewards: list[float], trained: int) -> 
         "reward/success_rate": sum(reward >= 1 for reward in rewards) / max(1, len(rewards)),
         "policy/staleness": writer.random.random(), "train/entropy": entropy,
         "train/grad_norm": 1 + writer.random.random(), "train/num_episodes": trained,
-        "time/elapsed": 30.0 * (step + 1), "time/train_step": 12.0, "time/rollout_wait": 9.0, "perf/episodes_per_minute": 60.0, "alerts": alerts,
+        "time/elapsed": 30.0 * (step + 1), "time/train_step": 12.0, "time/rollout_wait": 9.0,
+        "perf/episodes_per_minute": 60.0, "alerts": alerts,
     }  # fmt: skip
 
 

@@ -7,7 +7,10 @@ import io
 import json
 import re
 import shutil
+import signal
 import sqlite3
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -16,6 +19,7 @@ from typing import Any
 import httpx2
 import pytest
 from command_line import called
+from patience import limit
 from PIL import Image
 
 from benchmarks.generated_run import GROUP_SIZE, HOSTILE, extend, generate
@@ -28,7 +32,8 @@ from deskhand.tasks.outcome import Finding, Outcome, Scored
 TOKEN = "the-token"
 KEY = {"Authorization": f"Bearer {TOKEN}"}
 EPISODES = 192
-STATIC = Path(__file__).parents[2] / "deskhand" / "reporting" / "static"
+ROOT = Path(__file__).parents[2]
+STATIC = ROOT / "deskhand" / "reporting" / "static"
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +71,7 @@ async def test_data_needs_the_token_and_pages_hold_none(run: Run) -> None:
             {},
             {"Authorization": "Bearer another"},
             {"Authorization": TOKEN},
-            {"Cookie": f"token={TOKEN}"},
+            {"Cookie": TOKEN},
         ):
             for path in ("/api/runs", "/api/runs/0", f"/api/runs/0/frames/{'0' * 64}", "/api/absent"):
                 reply = await client.get(path, headers=headers)
@@ -81,7 +86,8 @@ async def test_other_hosts_and_other_pages_read_nothing(run: Run) -> None:
     async with client_of(run) as client:
         for headers in (
             {"Host": "evil.example"}, {"Host": "evil.example:8000"}, {"Host": "127.0.0.1.evil.example"},
-            {"Host": "[::1"}, {"Origin": "http://evil.example"}, {"Origin": "http://127.0.0.1:9999"}, {"Origin": "null"},
+            {"Host": "[::1"}, {"Origin": "http://evil.example"}, {"Origin": "http://127.0.0.1:9999"},
+            {"Origin": "null"},
             {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"},
         ):  # fmt: skip
             assert (await client.get("/api/runs", headers=headers)).status_code == 403, headers
@@ -155,8 +161,7 @@ async def test_episodes_are_found_by_each_filter(client: httpx2.AsyncClient, run
 
 @pytest.mark.parametrize(
     "query",
-    ["sort=record", "sort=id;DROP TABLE episodes", "limit=0", "limit=501", "offset=-1", "offset=x", "version=new"]
-    + ["outcome=won"],
+    "sort=record sort=id;DROP%20TABLE limit=0 limit=501 offset=-1 offset=x version=new outcome=won".split(),  # noqa: SIM905
 )
 async def test_a_wrong_query_is_one_line(client: httpx2.AsyncClient, query: str) -> None:
     reply = await client.get(f"/api/runs/0/episodes?{query}")
@@ -345,6 +350,30 @@ def test_a_folder_that_is_no_run_or_damaged_is_one_line(tmp_path: Path, monkeypa
         code, _, err = called(monkeypatch, capsys, "view", str(folder), str(tmp_path / name))
         assert (code, err.count("\n")) == (2, 1), err
         assert said in err
+
+
+def test_the_command_serves_on_loopback_and_its_token_is_in_no_log(tmp_path: Path) -> None:
+    folder = generate(tmp_path / "run", 8)
+    command = [sys.executable, "-m", "deskhand", "view", str(folder)]
+    viewer = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert viewer.stdout is not None
+    try:
+        found = re.fullmatch(r"(http://127\.0\.0\.1:(\d+))/#token=([\w-]{20,})\n", viewer.stdout.readline())
+        assert found
+        address, port, token = found.groups()
+        reply = httpx2.get(f"{address}/api/runs", headers={"Authorization": f"Bearer {token}"}, timeout=limit(20))
+        assert reply.json()["runs"][0]["title"] == "Generated run"
+        assert httpx2.get(f"{address}/api/runs", timeout=limit(20)).status_code == 401
+        taken = subprocess.run([*command, "--port", port], capture_output=True, text=True, cwd=ROOT, check=False)
+        assert (taken.returncode, taken.stderr.count("\n")) == (2, 1)
+        assert f"--port {port}: " in taken.stderr
+        viewer.send_signal(signal.SIGINT)
+        more, complaints = viewer.communicate(timeout=limit(20))
+    finally:
+        viewer.kill()  # when it was not ended by then
+        viewer.wait(20)
+    assert viewer.returncode in (0, 130)
+    assert token not in more + complaints
 
 
 async def test_numbers_that_json_lacks_are_null(tmp_path: Path) -> None:

@@ -33,11 +33,14 @@ export function section(title, ...children) {
   return make("section", {}, make("h3", {}, title), ...children);
 }
 
-// Repaints a part of the page and leaves the keyboard where it was: on the control in the same place.
-export function keepFocus(part, paint) {
+// Repaints a part of the page and leaves the keyboard on the control in the same place, and open what was open.
+export function repaint(part, paint) {
   const controls = () => [...part.querySelectorAll("button, a, input, select")];
+  const folds = () => [...part.querySelectorAll("details")];
   const at = controls().indexOf(document.activeElement);
+  const open = folds().map((fold) => fold.open);
   paint();
+  folds().forEach((fold, index) => { if (open[index]) fold.open = true; });
   if (at >= 0) controls()[at]?.focus();
 }
 

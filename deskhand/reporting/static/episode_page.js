@@ -2,7 +2,7 @@
 "use strict";
 import { frameImage, get } from "./api.js";
 import { seconds } from "./charts.js";
-import { factList, keepFocus, make, section } from "./dom.js";
+import { factList, make, repaint, section } from "./dom.js";
 import { listedEpisodes } from "./episodes_page.js";
 import { loadCall, messagesNode, replyNode } from "./messages.js";
 import { badge, findings, number, numbers } from "./outcome.js";
@@ -162,8 +162,8 @@ export async function episodePage(at, { href }) {
   }
 
   function show() {
-    keepFocus(stage, showStage);
-    keepFocus(tabs, showTabs);
+    repaint(stage, showStage);
+    repaint(tabs, showTabs);
     showDetail();
     history.replaceState(null, "", href(`/run/${at.run}/episode/${encodeURIComponent(episode.id)}`, { step: state.step || "", tab: state.tab === "reply" ? "" : state.tab }));
   }

@@ -2,7 +2,7 @@
 "use strict";
 import { frameImage, get } from "./api.js";
 import { short } from "./charts.js";
-import { make } from "./dom.js";
+import { make, repaint } from "./dom.js";
 import { number } from "./outcome.js";
 import { plainTable } from "./table.js";
 
@@ -70,5 +70,5 @@ export async function groupPage(at, { href }) {
   }
   const group = await load();
   paint(group);
-  return { title: `Group of ${group.family}`, nodes: [holder], refresh: async () => paint(await load()) };
+  return { title: `Group of ${group.family}`, nodes: [holder], refresh: async () => { const now = await load(); repaint(holder, () => paint(now)); } };
 }

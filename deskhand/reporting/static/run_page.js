@@ -2,7 +2,7 @@
 "use strict";
 import { get } from "./api.js";
 import { lineChart, partsBar, percent, rateText, seconds, short } from "./charts.js";
-import { factList, make, section } from "./dom.js";
+import { factList, make, repaint, section } from "./dom.js";
 import { pagedTable, plainTable } from "./table.js";
 
 const SMOOTHING = 0.3; // weight of the newest step
@@ -167,6 +167,7 @@ export async function runPage(at, { href }) {
   const state = { metric: at.parameters.metric || "" };
   const table = tasks(at, href, { by: "family", sort: "name", text: "" });
   const [top, middle, below] = [make("div", {}), make("div", {}), make("div", {})];
+  const parts = make("div", {}, top, middle);
   function paint() {
     top.replaceChildren(tiles(summary), make("section", {}, make("h2", {}, "Alerts"), alerts(summary, at, href)));
     middle.replaceChildren(...[make("section", { class: "pair charts" }, ...[...curves(summary), anyMetric(summary, state)].filter((node) => node)),
@@ -177,10 +178,10 @@ export async function runPage(at, { href }) {
   paint();
   return {
     title: summary.title,
-    nodes: [top, middle, make("section", {}, make("h2", {}, "Tasks"), table.node), below],
+    nodes: [parts, make("section", {}, make("h2", {}, "Tasks"), table.node), below],
     refresh: async () => {
       summary = await get(`/runs/${at.run}`);
-      paint();
+      repaint(parts, () => repaint(below, paint));
       await table.refresh();
     },
   };

@@ -1,6 +1,6 @@
 // A sortable table that asks the server for one page of its rows at a time.
 "use strict";
-import { keepFocus, make } from "./dom.js";
+import { make, repaint } from "./dom.js";
 
 const ROWS = 50;
 
@@ -52,7 +52,7 @@ export function pagedTable({ label, columns, load, state, rowClass = () => "", o
 
   async function refresh() {
     const mine = ++asked;
-    keepFocus(head, showHead);
+    repaint(head, showHead);
     try {
       const found = await load({ sort: state.sort, descending: state.descending ? "1" : "", offset: state.offset || 0, limit: ROWS });
       if (mine !== asked) return;

@@ -9,6 +9,7 @@ import { groupPage } from "./group_page.js";
 import { runPage } from "./run_page.js";
 
 const REFRESH_MS = 2000;
+const SHARE = 15; // a refresh waits this many times as long as the last one took, so that it never slows training down
 const main = document.getElementById("main");
 const nav = document.getElementById("nav");
 const status = document.getElementById("status");
@@ -16,6 +17,7 @@ let runs = [];
 let page = null; // what the current page returned: { title, refresh, keys, run, leave }
 let revision = null;
 let turn = 0;
+let restUntil = 0;
 
 export function href(path, parameters = {}) {
   const kept = Object.entries(parameters).filter(([, value]) => value !== "" && value !== null && value !== undefined);
@@ -92,8 +94,12 @@ async function check() {
     if (live) live.textContent = now.in_flight ? `${now.in_flight} in flight` : "";
     const key = `${page.run}:${now.revision}:${now.in_flight}`;
     const changed = revision !== null && revision.startsWith(`${page.run}:`) && revision !== key;
+    if (changed && performance.now() < restUntil) return;
     revision = key;
-    if (changed) await page.refresh?.();
+    if (!changed) return;
+    const began = performance.now();
+    await page.refresh?.();
+    restUntil = performance.now() + SHARE * (performance.now() - began);
   } catch (error) {
     if (live && mine === turn) live.textContent = error.message;
   }

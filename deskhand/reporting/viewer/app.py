@@ -26,7 +26,7 @@ from starlette.staticfiles import StaticFiles
 
 from deskhand.errors import ConfigError, DeskhandError
 from deskhand.reporting.episode_view import DecodeTokens, call_data, calls_data, decoder_of, episode_data
-from deskhand.reporting.run_view import evaluation_views, find_alerts, steps_of_alert, task_rows
+from deskhand.reporting.run_view import find_alerts, steps_of_alert, task_rows
 from deskhand.reporting.viewer.access import ViewerAccess
 from deskhand.reporting.viewer.run_data import advantages_of, group_data, revision_of, summary_of, title_of
 from deskhand.rollout.run_writer import load_result
@@ -183,11 +183,8 @@ class _RunViews:
         result = load_result(self._run, name)
         members = self._run.episodes(group_id=group) if group else []
         advantages, explained = advantages_of(self._run, members) if phase == TRAIN and group else ({}, "")
-        label = phase
-        if phase != TRAIN and phase.startswith("version-"):
-            label = next((view.label for key, view in evaluation_views(self._run).items() if key == phase), phase)
         return {
-            **episode_data(result, label, self._run),
+            **episode_data(result, phase, self._run),
             "has_record": True,
             "state": state,
             "trained_in_step": step,
