@@ -203,6 +203,16 @@ async def test_pages_follow_a_run_that_is_written(tmp_path: Path) -> None:
             await page.until(f"document.querySelector('.tiles').innerText.includes('{steps + 1} steps')")
 
 
+async def test_a_run_in_which_nothing_happened_yet_is_shown(tmp_path: Path) -> None:
+    with Run.create(tmp_path / "run", {}) as run:
+        async with opened(tmp_path, run) as (page, _):
+            await page.until("document.querySelector('.tiles').innerText.includes('no step yet')")
+            await go(page, "#/run/0/episodes", "document.querySelector('.pager').innerText.includes('of 0')")
+            await go(page, "#/run/0/episode/absent", "document.querySelector('[role=alert]')")
+            assert "no episode absent" in await page.text("[role=alert]")
+            assert await page.evaluate("problems") == []
+
+
 async def test_runs_are_compared(tmp_path: Path, run: Run) -> None:
     config = {"model": "tiny", "trainer": {"algorithm": "dr_grpo"}}
     with Run.open(generate(tmp_path / "other", 16, config=config), read_only=True) as other:

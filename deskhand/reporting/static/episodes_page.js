@@ -44,9 +44,8 @@ export async function episodesPage(at, { href }) {
       { key: "reward", title: "reward", numeric: true, show: (row) => short(row.reward) },
       { key: "steps", title: "steps", numeric: true, wide: true, show: (row) => row.steps ?? "–" },
       { key: "version_max", title: "version", numeric: true, wide: true, show: (row) => versionText(row) },
-      { key: "state", title: "state", text: true, wide: true, show: (row) => row.state.replace("_", " ") },
-      { key: "phase", title: "phase", text: true, wide: true, show: (row) => row.phase },
-      { key: "group_id", title: "group", text: true, wide: true, sortable: false, show: (row) => (row.group_id ? make("a", { href: href(`/run/${at.run}/group/${encodeURIComponent(row.group_id)}`) }, `${row.group_id.slice(0, 6)} #${row.member}`) : "") },
+      { key: "state", title: "state", wide: true, show: (row) => [row.state.replace("_", " "), make("small", {}, row.phase)] },
+      { key: "group_id", title: "group", wide: true, sortable: false, show: (row) => (row.group_id ? make("a", { href: href(`/run/${at.run}/group/${encodeURIComponent(row.group_id)}`) }, `${row.group_id.slice(0, 6)} #${row.member}`) : "") },
       { key: "seconds", title: "time", numeric: true, wide: true, show: (row) => (row.seconds === null ? "–" : seconds(row.seconds)) },
     ],
   });

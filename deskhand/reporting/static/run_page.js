@@ -54,7 +54,7 @@ function alerts(summary, at, href) {
     ...summary.alerts.map((alert) => make("li", {},
       make("b", {}, alert.metric), ` ${short(alert.value)} (threshold: ${alert.threshold})`,
       make("p", {}, `${alert.cause}; ${alert.hint}`),
-      make("p", { class: "note" }, `${alert.steps.length} × in steps ${alert.steps[0]} to ${alert.steps.at(-1)}; `,
+      make("p", { class: "note" }, `${alert.steps.length === 1 ? `step ${alert.steps[0]}` : `${alert.steps.length} times in steps ${alert.steps[0]} to ${alert.steps.at(-1)}`}; `,
         make("a", { href: href(`/run/${at.run}/episodes`, { alert: alert.metric }) }, "episodes of these steps")))),
     ...lines.map((line) => make("li", {}, line)));
 }
