@@ -181,7 +181,7 @@ def mean_seconds(run: Run, newest: int = 500) -> dict[str, float]:
 
 
 def filter_of(given: Mapping[str, str]) -> EpisodeFilter:
-    """Return the filter of named texts, such as a URL's query. Raises `ConfigError` for a version that is not a number."""
+    """Return the filter of named texts, such as a URL's query. Raises `ConfigError` if `version` is not a number."""
     values: dict[str, Any] = {
         item.name: given[item.name] for item in fields(EpisodeFilter) if item.name != "steps" and given.get(item.name)
     }

@@ -203,7 +203,9 @@ async def test_a_call_has_the_messages_as_the_model_read_them_and_its_tokens(
     )
     assert text.startswith(f"<|im_start|>system\nUse the computer.<|im_end|>\n{user}")
     assert text.endswith(f"<|im_end|>\n{user}")
-    assert [turn["role"] for turn in found["turns"] if not turn["is_known"]][-2:] == ["user", "assistant"]
+    roles = [(turn["role"], turn["is_known"]) for turn in found["turns"]]
+    known = [("system", True), ("user", True), ("assistant", True)]
+    assert roles == [*known, ("", False), ("user", False), ("assistant", False)]
     images = [part["image"] for turn in found["turns"] for part in turn["parts"] if "image" in part]
     assert images == [span.sha256 for span in call.spans] == [step.frame_sha256 for step in result.steps[:2]]
     assert [token["logprob"] for token in found["tokens"]] == list(call.completion.logprobs)
@@ -338,6 +340,11 @@ async def test_damaged_values_are_one_line_and_the_rest_is_shown(tmp_path: Path)
                 assert reply.status_code in (400, 503)
                 assert "\n" not in reply.json()["error"]
                 assert re.search(r"run\.sqlite: damaged|has format None", reply.json()["error"])
+            with closing(sqlite3.connect(folder / "run.sqlite")) as connection:
+                connection.execute("""UPDATE runs SET value='{"facts": 5}' WHERE key='metadata'""")
+                connection.commit()
+            reply = await client.get("/api/runs/0")
+            assert (reply.status_code, "run.sqlite: damaged" in reply.json()["error"]) == (400, True)
 
 
 def test_a_folder_that_is_no_run_or_damaged_is_one_line(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
