@@ -17,7 +17,8 @@ export function keepToken(token) {
 
 async function request(path, parameters = {}) {
   const url = new URL(`/api${path}`, location.origin);
-  for (const [name, value] of Object.entries(parameters)) if (value !== "" && value !== null && value !== undefined) url.searchParams.set(name, value);
+  for (const [name, value] of Object.entries(parameters))
+    if (value !== "" && value !== null && value !== undefined) url.searchParams.set(name, value);
   let response;
   try {
     response = await fetch(url, { headers: { Authorization: `Bearer ${localStorage.getItem(KEY) || ""}` } });
@@ -43,13 +44,18 @@ function imageUrl(path, parameters) {
     images.set(key, known);
     return known;
   }
-  const loading = request(path, parameters).then((response) => response.blob()).then((blob) => URL.createObjectURL(blob));
+  const loading = request(path, parameters)
+    .then((response) => response.blob())
+    .then((blob) => URL.createObjectURL(blob));
   images.set(key, loading);
   loading.catch(() => images.delete(key));
   if (images.size > MAX_IMAGES) {
     const [oldest, url] = images.entries().next().value;
     images.delete(oldest);
-    url.then((text) => URL.revokeObjectURL(text), () => {});
+    url.then(
+      (text) => URL.revokeObjectURL(text),
+      () => {},
+    );
   }
   return loading;
 }
@@ -61,8 +67,13 @@ export function frameImage(run, sha256, { width = null, alt = "" } = {}) {
   image.draggable = false;
   image.dataset.frame = sha256;
   imageUrl(`/runs/${run}/frames/${sha256}`, width ? { width } : {}).then(
-    (url) => { image.src = url; },
-    (error) => { image.alt = error.message; image.classList.add("missing"); },
+    (url) => {
+      image.src = url;
+    },
+    (error) => {
+      image.alt = error.message;
+      image.classList.add("missing");
+    },
   );
   return image;
 }

@@ -3,7 +3,7 @@
 import { get } from "./api.js";
 import { lineChart, percent, rateText, seconds, short } from "./charts.js";
 import { make } from "./dom.js";
-import { metricNames, metricPoints, settingText, successPoints, whiskers } from "./run_page.js";
+import { metricNames, metricPoints, settingText, successPoints, whiskers } from "./run_curves.js";
 import { plainTable } from "./table.js";
 
 const COLORS = 8;
@@ -18,10 +18,25 @@ function numbersTable(chosen, href) {
     const newest = summary.by_version.at(-1);
     const errored = summary.stored.filter((row) => row.state === "errored").reduce((sum, row) => sum + row.episodes, 0);
     const elapsed = (summary.series["time/elapsed"] || []).filter((value) => value !== null).at(-1);
-    const cells = [rateText(after?.success), rateText(newest), summary.num_steps, summary.stored.reduce((sum, row) => sum + row.episodes, 0), errored, elapsed ? seconds(elapsed) : "–", summary.alerts.length];
-    return [make("td", {}, key(index), make("a", { href: href(`/run/${index}`) }, `${index + 1}. ${summary.title}`)), ...cells.map(String)];
+    const cells = [
+      rateText(after?.success),
+      rateText(newest),
+      summary.num_steps,
+      summary.stored.reduce((sum, row) => sum + row.episodes, 0),
+      errored,
+      elapsed ? seconds(elapsed) : "–",
+      summary.alerts.length,
+    ];
+    return [
+      make("td", {}, key(index), make("a", { href: href(`/run/${index}`) }, `${index + 1}. ${summary.title}`)),
+      ...cells.map(String),
+    ];
   });
-  return plainTable("Runs", ["run", "newest evaluation", "training, newest weights", "#steps", "#episodes", "#errored", "#time", "#alerts"], rows);
+  return plainTable(
+    "Runs",
+    ["run", "newest evaluation", "training, newest weights", "#steps", "#episodes", "#errored", "#time", "#alerts"],
+    rows,
+  );
 }
 
 const newestEvaluation = (summary) => summary.evaluations.filter((one) => one.own).at(-1);
@@ -30,11 +45,21 @@ function familyTable(chosen) {
   const newest = chosen.map(({ summary }) => newestEvaluation(summary));
   const families = [...new Set(newest.flatMap((one) => (one ? Object.keys(one.by_family) : [])))].sort();
   if (!families.length) return null;
-  const rows = families.map((family) => [family, ...newest.map((one) => {
-    const rate = one?.by_family[family];
-    return rate ? `${percent(rate.value)} [${percent(rate.interval[0])}, ${percent(rate.interval[1])}] of ${rate.total}` : "–";
-  })]);
-  return make("section", {}, make("h2", {}, "Newest evaluation by family, with 95 % intervals"), plainTable("By family", ["family", ...chosen.map(({ index }) => `#run ${index + 1}`)], rows));
+  const rows = families.map((family) => [
+    family,
+    ...newest.map((one) => {
+      const rate = one?.by_family[family];
+      return rate
+        ? `${percent(rate.value)} [${percent(rate.interval[0])}, ${percent(rate.interval[1])}] of ${rate.total}`
+        : "–";
+    }),
+  ]);
+  return make(
+    "section",
+    {},
+    make("h2", {}, "Newest evaluation by family, with 95 % intervals"),
+    plainTable("By family", ["family", ...chosen.map(({ index }) => `#run ${index + 1}`)], rows),
+  );
 }
 
 function settingsTable(chosen) {
@@ -42,7 +67,11 @@ function settingsTable(chosen) {
   const names = [...new Set(chosen.flatMap(({ summary }) => Object.keys(summary.settings)))];
   const differing = names.filter((name) => new Set(chosen.map((one) => shown(one, name))).size > 1);
   if (!differing.length) return make("p", { class: "note" }, "No setting differs.");
-  return plainTable("Settings that differ", ["setting", ...chosen.map(({ index }) => `run ${index + 1}`)], differing.map((name) => [name, ...chosen.map((one) => shown(one, name))]));
+  return plainTable(
+    "Settings that differ",
+    ["setting", ...chosen.map(({ index }) => `run ${index + 1}`)],
+    differing.map((name) => [name, ...chosen.map((one) => shown(one, name))]),
+  );
 }
 
 export async function comparePage(at, { runs, href }) {
@@ -55,20 +84,72 @@ export async function comparePage(at, { runs, href }) {
   function paint() {
     const chosen = summaries.map((summary, index) => ({ summary, index })).filter(({ index }) => shown.has(index));
     const names = metricNames(chosen.map(({ summary }) => summary));
-    const select = make("select", { "aria-label": "Metric", onchange: () => { state.metric = select.value; keep(); paint(); } }, ...names.map((name) => make("option", { value: name, selected: name === state.metric }, name)));
+    const select = make(
+      "select",
+      {
+        "aria-label": "Metric",
+        onchange: () => {
+          state.metric = select.value;
+          keep();
+          paint();
+        },
+      },
+      ...names.map((name) => make("option", { value: name, selected: name === state.metric }, name)),
+    );
     const name = ({ index }) => `run ${index + 1}`;
-    const metric = chosen.map((one) => ({ name: name(one), index: one.index % COLORS, points: metricPoints(one.summary, state.metric) }));
-    holder.replaceChildren(...[
-      make("fieldset", { class: "filters" }, make("legend", {}, "Runs"), ...runs.map((run) => make("label", {}, make("input", { type: "checkbox", checked: shown.has(run.index), onchange: () => toggle(run.index) }), key(run.index), ` ${run.index + 1}. ${run.title}`))),
-      numbersTable(chosen, href),
-      make("section", { class: "pair charts" },
-        lineChart({ title: "Success", xLabel: "weights version", range: [0, 1], format: percent, lines: chosen.map((one) => ({ name: name(one), index: one.index % COLORS, points: successPoints(one.summary) })), whiskers: chosen.flatMap((one) => whiskers(one.summary, one.index % COLORS)) }),
-        names.length ? make("div", { class: "any-metric" }, make("label", {}, "Metric ", select), lineChart({ title: state.metric, xLabel: "step", format: short, lines: metric })) : null),
-      familyTable(chosen),
-      make("section", {}, make("h2", {}, "Settings that differ"), settingsTable(chosen)),
-    ].filter((node) => node));
+    const metric = chosen.map((one) => ({
+      name: name(one),
+      index: one.index % COLORS,
+      points: metricPoints(one.summary, state.metric),
+    }));
+    holder.replaceChildren(
+      ...[
+        make(
+          "fieldset",
+          { class: "filters" },
+          make("legend", {}, "Runs"),
+          ...runs.map((run) =>
+            make(
+              "label",
+              {},
+              make("input", { type: "checkbox", checked: shown.has(run.index), onchange: () => toggle(run.index) }),
+              key(run.index),
+              ` ${run.index + 1}. ${run.title}`,
+            ),
+          ),
+        ),
+        numbersTable(chosen, href),
+        make(
+          "section",
+          { class: "pair charts" },
+          lineChart({
+            title: "Success",
+            xLabel: "weights version",
+            range: [0, 1],
+            format: percent,
+            lines: chosen.map((one) => ({
+              name: name(one),
+              index: one.index % COLORS,
+              points: successPoints(one.summary),
+            })),
+            whiskers: chosen.flatMap((one) => whiskers(one.summary, one.index % COLORS)),
+          }),
+          names.length
+            ? make(
+                "div",
+                { class: "any-metric" },
+                make("label", {}, "Metric ", select),
+                lineChart({ title: state.metric, xLabel: "step", format: short, lines: metric }),
+              )
+            : null,
+        ),
+        familyTable(chosen),
+        make("section", {}, make("h2", {}, "Settings that differ"), settingsTable(chosen)),
+      ].filter((node) => node),
+    );
   }
-  const keep = () => history.replaceState(null, "", href("/compare", { runs: [...shown].join(","), metric: state.metric }));
+  const keep = () =>
+    history.replaceState(null, "", href("/compare", { runs: [...shown].join(","), metric: state.metric }));
   function toggle(index) {
     if (!shown.delete(index)) shown.add(index);
     keep();

@@ -1,4 +1,4 @@
-// Elements for the report and the viewer. Invariant: text reaches the page only as text nodes and attributes, never as markup.
+// Elements for the report and the viewer. Invariant: text becomes text nodes and attributes only, never markup.
 "use strict";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -7,7 +7,8 @@ export function make(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
     if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
-    else if (value !== null && value !== undefined && value !== false) node.setAttribute(name, value === true ? "" : value);
+    else if (value !== null && value !== undefined && value !== false)
+      node.setAttribute(name, value === true ? "" : value);
   }
   node.append(...children.flat().filter((child) => child !== null && child !== undefined));
   return node;
@@ -40,7 +41,9 @@ export function repaint(part, paint) {
   const at = controls().indexOf(document.activeElement);
   const open = folds().map((fold) => fold.open);
   paint();
-  folds().forEach((fold, index) => { if (open[index]) fold.open = true; });
+  folds().forEach((fold, index) => {
+    if (open[index]) fold.open = true;
+  });
   if (at >= 0) controls()[at]?.focus();
 }
 

@@ -1,85 +1,47 @@
-// An episode: what was wrong first, then every screen with its action, the messages and tokens, milestones, faults and waits.
+// An episode: what was wrong first, then every screen with its action, messages, tokens, milestones, faults, waits.
 "use strict";
 import { frameImage, get } from "./api.js";
-import { seconds } from "./charts.js";
-import { factList, make, repaint, section } from "./dom.js";
+import { make, repaint, section } from "./dom.js";
+import { factsTab, markers, outcomeTab, shownOn, timeline, verdict } from "./episode_parts.js";
 import { listedEpisodes } from "./episodes_page.js";
 import { loadCall, messagesNode, replyNode } from "./messages.js";
-import { badge, findings, number, numbers } from "./outcome.js";
 import { screenOf } from "./screen.js";
 
 const STEP_MS = 900;
-const TRAIL = 8; // steps whose pointer positions the trail joins
 const TABS = { reply: "Reply", messages: "Messages", outcome: "Outcome", facts: "Facts" };
-
-function verdict(episode) {
-  const held = episode.findings.filter((found) => found.value >= 1).length;
-  return make("div", { class: `verdict card ${episode.outcome}` },
-    make("div", {}, badge(episode), make("p", { class: "note" }, `${episode.cause || ""}${episode.answer ? `, answer: ${episode.answer}` : ""}`)),
-    make("div", {}, ...(episode.outcome === "failure" ? findings({ ...episode, findings: episode.findings.filter((found) => found.value < 1) }) : []),
-      episode.outcome === "failure" && held ? make("p", { class: "note" }, `${held} other clauses hold (tab Outcome)`) : null));
-}
-
-function markers(episode, index) {
-  const step = episode.steps[index];
-  const call = episode.calls.find((one) => one.id === step.call);
-  const found = [];
-  if (step.error) found.push(["fault", `${step.error_kind || "error"}: ${step.error}`]);
-  for (const one of episode.milestones) if (one.step === index) found.push(["milestone", `milestone ${one.name}: ${number(one.value)}`]);
-  if (call && call.parent === null && call.sequence > 1) found.push(["fork", `fork: sequence ${call.sequence} begins`]);
-  if (call && call.untrained) found.push(["masked", `not trained: ${call.untrained}`]);
-  return found;
-}
-
-function timeline(episode, state, select) {
-  const cells = episode.steps.map((step, index) => {
-    const found = markers(episode, index);
-    const title = [`step ${index + 1}: ${step.error || step.actions.join("; ") || "no action"}`, ...found.map(([, text]) => text)].join("\n");
-    return make("button", { type: "button", title, "aria-label": title, "aria-current": index === state.step ? "step" : null, class: found.map(([kind]) => kind).join(" ") || null, onclick: () => select(index) }, String(index + 1));
-  });
-  if (episode.last_frame) cells.push(make("button", { type: "button", "aria-current": state.step === episode.steps.length ? "step" : null, onclick: () => select(episode.steps.length) }, "end"));
-  return make("div", { class: "timeline", role: "group", "aria-label": "Steps" }, ...cells);
-}
-
-function trail(episode, index) {
-  return episode.steps.slice(Math.max(0, index - TRAIL), index + 1).flatMap((step) => step.marks.flatMap((mark) => mark.points));
-}
-
-function shownOn(episode, index) {
-  const step = episode.steps[index];
-  return { marks: step ? step.marks : [], target: index === 0 ? episode.target : null, changed: index ? episode.steps[index - 1].changed : null, trail: trail(episode, index) };
-}
-
-function outcomeTab(episode) {
-  const milestones = episode.milestones.map((one) => make("li", {}, make("i", { class: `sign ${one.value >= 1 ? "success" : one.value > 0 ? "errored" : "failure"}` }), ` ${one.name}: ${number(one.value)}`,
-    make("small", {}, one.value === 0 ? " never reached" : one.step === undefined || one.step === null ? " step not recorded" : one.step < 0 ? " at the start" : ` after step ${one.step + 1}`)));
-  return [section("Clauses of the check", ...(episode.findings.length ? findings(episode) : [make("p", { class: "note" }, episode.cause)])),
-    milestones.length ? section("Milestones in time", make("ul", { class: "plain" }, ...milestones)) : null,
-    numbers("Reward", episode.terms),
-    episode.explained ? section("Advantage", make("p", {}, episode.advantage === null ? "–" : number(episode.advantage, 4)), make("p", { class: "note" }, episode.explained)) : null];
-}
-
-function factsTab(episode) {
-  const version = episode.version_min === episode.version_max ? `${episode.version_max}` : `${episode.version_min} to ${episode.version_max}`;
-  const faults = episode.steps.map((step, index) => (step.error ? make("li", {}, `step ${index + 1}, ${step.error_kind || "error"}: ${step.error}`) : null)).filter((node) => node);
-  const times = Object.fromEntries(Object.entries(episode.seconds).filter(([, value]) => value !== null).map(([name, value]) => [name.replaceAll("_", " "), seconds(value)]));
-  const click = episode.first_click_on_target;
-  return [section("Episode", factList({ task: episode.task_id, phase: episode.phase, split: episode.split, state: episode.state, "trained in step": episode.trained_in_step ?? "–", "weights version": version,
-      ...(click === null ? {} : { "first click": click ? "on target" : "off target" }), id: episode.id })),
-    section("Time and waits", factList(times)),
-    section("Faults", faults.length ? make("ul", { class: "plain" }, ...faults) : make("p", { class: "note" }, "Every reply was understood and performed.")),
-    section("Calls", make("ol", { class: "plain" }, ...episode.calls.map((call, index) => make("li", {}, `call ${index + 1}: sequence ${call.sequence}${call.parent === null ? (call.sequence > 1 ? ", fork" : "") : `, extends ${call.parent + 1}`}, ${call.prompt_tokens} + ${call.reply_tokens} tokens, version ${call.versions.join(", ")}${call.untrained ? `, masked (${call.untrained})` : ""}${call.agent ? `, agent ${call.agent}` : ""}`))))];
-}
 
 export async function episodePage(at, { href }) {
   const episode = await get(`/runs/${at.run}/episodes/${encodeURIComponent(at.id)}`);
   if (!episode.has_record) {
-    return { title: "Episode", nodes: [make("p", { class: "card" }, episode.state === "in_flight" ? "The episode is in flight; it appears here when it ends." : "The episode was interrupted and has no record.")],
-      refresh: async () => { if ((await get(`/runs/${at.run}/episodes/${encodeURIComponent(at.id)}`)).has_record) dispatchEvent(new HashChangeEvent("hashchange")); } };
+    return {
+      title: "Episode",
+      nodes: [
+        make(
+          "p",
+          { class: "card" },
+          episode.state === "in_flight"
+            ? "The episode is in flight; it appears here when it ends."
+            : "The episode was interrupted and has no record.",
+        ),
+      ],
+      refresh: async () => {
+        if ((await get(`/runs/${at.run}/episodes/${encodeURIComponent(at.id)}`)).has_record)
+          dispatchEvent(new HashChangeEvent("hashchange"));
+      },
+    };
   }
   const num = episode.steps.length + (episode.last_frame ? 1 : 0);
-  const state = { step: Math.min(Math.max(0, Number(at.parameters.step) || 0), Math.max(0, num - 1)), tab: TABS[at.parameters.tab] ? at.parameters.tab : "reply", speed: 1, timer: null, color: "logprob" };
-  const [stage, detail] = [make("div", { class: "stage card" }), make("div", { class: "detail card", role: "tabpanel", id: "detail" })];
+  const state = {
+    step: Math.min(Math.max(0, Number(at.parameters.step) || 0), Math.max(0, num - 1)),
+    tab: TABS[at.parameters.tab] ? at.parameters.tab : "reply",
+    speed: 1,
+    timer: null,
+    color: "logprob",
+  };
+  const [stage, detail] = [
+    make("div", { class: "stage card" }),
+    make("div", { class: "detail card", role: "tabpanel", id: "detail" }),
+  ];
   const tabs = make("div", { class: "tabs", role: "tablist", "aria-label": "Details" });
   const calls = new Map();
   let turn = 0;
@@ -97,46 +59,151 @@ export async function episodePage(at, { href }) {
     state.timer = null;
   }
   function play() {
-    if (state.timer) { stop(); return show(); }
+    if (state.timer) {
+      stop();
+      return show();
+    }
     if (state.step >= num - 1) state.step = 0;
     state.timer = setInterval(() => {
-      if (state.step >= num - 1) { stop(); show(); } else go(state.step + 1);
+      if (state.step >= num - 1) {
+        stop();
+        show();
+      } else go(state.step + 1);
     }, STEP_MS / state.speed);
     show();
   }
   function other(by) {
     const ids = listedEpisodes(at.run);
     const next = ids[ids.indexOf(episode.id) + by];
-    if (next && ids.includes(episode.id)) location.hash = href(`/run/${at.run}/episode/${encodeURIComponent(next)}`, { tab: state.tab === "reply" ? "" : state.tab }).slice(1);
+    if (next && ids.includes(episode.id))
+      location.hash = href(`/run/${at.run}/episode/${encodeURIComponent(next)}`, {
+        tab: state.tab === "reply" ? "" : state.tab,
+      }).slice(1);
   }
 
   function controls() {
-    const slider = make("input", { type: "range", min: 0, max: Math.max(0, num - 1), value: state.step, "aria-label": "Step", oninput: () => select(Number(slider.value)) });
-    const speed = make("select", { "aria-label": "Speed", onchange: () => { state.speed = Number(speed.value); if (state.timer) { stop(); play(); } } }, ...[0.5, 1, 2, 4].map((value) => make("option", { value, selected: value === state.speed }, `${value}×`)));
-    return make("div", { class: "controls" },
-      make("button", { type: "button", "aria-label": "Step back", disabled: state.step === 0, onclick: () => select(state.step - 1) }, "‹"),
-      make("button", { type: "button", "aria-label": state.timer ? "Pause" : "Play", onclick: play }, state.timer ? "❚❚" : "▶"),
-      make("button", { type: "button", "aria-label": "Step forward", disabled: state.step >= num - 1, onclick: () => select(state.step + 1) }, "›"),
-      slider, speed, make("span", {}, `${state.step < episode.steps.length ? `step ${state.step + 1}` : "end"} of ${episode.steps.length}`));
+    const slider = make("input", {
+      type: "range",
+      min: 0,
+      max: Math.max(0, num - 1),
+      value: state.step,
+      "aria-label": "Step",
+      oninput: () => select(Number(slider.value)),
+    });
+    const speed = make(
+      "select",
+      {
+        "aria-label": "Speed",
+        onchange: () => {
+          state.speed = Number(speed.value);
+          if (state.timer) {
+            stop();
+            play();
+          }
+        },
+      },
+      ...[0.5, 1, 2, 4].map((value) => make("option", { value, selected: value === state.speed }, `${value}×`)),
+    );
+    return make(
+      "div",
+      { class: "controls" },
+      make(
+        "button",
+        {
+          type: "button",
+          "aria-label": "Step back",
+          disabled: state.step === 0,
+          onclick: () => select(state.step - 1),
+        },
+        "‹",
+      ),
+      make(
+        "button",
+        { type: "button", "aria-label": state.timer ? "Pause" : "Play", onclick: play },
+        state.timer ? "❚❚" : "▶",
+      ),
+      make(
+        "button",
+        {
+          type: "button",
+          "aria-label": "Step forward",
+          disabled: state.step >= num - 1,
+          onclick: () => select(state.step + 1),
+        },
+        "›",
+      ),
+      slider,
+      speed,
+      make(
+        "span",
+        {},
+        `${state.step < episode.steps.length ? `step ${state.step + 1}` : "end"} of ${episode.steps.length}`,
+      ),
+    );
   }
 
   function showStage() {
     const step = episode.steps[state.step];
     const name = step ? step.frame : episode.last_frame;
-    const said = step ? step.error || step.actions.join("; ") || "no action" : `end: ${episode.stop_reason.replaceAll("_", " ")}`;
+    const said = step
+      ? step.error || step.actions.join("; ") || "no action"
+      : `end: ${episode.stop_reason.replaceAll("_", " ")}`;
     const image = name ? frameImage(at.run, name, { alt: `Screenshot ${state.step + 1}` }) : null;
-    stage.replaceChildren(screenOf(image, shownOn(episode, state.step), "No screenshot.", said), make("p", { class: `action ${step?.error ? "error" : ""}`, "aria-live": "polite" }, said),
-      ...(step ? markers(episode, state.step).filter(([kind]) => kind !== "fault").map(([kind, text]) => make("p", { class: `note marker ${kind}` }, text)) : []),
-      controls(), timeline(episode, state, select),
-      make("p", { class: "keys" }, make("kbd", {}, "←"), " ", make("kbd", {}, "→"), " step   ", make("kbd", {}, "space"), " play   ", make("kbd", {}, "↑"), " ", make("kbd", {}, "↓"), " episode of the list   ", make("kbd", {}, "1"), "–", make("kbd", {}, "4"), " tabs"));
-    if (num > state.step + 1) { // the next screenshot is loaded ahead
+    stage.replaceChildren(
+      screenOf(image, shownOn(episode, state.step), "No screenshot.", said),
+      make("p", { class: `action ${step?.error ? "error" : ""}`, "aria-live": "polite" }, said),
+      ...(step
+        ? markers(episode, state.step)
+            .filter(([kind]) => kind !== "fault")
+            .map(([kind, text]) => make("p", { class: `note marker ${kind}` }, text))
+        : []),
+      controls(),
+      timeline(episode, state, select),
+      make(
+        "p",
+        { class: "keys" },
+        make("kbd", {}, "←"),
+        " ",
+        make("kbd", {}, "→"),
+        " step   ",
+        make("kbd", {}, "space"),
+        " play   ",
+        make("kbd", {}, "↑"),
+        " ",
+        make("kbd", {}, "↓"),
+        " episode of the list   ",
+        make("kbd", {}, "1"),
+        "–",
+        make("kbd", {}, "4"),
+        " tabs",
+      ),
+    );
+    if (num > state.step + 1) {
+      // the next screenshot is loaded ahead
       const next = episode.steps[state.step + 1];
       frameImage(at.run, next ? next.frame : episode.last_frame);
     }
   }
 
   function showTabs() {
-    tabs.replaceChildren(...Object.entries(TABS).map(([name, text]) => make("button", { type: "button", role: "tab", "aria-selected": String(name === state.tab), "aria-controls": "detail", onclick: () => { state.tab = name; show(); } }, text)));
+    tabs.replaceChildren(
+      ...Object.entries(TABS).map(([name, text]) =>
+        make(
+          "button",
+          {
+            type: "button",
+            role: "tab",
+            "aria-selected": String(name === state.tab),
+            "aria-controls": "detail",
+            onclick: () => {
+              state.tab = name;
+              show();
+            },
+          },
+          text,
+        ),
+      ),
+    );
   }
 
   async function showDetail() {
@@ -146,7 +213,15 @@ export async function episodePage(at, { href }) {
     const step = episode.steps[state.step];
     if (!step) return detail.replaceChildren(make("p", { class: "note" }, "End of the episode."));
     const index = episode.calls.findIndex((one) => one.id === step.call);
-    if (index < 0) return detail.replaceChildren(section("Reply", make("p", { class: "reply" }, step.text)), make("p", { class: "note" }, "The messages and tokens of this call were not recorded, as with endpoints that return no token ids."));
+    if (index < 0)
+      return detail.replaceChildren(
+        section("Reply", make("p", { class: "reply" }, step.text)),
+        make(
+          "p",
+          { class: "note" },
+          "The messages and tokens of this call were not recorded, as with endpoints that return no token ids.",
+        ),
+      );
     if (!calls.has(index)) calls.set(index, loadCall(at.run, episode.id, index));
     let call;
     try {
@@ -157,7 +232,10 @@ export async function episodePage(at, { href }) {
     }
     if (mine !== turn) return null;
     const error = step.error ? make("p", { class: "error" }, step.error) : null;
-    const parts = state.tab === "messages" ? [messagesNode(at.run, call)] : [replyNode(call, episode.calls[index], episode, state, showDetail), error];
+    const parts =
+      state.tab === "messages"
+        ? [messagesNode(at.run, call)]
+        : [replyNode(call, episode.calls[index], episode, state, showDetail), error];
     return detail.replaceChildren(...parts.filter((node) => node));
   }
 
@@ -165,14 +243,57 @@ export async function episodePage(at, { href }) {
     repaint(stage, showStage);
     repaint(tabs, showTabs);
     showDetail();
-    history.replaceState(null, "", href(`/run/${at.run}/episode/${encodeURIComponent(episode.id)}`, { step: state.step || "", tab: state.tab === "reply" ? "" : state.tab }));
+    history.replaceState(
+      null,
+      "",
+      href(`/run/${at.run}/episode/${encodeURIComponent(episode.id)}`, {
+        step: state.step || "",
+        tab: state.tab === "reply" ? "" : state.tab,
+      }),
+    );
   }
 
   show();
-  const keys = { ArrowRight: () => select(state.step + 1), ArrowLeft: () => select(state.step - 1), Home: () => select(0), End: () => select(num - 1), " ": play, ArrowDown: () => other(1), ArrowUp: () => other(-1) };
-  Object.keys(TABS).forEach((name, index) => { keys[String(index + 1)] = () => { state.tab = name; show(); }; });
-  const links = make("p", { class: "note" }, `${episode.task_id} · `, make("a", { href: href(`/run/${at.run}/episodes`, { task: episode.task_id }) }, "episodes of the task"),
-    ...(episode.group_id ? [" · ", make("a", { href: href(`/run/${at.run}/group/${encodeURIComponent(episode.group_id)}`) }, `group ${episode.group}, member ${episode.member}`)] : []),
-    ` · ${episode.phase}, ${episode.state.replaceAll("_", " ")}`);
-  return { title: episode.instruction || episode.task_id, keys, leave: stop, nodes: [links, verdict(episode), make("div", { class: "watch" }, stage, make("div", { class: "side" }, tabs, detail))] };
+  const keys = {
+    ArrowRight: () => select(state.step + 1),
+    ArrowLeft: () => select(state.step - 1),
+    Home: () => select(0),
+    End: () => select(num - 1),
+    " ": play,
+    ArrowDown: () => other(1),
+    ArrowUp: () => other(-1),
+  };
+  Object.keys(TABS).forEach((name, index) => {
+    keys[String(index + 1)] = () => {
+      state.tab = name;
+      show();
+    };
+  });
+  const links = make(
+    "p",
+    { class: "note" },
+    `${episode.task_id} · `,
+    make("a", { href: href(`/run/${at.run}/episodes`, { task: episode.task_id }) }, "episodes of the task"),
+    ...(episode.group_id
+      ? [
+          " · ",
+          make(
+            "a",
+            { href: href(`/run/${at.run}/group/${encodeURIComponent(episode.group_id)}`) },
+            `group ${episode.group}, member ${episode.member}`,
+          ),
+        ]
+      : []),
+    ` · ${episode.phase}, ${episode.state.replaceAll("_", " ")}`,
+  );
+  return {
+    title: episode.instruction || episode.task_id,
+    keys,
+    leave: stop,
+    nodes: [
+      links,
+      verdict(episode),
+      make("div", { class: "watch" }, stage, make("div", { class: "side" }, tabs, detail)),
+    ],
+  };
 }

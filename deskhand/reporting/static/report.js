@@ -35,8 +35,13 @@ import { screenOf } from "./screen.js";
     const choose = (key, values) => {
       if (values.length < 2) return;
       for (const value of ["all", ...values]) {
-        const set = () => { state[key] = value; refilter(); };
-        filters.append(make("button", { type: "button", "aria-pressed": String(state[key] === value), onclick: set }, value));
+        const set = () => {
+          state[key] = value;
+          refilter();
+        };
+        filters.append(
+          make("button", { type: "button", "aria-pressed": String(state[key] === value), onclick: set }, value),
+        );
       }
       filters.append(make("span", { class: "line-end" }));
     };
@@ -44,9 +49,21 @@ import { screenOf } from "./screen.js";
     choose("outcome", unique(data.episodes.map((episode) => episode.outcome)));
     const families = unique(data.episodes.map((episode) => episode.family)).sort();
     if (families.length > 1) {
-      const select = make("select", { "aria-label": "Family", onchange: () => { state.family = select.value; refilter(); } });
+      const select = make("select", {
+        "aria-label": "Family",
+        onchange: () => {
+          state.family = select.value;
+          refilter();
+        },
+      });
       for (const family of ["all", ...families]) {
-        select.append(make("option", { value: family, selected: family === state.family ? "" : null }, family === "all" ? "all families" : family));
+        select.append(
+          make(
+            "option",
+            { value: family, selected: family === state.family ? "" : null },
+            family === "all" ? "all families" : family,
+          ),
+        );
       }
       filters.append(select);
     }
@@ -59,11 +76,18 @@ import { screenOf } from "./screen.js";
     state.at = Math.max(0, state.shown.indexOf(before));
     if (chosen() !== before) state.step = 0;
     fillFilters();
-    list.replaceChildren(...state.shown.map((episode, index) => make(
-      "li", { class: episode.outcome, role: "option", onclick: () => open(index, 0) },
-      make("i", { class: "sign", title: episode.outcome }), make("b", {}, episode.instruction), make("small", {}, episode.phase),
-      make("small", { class: "task" }, `${episode.family} ${episode.seed}`),
-    )));
+    list.replaceChildren(
+      ...state.shown.map((episode, index) =>
+        make(
+          "li",
+          { class: episode.outcome, role: "option", onclick: () => open(index, 0) },
+          make("i", { class: "sign", title: episode.outcome }),
+          make("b", {}, episode.instruction),
+          make("small", {}, episode.phase),
+          make("small", { class: "task" }, `${episode.family} ${episode.seed}`),
+        ),
+      ),
+    );
     if (!state.shown.length) list.append(make("p", { class: "note" }, "No matching episodes."));
     show();
   }
@@ -88,11 +112,18 @@ import { screenOf } from "./screen.js";
   }
 
   function play() {
-    if (state.timer) { stop(); show(); return; }
+    if (state.timer) {
+      stop();
+      show();
+      return;
+    }
     if (state.step >= frames(chosen()).length - 1) state.step = 0;
     state.timer = setInterval(() => {
       go(1);
-      if (state.step >= frames(chosen()).length - 1) { stop(); show(); }
+      if (state.step >= frames(chosen()).length - 1) {
+        stop();
+        show();
+      }
     }, 900);
     show();
   }
@@ -102,10 +133,15 @@ import { screenOf } from "./screen.js";
     const item = list.children[state.at];
     if (item && item.offsetTop !== undefined) {
       const top = item.offsetTop - list.offsetTop;
-      if (top < list.scrollTop || top + item.offsetHeight > list.scrollTop + list.clientHeight) list.scrollTop = top - list.clientHeight / 3;
+      if (top < list.scrollTop || top + item.offsetHeight > list.scrollTop + list.clientHeight)
+        list.scrollTop = top - list.clientHeight / 3;
     }
     const episode = chosen();
-    if (!episode) { stage.replaceChildren(); detail.replaceChildren(); return; }
+    if (!episode) {
+      stage.replaceChildren();
+      detail.replaceChildren();
+      return;
+    }
     const all = frames(episode);
     state.step = Math.min(state.step, all.length - 1);
     const { frame, step } = all[state.step];
@@ -114,18 +150,36 @@ import { screenOf } from "./screen.js";
       screen(episode, frame, step),
       controls(all.length),
       film(all),
-      make("p", { class: "keys" }, make("kbd", {}, "←"), " ", make("kbd", {}, "→"), " step   ", make("kbd", {}, "↑"), " ",
-        make("kbd", {}, "↓"), " episode   ", make("kbd", {}, "space"), " play"),
+      make(
+        "p",
+        { class: "keys" },
+        make("kbd", {}, "←"),
+        " ",
+        make("kbd", {}, "→"),
+        " step   ",
+        make("kbd", {}, "↑"),
+        " ",
+        make("kbd", {}, "↓"),
+        " episode   ",
+        make("kbd", {}, "space"),
+        " play",
+      ),
     );
-    detail.replaceChildren(...[outcome(episode), reply(step), numbers("Reward", episode.terms), facts(episode)].filter((part) => part));
+    detail.replaceChildren(
+      ...[outcome(episode), reply(step), numbers("Reward", episode.terms), facts(episode)].filter((part) => part),
+    );
     try {
       history.replaceState(null, "", `#episode=${encodeURIComponent(episode.id)}&step=${state.step}`);
-    } catch { /* a sandboxed frame has no history; the report works without */ }
+    } catch {
+      /* a sandboxed frame has no history; the report works without */
+    }
   }
 
   function screen(episode, frame, step) {
     const source = data.frames[frame];
-    const image = source ? make("img", { src: source, alt: "Screenshot shown to the model", draggable: "false" }) : null;
+    const image = source
+      ? make("img", { src: source, alt: "Screenshot shown to the model", draggable: "false" })
+      : null;
     const shown = { marks: step ? step.marks : [], target: state.step === 0 ? episode.target : null };
     return screenOf(image, shown, frame ? "This screenshot is not in the report." : "No screenshot.");
   }
@@ -135,39 +189,97 @@ import { screenOf } from "./screen.js";
     all.forEach(({ frame, step }, index) => {
       const source = data.frames[frame];
       const name = step ? `${index + 1}` : "end";
-      const select = () => { stop(); state.step = index; show(); };
-      const thumb = make("button", { type: "button", "aria-current": String(index === state.step), title: step ? step.text : "at the end", onclick: select },
-        source ? make("img", { src: source, alt: "", draggable: "false" }) : null, make("small", {}, name));
+      const select = () => {
+        stop();
+        state.step = index;
+        show();
+      };
+      const thumb = make(
+        "button",
+        {
+          type: "button",
+          "aria-current": String(index === state.step),
+          title: step ? step.text : "at the end",
+          onclick: select,
+        },
+        source ? make("img", { src: source, alt: "", draggable: "false" }) : null,
+        make("small", {}, name),
+      );
       strip.append(thumb);
     });
     return strip;
   }
 
   function controls(count) {
-    const slider = make("input", { type: "range", min: 0, max: count - 1, value: state.step, "aria-label": "Step",
-      oninput: () => { stop(); state.step = Number(slider.value); show(); } });
+    const slider = make("input", {
+      type: "range",
+      min: 0,
+      max: count - 1,
+      value: state.step,
+      "aria-label": "Step",
+      oninput: () => {
+        stop();
+        state.step = Number(slider.value);
+        show();
+      },
+    });
     const last = state.step === count - 1;
     const name = state.step >= chosen().steps.length ? "end" : `step ${state.step + 1}`;
-    return make("div", { class: "controls" },
-      make("button", { type: "button", title: "Step back", disabled: state.step === 0 ? "" : null, onclick: () => { stop(); go(-1); } }, "‹"),
+    return make(
+      "div",
+      { class: "controls" },
+      make(
+        "button",
+        {
+          type: "button",
+          title: "Step back",
+          disabled: state.step === 0 ? "" : null,
+          onclick: () => {
+            stop();
+            go(-1);
+          },
+        },
+        "‹",
+      ),
       make("button", { type: "button", title: "Play", onclick: play }, state.timer ? "❚❚" : "▶"),
-      make("button", { type: "button", title: "Step forward", disabled: last ? "" : null, onclick: () => { stop(); go(1); } }, "›"),
-      slider, make("span", {}, `${name} of ${chosen().steps.length}`));
+      make(
+        "button",
+        {
+          type: "button",
+          title: "Step forward",
+          disabled: last ? "" : null,
+          onclick: () => {
+            stop();
+            go(1);
+          },
+        },
+        "›",
+      ),
+      slider,
+      make("span", {}, `${name} of ${chosen().steps.length}`),
+    );
   }
 
   function reply(step) {
     if (!step) return section("Reply", make("p", { class: "note" }, "End of the episode."));
-    return section("Reply",
+    return section(
+      "Reply",
       step.tokens.length ? [tokenText(step.tokens), ...tokenScale()] : make("p", { class: "reply" }, step.text),
-      step.error ? make("p", { class: "error" }, step.error) : null);
+      step.error ? make("p", { class: "error" }, step.error) : null,
+    );
   }
 
   function facts(episode) {
-    const version = episode.version_min === episode.version_max ? `${episode.version_max}` : `${episode.version_min} to ${episode.version_max}`;
+    const version =
+      episode.version_min === episode.version_max
+        ? `${episode.version_max}`
+        : `${episode.version_min} to ${episode.version_max}`;
     const lines = { phase: episode.phase, family: episode.family, seed: episode.seed, "policy version": version };
-    if (episode.first_click_on_target !== null) lines["first click"] = episode.first_click_on_target ? "on target" : "off target";
+    if (episode.first_click_on_target !== null)
+      lines["first click"] = episode.first_click_on_target ? "on target" : "off target";
     if (episode.group) lines.group = episode.group;
-    for (const [name, seconds] of Object.entries(episode.seconds)) if (seconds !== null) lines[name.replaceAll("_", " ")] = `${seconds.toFixed(2)} s`;
+    for (const [name, seconds] of Object.entries(episode.seconds))
+      if (seconds !== null) lines[name.replaceAll("_", " ")] = `${seconds.toFixed(2)} s`;
     lines.episode = episode.id;
     return section("Episode", factList(lines));
   }
@@ -175,10 +287,20 @@ import { screenOf } from "./screen.js";
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || ["SELECT", "INPUT"].includes(event.target.tagName)) return;
     const moves = {
-      ArrowRight: () => { stop(); go(1); }, ArrowLeft: () => { stop(); go(-1); },
-      ArrowDown: () => open(state.at + 1, 0), ArrowUp: () => open(state.at - 1, 0), " ": play,
+      ArrowRight: () => {
+        stop();
+        go(1);
+      },
+      ArrowLeft: () => {
+        stop();
+        go(-1);
+      },
+      ArrowDown: () => open(state.at + 1, 0),
+      ArrowUp: () => open(state.at - 1, 0),
+      " ": play,
     };
-    const inView = root.getBoundingClientRect().top < innerHeight * 0.6 && root.getBoundingClientRect().bottom > innerHeight * 0.25;
+    const inView =
+      root.getBoundingClientRect().top < innerHeight * 0.6 && root.getBoundingClientRect().bottom > innerHeight * 0.25;
     if (!(event.key in moves) || !chosen() || (event.target.tagName === "BUTTON" && event.key === " ")) return;
     if (!inView && event.key !== "ArrowLeft" && event.key !== "ArrowRight") return;
     event.preventDefault();
@@ -190,6 +312,10 @@ import { screenOf } from "./screen.js";
   state.shown = data.episodes;
   state.step = wanted ? Number(asked.get("step")) || 0 : 0;
   state.at = wanted ? data.episodes.indexOf(wanted) : 0;
-  refilter(wanted || data.episodes.find((episode) => episode.phase === "after" && episode.outcome === "success") || data.episodes[0]);
+  refilter(
+    wanted ||
+      data.episodes.find((episode) => episode.phase === "after" && episode.outcome === "success") ||
+      data.episodes[0],
+  );
   if (wanted) root.scrollIntoView();
 })();

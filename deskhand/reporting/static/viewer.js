@@ -1,4 +1,4 @@
-// The viewer: routes from the URL's fragment to pages, the token, updates of running runs. Deep links are `#/run/0/...`.
+// The viewer: pages by the URL's fragment (`#/run/0/...`), the token, updates of runs that are being written.
 "use strict";
 import { ApiError, get, keepToken } from "./api.js";
 import { comparePage } from "./compare_page.js";
@@ -38,8 +38,22 @@ function showNav(at) {
   const link = (path, text, current) => make("a", { href: href(path), "aria-current": current ? "page" : null }, text);
   const run = at.run ?? 0;
   nav.replaceChildren(
-    ...(runs.length > 1 ? [make("select", { "aria-label": "Run", onchange: (event) => { location.hash = href(`/run/${event.target.value}`).slice(1); } },
-      ...runs.map((one) => make("option", { value: one.index, selected: one.index === run }, `${one.index + 1}. ${one.title}`)))] : []),
+    ...(runs.length > 1
+      ? [
+          make(
+            "select",
+            {
+              "aria-label": "Run",
+              onchange: (event) => {
+                location.hash = href(`/run/${event.target.value}`).slice(1);
+              },
+            },
+            ...runs.map((one) =>
+              make("option", { value: one.index, selected: one.index === run }, `${one.index + 1}. ${one.title}`),
+            ),
+          ),
+        ]
+      : []),
     link(`/run/${run}`, "Run", at.name === "run"),
     link(`/run/${run}/episodes`, "Episodes", ["episodes", "episode", "group"].includes(at.name)),
     ...(runs.length > 1 ? [link("/compare", "Compare", at.name === "compare")] : []),
@@ -49,14 +63,31 @@ function showNav(at) {
 
 function showError(error) {
   if (!(error instanceof ApiError)) console.error(error);
-  main.replaceChildren(make("div", { class: "card problem", role: "alert" }, make("b", {}, "Cannot show this"), make("p", {}, error.message),
-    error.status === 401 ? tokenField() : null));
+  main.replaceChildren(
+    make(
+      "div",
+      { class: "card problem", role: "alert" },
+      make("b", {}, "Cannot show this"),
+      make("p", {}, error.message),
+      error.status === 401 ? tokenField() : null,
+    ),
+  );
 }
 
 function tokenField() {
-  const field = make("input", { type: "password", "aria-label": "Token of the printed URL", autocomplete: "off", placeholder: "token" });
-  const use = () => { keepToken(field.value.trim()); start(); };
-  field.addEventListener("keydown", (event) => { if (event.key === "Enter") use(); });
+  const field = make("input", {
+    type: "password",
+    "aria-label": "Token of the printed URL",
+    autocomplete: "off",
+    placeholder: "token",
+  });
+  const use = () => {
+    keepToken(field.value.trim());
+    start();
+  };
+  field.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") use();
+  });
   return make("p", { class: "row" }, field, make("button", { type: "button", onclick: use }, "Open"));
 }
 
@@ -127,7 +158,8 @@ async function start() {
 
 addEventListener("hashchange", () => (new URLSearchParams(location.hash.slice(1)).get("token") ? start() : show()));
 addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || ["SELECT", "INPUT", "TEXTAREA"].includes(event.target.tagName)) return;
+  if (event.ctrlKey || event.metaKey || event.altKey || ["SELECT", "INPUT", "TEXTAREA"].includes(event.target.tagName))
+    return;
   const act = page?.keys?.[event.key];
   if (!act || (["BUTTON", "A", "SUMMARY"].includes(event.target.tagName) && [" ", "Enter"].includes(event.key))) return;
   event.preventDefault();
