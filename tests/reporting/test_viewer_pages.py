@@ -56,7 +56,7 @@ def views_of(run: Run) -> dict[str, tuple[str, str]]:
         "messages": (f"{episode}?tab=messages", f"{SCREEN} && document.querySelector('.turn img')"),
         "outcome": (f"{episode}?tab=outcome", f"{SCREEN} && document.querySelector('.detail .findings')"),
         "facts": (f"{episode}?tab=facts", f"{SCREEN} && document.querySelector('.detail .facts')"),
-        "group": (f"#/run/0/group/{row.group_id}", "document.querySelector('.aligned .first img')"),
+        "group": (f"#/run/0/group/{row.group_id}", "document.querySelector('.aligned .first img')?.naturalWidth"),
     }
 
 
@@ -173,6 +173,19 @@ async def test_actions_trail_and_changed_region_are_drawn_where_they_were(tmp_pa
         )
         point = result.steps[0].ops[0].point  # type: ignore[union-attr]
         assert at == [point.x, point.y]  # type: ignore[union-attr]
+
+
+async def test_screenshots_of_a_group_are_loaded_when_they_come_into_view(tmp_path: Path) -> None:
+    with Run.open(generate(tmp_path / "run", 8, steps=40), read_only=True) as run:
+        group = run.episodes(TRAIN)[0].group_id
+        async with opened(tmp_path, run) as (page, _):
+            loaded = "document.querySelectorAll('.aligned img[src]').length"
+            await go(page, f"#/run/0/group/{group}", f"{loaded} > 3")
+            total = await page.evaluate("document.querySelectorAll('.aligned img').length")
+            assert total > 300
+            assert await page.evaluate(loaded) < total / 2
+            await page.evaluate("[...document.querySelectorAll('.aligned tr')].at(-3).scrollIntoView()")
+            await page.until("[...document.querySelectorAll('.aligned tr')].at(-3).querySelector('img')?.naturalWidth")
 
 
 async def test_filters_and_pages_reach_every_episode(tmp_path: Path, run: Run) -> None:

@@ -60,20 +60,34 @@ function imageUrl(path, parameters) {
   return loading;
 }
 
-// A screenshot of a run; it is empty if the file is missing.
-export function frameImage(run, sha256, { width = null, alt = "" } = {}) {
+const waiting = new WeakMap(); // image -> what loads it
+const nearView = new IntersectionObserver(
+  (entries) => {
+    for (const { isIntersecting, target } of entries) {
+      if (!isIntersecting) continue;
+      nearView.unobserve(target);
+      waiting.get(target)();
+    }
+  },
+  { rootMargin: "400px" },
+);
+
+// A screenshot of a run, loaded at once, or with `lazy` when it comes near the view. Empty if the file is missing.
+export function frameImage(run, sha256, { width = null, alt = "", lazy = false } = {}) {
   const image = document.createElement("img");
   image.alt = alt;
   image.draggable = false;
-  image.dataset.frame = sha256;
-  imageUrl(`/runs/${run}/frames/${sha256}`, width ? { width } : {}).then(
-    (url) => {
-      image.src = url;
-    },
-    (error) => {
-      image.alt = error.message;
-      image.classList.add("missing");
-    },
-  );
+  const load = () =>
+    imageUrl(`/runs/${run}/frames/${sha256}`, width ? { width } : {}).then(
+      (url) => {
+        image.src = url;
+      },
+      (error) => {
+        image.alt = error.message;
+      },
+    );
+  waiting.set(image, load);
+  if (lazy) nearView.observe(image);
+  else load();
   return image;
 }

@@ -148,10 +148,11 @@ export async function episodePage(at, { href }) {
     const said = step
       ? step.error || step.actions.join("; ") || "no action"
       : `end: ${episode.stop_reason.replaceAll("_", " ")}`;
+    document.getElementById("status").textContent = `step ${state.step + 1}: ${said}`;
     const image = name ? frameImage(at.run, name, { alt: `Screenshot ${state.step + 1}` }) : null;
     stage.replaceChildren(
       screenOf(image, shownOn(episode, state.step), "No screenshot.", said),
-      make("p", { class: `action ${step?.error ? "error" : ""}`, "aria-live": "polite" }, said),
+      make("p", { class: `action ${step?.error ? "error" : ""}` }, said),
       ...(step
         ? markers(episode, state.step)
             .filter(([kind]) => kind !== "fault")

@@ -71,7 +71,7 @@ function cell(at, href, member, index) {
       make(
         "a",
         { href: link(at, href, member, index) },
-        frameImage(at.run, member.last_frame, { width: THUMBNAIL, alt: `end of member ${member.member}` }),
+        frameImage(at.run, member.last_frame, { width: THUMBNAIL, lazy: true, alt: `end of member ${member.member}` }),
       ),
       make("p", {}, `end: ${member.stop_reason.replaceAll("_", " ")}`),
     );
@@ -83,7 +83,11 @@ function cell(at, href, member, index) {
     make(
       "a",
       { href: link(at, href, member, index) },
-      frameImage(at.run, step.frame, { width: THUMBNAIL, alt: `step ${index + 1} of member ${member.member}` }),
+      frameImage(at.run, step.frame, {
+        width: THUMBNAIL,
+        lazy: true,
+        alt: `step ${index + 1} of member ${member.member}`,
+      }),
     ),
     make("p", { class: step.error ? "error" : "" }, step.error || step.actions.join("; ") || "no action"),
   );
