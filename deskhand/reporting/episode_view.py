@@ -13,6 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import structlog
+
 from deskhand.actions.ops import Drag, Op, Point, to_screen_px
 from deskhand.actions.serialization import name_of, op_to_json
 from deskhand.agents.episode_context import Step
@@ -22,6 +24,8 @@ from deskhand.rollout.episode_record import EpisodeResult, op_to_dict
 from deskhand.store.run import Run
 from deskhand.tasks.outcome import Scored
 
+log = structlog.get_logger()
+
 DecodeTokens = Callable[[Sequence[int]], str]
 MILESTONE = "milestone: "
 """Prefix of milestones among the parts of an outcome."""
@@ -29,12 +33,19 @@ _TURN_START = "<|im_start|>"
 
 
 def decoder_of_folder(folder: Path) -> DecodeTokens | None:
-    """Return the function from token ids to text of a checkpoint folder; None without tokenizer.json."""
+    """Return the function from token ids to text of a checkpoint folder.
+
+    None without a tokenizer.json that can be read, or without the `tokenizers` package.
+    """
     if not (folder / "tokenizer.json").is_file():
         return None
-    from tokenizers import Tokenizer
+    try:
+        from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    except Exception as error:  # the package raises nothing more specific for a damaged file
+        log.warning("tokenizer.unreadable", folder=str(folder), error=" ".join(str(error).split())[:200])
+        return None
     return lambda token_ids: tokenizer.decode(list(token_ids), skip_special_tokens=False)
 
 

@@ -214,6 +214,24 @@ async def test_a_call_has_the_messages_as_the_model_read_them_and_its_tokens(
     assert (await client.get(f"/api/runs/0/episodes/{result.episode_id}/calls/99")).status_code == 404
 
 
+@pytest.mark.parametrize("without", ["package", "file"])
+async def test_without_a_tokenizer_everything_else_is_shown(tmp_path: Path, monkeypatch: Any, without: str) -> None:
+    config = {"model": str(tmp_path)}
+    if without == "package":
+        config = {"model": "tiny"}
+    else:
+        (tmp_path / "tokenizer.json").write_text("{")
+    with Run.open(generate(tmp_path / "run", 8, config=config), read_only=True) as run:
+        if without == "package":
+            monkeypatch.setitem(sys.modules, "tokenizers", None)
+        name = run.episodes(TRAIN)[0].id
+        async with client_of(run) as client:
+            assert (await get(client, f"/runs/0/episodes/{name}"))["steps"]
+            found = await get(client, f"/runs/0/episodes/{name}/calls/0")
+    assert (found["has_tokenizer"], found["turns"], found["tokens"]) == (False, [], [])
+    assert found["images"]
+
+
 async def test_a_group_has_its_members_and_where_each_first_differs(client: httpx2.AsyncClient, run: Run) -> None:
     group = next(row.group_id for row in run.episodes(TRAIN) if row.group_id)
     found = await get(client, f"/runs/0/groups/{group}")

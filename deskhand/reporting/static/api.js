@@ -84,6 +84,7 @@ export function frameImage(run, sha256, { width = null, alt = "", lazy = false }
       },
       (error) => {
         image.alt = error.message;
+        image.classList.add("missing");
       },
     );
   waiting.set(image, load);

@@ -28,7 +28,11 @@ function turnNode(run, turn) {
 
 export function messagesNode(run, call) {
   if (!call.has_tokenizer)
-    return make("p", { class: "note" }, "The run has no tokenizer.json, so its token ids cannot be shown as text.");
+    return make(
+      "p",
+      { class: "note" },
+      "Token ids cannot be shown as text: the run has no readable tokenizer.json, or tokenizers is not installed.",
+    );
   const known = call.turns.filter((turn) => turn.is_known);
   const fresh = call.turns.filter((turn) => !turn.is_known);
   return section(
