@@ -1,15 +1,11 @@
-"""The viewer's requests: who may read, pages of episodes, what an episode and a group hold, and damaged runs."""
+"""The viewer's requests: pages of episodes, what an episode, a call and a group hold, running and damaged runs."""
 
 from __future__ import annotations
 
-import hashlib
-import io
 import json
 import re
 import shutil
-import signal
 import sqlite3
-import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing
@@ -19,21 +15,15 @@ from typing import Any
 import httpx2
 import pytest
 from command_line import called
-from patience import limit
-from PIL import Image
+from viewer_client import client_of, get
 
 from benchmarks.generated_run import GROUP_SIZE, HOSTILE, extend, generate
 from deskhand.algorithms.grpo import group_advantages
-from deskhand.reporting.viewer.app import create_app
 from deskhand.rollout.run_writer import load_result
 from deskhand.store.run import TRAIN, Run
 from deskhand.tasks.outcome import Finding, Outcome, Scored
 
-TOKEN = "the-token"
-KEY = {"Authorization": f"Bearer {TOKEN}"}
 EPISODES = 192
-ROOT = Path(__file__).parents[2]
-STATIC = ROOT / "deskhand" / "reporting" / "static"
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +31,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     folder = generate(tmp_path_factory.mktemp("viewer") / "run", EPISODES)
     with Run.open(folder, read_only=True) as run:
         yield run
-
-
-def client_of(*runs: Run, base_url: str = "http://127.0.0.1:8000", headers: dict[str, str] = KEY) -> httpx2.AsyncClient:
-    transport = httpx2.ASGITransport(create_app(runs, TOKEN))
-    return httpx2.AsyncClient(transport=transport, base_url=base_url, headers=headers)
 
 
 @pytest.fixture
@@ -57,63 +42,6 @@ async def client(run: Run) -> AsyncIterator[httpx2.AsyncClient]:
 def failed_of(outcome: Outcome) -> tuple[Finding, ...]:
     """The clauses that did not hold; none of an episode without a score."""
     return outcome.failed if isinstance(outcome, Scored) else ()
-
-
-async def get(client: httpx2.AsyncClient, path: str, **parameters: Any) -> Any:
-    reply = await client.get(f"/api{path}", params={key: str(value) for key, value in parameters.items()})
-    assert reply.status_code == 200, reply.text
-    return reply.json()
-
-
-async def test_data_needs_the_token_and_pages_hold_none(run: Run) -> None:
-    async with client_of(run, headers={}) as client:
-        for headers in (
-            {},
-            {"Authorization": "Bearer another"},
-            {"Authorization": TOKEN},
-            {"Cookie": TOKEN},
-        ):
-            for path in ("/api/runs", "/api/runs/0", f"/api/runs/0/frames/{'0' * 64}", "/api/absent"):
-                reply = await client.get(path, headers=headers)
-                assert (reply.status_code, list(reply.json())) == (401, ["error"])
-        assert (await client.get(f"/api/runs?token={TOKEN}")).status_code == 401
-        page = await client.get("/")
-        assert page.status_code == 200
-        assert "Generated run" not in page.text
-
-
-async def test_other_hosts_and_other_pages_read_nothing(run: Run) -> None:
-    async with client_of(run) as client:
-        for headers in (
-            {"Host": "evil.example"}, {"Host": "evil.example:8000"}, {"Host": "127.0.0.1.evil.example"},
-            {"Host": "[::1"}, {"Origin": "http://evil.example"}, {"Origin": "http://127.0.0.1:9999"},
-            {"Origin": "null"},
-            {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"},
-        ):  # fmt: skip
-            assert (await client.get("/api/runs", headers=headers)).status_code == 403, headers
-        for headers in ({"Host": "localhost:8000"}, {"Host": "[::1]:1"}, {"Origin": "http://127.0.0.1:8000"}):
-            assert (await client.get("/api/runs", headers=headers)).status_code == 200, headers
-        assert (await client.get("/", headers={"Host": "evil.example"})).status_code == 403
-
-
-async def test_every_reply_forbids_foreign_scripts_and_frames(client: httpx2.AsyncClient) -> None:
-    for path in ("/", "/static/viewer.js", "/static/absent.js", "/api/runs", "/api/runs/9"):
-        headers = (await client.get(path)).headers
-        policy = headers["content-security-policy"]
-        assert "default-src 'none'" in policy
-        assert "script-src 'self';" in policy
-        assert "unsafe" not in policy
-        assert headers["x-content-type-options"] == "nosniff"
-
-
-def test_the_pages_build_no_markup_from_text_and_load_nothing_from_elsewhere() -> None:
-    for path in STATIC.iterdir():
-        text = path.read_text()
-        assert len(text.splitlines()) <= 400, path.name
-        assert not re.findall(
-            r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(|new Function|srcdoc", text
-        )
-        assert not re.findall(r"https?://(?!www\.w3\.org/)|<style| style=|\son\w+=|import\(", text), path.name
 
 
 async def test_pages_of_episodes_are_all_episodes_once(client: httpx2.AsyncClient, run: Run) -> None:
@@ -255,18 +183,6 @@ async def test_a_group_has_its_members_and_where_each_first_differs(client: http
     assert (await client.get("/api/runs/0/groups/absent")).status_code == 400
 
 
-async def test_an_algorithm_of_the_run_is_never_imported(tmp_path: Path) -> None:
-    """A run from elsewhere names a file; showing the run must not execute it."""
-    code = tmp_path / "evil.py"
-    code.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
-    config = {"model": str(tmp_path), "trainer": {"algorithm": f"{code}:mine"}}
-    with Run.open(generate(tmp_path / "run", 8, config=config), read_only=True) as run:
-        async with client_of(run) as client:
-            found = await get(client, f"/runs/0/groups/{run.episodes(TRAIN)[0].group_id}")
-    assert "not recomputed" in found["explained"]
-    assert not (tmp_path / "ran").exists()
-
-
 async def test_the_summary_accounts_for_every_episode_with_intervals(client: httpx2.AsyncClient, run: Run) -> None:
     found = await get(client, "/runs/0")
     assert sum(row["episodes"] for row in found["stored"]) == len(run.episodes())
@@ -295,19 +211,6 @@ async def test_tasks_are_sorted_filtered_and_paged_by_the_server(client: httpx2.
     families = await get(client, "/runs/0/tasks", by="family", text="sheet")
     assert {row["name"] for row in families["rows"]} == {"sheet_sum"}
     assert (await client.get("/api/runs/0/tasks?by=color")).status_code == 400
-
-
-async def test_screenshots_are_the_stored_pixels_and_nothing_else_is_read(client: httpx2.AsyncClient, run: Run) -> None:
-    name = next(iter(run.frames))
-    whole = Image.open(io.BytesIO((await client.get(f"/api/runs/0/frames/{name}")).content))
-    assert hashlib.sha256(whole.tobytes()).hexdigest() == name
-    small = Image.open(io.BytesIO((await client.get(f"/api/runs/0/frames/{name}?width=64")).content))
-    assert small.width == 64
-    for wrong in ("0" * 64, "..%2Frun.sqlite", name[:-1], name.upper(), f"{name}%0A"):
-        assert (await client.get(f"/api/runs/0/frames/{wrong}")).status_code == 404, wrong
-    for wrong in ("..%2f..%2fviewer%2fapp.py", "../__init__.py", "%2e%2e/build_report.py"):
-        assert (await client.get(f"/static/{wrong}")).status_code == 404, wrong
-    assert (await client.get(f"/api/runs/0/frames/{name}?width=99999")).status_code == 400
 
 
 async def test_what_a_running_process_stores_is_seen_and_reading_changes_nothing(tmp_path: Path) -> None:
@@ -375,30 +278,6 @@ def test_a_folder_that_is_no_run_or_damaged_is_one_line(tmp_path: Path, monkeypa
         code, _, err = called(monkeypatch, capsys, "view", str(folder), str(tmp_path / name))
         assert (code, err.count("\n")) == (2, 1), err
         assert said in err
-
-
-def test_the_command_serves_on_loopback_and_its_token_is_in_no_log(tmp_path: Path) -> None:
-    folder = generate(tmp_path / "run", 8)
-    command = [sys.executable, "-m", "deskhand", "view", str(folder)]
-    viewer = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-    assert viewer.stdout is not None
-    try:
-        found = re.fullmatch(r"(http://127\.0\.0\.1:(\d+))/#token=([\w-]{20,})\n", viewer.stdout.readline())
-        assert found
-        address, port, token = found.groups()
-        reply = httpx2.get(f"{address}/api/runs", headers={"Authorization": f"Bearer {token}"}, timeout=limit(20))
-        assert reply.json()["runs"][0]["title"] == "Generated run"
-        assert httpx2.get(f"{address}/api/runs", timeout=limit(20)).status_code == 401
-        taken = subprocess.run([*command, "--port", port], capture_output=True, text=True, cwd=ROOT, check=False)
-        assert (taken.returncode, taken.stderr.count("\n")) == (2, 1)
-        assert f"--port {port}: " in taken.stderr
-        viewer.send_signal(signal.SIGINT)
-        more, complaints = viewer.communicate(timeout=limit(20))
-    finally:
-        viewer.kill()  # when it was not ended by then
-        viewer.wait(20)
-    assert viewer.returncode in (0, 130)
-    assert token not in more + complaints
 
 
 async def test_numbers_that_json_lacks_are_null(tmp_path: Path) -> None:
