@@ -37,7 +37,7 @@ def export(
         With --episodes: replace secrets in texts, and leave out token arrays and screenshots.
     """
     from deskhand.recipes.export_model import export_model
-    from deskhand.reporting.build_report import open_run
+    from deskhand.reporting.run_view import open_run
     from deskhand.store.export import export_run
 
     if episodes and (adapter or step is not None):

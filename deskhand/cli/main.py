@@ -32,6 +32,7 @@ from deskhand.cli.serve import serve_app
 from deskhand.cli.sft import sft
 from deskhand.cli.tasks import tasks_app
 from deskhand.cli.train import train
+from deskhand.cli.view import view
 from deskhand.errors import DeskhandError
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -45,7 +46,7 @@ app = App(
     help="Train vision-language models to use a computer, by reinforcement learning on real desktops.",
     suppress_keyboard_interrupt=False,
 )
-for _command in (demo, train, sft, export, estimate, record, report, doctor, rescore):
+for _command in (demo, train, sft, export, estimate, record, report, view, doctor, rescore):
     app.command(_command)
 app.command(evaluate, name="eval")
 for _group in (tasks_app, actions_app, desktop_app, serve_app, gateway_app, areal_app, dev_app):

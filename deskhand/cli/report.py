@@ -17,7 +17,7 @@ def report(run_dir: Path, /, *, out: Path | None = None) -> None:
     out
         Output file (default: report.html in the run directory).
     """
-    from deskhand.reporting.build_report import open_run
+    from deskhand.reporting.run_view import open_run
 
     with open_run(run_dir) as run:
         print(write_report(run, out))

@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ from deskhand.reporting import charts
 from deskhand.reporting.charts import EvaluationView
 
 QUOTA_WAIT = "time/quota_wait"
+_MODULES = ("dom.js", "outcome.js", "screen.js")
+"""What report.js imports from."""
 COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "step": ("step", str),
     "version": ("version", str),
@@ -87,7 +90,7 @@ def write(view: ReportView, path: Path) -> Path:
 
 
 def render(view: ReportView) -> str:
-    script, style = _static("report.js"), _static("report.css")
+    script, style = _script(), _static("base.css") + _static("report.css")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'"
@@ -127,6 +130,14 @@ def render(view: ReportView) -> str:
 
 def _static(name: str) -> str:
     return resources.files("deskhand.reporting").joinpath("static", name).read_text(encoding="utf-8")
+
+
+def _script() -> str:
+    """Return report.js with the modules that it imports as one script, because a file has no modules to load."""
+    source = "".join(_static(name) for name in (*_MODULES, "report.js"))
+    source = re.sub(r'^(import \{[^}]*\} from "[^"]+";|"use strict";)\n', "", source, flags=re.MULTILINE)
+    source = re.sub(r"^export ", "", source, flags=re.MULTILINE)
+    return f'(() => {{\n"use strict";\n{source}}})();\n'
 
 
 def _data(view: ReportView) -> str:

@@ -69,12 +69,21 @@ class _Progress:
         self.transcript = Transcript((), "max_steps")
         self.target: Rect | None = None
         self.milestones = MilestoneTracker(task)
+        self.milestone_steps: dict[str, int] = {}
         self.instruction = task.instruction
         self.baseline = 0.0
         """Reward that the start state is worth, which no episode is paid for."""
         self.paused = pausable_timeout.PausedTime()
         self.desktop: _AgentDesktop | None = None
         """The desktop of the agent; None until the agent starts."""
+
+    async def check_milestones(self, desktop: StageableDesktop, step: int) -> float:
+        """Check the milestones after a step (-1: at the start), note which of them rose, and return the share."""
+        before = dict(self.milestones.reached)
+        share = await self.milestones.after_step(desktop)
+        risen = [name for name, value in self.milestones.reached.items() if value > before[name]]
+        self.milestone_steps |= dict.fromkeys(risen, step)
+        return share
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -250,7 +259,7 @@ async def _run(
         await task.setup(desktop)
         progress.target, _ = await task.first_click_targets(desktop)
         progress.instruction = await task.resolve_instruction(desktop)
-        share = min(await progress.milestones.after_step(desktop), MILESTONE_CAP)
+        share = min(await progress.check_milestones(desktop, -1), MILESTONE_CAP)
         progress.baseline = max(share, await start_value(task, desktop))
         frame = await desktop.observe()
     progress.desktop = _AgentDesktop(desktop, task)
@@ -290,7 +299,7 @@ async def _solve(
     task = progress.task
 
     async def after_step(step: Step, frame: Frame) -> None:
-        await progress.milestones.after_step(desktop.judged)
+        await progress.check_milestones(desktop.judged, step.index)
 
     hook: AfterStep | None = after_step if task.milestones else None
     episode = EpisodeContext(
@@ -355,6 +364,7 @@ def _result(request: EpisodeRequest, progress: _Progress, outcome: Outcome, grap
         target=(progress.target.left, progress.target.top, progress.target.right, progress.target.bottom)
         if progress.target
         else None,
+        milestone_steps=progress.milestone_steps,
     )
 
 

@@ -55,6 +55,8 @@ class EpisodeResult:
     instruction: str = ""
     target: tuple[int, int, int, int] | None = None
     """(left, top, right, bottom) of the first-click target in screen pixels."""
+    milestone_steps: dict[str, int] = field(default_factory=dict)
+    """Index of the step after which a milestone had its value; -1: the start screen. Not in older records."""
 
     @property
     def score(self) -> float:
@@ -107,7 +109,8 @@ def from_record(record: dict[str, Any], tensors: bytes) -> EpisodeResult:
         raise RecordError(
             "format", f"episode record has format {record.get('format')}, this version reads format {FORMAT}"
         )
-    values = {item.name: record[item.name] for item in fields(EpisodeResult)}
+    values = {item.name: record[item.name] for item in fields(EpisodeResult) if item.name != "milestone_steps"}
+    values["milestone_steps"] = record.get("milestone_steps", {})
     outcome = dict(values["outcome"])
     if outcome.pop("kind") == "scored":
         outcome["findings"] = tuple(Finding(**finding) for finding in outcome.get("findings", ()))

@@ -155,7 +155,7 @@ class Run:
 
     def _restore_metrics(self) -> None:
         """Rewrite metrics.jsonl if a kill tore it or it is damaged."""
-        path, rows = self.folder / "metrics.jsonl", self._all("SELECT line FROM metrics ORDER BY step")
+        path, rows = self.folder / "metrics.jsonl", self.rows("SELECT line FROM metrics ORDER BY step")
         data = "".join(f"{line}\n" for (line,) in rows).encode()
         try:
             if (path.read_bytes() if path.exists() else b"") != data:
@@ -289,11 +289,11 @@ class Run:
         filters = {key: value for key, value in filters.items() if value is not None}
         where = " AND ".join(f"{key}=?" for key in filters) or "1"
         query = f"SELECT {_ROW} FROM episodes WHERE {where} ORDER BY started_at, rowid"
-        return [_episode_row(row) for row in self._all(query, tuple(filters.values()))]
+        return [_episode_row(row) for row in self.rows(query, tuple(filters.values()))]
 
     def episode(self, episode_id: str) -> tuple[EpisodeRow, dict[str, Any], bytes]:
         """Return row, record and tensors of a finished episode. Raises `ConfigError` for any other."""
-        found = self._all(f"SELECT {_ROW}, record, tensors FROM episodes WHERE id=?", (episode_id,))
+        found = self.rows(f"SELECT {_ROW}, record, tensors FROM episodes WHERE id=?", (episode_id,))
         if not found or found[0][-2] is None:
             raise ConfigError(f"{self.folder}: no finished episode {episode_id}")
         *row, record, tensors = found[0]
@@ -301,30 +301,30 @@ class Run:
 
     def has_record(self, episode_id: str) -> bool:
         """Return whether the episode was stored; episodes interrupted by a kill were not."""
-        return bool(self._all("SELECT 1 FROM episodes WHERE id=? AND record IS NOT NULL", (episode_id,)))
+        return bool(self.rows("SELECT 1 FROM episodes WHERE id=? AND record IS NOT NULL", (episode_id,)))
 
     def guest_trusted_episodes(self, phase: str) -> set[str]:
         """Return the ids of episodes whose score depends on what a guest program reported."""
         is_trusted = "CASE WHEN json_valid(record) THEN json_extract(record, '$.outcome.guest_trusted') END"
-        return {row[0] for row in self._all(f"SELECT id FROM episodes WHERE phase=? AND {is_trusted}", (phase,))}
+        return {row[0] for row in self.rows(f"SELECT id FROM episodes WHERE phase=? AND {is_trusted}", (phase,))}
 
     def groups(self, state: str | None = None) -> list[GroupRow]:
-        rows = self._all("SELECT id, number, family, seed, state FROM groups ORDER BY number")
+        rows = self.rows("SELECT id, number, family, seed, state FROM groups ORDER BY number")
         return [group for group in (GroupRow(*row) for row in rows) if state in (None, group.state)]
 
     def count_states(self, phase: str = TRAIN) -> dict[tuple[str, str | None], int]:
         """Count the stored episodes by (state, cause)."""
-        rows = self._all("SELECT state, cause, COUNT(*) FROM episodes WHERE phase=? GROUP BY state, cause", (phase,))
+        rows = self.rows("SELECT state, cause, COUNT(*) FROM episodes WHERE phase=? GROUP BY state, cause", (phase,))
         return {(state, cause): count for state, cause, count in rows}
 
     def episode_counts(self) -> dict[str, Any]:
         """Return the episode counts last written (`rollout.episode_counts`); empty for a new run."""
-        rows = self._all("SELECT counts FROM episode_counts")
+        rows = self.rows("SELECT counts FROM episode_counts")
         return self._parse(rows[0][0] if rows else None)
 
     def checkpoints(self) -> list[Checkpoint]:
         """Return all checkpoints ever committed, by step; the trainer removes old folders."""
-        rows = self._all("SELECT step, version, path, created_at FROM checkpoints ORDER BY step")
+        rows = self.rows("SELECT step, version, path, created_at FROM checkpoints ORDER BY step")
         return [Checkpoint(step, version, self.folder / path, created_at) for step, version, path, created_at in rows]
 
     def checkpoint(self, step: int | None = None) -> Checkpoint | None:
@@ -334,18 +334,18 @@ class Run:
 
     def segments(self) -> list[tuple[int, int]]:
         """Return the (step, first version) pairs of `start_segment`, in order."""
-        return self._all("SELECT step, first_version FROM segments ORDER BY number")  # pyright: ignore[reportReturnType]
+        return self.rows("SELECT step, first_version FROM segments ORDER BY number")  # pyright: ignore[reportReturnType]
 
     def newest_version(self) -> int:
         """Return the highest weights version that sampled a stored training token; -1 if there is none."""
-        found = self._all("SELECT MAX(version_max) FROM episodes WHERE phase=?", (TRAIN,))[0][0]
+        found = self.rows("SELECT MAX(version_max) FROM episodes WHERE phase=?", (TRAIN,))[0][0]
         return -1 if found is None else found
 
     def metrics(self) -> list[dict[str, Any]]:
-        return [self._parse(line) for (line,) in self._all("SELECT line FROM metrics ORDER BY step")]
+        return [self._parse(line) for (line,) in self.rows("SELECT line FROM metrics ORDER BY step")]
 
     def _value(self, key: str) -> Any:
-        found = self._all("SELECT value FROM runs WHERE key=?", (key,))
+        found = self.rows("SELECT value FROM runs WHERE key=?", (key,))
         return self._parse(found[0][0]) if found else None
 
     def _parse(self, text: Any) -> Any:
@@ -355,7 +355,7 @@ class Run:
         except (TypeError, ValueError, RecursionError) as error:
             raise damaged(self.folder / "run.sqlite", f"a value is not JSON: {error}") from error
 
-    def _all(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    def rows(self, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         """Return the rows of a query. Raises `ConfigError` (damaged) or `InfrastructureError` (cannot be read)."""
         path = self.folder / "run.sqlite"
         with self._mutex:

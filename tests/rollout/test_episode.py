@@ -91,6 +91,7 @@ async def test_the_wrong_square_is_a_zero_with_its_terms(stage):
     assert result.outcome == Scored(0.0, {"end_state": 0.0, "milestone: touched": 0.0}, False)
     assert (result.reward, result.first_click_on_target) == (0.0, False)
     assert result.reward_terms == {"final": 0.0, "milestones": 0.0, "baseline": 0.0}
+    assert result.milestone_steps == {}
 
 
 async def test_a_milestone_reached_on_the_way_still_counts_at_the_end(stage):
@@ -106,6 +107,7 @@ async def test_a_milestone_reached_on_the_way_still_counts_at_the_end(stage):
     assert result.outcome.value == 0.0
     assert result.reward == pytest.approx(0.4)
     assert result.first_click_on_target is True
+    assert result.milestone_steps == {"touched": 0}, "the step after which it was reached, not the last one"
 
 
 async def test_unparsable_replies_are_scored(stage):
