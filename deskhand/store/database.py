@@ -130,5 +130,5 @@ def disk_full(path: Path, error: BaseException) -> InfrastructureError:
 
 
 def lost_write(folder: Path, episode: str, state: str) -> InfrastructureError:
-    """Return the error for an episode that is not in the state that the process believes."""
+    """Return the error for an episode that is not in the state that this process expects."""
     return InfrastructureError(f"{folder}: episode {episode} is not {state}; resume the run")
