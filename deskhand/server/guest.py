@@ -29,7 +29,7 @@ MAX_ARGUMENT_BYTES = 120_000
 """Bytes of one argument; the kernel's limit is 128 KiB."""
 _START = """\
 mark=$1 tools=$2; shift 2
-export PATH="$tools/bin:$PATH" PYTHONPATH="$tools/python${PYTHONPATH:+:$PYTHONPATH}" DESKHAND_RPC_SOCKET="$tools/asks"
+export PATH="$tools/bin:$PATH" PYTHONPATH="$tools/python${PYTHONPATH:+:$PYTHONPATH}" DESKHAND_RPC_DIR="$tools/asks"
 case $1 in
 */*)
     [ -x "$1" ] && [ ! -d "$1" ] && exec "$@"

@@ -72,7 +72,7 @@ async def test_every_call_of_pyautogui_works(client):
 async def test_invalid_requests_are_errors_and_run_nothing(client):
     asks = """
 import os, json, sys, time
-folder = os.environ["DESKHAND_RPC_SOCKET"]
+folder = os.environ["DESKHAND_RPC_DIR"]
 def ask(data):
     name = os.path.join(folder, os.urandom(12).hex())
     with open(name + ".part", "wb") as file:
@@ -92,7 +92,7 @@ print(repr(ask(b"pyautogui.click(1, 1)")))
 
 
 async def test_a_guest_that_floods_the_host_is_ignored(client):
-    flood = 'cd "$DESKHAND_RPC_SOCKET" && seq -f %024g 1 5000 | sed s/$/.ask/ | xargs touch'
+    flood = 'cd "$DESKHAND_RPC_DIR" && seq -f %024g 1 5000 | sed s/$/.ask/ | xargs touch'
     assert (await client.post("/execute", json={"command": flood, "shell": True})).json()["returncode"] == 0
     await asyncio.sleep(1.0)
     _, error, returncode = await run_code(

@@ -273,7 +273,8 @@ class Cgroup:
 
     def close(self) -> None:
         """Remove the groups; those with a living process stay. Idempotent."""
-        self._folders = [item for item in self._folders if not _remove(item[0])]
+        left = _remove([folder for folder, _ in self._folders])
+        self._folders = [item for item in self._folders if item[0] in left]
 
 
 def _kill(folders: list[Path], timeout_s: float) -> list[int]:
@@ -300,22 +301,28 @@ def _write_existing(path: Path, value: str) -> None:
         os.close(descriptor)
 
 
-def _remove(folder: Path) -> bool:
-    """Remove a group; return whether it is gone.
+def _remove(folders: list[Path]) -> list[Path]:
+    """Remove groups, within `REMOVE_TIMEOUT_S` for all of them; return those that are left.
 
-    Zombies do not keep it, but a dying process does for a moment, in which it is no member any more.
+    Zombies do not keep a group, but a dying process does for a moment, in which it is no member any more.
     """
     deadline = time.monotonic() + REMOVE_TIMEOUT_S
     while True:
-        try:
-            folder.rmdir()
-            return True
-        except FileNotFoundError:
-            return True
-        except OSError:
-            if time.monotonic() > deadline or any(processes.is_alive(pid) for pid in _members(folder)):
-                return False
-            time.sleep(0.005)
+        left = [folder for folder in folders if not _is_removed(folder)]
+        has_members = any(processes.is_alive(pid) for folder in left for pid in _members(folder))
+        if not left or has_members or time.monotonic() > deadline:
+            return left
+        time.sleep(0.005)
+
+
+def _is_removed(folder: Path) -> bool:
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        pass
+    except OSError:
+        return False
+    return True
 
 
 def _end(folders: list[Path], timeout_s: float) -> list[Path]:
@@ -326,7 +333,7 @@ def _end(folders: list[Path], timeout_s: float) -> list[Path]:
     deadline = time.monotonic() + timeout_s
     while True:
         _kill(folders, deadline - time.monotonic())
-        folders = [folder for folder in folders if not _remove(folder)]
+        folders = _remove(folders)
         if not folders or time.monotonic() > deadline:
             return folders
 

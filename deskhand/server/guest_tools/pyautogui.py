@@ -1,6 +1,6 @@
 """pyautogui replacement for guest programs; never imported by the host.
 
-Standard library only. A call writes one line of code to a file in the directory `DESKHAND_RPC_SOCKET`; the host
+Standard library only. A call writes one line of code to a file in the directory `DESKHAND_RPC_DIR`; the host
 (`server.pyautogui_rpc`) performs it and replies in a file next to it when the screen has settled.
 
 Signatures and the handling of odd arguments follow PyAutoGUI 0.9.54: coordinates are clipped to the screen, unknown
@@ -52,7 +52,7 @@ class ImageNotFoundException(PyAutoGUIException):
 
 def _request(code):
     """Let the host perform lines of code (none: only report); the reply has x, y, width and height in pixels."""
-    folder = os.environ.get("DESKHAND_RPC_SOCKET")
+    folder = os.environ.get("DESKHAND_RPC_DIR")
     if not folder:
         raise PyAutoGUIException("pyautogui only works in programs started by the desktop server")
     name = os.path.join(folder, os.urandom(12).hex())
