@@ -27,9 +27,9 @@ from starlette.staticfiles import StaticFiles
 from deskhand.errors import ConfigError, DeskhandError
 from deskhand.reporting.episode_view import DecodeTokens, call_data, calls_data, decoder_of, episode_data
 from deskhand.reporting.run_view import find_alerts, steps_of_alert, task_rows
-from deskhand.reporting.viewer.access import ViewerAccess
 from deskhand.reporting.viewer.run_data import advantages_of, group_data, revision_of, summary_of, title_of
 from deskhand.rollout.run_writer import load_result
+from deskhand.server.loopback import LoopbackAccess
 from deskhand.store.database import damaged
 from deskhand.store.episode_search import EpisodeFilter, filter_of, list_values, search_episodes
 from deskhand.store.run import TRAIN, Run
@@ -89,7 +89,7 @@ def create_app(runs: Sequence[Run], token: str) -> Starlette:
     static = StaticFiles(directory=str(resources.files("deskhand.reporting").joinpath("static")))
     return Starlette(
         routes=[Route("/", index), Mount("/static", static), Mount("/api", routes=api)],
-        middleware=[Middleware(ViewerAccess, token=token)],
+        middleware=[Middleware(LoopbackAccess, token=token, control=None)],
         exception_handlers={DeskhandError: _on_error},
     )
 
