@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import socket
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import painted_run
 import pytest
 from live_canvas import Canvas, click, unframed
 from serving import on_a_port
@@ -134,3 +136,33 @@ async def test_desktops_of_this_process_are_shown_without_a_run() -> None:
         assert picture.size == (320, 240)
         reply = await client.get("/api/runs/0/episodes")
         assert (reply.status_code, reply.json()["error"]) == (404, "a desktop has no episodes")
+
+
+async def test_a_training_command_offers_its_desktops_while_it_works(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    command = painted_run.command("train", str(painted_run.config_file(tmp_path, evaluations=0)), str(folder))
+    training = await asyncio.create_subprocess_exec(
+        *command, stdout=asyncio.subprocess.DEVNULL, env=painted_run.environment()
+    )
+    seen: list[dict[str, Any]] = []
+
+    async def watch() -> bool:
+        with Run.open(folder, read_only=True) as run:
+            async with viewer(run) as client:
+                reply = await client.get("/api/runs/0/live")
+        if reply.status_code == 200:
+            seen.extend(unframed(reply.content)[0]["desktops"])
+        return any(one["last"] for one in seen)
+
+    try:
+        while training.returncode is None:
+            if (folder / LIVE_FILE).exists() and await watch():
+                break
+            await asyncio.sleep(0.02)
+        assert await training.wait() == 0
+    finally:
+        if training.returncode is None:
+            training.kill()
+            await training.wait()
+    assert any(one["last"] and one["last"]["task"].startswith("painted/square/") for one in seen)
+    assert not (folder / LIVE_FILE).exists()

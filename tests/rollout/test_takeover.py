@@ -5,20 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import fake_desktop
 import pytest
+import training_fixture
 from live_canvas import click, until
 from person import do, playing
 from takeover_stage import NOWHERE, Stage, open_stage
 
+from deskhand.actions.ops import Done
+from deskhand.agents.desktop_agent import AgentConfig
+from deskhand.engines.takeover import TakeoverEngine
 from deskhand.errors import AgentError, ConfigError
 from deskhand.recipes.sft import load_demonstrations
 from deskhand.rollout.groups import EpisodeRequest
-from deskhand.rollout.live_episode import LiveEpisode
+from deskhand.rollout.live_episode import LiveEpisode, WatchedPool
 from deskhand.rollout.run_writer import load_result
 from deskhand.server.http_errors import HttpError
+from deskhand.server.live_desktops import LiveDesktops
 from deskhand.store.run import DEMONSTRATIONS, Run
 from deskhand.tasks.outcome import Errored, Scored
 
@@ -220,3 +227,38 @@ async def test_the_wall_shows_task_state_step_and_the_last_reward(stage: Stage) 
     (tile,) = stage.pool.desktops._tiles
     assert tile.desktop is None
     assert tile.last == {"episode": "e1", "task": "painted/square/7", "reward": 1.0, "errored": ""}
+
+
+class Writable(training_fixture.ChanceFormat):
+    """The tests' format, in which a person's actions can be written, too."""
+
+    @staticmethod
+    def emit(ops: list[Any], view: object) -> str:
+        (op,) = ops
+        wanted = 0 if isinstance(op, Done) else 1 if op.point.x < fake_desktop.WIDTH // 2 else 2
+        return next(text for text in map(str, range(99)) if crc32(text.encode()) % 3 == wanted)
+
+
+async def test_training_replaces_what_a_person_played_and_all_episodes_are_accounted_for(tmp_path: Path) -> None:
+    trained: list[str] = []
+    config = training_fixture.small(total_steps=2, max_concurrent_episodes=2)
+    async with training_fixture.assembled(
+        tmp_path / "run", config, on_step=lambda step, ids: trained.extend(ids)
+    ) as parts:
+        renderer = parts.recorder.renderer
+        parts.recorder.engine = TakeoverEngine(parts.engine, renderer.encode_text, renderer.end_id)
+        parts.runner.agent = training_fixture.BabblingAgent(AgentConfig(max_new_tokens=3), action_format=Writable())
+        pool = parts.runner.pool = WatchedPool(parts.pool, LiveDesktops(), parts.run)  # type: ignore[arg-type]
+        training = asyncio.create_task(parts.loop.run())
+        live = await playing(pool)
+        key = live.take_over()
+        await do(live, key, **click(await square(live)))
+        await do(live, key, kind="done")
+        await training
+        counts = parts.run.episode_counts()
+        (demonstration,) = parts.run.episodes(DEMONSTRATIONS)
+    assert counts["errored"]["taken_over"] == 1
+    assert counts["trained"] >= 2 * 2 * 2
+    assert demonstration.value == 1.0
+    assert live.id not in trained
+    assert demonstration.id not in trained
