@@ -103,6 +103,8 @@ async def serve_live(desktops: LiveDesktops, folder: Path) -> AsyncIterator[None
         log.warning("live.unavailable", file=str(path), error=" ".join(str(error).split()))
         if listener is not None:
             listener.close()
+            listener = None
+    if listener is None:
         yield
         return
     server = LoopbackServer(create_live_app(desktops, token), handles_signals=False)
@@ -111,7 +113,8 @@ async def serve_live(desktops: LiveDesktops, folder: Path) -> AsyncIterator[None
         yield
     finally:
         server.should_exit = True
-        path.unlink(missing_ok=True)
+        with suppress(OSError):
+            path.unlink()
         with suppress(asyncio.CancelledError):
             await serving
         listener.close()

@@ -59,6 +59,10 @@ async def click_at(page: Page, x: int, y: int, *, count: int = 1) -> None:
             await page.call("Input.dispatchMouseEvent", type=kind, x=at[0], y=at[1], button="left", clickCount=number)
 
 
+UNNAMED = """[...document.querySelectorAll('main button, main a, main input, main [role=application]')].filter(node =>
+    !(node.innerText || node.getAttribute('aria-label'))).map(node => node.outerHTML.slice(0, 90))"""
+
+
 async def press_button(page: Page, text: str) -> None:
     """Press a button of the page as soon as it can be pressed."""
     found = f"[...document.querySelectorAll('main button')].find(node => node.innerText === {text!r} && !node.disabled)"
@@ -75,6 +79,7 @@ async def test_tiles_are_wide_and_follow_the_desktops(tmp_path: Path) -> None:
         async with serve_live(desktops, run.folder), opened(tmp_path, run, page="/run/0/live") as page:
             loaded = "[...document.querySelectorAll('.tile img')].filter(image => image.naturalWidth).length"
             await page.until(f"{loaded} === 5")
+            assert await page.evaluate(UNNAMED) == []
             for width in (1280, 390):
                 await page.size(width, 800)
                 narrowest = "Math.min(...[...document.querySelectorAll('.tile img')].map(n => n.clientWidth))"
@@ -108,6 +113,7 @@ async def test_mouse_and_keyboard_arrive_where_they_were_and_the_lock_shows(tmp_
             await page.until(f"{PICTURE} === 640")
             await press_button(page, "Take over")
             await page.until(HOLDS)
+            assert await page.evaluate(UNNAMED) == []
             await click_at(page, 100, 30)
             await asyncio.sleep(0.4)  # it may not become a double click
             await click_at(page, 101, 31, count=2)
