@@ -67,8 +67,6 @@ class LiveEpisode(LiveDesktop):
         self.num_human_replies = 0
         self._call: _Call | None = None
         self._started = time.time()
-        if human_only:
-            self.idle_s = None
 
     def facts(self) -> dict[str, Any]:
         task, context = self.request.task, self.context

@@ -46,8 +46,7 @@ class _Holder:
 class LiveDesktop:
     """One desktop: what it shows, what happens on it, and who holds its mouse and keyboard."""
 
-    idle_s: float | None = IDLE_S
-    """None: the takeover lasts until its page ends it, or another page of the same person takes over."""
+    idle_s: float = IDLE_S
 
     def __init__(self, name: str) -> None:
         self.id = name
@@ -76,7 +75,7 @@ class LiveDesktop:
     @property
     def is_held(self) -> bool:
         holder = self._holder
-        if holder is not None and self.idle_s is not None and time.monotonic() - holder.seen_at > self.idle_s:
+        if holder is not None and time.monotonic() - holder.seen_at > self.idle_s:
             self._holder = holder = None
         return holder is not None
 

@@ -36,7 +36,7 @@ export async function desktopPage(at, { href, hasTakeover }) {
   let timer = null;
   let left = false;
   let shown = "";
-  let autoTaken = false;
+  let taking = false;
   let live = { size: [1, 1] };
 
   function say(text) {
@@ -163,9 +163,11 @@ export async function desktopPage(at, { href, hasTakeover }) {
     shown = now;
     repaint(facts, showFacts);
     document.getElementById("title").textContent = found.instruction || "Desktop";
-    if (mayTakeOver && !autoTaken && !found.holds && (found.human_only || found.state === "open") && !found.refusal) {
-      autoTaken = true; // nobody else plays here
-      if (!found.held) await takeOver();
+    const alone = found.human_only || found.state === "open"; // no agent waits to continue
+    if (mayTakeOver && alone && !found.held && !found.refusal && !taking && !document.hidden) {
+      taking = true;
+      await takeOver();
+      taking = false;
     }
   }
 
