@@ -1,7 +1,7 @@
 """`asyncio.timeout` that pauses while a task waits for quota, or for something with limits of its own.
 
-`pausable_timeout(seconds)` sets the limit, `pause_timeouts()` is entered by `desktop.remote.quota`, `desktop.pool` and
-`tasks.subprocess_call`, and `measure_paused()` adds up the time waited for quota.
+`pausable_timeout(seconds)` sets the limit, `pause_timeouts()` is entered by `desktop.remote.quota`, `desktop.pool`,
+`tasks.subprocess_call` and `rollout.live_episode`, and `measure_paused()` adds up the time waited for quota.
 """
 
 from __future__ import annotations

@@ -92,7 +92,8 @@ Feature = Literal["regex", "json_schema", "stop_texts", "top_logprobs"]
 """Optional engine features. A request that needs a missing feature is rejected by name."""
 
 
-Restriction = Literal["temperature 0", "top_p", "grammar"]
+Restriction = Literal["temperature 0", "top_p", "grammar", "human"]
+"""Why a reply is imitated at most: a setting of the request, or a person who wrote the reply (`engines.takeover`)."""
 RESTRICTIONS: tuple[Restriction, ...] = get_args(Restriction)
 
 
@@ -161,7 +162,8 @@ class Completion:
     exact: bool = True
     """Whether ids are those that were sampled. Inexact completions are never trained on."""
     restriction: Restriction | None = None
-    """`Sampling.restriction` of the request, as the recorder sets it. Such completions are imitated at most."""
+    """"human", or `Sampling.restriction` of the request, as the recorder sets it. Such completions are imitated at
+    most."""
 
 
 @dataclass(frozen=True, slots=True)

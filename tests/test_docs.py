@@ -47,9 +47,8 @@ def test_every_command_parses(page: str, line: str) -> None:
         "--trainer areal" in line or arguments[0] == "areal"
     ):  # AReaL's parser reads its experiments: tests/contract/areal
         return
-    config = next(
-        (ROOT / word for word in arguments if word.endswith(".yaml") and arguments[0] not in ("tasks", "rescore")), None
-    )
+    takes_task = arguments[0] in ("tasks", "rescore", "try")
+    config = next((ROOT / word for word in arguments if word.endswith(".yaml") and not takes_task), None)
     load_config(config, overrides, variables)
 
 

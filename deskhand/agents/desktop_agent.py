@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import openai
 
+from deskhand import pausable_timeout
 from deskhand.actions import formats
 from deskhand.actions.formats.base import ActionFormat, ScreenView
 from deskhand.actions.ops import Op, Zoom
@@ -155,7 +156,7 @@ class DesktopAgent:
         )
         sampling, endpoint = sampling_arguments(config, episode), f"the model's endpoint {client.base_url}"
         try:
-            async with asyncio.timeout(self._reply_timeout_s):
+            async with pausable_timeout.pausable_timeout(self._reply_timeout_s):
                 response = await client.chat.completions.create(model=episode.model, messages=messages, **sampling)
         except TimeoutError:
             raise InfrastructureError(f"{endpoint} did not answer within {self._reply_timeout_s:g} s") from None

@@ -163,6 +163,11 @@ class EpisodeContext:
         return self._shown
 
     @property
+    def last_screen(self) -> Frame | None:
+        """The same screen in its own size; None before the first `observe`."""
+        return self._full_size_frame
+
+    @property
     def full_size_frame(self) -> Frame:
         """The same screen in its own size."""
         if self._full_size_frame is None:

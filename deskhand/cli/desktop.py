@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+import secrets
+from contextlib import suppress
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App
 
 from deskhand.cli.common import Flag, parse_size, print_columns
 from deskhand.errors import ConfigError
+
+if TYPE_CHECKING:
+    from deskhand.desktop.applications.profile import Profile
+    from deskhand.desktop.base import DesktopSpec
 
 desktop_app = App(name="desktop", help="Local desktops and their applications.")
 
@@ -91,7 +97,6 @@ def open_desktop(
     """
     from deskhand.desktop.applications import catalog
     from deskhand.desktop.base import DesktopSpec
-    from deskhand.desktop.live_view import serve_live_view
 
     width, height = parse_size("--size", size)
     profiles = catalog.resolve_profiles(names or [])
@@ -99,4 +104,25 @@ def open_desktop(
         raise ConfigError(
             f"not installed: {', '.join(absent)}; run as root: deskhand desktop install {' '.join(absent)}"
         )
-    asyncio.run(serve_live_view(DesktopSpec(theme, width, height), profiles, port, max_minutes * 60))
+    asyncio.run(_serve_desktop(DesktopSpec(theme, width, height), profiles, port, max_minutes))
+
+
+async def _serve_desktop(spec: DesktopSpec, profiles: list[Profile], port: int, max_minutes: float) -> None:
+    from deskhand.desktop.local.desktop import LocalDesktop
+    from deskhand.reporting.viewer.app import serve_viewer
+    from deskhand.server.live_desktops import LiveDesktops, OpenDesktop
+
+    desktop, desktops = LocalDesktop(), LiveDesktops()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(60 * max_minutes):
+            try:
+                await desktop.reset(spec)
+                for profile in profiles:
+                    await desktop.launch(list(profile.argv))
+                    await desktop.wait_window(profile.window, timeout_s=60.0)
+                live = OpenDesktop(desktop, spec)
+                desktops.add(live)
+                token, control = (secrets.token_urlsafe(24) for _ in range(2))
+                await serve_viewer([desktops], port, token, control=control, page=f"/run/0/live/{live.id}")
+            finally:
+                await desktop.close()

@@ -32,6 +32,7 @@ from deskhand.cli.serve import serve_app
 from deskhand.cli.sft import sft
 from deskhand.cli.tasks import tasks_app
 from deskhand.cli.train import train
+from deskhand.cli.try_task import try_task
 from deskhand.cli.view import view
 from deskhand.errors import DeskhandError
 
@@ -49,6 +50,7 @@ app = App(
 for _command in (demo, train, sft, export, estimate, record, report, view, doctor, rescore):
     app.command(_command)
 app.command(evaluate, name="eval")
+app.command(try_task, name="try")
 for _group in (tasks_app, actions_app, desktop_app, serve_app, gateway_app, areal_app, dev_app):
     app.command(_group)
 tasks_app.command(audit)

@@ -189,6 +189,18 @@ class HasGuestNetwork(Protocol):
 
 
 @runtime_checkable
+class HasLivePixels(Protocol):
+    """A desktop whose screen can be read at any time, without a request to it and without waiting."""
+
+    def live_pixels(self, step: int = 1) -> np.ndarray | None:
+        """Return every `step`-th row and column as `uint8[h, w, 4]` (BGRX, without the pointer); None if it is closed.
+
+        May be torn. Thread-safe.
+        """
+        ...
+
+
+@runtime_checkable
 class HasProgramList(Protocol):
     """A desktop whose host sees what launched programs do, whatever their windows show."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from deskhand import registry
@@ -21,6 +21,7 @@ from deskhand.config.schema import MACHINE_BACKENDS, AgentConfig, DesktopConfig
 from deskhand.desktop.base import DesktopPoolProtocol
 from deskhand.desktop.factory import open_pool
 from deskhand.engines.scripted import ScriptedEngine
+from deskhand.engines.takeover import TakeoverEngine
 from deskhand.errors import ConfigError
 from deskhand.models.load import checkpoint_folder, load, load_processors
 from deskhand.recipes.engine_factory import EngineBundle, EngineRequest, build_engine
@@ -34,9 +35,12 @@ from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.rollout.episode import desktop_spec
 from deskhand.rollout.eval_loop import evaluate
+from deskhand.rollout.live_episode import WatchedPool
 from deskhand.rollout.reward import load_reward, with_overlong_penalty
 from deskhand.rollout.runner import RecordedRunner, Script
 from deskhand.rollout.scheduler import frozen_gc
+from deskhand.server.live_app import serve_live
+from deskhand.server.live_desktops import LiveDesktops
 from deskhand.store.frames import Frames
 from deskhand.store.metrics import WandbRun
 from deskhand.store.run import Run
@@ -46,6 +50,7 @@ from deskhand.trainer.objective_settings import ObjectiveSettings
 from deskhand.trainer.policy import Policy
 from deskhand.trainer.trainer import Trainer
 from deskhand.trainer.weight_sync import attach_engine
+from deskhand.types import Engine
 
 SEEDS_PER_RUN = 1_000_000
 """Training seeds per `config.seed`."""
@@ -93,13 +98,18 @@ def train_task_factory(suite: Suite, seed: int) -> Callable[[int], Task]:
     return make
 
 
-def open_run_pool(
-    config: Config, run: Run, size: int, listener: ProgressListener
-) -> AbstractAsyncContextManager[DesktopPoolProtocol]:
-    """Open `size` desktops with the screen of the first training task; leases and quotas are stored with the run."""
+@asynccontextmanager
+async def open_run_pool(
+    config: Config, run: Run, size: int, listener: ProgressListener, *, human_only: bool = False
+) -> AsyncIterator[WatchedPool]:
+    """Open `size` desktops with the screen of the first training task; leases and quotas are stored with the run, and
+    `deskhand view` shows the desktops. `human_only`: a person plays every episode (`rollout.live_episode`)."""
     check_plugins(config)
     first = train_task_factory(load_suite(config.suite, config.desktop.backend), config.seed)(0)
-    return open_pool(config.desktop, desktop_spec(first), size, run_dir=run.folder, on_wait=listener.quota_wait)
+    desktops = LiveDesktops()
+    opening = open_pool(config.desktop, desktop_spec(first), size, run_dir=run.folder, on_wait=listener.quota_wait)
+    async with opening as pool, serve_live(desktops, run.folder):
+        yield WatchedPool(pool, desktops, run, human_only=human_only)
 
 
 async def engine_of(config: Config, run: Run, checkpoint: str, version: int) -> EngineBundle:
@@ -119,6 +129,10 @@ async def engine_of(config: Config, run: Run, checkpoint: str, version: int) -> 
     return await build_engine(request)
 
 
+def _with_takeover(engine: Engine, renderer: ChatRenderer) -> TakeoverEngine:
+    return TakeoverEngine(engine, renderer.encode_text, renderer.end_id)
+
+
 @asynccontextmanager
 async def open_policy(
     engine: EngineBundle, agent: AgentConfig, pool: DesktopPoolProtocol, frames: Frames
@@ -127,7 +141,8 @@ async def open_policy(
     async with AsyncExitStack() as stack:
         stack.push_async_callback(engine.engine.close)
         images = ImageCache(engine.image_processor, fetch=frames.png)
-        recorder = Recorder(engine.renderer, engine.engine, images, context_tokens=engine.context_tokens)
+        served = _with_takeover(engine.engine, engine.renderer)
+        recorder = Recorder(engine.renderer, served, images, context_tokens=engine.context_tokens)
         stack.callback(recorder.close)
         player, settings = build_agent(agent, image_size=model_image_size(engine.image_processor))
         runner = RecordedRunner(pool, recorder, player, frames, settings=settings)
@@ -137,7 +152,7 @@ async def open_policy(
 
 @asynccontextmanager
 async def open_scripted_policy(
-    script: Callable[[DesktopAgent], Script],
+    script: Callable[[DesktopAgent], Script] | None,
     agent: AgentConfig,
     pool: DesktopPoolProtocol,
     frames: Frames,
@@ -145,14 +160,18 @@ async def open_scripted_policy(
     model: str,
     history: RewrittenHistory,
 ) -> AsyncIterator[RecordedRunner]:
-    """Open a scripted policy behind the recorder of a model, without loading its weights."""
+    """Open a scripted policy behind the recorder of a model, without loading its weights.
+
+    `script` None: a person plays, on a pool that is `human_only`.
+    """
     tokenizer, image_processor = load_processors(model)
     renderer = ChatRenderer(tokenizer, source=model, history=history)
     engine = ScriptedEngine(lambda text: tokenizer.encode(text, add_special_tokens=False), renderer.stop_ids[0])
-    recorder = Recorder(renderer, engine, ImageCache(image_processor, fetch=frames.png))
+    recorder = Recorder(renderer, _with_takeover(engine, renderer), ImageCache(image_processor, fetch=frames.png))
     scripted = agent.model_copy(update={"temperature": 1.0, "max_new_tokens": SCRIPT_TOKENS})
     speaker = DesktopAgent(scripted, model_image_size=model_image_size(image_processor))
-    runner = RecordedRunner(pool, recorder, speaker, frames, script=script(speaker), playing=engine.playing)
+    replies = None if script is None else script(speaker)
+    runner = RecordedRunner(pool, recorder, speaker, frames, script=replies, playing=engine.playing)
     try:
         yield runner
     finally:

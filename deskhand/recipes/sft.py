@@ -30,7 +30,7 @@ from deskhand.recorder.images import ImageCache
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.rollout.run_writer import load_result
 from deskhand.store.frames import Frames
-from deskhand.store.run import Checkpoint, EpisodeRow, Run
+from deskhand.store.run import DEMONSTRATIONS, Checkpoint, EpisodeRow, Run
 from deskhand.tasks.task import Task, seed_for
 from deskhand.trainer.checkpoint import CheckpointManager
 from deskhand.trainer.optimizer import torch_threads
@@ -46,7 +46,6 @@ from deskhand.trainer.supervised import (
 from deskhand.trainer.trainer import Trainer
 from deskhand.types import PreparedImage
 
-DEMONSTRATIONS = "demonstrations"
 ORACLE = "the tasks' oracle"
 FIRST_SEED = 300_000_000
 """First seed of demonstrations in the training split; RL uses seeds from 0, the bundled policy from 1e8."""
@@ -87,16 +86,17 @@ def load_demonstrations(run: Run, phase: str | None = None) -> list[Demonstratio
     """Load the successful episodes of a run (of one phase, or all) on training tasks, ordered by task."""
     rows = sorted(run.episodes(phase), key=lambda row: (row.seed, row.family, row.member, row.id))
     rows = [row for row in rows if row.split == "train" and (row.value or 0.0) >= 1.0 and run.has_record(row.id)]
-    found = (
-        Demonstration(
-            row.id,
-            tuple(map(SupervisedRow.of, load_result(run, row.id).graph.sequences(imitation=True))),
-            ORACLE if row.phase == DEMONSTRATIONS else f"the policy in the run {run.folder.name}",
-            row,
-        )
-        for row in rows
-    )
+    found = (_demonstration(run, row) for row in rows)
     return [demo for demo in found if any(any(row.target) for row in demo.rows)]
+
+
+def _demonstration(run: Run, row: EpisodeRow) -> Demonstration:
+    graph = load_result(run, row.id).graph
+    if "human" in graph.untrained.values():
+        source = f"a person in the run {run.folder.name}"
+    else:
+        source = ORACLE if row.phase == DEMONSTRATIONS else f"the policy in the run {run.folder.name}"
+    return Demonstration(row.id, tuple(map(SupervisedRow.of, graph.sequences(imitation=True))), source, row)
 
 
 def describe_sources(demonstrations: Sequence[Demonstration]) -> list[dict[str, Any]]:

@@ -36,6 +36,7 @@ from deskhand.recipes.evaluate import evaluate_policy, resolve_policy
 from deskhand.recipes.step_report import ProgressListener, StepReport
 from deskhand.recipes.suite import load_suite, validation_split
 from deskhand.rollout.eval_loop import EvalReport
+from deskhand.server.live_app import LIVE_FILE
 from deskhand.store.run import Run
 from deskhand.trainer.checkpoint import CheckpointManager
 
@@ -43,6 +44,7 @@ WATCH_INTERVAL_S = 2.0
 MAX_TITLE_FAMILIES = 12
 """Maximum number of families listed in a run's title."""
 CRASH_LEFTOVERS = ("checkpoints", "lock", "run.sqlite.partial", "run.sqlite.partial-journal")
+LIVE_FILES = (LIVE_FILE, str(Path(LIVE_FILE).with_suffix(".partial")))
 LEASE_FILES = tuple(f"{LEASE_DB}{end}" for end in ("", "-wal", "-shm", ".lock"))
 
 
@@ -138,6 +140,7 @@ def discard_if_empty(run: Run) -> bool:
         "log.jsonl",
         "metrics.jsonl",
         *LEASE_FILES,
+        *LIVE_FILES,
         BASELINES_FILE,
         QUOTA_FILE,
     ):

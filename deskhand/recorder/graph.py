@@ -93,8 +93,8 @@ class CallGraph:
     """The calls of one episode in the order in which they were made.
 
     `untrained` maps ids of calls that are not trained on to the reason: "superseded" (repeated by a later request),
-    "undelivered" (the reply was not sent), "inexact" (reported by the engine), or a `Restriction` of the sampled
-    distribution, such as "top_p", which makes log-probs wrong for a policy gradient and not for imitation.
+    "undelivered" (the reply was not sent), "inexact" (reported by the engine), or a `Restriction`, such as "top_p" or
+    "human": its log-probs are wrong for a policy gradient, and imitation needs none.
     """
 
     def __init__(self, calls: Iterable[Call] = ()) -> None:
@@ -194,8 +194,10 @@ class CallGraph:
     def sequences(self, merge: bool = True, *, imitation: bool = False) -> list[Sequence]:
         """Return the training sequences: one per chain, or one per call with `merge=False`. Untrained calls have no
         sequence of their own; in a chain their tokens are context. `imitation`: for supervised training, which uses ids
-        and no log-probs, so calls with a restriction are trained, too."""
+        and no log-probs, so calls with a restriction are trained, too; if a person took over, only the person's."""
         untrained = {name for name, why in self.untrained.items() if not imitation or why not in RESTRICTIONS}
+        if imitation and "human" in self.untrained.values():
+            untrained = {name for name in self._nodes if self.untrained.get(name) != "human"}
         found = []
         for call_id in self._nodes:
             if merge and call_id not in self._tips:

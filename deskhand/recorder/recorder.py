@@ -256,7 +256,8 @@ class Recorder:
         if completion.finish_reason == "aborted":
             raise InfrastructureError("the engine aborted the request; nothing was recorded")
         check_completion(prompt, sampling, completion, sampling.banned_ids, self.renderer.text_of)
-        return replace(completion, served_ids=prompt.token_ids, restriction=sampling.restriction)
+        restriction = completion.restriction or sampling.restriction
+        return replace(completion, served_ids=prompt.token_ids, restriction=restriction)
 
     async def _stop_on_violation(self, session: Session, work: Awaitable[T]) -> T:
         try:

@@ -22,10 +22,10 @@ from typing import Any
 from deskhand.errors import RecordError
 from deskhand.recorder.exchanges import Exchange, TokenRecord, read_exchange
 from deskhand.recorder.graph import Call, CallGraph
-from deskhand.recorder.images import ImageCache
+from deskhand.recorder.images import ImageCache, ImageStore
 from deskhand.recorder.invariants import check_prompt
 from deskhand.recorder.messages import Message
-from deskhand.recorder.recording_proxy import ExchangeLog, StoredImages
+from deskhand.recorder.recording_proxy import ExchangeLog
 from deskhand.recorder.reply_index import running_digests
 from deskhand.recorder.request_errors import InvalidRequestError
 from deskhand.recorder.rewards import Rewards
@@ -53,7 +53,7 @@ class RecordedSession:
         return math.fsum(self.rewards.by_call.values())
 
 
-def read_session(log: ExchangeLog, images: StoredImages, session_id: str) -> RecordedSession:
+def read_session(log: ExchangeLog, images: ImageStore, session_id: str) -> RecordedSession:
     """Read a recorded session."""
     session = RecordedSession(session_id)
     call_ids = list[str]()

@@ -47,6 +47,7 @@ from deskhand.errors import (
 from deskhand.recorder.graph import CallGraph
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import EpisodeRequest
+from deskhand.rollout.live_episode import LiveEpisode
 from deskhand.tasks import end_state
 from deskhand.tasks.judge import AlreadySolvedError, MilestoneTracker, broken_by_agent, judge, start_value
 from deskhand.tasks.outcome import MILESTONE_CAP, Cause, Errored, Outcome, Scored, dense_reward
@@ -63,8 +64,8 @@ def desktop_spec(task: Task) -> DesktopSpec:
 class _Progress:
     """State of a running episode, so that an outage at any point leaves a record of the steps before it."""
 
-    def __init__(self, task: Task) -> None:
-        self.task = task
+    def __init__(self, task: Task, live: LiveEpisode | None = None) -> None:
+        self.task, self.live = task, live
         self.seconds: dict[str, float] = {}
         self.transcript = Transcript((), "max_steps")
         self.target: Rect | None = None
@@ -88,6 +89,8 @@ class _Progress:
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Measure a phase, without the time spent waiting for quota."""
+        if self.live is not None:
+            self.live.phase = name
         started, paused_s = time.monotonic(), self.paused.paused_s
         try:
             yield
@@ -95,7 +98,7 @@ class _Progress:
             self.seconds[name] = time.monotonic() - started - (self.paused.paused_s - paused_s)
 
 
-async def run_episode(
+async def run_episode(  # noqa: PLR0913
     request: EpisodeRequest,
     desktop: StageableDesktop,
     agent: Agent,
@@ -107,6 +110,7 @@ async def run_episode(
     end_state_dir: Path | None = None,
     timeout_s: float | None = None,
     seed: int | None = None,
+    live: LiveEpisode | None = None,
 ) -> EpisodeResult:
     """Reset, set up, solve and judge. Failures become the outcome.
 
@@ -119,8 +123,9 @@ async def run_episode(
         end_state_dir: Folder for the judged end state. Failing to write it does not change the outcome.
         timeout_s: Maximum duration without quota waits; a longer episode is an outage.
         seed: Sampling seed of the policy.
+        live: Shows the episode to people who watch, who may take over.
     """
-    progress, started = _Progress(request.task), time.monotonic()
+    progress, started = _Progress(request.task, live), time.monotonic()
     graph, closed = CallGraph(), False
     try:
         with pausable_timeout.measure_paused() as progress.paused:
@@ -160,6 +165,7 @@ class _AgentDesktop:
 
     def __init__(self, desktop: StageableDesktop, task: Task) -> None:
         self.judged, self._timeout_s, self._size = desktop, task.step_timeout_s, (task.width, task.height)
+        self.acting = False
         self.acted_at: float | None = None
         """`time.monotonic()` of the last action; None before the first."""
         self.asked_s = 0.0
@@ -182,7 +188,7 @@ class _AgentDesktop:
             how = "waits" if any(isinstance(op, Wait) for op in ops) else "takes"
             raise AgentError(f"a step may take {self._timeout_s:g} s, and this one {how} {asked_s:g} s")
         self.asked_s += asked_s
-        self.acted_at = time.monotonic()
+        self.acted_at, self.acting = time.monotonic(), True
         try:
             async with pausable_timeout.pausable_timeout(self._timeout_s):
                 return await self.judged.perform(ops, action_id=action_id)
@@ -191,7 +197,7 @@ class _AgentDesktop:
                 raise
             raise InfrastructureError(f"limits.step_timeout_s: a step took longer than {self._timeout_s:g} s") from None
         finally:
-            self.acted_at = time.monotonic()
+            self.acted_at, self.acting = time.monotonic(), False
 
 
 _READS = {"observe", "pull", "listdir", "windows", "wait_window", "clipboard", "accessibility_tree"}
@@ -253,6 +259,8 @@ async def _run(
     seed: int | None,
 ) -> Outcome:
     task = progress.task
+    if progress.live is not None:
+        progress.live.desktop = desktop
     with progress.phase("reset"):
         await desktop.reset(desktop_spec(task))
     with progress.phase("setup"):
@@ -313,6 +321,8 @@ async def _solve(
         keep_frame=on_frame,
         seed=seed,
     )
+    if progress.live is not None:
+        progress.live.context = episode
     try:
         await agent.run(episode)
     except EpisodeOver:

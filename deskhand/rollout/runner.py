@@ -16,9 +16,11 @@ from pathlib import Path
 
 import openai
 
+from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.agents.episode_context import Agent, EpisodeSettings
 from deskhand.desktop.base import DesktopPoolProtocol, Frame, StageableDesktop
 from deskhand.desktop.remote.quota import QuotaManager
+from deskhand.engines.takeover import TakeoverEngine
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.recorder.graph import CallGraph
 from deskhand.recorder.recorder import Recorder
@@ -26,6 +28,7 @@ from deskhand.recorder.server import create_app, in_process_client
 from deskhand.rollout.episode import desktop_spec, errored_result, run_episode
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import EpisodeRequest
+from deskhand.rollout.live_episode import LiveEpisode, WatchedPool
 from deskhand.rollout.reward import RewardFunction, apply_reward
 from deskhand.store.frames import Frames
 from deskhand.tasks.task import Task
@@ -52,16 +55,30 @@ class _LeasingRunner:
 
     async def run(self, request: EpisodeRequest) -> EpisodeResult:
         """Run one episode. Raises only `asyncio.CancelledError` and `ConfigError`, which ends the run."""
+        if not isinstance(self.pool, WatchedPool):
+            return await self._run_leased(request, None)
+        live, result = self.pool.watch(request), None
+        try:
+            result = await self.pool.without_help(live, await self._run_leased(request, live))
+            return result
+        except InfrastructureError as error:  # the demonstration cannot be stored
+            return errored_result(request, "infrastructure", str(error))
+        finally:
+            self.pool.ended(live, result)
+
+    async def _run_leased(self, request: EpisodeRequest, live: LiveEpisode | None) -> EpisodeResult:
         try:
             lease = await self.pool.lease(desktop_spec(request.task))
         except InfrastructureError as error:
             return errored_result(request, "infrastructure", str(error))
         try:
-            return await self._run_on(request, lease.desktop)
+            return await self._run_on(request, lease.desktop, live)
         finally:
             await asyncio.shield(self.pool.release(lease))
 
-    async def _run_on(self, request: EpisodeRequest, desktop: StageableDesktop) -> EpisodeResult:
+    async def _run_on(
+        self, request: EpisodeRequest, desktop: StageableDesktop, live: LiveEpisode | None
+    ) -> EpisodeResult:
         raise NotImplementedError
 
     async def _episode(
@@ -69,6 +86,7 @@ class _LeasingRunner:
         request: EpisodeRequest,
         desktop: StageableDesktop,
         client: openai.AsyncOpenAI,
+        live: LiveEpisode | None,
         close_session: Callable[[], CallGraph] = CallGraph,
         seed: int | None = None,
     ) -> EpisodeResult:
@@ -83,6 +101,7 @@ class _LeasingRunner:
             end_state_dir=self.end_states,
             seed=seed,
             timeout_s=self.pool.episode_timeout_s,
+            live=live,
         )
         return await apply_reward(self.reward, result)
 
@@ -116,12 +135,21 @@ class RecordedRunner(_LeasingRunner):
             base_url="http://recorder/v1", api_key="set for each episode", http_client=self._http, max_retries=0
         )
 
-    async def _run_on(self, request: EpisodeRequest, desktop: StageableDesktop) -> EpisodeResult:
+    async def _run_on(
+        self, request: EpisodeRequest, desktop: StageableDesktop, live: LiveEpisode | None
+    ) -> EpisodeResult:
         client = self.client.with_options(api_key=self.recorder.open_session(request.episode_id))
-        with self._policy(request.task, desktop):
+        with self._policy(request.task, desktop), self._takeover(live):
             return await self._episode(
-                request, desktop, client, lambda: self.recorder.close_session(request.episode_id), request.seed
+                request, desktop, client, live, lambda: self.recorder.close_session(request.episode_id), request.seed
             )
+
+    def _takeover(self, live: LiveEpisode | None) -> AbstractContextManager[None]:
+        engine = self.recorder.engine
+        if live is None or not isinstance(engine, TakeoverEngine) or not isinstance(self.agent, DesktopAgent):
+            return nullcontext()
+        live.action_format = self.agent.action_format
+        return engine.answered_by(live)
 
     def _policy(self, task: Task, desktop: StageableDesktop) -> AbstractContextManager[None]:
         if self._script is None:
@@ -154,8 +182,10 @@ class ApiRunner(_LeasingRunner):
         super().__init__(pool, agent, frames, settings)
         self.client = client
 
-    async def _run_on(self, request: EpisodeRequest, desktop: StageableDesktop) -> EpisodeResult:
-        return await self._episode(request, desktop, self.client)
+    async def _run_on(
+        self, request: EpisodeRequest, desktop: StageableDesktop, live: LiveEpisode | None
+    ) -> EpisodeResult:
+        return await self._episode(request, desktop, self.client, live)
 
     async def close(self) -> None:
         """Close the client. Idempotent."""

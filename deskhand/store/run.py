@@ -42,8 +42,8 @@ from deskhand.store.scrub import Scrubber, scrubber_of
 log = structlog.get_logger()
 
 FORMAT = 2
-TRAIN = "train"
-"""Phase of training episodes; other phases are names of evaluations."""
+TRAIN, DEMONSTRATIONS = "train", "demonstrations"
+"""Phases of training episodes and of demonstrations; other phases are names of evaluations."""
 _FINISHED = ("state", "cause", "value", "reward", "first_click", "version_min", "version_max", "finished_at")
 
 

@@ -16,9 +16,9 @@ MILESTONE_CAP = 0.5
 MAX_TEXT = 500
 """Characters of each text of a finding."""
 MAX_FINDINGS = 64
-Cause = Literal["infrastructure", "evaluator", "cancelled", "already_solved", "bug"]
+Cause = Literal["infrastructure", "evaluator", "cancelled", "already_solved", "bug", "taken_over"]
 """Why an episode has no score: an outage, an evaluator that failed, an end from outside, a start state that already
-solves the task, or a mistake in Deskhand's code or a plug-in's."""
+solves the task, a mistake in Deskhand's code or a plug-in's, or a person who took part (`rollout.live_episode`)."""
 
 
 @dataclass(frozen=True, slots=True)

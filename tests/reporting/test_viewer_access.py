@@ -15,6 +15,7 @@ import httpx2
 import pytest
 from patience import limit
 from PIL import Image
+from recorded_folder import talk
 from viewer_client import TOKEN, client_of, get
 
 from benchmarks.generated_run import generate
@@ -134,3 +135,31 @@ def test_the_command_serves_on_loopback_and_its_token_is_in_no_log(tmp_path: Pat
         viewer.wait(20)
     assert viewer.returncode in (0, 130)
     assert token not in more + complaints
+
+
+def test_the_command_prints_a_second_url_that_may_take_over_and_opens_recordings(tmp_path: Path) -> None:
+    folder = generate(tmp_path / "run", 8)
+    talk(tmp_path / "recorded", "session-1")
+    command = [sys.executable, "-m", "deskhand", "view", str(folder), str(tmp_path / "recorded"), "--takeover"]
+    viewer = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    assert viewer.stdout is not None
+    try:
+        shows = re.fullmatch(r"(http://127\.0\.0\.1:\d+)/#token=([\w-]{20,})\n", viewer.stdout.readline())
+        acts = re.fullmatch(r"to take over: (\S+)/#token=([\w-]{20,})&control=([\w-]{20,})\n", viewer.stdout.readline())
+        assert shows
+        assert acts
+        assert shows.groups() == acts.groups()[:2]
+        assert acts[3] != acts[2]
+        headers = {"Authorization": f"Bearer {acts[2]}"}
+        found = httpx2.get(f"{acts[1]}/api/runs", headers=headers, timeout=limit(20)).json()
+        assert [one["kind"] for one in found["runs"]] == ["run", "recording"]
+        address = f"{acts[1]}/api/runs/0/live/x/takeover"
+        assert httpx2.post(address, headers=headers, timeout=limit(20)).status_code == 403
+        may = {**headers, "X-Control-Token": acts[3]}
+        assert httpx2.post(address, headers=may, timeout=limit(20)).status_code == 404, "no process works on the run"
+        viewer.send_signal(signal.SIGINT)
+        more, complaints = viewer.communicate(timeout=limit(20))
+    finally:
+        viewer.kill()  # when it was not ended by then
+        viewer.wait(20)
+    assert not any(secret in more + complaints for secret in acts.groups()[1:])

@@ -14,6 +14,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import numpy as np
+
 from deskhand.actions.ops import Key, Op
 from deskhand.desktop.base import CommandResult, DesktopSpec, Frame, Window
 from deskhand.desktop.local import accessibility, processes, windows
@@ -213,6 +215,11 @@ class LocalDesktop:
         frame = await self._call(x_errors("observing")(executor.observe), self.settle_timeout_s)
         self._check_alive(session)
         return frame
+
+    def live_pixels(self, step: int = 1) -> np.ndarray | None:
+        """See `HasLivePixels`. Reads the X server's memory, so it neither waits for an action nor delays one."""
+        session = self._session
+        return None if session is None else session.live_pixels(step)
 
     async def run(
         self, argv: list[str], *, timeout_s: float = 30.0, env: dict[str, str] | None = None, cwd: str | None = None

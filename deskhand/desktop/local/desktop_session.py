@@ -16,6 +16,7 @@ import socket
 import threading
 from pathlib import Path
 
+import numpy as np
 import structlog
 import xcffib.xproto
 
@@ -35,6 +36,7 @@ from deskhand.desktop.local import (
     windows,
 )
 from deskhand.desktop.local.cgroup import Cgroup
+from deskhand.desktop.local.framebuffer import Framebuffer
 from deskhand.desktop.local.home import Home
 from deskhand.desktop.local.isolation import IsolationLevel, ResourceLimits
 from deskhand.desktop.local.jail import Jail
@@ -42,7 +44,7 @@ from deskhand.desktop.local.runtime_dir import GUEST_FILE, runtime
 from deskhand.desktop.local.screen_reader import Capture, ScreenReader, is_mappable, open_screen_reader
 from deskhand.desktop.local.x_connection import XConnection, x_errors
 from deskhand.desktop.local.xserver import XServer
-from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.errors import ConfigError, FrameError, InfrastructureError
 
 log = structlog.get_logger()
 BUS_START_S = 10.0
@@ -77,6 +79,8 @@ class DesktopSession:
         self._tmp_link: Path | None = None
         self._sockets: list[socket.socket] = []
         self._sockets_lock = threading.Lock()
+        self._live_screen: Framebuffer | None = None
+        self._live_lock, self._is_watchable = threading.Lock(), True
         self._parts: list[XServer | Jail | XConnection | ScreenReader | egress_proxy.EgressProxy] = []
         labels = {processes.OWNER_LABEL: owner.token, processes.LEASE_LABEL: self.folder.name}
         try:
@@ -224,6 +228,25 @@ class DesktopSession:
         self._tmp_link.symlink_to(self.folder / "tmp")
         return dict.fromkeys(("TMPDIR", "XDG_RUNTIME_DIR", "OSL_SOCKET_PATH"), str(self._tmp_link))
 
+    def live_pixels(self, step: int) -> np.ndarray | None:
+        """Return the screen for people who watch; see `HasLivePixels`. It has a mapping of its own, so that a reader
+        in any thread never meets the one that the worker closes."""
+        with self._live_lock:
+            if self._live_screen is None and self._is_watchable:
+                try:
+                    size = (self.spec.width, self.spec.height)
+                    self._live_screen = Framebuffer(self.x_server.framebuffer_path, *size)
+                except (OSError, ValueError, FrameError):
+                    self._is_watchable = False  # a server with shared memory has no such file
+            return None if self._live_screen is None else self._live_screen.sample(step)
+
+    def _close_live_screen(self) -> None:
+        with self._live_lock:
+            self._is_watchable = False
+            live, self._live_screen = self._live_screen, None
+            if live is not None:
+                live.close()
+
     def processes(self) -> list[int]:
         """Return the host process ids of the X server and the jail."""
         return [self.x_server.process.pid, *self.jail.pids()]
@@ -274,5 +297,6 @@ class DesktopSession:
                 stack.callback(self._cgroup.close)
             if self._tmp_link is not None:
                 stack.callback(self._tmp_link.unlink, missing_ok=True)
+            stack.callback(self._close_live_screen)
             for part in parts:
                 stack.callback(part.stop if isinstance(part, XServer) else part.close)

@@ -1,7 +1,8 @@
-// Requests to the viewer's server. The token comes from the printed URL and stays in the storage of this origin.
+// Requests to the viewer's server. The tokens come from the printed URL and stay in the storage of this origin.
 "use strict";
 
 const KEY = "deskhand-token";
+const CONTROL = "deskhand-control"; // token for taking over, if the printed URL had one
 const MAX_IMAGES = 300;
 
 export class ApiError extends Error {
@@ -15,13 +16,25 @@ export function keepToken(token) {
   localStorage.setItem(KEY, token);
 }
 
-async function request(path, parameters = {}) {
+export function keepControl(token) {
+  localStorage.setItem(CONTROL, token);
+}
+
+export function hasControl() {
+  return Boolean(localStorage.getItem(CONTROL));
+}
+
+// `method` POST changes something and sends the token for that; `takeover` is the key of a takeover.
+async function request(path, parameters = {}, { method = "GET", body = null, takeover = null } = {}) {
   const url = new URL(`/api${path}`, location.origin);
   for (const [name, value] of Object.entries(parameters))
     if (value !== "" && value !== null && value !== undefined) url.searchParams.set(name, value);
+  const headers = { Authorization: `Bearer ${localStorage.getItem(KEY) || ""}` };
+  if (method !== "GET") headers["X-Control-Token"] = localStorage.getItem(CONTROL) || "";
+  if (takeover) headers["X-Takeover-Key"] = takeover;
   let response;
   try {
-    response = await fetch(url, { headers: { Authorization: `Bearer ${localStorage.getItem(KEY) || ""}` } });
+    response = await fetch(url, { method, headers, body: body === null ? undefined : JSON.stringify(body) });
   } catch {
     throw new ApiError(0, "the viewer's server does not answer; is deskhand view still running?");
   }
@@ -32,6 +45,31 @@ async function request(path, parameters = {}) {
 
 export async function get(path, parameters) {
   return (await request(path, parameters)).json();
+}
+
+export async function post(path, body = null, takeover = null) {
+  const response = await request(path, {}, { method: "POST", body, takeover });
+  return response.status === 204 ? null : response.json();
+}
+
+// A line of JSON, then its images: `{ ...head, blobs }`.
+export async function getFramed(path, parameters, takeover = null) {
+  const buffer = await (await request(path, parameters, { takeover })).arrayBuffer();
+  const end = new Uint8Array(buffer).indexOf(10);
+  const head = JSON.parse(new TextDecoder().decode(buffer.slice(0, end)));
+  let start = end + 1;
+  head.blobs = head.images.map((length) => {
+    start += length;
+    return new Blob([buffer.slice(start - length, start)], { type: "image/jpeg" });
+  });
+  return head;
+}
+
+// Shows a blob in an image and frees the one that it showed before.
+export function showBlob(image, blob) {
+  const before = image.src;
+  image.src = URL.createObjectURL(blob);
+  if (before.startsWith("blob:")) URL.revokeObjectURL(before);
 }
 
 const images = new Map(); // path -> promise of an object URL, least recently used first

@@ -74,7 +74,8 @@ function settingsTable(chosen) {
   );
 }
 
-export async function comparePage(at, { runs, href }) {
+export async function comparePage(at, { runs: sources, href }) {
+  const runs = sources.filter((one) => one.kind === "run");
   const wanted = (at.parameters.runs || "").split(",").filter(Boolean).map(Number);
   const shown = new Set(wanted.length ? wanted : runs.map((run) => run.index));
   const state = { metric: at.parameters.metric || "reward/mean" };

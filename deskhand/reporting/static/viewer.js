@@ -1,12 +1,15 @@
 // The viewer: pages by the URL's fragment (`#/run/0/...`), the token, updates of runs that are being written.
 "use strict";
-import { ApiError, get, keepToken } from "./api.js";
+import { ApiError, get, keepControl, keepToken } from "./api.js";
 import { comparePage } from "./compare_page.js";
+import { desktopPage } from "./desktop_page.js";
 import { make, switchTheme } from "./dom.js";
 import { episodePage } from "./episode_page.js";
 import { episodesPage } from "./episodes_page.js";
 import { groupPage } from "./group_page.js";
+import { sessionPage, sessionsPage } from "./recording_page.js";
 import { runPage } from "./run_page.js";
+import { wallPage } from "./wall_page.js";
 
 const REFRESH_MS = 2000;
 const SHARE = 15; // a refresh waits this many times as long as the last one took, so that it never slows training down
@@ -14,6 +17,7 @@ const main = document.getElementById("main");
 const nav = document.getElementById("nav");
 const status = document.getElementById("status");
 let runs = [];
+let hasTakeover = false; // whether the server was started so that its page may take over
 let page = null; // what the current page returned: { title, refresh, keys, run, leave }
 let revision = null;
 let turn = 0;
@@ -30,8 +34,10 @@ function route() {
   const parameters = Object.fromEntries(new URLSearchParams(query));
   if (parts[0] === "compare") return { make: comparePage, parameters, run: null, name: "compare" };
   const run = parts[0] === "run" ? Number(parts[1]) : 0;
-  const found = { episodes: episodesPage, episode: episodePage, group: groupPage }[parts[2]];
-  return { make: found || runPage, parameters, run, id: parts[3], name: parts[2] || "run" };
+  const found = { episodes: episodesPage, episode: episodePage, group: groupPage, session: sessionPage }[parts[2]];
+  const live = parts[2] === "live" ? (parts[3] ? desktopPage : wallPage) : null;
+  const first = { recording: sessionsPage, desktop: wallPage }[runs[run]?.kind] || runPage;
+  return { make: live || found || first, parameters, run, id: parts[3], name: parts[2] || "run" };
 }
 
 function showNav(at) {
@@ -54,11 +60,25 @@ function showNav(at) {
           ),
         ]
       : []),
-    link(`/run/${run}`, "Run", at.name === "run"),
-    link(`/run/${run}/episodes`, "Episodes", ["episodes", "episode", "group"].includes(at.name)),
-    ...(runs.length > 1 ? [link("/compare", "Compare", at.name === "compare")] : []),
+    ...links(run, at.name).map(([path, text, current]) => link(`/run/${run}${path}`, text, current)),
+    ...(comparable().length > 1 ? [link("/compare", "Compare", at.name === "compare")] : []),
     make("span", { class: "live", id: "live" }),
   );
+}
+
+function comparable() {
+  return runs.filter((one) => one.kind === "run");
+}
+
+function links(run, name) {
+  const kind = runs[run]?.kind;
+  if (kind === "recording") return [["", "Sessions", true]];
+  if (kind === "desktop") return [["", "Desktop", true]];
+  return [
+    ["", "Run", name === "run"],
+    ["/live", "Live", name === "live"],
+    ["/episodes", "Episodes", ["episodes", "episode", "group"].includes(name)],
+  ];
 }
 
 function showError(error) {
@@ -99,14 +119,14 @@ async function show() {
   showNav(at);
   main.setAttribute("aria-busy", "true");
   try {
-    const made = await at.make(at, { runs, href });
+    const made = await at.make(at, { runs, href, hasTakeover });
     if (mine !== turn) return made.leave?.();
     page = { ...made, run: at.run };
     main.replaceChildren(...made.nodes);
     document.getElementById("title").textContent = made.title;
     document.title = `${made.title} – Deskhand`;
     status.textContent = made.title;
-    if (at.run !== null) await check();
+    if (at.run !== null && runs[at.run]?.kind !== "desktop") await check();
   } catch (error) {
     if (mine === turn) showError(error);
   } finally {
@@ -116,7 +136,7 @@ async function show() {
 
 // Asks whether the run was written to since, and refreshes what the page shows.
 async function check() {
-  if (!page || page.run === null || document.hidden) return;
+  if (!page || page.run === null || document.hidden || runs[page.run]?.kind === "desktop") return;
   const mine = turn;
   const live = document.getElementById("live");
   try {
@@ -142,17 +162,19 @@ async function poll() {
 }
 
 async function start() {
-  const given = new URLSearchParams(location.hash.slice(1)).get("token");
-  if (given) {
-    keepToken(given);
-    history.replaceState(null, "", `${location.pathname}#/`);
+  const given = new URLSearchParams(location.hash.slice(1));
+  if (given.get("token")) {
+    keepToken(given.get("token"));
+    if (given.get("control")) keepControl(given.get("control"));
+    history.replaceState(null, "", `${location.pathname}#${given.get("page") || "/"}`);
   }
   try {
-    runs = (await get("/runs")).runs;
+    const found = await get("/runs");
+    [runs, hasTakeover] = [found.runs, found.has_takeover];
   } catch (error) {
     return showError(error);
   }
-  if (location.hash.length < 3 && runs.length > 1) history.replaceState(null, "", "#/compare");
+  if (location.hash.length < 3 && comparable().length > 1) history.replaceState(null, "", "#/compare");
   await show();
 }
 
