@@ -53,6 +53,13 @@ _PARTS: dict[Kind, _Part] = {
             "opencua_relative": f"{FORMATS}.opencua:RELATIVE",
             "opencua_qwen25": f"{FORMATS}.opencua:QWEN25",
             "waa_navi": f"{FORMATS}.waa_navi:FORMAT",
+            "qwen35": f"{FORMATS}.qwen:QWEN35",
+            "evocua": f"{FORMATS}.qwen:EVOCUA",
+            "gui_owl": f"{FORMATS}.gui_owl:FORMAT",
+            "fara": f"{FORMATS}.fara:FORMAT",
+            "mai_ui": f"{FORMATS}.mai_ui:FORMAT",
+            "holo1_5": f"{FORMATS}.holo:HOLO1_5",
+            "holo": f"{FORMATS}.holo:HOLO",
         },
     ),
     "algorithm": _Part(
