@@ -60,6 +60,9 @@ _PARTS: dict[Kind, _Part] = {
             "mai_ui": f"{FORMATS}.mai_ui:FORMAT",
             "holo1_5": f"{FORMATS}.holo:HOLO1_5",
             "holo": f"{FORMATS}.holo:HOLO",
+            "glm_v": f"{FORMATS}.glm_v:FORMAT",
+            "scalecua": f"{FORMATS}.scalecua:FORMAT",
+            "kimi": f"{FORMATS}.opencua:KIMI",
         },
     ),
     "algorithm": _Part(
