@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from deskhand.actions.formats import json_schema
@@ -26,6 +26,10 @@ _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
 _XML_FUNCTION = re.compile(r"<function=([^>\s]{1,64})>")
 _XML_PARAMETER = re.compile(r"<parameter=([^>\s]{1,64})>\n?")
 _XML_END, _XML_PARAMETER_END = "</function>", "</parameter>"
+_XML_TEXTS = ("action", "text", "status")
+"""Arguments that are texts; the others are JSON."""
+XmlValue = Callable[[str, str, int, int], Any]
+"""Reads the argument `key` in XML, which is `text[start:end]`. Raises `ParseError`."""
 
 
 class ToolCallFormat(JsonActionFormat):
@@ -38,10 +42,6 @@ class ToolCallFormat(JsonActionFormat):
     about_keys: Mapping[str, str] = {}
     """Description of each argument in the prompt."""
     writes_xml = False
-    text_keys: tuple[str, ...] = ("action", "text", "status")
-    """Arguments that are texts in XML; the others are JSON."""
-    verbatim_keys: tuple[str, ...] = ("text",)
-    """Texts whose white space counts."""
 
     def space(self, view: ScreenView) -> Space:
         """Return the coordinate space of the model's output."""
@@ -91,8 +91,7 @@ class ToolCallFormat(JsonActionFormat):
         if not self.writes_xml:
             return self.dumps({"name": self.function, "arguments": action})
         written = {
-            key: value if key in self.text_keys else json.dumps(value, ensure_ascii=False)
-            for key, value in action.items()
+            key: value if key in _XML_TEXTS else json.dumps(value, ensure_ascii=False) for key, value in action.items()
         }
         if any(_XML_PARAMETER_END in value for value in written.values()):
             raise AgentError(f"{self.name} cannot say a text that holds {_XML_PARAMETER_END}")
@@ -105,19 +104,19 @@ class ToolCallFormat(JsonActionFormat):
 
     def xml_value(self, text: str, key: str, start: int, end: int) -> Any:
         """Return the value of the XML argument `key`, which is `text[start:end]`. Raises `ParseError`."""
-        if key in self.text_keys:
+        if key in _XML_TEXTS:
             written = text[start:end].removesuffix("\n")
-            return written if key in self.verbatim_keys else written.strip()
+            return written if key == "text" else written.strip()
         value, after = value_at(text, skip_whitespace(text, start))
         if skip_whitespace(text, after) < end or after > end:
             raise ParseError((start, end), f"{truncate_repr(key)} must be one JSON value")
         return value
 
 
-def find_calls(text: str, function: str, xml_value: Any) -> Found:
+def find_calls(text: str, function: str, xml_value: XmlValue) -> Found:
     """Return the calls of a reply as `{"name": ..., "arguments": {...}}`. Raises `ParseError`.
 
-    `function` marks an object without tags; `xml_value(text, key, start, end)` reads an argument in XML.
+    `function` marks an object without tags.
     """
     start = text.find(_OPEN, end_of_reasoning(text, NO_REASONING))
     if start < 0:
@@ -165,7 +164,7 @@ def call_arguments(call: Mapping[str, Any]) -> Any:
     return value
 
 
-def _xml_call(text: str, start: int, xml_value: Any) -> tuple[Any, int]:
+def _xml_call(text: str, start: int, xml_value: XmlValue) -> tuple[Any, int]:
     """Parse `<function=NAME>` with one `<parameter=KEY>` per argument; return the call with its end."""
     head = _XML_FUNCTION.match(text, start)
     if head is None:
