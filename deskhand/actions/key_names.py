@@ -103,3 +103,14 @@ PYAUTOGUI = KeyNaming(
 )  # fmt: skip
 OPENAI = KeyNaming({}, case_insensitive=True, uppercase=True)
 GEMINI = KeyNaming({"ctrl": "control", "super": "command", "esc": "escape"}, case_insensitive=True)
+PLAYWRIGHT = KeyNaming(
+    dict.fromkeys(NAMES, "")
+    | {
+        "enter": "Enter", "esc": "Escape", "backspace": "Backspace", "tab": "Tab", "delete": "Delete",
+        "insert": "Insert", "home": "Home", "end": "End", "pageup": "PageUp", "pagedown": "PageDown", "up": "ArrowUp",
+        "down": "ArrowDown", "left": "ArrowLeft", "right": "ArrowRight", "ctrl": "Control", "shift": "Shift",
+        "alt": "Alt", "super": "Meta", "space": "Space", "capslock": "CapsLock", "numlock": "NumLock",
+        "scrolllock": "ScrollLock", "printscreen": "PrintScreen", "pause": "Pause", "menu": "ContextMenu",
+        **{f"f{number}": f"F{number}" for number in range(1, 25)},
+    }
+)  # fmt: skip

@@ -29,6 +29,7 @@ class Space:
 
 
 REL_1000 = Space("relative", 1000, 1000)
+REL_999 = Space("relative", 999, 999)
 REL_1 = Space("relative", 1, 1)
 
 

@@ -176,7 +176,7 @@ def test_the_edge_of_the_space_is_accepted_and_beyond_is_rejected(name):
         assert op == Click(Point(*edge, space))
         beyond = space.width + (0 if space.kind == "pixels" else 1)
         text = action_format.emit([Click(Point(0, 0, space))], view)
-        changed = re.sub(r"(x=|\(|<point>)0\b", rf"\g<1>{beyond:g}", text, count=1)
+        changed = re.sub(r"(x=|\(|\[|<point>)0\b", rf"\g<1>{beyond:g}", text, count=1)
         assert changed != text
         with pytest.raises(ParseError, match="off the screen"):
             action_format.parse(changed, view)

@@ -32,6 +32,10 @@ def _of_objects(action_format: JsonActionFormat, view: ScreenView) -> list[str]:
                 shown | {key: name} for key, rule in json_action.keys.items() for name in rule.get("enum", ())
             ]
             found += [action_format.reply([action_format.action(json_action.name, values)]) for values in choices]
+    if action_format.name.startswith("holo"):
+        found.append(action_format.reply([action_format.action("answer", {"content": ""})]))
+    if action_format.name == "fara":
+        found.append(f"It is 42.\n{action_format.reply([action_format.action('terminate', {'status': 'success'})])}")
     if action_format.ends_with_text:
         found += [
             action_format.dumps(action_format.text_value(text)) for text in ("", "what you found", "[INFEASIBLE] why")
@@ -50,6 +54,8 @@ def _of_calls(action_format: CallActionFormat, view: ScreenView) -> list[str]:
                 found.append(f"{spec.call}()")
             found += [code.replace("down or up or right or left", way) for way in ("down", "up", "right", "left")]
     found = list(dict.fromkeys(found))
+    if action_format.name in ("glm_v", "scalecua"):
+        return [action_format.layout([code], []) for code in found]
     if action_format.name.startswith(("uitars", "openadapt")):
         return [f"Thought: so\nAction: {code}" for code in found]
     words = dict.fromkeys(_WORD.findall(prompt)) if action_format.name == "waa_navi" else {}

@@ -1,18 +1,18 @@
-"""Qwen's function `computer_use`, called in `<tool_call>` tags.
+"""Qwen's function `computer_use`, and EvoCUA's, which is Qwen3-VL's with held keys.
 
-Qwen2.5-VL uses pixels of the image after its own resizing; Qwen3-VL uses 0..1000 of the screen. A reply is reasoning
-(optionally in `<think>`, optionally a line "Action: ..."), then `<tool_call>` blocks with `{"name": "computer_use",
-"arguments": {"action": ...}}`, such objects without tags, or Qwen3.5's blocks with one tag per argument. The key
-`pixels` is notches of the wheel, as in the published agents, which pass it to `pyautogui.scroll`; positive is up and
-right. A drag starts at the pointer.
+Qwen2.5-VL uses pixels of the image after its own resizing; Qwen3-VL, Qwen3.5 and EvoCUA use 0..1000 of the screen. A
+reply is reasoning (optionally in `<think>`, optionally a line "Action: ..."), then calls (`tool_calls.py`): Qwen3.5
+writes XML, the others JSON, and each reads both. The key `pixels` is notches of the wheel, as in the published agents,
+which pass it to `pyautogui.scroll`; positive is up and right. A drag starts at the pointer. With Qwen3.5, `text` of a
+click or scroll names keys held meanwhile.
 
-Sources: OSWorld `mm_agents/qwen25vl_agent.py`, `qwen3vl_agent.py`, `evocua/evocua_agent.py` and `owl15_agent.py`.
+Sources: OSWorld `mm_agents/qwen25vl_agent.py`, `qwen3vl_agent.py`, `evocua/evocua_agent.py` and `owl15_agent.py`;
+`qwen35vl_agent.py` as in mrwwk/DeskCraft at 3e11457c; EvoCUA's repository (meituan/EvoCUA at 4a0ad5fd), prompt S2.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -21,28 +21,17 @@ from deskhand.actions import ops as ir
 from deskhand.actions.formats import json_fields, json_schema
 from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.formats.json_fields import Fields, JsonField
-from deskhand.actions.formats.json_format import CLICKS, JsonAction, JsonActionFormat
-from deskhand.actions.formats.json_scan import NO_REASONING, Found, parse_lenient_values, skip_whitespace, value_at
-from deskhand.actions.formats.limits import MAX_NUMBER, MAX_SCROLL_NOTCHES, MAX_WAIT_S, truncate_repr
-from deskhand.actions.formats.reply_sections import end_of_reasoning
+from deskhand.actions.formats.json_format import CLICKS, JsonAction
+from deskhand.actions.formats.limits import MAX_NUMBER, MAX_SCROLL_NOTCHES, MAX_WAIT_S
 from deskhand.actions.formats.smart_resize import resized_size
+from deskhand.actions.formats.tool_calls import ToolCallFormat
 from deskhand.actions.key_names import PYAUTOGUI
 from deskhand.actions.ops import REL_1000, Space
 from deskhand.actions.pointer_merge import DragTo
-from deskhand.errors import AgentError, ParseError
 
 WAIT_SECONDS = 2.0
 """Duration of a wait without `time`: the pause of OSWorld's `step`."""
-FUNCTION = "computer_use"
-_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
-_XML_FUNCTION = re.compile(r"<function=([^>\s]{1,64})>")
-_XML_PARAMETER = re.compile(r"<parameter=([^>\s]{1,64})>\n?")
-_XML_END, _XML_PARAMETER_END = "</function>", "</parameter>"
-_XML_TEXTS = ("action", "text", "status")
-"""Arguments that are texts; the others are JSON."""
-_UNTAGGED = re.compile(rf'\{{\s*+"name"\s*+:\s*+"{FUNCTION}"')
-_SUCCESS = {"status": "success"}
-_ABOUT_KEYS = {
+ABOUT_KEYS = {
     "keys": "for `key`: names of keys, in order",
     "text": "for `type` and `answer`",
     "coordinate": "(x, y) from the top left corner",
@@ -50,46 +39,77 @@ _ABOUT_KEYS = {
     "time": "for `wait`: seconds",
     "status": "for `terminate`",
 }
+_SUCCESS = {"status": "success"}
 
 
 @lru_cache(maxsize=64)
-def _json_actions(space: Space) -> tuple[JsonAction, ...]:
+def _json_actions(space: Space, held: bool) -> tuple[JsonAction, ...]:
     at, must_be_at = json_fields.pair("coordinate", space), json_fields.pair("coordinate", space, required=True)
     center, corner = json_fields.sample_points(space)
-    vertical, horizontal = (_wheel(*keys) for keys in ((None, "pixels"), ("pixels", None)))
+    vertical, horizontal = (wheel(*keys) for keys in ((None, "pixels"), ("pixels", None)))
     where = JsonField({}, ("point",), at.read, at.write, also=at.keys)
-    seconds = json_fields.or_default(
-        json_fields.number_field("time", "seconds", json_schema.number(0, MAX_WAIT_S)), {"seconds": WAIT_SECONDS}
-    )
-    status = json_fields.or_default(
-        json_fields.choice("status", "status", {"success": ir.Done, "failure": ir.Fail}), {"status": ir.Done}
-    )
-    held = json_fields.key_list("keys", PYAUTOGUI)
+    chord = json_fields.chord(("text",), PYAUTOGUI, "modifiers", required=False)
+    meanwhile = (chord,) if held else ()
     to = replace(must_be_at, also={"duration": json_schema.number(0, MAX_WAIT_S)})
-    about_drag, about_end = "drag with the left button from where the pointer is", "end the work: done, or impossible"
+    about_drag = "drag with the left button from where the pointer is"
     return (
         JsonAction("key", ir.Key(("ctrl", "s")), "press keys together", json_fields.key_list("keys", PYAUTOGUI)),
         JsonAction("type", ir.Type("hello"), "type the text", json_fields.text_field("text")),
         JsonAction("mouse_move", ir.Move(center), "move the pointer there", must_be_at),
         *(
-            JsonAction(name, ir.Click(center, **fixed), f"{about} there, or where the pointer is", at, **fixed)
+            JsonAction(name, ir.Click(center, **fixed), f"{about} there, or where the pointer is", *parts, **fixed)
+            for parts in [(at, *meanwhile)]
             for name, (fixed, about) in CLICKS.items()
         ),
-        JsonAction("click", None, "", at, make_ops=lambda fields: [ir.Click(**fields)]),
+        JsonAction("click", None, "", at, *meanwhile, make_ops=lambda fields: [ir.Click(**fields)]),
         JsonAction("left_click_drag", DragTo(corner), about_drag, to),
-        JsonAction("scroll", ir.Scroll(0, 3), "turn the wheel up or down", where, vertical),
-        JsonAction("hscroll", ir.Scroll(3, 0), "turn the wheel left or right", where, horizontal),
-        JsonAction("key_down", None, "", held, make_ops=lambda fields: [*map(ir.KeyDown, fields["keys"])]),
-        JsonAction("key_up", None, "", held, make_ops=lambda fields: [*map(ir.KeyUp, reversed(fields["keys"]))]),
-        JsonAction("wait", ir.Wait(1), "wait for the screen to change", seconds),
-        JsonAction("terminate", None, about_end, status, make_ops=_end_ops, sample={"status": "success"}),
-        JsonAction("terminate", ir.Done, "", _status("success")),
-        JsonAction("terminate", ir.Fail, "", _status("failure"), json_fields.constant("reason")),
+        JsonAction("scroll", ir.Scroll(0, 3), "turn the wheel up or down", where, vertical, *meanwhile),
+        JsonAction("hscroll", ir.Scroll(3, 0), "turn the wheel left or right", where, horizontal, *meanwhile),
+        *_hold_keys(offered=False),
+        JsonAction("wait", ir.Wait(1), "wait for the screen to change", seconds(WAIT_SECONDS)),
+        *terminate(),
         JsonAction("answer", ir.Answer("42"), "the final answer in words", json_fields.text_field("text")),
     )
 
 
-def _wheel(dx: str | None, dy: str | None) -> JsonField:
+@lru_cache(maxsize=1)
+def _evocua_actions() -> tuple[JsonAction, ...]:
+    """Return Qwen3-VL's actions with held keys; `hscroll` and `answer`, which EvoCUA's schema leaves out, are read."""
+    read_only = {"hscroll": lambda fields: [ir.Scroll(**fields)], "answer": lambda fields: [ir.Answer(**fields)]}
+    found: list[JsonAction] = []
+    for action in _json_actions(REL_1000, False):
+        if action.name in read_only:
+            found.append(JsonAction(action.name, None, "", *action.parts, make_ops=read_only[action.name]))
+        elif not action.name.startswith("key_"):
+            found.append(action)
+    return (*found, *_hold_keys(offered=True))
+
+
+def _hold_keys(*, offered: bool) -> tuple[JsonAction, JsonAction]:
+    """Return the actions that press keys in order, and release them in reverse; one key is written."""
+    keys = json_fields.single(
+        "keys",
+        "key",
+        json_fields.key_list("keys", PYAUTOGUI).keys["keys"],
+        lambda names: [PYAUTOGUI.read(name) for name in names],
+        lambda key: [PYAUTOGUI.write(key)],
+    )
+    down, up = (ir.KeyDown("shift"), ir.KeyUp("shift")) if offered else (None, None)
+    about_down, about_up = "press keys and hold them", "release keys"
+    return (
+        JsonAction("key_down", down, about_down, keys, make_ops=lambda fields: [*map(ir.KeyDown, fields["key"])]),
+        JsonAction("key_up", up, about_up, keys, make_ops=lambda fields: [*map(ir.KeyUp, reversed(fields["key"]))]),
+    )
+
+
+def seconds(default: float) -> JsonField:
+    """The field of a wait, under `time`; without it, `default` seconds."""
+    return json_fields.or_default(
+        json_fields.number_field("time", "seconds", json_schema.number(0, MAX_WAIT_S)), {"seconds": default}
+    )
+
+
+def wheel(dx: str | None, dy: str | None) -> JsonField:
     """Return the field of a scroll. Amounts beyond the limit are the most notches: the published agents turn the wheel
     by -1000 as well, which reaches the end of any page."""
     notches = json_fields.wheel(dx, dy, y_sign=-1, whole=False)
@@ -99,6 +119,18 @@ def _wheel(dx: str | None, dy: str | None) -> JsonField:
         return notches.read(bound)
 
     return replace(notches, read=read, also=dict.fromkeys(notches.keys, json_schema.number(-MAX_NUMBER, MAX_NUMBER)))
+
+
+def terminate(failure: str = "failure", about: str = "end the work: done, or impossible") -> tuple[JsonAction, ...]:
+    """Return the action that ends the work; without `status` it is done."""
+    status = json_fields.or_default(
+        json_fields.choice("status", "status", {"success": ir.Done, failure: ir.Fail}), {"status": ir.Done}
+    )
+    return (
+        JsonAction("terminate", None, about, status, make_ops=_end_ops, sample={"status": "success"}),
+        JsonAction("terminate", ir.Done, "", _status("success")),
+        JsonAction("terminate", ir.Fail, "", _status(failure), json_fields.constant("reason")),
+    )
 
 
 def _end_ops(fields: Fields) -> list[Any]:
@@ -111,11 +143,11 @@ def _status(value: str) -> JsonField:
     )
 
 
-class Qwen(JsonActionFormat):
+class Qwen(ToolCallFormat):
     """The function of one model generation; `absolute` uses pixels of the resized image."""
 
-    tag = "action"
     split_kinds = frozenset({ir.Scroll, DragTo})
+    about_keys = ABOUT_KEYS
     notes: Mapping[type[Any], str] = {
         ir.Click: "left, middle or right once; left twice or three times; no keys held",
         ir.Drag: "left, from one point to another: mouse_move and left_click_drag",
@@ -128,115 +160,64 @@ class Qwen(JsonActionFormat):
     def __init__(self, name: str, *, absolute: bool) -> None:
         self.name = name
         self.absolute = absolute
-        self.json_actions = lambda view: _json_actions(self.space(view))
+        self.json_actions = lambda view: _json_actions(self.space(view), False)
 
     def space(self, view: ScreenView) -> Space:
         return resized_size(view) if self.absolute else REL_1000
-
-    def prompt(self, view: ScreenView) -> str:
-        """Return the function in the layout of Qwen's chat template."""
-        space, actions = self.space(view), self.offered(view)
-        about = "\n".join(f"* `{action.name}`: {action.about}." for action in actions)
-        names = {"type": "string", "enum": [action.name for action in actions], "description": about}
-        properties = {"action": names} | {
-            key: {name: rule[name] for name in ("type", "enum") if name in rule} | {"description": _ABOUT_KEYS[key]}
-            for action in actions
-            for key, rule in action.keys.items()
-        }
-        function = {
-            "name": FUNCTION,
-            "description": "Use a mouse and a keyboard to control a computer.\n"
-            f"* The screen's resolution is {space.width}x{space.height}.",
-            "parameters": {"type": "object", "properties": properties, "required": ["action"]},
-        }
-        click = next(action for action in actions if action.name == "left_click")
-        return (
-            "# Tools\n\nYou may call functions to assist with the user query. Their signatures are within "
-            f"<tools></tools> tags:\n<tools>\n{self.dumps({'type': 'function', 'function': function})}\n</tools>\n\n"
-            f"You may think in words first. Each call is a JSON object within {_OPEN}{_CLOSE} "
-            f"tags; nothing follows the last:\n{self.reply([self.action(click.name, click.shown)])}"
-        )
-
-    def values(self, text: str) -> Found:
-        start = text.find(_OPEN, end_of_reasoning(text, NO_REASONING))
-        if start < 0:
-            return parse_lenient_values(text)
-        untagged = _UNTAGGED.search(text, end_of_reasoning(text, NO_REASONING), start)
-        if untagged is not None:
-            raise ParseError((untagged.start(), start), f"a call without {_OPEN} in front of one with it")
-        found: Found = []
-        while start < len(text):
-            if not text.startswith(_OPEN, start):
-                raise ParseError((start, len(text)), "unexpected text after the action")
-            begin = skip_whitespace(text, start + len(_OPEN))
-            value, end = (_xml_call if text.startswith("<function=", begin) else value_at)(text, begin)
-            found.append((value, (begin, end)))
-            end = skip_whitespace(text, end)
-            if end < len(text) and not text.startswith(_CLOSE, end):
-                raise ParseError((end, len(text)), f"expected {_CLOSE} after the call")
-            start = skip_whitespace(text, end + len(_CLOSE))
-        return found
-
-    def unwrap(self, value: Any) -> list[Any]:
-        if not isinstance(value, dict):
-            raise AgentError(f"expected an object, not {truncate_repr(value)}")
-        keys = ("name", "arguments")
-        json_schema.check_keys("a call", value, dict.fromkeys(keys, json_schema.ANYTHING), keys)
-        if value["name"] != FUNCTION:
-            raise AgentError(f"unknown function {truncate_repr(value['name'])}; the only one is {FUNCTION}")
-        arguments = value["arguments"]
-        return [_parse_arguments(arguments) if isinstance(arguments, str) else arguments]
 
     def confirms_end(self, op: Any, action: Any) -> bool:
         """A `terminate` after an `answer` ends the same episode; the published models write both."""
         return isinstance(op, ir.Answer) and action in ({"action": "terminate"}, {"action": "terminate"} | _SUCCESS)
 
-    def reply(self, actions: Sequence[dict[str, Any]]) -> str:
-        calls = [{"name": FUNCTION, "arguments": action} for action in actions]
-        return "\n".join(f"{_OPEN}\n{self.dumps(call)}\n{_CLOSE}" for call in calls)
 
-    def action_schema(self, name: str, properties: dict[str, Any]) -> dict[str, Any]:
-        return json_schema.object_of(name={"const": FUNCTION}, arguments=super().action_schema(name, properties))
+class Qwen35(Qwen):
+    """XML calls; clicks and scrolls with keys held."""
 
+    writes_xml = True
+    about_keys = ABOUT_KEYS | {
+        "text": "for `type` and `answer`; for clicks and scrolls: keys held meanwhile, such as ctrl+shift"
+    }
+    notes: Mapping[type[Any], str] = {
+        **Qwen.notes,
+        ir.Click: "left, middle or right once; left twice or three times",
+        ir.Scroll: "one direction at a time; a point is a mouse_move before it",
+        ir.Type: "a text without </parameter>",
+        ir.Answer: "a text without </parameter>",
+    }
 
-def _xml_call(text: str, start: int) -> tuple[Any, int]:
-    """Parse Qwen3.5's `<function=NAME>` with one `<parameter=KEY>` per argument; return the call with its end."""
-    head = _XML_FUNCTION.match(text, start)
-    if head is None:
-        raise ParseError((start, len(text)), "expected <function=NAME>")
-    arguments: dict[str, Any] = {}
-    position = skip_whitespace(text, head.end())
-    while not text.startswith(_XML_END, position):
-        tag = _XML_PARAMETER.match(text, position)
-        end = text.find(_XML_PARAMETER_END, tag.end()) if tag is not None else -1
-        if tag is None or end < 0:
-            raise ParseError((position, len(text)), f"expected <parameter=KEY>...{_XML_PARAMETER_END} or {_XML_END}")
-        if tag[1] in arguments:
-            raise ParseError((position, end), f"{truncate_repr(tag[1])} is given twice")
-        arguments[tag[1]] = _xml_value(text, tag[1], tag.end(), end)
-        position = skip_whitespace(text, end + len(_XML_PARAMETER_END))
-    return {"name": head[1], "arguments": arguments}, position + len(_XML_END)
+    def __init__(self, name: str) -> None:
+        super().__init__(name, absolute=False)
+        self.json_actions = lambda view: _json_actions(REL_1000, True)
 
-
-def _xml_value(text: str, key: str, start: int, end: int) -> Any:
-    if key in _XML_TEXTS:
-        written = text[start:end].removesuffix("\n")
-        return written if key == "text" else written.strip()
-    value, after = value_at(text, skip_whitespace(text, start))
-    if skip_whitespace(text, after) < end or after > end:
-        raise ParseError((start, end), f"{truncate_repr(key)} must be one JSON value")
-    return value
+    def xml_value(self, text: str, key: str, start: int, end: int) -> Any:
+        """The published agent reads `keys` without brackets as one key."""
+        if key == "keys" and not text[start:end].lstrip().startswith("["):
+            return [text[start:end].strip()]
+        return super().xml_value(text, key, start, end)
 
 
-def _parse_arguments(arguments: str) -> Any:
-    try:
-        value, end = value_at(arguments, skip_whitespace(arguments, 0))
-    except ParseError as error:
-        raise AgentError(f"the arguments, {truncate_repr(arguments)}: {error.reason}") from None
-    if skip_whitespace(arguments, end) < len(arguments):
-        raise AgentError(f"the arguments, {truncate_repr(arguments)}: more than one JSON value")
-    return value
+class EvoCUA(Qwen):
+    """Qwen3-VL's function with `key_down` and `key_up`."""
+
+    about_keys = ABOUT_KEYS | {
+        "keys": "for `key`, `key_down` and `key_up`: names of keys, in order",
+        "text": "for `type`",
+        "pixels": "for `scroll`: notches of the wheel; positive is up",
+    }
+    notes: Mapping[type[Any], str] = {
+        **Qwen.notes,
+        ir.Scroll: "up or down; no keys held; a point is a mouse_move before it",
+        ir.KeyDown: "keys that pyautogui names",
+        ir.KeyUp: "keys that pyautogui names",
+        ir.Answer: "`answer` is read",
+    }
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, absolute=False)
+        self.json_actions = lambda view: _evocua_actions()
 
 
 QWEN25 = Qwen("qwen25_vl", absolute=True)
 QWEN3 = Qwen("qwen3_vl", absolute=False)
+QWEN35 = Qwen35("qwen35")
+EVOCUA = EvoCUA("evocua")

@@ -31,9 +31,11 @@ def smart_resize(
     return wide, high
 
 
-def resized_size(view: ScreenView, min_pixels: int = MIN_PIXELS) -> Space:
+def resized_size(view: ScreenView, min_pixels: int = MIN_PIXELS, max_pixels: int = MAX_PIXELS) -> Space:
     """Return the pixel space of the resized image: `view.model_image_size`, or the published computation."""
-    size = view.model_image_size or smart_resize(view.image_width, view.image_height, min_pixels=min_pixels)
+    size = view.model_image_size or smart_resize(
+        view.image_width, view.image_height, min_pixels=min_pixels, max_pixels=max_pixels
+    )
     return screen_px(*size)
 
 

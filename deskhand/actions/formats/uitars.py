@@ -53,7 +53,7 @@ _PLAIN_ESCAPES = {
 _MAX_ARGUMENTS = 8
 
 
-def _read_place(name: str, value: Any) -> tuple[float, float]:
+def read_place(name: str, value: Any) -> tuple[float, float]:
     """Read a point, or the center of a box."""
     found = _PLACE.fullmatch(check_text(name, value).strip())
     if found is None:
@@ -81,7 +81,7 @@ def _calls(start: str, end: str, shape: str) -> tuple[CallSpec, ...]:
     def write_place(place: tuple[float, float]) -> str:
         return quoted(shape.format(number(place[0]), number(place[1])))
 
-    place = ArgType(_read_place, write_place)
+    place = ArgType(read_place, write_place)
     starts, endpoints = {"start_box", "start_point", "point"}, {"end_box", "end_point"}
     there = Parameter(start, place, "x,y", required=True, aliases=tuple(starts - {start}))
     maybe = replace(there, required=False)
