@@ -32,6 +32,7 @@ from deskhand.recipes.assemble import (
     result_label,
     version_label,
 )
+from deskhand.recipes.download import fetch_weights
 from deskhand.recipes.step_report import ProgressListener
 from deskhand.recipes.suite import load_suite, require_oracles
 from deskhand.rollout.episode_record import EpisodeResult
@@ -219,6 +220,8 @@ async def evaluate_policy(
     listener.status(f"{policy.name}: {config.evaluation.split} episodes")
     concurrency = eval_concurrency(config)
     on_progress = partial(listener.evaluated, policy.name)
+    if policy.kind == "weights":
+        await fetch_weights(config, policy.source, listener)
     async with open_runner(config, run, pool, policy) as runner:
         report = await run_evaluation(
             run,

@@ -21,6 +21,7 @@ from deskhand.config.schema import EngineConfig
 from deskhand.config.trainer import LoraConfig
 from deskhand.errors import ConfigError
 from deskhand.models.architectures import preprocessing_of, values_of
+from deskhand.models.load import check_device
 from deskhand.recipes.assemble import train_task_factory
 from deskhand.recipes.engine_factory import sends_lora_only
 from deskhand.recipes.suite import load_suite
@@ -218,7 +219,9 @@ def _sequences(history: HistoryWindow, turns: int) -> tuple[int, int]:
 
 
 def check_memory(config: Config, *, is_sft: bool = False) -> None:
-    """Raise `ConfigError` with numbers if the run, or the warm start, does not fit the device."""
+    """Raise `ConfigError` if this machine lacks the device, or with numbers if the run, or the warm start, does not fit
+    it. Of a hub model only its descriptions are downloaded."""
+    check_device(config.device)
     if not (
         config.device_memory_gib or config.device.startswith("cuda") or _weight_bytes(config.model) > MIN_CHECKED_BYTES
     ):

@@ -23,7 +23,7 @@ from deskhand.desktop.factory import LEASE_DB
 from deskhand.desktop.remote.quota_file import QUOTA_FILE
 from deskhand.desktop.remote.waa_desktop import BASELINES_FILE
 from deskhand.errors import ConfigError
-from deskhand.models.load import check_checkpoint
+from deskhand.models.load import check_checkpoint, check_device
 from deskhand.recipes.assemble import (
     check_plugins,
     eval_concurrency,
@@ -32,6 +32,7 @@ from deskhand.recipes.assemble import (
     run_training_loop,
     train_concurrency,
 )
+from deskhand.recipes.download import fetch_weights
 from deskhand.recipes.evaluate import evaluate_policy, resolve_policy
 from deskhand.recipes.step_report import ProgressListener, StepReport
 from deskhand.recipes.suite import load_suite, validation_split
@@ -63,10 +64,11 @@ def create_run(
     Args:
         command: Command that created it, for the report.
         more: Further metadata.
-        needs_model: Whether the run uses the config's model, and not only other policies.
+        needs_model: Whether the run uses the config's model, and not only other policies. Weights of a hub model are
+            not downloaded here.
 
     Raises:
-        ConfigError: The directory is not empty, or the model does not exist.
+        ConfigError: The directory is not empty, or the device or the model does not exist.
     """
     if foreign := _foreign_file(folder):
         raise ConfigError(f"{folder}: contains other files ({foreign}); use a new or empty directory")
@@ -78,7 +80,9 @@ def create_run(
         else f"{len(suite.train_tasks)} families"
     )
     if needs_model:
-        check_checkpoint(config.model)
+        if config.engine.backend == "hf":
+            check_device(config.device)
+        check_checkpoint(config.model, download=False)
     if not suite.is_parametric:
         print(suite.summary)
     for line in machine_notices(config):
@@ -198,6 +202,7 @@ async def run_training(config: Config, run: Run, listener: ProgressListener, sta
     async with open_run_pool(config, run, size, listener) as pool:
         before, after = None, None
         if unfinished:
+            await fetch_weights(config, config.model, listener, trains=True)
             await _train(config, run, pool, progress, listener)
             last = run.checkpoint()
         if config.evaluation.num_episodes and last is not None:

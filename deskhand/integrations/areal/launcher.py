@@ -25,7 +25,8 @@ from deskhand.integrations.areal.installed_areal import is_installed
 from deskhand.integrations.areal.online import ProxyGateway
 from deskhand.integrations.areal.settings import merge_settings, profile_overrides, read_experiment
 from deskhand.integrations.areal.worker_runs import merge_worker_runs
-from deskhand.models.load import checkpoint_folder, is_hub_id
+from deskhand.models.hub import is_hub_id
+from deskhand.models.load import checkpoint_folder
 from deskhand.venvs import newest_venv, package_path
 
 LAUNCH = "deskhand.integrations.areal.entrypoint"
