@@ -34,6 +34,7 @@ from deskhand.cli.tasks import tasks_app
 from deskhand.cli.train import train
 from deskhand.cli.view import view
 from deskhand.errors import DeskhandError
+from deskhand.venvs import package_hint
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 PATH_ERRORS = (
@@ -71,7 +72,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "deskhand").split(".")[0] == "deskhand":
             raise
-        _fail(f"the Python package {error.name} is not installed; run make setup, or pip install 'deskhand[train]'")
+        _fail(f"the Python package {error.name} is not installed; {package_hint((error.name or '').split('.')[0])}")
     except OSError as error:
         if error.errno in PATH_ERRORS and error.filename:
             _fail(f"{error.filename}: {error.strerror}; check the path and its permissions")
