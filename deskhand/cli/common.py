@@ -62,6 +62,13 @@ def load_settings(config: Path | None, overrides: list[str] | None, profile: str
     return load_config(config, overrides or (), os.environ, profile=profile)
 
 
+def load_run_settings(config: Path | None, overrides: list[str] | None, profile: str | None = None) -> Config:
+    """Settings of a run, with an agent that fits its model."""
+    from deskhand.recipes.model_defaults import fit_config
+
+    return fit_config(load_settings(config, overrides, profile))
+
+
 def open_resumed_run(
     run_dir: Path, overrides: list[str] | None, config: Path | None = None, profile: str | None = None
 ) -> tuple[Config, Run]:
@@ -75,7 +82,7 @@ def open_resumed_run(
     run = Run.open(run_dir)
     try:
         if config is not None:
-            settings, original = load_settings(config, overrides, profile), config_of_run(run.metadata, run_dir)
+            settings, original = load_run_settings(config, overrides, profile), config_of_run(run.metadata, run_dir)
             held_out = {
                 key: getattr(original.suite, key)
                 for key in ("eval_fraction", "validation_fraction")

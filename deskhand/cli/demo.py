@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-from deskhand.cli.common import Flag, Overrides, load_settings, open_resumed_run
+from deskhand.cli.common import Flag, Overrides, load_run_settings, open_resumed_run
 from deskhand.cli.train import run_and_compare
 from deskhand.errors import ConfigError
 
@@ -50,7 +50,7 @@ def demo(
     if progress is not None and not restart:
         config, run = open_resumed_run(run_dir, overrides)
     else:
-        config = load_settings(_bundled_config(CONFIG), overrides)
+        config = load_run_settings(_bundled_config(CONFIG), overrides)
         config = hold_out_by_default(config)
         archived = recipe.archive_run(run_dir)
         if archived is not None:

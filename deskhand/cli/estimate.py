@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deskhand.cli.common import USER_ERROR, Overrides, Profile, load_settings, parse_size
+from deskhand.cli.common import USER_ERROR, Overrides, Profile, load_run_settings, parse_size
 
 
 def estimate(
@@ -36,7 +36,7 @@ def estimate(
     from deskhand.recipes import plan
 
     size = None if screen_size is None else parse_size("--screen-size", screen_size)
-    settings = load_settings(config, overrides, profile)
+    settings = load_run_settings(config, overrides, profile)
     result = plan.plan(settings, memory_gib=memory, gpu=gpu, screen=size, turns=turns)
     print("\n".join(result.lines()))
     if not result.memory.fits:

@@ -8,7 +8,7 @@ from deskhand.cli.common import (
     Overrides,
     Profile,
     current_command,
-    load_settings,
+    load_run_settings,
     open_resumed_run,
     print_table,
     run_context,
@@ -67,7 +67,7 @@ def evaluate(
     elif config is None and policy is None:
         raise ConfigError(f"{run_dir}: contains no run; use the directory of a run, or add --policy or --config")
     else:
-        settings = load_settings(config, overrides, profile)
+        settings = load_run_settings(config, overrides, profile)
         run = create_run(
             settings, run_dir, f"deskhand eval {run_dir}", {"evaluation": options}, needs_model=policy is None
         )

@@ -12,7 +12,7 @@ from deskhand.cli.common import (
     Overrides,
     Profile,
     current_command,
-    load_settings,
+    load_run_settings,
     open_resumed_run,
     print_table,
     run_context,
@@ -43,13 +43,13 @@ def train(
     Parameters
     ----------
     config
-        Config file (YAML).
+        Config file (YAML), or the name of a shipped one, such as tiny_cpu.
     run_dir
         Run directory, new or empty.
     resume
         Resume the run in this directory, with its own settings; replaces CONFIG and RUN_DIR.
     trainer
-        Deskhand's trainer, or AReaL (experiments in configs/areal), which resumes by itself.
+        Deskhand's trainer, or AReaL (experiments are named areal/...), which resumes by itself.
     """
     if resume is not None:
         if config is not None or trainer == "areal":
@@ -60,7 +60,7 @@ def train(
         _resume(resume, profile, overrides)
         return
     if config is None or run_dir is None:
-        example = "configs/areal/tiny_cpu.yaml" if trainer == "areal" else "configs/tiny_cpu.yaml"
+        example = "areal/tiny_cpu" if trainer == "areal" else "tiny_cpu"
         raise ConfigError(
             "train: CONFIG and RUN_DIR are required, for example deskhand train "
             + (f"{example} runs/mine" if trainer == "local" else f"{example} runs/areal --trainer areal")
@@ -72,7 +72,7 @@ def train(
     from deskhand.recipes.suite import hold_out_by_default
     from deskhand.recipes.train import create_run
 
-    settings = hold_out_by_default(load_settings(config, overrides, profile))
+    settings = hold_out_by_default(load_run_settings(config, overrides, profile))
     run_and_compare(settings, create_run(settings, run_dir, f"deskhand train {config}"))
 
 

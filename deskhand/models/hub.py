@@ -12,8 +12,10 @@ from pathlib import Path
 
 from deskhand.errors import ConfigError
 
-CONFIG_FILES = ("config.json", "preprocessor_config.json", "adapter_config.json")
-"""What an estimate reads."""
+AGENT_FILE = "agent_config.json"
+"""File of an exported checkpoint with the agent's settings that it was trained with (`recipes.model_defaults`)."""
+CONFIG_FILES = ("config.json", "preprocessor_config.json", "adapter_config.json", AGENT_FILE)
+"""What estimates and the choice of the agent's settings read."""
 SMALL_FILES = ("*.json", "*.jinja")
 """Everything but the weights."""
 WEIGHTS = ".safetensors"

@@ -14,12 +14,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from deskhand.actions.formats.smart_resize import model_image_size
 from deskhand.agents.build import build_agent
-from deskhand.config.load import Config
+from deskhand.config.load import Config, config_of_run
+from deskhand.config.schema import AgentConfig
 from deskhand.desktop.base import DesktopPoolProtocol
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.models.load import load_processors
@@ -33,6 +34,13 @@ from deskhand.recipes.assemble import (
     version_label,
 )
 from deskhand.recipes.download import fetch_weights
+from deskhand.recipes.model_defaults import (
+    FITTED,
+    defaults_of_checkpoint,
+    defaults_of_name,
+    fit_agent,
+    model_of,
+)
 from deskhand.recipes.step_report import ProgressListener
 from deskhand.recipes.suite import load_suite, require_oracles
 from deskhand.rollout.episode_record import EpisodeResult
@@ -60,6 +68,8 @@ class PolicySpec:
     """Model name at the endpoint."""
     api_key_env: str = "OPENAI_API_KEY"
     """Environment variable with the endpoint's key."""
+    agent: AgentConfig | None = None
+    """Settings of the agent that fit the policy; None is the config's."""
 
 
 def resolve_policy(
@@ -77,9 +87,27 @@ def resolve_policy(
         if found.kind == "weights" and config.engine.backend == "openai":
             raise ConfigError(f"--policy {policy}: engine.backend openai evaluates its endpoint; remove --policy")
     before, changes = run.metadata.get("config", {}), list[str]()
-    if policy is None and found.source == config.model != before.get("model", config.model):
+    is_other = policy is None and found.source == config.model != before.get("model", config.model)
+    if is_other:
         changes.append(f"model={Path(config.model).name}{_mark(config.model)}")
-    return replace(found, name=result_label(found.name, before, config.model_dump(mode="json"), changes))
+    original = config_of_run(run.metadata, run.folder)
+    defaults = dict[str, Any]()
+    if policy is not None or is_other or model_of(config) != model_of(original):
+        defaults = _agent_defaults(config, found)
+    agent, first = fit_agent(config.agent, defaults), fit_agent(original.agent, defaults)
+    before = {**before, "agent": first.model_dump(mode="json")} if before else before
+    now = {**config.model_dump(mode="json"), "agent": agent.model_dump(mode="json")}
+    return replace(found, name=result_label(found.name, before, now, changes), agent=agent)
+
+
+def _agent_defaults(config: Config, policy: PolicySpec) -> dict[str, Any]:
+    """The agent's settings that fit a policy; empty for scripts, which write in any action format."""
+    if policy.kind == "script":
+        return {}
+    if policy.kind == "endpoint":
+        return defaults_of_name(policy.served_model_name)
+    asked = model_of(config)
+    return defaults_of_checkpoint(policy.source) if asked == config.model else defaults_of_name(asked)
 
 
 def _named(policy: str, step: int | None, served_model_name: str, model: str) -> PolicySpec:
@@ -149,6 +177,7 @@ async def open_runner(
     config: Config, run: Run, pool: DesktopPoolProtocol, policy: PolicySpec
 ) -> AsyncIterator[EpisodeRunner]:
     """Open the runner of a policy."""
+    config = config if policy.agent is None else config.model_copy(update={"agent": policy.agent})
     async with AsyncExitStack() as stack:
         if policy.kind == "weights":
             engine = await engine_of(config, run, policy.source, policy.version)
@@ -217,6 +246,9 @@ async def evaluate_policy(
         raise ConfigError("evaluation.num_episodes: must be above 0 to evaluate, got 0")
     if policy.kind == "script" and policy.source == ORACLE:
         require_oracles(tasks)
+    if policy.agent is not None and policy.agent != config.agent:
+        fitted = " ".join(f"agent.{name}={getattr(policy.agent, name)}" for name in FITTED)
+        listener.log(f"{policy.name}: {fitted}, as it fits the model; --set changes it")
     listener.status(f"{policy.name}: {config.evaluation.split} episodes")
     concurrency = eval_concurrency(config)
     on_progress = partial(listener.evaluated, policy.name)

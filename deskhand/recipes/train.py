@@ -16,7 +16,7 @@ from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
 
-from deskhand.config.load import Config, config_of_run
+from deskhand.config.load import AGENT_SET, Config, config_of_run
 from deskhand.config.schema import MACHINE_BACKENDS
 from deskhand.desktop.base import DesktopPoolProtocol
 from deskhand.desktop.factory import LEASE_DB
@@ -93,6 +93,7 @@ def create_run(
     metadata = {
         "title": f"{'Warm start: ' if 'sft' in (more or {}) else ''}{policy} on {families}",
         "config": config.model_dump(mode="json"),
+        AGENT_SET: sorted(config.agent.model_fields_set),
         "facts": {
             "command": command,
             **({"model": config.model} if needs_model else {}),

@@ -191,8 +191,8 @@ def _tiles(view: ReportView, before: EvaluationView | None, after: EvaluationVie
 
 
 def _warnings(evaluations: Iterable[EvaluationView]) -> str:
-    """Return a line for each evaluation whose success depends on the episodes without a score."""
-    lines = [evaluation.report.warning for evaluation in evaluations if evaluation.report.warning]
+    """Return lines on evaluations whose success may not be that of the policy."""
+    lines = [line for evaluation in evaluations for line in evaluation.report.warnings]
     return "".join(f"<p class='note'>Warning: {escape(line)}</p>" for line in lines)
 
 

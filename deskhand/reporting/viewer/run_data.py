@@ -104,7 +104,7 @@ def _evaluation(view: EvaluationView) -> dict[str, Any]:
         "reward": report.reward,
         "errored": report.errored,
         "untrusted": report.num_guest_trusted,
-        "warning": report.warning,
+        "warning": "; ".join(report.warnings),
     }
 
 
