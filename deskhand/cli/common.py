@@ -8,7 +8,7 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -18,8 +18,6 @@ from cyclopts import Parameter
 from deskhand.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from deskhand.config.load import Config
     from deskhand.store.run import Run
 
@@ -107,23 +105,6 @@ def _differences(original: Mapping[str, Any], settings: Mapping[str, Any], path:
             yield from _differences(before, value, f"{path}{key}.")
         elif value != before:
             yield f"{path}{key} was {before!r}, now {value!r}"
-
-
-def print_columns(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table without borders."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
-
-
-def print_table(table: Table) -> None:
-    from rich.console import Console
-
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
 
 
 def current_command() -> str:

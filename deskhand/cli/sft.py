@@ -26,7 +26,8 @@ def sft(
     Parameters
     ----------
     config
-        Config file (YAML) with a section `sft`; must match the original settings when resuming.
+        Config file (YAML), or the name of a shipped one, such as tiny_cpu; must match the original settings when
+        resuming.
     run_dir
         Run directory.
     resume
@@ -45,9 +46,7 @@ def sft(
         raise ConfigError(f"--resume {resume}: a resumed warm start keeps its settings; remove {config}")
     folder = run_dir if resume is None else resume
     if folder is None or (config is None and resume is None):
-        raise ConfigError(
-            "sft: CONFIG and RUN_DIR are required, for example deskhand sft tiny_cpu runs/warm"
-        )
+        raise ConfigError("sft: CONFIG and RUN_DIR are required, for example deskhand sft tiny_cpu runs/warm")
     if resume is not None or (folder / "run.sqlite").exists():
         episodes = _sources(folder, episodes)
         settings, run = open_resumed_run(folder, overrides, config, profile)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,27 @@ class RunPlan:
             self.speed.lines() if self.speed else [f"throughput: unknown for {self.device}; select a GPU with --gpu"]
         )
         yield f"weight sync per step: {self._weight_sync()}"
+
+    def data(self) -> dict[str, Any]:
+        """Return the same as JSON types: memory in bytes, by term."""
+        memory = self.memory
+        terms = [{"name": term.name, "bytes": term.bytes, "min_bytes": term.min_bytes, "location": term.place,
+                  "how": term.how} for term in memory.terms]  # fmt: skip
+        return {
+            "device": self.device,
+            "workload": asdict(self.work),
+            "memory": {
+                "terms": terms,
+                "total_bytes": memory.total(),
+                "min_total_bytes": memory.least(),
+                "host_bytes": memory.total("host"),
+                "available_bytes": memory.available,
+                "fits": memory.fits,
+                "not_included": self.excluded or None,
+            },
+            "throughput": asdict(self.speed) if self.speed else None,
+            "weight_sync": {"mode": memory.published, "bytes": memory.sent, "through_files": self.through_files},
+        }
 
     def _weight_sync(self) -> str:
         memory = self.memory

@@ -267,6 +267,18 @@ class Rescored:
     def changed(self) -> bool:
         return self.before != self.after
 
+    def data(self) -> dict[str, Any]:
+        """Return both scores and the findings of the current checks as JSON types."""
+        scored = isinstance(self.outcome, Scored)
+        return {
+            "state": self.state.title,
+            "before": self.before,
+            "after": self.after,
+            "changed": self.changed,
+            "findings": [asdict(finding) for finding in self.outcome.findings] if scored else [],
+            "error": None if scored else f"{self.outcome.cause}: {self.outcome.message}",
+        }
+
     def lines(self) -> list[str]:
         """Return the report lines: both scores, and every clause that fails."""
         change = f"{_score_text(self.before)} -> {_score_text(self.after)}"

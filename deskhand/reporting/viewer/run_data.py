@@ -19,7 +19,7 @@ from deskhand.reporting.run_view import (
     families_without_signal,
     find_alerts,
     format_episode_counts,
-    rate_of,
+    report_data,
     success_by_version,
     with_total_time,
 )
@@ -91,19 +91,11 @@ def _evaluation(view: EvaluationView) -> dict[str, Any]:
     report = view.report
     return {
         "label": view.label,
-        "name": report.name,
         "step": view.step,
         "version": view.version,
         "own": view.own,
         "held_out": view.held_out,
-        "success": rate_of(report.success),
-        "of_started": rate_of(report.success_of_started),
-        "first_click": rate_of(report.first_click),
-        "by_family": {name: rate_of(found) for name, found in report.by_family.items()},
-        "pass_at": {str(k): value for k, value in report.pass_at.items()},
-        "reward": report.reward,
-        "errored": report.errored,
-        "untrusted": report.num_guest_trusted,
+        **report_data(report),
         "warning": "; ".join(report.warnings),
     }
 
