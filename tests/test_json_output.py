@@ -16,9 +16,9 @@ from deskhand.cli.output import print_columns, print_json, reserve_output
 from deskhand.tasks.suites import basics, family_registry, miniwob
 
 WITH_TABLES = {
-    "actions conformance", "actions support", "areal doctor", "demo", "desktop list", "doctor", "estimate", "eval",
-    "gateway check", "rescore", "tasks audit", "tasks check-corpus", "tasks lint", "tasks list", "tasks prefetch",
-    "tasks resolve", "tasks show", "train",
+    "actions conformance", "actions support", "areal doctor", "demo", "desktop list", "diagnose", "doctor", "estimate",
+    "eval", "gateway check", "rescore", "tasks audit", "tasks check-corpus", "tasks lint", "tasks list",
+    "tasks prefetch", "tasks resolve", "tasks show", "train",
 }  # fmt: skip
 QUICK = {
     "actions conformance deskhand_json": lambda found: found[0]["wrong"] == 0,

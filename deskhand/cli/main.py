@@ -20,6 +20,7 @@ from deskhand.cli.common import INTERRUPTED, USER_ERROR
 from deskhand.cli.demo import demo
 from deskhand.cli.desktop import desktop_app
 from deskhand.cli.dev import dev_app
+from deskhand.cli.diagnose import diagnose
 from deskhand.cli.doctor import doctor
 from deskhand.cli.estimate import estimate
 from deskhand.cli.evaluate import evaluate
@@ -47,7 +48,7 @@ app = App(
     help="Train vision-language models to use a computer, by reinforcement learning on real desktops.",
     suppress_keyboard_interrupt=False,
 )
-for _command in (demo, train, sft, export, estimate, record, report, view, doctor, rescore):
+for _command in (demo, train, sft, export, estimate, record, report, view, diagnose, doctor, rescore):
     app.command(_command)
 app.command(evaluate, name="eval")
 for _group in (tasks_app, actions_app, desktop_app, serve_app, gateway_app, areal_app, dev_app):

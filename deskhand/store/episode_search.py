@@ -182,6 +182,16 @@ def count_replies(run: Run, episode_ids: Sequence[str]) -> tuple[dict[str, int],
     return dict(counts), str(found[0][0]) if found else ""
 
 
+def count_stop_reasons(run: Run, where: EpisodeFilter) -> dict[str, int]:
+    """Return why the agents of the episodes that meet `where` stopped, with the number of episodes."""
+    condition, values = where.sql()
+    reason = f"json_extract({_JSON}, '$.transcript.stop_reason')"
+    rows = run.rows(
+        f"SELECT {reason}, COUNT(*) FROM episodes WHERE ({condition}) AND record IS NOT NULL GROUP BY 1", tuple(values)
+    )
+    return {reason: count for reason, count in rows if reason is not None}
+
+
 def mean_seconds(run: Run, newest: int = 500) -> dict[str, float]:
     """Return the mean seconds by phase of the newest finished episodes."""
     rows = run.rows(
