@@ -19,6 +19,7 @@ from deskhand.errors import ConfigError
 
 if TYPE_CHECKING:
     from deskhand.config.load import Config
+    from deskhand.reporting.select_episodes import Selection
     from deskhand.store.run import Run
 
 USER_ERROR = 2
@@ -183,8 +184,9 @@ def _finish(run: Run) -> bool:
     return True
 
 
-def write_report(run: Run, out: Path | None = None) -> Path:
+def write_report(run: Run, out: Path | None = None, selection: Selection | None = None) -> Path:
+    """Write the report, by default into the run directory; returns its path."""
     from deskhand.reporting.build_report import build_report_view
     from deskhand.reporting.html_report import write
 
-    return write(build_report_view(run), out or run.folder / "report.html")
+    return write(build_report_view(run, selection), out or run.folder / "report.html")

@@ -316,6 +316,8 @@ def _episodes(run: Run, because: str) -> Iterator[Issue]:
     parts = {**seconds, "desktop": seconds.get("solve", 0.0) - seconds.get("model", 0.0)}
     name = max(_EPISODE_PARTS, key=lambda part: parts.get(part, 0.0))
     share = parts.get(name, 0.0) / total
+    if not because and share < MIN_TIME:
+        return
     label, change = _EPISODE_PARTS[name]
     what = f"{100 * share:.0f} % of an episode's time is {label}" + (f", and {because}" if because else "")
     shown = ", ".join(f"{part} {parts[part]:.1f} s" for part in _EPISODE_PARTS if parts.get(part))

@@ -93,6 +93,17 @@ def format_episode_counts(counts: dict[str, Any]) -> dict[str, int]:
     return rows | {f"errored ({cause})": count for cause, count in counts.get("errored", {}).items()}
 
 
+def flat_settings(run: Run) -> dict[str, Any]:
+    """Return the settings of a run by key, such as `loop.total_steps`."""
+    return dict(_flat("", run.metadata.get("config", {})))
+
+
+def _flat(prefix: str, value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return [pair for key, inner in value.items() for pair in _flat(f"{prefix}.{key}" if prefix else key, inner)]
+    return [(prefix, value)]
+
+
 def with_total_time(metrics: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
     """Yield the metrics with `time/elapsed` since the start of the run; stored values restart with each resume."""
     before_s = last_s = 0.0

@@ -18,6 +18,7 @@ from deskhand.reporting.run_view import (
     evaluation_views,
     families_without_signal,
     find_alerts,
+    flat_settings,
     format_episode_counts,
     report_data,
     success_by_version,
@@ -66,7 +67,7 @@ def summary_of(run: Run) -> dict[str, Any]:
         "alerts": find_alerts(run, steps),
         "failures": count_failures(run, EpisodeFilter()),
         "seconds": mean_seconds(run),
-        "settings": dict(_flat("", metadata.get("config", {}))),
+        "settings": flat_settings(run),
     }
 
 
@@ -98,12 +99,6 @@ def _evaluation(view: EvaluationView) -> dict[str, Any]:
         **report_data(report),
         "warning": "; ".join(report.warnings),
     }
-
-
-def _flat(prefix: str, value: Any) -> list[tuple[str, Any]]:
-    if isinstance(value, dict):
-        return [pair for key, inner in value.items() for pair in _flat(f"{prefix}.{key}" if prefix else key, inner)]
-    return [(prefix, value)]
 
 
 def advantages_of(run: Run, rows: Sequence[EpisodeRow]) -> tuple[dict[str, float], str]:
