@@ -46,7 +46,7 @@ def demo(
 
 
 def _open_demo(run_dir: Path, overrides: list[str] | None, *, resume: bool, restart: bool) -> tuple[Config, Run]:
-    """Open the existing run, or create a new one. Without an option, a terminal is asked which."""
+    """Open the existing run, or create a new one. On a terminal, a question decides unless an option does."""
     from deskhand.recipes import train as recipe
     from deskhand.recipes.suite import hold_out_by_default
 

@@ -82,10 +82,10 @@ def test_the_base_model_of_an_adapter_is_downloaded_too(model, tmp_path) -> None
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
-def test_a_missing_device_is_found_before_anything_is_downloaded(model, tmp_path, cli_error) -> None:
+def test_a_missing_device_is_found_before_anything_large_is_downloaded(model, tmp_path, cli_error) -> None:
     words = [word.replace("{run}", str(tmp_path / "run")) for word in TRAIN]
     assert "no CUDA device is available" in cli_error(*words, *with_settings("device=cuda:0"))
-    assert model.asked == []
+    assert set(model.asked) <= {hub.CONFIG_FILES}, "what the agent's settings are chosen by"
     assert not (tmp_path / "run").exists()
 
 
