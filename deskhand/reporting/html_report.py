@@ -273,10 +273,10 @@ def _steps_table(view: ReportView) -> str:
     return _table([heading for heading, _ in columns], zip(*(cells for _, cells in columns), strict=True))
 
 
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]], style: str = "scroll") -> str:
     names = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in head)
     lines = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{names}</tr></thead><tbody>{lines}</tbody></table></div>'
+    return f'<div class="{style}"><table><thead><tr>{names}</tr></thead><tbody>{lines}</tbody></table></div>'
 
 
 def _facts(facts: dict[str, str]) -> str:
@@ -306,7 +306,7 @@ def _alerts(alerts: Iterable[dict[str, Any]]) -> str:
             ]
         )
     head = ["metric", "value", "threshold", "likely cause", "what to change", "raised"]
-    return f"<section><h2>Alerts</h2>{_table(head, rows)}</section>" if rows else ""
+    return f"<section><h2>Alerts</h2>{_table(head, rows, 'scroll words')}</section>" if rows else ""
 
 
 def _failures(failures: Iterable[dict[str, Any]]) -> str:
@@ -315,7 +315,7 @@ def _failures(failures: Iterable[dict[str, Any]]) -> str:
         for each in failures
     ]
     head = ["family", "clause that did not hold", "episodes"]
-    return f"<section><h2>Why episodes failed</h2>{_table(head, rows)}</section>" if rows else ""
+    return f"<section><h2>Why episodes failed</h2>{_table(head, rows, 'scroll words')}</section>" if rows else ""
 
 
 def _settings(settings: dict[str, Any]) -> str:

@@ -142,3 +142,17 @@ async def test_members_of_a_group_open_each_other(run: Run, tmp_path: Path) -> N
         await page.until(f"location.hash !== {json.dumps(before)}")
         assert await page.evaluate(f"document.querySelectorAll('.members li').length === {GROUP_SIZE}")
         assert await page.evaluate("problems") == []
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+async def test_both_charts_fit_a_narrow_screen(run: Run, tmp_path: Path) -> None:
+    outside = """[...document.querySelectorAll('figure svg text')]
+        .map(text => [text.textContent, text.getBoundingClientRect()])
+        .filter(([_, box]) => box.left < 0 || box.right > innerWidth || box.height < 8).map(([text]) => text)"""
+    path = write(build_report_view(run), tmp_path / "report.html")
+    async with browser(tmp_path) as page:
+        await page.size(390, 844)
+        await page.open(path.as_uri())
+        await page.until("document.querySelectorAll('figure svg').length === 2")
+        assert await page.evaluate(outside) == []
+        assert await page.evaluate("document.documentElement.scrollWidth <= innerWidth")
