@@ -143,12 +143,15 @@ def test_a_model_that_knows_only_its_prompt_solves_a_task(tmp_path, cli) -> None
 
 
 def test_replies_that_nothing_could_parse_are_a_warning_that_names_the_settings(tmp_path, cli) -> None:
-    few = with_settings("suite.families=[terminal_run]", "evaluation.num_episodes=1", "desktop.prewarm=0")
-    told = with_settings("agent.prompt_style=compact")
+    few = with_settings("suite.families=[terminal_run]", "evaluation.num_episodes=4", "desktop.prewarm=0")
+    told = with_settings("agent.prompt_style=compact", "loop.max_concurrent_episodes=1")
     with literal_model.served() as (model, address):
         out = cli("eval", str(tmp_path / "run"), "--policy", address, "--served-model-name", "fake", *few, *told)
     assert model.asked[0]["messages"][0]["role"] == "user"
-    assert "none of 3 replies could be parsed" in out
+    assert "none of 12 replies could be parsed" in out
+    early = "warning: no reply of the first 3 episodes could be parsed"
+    assert out.count(early) == 1
+    assert out.index(early) < out.index("4 of 4 episodes")
     assert "set agent.action_format to the format of the model and agent.prompt_style=full" in " ".join(out.split())
     assert literal_model.PROSE in out
 

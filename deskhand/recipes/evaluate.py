@@ -54,6 +54,8 @@ from deskhand.tasks.task import Task
 
 URL_SCHEMES = ("http://", "https://")
 END_STATES = "end_states"
+EARLY_EPISODES = 3
+"""Episodes after which an evaluation warns that no reply could be parsed."""
 
 
 @dataclass(frozen=True)
@@ -210,14 +212,27 @@ async def run_evaluation(
     *,
     samples_per_task: int = 1,
     seed: int = 0,
+    warn: Callable[[str], None] | None = None,
 ) -> EvalReport:
-    """Play tasks, or resume. `on_progress` receives (scored episodes, total episodes, successes, errored attempts)."""
+    """Play tasks, or resume. `on_progress` receives (scored episodes, total episodes, successes, errored attempts).
+
+    `warn` gets one line as soon as `EARLY_EPISODES` have ended without a reply that could be parsed.
+    """
     total, known = len(tasks) * samples_per_task, {task.id for task in tasks}
     earlier = [row for row in run.episodes(name, "scored") if row.task_id in known and row.member < samples_per_task]
     done, successes, lost = len(earlier), sum((row.value or 0.0) >= 1.0 for row in earlier), 0
 
+    num_played, num_parsed = 0, len(earlier)
+
     def ended(result: EpisodeResult) -> None:
-        nonlocal done, successes, lost
+        nonlocal done, successes, lost, num_played, num_parsed
+        num_played += bool(result.steps)
+        num_parsed += sum(step.reply_error not in ("format", "truncated") for step in result.steps)
+        if warn is not None and num_played == EARLY_EPISODES and not num_parsed and result.steps:
+            warn(
+                f"warning: no reply of the first {num_played} episodes could be parsed; Ctrl-C stops the evaluation, "
+                "then set agent.action_format, agent.prompt_style=full or agent.max_new_tokens"
+            )
         scored = result.reward is not None
         done, successes, lost = done + scored, successes + result.success, lost + (not scored)
         on_progress(done, total, successes, lost)
@@ -264,6 +279,7 @@ async def evaluate_policy(
             on_progress,
             samples_per_task=samples_per_task,
             seed=config.seed,
+            warn=listener.log,
         )
     if not report.success.total:
         total = len(tasks) * samples_per_task
