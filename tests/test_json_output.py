@@ -102,8 +102,8 @@ def test_reserved_output_goes_to_standard_error(capsys) -> None:
 
 @pytest.mark.parametrize("suite", ["basics", "miniwob"])
 def test_a_piped_table_has_one_line_per_row_and_whole_names(suite, monkeypatch, cli) -> None:
-    if suite == miniwob.SUITE and miniwob.unavailable_reason():
-        pytest.skip(miniwob.unavailable_reason())
+    if suite == miniwob.SUITE and (reason := miniwob.unavailable_reason()):
+        pytest.skip(reason)
     monkeypatch.setenv("COLUMNS", "40")
     names = family_registry.families(suite)
     head, *rows, count = cli("tasks", "list", "--suite", suite).splitlines()

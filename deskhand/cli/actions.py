@@ -41,8 +41,9 @@ def conformance(names: list[str] | None = None, /, *, folder: Path | None = None
         print_json([dict(zip(("format", "cases", "emitted", "wrong"), row, strict=True)) for row in rows])
     else:
         print(f"{'format':20} {'cases':>6} {'emitted':>8} {'wrong':>6}")
-        for name, *counts in (*rows, ("all", *(sum(row[at] for row in rows) for at in (1, 2, 3)))):
-            print(f"{name:20} {counts[0]:6} {counts[1]:8} {counts[2]:6}")
+        totals = ("all", sum(row[1] for row in rows), sum(row[2] for row in rows), sum(row[3] for row in rows))
+        for name, total, emitted, wrong in (*rows, totals):
+            print(f"{name:20} {total:6} {emitted:8} {wrong:6}")
     if not any(row[1] for row in rows):
         raise ConfigError(
             f"{folder or 'the corpus'}: contains no cases; add a file FORMAT.jsonl with one case per line"

@@ -75,7 +75,8 @@ def draw_frames(run: Run, episode: dict[str, Any]) -> list[Image.Image]:
     frames = []
     for number, screen in enumerate(screens):
         step = steps[number] if number < len(steps) else None
-        large = screen.resize((max(1, round(side * scale)) for side in screen.size), _resampling(scale))
+        wide, high = (max(1, round(side * scale)) for side in screen.size)
+        large = screen.resize((wide, high), _resampling(scale))
         canvas = Image.new("RGB", (round(width * scale), round(height * scale) + _LINES * (size + 8) + 8), _PAPER)
         canvas.paste(large, (0, 0))
         draw = ImageDraw.Draw(canvas)

@@ -269,14 +269,14 @@ class Rescored:
 
     def data(self) -> dict[str, Any]:
         """Return both scores and the findings of the current checks as JSON types."""
-        scored = isinstance(self.outcome, Scored)
+        outcome = self.outcome
         return {
             "state": self.state.title,
             "before": self.before,
             "after": self.after,
             "changed": self.changed,
-            "findings": [asdict(finding) for finding in self.outcome.findings] if scored else [],
-            "error": None if scored else f"{self.outcome.cause}: {self.outcome.message}",
+            "findings": [asdict(each) for each in outcome.findings] if isinstance(outcome, Scored) else [],
+            "error": f"{outcome.cause}: {outcome.message}" if isinstance(outcome, Errored) else None,
         }
 
     def lines(self) -> list[str]:

@@ -44,10 +44,12 @@ def test_every_screen_is_a_frame_with_its_action_on_it(run: Run) -> None:
         found = np.argwhere((np.asarray(frame) != np.asarray(without)).any(axis=2))
         assert bool(len(found)) is bool(step["marks"])
         if step["marks"]:
-            scale = frame.width / run.frames.size(step["frame"])[0]
+            size = run.frames.size(step["frame"])
+            assert size is not None
+            scale = frame.width / size[0]
             x, y = ((side + 0.5) * scale for side in step["marks"][-1]["points"][-1])
             assert abs(found.mean(axis=0) - (y, x)).max() < frame.width / 4
-            assert tuple(frame.getpixel((round(x), round(y)))) != tuple(without.getpixel((round(x), round(y))))
+            assert frame.getpixel((round(x), round(y))) != without.getpixel((round(x), round(y)))
 
 
 def test_the_command_writes_a_gif_that_shows_the_steps_for_their_time(run: Run, tmp_path: Path, cli) -> None:
