@@ -167,7 +167,7 @@ async def train_async(
         changes["reward"] = registry.reference("reward", reward)
     if algorithm is not None:
         changes["trainer"] = {"algorithm": registry.reference("algorithm", algorithm)}
-    changed = _changed(config, {**changes, **_agent_section(agent)}, "deskhand.train")
+    changed = _changed(config, changes, "deskhand.train", agent)
     settings = hold_out_by_default(fit_config(changed))
     run = Run.open(folder) if resume else create_run(settings, folder, "deskhand.train")
     async with _reported(run):
@@ -217,8 +217,8 @@ async def evaluate_async(
     folder = Path(run_dir)
     number = {"num_episodes": tasks.count} if tasks.count is not None else {}
     section = {"max_concurrent_episodes": max_concurrent_episodes, **number}
-    changes = {**_agent_section(agent), "suite": dict(tasks.suite), "evaluation": section}
-    settings = fit_config(_changed(config or Config(), changes, "deskhand.evaluate"))
+    changes = {"suite": dict(tasks.suite), "evaluation": section}
+    settings = fit_config(_changed(config or Config(), changes, "deskhand.evaluate", agent))
     about = {"policy": model, "served_model_name": served_model_name, "samples_per_task": samples_per_task}
     if (folder / "run.sqlite").exists():
         run = Run.open(folder)
@@ -256,7 +256,7 @@ async def run_episode(
     from deskhand.rollout.groups import EpisodeRequest
     from deskhand.rollout.runner import ApiRunner
 
-    settings = _changed(config or Config(), _agent_section(agent), "deskhand.run_episode")
+    settings = _changed(config or Config(), {}, "deskhand.run_episode", agent)
     player, shared = build_agent(
         fit_agent(settings.agent, defaults_of_name(served_model_name)), model=served_model_name
     )
@@ -299,27 +299,24 @@ class _Listener(ProgressListener):
             self._on_step(report)
 
 
-def _agent_section(agent: AgentRef | None) -> dict[str, Any]:
-    if agent is None:
-        return {}
-    if isinstance(agent, DesktopAgent):
-        return {"agent": agent.config.model_dump(mode="json")}
-    return {"agent": {"class": registry.reference("agent", agent)}}
-
-
 def _config(settings: Mapping[str, Any], origin: str) -> Config:
     return load.load_config(None, base=(settings, origin))
 
 
-def _changed(config: Config | str | Path, changes: Mapping[str, Any], origin: str) -> Config:
-    """The config with some keys replaced, and with a whole section where that is the suite."""
+def _changed(
+    config: Config | str | Path, changes: Mapping[str, Any], origin: str, agent: AgentRef | None = None
+) -> Config:
+    """The config with some keys replaced, with a whole section where that is the suite, and with another agent."""
     found = config if isinstance(config, Config) else load_config(config)
-    settings = found.model_dump(mode="json")
+    settings, chosen = found.model_dump(mode="json"), found.agent.model_fields_set
     for key, value in changes.items():
         is_partial = isinstance(value, Mapping) and key != "suite"
         settings[key] = {**settings[key], **value} if is_partial else value
-    agent = changes.get("agent", {})
-    return load.with_agent_set(_config(settings, origin), {*found.agent.model_fields_set, *agent})
+    if isinstance(agent, DesktopAgent):
+        settings["agent"], chosen = agent.config.model_dump(mode="json"), agent.config.model_fields_set
+    elif agent is not None:
+        settings["agent"] = {**settings["agent"], "class": registry.reference("agent", agent)}
+    return load.with_agent_set(_config(settings, origin), chosen)
 
 
 @asynccontextmanager

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import literal_model
 import pytest
 import training_fixture
 
+import deskhand
 from deskhand.actions import formats
 from deskhand.config.load import AGENT_SET, config_of_run, load_config
 from deskhand.config.schema import AgentConfig, Config
@@ -121,3 +123,20 @@ def test_a_damaged_agent_file_is_one_line(tmp_path) -> None:
     with pytest.raises(ConfigError, match=r"agent_config\.json: .*prompt_style.*export it again") as caught:
         defaults_of_checkpoint(str(tmp_path))
     assert "\n" not in str(caught.value)
+
+
+async def test_an_agent_made_in_python_gets_what_it_does_not_set(tmp_path) -> None:
+    tasks = deskhand.load_tasks("basics", split="test", families=["terminal_run"], count=1)
+    with literal_model.served() as (model, address):
+        report = await deskhand.evaluate_async(
+            address,
+            tasks=tasks,
+            run_dir=tmp_path / "run",
+            served_model_name="fake",
+            agent=deskhand.DesktopAgent(max_new_tokens=99, history="full"),
+        )
+    assert report.success.hits == report.success.total == 1
+    assert model.asked[0]["messages"][0]["role"] == "system"
+    assert model.asked[0]["max_tokens"] == 99
+    with Run.open(tmp_path / "run", read_only=True) as run:
+        assert set(run.metadata[AGENT_SET]) == {"max_new_tokens", "history"}
