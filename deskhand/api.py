@@ -23,6 +23,7 @@ from deskhand.agents.episode_context import Agent
 from deskhand.config import load
 from deskhand.config.schema import Config
 from deskhand.errors import ConfigError
+from deskhand.recipes.model_defaults import defaults_of_name, fit_agent, fit_config
 from deskhand.recipes.step_report import ProgressListener, StepReport
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.eval_loop import EvalReport
@@ -32,8 +33,6 @@ from deskhand.tasks.task import Split, Task, seed_for
 
 AgentRef = Agent | type[Agent] | str
 SuiteFormat = Literal["osworld", "waa", "deskhand", "openadapt", "python"]
-ENDPOINT_DEFAULTS = {"prompt_style": "full", "max_new_tokens": 512}
-"""An endpoint's model does not know the action format by heart."""
 _Arguments = ParamSpec("_Arguments")
 _Result = TypeVar("_Result")
 
@@ -168,7 +167,8 @@ async def train_async(
         changes["reward"] = registry.reference("reward", reward)
     if algorithm is not None:
         changes["trainer"] = {"algorithm": registry.reference("algorithm", algorithm)}
-    settings = hold_out_by_default(_changed(config, {**changes, **_agent_section(agent)}, "deskhand.train"))
+    changed = _changed(config, changes, "deskhand.train", agent)
+    settings = hold_out_by_default(fit_config(changed))
     run = Run.open(folder) if resume else create_run(settings, folder, "deskhand.train")
     async with _reported(run):
         plan.check_memory(settings)
@@ -211,16 +211,14 @@ async def evaluate_async(
         >>> report = deskhand.evaluate("tiny", tasks=tasks, run_dir="runs/eval")
     """
     from deskhand.recipes.assemble import open_run_pool
-    from deskhand.recipes.evaluate import URL_SCHEMES, evaluate_policy, resolve_policy
+    from deskhand.recipes.evaluate import evaluate_policy, resolve_policy
     from deskhand.recipes.train import create_run
 
-    folder, defaults = Path(run_dir), {}
-    if config is None and model.startswith(URL_SCHEMES):
-        defaults = {"agent": ENDPOINT_DEFAULTS}
+    folder = Path(run_dir)
     number = {"num_episodes": tasks.count} if tasks.count is not None else {}
     section = {"max_concurrent_episodes": max_concurrent_episodes, **number}
-    changes = {**defaults, **_agent_section(agent), "suite": dict(tasks.suite), "evaluation": section}
-    settings = _changed(config or Config(), changes, "deskhand.evaluate")
+    changes = {"suite": dict(tasks.suite), "evaluation": section}
+    settings = fit_config(_changed(config or Config(), changes, "deskhand.evaluate", agent))
     about = {"policy": model, "served_model_name": served_model_name, "samples_per_task": samples_per_task}
     if (folder / "run.sqlite").exists():
         run = Run.open(folder)
@@ -258,9 +256,10 @@ async def run_episode(
     from deskhand.rollout.groups import EpisodeRequest
     from deskhand.rollout.runner import ApiRunner
 
-    changes = {**({"agent": ENDPOINT_DEFAULTS} if config is None else {}), **_agent_section(agent)}
-    settings = _changed(config or Config(), changes, "deskhand.run_episode")
-    player, shared = build_agent(settings.agent, model=served_model_name)
+    settings = _changed(config or Config(), {}, "deskhand.run_episode", agent)
+    player, shared = build_agent(
+        fit_agent(settings.agent, defaults_of_name(served_model_name)), model=served_model_name
+    )
     client = openai.AsyncOpenAI(base_url=base_url, api_key=os.environ.get(api_key_env) or "none", max_retries=0)
     async with open_pool(settings.desktop, desktop_spec(task), 1) as pool:
         runner = ApiRunner(pool, client, player, settings=shared)
@@ -300,26 +299,24 @@ class _Listener(ProgressListener):
             self._on_step(report)
 
 
-def _agent_section(agent: AgentRef | None) -> dict[str, Any]:
-    if agent is None:
-        return {}
-    if isinstance(agent, DesktopAgent):
-        return {"agent": agent.config.model_dump(mode="json")}
-    return {"agent": {"class": registry.reference("agent", agent)}}
-
-
 def _config(settings: Mapping[str, Any], origin: str) -> Config:
     return load.load_config(None, base=(settings, origin))
 
 
-def _changed(config: Config | str | Path, changes: Mapping[str, Any], origin: str) -> Config:
-    """The config with some keys replaced, and with a whole section where that is the suite."""
+def _changed(
+    config: Config | str | Path, changes: Mapping[str, Any], origin: str, agent: AgentRef | None = None
+) -> Config:
+    """The config with some keys replaced, with a whole section where that is the suite, and with another agent."""
     found = config if isinstance(config, Config) else load_config(config)
-    settings = found.model_dump(mode="json")
+    settings, chosen = found.model_dump(mode="json"), found.agent.model_fields_set
     for key, value in changes.items():
         is_partial = isinstance(value, Mapping) and key != "suite"
         settings[key] = {**settings[key], **value} if is_partial else value
-    return _config(settings, origin)
+    if isinstance(agent, DesktopAgent):
+        settings["agent"], chosen = agent.config.model_dump(mode="json"), agent.config.model_fields_set
+    elif agent is not None:
+        settings["agent"] = {**settings["agent"], "class": registry.reference("agent", agent)}
+    return load.with_agent_set(_config(settings, origin), chosen)
 
 
 @asynccontextmanager

@@ -1,6 +1,7 @@
 """Virtual environments for vLLM, SGLang, AReaL and OSWorld's evaluators, created by `scripts/environment`.
 
-Also the path by which a Python of such an environment finds Deskhand: used by whatever starts one.
+Also what Deskhand ships besides its modules, how its own packages are installed, and the path by which a Python of
+another environment finds it. Used by whatever starts such a Python or names a command that installs something.
 """
 
 from __future__ import annotations
@@ -14,6 +15,13 @@ from pathlib import Path
 from deskhand.errors import ConfigError
 
 PACKAGE = Path(__file__).resolve().parent
+_EXTRAS = {
+    "wandb": "wandb",
+    "bitsandbytes": "quantized",
+    "miniwob": "miniwob",
+    **dict.fromkeys(("docx", "lxml", "openpyxl", "python_calamine"), "office"),
+}
+"""Optional parts of Deskhand by a package that they bring; all others are in `train`."""
 
 
 def newest_venv(name: str, environment: Mapping[str, str], *alternatives: str) -> Path:
@@ -41,16 +49,35 @@ def venv_dir(environment: Mapping[str, str]) -> Path:
     return Path(environment.get("DESKHAND_VENV_DIR") or Path(home, "deskhand", "environments"))
 
 
+def is_checkout() -> bool:
+    """Return whether Deskhand runs from a source tree, which has a Makefile, and not as an installed package."""
+    return (PACKAGE.parent / "pyproject.toml").is_file()
+
+
+def shipped_path(name: str) -> Path:
+    """Return a folder or file of the checkout, or its copy in an installed package (`pyproject.toml` lists them)."""
+    return (PACKAGE.parent if is_checkout() else PACKAGE) / name
+
+
+def setup_command(extra: str = "train") -> str:
+    """Return the command that installs Deskhand's own packages. `extra`: an optional part; empty for none."""
+    pip = f"pip install 'deskhand[{extra}]'" if extra else "pip install deskhand"
+    return f"run make setup, or {pip}" if is_checkout() else pip
+
+
+def package_hint(package: str) -> str:
+    """Return the command that installs a missing package, by the name under which it is imported."""
+    return setup_command(_EXTRAS.get(package, "train"))
+
+
 def install_script() -> Path:
-    """Return `scripts/environment` of the checkout, or its copy in an installed package."""
-    script = PACKAGE.parent / "scripts" / "environment"
-    return script if (PACKAGE.parent / "pyproject.toml").is_file() else PACKAGE / "scripts" / "environment"
+    """Return the script that creates environments."""
+    return shipped_path("scripts/environment")
 
 
 def install_command(name: str) -> str:
     """Return the shell command that creates an environment."""
-    script = install_script()
-    return f"scripts/environment {name}" if script.parents[1] == PACKAGE.parent else f"bash {script} {name}"
+    return f"scripts/environment {name}" if is_checkout() else f"bash {install_script()} {name}"
 
 
 def package_path(environment: Mapping[str, str]) -> Path:

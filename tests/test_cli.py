@@ -46,7 +46,7 @@ WRONG = {
     "an unknown command": (["bogus"], 'Unknown command "bogus"'),
     "an unknown option": (["doctor", "--fix"], "--fix"),
     "a config file that is not there": (["train", "absent.yaml", "{new}"], "absent.yaml: cannot read the config file"),
-    "no config file": (["train"], "deskhand train configs/tiny_cpu.yaml"),
+    "no config file": (["train"], "deskhand train tiny_cpu runs/mine"),
     "no run directory": (["train", CONFIG], "CONFIG and RUN_DIR are required"),
     "an unknown key": (["train", CONFIG, "{new}", "--set", "loop.stps=1"], "did you mean 'loop.total_steps'?"),
     "a wrong type": (

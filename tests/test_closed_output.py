@@ -14,6 +14,7 @@ COMMANDS = {
     "a table": ["tasks", "list"],
     "a help page": ["train", "--help"],
     "lines": ["actions", "support"],
+    "JSON": ["actions", "support", "--json"],
     "an error": ["actions", "describe"],
 }
 

@@ -12,13 +12,14 @@ import threading
 import time
 from collections.abc import Iterator
 
+import literal_model
 import pytest
 import uvicorn
 from command_line import called, with_settings
 from patience import limit
 from test_cli import ROOT
 
-from deskhand.config.load import load_config
+from deskhand.config.load import AGENT_SET, load_config
 from deskhand.recipes.evaluate import resolve_policy
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.recorder import Recorder
@@ -109,6 +110,7 @@ def test_an_endpoint_is_evaluated_and_its_key_is_not_stored(
     folder = tmp_path / "run"
     monkeypatch.setenv("OPENAI_API_KEY", key)
     arguments = ["--policy", address, "--served-model-name", "box", *SMALL, "--set", "evaluation.num_episodes=2"]
+    arguments += with_settings("agent.prompt_style=compact", "agent.max_new_tokens=64")  # it is the bundled policy
     out = cli("eval", str(folder), *arguments)
     assert "/2" in out
     with Run.open(folder, read_only=True) as run:
@@ -122,6 +124,36 @@ def test_an_endpoint_is_evaluated_and_its_key_is_not_stored(
             for path in [run.frames.path(step.frame_sha256)]
         )
     assert not [path for path in folder.rglob("*") if path.is_file() and key.encode() in path.read_bytes()]
+
+
+def test_a_model_that_knows_only_its_prompt_solves_a_task(tmp_path, cli) -> None:
+    folder = tmp_path / "run"
+    few = with_settings("suite.families=[terminal_run]", "evaluation.num_episodes=1", "desktop.prewarm=0")
+    with literal_model.served() as (model, address):
+        out = cli("eval", str(folder), "--policy", address, "--served-model-name", "fake", *few)
+    assert "100.0 % [20.7, 100.0] 1/1" in out
+    assert "agent.action_format=deskhand_json agent.prompt_style=full agent.max_new_tokens=512" in out
+    assert "warning" not in out
+    first = model.asked[0]
+    assert first["messages"][0]["role"] == "system"
+    assert "x and y are 0..1000" in first["messages"][0]["content"]
+    assert first["max_tokens"] == 512
+    with Run.open(folder, read_only=True) as run:
+        assert {row.phase for row in run.episodes()} == {f"fake at {address.removeprefix('http://')}"}
+
+
+def test_replies_that_nothing_could_parse_are_a_warning_that_names_the_settings(tmp_path, cli) -> None:
+    few = with_settings("suite.families=[terminal_run]", "evaluation.num_episodes=4", "desktop.prewarm=0")
+    told = with_settings("agent.prompt_style=compact", "loop.max_concurrent_episodes=1")
+    with literal_model.served() as (model, address):
+        out = cli("eval", str(tmp_path / "run"), "--policy", address, "--served-model-name", "fake", *few, *told)
+    assert model.asked[0]["messages"][0]["role"] == "user"
+    assert "none of 12 replies could be parsed" in out
+    early = "warning: no reply of the first 3 episodes could be parsed"
+    assert out.count(early) == 1
+    assert out.index(early) < out.index("4 of 4 episodes")
+    assert "set agent.action_format to the format of the model and agent.prompt_style=full" in " ".join(out.split())
+    assert literal_model.PROSE in out
 
 
 def test_an_unreachable_endpoint_is_not_a_success_rate_of_zero(monkeypatch, capsys, tmp_path) -> None:
@@ -172,7 +204,7 @@ def test_policies_that_cannot_be_evaluated_are_one_line_errors(name: str, tmp_pa
 
 def test_results_of_different_settings_have_different_names(tmp_path) -> None:
     settings = load_config()
-    with Run.create(tmp_path / "run", {"config": settings.model_dump(mode="json")}) as run:
+    with Run.create(tmp_path / "run", {"config": settings.model_dump(mode="json"), AGENT_SET: []}) as run:
         assert resolve_policy(settings, run, None).name == "version-0"
         greedy = load_config(
             None, ["evaluation.temperature=0", "evaluation.num_episodes=3", "loop.max_concurrent_episodes=1"]
@@ -180,10 +212,12 @@ def test_results_of_different_settings_have_different_names(tmp_path) -> None:
         assert resolve_policy(greedy, run, None).name == "version-0 (evaluation.temperature=0.0)"
         blind = load_config(None, ["agent.noise_images=true"])
         assert resolve_policy(blind, run, "oracle").name == "oracle (agent.noise_images=True)"
-        assert resolve_policy(load_config(None, ["model=other/model"]), run, None).name == "version-0 (model=model)"
-        assert resolve_policy(load_config(None, ["model=other/model"]), run, "oracle").name == "oracle", (
-            "it is not asked"
-        )
+        other = load_config(None, ["model=Qwen/Qwen3-VL-4B-Instruct"])
+        found = resolve_policy(other, run, None)
+        assert found.name == "version-0 (model=Qwen3-VL-4B-Instruct)"
+        assert found.agent is not None
+        assert found.agent.action_format == "qwen3_vl"
+        assert resolve_policy(other, run, "oracle").name == "oracle", "it is not asked"
         remote = load_config(None, ENDPOINT)
         assert (
             resolve_policy(remote, run, None).name
@@ -195,6 +229,9 @@ def test_results_of_different_settings_have_different_names(tmp_path) -> None:
         other = load_config()
         assert resolve_policy(other, run, str(tmp_path / "run")).name == "run version 0"
         assert resolve_policy(other, run, "https://one/v1", served_model_name="m").name == "m at one/v1"
+        told = load_config(None, ["agent.prompt_style=compact"])
+        named = resolve_policy(told, run, "https://one/v1", served_model_name="m").name
+        assert named == "m at one/v1 (agent.prompt_style=compact)", "not the results of the prompt that fits"
 
 
 def test_the_same_command_resumes_an_evaluation_and_other_settings_are_refused(tmp_path, cli, cli_error) -> None:

@@ -8,6 +8,15 @@ from deskhand.actions.serialization import OPS
 SIGNS = {"lossless": "✓", "lossy": "~", "absent": "–"}
 
 
+def support_data() -> dict[str, dict[str, dict[str, str]]]:
+    """Return the support of every op by format: its kind, and the restriction, loss or substitute."""
+    found = {name: formats.get(name).supported_ops for name in formats.available_formats()}
+    return {
+        name: {op: {"support": known[kind].kind, "how": known[kind].how} for op, kind in OPS.items()}
+        for name, known in found.items()
+    }
+
+
 def support_table() -> str:
     """Return a table of ops by format, followed by the restrictions and losses."""
     lines = ["| Format | " + " | ".join(f"`{op}`" for op in OPS) + " |", "|---" * (len(OPS) + 1) + "|"]

@@ -9,13 +9,14 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from deskhand.cli.common import USER_ERROR, parse_size
+from deskhand.cli.output import Json, print_json
 from deskhand.errors import AgentError, ConfigError, ParseError
 
 actions_app = App(name="actions", help="Action formats of computer-use models.")
 
 
 @actions_app.command
-def conformance(names: list[str] | None = None, /, *, folder: Path | None = None) -> None:
+def conformance(names: list[str] | None = None, /, *, folder: Path | None = None, as_json: Json = False) -> None:
     """Parse the conformance corpus. Exits with 2 if a case differs.
 
     Parameters
@@ -29,18 +30,21 @@ def conformance(names: list[str] | None = None, /, *, folder: Path | None = None
     from deskhand.actions import formats
 
     mismatches: list[str] = []
-    total = emitted = 0
-    print(f"{'format':20} {'cases':>6} {'emitted':>8} {'wrong':>6}")
+    rows: list[tuple[str, int, int, int]] = []
     for name in names or formats.available_formats():
         formats.get(name)
         cases = corpus.load_cases(name, folder)
         found = [text for text in map(corpus.mismatch, cases) if text is not None]
-        count = sum(case.emitted for case in cases)
-        print(f"{name:20} {len(cases):6} {count:8} {len(found):6}")
+        rows.append((name, len(cases), sum(case.emitted for case in cases), len(found)))
         mismatches += found
-        total, emitted = total + len(cases), emitted + count
-    print(f"{'all':20} {total:6} {emitted:8} {len(mismatches):6}")
-    if not total:
+    if as_json:
+        print_json([dict(zip(("format", "cases", "emitted", "wrong"), row, strict=True)) for row in rows])
+    else:
+        print(f"{'format':20} {'cases':>6} {'emitted':>8} {'wrong':>6}")
+        totals = ("all", sum(row[1] for row in rows), sum(row[2] for row in rows), sum(row[3] for row in rows))
+        for name, total, emitted, wrong in (*rows, totals):
+            print(f"{name:20} {total:6} {emitted:8} {wrong:6}")
+    if not any(row[1] for row in rows):
         raise ConfigError(
             f"{folder or 'the corpus'}: contains no cases; add a file FORMAT.jsonl with one case per line"
         )
@@ -83,11 +87,14 @@ def explain(
 
 
 @actions_app.command
-def support() -> None:
+def support(*, as_json: Json = False) -> None:
     """Print which format supports which op, as a Markdown table."""
-    from deskhand.actions.support_table import support_table
+    from deskhand.actions.support_table import support_data, support_table
 
-    print(support_table())
+    if as_json:
+        print_json(support_data())
+    else:
+        print(support_table())
 
 
 def _marked_line(text: str, start: int, end: int) -> str:

@@ -9,12 +9,13 @@ from cyclopts import App
 
 from deskhand.cli.common import Flag, Overrides
 from deskhand.cli.doctor import print_results
+from deskhand.cli.output import Json, reserve_output
 
 areal_app = App(name="areal", help="AReaL as the trainer, on one machine or a cluster.")
 
 
 @areal_app.command
-def doctor(*, fix: Annotated[bool, Flag] = False) -> None:
+def doctor(*, fix: Annotated[bool, Flag] = False, as_json: Json = False) -> None:
     """Check AReaL's environment. Exits with 2 if a required check fails.
 
     Parameters
@@ -24,10 +25,12 @@ def doctor(*, fix: Annotated[bool, Flag] = False) -> None:
     """
     from deskhand.integrations.areal import doctor as areal
 
-    if fix:
-        for line in areal.install_fixes():
-            print(f"done  {line}")
-    print_results(areal.check_areal())
+    with reserve_output(as_json):
+        if fix:
+            for line in areal.install_fixes():
+                print(f"done  {line}")
+        results = areal.check_areal()
+    print_results(results, as_json=as_json)
 
 
 @areal_app.command

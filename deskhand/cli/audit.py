@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from deskhand.cli.common import USER_ERROR
+from deskhand.cli.output import Json, print_json, reserve_output
 from deskhand.desktop.applications.install import missing
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local.desktop import LocalDesktop
@@ -20,7 +21,13 @@ from deskhand.tasks.task import Family, Task, seed_for
 
 
 def audit(
-    families: list[str] | None = None, /, *, variants: int = 1, agents: str = "", save_end_states: Path | None = None
+    families: list[str] | None = None,
+    /,
+    *,
+    variants: int = 1,
+    agents: str = "",
+    save_end_states: Path | None = None,
+    as_json: Json = False,
 ) -> None:
     """Try to score without doing the task, on real desktops.
 
@@ -43,9 +50,13 @@ def audit(
     packages: dict[str, tuple[str, ...]] = {}
     tasks = [task for name in names for task in _tasks(name, variants, packages)]
     chosen = [name for name in agents.split(",") if name]
-    results, skipped = asyncio.run(audit_tasks(tasks, chosen, save_end_states, print, packages))
+    with reserve_output(as_json):
+        results, skipped = asyncio.run(audit_tasks(tasks, chosen, save_end_states, print, packages))
     wrong = [line for result in results for line in result.violations]
-    print("\n".join([*skipped, f"{len(results)} tasks, {len(skipped)} skipped, {len(wrong)} wrong scores", *wrong]))
+    if as_json:
+        print_json({"tasks": results, "skipped": skipped, "wrong": wrong})
+    else:
+        print("\n".join([*skipped, f"{len(results)} tasks, {len(skipped)} skipped, {len(wrong)} wrong scores", *wrong]))
     if wrong:
         raise SystemExit(USER_ERROR)
 

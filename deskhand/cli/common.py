@@ -8,7 +8,7 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -18,9 +18,8 @@ from cyclopts import Parameter
 from deskhand.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from deskhand.config.load import Config
+    from deskhand.reporting.select_episodes import Selection
     from deskhand.store.run import Run
 
 USER_ERROR = 2
@@ -62,6 +61,13 @@ def load_settings(config: Path | None, overrides: list[str] | None, profile: str
     return load_config(config, overrides or (), os.environ, profile=profile)
 
 
+def load_run_settings(config: Path | None, overrides: list[str] | None, profile: str | None = None) -> Config:
+    """Settings of a run, with an agent that fits its model."""
+    from deskhand.recipes.model_defaults import fit_config
+
+    return fit_config(load_settings(config, overrides, profile))
+
+
 def open_resumed_run(
     run_dir: Path, overrides: list[str] | None, config: Path | None = None, profile: str | None = None
 ) -> tuple[Config, Run]:
@@ -75,7 +81,7 @@ def open_resumed_run(
     run = Run.open(run_dir)
     try:
         if config is not None:
-            settings, original = load_settings(config, overrides, profile), config_of_run(run.metadata, run_dir)
+            settings, original = load_run_settings(config, overrides, profile), config_of_run(run.metadata, run_dir)
             held_out = {
                 key: getattr(original.suite, key)
                 for key in ("eval_fraction", "validation_fraction")
@@ -100,23 +106,6 @@ def _differences(original: Mapping[str, Any], settings: Mapping[str, Any], path:
             yield from _differences(before, value, f"{path}{key}.")
         elif value != before:
             yield f"{path}{key} was {before!r}, now {value!r}"
-
-
-def print_columns(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table without borders."""
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(*columns, box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
-
-
-def print_table(table: Table) -> None:
-    from rich.console import Console
-
-    Console(width=None if sys.stdout.isatty() else 120).print(table)
 
 
 def current_command() -> str:
@@ -195,8 +184,9 @@ def _finish(run: Run) -> bool:
     return True
 
 
-def write_report(run: Run, out: Path | None = None) -> Path:
+def write_report(run: Run, out: Path | None = None, selection: Selection | None = None) -> Path:
+    """Write the report, by default into the run directory; returns its path."""
     from deskhand.reporting.build_report import build_report_view
     from deskhand.reporting.html_report import write
 
-    return write(build_report_view(run), out or run.folder / "report.html")
+    return write(build_report_view(run, selection), out or run.folder / "report.html")

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App
 
-from deskhand.cli.common import Flag, parse_size, print_columns
+from deskhand.cli.common import Flag, parse_size
+from deskhand.cli.output import Json, print_columns
 from deskhand.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ desktop_app = App(name="desktop", help="Local desktops and their applications.")
 
 
 @desktop_app.command(name="list")
-def list_applications() -> None:
+def list_applications(*, as_json: Json = False) -> None:
     """List applications, their Debian packages, and whether they are installed."""
     from deskhand.desktop.applications.catalog import PROFILES
 
@@ -28,7 +29,7 @@ def list_applications() -> None:
         (each.name, each.summary, ", ".join(each.groups), " ".join(each.packages), "yes" if each.installed else "no")
         for each in PROFILES.values()
     ]
-    print_columns(("application", "description", "groups", "packages", "installed"), rows)
+    print_columns(("application", "description", "groups", "packages", "installed"), rows, as_json=as_json)
 
 
 @desktop_app.command

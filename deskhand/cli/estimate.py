@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deskhand.cli.common import USER_ERROR, Overrides, Profile, load_settings, parse_size
+from deskhand.cli.common import USER_ERROR, Overrides, Profile, load_run_settings, parse_size
+from deskhand.cli.output import Json, print_json
 
 
 def estimate(
@@ -17,13 +18,14 @@ def estimate(
     turns: int | None = None,
     profile: Profile = None,
     overrides: Overrides = None,
+    as_json: Json = False,
 ) -> None:
     """Estimate memory and throughput of a config. Exits with 2 if it does not fit.
 
     Parameters
     ----------
     config
-        Config file (YAML).
+        Config file (YAML), or the name of a shipped one, such as tiny_cpu.
     memory
         Device memory in GiB (default: from the config or this machine).
     gpu
@@ -36,8 +38,11 @@ def estimate(
     from deskhand.recipes import plan
 
     size = None if screen_size is None else parse_size("--screen-size", screen_size)
-    settings = load_settings(config, overrides, profile)
+    settings = load_run_settings(config, overrides, profile)
     result = plan.plan(settings, memory_gib=memory, gpu=gpu, screen=size, turns=turns)
-    print("\n".join(result.lines()))
+    if as_json:
+        print_json(result.data())
+    else:
+        print("\n".join(result.lines()))
     if not result.memory.fits:
         raise SystemExit(USER_ERROR)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from deskhand.cli.common import (
     Overrides,
     Profile,
     current_command,
-    load_settings,
+    load_run_settings,
     open_resumed_run,
-    print_table,
     run_context,
 )
+from deskhand.cli.output import Json, print_json, print_table, reserve_output
 from deskhand.errors import ConfigError
+
+if TYPE_CHECKING:
+    from deskhand.rollout.eval_loop import EvalReport
 
 
 def evaluate(
@@ -27,6 +31,7 @@ def evaluate(
     config: Path | None = None,
     profile: Profile = None,
     overrides: Overrides = None,
+    as_json: Json = False,
 ) -> None:
     """Evaluate a policy on held-out tasks. Rerun the same command to resume.
 
@@ -47,19 +52,45 @@ def evaluate(
     config
         Config file for a new run directory. Optional when resuming; must match the original.
     """
+    from deskhand.reporting.run_view import report_data
+    from deskhand.reporting.terminal import evaluation_table
+
+    if samples_per_task is not None and samples_per_task < 1:
+        raise ConfigError(f"--samples-per-task: must be at least 1, got {samples_per_task}")
+    options = {"policy": policy, "served_model_name": served_model_name, "samples_per_task": samples_per_task}
+    with reserve_output(as_json):
+        result, solved = _evaluate(run_dir, options, step, config, profile, overrides)
+    if as_json:
+        print_json({**report_data(result), "last_error": result.last_error, "solved_by_noop": solved})
+        return
+    print_table(evaluation_table(result))
+    for warning in result.warnings:
+        print(f"warning: {warning}")
+    if result.last_error:
+        print(f"last error: {result.last_error}")
+    if solved:
+        print(solved)
+
+
+def _evaluate(
+    run_dir: Path,
+    options: dict[str, Any],
+    step: int | None,
+    config: Path | None,
+    profile: str | None,
+    overrides: list[str] | None,
+) -> tuple[EvalReport, str]:
+    """Evaluate, in a new run or one that exists; returns the report and a line on what a no-op solved."""
     import asyncio
 
     from deskhand.recipes import evaluate as recipe
     from deskhand.recipes.assemble import eval_concurrency, open_run_pool
     from deskhand.recipes.suite import load_suite
     from deskhand.recipes.train import create_run
-    from deskhand.reporting.terminal import TerminalDisplay, evaluation_table, warnings_of
-    from deskhand.rollout.eval_loop import EvalReport
+    from deskhand.reporting.terminal import TerminalDisplay
     from deskhand.rollout.scripted_policies import NOOP
 
-    if samples_per_task is not None and samples_per_task < 1:
-        raise ConfigError(f"--samples-per-task: must be at least 1, got {samples_per_task}")
-    options = {"policy": policy, "served_model_name": served_model_name, "samples_per_task": samples_per_task}
+    policy = options["policy"]
     if (run_dir / "run.sqlite").exists():
         settings, run = open_resumed_run(run_dir, overrides, config, profile)
         stored = run.metadata.get("evaluation", {}) if policy is None and step is None else {}
@@ -67,7 +98,7 @@ def evaluate(
     elif config is None and policy is None:
         raise ConfigError(f"{run_dir}: contains no run; use the directory of a run, or add --policy or --config")
     else:
-        settings = load_settings(config, overrides, profile)
+        settings = load_run_settings(config, overrides, profile)
         run = create_run(
             settings, run_dir, f"deskhand eval {run_dir}", {"evaluation": options}, needs_model=policy is None
         )
@@ -82,10 +113,4 @@ def evaluate(
         suite = load_suite(settings.suite, settings.desktop.backend)
         tasks = suite.tasks_of(settings.evaluation.split, settings.evaluation.num_episodes)
         solved = recipe.tasks_solved_by_noop(run, result.name, tasks) if options["policy"] == NOOP else ""
-    print_table(evaluation_table(result))
-    for warning in warnings_of(result):
-        print(f"warning: {warning}")
-    if result.last_error:
-        print(f"last error: {result.last_error}")
-    if solved:
-        print(solved)
+    return result, solved

@@ -1,4 +1,4 @@
-"""`deskhand export`: a checkpoint or the episodes of a run as plain files."""
+"""`deskhand export`: a checkpoint, the episodes of a run as plain files, or one episode as a video."""
 
 from __future__ import annotations
 
@@ -18,15 +18,17 @@ def export(
     adapter: Annotated[bool, Flag] = False,
     episodes: Annotated[bool, Flag] = False,
     scrub: Annotated[bool, Flag] = False,
+    episode: str | None = None,
+    step_s: float = 1.0,
 ) -> None:
-    """Export a checkpoint as a Hugging Face folder with a model card, or the episodes as plain files.
+    """Export a checkpoint as a Hugging Face folder with a model card, the episodes as plain files, or one as a video.
 
     Parameters
     ----------
     run_dir
         Run directory.
     out
-        Output folder, new or empty.
+        Output folder, new or empty; for a video a new file that ends in .gif or .mp4.
     step
         Checkpoint step (default: the last).
     adapter
@@ -35,17 +37,29 @@ def export(
         Write the finished episodes instead of weights: JSON, token arrays as safetensors, screenshots as PNG.
     scrub
         With --episodes: replace secrets in texts, and leave out token arrays and screenshots.
+    episode
+        Write this episode, by its id or the beginning of it, as an animated GIF or MP4 with its actions drawn on it.
+    step_s
+        With --episode: seconds per step.
     """
     from deskhand.recipes.export_model import export_model
     from deskhand.reporting.run_view import open_run
     from deskhand.store.export import export_run
 
+    if episode is not None and (episodes or scrub or adapter or step is not None):
+        raise ConfigError("--episode: writes one video; remove --episodes, --scrub, --adapter and --step")
+    if not 0 < step_s <= 60:
+        raise ConfigError(f"--step-s: must be above 0 and at most 60, got {step_s:g}")
     if episodes and (adapter or step is not None):
         raise ConfigError("--episodes: exports no weights; remove --adapter and --step")
     if scrub and not episodes:
         raise ConfigError("--scrub: is for episodes; add --episodes")
     with open_run(run_dir) as run:
-        if episodes:
+        if episode is not None:
+            from deskhand.reporting.episode_video import write_video
+
+            print(write_video(run, episode, out, step_s=step_s))
+        elif episodes:
             print(f"{export_run(run, out, scrub=scrub)} episodes in {out}")
         else:
             print(export_model(run, out, step=step, adapter=adapter))

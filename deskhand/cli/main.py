@@ -20,6 +20,7 @@ from deskhand.cli.common import INTERRUPTED, USER_ERROR
 from deskhand.cli.demo import demo
 from deskhand.cli.desktop import desktop_app
 from deskhand.cli.dev import dev_app
+from deskhand.cli.diagnose import diagnose
 from deskhand.cli.doctor import doctor
 from deskhand.cli.estimate import estimate
 from deskhand.cli.evaluate import evaluate
@@ -35,6 +36,7 @@ from deskhand.cli.train import train
 from deskhand.cli.try_task import try_task
 from deskhand.cli.view import view
 from deskhand.errors import DeskhandError
+from deskhand.venvs import package_hint
 
 DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 PATH_ERRORS = (
@@ -47,7 +49,7 @@ app = App(
     help="Train vision-language models to use a computer, by reinforcement learning on real desktops.",
     suppress_keyboard_interrupt=False,
 )
-for _command in (demo, train, sft, export, estimate, record, report, view, doctor, rescore):
+for _command in (demo, train, sft, export, estimate, record, report, view, diagnose, doctor, rescore):
     app.command(_command)
 app.command(evaluate, name="eval")
 app.command(try_task, name="try")
@@ -73,7 +75,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "deskhand").split(".")[0] == "deskhand":
             raise
-        _fail(f"the Python package {error.name} is not installed; run make setup, or pip install 'deskhand[train]'")
+        _fail(f"the Python package {error.name} is not installed; {package_hint((error.name or '').split('.')[0])}")
     except OSError as error:
         if error.errno in PATH_ERRORS and error.filename:
             _fail(f"{error.filename}: {error.strerror}; check the path and its permissions")

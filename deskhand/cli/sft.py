@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from deskhand.cli.common import Overrides, Profile, current_command, load_settings, open_resumed_run, run_context
+from deskhand.cli.common import Overrides, Profile, current_command, load_run_settings, open_resumed_run, run_context
 from deskhand.errors import ConfigError
 
 
@@ -26,7 +26,8 @@ def sft(
     Parameters
     ----------
     config
-        Config file (YAML) with a section `sft`; must match the original settings when resuming.
+        Config file (YAML), or the name of a shipped one, such as tiny_cpu; must match the original settings when
+        resuming.
     run_dir
         Run directory.
     resume
@@ -45,14 +46,12 @@ def sft(
         raise ConfigError(f"--resume {resume}: a resumed warm start keeps its settings; remove {config}")
     folder = run_dir if resume is None else resume
     if folder is None or (config is None and resume is None):
-        raise ConfigError(
-            "sft: CONFIG and RUN_DIR are required, for example deskhand sft configs/tiny_cpu.yaml runs/warm"
-        )
+        raise ConfigError("sft: CONFIG and RUN_DIR are required, for example deskhand sft tiny_cpu runs/warm")
     if resume is not None or (folder / "run.sqlite").exists():
         episodes = _sources(folder, episodes)
         settings, run = open_resumed_run(folder, overrides, config, profile)
     else:
-        settings = hold_out_by_default(load_settings(config, overrides, profile))
+        settings = hold_out_by_default(load_run_settings(config, overrides, profile))
         metadata = {"sft": [str(path.resolve()) for path in episodes or []]}
         run = create_run(settings, folder, f"deskhand sft {config}", metadata)
     with run_context(run, current_command()), TerminalDisplay() as display:

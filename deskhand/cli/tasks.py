@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import App, Parameter
 
-from deskhand.cli.common import USER_ERROR, Overrides, Profile, load_settings, print_columns
+from deskhand.cli.common import USER_ERROR, Overrides, Profile, load_settings
+from deskhand.cli.output import Json, print_columns, print_json
+
+if TYPE_CHECKING:
+    from deskhand.tasks.formats.compatibility import ImportReport
 
 SplitName = Literal["train", "validation", "test", "test_instructions"]
 
@@ -15,7 +19,7 @@ tasks_app = App(name="tasks", help="Tasks for training and evaluation.")
 
 
 @tasks_app.command(name="list")
-def list_tasks(*, suite: Literal["basics", "miniwob"] = "basics") -> None:
+def list_tasks(*, suite: Literal["basics", "miniwob"] = "basics", as_json: Json = False) -> None:
     """List the task families of a bundled suite.
 
     Parameters
@@ -34,12 +38,13 @@ def list_tasks(*, suite: Literal["basics", "miniwob"] = "basics") -> None:
         first = family.generate(0)
         screen = f"{first.width}x{first.height}"
         rows.append((family.name, family.difficulty, screen, ", ".join(family.applications), family.summary))
-    print_columns(("family", "difficulty", "screen", "applications", "description"), rows)
-    print(f"{len(families)} families")
+    print_columns(("family", "difficulty", "screen", "applications", "description"), rows, as_json=as_json)
+    if not as_json:
+        print(f"{len(families)} families")
 
 
 @tasks_app.command
-def show(task: str, seed: int = 0, /, *, split: SplitName = "train") -> None:
+def show(task: str, seed: int = 0, /, *, split: SplitName = "train", as_json: Json = False) -> None:
     """Show one variant of a family, or a task file.
 
     Parameters
@@ -63,11 +68,14 @@ def show(task: str, seed: int = 0, /, *, split: SplitName = "train") -> None:
         shown = [task_files.describe_file(Path(task))]
     else:
         shown = [task_files.describe_task(family_registry.make_task(task, variant))]
+    if as_json:
+        print_json([[{"name": name, "value": text} for name, text in lines] for lines in shown])
+        return
     print("\n\n".join("\n".join(f"{name:12} {text}" for name, text in lines) for lines in shown))
 
 
 @tasks_app.command
-def lint(paths: list[Path], /) -> None:
+def lint(paths: list[Path], /, *, as_json: Json = False) -> None:
     """Check task files: Deskhand's and OpenAdapt's YAML, OSWorld's and Windows Agent Arena's JSON, families in Python.
 
     Exits with 2 if a file is invalid; notes do not count.
@@ -81,20 +89,25 @@ def lint(paths: list[Path], /) -> None:
 
     suites = [str(path) for path in paths if python_file.names_python_file(str(path))]
     files = task_files.find_task_files([path for path in paths if str(path) not in suites])
-    count = wrong = 0
-    for path in (*suites, *files):
-        problems = python_file.lint_families(path) if isinstance(path, str) else task_files.lint_file(path)
-        count += 1
-        wrong += any(not problem.note for problem in problems)
-        for problem in problems:
+    found = {
+        str(path): python_file.lint_families(path) if isinstance(path, str) else task_files.lint_file(path)
+        for path in (*suites, *files)
+    }
+    wrong = sum(any(not problem.note for problem in problems) for problems in found.values())
+    if as_json:
+        print_json([{"file": path, "problems": problems} for path, problems in found.items()])
+    else:
+        for problem in (problem for problems in found.values() for problem in problems):
             print(f"note: {problem}" if problem.note else problem)
-    print(f"{count} files, {wrong} invalid")
+        print(f"{len(found)} files, {wrong} invalid")
     if wrong:
         raise SystemExit(USER_ERROR)
 
 
 @tasks_app.command
-def check_corpus(source: Literal["osworld", "waa"], folder: Path, /, *, copy_to: Path | None = None) -> None:
+def check_corpus(
+    source: Literal["osworld", "waa"], folder: Path, /, *, copy_to: Path | None = None, as_json: Json = False
+) -> None:
     """Report which of a benchmark's tasks can run on this machine, and why the others cannot.
 
     Parameters
@@ -107,9 +120,22 @@ def check_corpus(source: Literal["osworld", "waa"], folder: Path, /, *, copy_to:
         New folder for the task files that can run here (some after a prefetch), and an index of all.
     """
     from deskhand.tasks.formats import compatibility
-    from deskhand.tasks.formats.requirements import REQUIREMENT_TEXT
 
     report = compatibility.check_compatibility(source, folder)
+    if as_json:
+        if copy_to is not None:
+            compatibility.copy_supported(report, copy_to)
+        print_json(report.data())
+    else:
+        _print_compatibility(report, copy_to)
+    if report.corpus.unreadable:
+        raise SystemExit(USER_ERROR)
+
+
+def _print_compatibility(report: ImportReport, copy_to: Path | None) -> None:
+    from deskhand.tasks.formats import compatibility
+    from deskhand.tasks.formats.requirements import REQUIREMENT_TEXT
+
     width = max((len(task.name) for task in report.tasks), default=0)
     for task in report.tasks:
         print(f"{task.name:{width}}  {task.verdict:13}  {task.reasons}".rstrip())
@@ -124,8 +150,6 @@ def check_corpus(source: Literal["osworld", "waa"], folder: Path, /, *, copy_to:
     if copy_to is not None:
         count = compatibility.copy_supported(report, copy_to)
         print(f"{count} files written to {copy_to}; {compatibility.INDEX} lists their requirements")
-    if report.corpus.unreadable:
-        raise SystemExit(USER_ERROR)
 
 
 @tasks_app.command
@@ -136,6 +160,7 @@ def prefetch(
     *,
     mirror: Annotated[Path | None, Parameter(name="--from")] = None,
     cache_dir: Path | None = None,
+    as_json: Json = False,
 ) -> None:
     """Download the files that tasks and their checks use into the cache.
 
@@ -158,18 +183,25 @@ def prefetch(
     cache = file_cache.FileCache(cache_dir)
     fetch = file_cache.fetch_from_web if mirror is None else file_cache.fetch_from_folder(mirror)
     counts = {"stored": 0, "cached": 0, "missing": 0}
+    files: list[dict[str, str]] = []
     for address, became in file_cache.prefetch(cache, (task.loaded.task for task in report.tasks), fetch):
         counts[became] += 1
-        if became != "there":
+        files.append({"url": address, "state": became})
+        if became != "cached" and not as_json:
             print(f"{became:8} {address}")
     summary = f"{counts['stored']} files stored, {counts['cached']} already cached, {counts['missing']} missing"
-    print(f"{cache.folder}: {summary}")
+    if as_json:
+        print_json({"folder": cache.folder, "counts": counts, "files": files})
+    else:
+        print(f"{cache.folder}: {summary}")
     if counts["missing"]:
         raise SystemExit(USER_ERROR)
 
 
 @tasks_app.command
-def resolve(config: Path | None = None, /, *, profile: Profile = None, overrides: Overrides = None) -> None:
+def resolve(
+    config: Path | None = None, /, *, profile: Profile = None, overrides: Overrides = None, as_json: Json = False
+) -> None:
     """List the tasks that a config trains and evaluates on, and the skipped files with reasons.
 
     Parameters
@@ -182,9 +214,24 @@ def resolve(config: Path | None = None, /, *, profile: Profile = None, overrides
     settings = load_settings(config, overrides, profile)
     suite = load_suite(settings.suite, settings.desktop.backend)
     splits = {"train": suite.train_tasks, "validation": suite.validation_tasks, "test": suite.eval_tasks}
-    for name in dict.fromkeys([*suite.train_tasks, *suite.validation_tasks, *suite.eval_tasks]):
-        task = suite.make(name, 0)
-        split = " and ".join(split for split, names in splits.items() if name in names)
+    rows = [
+        (name, suite.make(name, 0), [split for split, known in splits.items() if name in known])
+        for name in dict.fromkeys(name for known in splits.values() for name in known)
+    ]
+    if as_json:
+        tasks = [
+            {
+                "name": name,
+                "screen": [task.width, task.height],
+                "max_steps": task.max_steps,
+                "splits": chosen,
+                "no_oracle": task.oracle_unavailable or None,
+            }
+            for name, task, chosen in rows
+        ]
+        print_json({"tasks": tasks, "skipped": suite.skipped, "summary": suite.summary})
+        return
+    for name, task, chosen in rows:
         more = f"; {task.oracle_unavailable}" if task.oracle_unavailable else ""
-        print(f"{name}  {task.width}x{task.height}  max {task.max_steps} steps  {split}{more}")
+        print(f"{name}  {task.width}x{task.height}  max {task.max_steps} steps  {' and '.join(chosen)}{more}")
     print("\n".join([*(f"skipped: {line}" for line in suite.skipped), suite.summary]))

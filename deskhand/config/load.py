@@ -9,7 +9,7 @@ file, and `--set trainer.learning_rate=1e-4` overrides both. `profiles` in a fil
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,12 +17,15 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from deskhand.config.schema import Config
+from deskhand.config.shipped import find_config, list_configs
 from deskhand.errors import ConfigError
 
 __all__ = ["Config", "config_of_run", "known_keys", "load_config", "read_config_file"]
 ENVIRONMENT_PREFIX = "DESKHAND_"
 OPTIONS = ("agent", "options")
 """Below it every key is allowed: these are the arguments of the user's own agent."""
+AGENT_SET = "agent_set"
+"""Key of a run's metadata: the settings of the agent that its user set; the others were chosen to fit the model."""
 PROFILES, FULL = "profiles", "full"
 RESERVED = ("DESKHAND_SERVER_API_KEY",)
 """Variables with the prefix that are never settings, so that no error prints their value."""
@@ -40,10 +43,11 @@ def load_config(
 ) -> Config:
     """Load the settings, from the lowest precedence to the highest: `base`, file, environment, overrides.
 
-    `base`: settings of a stored run, and their origin for messages; `overrides`: settings as `key.key=value`;
-    `profile`: profile of the config file, `full` is the file without one. Raises `ConfigError` for the first invalid
-    setting.
+    `path`: a file, or the name of a shipped config; `base`: settings of a stored run, and their origin for messages;
+    `overrides`: settings as `key.key=value`; `profile`: profile of the config file, `full` is the file without one.
+    Raises `ConfigError` for the first invalid setting.
     """
+    path = find_config(path) if path is not None else None
     if profile is not None and path is None:
         raise ConfigError(f"--profile {profile}: profiles belong to a config file; pass the file, or remove --profile")
     stored = [((key,), value, base[1]) for key, value in base[0].items()] if base else []
@@ -71,8 +75,24 @@ def load_config(
 
 
 def config_of_run(metadata: Mapping[str, Any], folder: Path, overrides: Sequence[str] = ()) -> Config:
-    """Return the settings of a run, with `overrides`. Raises `ConfigError` for another version's settings."""
-    return load_config(None, overrides, base=(metadata.get("config", {}), f"{folder}/run.sqlite"))
+    """Return the settings of a run, with `overrides`. Raises `ConfigError` for another version's settings.
+
+    Of the agent's settings, those count as set that the run's user set (`AGENT_SET`) or `overrides` set.
+    """
+    config = load_config(None, overrides, base=(metadata.get("config", {}), f"{folder}/run.sqlite"))
+    if AGENT_SET not in metadata:
+        return config
+    given = (
+        setting for keys, value, origin in _from_command_line(overrides) for setting in _flattened(keys, value, origin)
+    )
+    return with_agent_set(config, {*metadata[AGENT_SET], *(keys[1] for keys, _, _ in given if keys[0] == "agent")})
+
+
+def with_agent_set(config: Config, names: Iterable[str]) -> Config:
+    """Return the config with exactly these settings of the agent counted as set (`model_fields_set`)."""
+    values = {name: getattr(config.agent, name) for name in type(config.agent).model_fields}
+    agent = type(config.agent).model_construct(set(names) & values.keys(), **values)
+    return config.model_copy(update={"agent": agent})
 
 
 def _without_displaced(settings: list[Setting]) -> list[Setting]:
@@ -157,7 +177,8 @@ def _read_yaml(path: Path) -> dict[Any, Any]:
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), Loader=_StrictLoader)
     except OSError as error:
-        raise ConfigError(f"{path}: cannot read the config file: {error.strerror}; check the path") from None
+        names = f"check the path, or use a shipped config: {', '.join(list_configs())}"
+        raise ConfigError(f"{path}: cannot read the config file: {error.strerror}; {names}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: the config file is not UTF-8 text; use a YAML file") from None
     except yaml.MarkedYAMLError as error:

@@ -91,7 +91,11 @@ class DesktopConfig(Section):
 
 
 class AgentConfig(Section):
-    """Prompts, context and sampling of the agent."""
+    """Prompts, context and sampling of the agent.
+
+    Of `action_format`, `prompt_style` and `max_new_tokens`, those that are not set fit the model
+    (`deskhand.recipes.model_defaults`); the defaults here are those of the bundled policy.
+    """
 
     model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
 

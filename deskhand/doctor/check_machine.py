@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from importlib import metadata, resources
 from pathlib import Path
 
+from deskhand.venvs import setup_command
+
 SHARED_MEMORY_MIB = 64
 """Required free space in /dev/shm, for the screens of several desktops."""
 MEMORY_GIB = 4
@@ -72,11 +74,11 @@ def _python() -> Iterator[ProbeResult]:
         names = [name[0] for requirement in core if (name := re.match(r"[\w.-]+", requirement))]
         missing = [name for name in names if not _installed(name)]
         found = f"missing: {', '.join(missing)}" if missing else f"all {len(names)} core packages"
-        yield ProbeResult("packages", not missing, found, "make setup, or: pip install deskhand")
+        yield ProbeResult("packages", not missing, found, setup_command(""))
     missing = [name for name in TRAINING_PACKAGES if not _installed(name)]
     versions = [f"{name} {metadata.version(name)}" for name in TRAINING_PACKAGES[:2] if not missing]
     found = f"missing: {', '.join(missing)}" if missing else ", ".join(versions)
-    yield ProbeResult("training packages", not missing, found, "make setup, or: pip install 'deskhand[train]'")
+    yield ProbeResult("training packages", not missing, found, setup_command())
 
 
 def _installed(name: str) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from deskhand.errors import ConfigError
+from deskhand.models.hub import CONFIG_FILES
 from deskhand.models.load import adapter_base, checkpoint_folder, read_json
 
 _PUBLISHED = json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
@@ -36,13 +37,14 @@ _SIZES = {
 
 
 def values_of(source: str) -> dict[str, Any]:
-    """Return config.json of "tiny", a checkpoint folder, a name in `PUBLISHED`, or another hub id (downloaded).
+    """Return config.json of "tiny", a checkpoint folder, a name in `PUBLISHED`, or another hub id, of which only
+    the descriptions are downloaded.
 
     The text model's values are always under "text_config". Raises `ConfigError` if it is missing or unsupported.
     """
     if source in PUBLISHED and not Path(source).is_dir():
         return PUBLISHED[source]
-    folder = checkpoint_folder(source)
+    folder = checkpoint_folder(source, CONFIG_FILES)
     if base := adapter_base(folder):
         return values_of(base)
     file = folder / "config.json"
@@ -68,7 +70,7 @@ def preprocessing_of(source: str) -> tuple[int, int]:
     """Return (minimum, maximum) pixels of a prepared image. Raises `ConfigError` if they are missing."""
     if source in PUBLISHED and not Path(source).is_dir():
         return AREAS[PUBLISHED[source]["model_type"]]
-    folder = checkpoint_folder(source)
+    folder = checkpoint_folder(source, CONFIG_FILES)
     if base := adapter_base(folder):
         return preprocessing_of(base)
     file = folder / "preprocessor_config.json"

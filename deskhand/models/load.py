@@ -11,11 +11,15 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from deskhand.errors import ConfigError
+from deskhand.models import hub
+from deskhand.models.hub import is_hub_id
+from deskhand.models.hub import line_of as _line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -27,7 +31,6 @@ DTYPES = ("float32", "bfloat16", "float16")
 ADAPTER_CONFIG = "adapter_config.json"
 LOADING = threading.RLock()
 """Held while transformers makes or loads a model: it replaces methods of its classes for all threads meanwhile."""
-_HUB_PATTERNS = ("*.json", "*.jinja", "*.safetensors")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,7 @@ def load(source: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedM
         return merge_adapter(load(base, dtype=dtype, device=device), folder, source)
     folder, family = check_checkpoint(source)
     preprocessing = read_json(folder / "preprocessor_config.json")
-    _check_device(device)
+    check_device(device)
     tokenizer, image_processor = _processing(folder)
     from deskhand.models.forward import check_positions
 
@@ -76,11 +79,11 @@ def load(source: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedM
 
 
 def load_processors(source: str, *, needs_images: bool = True) -> tuple[PreTrainedTokenizerFast, Any]:
-    """Load tokenizer and image processor without the weights. Raises `ConfigError` like `load`.
+    """Load tokenizer and image processor; weights are not downloaded. Raises `ConfigError` like `load`.
 
     With `needs_images` False, preprocessor_config.json is optional; the default processor is then unusable.
     """
-    folder = checkpoint_folder(source)
+    folder = checkpoint_folder(source, hub.SMALL_FILES)
     if needs_images or (folder / "preprocessor_config.json").is_file():
         return _processing(folder)
     return _from_pretrained(_tokenizer_class(), folder / "tokenizer.json"), _processor_class()()
@@ -152,22 +155,29 @@ def merge_adapter(base: LoadedModel, folder: Path, source: str) -> LoadedModel:
     return LoadedModel(model.eval(), base.tokenizer, base.image_processor, base.family, source)
 
 
-def check_checkpoint(source: str) -> tuple[Path, Family]:
-    """Check that all files exist and return folder and family. Reads no tensors; raises `ConfigError` like `load`."""
-    folder = checkpoint_folder(source)
+def check_checkpoint(source: str, *, download: bool = True) -> tuple[Path, Family]:
+    """Check that all files exist and return folder and family. Reads no tensors; raises `ConfigError` like `load`.
+
+    With `download` False, the weights of a hub id are neither downloaded nor checked.
+    """
+    folder = checkpoint_folder(source, hub.ALL_FILES if download else hub.SMALL_FILES)
     base = adapter_base(folder)
     if base is not None:
-        return check_checkpoint(base)
+        return check_checkpoint(base, download=download)
     family = _family(folder, read_json(folder / "config.json"))
-    _weight_files(folder)
+    if download or not is_hub_id(source):
+        _weight_files(folder)
     read_json(folder / "preprocessor_config.json")
     if not (folder / "tokenizer.json").is_file():
         raise ConfigError(f"{folder / 'tokenizer.json'}: missing; save the checkpoint with its fast tokenizer")
     return folder, family
 
 
-def checkpoint_folder(source: str) -> Path:
-    """Return the local folder of a source; hub ids are downloaded into the hub's cache. Raises `ConfigError`."""
+def checkpoint_folder(source: str, files: Sequence[str] = hub.ALL_FILES) -> Path:
+    """Return the local folder of a source. Of a hub id, the files that match are downloaded into the hub's cache.
+
+    Raises `ConfigError`.
+    """
     if source == "tiny":
         if not (TINY_FOLDER / "config.json").is_file():
             raise ConfigError(f"{TINY_FOLDER / 'config.json'}: missing; install the package again")
@@ -179,17 +189,21 @@ def checkpoint_folder(source: str) -> Path:
         raise ConfigError(f"{source}: is a file; use the checkpoint's folder")
     if not is_hub_id(source):
         raise ConfigError(f"{source}: no such folder; use a checkpoint folder, a hub id (owner/name) or tiny")
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(source, allow_patterns=list(_HUB_PATTERNS)))
-    except Exception as error:
-        raise ConfigError(f"{source}: no local folder, and the download failed ({_line(error)})") from error
+    return hub.fetch(source, files)
 
 
-def is_hub_id(source: str) -> bool:
-    """Return whether a source is a hub id (owner/name), which every machine resolves in its own cache."""
-    return source.count("/") == 1 and not source.startswith((".", "/", "~")) and not Path(source).exists()
+def download_weights(source: str, log: Callable[[str], None]) -> None:
+    """Download the weights of a hub id, or of an adapter's base model, unless cached; `log` gets a line with the size.
+
+    Raises `ConfigError` if the disk has no room, or the download fails.
+    """
+    base = adapter_base(checkpoint_folder(source, hub.SMALL_FILES))
+    if base is not None:
+        download_weights(base, log)
+    if is_hub_id(source):
+        if line := hub.describe_download(source):
+            log(line)
+        hub.fetch(source)
 
 
 def _family(folder: Path, config: dict[str, Any]) -> Family:
@@ -226,15 +240,18 @@ def tensors_of(folder: Path, like: LoadedModel) -> dict[str, Any]:
     return dict(_model(folder, like.family, dtype, "cpu").state_dict())
 
 
-def _check_device(device: str) -> None:
+def check_device(device: str) -> None:
+    """Raise `ConfigError` if this machine has no such torch device."""
     import torch
 
     try:
-        kind = torch.device(device).type
+        found = torch.device(device)
     except RuntimeError as error:
         raise ConfigError(f"device {device!r}: not a torch device; use cpu or cuda:0") from error
-    if kind == "cuda" and not torch.cuda.is_available():
+    if found.type == "cuda" and not torch.cuda.is_available():
         raise ConfigError(f"device {device!r}: no CUDA device is available; use cpu")
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(f"device {device!r}: this machine has {torch.cuda.device_count()} CUDA devices; use cuda:0")
 
 
 def _model(folder: Path, family: Family, dtype: str, device: str) -> Any:
@@ -308,9 +325,3 @@ def read_json(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ConfigError(f"{file}: not a JSON object; download or export it again")
     return content
-
-
-def _line(error: Exception) -> str:
-    """Return the first line of an error's text, shortened."""
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:200]

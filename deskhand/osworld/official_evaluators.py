@@ -30,7 +30,7 @@ from deskhand.desktop.local.runtime_dir import runtime
 from deskhand.errors import ConfigError, EvaluatorError
 from deskhand.osworld import judge_process
 from deskhand.tasks.document_readers import InvalidDocument
-from deskhand.venvs import newest_venv
+from deskhand.venvs import install_command, newest_venv
 
 VENV = "osworld-evaluators"
 MODULES = ("desktop_env.evaluators.metrics", "desktop_env.evaluators.getters")
@@ -198,7 +198,7 @@ class OfficialEvaluators:
 
     def _start(self) -> None:
         if not self._python.is_file():
-            raise ConfigError(f"{self._python}: not found; run scripts/environment {VENV}")
+            raise ConfigError(f"{self._python}: not found; run {install_command(VENV)}")
         folder = self._folder = runtime().folder / f"judge-{secrets.token_hex(6)}"
         home, control = folder / "home", folder / "control"
         for each in (folder, home, control, folder / "tmp"):

@@ -31,6 +31,7 @@ from deskhand.tasks.formats import osworld_getters
 from deskhand.tasks.formats.osworld import EvaluatorClause, JsonTask
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.task import CheckResult
+from deskhand.venvs import install_command
 
 PROFILE_FLUSH_S = 11.0
 """Chrome writes a changed setting within 10 s and loses it if killed before; OSWorld's runner waits 20 s."""
@@ -148,7 +149,7 @@ def _by_value(read: Read | None) -> object:
         contents = [data for _, data in read.files]
         return contents[0] if read.single else contents
     raise EvaluatorError(
-        f"getter {read.getter!r}: needs OSWorld's evaluators; run scripts/environment osworld-evaluators"
+        f"getter {read.getter!r}: needs OSWorld's evaluators; run {install_command('osworld-evaluators')}"
     )
 
 

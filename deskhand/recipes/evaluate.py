@@ -14,12 +14,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from deskhand.actions.formats.smart_resize import model_image_size
 from deskhand.agents.build import build_agent
-from deskhand.config.load import Config
+from deskhand.config.load import Config, config_of_run
+from deskhand.config.schema import AgentConfig
 from deskhand.desktop.base import DesktopPoolProtocol
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.models.load import load_processors
@@ -31,6 +32,14 @@ from deskhand.recipes.assemble import (
     open_scripted_policy,
     result_label,
     version_label,
+)
+from deskhand.recipes.download import fetch_weights
+from deskhand.recipes.model_defaults import (
+    FITTED,
+    defaults_of_checkpoint,
+    defaults_of_name,
+    fit_agent,
+    model_of,
 )
 from deskhand.recipes.step_report import ProgressListener
 from deskhand.recipes.suite import load_suite, require_oracles
@@ -45,6 +54,8 @@ from deskhand.tasks.task import Task
 
 URL_SCHEMES = ("http://", "https://")
 END_STATES = "end_states"
+EARLY_EPISODES = 3
+"""Episodes after which an evaluation warns that no reply could be parsed."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +70,8 @@ class PolicySpec:
     """Model name at the endpoint."""
     api_key_env: str = "OPENAI_API_KEY"
     """Environment variable with the endpoint's key."""
+    agent: AgentConfig | None = None
+    """Settings of the agent that fit the policy; None is the config's."""
 
 
 def resolve_policy(
@@ -76,9 +89,27 @@ def resolve_policy(
         if found.kind == "weights" and config.engine.backend == "openai":
             raise ConfigError(f"--policy {policy}: engine.backend openai evaluates its endpoint; remove --policy")
     before, changes = run.metadata.get("config", {}), list[str]()
-    if policy is None and found.source == config.model != before.get("model", config.model):
+    is_other = policy is None and found.source == config.model != before.get("model", config.model)
+    if is_other:
         changes.append(f"model={Path(config.model).name}{_mark(config.model)}")
-    return replace(found, name=result_label(found.name, before, config.model_dump(mode="json"), changes))
+    original = config_of_run(run.metadata, run.folder)
+    defaults = dict[str, Any]()
+    if policy is not None or is_other or model_of(config) != model_of(original):
+        defaults = _agent_defaults(config, found)
+    agent, first = fit_agent(config.agent, defaults), fit_agent(original.agent, defaults)
+    before = {**before, "agent": first.model_dump(mode="json")} if before else before
+    now = {**config.model_dump(mode="json"), "agent": agent.model_dump(mode="json")}
+    return replace(found, name=result_label(found.name, before, now, changes), agent=agent)
+
+
+def _agent_defaults(config: Config, policy: PolicySpec) -> dict[str, Any]:
+    """The agent's settings that fit a policy; empty for scripts, which write in any action format."""
+    if policy.kind == "script":
+        return {}
+    if policy.kind == "endpoint":
+        return defaults_of_name(policy.served_model_name)
+    asked = model_of(config)
+    return defaults_of_checkpoint(policy.source) if asked == config.model else defaults_of_name(asked)
 
 
 def _named(policy: str, step: int | None, served_model_name: str, model: str) -> PolicySpec:
@@ -148,6 +179,7 @@ async def open_runner(
     config: Config, run: Run, pool: DesktopPoolProtocol, policy: PolicySpec
 ) -> AsyncIterator[EpisodeRunner]:
     """Open the runner of a policy."""
+    config = config if policy.agent is None else config.model_copy(update={"agent": policy.agent})
     async with AsyncExitStack() as stack:
         if policy.kind == "weights":
             engine = await engine_of(config, run, policy.source, policy.version)
@@ -180,14 +212,27 @@ async def run_evaluation(
     *,
     samples_per_task: int = 1,
     seed: int = 0,
+    warn: Callable[[str], None] | None = None,
 ) -> EvalReport:
-    """Play tasks, or resume. `on_progress` receives (scored episodes, total episodes, successes, errored attempts)."""
+    """Play tasks, or resume. `on_progress` receives (scored episodes, total episodes, successes, errored attempts).
+
+    `warn` gets one line as soon as `EARLY_EPISODES` have ended without a reply that could be parsed.
+    """
     total, known = len(tasks) * samples_per_task, {task.id for task in tasks}
     earlier = [row for row in run.episodes(name, "scored") if row.task_id in known and row.member < samples_per_task]
     done, successes, lost = len(earlier), sum((row.value or 0.0) >= 1.0 for row in earlier), 0
 
+    num_played, num_parsed = 0, len(earlier)
+
     def ended(result: EpisodeResult) -> None:
-        nonlocal done, successes, lost
+        nonlocal done, successes, lost, num_played, num_parsed
+        num_played += bool(result.steps)
+        num_parsed += sum(step.reply_error not in ("format", "truncated") for step in result.steps)
+        if warn is not None and num_played == EARLY_EPISODES and not num_parsed and result.steps:
+            warn(
+                f"warning: no reply of the first {num_played} episodes could be parsed; Ctrl-C stops the evaluation, "
+                "then set agent.action_format, agent.prompt_style=full or agent.max_new_tokens"
+            )
         scored = result.reward is not None
         done, successes, lost = done + scored, successes + result.success, lost + (not scored)
         on_progress(done, total, successes, lost)
@@ -216,9 +261,14 @@ async def evaluate_policy(
         raise ConfigError("evaluation.num_episodes: must be above 0 to evaluate, got 0")
     if policy.kind == "script" and policy.source == ORACLE:
         require_oracles(tasks)
+    if policy.agent is not None and policy.agent != config.agent:
+        fitted = " ".join(f"agent.{name}={getattr(policy.agent, name)}" for name in FITTED)
+        listener.log(f"{policy.name}: {fitted}, as it fits the model; --set changes it")
     listener.status(f"{policy.name}: {config.evaluation.split} episodes")
     concurrency = eval_concurrency(config)
     on_progress = partial(listener.evaluated, policy.name)
+    if policy.kind == "weights":
+        await fetch_weights(config, policy.source, listener)
     async with open_runner(config, run, pool, policy) as runner:
         report = await run_evaluation(
             run,
@@ -229,6 +279,7 @@ async def evaluate_policy(
             on_progress,
             samples_per_task=samples_per_task,
             seed=config.seed,
+            warn=listener.log,
         )
     if not report.success.total:
         total = len(tasks) * samples_per_task

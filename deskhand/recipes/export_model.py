@@ -17,6 +17,7 @@ import yaml
 
 from deskhand.config.load import Config, config_of_run
 from deskhand.errors import ConfigError
+from deskhand.recipes.model_defaults import write_agent_file
 from deskhand.rollout.eval_loop import build_eval_report
 from deskhand.rollout.success_rates import Proportion
 from deskhand.store.run import TRAIN, Checkpoint, Run
@@ -59,6 +60,7 @@ def export_model(run: Run, folder: Path, *, step: int | None = None, adapter: bo
         for file in sorted(found.path.iterdir()):
             if file.name not in TRAINER_FILES:
                 shutil.copyfile(file, partial / file.name)
+    write_agent_file(config.agent, partial)
     text = model_card(run, config, found, manifest, adapter=adapter)
     (partial / "README.md").write_text(text, encoding="utf-8")
     partial.rename(folder)

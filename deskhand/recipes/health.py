@@ -66,16 +66,17 @@ _RULES = (
     ),
     (
         "train/engine_kl_text", "<=", "max_engine_kl_text", "engine and trainer disagree with the same weights",
-        "use one dtype for both; python -m benchmarks.exactness measures it",
+        "use one dtype for both; in a checkout, python -m benchmarks.exactness measures it",
     ),
     (
         "train/engine_kl_images", "<=", "max_engine_kl_images",
         "engine and trainer disagree with the same weights on tokens after an image",
-        "use one dtype and one image preprocessing for both; python -m benchmarks.exactness measures it",
+        "use one dtype and one image preprocessing for both; in a checkout, python -m benchmarks.exactness measures it",
     ),
     (
         PUBLISH_KL, "<=", "max_engine_kl_images", "the engine does not sample from the weights that it was just sent",
-        "compare the engine's weights or adapter with the checkpoint; python -m benchmarks.exactness measures it",
+        "compare the engine's weights or adapter with the checkpoint; in a checkout, python -m benchmarks.exactness "
+        "measures it",
     ),
     (
         "train/approx_kl", "<=", "max_approx_kl", "the policy is far from the weights that sampled the episodes",
@@ -104,7 +105,7 @@ _RULES = (
     (
         IMAGE_SENSITIVITY, ">=", "min_image_sensitivity",
         "swapped screenshots change nothing: the policy ignores its images",
-        "check that the engine receives images; python -m benchmarks.image_sensitivity measures it",
+        "check that the engine receives images; in a checkout, python -m benchmarks.image_sensitivity measures it",
     ),
 )  # fmt: skip
 """(metric, comparison, field of `HealthConfig` with the threshold (none is 0), cause, hint)."""
@@ -232,7 +233,7 @@ def _against_one(metrics: Mapping[str, Any], bounds: HealthConfig) -> list[Alert
     mean, bias = metrics.get(WEIGHT_MEAN), bounds.max_importance_weight_bias
     if mean is not None and not abs(mean - 1.0) <= bias:
         cause = "recorded log-probs are not those of the policy that sampled, or samples are far off-policy"
-        hint = "lower loop.max_staleness; python -m benchmarks.exactness compares engine and trainer"
+        hint = "lower loop.max_staleness; in a checkout, python -m benchmarks.exactness compares engine and trainer"
         alerts.append(Alert(WEIGHT_MEAN, mean, f"1 +- {bias:g}", cause, hint))
     if metrics.get("train/num_updates") == 0:
         cause, hint = (
@@ -280,7 +281,8 @@ def _compare(metrics: Mapping[str, Any], earlier: Sequence[Mapping[str, Any]], b
             alert(
                 bound / _SPIKE < metrics[metric] <= bound and metrics[metric] > _SPIKE * worst, metric,
                 f"<= {_SPIKE:g} times the earlier {worst:.3g}", "engine and trainer have begun to disagree",
-                "compare the engine's log of the last weight update; python -m benchmarks.exactness measures it",
+                "compare the engine's log of the last weight update; in a checkout, python -m benchmarks.exactness "
+                "measures it",
             )  # fmt: skip
     norm, entropy = metrics[GRAD_NORM], metrics[ENTROPY]
     alert(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from deskhand.config.schema import EngineConfig
 from deskhand.config.trainer import LoraConfig
 from deskhand.errors import ConfigError
 from deskhand.models.architectures import preprocessing_of, values_of
+from deskhand.models.load import check_device
 from deskhand.recipes.assemble import train_task_factory
 from deskhand.recipes.engine_factory import sends_lora_only
 from deskhand.recipes.suite import load_suite
@@ -86,6 +87,27 @@ class RunPlan:
             self.speed.lines() if self.speed else [f"throughput: unknown for {self.device}; select a GPU with --gpu"]
         )
         yield f"weight sync per step: {self._weight_sync()}"
+
+    def data(self) -> dict[str, Any]:
+        """Return the same as JSON types: memory in bytes, by term."""
+        memory = self.memory
+        terms = [{"name": term.name, "bytes": term.bytes, "min_bytes": term.min_bytes, "location": term.place,
+                  "how": term.how} for term in memory.terms]  # fmt: skip
+        return {
+            "device": self.device,
+            "workload": asdict(self.work),
+            "memory": {
+                "terms": terms,
+                "total_bytes": memory.total(),
+                "min_total_bytes": memory.least(),
+                "host_bytes": memory.total("host"),
+                "available_bytes": memory.available,
+                "fits": memory.fits,
+                "not_included": self.excluded or None,
+            },
+            "throughput": asdict(self.speed) if self.speed else None,
+            "weight_sync": {"mode": memory.published, "bytes": memory.sent, "through_files": self.through_files},
+        }
 
     def _weight_sync(self) -> str:
         memory = self.memory
@@ -218,7 +240,9 @@ def _sequences(history: HistoryWindow, turns: int) -> tuple[int, int]:
 
 
 def check_memory(config: Config, *, is_sft: bool = False) -> None:
-    """Raise `ConfigError` with numbers if the run, or the warm start, does not fit the device."""
+    """Raise `ConfigError` if this machine lacks the device, or with numbers if the run, or the warm start, does not fit
+    it. Of a hub model only its descriptions are downloaded."""
+    check_device(config.device)
     if not (
         config.device_memory_gib or config.device.startswith("cuda") or _weight_bytes(config.model) > MIN_CHECKED_BYTES
     ):

@@ -19,9 +19,11 @@ import numpy as np
 
 from deskhand.config.load import Config
 from deskhand.errors import ConfigError
+from deskhand.models.hub import SMALL_FILES
 from deskhand.models.load import checkpoint_folder, load, load_processors
 from deskhand.recipes import recorded_data
 from deskhand.recipes.assemble import SEEDS_PER_RUN, open_run_pool, train_concurrency
+from deskhand.recipes.download import fetch_weights
 from deskhand.recipes.evaluate import PolicySpec, open_runner, run_evaluation
 from deskhand.recipes.step_report import SCHEMA_VERSION, ProgressListener
 from deskhand.recipes.suite import Suite, load_suite, require_oracles
@@ -118,7 +120,7 @@ def demonstrations_from_runs(
 ) -> list[Demonstration]:
     """Load demonstrations from other runs and recordings, and copy their screenshots to `frames`. Raises `ConfigError`
     if a folder contains no run or no success, or its tokenizer is not the model's."""
-    own, found = _tokenizer_sha256(checkpoint_folder(model)), list[Demonstration]()
+    own, found = _tokenizer_sha256(checkpoint_folder(model, SMALL_FILES)), list[Demonstration]()
     for folder in folders:
         if recorded_data.is_recording(folder):
             found += demonstrations_from_recordings(folder, model, history, frames, listener)
@@ -126,7 +128,7 @@ def demonstrations_from_runs(
         with Run.open(folder, read_only=True) as other:
             theirs = other.metadata.get("config", {}).get("model", "")
             first = other.folder / "checkpoints" / "step-000000"
-            if _tokenizer_sha256(first if first.is_dir() else checkpoint_folder(theirs)) != own:
+            if _tokenizer_sha256(first if first.is_dir() else checkpoint_folder(theirs, SMALL_FILES)) != own:
                 raise ConfigError(
                     f"{folder}: recorded with the tokenizer of {theirs}, not that of {model}; record it again"
                 )
@@ -262,4 +264,5 @@ def run_sft_recipe(config: Config, run: Run, folders: Sequence[Path], listener: 
     else:
         asyncio.run(demonstrate(config, run, listener))
         found = load_demonstrations(run, DEMONSTRATIONS)
+    asyncio.run(fetch_weights(config, config.model, listener, trains=True))
     return finetune(config, run, found, listener)

@@ -16,14 +16,14 @@ from importlib.metadata import version as package_version
 from pathlib import Path
 from typing import Any
 
-from deskhand.config.load import Config, config_of_run
+from deskhand.config.load import AGENT_SET, Config, config_of_run
 from deskhand.config.schema import MACHINE_BACKENDS
 from deskhand.desktop.base import DesktopPoolProtocol
 from deskhand.desktop.factory import LEASE_DB
 from deskhand.desktop.remote.quota_file import QUOTA_FILE
 from deskhand.desktop.remote.waa_desktop import BASELINES_FILE
 from deskhand.errors import ConfigError
-from deskhand.models.load import check_checkpoint
+from deskhand.models.load import check_checkpoint, check_device
 from deskhand.recipes.assemble import (
     check_plugins,
     eval_concurrency,
@@ -32,6 +32,7 @@ from deskhand.recipes.assemble import (
     run_training_loop,
     train_concurrency,
 )
+from deskhand.recipes.download import fetch_weights
 from deskhand.recipes.evaluate import evaluate_policy, resolve_policy
 from deskhand.recipes.step_report import ProgressListener, StepReport
 from deskhand.recipes.suite import load_suite, validation_split
@@ -65,10 +66,11 @@ def create_run(
     Args:
         command: Command that created it, for the report.
         more: Further metadata.
-        needs_model: Whether the run uses the config's model, and not only other policies.
+        needs_model: Whether the run uses the config's model, and not only other policies. Weights of a hub model are
+            not downloaded here.
 
     Raises:
-        ConfigError: The directory is not empty, or the model does not exist.
+        ConfigError: The directory is not empty, or the device or the model does not exist.
     """
     if foreign := _foreign_file(folder):
         raise ConfigError(f"{folder}: contains other files ({foreign}); use a new or empty directory")
@@ -80,7 +82,9 @@ def create_run(
         else f"{len(suite.train_tasks)} families"
     )
     if needs_model:
-        check_checkpoint(config.model)
+        if config.engine.backend == "hf":
+            check_device(config.device)
+        check_checkpoint(config.model, download=False)
     if not suite.is_parametric:
         print(suite.summary)
     for line in machine_notices(config):
@@ -91,6 +95,7 @@ def create_run(
     metadata = {
         "title": f"{'Warm start: ' if 'sft' in (more or {}) else ''}{policy} on {families}",
         "config": config.model_dump(mode="json"),
+        AGENT_SET: sorted(config.agent.model_fields_set),
         "facts": {
             "command": command,
             **({"model": config.model} if needs_model else {}),
@@ -201,6 +206,7 @@ async def run_training(config: Config, run: Run, listener: ProgressListener, sta
     async with open_run_pool(config, run, size, listener) as pool:
         before, after = None, None
         if unfinished:
+            await fetch_weights(config, config.model, listener, trains=True)
             await _train(config, run, pool, progress, listener)
             last = run.checkpoint()
         if config.evaluation.num_episodes and last is not None:

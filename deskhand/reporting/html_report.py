@@ -73,6 +73,14 @@ class ReportView:
     """Stored episodes that the report does not show."""
     updates: tuple[dict[str, float], ...] = ()
     """Metrics of each logged update of supervised training."""
+    groups: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Groups of shown episodes by id: members with rewards and advantages, and how those are computed."""
+    alerts: tuple[dict[str, Any], ...] = ()
+    """Alerts by metric, as `run_view.find_alerts` returns them."""
+    failures: tuple[dict[str, Any], ...] = ()
+    """The most frequent reasons of failure by family, of all episodes."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """Settings by key."""
 
 
 def write(view: ReportView, path: Path) -> Path:
@@ -114,12 +122,15 @@ def render(view: ReportView) -> str:
 <main>
 {_tiles(view, before, after)}
 {_warnings(view.evaluations)}
+{_alerts(view.alerts)}
 {_curves(view, before, after)}
+{_failures(view.failures)}
 <section id="replay" tabindex="-1"><h2>Episodes</h2>
 <noscript>Replaying episodes needs JavaScript.</noscript>{_hidden_note(view)}</section>
 {_others(view.evaluations)}
 <section><h2>Steps</h2>{_steps_table(view)}</section>
-<section><h2>This run</h2><div class="pair">{_facts(view.facts)}{_episode_counts(view.episode_counts)}</div></section>
+<section><h2>This run</h2><div class="pair">{_facts(view.facts)}{_episode_counts(view.episode_counts)}</div>
+{_settings(view.settings)}</section>
 </main>
 <script type="application/json" id="data">{_data(view)}</script>
 <script>{script}</script>
@@ -143,7 +154,7 @@ def _script() -> str:
 def _data(view: ReportView) -> str:
     """Return episodes and screenshots as JSON that cannot close its script element."""
     frames = {name: "data:image/png;base64," + base64.b64encode(png).decode() for name, png in view.frames.items()}
-    data = {"episodes": _finite(view.episodes), "frames": frames}
+    data = {"episodes": _finite(view.episodes), "groups": _finite(view.groups), "frames": frames}
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
@@ -191,8 +202,8 @@ def _tiles(view: ReportView, before: EvaluationView | None, after: EvaluationVie
 
 
 def _warnings(evaluations: Iterable[EvaluationView]) -> str:
-    """Return a line for each evaluation whose success depends on the episodes without a score."""
-    lines = [evaluation.report.warning for evaluation in evaluations if evaluation.report.warning]
+    """Return lines on evaluations whose success may not be that of the policy."""
+    lines = [line for evaluation in evaluations for line in evaluation.report.warnings]
     return "".join(f"<p class='note'>Warning: {escape(line)}</p>" for line in lines)
 
 
@@ -262,10 +273,10 @@ def _steps_table(view: ReportView) -> str:
     return _table([heading for heading, _ in columns], zip(*(cells for _, cells in columns), strict=True))
 
 
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+def _table(head: Iterable[str], rows: Iterable[Iterable[str]], style: str = "scroll") -> str:
     names = "".join(f"<th>{escape(name.replace('_', ' '))}</th>" for name in head)
     lines = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows)
-    return f'<div class="scroll"><table><thead><tr>{names}</tr></thead><tbody>{lines}</tbody></table></div>'
+    return f'<div class="{style}"><table><thead><tr>{names}</tr></thead><tbody>{lines}</tbody></table></div>'
 
 
 def _facts(facts: dict[str, str]) -> str:
@@ -278,6 +289,40 @@ def _episode_counts(counts: dict[str, int]) -> str:
         return ""
     rows = "".join(f"<dt>{escape(name.replace('_', ' '))}</dt><dd>{count}</dd>" for name, count in counts.items())
     return f"<div><h3>Episodes by state</h3><dl class='facts counts'>{rows}</dl></div>"
+
+
+def _alerts(alerts: Iterable[dict[str, Any]]) -> str:
+    rows = []
+    for alert in alerts:
+        value, steps = alert.get("value"), alert["steps"]
+        shown = f"{value:.3g}" if isinstance(value, int | float) else str(value)
+        raised = f"{len(steps)} times, last in step {steps[-1]}" if len(steps) > 1 else f"step {steps[-1]}"
+        rows.append(
+            [
+                str(alert["metric"]),
+                shown,
+                *(str(alert.get(name) or "") for name in ("threshold", "cause", "hint")),
+                raised,
+            ]
+        )
+    head = ["metric", "value", "threshold", "likely cause", "what to change", "raised"]
+    return f"<section><h2>Alerts</h2>{_table(head, rows, 'scroll words')}</section>" if rows else ""
+
+
+def _failures(failures: Iterable[dict[str, Any]]) -> str:
+    rows = [
+        [each["family"], f"no score: {each['clause']}" if each["errored"] else each["clause"], f"{each['episodes']}"]
+        for each in failures
+    ]
+    head = ["family", "clause that did not hold", "episodes"]
+    return f"<section><h2>Why episodes failed</h2>{_table(head, rows, 'scroll words')}</section>" if rows else ""
+
+
+def _settings(settings: dict[str, Any]) -> str:
+    if not settings:
+        return ""
+    facts = _facts({name: json.dumps(value, ensure_ascii=False) for name, value in settings.items()})
+    return f"<details><summary>Settings</summary>{facts}</details>"
 
 
 def _hidden_note(view: ReportView) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 
 from deskhand.errors import ConfigError
 from deskhand.reporting.charts import EvaluationView
-from deskhand.rollout.eval_loop import build_eval_report
+from deskhand.rollout.eval_loop import EvalReport, build_eval_report
 from deskhand.rollout.success_rates import Proportion, effective_sample_size
 from deskhand.store.run import TRAIN, EpisodeRow, Run
 
@@ -93,6 +93,17 @@ def format_episode_counts(counts: dict[str, Any]) -> dict[str, int]:
     return rows | {f"errored ({cause})": count for cause, count in counts.get("errored", {}).items()}
 
 
+def flat_settings(run: Run) -> dict[str, Any]:
+    """Return the settings of a run by key, such as `loop.total_steps`."""
+    return dict(_flat("", run.metadata.get("config", {})))
+
+
+def _flat(prefix: str, value: Any) -> list[tuple[str, Any]]:
+    if isinstance(value, dict):
+        return [pair for key, inner in value.items() for pair in _flat(f"{prefix}.{key}" if prefix else key, inner)]
+    return [(prefix, value)]
+
+
 def with_total_time(metrics: Iterable[dict[str, Any]]) -> Iterable[dict[str, Any]]:
     """Yield the metrics with `time/elapsed` since the start of the run; stored values restart with each resume."""
     before_s = last_s = 0.0
@@ -154,6 +165,23 @@ def rate(hits: int, total: int, effective: float | None = None) -> dict[str, Any
 def rate_of(found: Proportion) -> dict[str, Any]:
     """Return a proportion as JSON types, like `rate`."""
     return rate(found.hits, found.total, found.effective)
+
+
+def report_data(report: EvalReport) -> dict[str, Any]:
+    """Return an evaluation as JSON types: rates with 95 % intervals, causes without a score, warnings."""
+    return {
+        "name": report.name,
+        "success": rate_of(report.success),
+        "of_started": rate_of(report.success_of_started),
+        "first_click": rate_of(report.first_click),
+        "by_family": {name: rate_of(found) for name, found in report.by_family.items()},
+        "pass_at": {str(k): value for k, value in report.pass_at.items()},
+        "reward": report.reward,
+        "errored": report.errored,
+        "untrusted": report.num_guest_trusted,
+        "replies": report.replies,
+        "warnings": report.warnings,
+    }
 
 
 def success_by_version(run: Run) -> list[dict[str, Any]]:

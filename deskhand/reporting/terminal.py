@@ -192,5 +192,5 @@ def interval_text(rate: Proportion) -> str:
 
 
 def warnings_of(*reports: EvalReport) -> list[str]:
-    """Return a line for each evaluation whose success depends on the episodes without a score."""
-    return [report.warning for report in reports if report.warning]
+    """Return lines on evaluations whose success may not be that of the policy."""
+    return [line for report in reports for line in report.warnings]

@@ -11,6 +11,7 @@ nothing. Decisions (the best checkpoint) use the second, and pass@k counts sampl
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import uuid
 from collections import Counter
@@ -25,11 +26,14 @@ from deskhand.rollout.groups import EpisodeRequest
 from deskhand.rollout.run_writer import new_row, row_of
 from deskhand.rollout.scheduler import Scheduler
 from deskhand.rollout.success_rates import NOTHING, Proportion, effective_sample_size, pass_at
+from deskhand.store.episode_search import count_replies
 from deskhand.store.run import TRAIN, EpisodeRow, Run
 from deskhand.tasks.outcome import Errored, Scored
 from deskhand.tasks.task import Task
 
 MAX_ATTEMPTS = 3
+MAX_QUOTED = 80
+"""Characters of a reply in a warning."""
 NOTABLE_DIFFERENCE = 0.01
 """Difference of the two success rates above which a report warns."""
 
@@ -66,11 +70,34 @@ class EvalReport:
     family_of_started: dict[str, Proportion] = field(default_factory=dict)
     num_guest_trusted: int = 0
     """Number of scores above 0 that depend on what a guest program reported, and that it could have forged."""
+    replies: dict[str, int] = field(default_factory=dict)
+    """Replies of the scored episodes by kind of error; "" for none."""
+    unparsed_reply: str = ""
+    """A reply that could not be parsed; empty if there is none."""
 
     @property
     def num_unscored(self) -> int:
         """Number of episodes that were played and have no score."""
         return max(0, self.success_of_started.total - self.success.total)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Lines on why success may not be that of the policy."""
+        return tuple(line for line in (self.warning, self.reply_warning) if line)
+
+    @property
+    def reply_warning(self) -> str:
+        """A line if half of the replies or more could not be parsed or were cut; else empty."""
+        total, cut = sum(self.replies.values()), self.replies.get("truncated", 0)
+        unparsed = self.replies.get("format", 0)
+        if not total or 2 * (cut + unparsed) < total:
+            return ""
+        share = f"none of {total}" if cut + unparsed == total else f"only {total - cut - unparsed} of {total}"
+        text = f"{self.name}: {share} replies could be parsed, so success says little about the policy"
+        if unparsed:
+            text += "; set agent.action_format to the format of the model and agent.prompt_style=full, which describes"
+            text += f" it (a reply: {json.dumps(self.unparsed_reply[:MAX_QUOTED])})"
+        return text + (f"; {cut} were cut at the token limit: raise agent.max_new_tokens" if cut else "")
 
     @property
     def warning(self) -> str:
@@ -97,6 +124,7 @@ def build_eval_report(run: Run, name: str, samples: Collection[tuple[str, int]] 
     started = [row for row in rows if row.state == "scored" or (row.state == "errored" and run.has_record(row.id))]
     guest_trusted = run.guest_trusted_episodes(name)
     samples_of = [*scored, *errored.values()]
+    replies, unparsed_reply = count_replies(run, [row.id for row in scored])
     families = sorted({label_of[row.family] for row in started})
 
     def by_label(rows: Sequence[EpisodeRow]) -> dict[str, list[EpisodeRow]]:
@@ -115,6 +143,8 @@ def build_eval_report(run: Run, name: str, samples: Collection[tuple[str, int]] 
         _proportion(started, _succeeded),
         {family: _proportion(rows, _succeeded) for family, rows in by_label(started).items()},
         sum(row.id in guest_trusted for row in scored if row.value),
+        replies,
+        unparsed_reply,
     )
 
 

@@ -1,13 +1,13 @@
-"""Search, sort and page over the stored episodes of a run, in SQL. Used by the viewer; start with `search_episodes`.
+"""Search, sort and page over the stored episodes of a run, in SQL. Start with `search_episodes`.
 
-Only the rows of a page leave the database, so a run of any length opens at once. An episode's *reason* is one line:
-the first clause of its check that does not hold, or why it has no score.
+Used by the viewer and by evaluations. Only the rows of a page leave the database, so a run of any length opens at once.
+An episode's *reason* is one line: the first clause of its check that does not hold, or why it has no score.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -168,6 +168,28 @@ def count_failures(run: Run, where: EpisodeFilter, limit: int = 40) -> list[dict
     rows = [{"family": family, "clause": clause, "errored": False, "episodes": num} for family, clause, num in clauses]
     rows += [{"family": family, "clause": cause, "errored": True, "episodes": num} for family, cause, num in errors]
     return sorted(rows, key=lambda row: -row["episodes"])[:limit]
+
+
+def count_replies(run: Run, episode_ids: Sequence[str]) -> tuple[dict[str, int], str]:
+    """Return the replies of these episodes by kind of error ("" for none), and the text of one that was not parsed."""
+    steps = (
+        f"FROM episodes, json_each({_JSON}, '$.transcript.steps') AS step "
+        "WHERE episodes.id IN (SELECT value FROM json_each(?))"
+    )
+    kind, ids = "json_extract(step.value, '$.reply_error')", (json.dumps(list(episode_ids)),)
+    counts = run.rows(f"SELECT coalesce({kind}, ''), COUNT(*) {steps} GROUP BY 1", ids)
+    found = run.rows(f"SELECT json_extract(step.value, '$.text') {steps} AND {kind} = 'format' LIMIT 1", ids)
+    return dict(counts), str(found[0][0]) if found else ""
+
+
+def count_stop_reasons(run: Run, where: EpisodeFilter) -> dict[str, int]:
+    """Return why the agents of the episodes that meet `where` stopped, with the number of episodes."""
+    condition, values = where.sql()
+    reason = f"json_extract({_JSON}, '$.transcript.stop_reason')"
+    rows = run.rows(
+        f"SELECT {reason}, COUNT(*) FROM episodes WHERE ({condition}) AND record IS NOT NULL GROUP BY 1", tuple(values)
+    )
+    return {reason: count for reason, count in rows if reason is not None}
 
 
 def mean_seconds(run: Run, newest: int = 500) -> dict[str, float]:

@@ -267,6 +267,18 @@ class Rescored:
     def changed(self) -> bool:
         return self.before != self.after
 
+    def data(self) -> dict[str, Any]:
+        """Return both scores and the findings of the current checks as JSON types."""
+        outcome = self.outcome
+        return {
+            "state": self.state.title,
+            "before": self.before,
+            "after": self.after,
+            "changed": self.changed,
+            "findings": [asdict(each) for each in outcome.findings] if isinstance(outcome, Scored) else [],
+            "error": f"{outcome.cause}: {outcome.message}" if isinstance(outcome, Errored) else None,
+        }
+
     def lines(self) -> list[str]:
         """Return the report lines: both scores, and every clause that fails."""
         change = f"{_score_text(self.before)} -> {_score_text(self.after)}"

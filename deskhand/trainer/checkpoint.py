@@ -35,6 +35,7 @@ from torch import Tensor
 
 from deskhand.errors import ConfigError, HealthError
 from deskhand.models.forward import unwrap
+from deskhand.models.hub import AGENT_FILE
 from deskhand.trainer.trainer import Trainer
 
 _FORMAT = 1
@@ -97,7 +98,7 @@ class CheckpointManager:
             shutil.rmtree(draft, ignore_errors=True)
             draft.mkdir()
             for file in sorted({file for pattern in _ASSETS for file in assets.glob(pattern)}):
-                if not file.name.endswith(".index.json") and file.name != "manifest.json":
+                if not file.name.endswith(".index.json") and file.name not in ("manifest.json", AGENT_FILE):
                     shutil.copyfile(file, draft / file.name)
             model = unwrap(trainer.policy.model)
             model.config.save_pretrained(draft)

@@ -13,9 +13,10 @@ import pytest
 from deskhand.desktop.remote import quota, quota_file
 from deskhand.desktop.remote.quota_errors import QuotaExceeded, QuotaSignal
 from deskhand.errors import ConfigError
-from deskhand.reporting.build_report import build_report_view, select_episodes
+from deskhand.reporting.build_report import build_report_view
 from deskhand.reporting.html_report import render
 from deskhand.reporting.run_view import evaluation_views, families_without_signal, open_run, with_total_time
+from deskhand.reporting.select_episodes import select_episodes
 from deskhand.rollout.episode_record import EpisodeResult, to_record
 from deskhand.rollout.groups import EpisodeRequest
 from deskhand.rollout.run_writer import new_row, row_of

@@ -194,7 +194,7 @@ def test_an_evaluation_without_a_score_has_no_number() -> None:
 def test_a_run_without_any_result_still_has_a_report() -> None:
     page = html_report.render(ReportView("empty"))
     assert "No training steps yet." in page
-    assert data_of(page) == {"episodes": [], "frames": {}}
+    assert data_of(page) == {"episodes": [], "groups": {}, "frames": {}}
 
 
 def test_a_run_before_its_last_evaluation_shows_the_first() -> None:

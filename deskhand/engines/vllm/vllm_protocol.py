@@ -37,6 +37,7 @@ from deskhand.engines.http_engine.server_process import ServerProcess
 from deskhand.errors import ConfigError, RecordError
 from deskhand.models.load import check_checkpoint
 from deskhand.types import Completion, Prompt, Sampling
+from deskhand.venvs import install_command
 
 EXTENSION = "deskhand_worker.Extension"
 """Worker extension of servers started by Deskhand (`worker/deskhand_worker.py`)."""
@@ -260,7 +261,9 @@ def launch_vllm(  # noqa: PLR0913
         arguments: Additional command-line arguments of vLLM.
     """
     if not os.access(python, os.X_OK):
-        raise ConfigError(f"engine.venv_python: {python} is not an executable; create it with scripts/environment vllm")
+        raise ConfigError(
+            f"engine.venv_python: {python} is not an executable; create it with {install_command('vllm')}"
+        )
     _, family = check_checkpoint(str(model))
 
     def command(socket: str) -> list[str]:

@@ -20,10 +20,11 @@ from types import ModuleType
 from typing import Any
 
 from deskhand.errors import ConfigError
+from deskhand.venvs import install_command
 
 SUPPORTED = re.compile(r"1\.0\.4|2\.[0-9.]+")
 SUPPORTED_VERSIONS = "1.0.4 and 2.x"
-INSTALL_HINT = "create an environment with scripts/environment areal, or see docs/areal.md#install"
+INSTALL_HINT = f"create an environment with {install_command('areal')}"
 
 
 def is_installed() -> bool:

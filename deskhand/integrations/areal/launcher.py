@@ -20,12 +20,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from deskhand.config.shipped import AREAL, find_config, list_configs
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.integrations.areal.installed_areal import is_installed
 from deskhand.integrations.areal.online import ProxyGateway
 from deskhand.integrations.areal.settings import merge_settings, profile_overrides, read_experiment
 from deskhand.integrations.areal.worker_runs import merge_worker_runs
-from deskhand.models.load import checkpoint_folder, is_hub_id
+from deskhand.models.hub import is_hub_id
+from deskhand.models.load import checkpoint_folder
 from deskhand.venvs import newest_venv, package_path
 
 LAUNCH = "deskhand.integrations.areal.entrypoint"
@@ -45,6 +47,7 @@ def train(
 ) -> int:
     """Run an experiment to its end and return AReaL's exit code. Raises `ConfigError`."""
     environment = dict(os.environ if environment is None else environment)
+    config = find_config(config, AREAL)
     python = areal_python(environment)
     content = _content(config)
     folder = folder.resolve()
@@ -67,6 +70,7 @@ def run_online(
 ) -> int:
     """Run an experiment's rows for a run in AReaL's online mode and return the exit code. Raises `ConfigError`."""
     environment = dict(os.environ if environment is None else environment)
+    config = find_config(config, AREAL)
     ProxyGateway.of_run(folder)
     python = areal_python(environment)
     args = _areal_args(config, _content(config), folder.resolve(), None, overrides)[0]
@@ -118,7 +122,9 @@ def worker_environment(python: Path, environment: Mapping[str, str]) -> dict[str
 def _content(config: Path) -> dict[str, Any]:
     content = read_experiment(config)
     if "actor" not in content:
-        raise ConfigError(f"{config}: not an AReaL experiment (no actor section); example: configs/areal/tiny_cpu.yaml")
+        raise ConfigError(
+            f"{config}: not an AReaL experiment (no actor section); shipped ones: {', '.join(list_configs(AREAL))}"
+        )
     return content
 
 

@@ -25,6 +25,7 @@ from deskhand.config.schema import (
     DesktopConfig,
     TrackingConfig,
 )
+from deskhand.config.shipped import AREAL, list_configs
 from deskhand.errors import ConfigError
 
 
@@ -138,7 +139,10 @@ def read_experiment(path: Path) -> dict[str, Any]:
     """Return the content of a file with references unresolved. Raises `ConfigError`."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, yaml.YAMLError) as error:
+    except OSError as error:
+        names = ", ".join(list_configs(AREAL))
+        raise ConfigError(f"{path}: cannot read the experiment: {error.strerror}; shipped ones: {names}") from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigError(f"{path}: invalid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: must contain a mapping")

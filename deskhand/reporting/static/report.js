@@ -1,7 +1,7 @@
 // Episode replay of the one-file report, which inlines this file after the modules that it imports.
 "use strict";
 import { factList, make, section, switchTheme } from "./dom.js";
-import { numbers, outcome, tokenScale, tokenText } from "./outcome.js";
+import { number, numbers, outcome, tokenScale, tokenText } from "./outcome.js";
 import { screenOf } from "./screen.js";
 
 (() => {
@@ -84,12 +84,17 @@ import { screenOf } from "./screen.js";
           make("i", { class: "sign", title: episode.outcome }),
           make("b", {}, episode.instruction),
           make("small", {}, episode.phase),
-          make("small", { class: "task" }, `${episode.family} ${episode.seed}`),
+          make("small", { class: "task" }, taskLine(episode)),
         ),
       ),
     );
     if (!state.shown.length) list.append(make("p", { class: "note" }, "No matching episodes."));
     show();
+  }
+
+  function taskLine(episode) {
+    const task = `${episode.family} ${episode.seed}`;
+    return episode.group ? `${task} · group ${episode.group} #${episode.member}` : task;
   }
 
   function open(index, step) {
@@ -166,7 +171,9 @@ import { screenOf } from "./screen.js";
       ),
     );
     detail.replaceChildren(
-      ...[outcome(episode), reply(step), numbers("Reward", episode.terms), facts(episode)].filter((part) => part),
+      ...[outcome(episode), reply(step), numbers("Reward", episode.terms), group(episode), facts(episode)].filter(
+        (part) => part,
+      ),
     );
     try {
       history.replaceState(null, "", `#episode=${encodeURIComponent(episode.id)}&step=${state.step}`);
@@ -267,6 +274,37 @@ import { screenOf } from "./screen.js";
       step.tokens.length ? [tokenText(step.tokens), ...tokenScale()] : make("p", { class: "reply" }, step.text),
       step.error ? make("p", { class: "error" }, step.error) : null,
     );
+  }
+
+  // The members of the episode's group: what the algorithm compares.
+  function group(episode) {
+    const found = data.groups[episode.group_id];
+    if (!found) return null;
+    const members = found.members.map((member) => {
+      const index = state.shown.findIndex((other) => other.id === member.id);
+      const won = member.value !== null && member.value >= 1;
+      const sign = member.state === "errored" ? "errored" : won ? "success" : "failure";
+      const scores = [`reward ${number(member.reward)}`, `advantage ${number(member.advantage)}`];
+      const title = member.reason || null;
+      return make(
+        "li",
+        {},
+        make("i", { class: `sign ${sign}`, title: sign }),
+        make(
+          "button",
+          {
+            type: "button",
+            disabled: index < 0 ? "" : null,
+            "aria-current": String(member.id === episode.id),
+            title,
+            onclick: () => open(index, 0),
+          },
+          `#${member.member}`,
+        ),
+        make("span", {}, scores.join(" · ")),
+      );
+    });
+    return section("Group", make("p", { class: "note" }, found.explained), make("ul", { class: "members" }, ...members));
   }
 
   function facts(episode) {

@@ -18,8 +18,9 @@ from deskhand.reporting.run_view import (
     evaluation_views,
     families_without_signal,
     find_alerts,
+    flat_settings,
     format_episode_counts,
-    rate_of,
+    report_data,
     success_by_version,
     with_total_time,
 )
@@ -66,7 +67,7 @@ def summary_of(run: Run) -> dict[str, Any]:
         "alerts": find_alerts(run, steps),
         "failures": count_failures(run, EpisodeFilter()),
         "seconds": mean_seconds(run),
-        "settings": dict(_flat("", metadata.get("config", {}))),
+        "settings": flat_settings(run),
     }
 
 
@@ -91,27 +92,13 @@ def _evaluation(view: EvaluationView) -> dict[str, Any]:
     report = view.report
     return {
         "label": view.label,
-        "name": report.name,
         "step": view.step,
         "version": view.version,
         "own": view.own,
         "held_out": view.held_out,
-        "success": rate_of(report.success),
-        "of_started": rate_of(report.success_of_started),
-        "first_click": rate_of(report.first_click),
-        "by_family": {name: rate_of(found) for name, found in report.by_family.items()},
-        "pass_at": {str(k): value for k, value in report.pass_at.items()},
-        "reward": report.reward,
-        "errored": report.errored,
-        "untrusted": report.num_guest_trusted,
-        "warning": report.warning,
+        **report_data(report),
+        "warning": "; ".join(report.warnings),
     }
-
-
-def _flat(prefix: str, value: Any) -> list[tuple[str, Any]]:
-    if isinstance(value, dict):
-        return [pair for key, inner in value.items() for pair in _flat(f"{prefix}.{key}" if prefix else key, inner)]
-    return [(prefix, value)]
 
 
 def advantages_of(run: Run, rows: Sequence[EpisodeRow]) -> tuple[dict[str, float], str]:

@@ -79,6 +79,23 @@ class ImportReport:
             counts.update({each.kind for each in task.requirements})
         return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
+    def data(self) -> dict[str, Any]:
+        """Return the report as JSON types."""
+        return {
+            "tasks": [
+                {
+                    "name": task.name,
+                    "id": task.loaded.task.id,
+                    "verdict": task.verdict,
+                    "requirements": [{"kind": each.kind, "detail": each.detail} for each in task.requirements],
+                }
+                for task in self.tasks
+            ],
+            "invalid": [str(problem) for _, problems in self.corpus.unreadable for problem in problems],
+            "verdicts": dict(self.verdicts()),
+            "requirements": dict(self.kinds()),
+        }
+
 
 def check_compatibility(source: str, folder: Path, which: Which = find_in_guest) -> ImportReport:
     """Load a corpus and classify its tasks. Raises `ConfigError` for an unknown source or without task files."""

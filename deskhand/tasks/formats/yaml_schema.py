@@ -277,7 +277,7 @@ def load(path: Path) -> NativeTask:
     document = load_yaml(path)
     version = document.value.get("deskhand") if isinstance(document.value, dict) else None
     if type(version) is int and version != VERSION:
-        message = f"schema version must be {VERSION}, got {version}; rename the keys as in docs/tasks.md, set {VERSION}"
+        message = f"schema version must be {VERSION}, got {version}; rename the keys, set {VERSION}"
         raise TaskFileError([document.problem(("deskhand",), message)])
     task = validate(document, NativeTask)
     problems = list(_problems(document, task, path.parent))

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from deskhand.errors import ConfigError
+from deskhand.venvs import install_command
 
 NAME = "sdpa"
 _POSITIONS = "compute_3d_position_ids"
@@ -97,7 +98,7 @@ def patch_lora_positions() -> None:
         if not hasattr(getattr(module, f"{name}Model"), _POSITIONS):
             raise ConfigError(
                 f"transformers {import_module('transformers').__version__}: {name}Model has no {_POSITIONS}, which "
-                "AReaL's FSDP engine calls; install AReaL's version with scripts/environment areal"
+                f"AReaL's FSDP engine calls; install AReaL's version with {install_command('areal')}"
             )
         whole = getattr(module, f"{name}ForConditionalGeneration")
         if not hasattr(whole, _POSITIONS):
