@@ -26,7 +26,6 @@ MAY_IMPORT_TORCH = (
 )
 LOADS_TORCH = (
     "api",
-    "cli.audit",
     *(f"recipes.{name}" for name in ("assemble", "train", "evaluate", "sft", "plan", "publish_probe", "samples")),
     "recipes.training_loop",
 )
