@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from deskhand.errors import ConfigError, RecordError
-from deskhand.types import ImageSpan, PreparedImage
+from deskhand.types import ImageSpan, PreparedImage, StoredPixels
 
 
 class ModelSequence(Protocol):
@@ -165,23 +165,55 @@ def stack_images(images: Sequence[PreparedImage], device: Any) -> tuple[Tensor, 
 
     Raises `RecordError("pixels")` if an image's patches differ from those first prepared for it.
     """
-    pixels, end = join_pixels(images), 0
+    joined, end = join_pixels(images), 0
     for image in images:
         start, end = end, end + math.prod(image.grid_thw)
-        if image.checksum is not None and not image.checksum.matches(pixels[start:end].numpy()):
+        if image.checksum is not None and not image.checksum.matches(joined[start:end].numpy()):
             raise RecordError("pixels", f"the patches at {start} are not those prepared for image {image.sha256[:12]}")
-    return pixels.to(device), torch.tensor([image.grid_thw for image in images], dtype=torch.int64, device=device)
+    grids = torch.tensor([image.grid_thw for image in images], dtype=torch.int64, device=device)
+    return expand_pixels(joined, images[0], device), grids
 
 
 def join_pixels(images: Sequence[PreparedImage]) -> Tensor:
-    """Return the concatenated patches of the images, float32[patches, patch values]."""
-    rows = sum(len(image.pixel_values) for image in images)
-    joined = torch.empty((rows, *images[0].pixel_values.shape[1:]), dtype=torch.float32)
+    """Return the concatenated stored patches of the images: uint8[patches, channels, values of one frame] for
+    `expand_pixels`, or the values float32[patches, patch values] of a processor that is not looked up."""
+    rows, first = sum(len(image.pixel_values) for image in images), _stored(images[0])
+    dtype = torch.uint8 if first.dtype == np.uint8 else torch.float32
+    joined = torch.empty((rows, *first.shape[1:]), dtype=dtype)
     end = 0
-    for image in images:  # one by one, because values may be computed lazily and are freed after the copy
+    for image in images:  # one by one, because evicted images are prepared again and freed after the copy
         start, end = end, end + len(image.pixel_values)
-        joined.numpy()[start:end] = np.asarray(image.pixel_values)
+        joined.numpy()[start:end] = first if image is images[0] else _stored(image)
     return joined
+
+
+def _stored(image: PreparedImage) -> np.ndarray:
+    values = image.pixel_values
+    return values.stored() if isinstance(values, StoredPixels) else np.asarray(values)
+
+
+def expand_pixels(joined: Tensor, image: PreparedImage, device: Any = "cpu") -> Tensor:
+    """Return the values float32[patches, patch values] of joined patches. Bytes are looked up on the device.
+
+    `image` is any of the images; they share one table.
+    """
+    values = image.pixel_values
+    if joined.dtype != torch.uint8 or not isinstance(values, StoredPixels) or values.lookup.table_CV is None:
+        return joined.to(device)
+    if torch.device(device).type == "cpu":
+        return torch.from_numpy(values.lookup.values(joined.numpy()))
+    sent = joined.pin_memory() if torch.device(device).type == "cuda" else joined
+    table_CV = torch.from_numpy(values.lookup.table_CV).to(device)
+    return expand_on_device(sent.to(device, non_blocking=True), table_CV, values.lookup.frames)
+
+
+def expand_on_device(patches_NCP: Tensor, table_CV: Tensor, frames: int) -> Tensor:
+    """`PatchLookup.values` with tensors of one device."""
+    count, channels, size = patches_NCP.shape
+    values_NCFP = table_CV.new_empty((count, channels, frames, size))
+    for channel in range(channels):
+        values_NCFP[:, channel] = table_CV[channel][patches_NCP[:, channel].long()].unsqueeze(1)
+    return values_NCFP.reshape(count, -1)
 
 
 def encode_images(model: Any, pixel_values: Tensor, image_grid_thw: Tensor) -> tuple[Tensor, ...]:

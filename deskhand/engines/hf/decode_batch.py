@@ -168,6 +168,10 @@ class DecodeBatch:
         """Number of free slots."""
         return self._max_batch - len(self.requests)
 
+    def has_features(self, sha256: str) -> bool:
+        """Return whether an image's features are cached; may be called in other threads."""
+        return sha256 in self._features
+
     def admit(self, waiting: Sequence[DecodeRequest], version: int) -> None:
         """Prefill waiting requests, at most `room`, in as few forward passes as their lengths allow."""
         newcomers = []
