@@ -126,7 +126,7 @@ async def open_policy(
     """Open agent and recorder for an engine; all are closed at the end."""
     async with AsyncExitStack() as stack:
         stack.push_async_callback(engine.engine.close)
-        images = ImageCache(engine.image_processor, fetch=frames.png)
+        images = ImageCache(engine.image_processor, fetch=frames.pixels)
         recorder = Recorder(engine.renderer, engine.engine, images, context_tokens=engine.context_tokens)
         stack.callback(recorder.close)
         player, settings = build_agent(agent, image_size=model_image_size(engine.image_processor))
@@ -149,7 +149,7 @@ async def open_scripted_policy(
     tokenizer, image_processor = load_processors(model)
     renderer = ChatRenderer(tokenizer, source=model, history=history)
     engine = ScriptedEngine(lambda text: tokenizer.encode(text, add_special_tokens=False), renderer.stop_ids[0])
-    recorder = Recorder(renderer, engine, ImageCache(image_processor, fetch=frames.png))
+    recorder = Recorder(renderer, engine, ImageCache(image_processor, fetch=frames.pixels))
     scripted = agent.model_copy(update={"temperature": 1.0, "max_new_tokens": SCRIPT_TOKENS})
     speaker = DesktopAgent(scripted, model_image_size=model_image_size(image_processor))
     runner = RecordedRunner(pool, recorder, speaker, frames, script=script(speaker), playing=engine.playing)
