@@ -218,19 +218,20 @@ class Policy:
         """
         inputs = batch.inputs
         shown_NH = features(inputs.image_hashes, inputs.feature_index_N)
-        hidden_BTH = forward_decoder(
+        hidden_1TH = forward_decoder(
             self.model,
-            inputs.input_ids_BT,
-            inputs.position_ids_3BT,
+            inputs.input_ids_1T,
+            inputs.position_ids_31T,
             shown_NH,
             inputs.placeholder_index_N,
             recompute=self.config.gradient_checkpointing,
+            lengths=inputs.lengths,
         )
-        return hidden_BTH.reshape(-1, hidden_BTH.shape[-1]).index_select(0, batch.positions_W - 1)
+        return hidden_1TH[0].index_select(0, batch.positions_W - 1)
 
     def scores(self, batch: TrainBatch, hidden_WH: Tensor, *, entropy_gradient: bool = False) -> TokenScores:
         logprobs_WV = log_softmax(unwrap(self.model).lm_head(hidden_WH), batch.temperature, self.banned_ids)
-        targets_W = batch.inputs.input_ids_BT.reshape(-1).index_select(0, batch.positions_W)
+        targets_W = batch.inputs.input_ids_1T[0].index_select(0, batch.positions_W)
         with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
             # Banned ids have probability 0 and log-prob -inf, whose product has no gradient.
             finite_WV = logprobs_WV.masked_fill(logprobs_WV.isneginf(), 0.0)
