@@ -46,7 +46,7 @@ class PatchExtractor:
         return self.lookup.table_CV is not None
 
     def prepare(self, rgb_HWC: np.ndarray, checksum: Checksum) -> tuple[StoredPatches, Grid]:
-        """Return the patches of `uint8[H, W, 3]`, extracted when they are asked for, and the grid (t, h, w) in patches.
+        """Return the patches of `uint8[H, W, 3]`, extracted at first use, and the grid (t, h, w) in patches.
 
         Raises `ValueError` for an unsupported size.
         """
