@@ -35,10 +35,11 @@ from benchmarks.recorder_vs_areal import Proxy, areal, areal_python, deskhand
 from benchmarks.synthetic_screens import QUESTION, Endpoint, body, forever, screenshot, turn
 from benchmarks.thresholds import Thresholds, parser_of, print_head
 from deskhand.recorder import images as images_module
-from deskhand.recorder.fast_patches import PatchLookup
-from deskhand.recorder.images import ImageCache, decode_rgb
+from deskhand.recorder.fast_patches import PatchExtractor
+from deskhand.recorder.images import decode_rgb
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.server import in_process_client
+from deskhand.types import PatchLookup
 
 EXPONENT = 1.1
 """Threshold of growth: exponent of time over turns."""
@@ -145,7 +146,7 @@ def measured_work() -> Iterator[list[float]]:
     spent: list[float] = []
     targets = [
         (images_module, "decode_rgb"),
-        (ImageCache, "_preprocess"),
+        (PatchExtractor, "extract"),
         (PatchLookup, "values"),
         (ChatRenderer, "render"),
     ]

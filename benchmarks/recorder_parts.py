@@ -61,8 +61,8 @@ def parts_ms(screen: tuple[int, int], count: int) -> dict[str, float]:
             name = parts.time("hash of the pixels", lambda rgb=rgb: pixels_sha256(rgb))
             kept, _ = parts.time("resizing, order of patches", lambda rgb=rgb: patches.extract(rgb))
             parts.time("on disk", lambda name=name, encoded=encoded: files.save_image(name, encoded))
-            values = parts.time("values for an engine", lambda kept=kept: patches.lookup.values(kept))
-            parts.time("their checksum", lambda values=values: Checksum().record(values))
+            parts.time("their checksum", lambda kept=kept: Checksum().record(kept))
+            parts.time("values for an engine", lambda kept=kept: patches.lookup.values(kept))
             parts.time(
                 "all of that by the processor", lambda rgb=rgb: bench.processor(images=[rgb], return_tensors="np")
             )

@@ -21,8 +21,8 @@ import structlog
 from benchmarks.result_cache import ResultCache
 from benchmarks.thresholds import ROOT, Thresholds, parser_of, print_head
 from deskhand.api import load_tasks
-from deskhand.cli.audit import audit_tasks
 from deskhand.errors import DeskhandError
+from deskhand.recipes.audit_tasks import audit_tasks
 from deskhand.tasks.audit import AuditResult
 from deskhand.tasks.audit_agents import LIMITS, NO_CHEATS
 from deskhand.tasks.formats.yaml_task import load_task

@@ -31,28 +31,35 @@ class ImageSpan:
 
 
 class Checksum:
-    """Checksum of an image's pixel values as first recorded, shared by all uses of the image in a process."""
+    """Checksum of an image's stored pixels as first recorded, shared by all uses of the image in a process."""
 
     __slots__ = ("value",)
 
     def __init__(self) -> None:
         self.value: int | None = None
 
-    def record(self, values: np.ndarray) -> None:
+    def record(self, stored: np.ndarray) -> None:
         if self.value is None:
-            self.value = _checksum(values)
+            self.value = _checksum(stored)
 
-    def matches(self, values: np.ndarray) -> bool:
-        return self.value == _checksum(values)
+    def matches(self, stored: np.ndarray) -> bool:
+        return self.value == _checksum(stored)
 
 
-def _checksum(values: np.ndarray) -> int:
-    """Return the CRC-32 of one number per row of float32[rows, columns]: its 8-byte words times odd numbers, mod 2^64.
+_WORDS = 512
+"""8-byte words that are summed up at once."""
+
+
+def _checksum(stored: np.ndarray) -> int:
+    """Return the CRC-32 of one number per 4 KiB: its 8-byte words times odd numbers, mod 2^64; then of the rest.
 
     The position of every byte counts, as in a CRC-32 over all bytes, at a quarter of the time.
     """
-    words_RW = values.view(np.uint32 if values.shape[1] % 2 else np.uint64)
-    return zlib.crc32(np.einsum("rw,w->r", words_RW, _odd_numbers(words_RW.shape[1])).data)
+    data = np.ascontiguousarray(stored).reshape(-1).view(np.uint8)
+    rows = len(data) // (8 * _WORDS)
+    words_RW = data[: rows * 8 * _WORDS].view(np.uint64).reshape(rows, _WORDS)
+    sums_R = np.einsum("rw,w->r", words_RW, _odd_numbers(_WORDS))
+    return zlib.crc32(data[rows * 8 * _WORDS :], zlib.crc32(sums_R))
 
 
 @functools.cache
@@ -60,12 +67,59 @@ def _odd_numbers(count: int) -> np.ndarray:
     return np.random.default_rng(0).integers(0, 1 << 63, count, dtype=np.uint64) * np.uint64(2) + np.uint64(1)
 
 
+_CHUNK = 128
+"""Patches looked up at once, so that intermediate arrays stay in the CPU cache."""
+
+
+@dataclass(frozen=True, slots=True)
+class PatchLookup:
+    """Converts stored patches to pixel values. Picklable, for processes without the processor's library.
+
+    `table_CV`: float32[channels, 256], or None if the stored patches are the values.
+    `frames`: number of copies of the frame in a patch.
+    """
+
+    table_CV: np.ndarray | None
+    frames: int
+
+    def shape(self, patches: np.ndarray) -> tuple[int, int]:
+        """Return the shape of the values of stored patches."""
+        if self.table_CV is None:
+            return patches.shape[0], patches.shape[1]
+        return patches.shape[0], patches.shape[1] * self.frames * patches.shape[2]
+
+    def values(self, patches: np.ndarray) -> np.ndarray:
+        """Return float32[patches, patch values] of stored patches, `uint8[patches, channels, values of one frame]`."""
+        if self.table_CV is None:
+            return patches
+        count, channels, size = patches.shape
+        values_NCFP = np.empty((count, channels, self.frames, size), dtype=np.float32)
+        for start in range(0, count, _CHUNK):
+            chunk = slice(start, start + _CHUNK)
+            for channel in range(channels):
+                table_V = self.table_CV[channel]
+                values_NCFP[chunk, channel] = np.take(table_V, patches[chunk, channel], mode="clip")[:, None]
+        return values_NCFP.reshape(count, -1)
+
+
+@runtime_checkable
+class StoredPixels(Protocol):
+    """Pixel values of an image in the form in which they are kept; `numpy.asarray` computes the values."""
+
+    @property
+    def lookup(self) -> PatchLookup: ...
+
+    def stored(self) -> np.ndarray:
+        """Return the stored patches for `lookup`. The first call may take milliseconds."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class PreparedImage:
     """An image after the checkpoint's preprocessing; one per process and content hash.
 
-    `pixel_values`: float32[patches, channels*temporal*patch*patch], the input of Qwen-VL vision towers, or an object
-    that `numpy.asarray` converts to it in a few milliseconds. `grid_thw`: (t, h, w) in patches.
+    `pixel_values`: float32[patches, channels*temporal*patch*patch], the input of Qwen-VL vision towers, or
+    `StoredPixels`, which `numpy.asarray` converts to it in a few milliseconds. `grid_thw`: (t, h, w) in patches.
     `tokens`: number of placeholders (`t*h*w / merge_size**2`).
     """
 
@@ -76,7 +130,7 @@ class PreparedImage:
     width: int
     height: int
     checksum: Checksum | None = None
-    """Checksum of `pixel_values`, if recorded; verified when a batch is built."""
+    """Checksum of the stored pixels, if recorded; verified when a batch is built."""
 
 
 @dataclass(frozen=True, slots=True)

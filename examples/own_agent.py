@@ -1,7 +1,6 @@
 """An agent with a prompt of its own. Run: python examples/own_agent.py runs/own-agent
 In a config: agent: {class: "examples/own_agent.py:PlainAgent", options: {style: polite}}"""
 
-import base64
 import sys
 
 import deskhand as dh
@@ -16,9 +15,9 @@ class PlainAgent(dh.Agent):
     async def run(self, episode: dh.EpisodeContext) -> None:
         frame = await episode.observe()
         while not episode.done:
-            url = "data:image/png;base64," + base64.b64encode(frame.png()).decode()
+            image = {"type": "image_url", "image_url": {"url": await episode.image_url(frame)}}
             text = {"type": "text", "text": self.prompt.format(episode.instruction)}
-            messages = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": url}}, text]}]
+            messages = [{"role": "user", "content": [image, text]}]
             answer = await episode.complete(messages)
             try:
                 frame = await episode.act(self.format.parse(answer, episode.view), reply=answer)

@@ -179,6 +179,12 @@ def test_missing_package_is_named_with_a_fix(tmp_path) -> None:
     assert not (tmp_path / "new").exists()
 
 
+def test_the_command_line_imports_only_what_a_command_needs() -> None:
+    heavy = ("numpy", "PIL", "xcffib", "pydantic", "openai", "yaml", "deskhand.desktop", "deskhand.tasks")
+    done = run_python(f"import sys, deskhand.cli.main\nprint([name for name in {heavy!r} if name in sys.modules])")
+    assert (done.stdout.strip(), done.stderr) == ("[]", "")
+
+
 def test_help_and_task_lists_need_no_torch() -> None:
     program = (
         "import sys\nfrom deskhand.cli.main import app\n"

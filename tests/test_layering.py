@@ -26,7 +26,6 @@ MAY_IMPORT_TORCH = (
 )
 LOADS_TORCH = (
     "api",
-    "cli.audit",
     *(f"recipes.{name}" for name in ("assemble", "train", "evaluate", "sft", "plan", "publish_probe", "samples")),
     "recipes.play_by_hand",
     "recipes.training_loop",

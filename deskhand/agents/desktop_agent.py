@@ -28,7 +28,7 @@ from deskhand.agents.episode_context import (
     view_of,
 )
 from deskhand.agents.history import build_history, drop_older_half, summarize_dropped
-from deskhand.agents.prompts import Turn, build_messages, png_data_uri
+from deskhand.agents.prompts import Turn, build_messages
 from deskhand.agents.text_observation import describe_screen
 from deskhand.agents.zoom import crop_and_enlarge
 from deskhand.config.schema import AgentConfig
@@ -89,7 +89,7 @@ class DesktopAgent:
         if config.noise_images:
             episode.present = lambda frame, step: noise_frame(frame, f"{episode.instruction}-{step}")
         frame = await episode.observe()
-        url = await _data_uri(frame)
+        url = await episode.image_url(frame)
         turns = [Turn(url, screen_text=await self._words(desktop))]
         first, episode.model_seconds = 0, 0.0
         while not episode.done:
@@ -112,7 +112,7 @@ class DesktopAgent:
             zoom_urls: list[str] = []
             if episode.frame is not frame:
                 frame = episode.frame
-                url = await _data_uri(frame)
+                url = await episode.image_url(frame)
                 zoom_urls = [await self._zoom(episode, op) for op in ops if isinstance(op, Zoom)]
             turns[-1] = replace(turns[-1], reply=text)
             if not episode.done:
@@ -140,7 +140,7 @@ class DesktopAgent:
     async def _zoom(self, episode: EpisodeContext, zoom: Zoom) -> str:
         closer = await asyncio.to_thread(crop_and_enlarge, episode.full_size_frame, zoom, episode.frame.size)
         await episode.keep(closer)
-        return await _data_uri(closer)
+        return await episode.image_url(closer)
 
     async def _ask(
         self, episode: EpisodeContext, turns: list[Turn], view: ScreenView, first: int
@@ -184,10 +184,6 @@ def noise_frame(frame: Frame, seed: str) -> Frame:
     pixels = np.random.default_rng(list(seed.encode())).integers(0, 256, frame.bgrx.shape, dtype=np.uint8)
     pixels.flags.writeable = False
     return replace(frame, bgrx=pixels, content_hash=hashlib.sha256(pixels.tobytes()).hexdigest(), under_cursor=None)
-
-
-async def _data_uri(frame: Frame) -> str:
-    return await asyncio.to_thread(lambda: png_data_uri(frame.png()))
 
 
 def _unicode(text: str) -> str:

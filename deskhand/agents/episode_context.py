@@ -19,6 +19,7 @@ import openai
 from deskhand.actions.formats.base import ScreenView
 from deskhand.actions.formats.smart_resize import ModelImageSize
 from deskhand.actions.ops import TERMINAL_OPS, Answer, Done, Op
+from deskhand.agents.prompts import png_data_uri
 from deskhand.agents.seeding import call_seed
 from deskhand.config.schema import AgentConfig
 from deskhand.desktop.base import Desktop, Frame
@@ -79,6 +80,8 @@ class Transcript:
 
 AfterStep = Callable[[Step, Frame], Awaitable[None]]
 OnFrame = Callable[[Frame], Awaitable[None]]
+ImageUrl = Callable[[Frame], Awaitable[str]]
+"""Returns the URL of an image for the messages to one endpoint."""
 
 
 class EpisodeOver(DeskhandError):
@@ -94,6 +97,8 @@ class EpisodeSettings:
     """Name of the model at the endpoint."""
     image_size: ImageSize | None = None
     """None: what the model's family publishes."""
+    image_url: ImageUrl | None = None
+    """None: data URIs, which every endpoint reads."""
 
     def __post_init__(self) -> None:
         self.shown_size(1280, 720)  # raises for a `max_pixels` that this model cannot have
@@ -246,6 +251,12 @@ class EpisodeContext:
     def end(self, reason: StopReason) -> None:
         """End the episode without a further step."""
         self._stop = self._stop or reason
+
+    async def image_url(self, frame: Frame) -> str:
+        """Return the URL of an image for the messages of a call; only the endpoint of this episode reads it."""
+        if self.settings.image_url is not None:
+            return await self.settings.image_url(frame)
+        return await asyncio.to_thread(lambda: png_data_uri(frame.png()))
 
     async def keep(self, frame: Frame) -> None:
         """Keep an image that the model is shown besides the screen."""

@@ -26,12 +26,12 @@ class Turn:
     """A screenshot and the reply to it; None for the current turn."""
 
     image_url: str
-    """Screenshot as a data URI."""
+    """URL of the screenshot: a data URI, or what `EpisodeContext.image_url` returned."""
     reply: str | None = None
     error: str | None = None
     """Why the previous reply was not performed."""
     zoom_urls: tuple[str, ...] = ()
-    """Zoomed images that the previous reply requested, as data URIs."""
+    """URLs of the zoomed images that the previous reply requested."""
     screen_text: str | None = None
     """Text observation that replaces all images of the turn."""
 

@@ -42,7 +42,7 @@ class PolicyConfig(Section):
     """The trained weights, and memory limits that do not change the result."""
 
     max_tokens_per_mb: int = Field(default=8192, ge=1)
-    """Padded tokens per micro-batch; a longer sequence gets a micro-batch of its own."""
+    """Tokens per micro-batch; a longer sequence gets a micro-batch of its own."""
     max_vision_patches_per_mb: int = Field(default=16384, ge=1)
     """Vision patches whose activations are stored for the backward pass; beyond it, images are encoded twice."""
     gradient_checkpointing: bool = False

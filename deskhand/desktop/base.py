@@ -78,9 +78,15 @@ class Frame:
         bgrx.flags.writeable = False
         return replace(self, bgrx=bgrx, content_hash="", under_cursor=None)
 
+    @cached_property
+    def _rgb(self) -> np.ndarray:
+        # Pillow unpacks BGRX four times as fast as numpy copies the reversed channels.
+        pixels = Image.frombuffer("RGB", self.size, np.ascontiguousarray(self.bgrx), "raw", "BGRX", 0, 1).tobytes()
+        return np.frombuffer(pixels, np.uint8).reshape(self.size[1], self.size[0], 3)
+
     def rgb(self) -> np.ndarray:
-        """Return `uint8[H, W, 3]`, a new contiguous array."""
-        return np.ascontiguousarray(self.bgrx[:, :, 2::-1])
+        """Return `uint8[H, W, 3]`, contiguous and read-only, converted once."""
+        return self._rgb
 
     @cached_property
     def _png(self) -> bytes:
@@ -95,7 +101,7 @@ class Frame:
     @cached_property
     def sha256(self) -> str:
         """SHA-256 (hex) of the raw RGB bytes: the frame's id in the store and the recorder."""
-        return hashlib.sha256(self.rgb().tobytes()).hexdigest()
+        return hashlib.sha256(self.rgb()).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,8 @@ class ProbeResult:
 
 def check_machine() -> list[ProbeResult]:
     """Run all checks, in the order in which failures are best fixed."""
-    return [*_python(), *_debian(), *_machine(), *_isolation(), *_homes(), *_training()]
+    torch = _start_torch() if _installed("torch") else None  # imports torch, which takes longest, beside the others
+    return [*_python(), *_debian(), *_machine(), *_isolation(), *_homes(), *_training(torch)]
 
 
 def format_results(findings: list[ProbeResult]) -> Iterator[str]:
@@ -167,13 +168,19 @@ def _homes() -> Iterator[ProbeResult]:
     yield ProbeResult("homes", method != "none", found, "free space in /dev/shm", needed=False)
 
 
-def _training() -> Iterator[ProbeResult]:
+def _start_torch() -> subprocess.Popen[str]:
+    program = "import torch as t; print(t.get_num_threads(), 'threads,', ['no', 'a'][t.cuda.is_available()], 'GPU')"
+    return subprocess.Popen(
+        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
+    )
+
+
+def _training(torch: subprocess.Popen[str] | None) -> Iterator[ProbeResult]:
     weights = Path(str(resources.files("deskhand.models.tiny"))) / "weights"
     size_mb = sum(path.stat().st_size for path in weights.glob("*.safetensors")) / 1e6
     found = f"{size_mb:.1f} MB in the package" if size_mb else f"no weights in {weights}"
     yield ProbeResult("bundled policy", size_mb > 0, found, "reinstall the package, which contains the weights")
-    if _installed("torch"):
-        program = "import torch as t; print(t.get_num_threads(), 'threads,', ['no', 'a'][t.cuda.is_available()], 'GPU')"
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-        last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        yield ProbeResult("torch", done.returncode == 0, done.stdout.strip() or last, "reinstall torch")
+    if torch is not None:
+        found, why = torch.communicate()
+        last = (why.strip().splitlines() or ["no message"])[-1]
+        yield ProbeResult("torch", torch.returncode == 0, found.strip() or last, "reinstall torch")

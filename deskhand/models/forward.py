@@ -1,9 +1,9 @@
 """Forward pass: ids, spans and pixels to hidden states. Used by `engines.hf` and by the trainer.
 
-A *row* is a token sequence with expanded placeholders and the spans of its images. Rows are padded on the right, so
-causal attention needs no padding mask. Images are identified by hash: an image that occurs several times in a batch is
-encoded once. Decoder layers are called directly; `tests/models/test_forward.py` compares them with the checkpoint's own
-forward pass.
+A *row* is a token sequence with expanded placeholders and the spans of its images. The trainer packs rows one after
+another (`collate`); the engine pads them on the right. Images are identified by hash: an image that occurs several
+times in a batch is encoded once. Decoder layers are called directly; `tests/models/test_forward.py` compares them with
+the checkpoint's own forward pass.
 
 Dimensions: B rows, T tokens, H hidden size, N image tokens, W rows of logits, V vocabulary.
 
@@ -16,6 +16,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import accumulate
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,7 +25,8 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from deskhand.errors import ConfigError, RecordError
-from deskhand.types import ImageSpan, PreparedImage
+from deskhand.models.packed_attention import separate_packed_rows
+from deskhand.types import ImageSpan, PreparedImage, StoredPixels
 
 
 class ModelSequence(Protocol):
@@ -39,15 +41,17 @@ class ModelSequence(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelInputs:
-    """A batch on the model's device. Unique images are in order of first occurrence."""
+    """Packed rows on the model's device, one after another. Unique images are in order of first occurrence."""
 
-    input_ids_BT: Tensor
-    """int64; 0 where padded."""
-    position_ids_3BT: Tensor
-    """int64; temporal, height and width positions."""
+    input_ids_1T: Tensor
+    """int64."""
+    position_ids_31T: Tensor
+    """int64; temporal, height and width positions in each row."""
+    lengths: tuple[int, ...]
+    """Tokens of each row."""
     image_hashes: tuple[str, ...]
     placeholder_index_N: Tensor
-    """Indices of the placeholders in the flattened (B*T) batch."""
+    """Indices of the placeholders in the packed rows."""
     feature_index_N: Tensor
     """For each placeholder its row in the concatenated features of the unique images."""
 
@@ -126,34 +130,34 @@ def check_positions(model: Any) -> None:
 
 
 def collate(rows: Sequence[ModelSequence], images: Mapping[str, PreparedImage], model: Any) -> ModelInputs:
-    """Build a batch of rows without pixels. Raises `RecordError` if placeholders and images differ."""
+    """Pack rows, without pixels. Raises `RecordError` if placeholders and images differ."""
     core = unwrap(model)
     image_token_id, merge_size = core.config.image_token_id, core.config.vision_config.spatial_merge_size
     device = core.lm_head.weight.device
-    longest = max(len(row.token_ids) for row in rows)
-    input_ids_BT = np.zeros((len(rows), longest), dtype=np.int64)
-    position_ids_3BT = np.zeros((3, len(rows), longest), dtype=np.int64)
-    offsets, total = dict[str, int](), 0
+    lengths = tuple(len(row.token_ids) for row in rows)
+    input_ids_T = np.empty(sum(lengths), dtype=np.int64)
+    position_ids_3T = np.empty((3, sum(lengths)), dtype=np.int64)
+    offsets, total, end = dict[str, int](), 0, 0
     placeholder_parts, feature_parts = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
-    for b, row in enumerate(rows):
+    for row, length in zip(rows, lengths, strict=True):
         check_row(row, images, image_token_id)
-        length = len(row.token_ids)
-        input_ids_BT[b, :length] = row.token_ids
-        position_ids_3BT[:, b, :length], _ = positions(length, row.spans, images, merge_size)
+        first, end = end, end + length
+        input_ids_T[first:end] = row.token_ids
+        position_ids_3T[:, first:end], _ = positions(length, row.spans, images, merge_size)
         for span in row.spans:
             if span.sha256 not in offsets:
                 offsets[span.sha256] = total
                 total += span.count
-            start = b * longest + span.start
-            placeholder_parts.append(np.arange(start, start + span.count))
+            placeholder_parts.append(np.arange(first + span.start, first + span.start + span.count))
             feature_parts.append(np.arange(offsets[span.sha256], offsets[span.sha256] + span.count))
 
     def put(array: np.ndarray) -> Tensor:
         return torch.from_numpy(array).to(device)
 
     return ModelInputs(
-        input_ids_BT=put(input_ids_BT),
-        position_ids_3BT=put(position_ids_3BT),
+        input_ids_1T=put(input_ids_T[None]),
+        position_ids_31T=put(position_ids_3T[:, None]),
+        lengths=lengths,
         image_hashes=tuple(offsets),
         placeholder_index_N=put(np.concatenate(placeholder_parts)),
         feature_index_N=put(np.concatenate(feature_parts)),
@@ -165,23 +169,55 @@ def stack_images(images: Sequence[PreparedImage], device: Any) -> tuple[Tensor, 
 
     Raises `RecordError("pixels")` if an image's patches differ from those first prepared for it.
     """
-    pixels, end = join_pixels(images), 0
+    joined, end = join_pixels(images), 0
     for image in images:
         start, end = end, end + math.prod(image.grid_thw)
-        if image.checksum is not None and not image.checksum.matches(pixels[start:end].numpy()):
+        if image.checksum is not None and not image.checksum.matches(joined[start:end].numpy()):
             raise RecordError("pixels", f"the patches at {start} are not those prepared for image {image.sha256[:12]}")
-    return pixels.to(device), torch.tensor([image.grid_thw for image in images], dtype=torch.int64, device=device)
+    grids = torch.tensor([image.grid_thw for image in images], dtype=torch.int64, device=device)
+    return expand_pixels(joined, images[0], device), grids
 
 
 def join_pixels(images: Sequence[PreparedImage]) -> Tensor:
-    """Return the concatenated patches of the images, float32[patches, patch values]."""
-    rows = sum(len(image.pixel_values) for image in images)
-    joined = torch.empty((rows, *images[0].pixel_values.shape[1:]), dtype=torch.float32)
+    """Return the concatenated stored patches of the images: uint8[patches, channels, values of one frame] for
+    `expand_pixels`, or the values float32[patches, patch values] of a processor that is not looked up."""
+    rows, first = sum(len(image.pixel_values) for image in images), _stored(images[0])
+    dtype = torch.uint8 if first.dtype == np.uint8 else torch.float32
+    joined = torch.empty((rows, *first.shape[1:]), dtype=dtype)
     end = 0
-    for image in images:  # one by one, because values may be computed lazily and are freed after the copy
+    for image in images:  # one by one, because evicted images are prepared again and freed after the copy
         start, end = end, end + len(image.pixel_values)
-        joined.numpy()[start:end] = np.asarray(image.pixel_values)
+        joined.numpy()[start:end] = first if image is images[0] else _stored(image)
     return joined
+
+
+def _stored(image: PreparedImage) -> np.ndarray:
+    values = image.pixel_values
+    return values.stored() if isinstance(values, StoredPixels) else np.asarray(values)
+
+
+def expand_pixels(joined: Tensor, image: PreparedImage, device: Any = "cpu") -> Tensor:
+    """Return the values float32[patches, patch values] of joined patches. Bytes are looked up on the device.
+
+    `image` is any of the images; they share one table.
+    """
+    values = image.pixel_values
+    if joined.dtype != torch.uint8 or not isinstance(values, StoredPixels) or values.lookup.table_CV is None:
+        return joined.to(device)
+    if torch.device(device).type == "cpu":
+        return torch.from_numpy(values.lookup.values(joined.numpy()))
+    sent = joined.pin_memory() if torch.device(device).type == "cuda" else joined
+    table_CV = torch.from_numpy(values.lookup.table_CV).to(device)
+    return expand_on_device(sent.to(device, non_blocking=True), table_CV, values.lookup.frames)
+
+
+def expand_on_device(patches_NCP: Tensor, table_CV: Tensor, frames: int) -> Tensor:
+    """`PatchLookup.values` with tensors of one device."""
+    count, channels, size = patches_NCP.shape
+    values_NCFP = table_CV.new_empty((count, channels, frames, size))
+    for channel in range(channels):
+        values_NCFP[:, channel] = table_CV[channel][patches_NCP[:, channel].long()].unsqueeze(1)
+    return values_NCFP.reshape(count, -1)
 
 
 def encode_images(model: Any, pixel_values: Tensor, image_grid_thw: Tensor) -> tuple[Tensor, ...]:
@@ -205,6 +241,7 @@ def forward_decoder(
     mask: Tensor | None = None,
     cache: Any = None,
     recompute: bool = False,
+    lengths: Sequence[int] | None = None,
 ) -> Tensor:
     """Run the language model and return the hidden states after the last norm, [B, T, H].
 
@@ -214,14 +251,19 @@ def forward_decoder(
         mask: bool[B, 1, T, keys], True where a token may attend; None means causal.
         cache: Object whose `update(key, value, layer)` returns all keys and values to attend to.
         recompute: Recompute each layer in the backward pass instead of storing activations (arXiv:1604.06174).
+        lengths: Tokens of each of the rows that are packed into one (B is 1); they attend to themselves only.
     """
     text = unwrap(model).model.language_model
+    packing: dict[str, Any] = {}
+    if lengths is not None:
+        separate_packed_rows()
+        packing["cu_seq_lens_q"] = tuple(accumulate(lengths, initial=0))
     hidden_BTH = text.embed_tokens(input_ids_BT)
     if features and placeholder_index_N is not None:
         hidden_BTH = _place(hidden_BTH, placeholder_index_N, features[0], replace=True)
     rotary = text.rotary_emb(hidden_BTH, position_ids_3BT)
     for index, layer in enumerate(text.layers):
-        run = partial(layer, position_embeddings=rotary, attention_mask=mask, past_key_values=cache)
+        run = partial(layer, position_embeddings=rotary, attention_mask=mask, past_key_values=cache, **packing)
         use_checkpoint = recompute and torch.is_grad_enabled()
         hidden_BTH = checkpoint(run, hidden_BTH, use_reentrant=False) if use_checkpoint else run(hidden_BTH)
         if index + 1 < len(features) and placeholder_index_N is not None:

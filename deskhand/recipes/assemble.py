@@ -140,7 +140,7 @@ async def open_policy(
     """Open agent and recorder for an engine; all are closed at the end."""
     async with AsyncExitStack() as stack:
         stack.push_async_callback(engine.engine.close)
-        images = ImageCache(engine.image_processor, fetch=frames.png)
+        images = ImageCache(engine.image_processor, fetch=frames.pixels)
         served = _with_takeover(engine.engine, engine.renderer)
         recorder = Recorder(engine.renderer, served, images, context_tokens=engine.context_tokens)
         stack.callback(recorder.close)
@@ -167,7 +167,7 @@ async def open_scripted_policy(
     tokenizer, image_processor = load_processors(model)
     renderer = ChatRenderer(tokenizer, source=model, history=history)
     engine = ScriptedEngine(lambda text: tokenizer.encode(text, add_special_tokens=False), renderer.stop_ids[0])
-    recorder = Recorder(renderer, _with_takeover(engine, renderer), ImageCache(image_processor, fetch=frames.png))
+    recorder = Recorder(renderer, _with_takeover(engine, renderer), ImageCache(image_processor, fetch=frames.pixels))
     scripted = agent.model_copy(update={"temperature": 1.0, "max_new_tokens": SCRIPT_TOKENS})
     speaker = DesktopAgent(scripted, model_image_size=model_image_size(image_processor))
     replies = None if script is None else script(speaker)

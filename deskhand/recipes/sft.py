@@ -147,7 +147,7 @@ def demonstrations_from_recordings(
     """Load demonstrations from the output of `deskhand record`."""
     tokenizer, processor = load_processors(model)
     renderer = ChatRenderer(tokenizer, source=model, history=history)
-    data = recorded_data.read(folder, renderer, ImageCache(processor, fetch=frames.png), frames)
+    data = recorded_data.read(folder, renderer, ImageCache(processor, fetch=frames.pixels), frames)
     skipped = "".join(f"; {count} replies skipped: {reason}" for reason, count in data.skipped.most_common())
     low = f", {data.num_low_reward} of them with a low reward" if data.num_low_reward else ""
     listener.log(f"{folder.name}: {len(data.graphs)} conversations of {data.sessions} sessions{low}{skipped}")
@@ -202,7 +202,7 @@ def finetune(config: Config, run: Run, found: Sequence[Demonstration], listener:
             f"sft.num_demonstrations: no training episodes among {len(found)} successful ones; increase it"
         )
     loaded = load(config.model, dtype=config.dtype, device=config.device)
-    images = ImageCache(loaded.image_processor, fetch=run.frames.png)
+    images = ImageCache(loaded.image_processor, fetch=run.frames.pixels)
     banned = ChatRenderer(loaded.tokenizer, source=config.model).banned_ids
     policy = Policy(loaded.model, config.policy, banned, config.trainer.seed)
     trainer, checkpoints = Trainer(policy, config.trainer.supervised), CheckpointManager(run.folder / "checkpoints")

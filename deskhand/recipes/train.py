@@ -34,6 +34,7 @@ from deskhand.recipes.assemble import (
 )
 from deskhand.recipes.download import fetch_weights
 from deskhand.recipes.evaluate import evaluate_policy, resolve_policy
+from deskhand.recipes.process_memory import limit_arenas
 from deskhand.recipes.step_report import ProgressListener, StepReport
 from deskhand.recipes.suite import load_suite, validation_split
 from deskhand.rollout.eval_loop import EvalReport
@@ -201,6 +202,7 @@ async def run_training(config: Config, run: Run, listener: ProgressListener, sta
     unfinished = last is None or last.step < config.loop.total_steps
     if config.training_error and unfinished:
         raise ConfigError(config.training_error)
+    limit_arenas()
     listener.status("starting desktops and loading the policy")
     size = max(train_concurrency(config), eval_concurrency(config))
     async with open_run_pool(config, run, size, listener) as pool:

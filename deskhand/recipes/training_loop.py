@@ -17,7 +17,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import structlog
@@ -37,9 +37,11 @@ from deskhand.recipes.health import (
     no_signal_alert,
     solved_at_start_alert,
 )
+from deskhand.recipes.process_memory import memory_metrics
 from deskhand.recipes.publish_probe import PublishProbe
 from deskhand.recipes.samples import groups_to_samples
 from deskhand.recipes.step_report import SCHEMA_VERSION, StepAccumulator, StepReport
+from deskhand.recipes.step_times import StepTimes
 from deskhand.recorder.image_check import check_preprocessing
 from deskhand.recorder.images import ImageCache
 from deskhand.rollout.episode_record import EpisodeResult
@@ -61,6 +63,7 @@ from deskhand.trainer.weight_sync import push_weights
 from deskhand.types import Engine, PreparedImage
 
 log = structlog.get_logger()
+T = TypeVar("T")
 
 
 class TrainingLoop:
@@ -124,7 +127,7 @@ class TrainingLoop:
         self._num_dropped = 0  # scored episodes of groups that were dropped as stale since the last step
         self._pending_metrics: list[dict[str, Any]] = []
         self._started, self._first_step = time.monotonic(), 0
-        self._phases = PhaseTimer()
+        self._phases, self._times = PhaseTimer(), StepTimes(engine, self.scheduler)
         self._past_metrics: list[dict[str, Any]] = []
         self._raised: set[tuple[str, str]] = set()
         """(metric, family) of the alerts that are raised once per family."""
@@ -155,16 +158,19 @@ class TrainingLoop:
             if isinstance(error, BaseException) and not isinstance(error, asyncio.CancelledError):
                 raise error
 
+    async def _in_trainer_thread(self, function: Callable[..., T], *arguments: object) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._trainer_thread, function, *arguments)
+
     async def _prepare(self) -> None:
         """Check the preprocessing, then restore the last checkpoint or write the one of version 0."""
         if isinstance(self.images, ImageCache):
             await asyncio.to_thread(check_preprocessing, self.images, load_processors(str(self.assets))[1])
         last = await asyncio.to_thread(self.run_folder.checkpoint)
         if last is None:
-            path = await asyncio.to_thread(self.checkpoints.save, self.trainer, self.assets)
+            path = await self._in_trainer_thread(self.checkpoints.save, self.trainer, self.assets)
             await self.writer.commit(states={}, closed_groups=[], checkpoint=self._checkpoint(path), metrics=[])
         else:
-            await asyncio.to_thread(self._restore, last)
+            await self._in_trainer_thread(self._restore, last)
             recovered = await asyncio.to_thread(self.writer.recover)
             interrupted = await asyncio.to_thread(self.writer.interrupted_members)
             self.source.groups.restore(recovered, interrupted, lambda result: self.versions.step_of(result.version_min))
@@ -173,7 +179,7 @@ class TrainingLoop:
             past = await asyncio.to_thread(self.run_folder.metrics)
             self._past_metrics = [entry for entry in past if entry.get("schema_version") == SCHEMA_VERSION]
         if last is not None or self.engine.version != self.trainer.version or self.trainer.policy.is_rounded:
-            await push_weights(self.trainer.policy, self.engine, self.trainer.version)
+            await push_weights(self.trainer.policy, self.engine, self.trainer.version, self._trainer_thread)
         if last is not None and last.step:
             await self.probe.check_resumed(self.trainer.version, self.run_folder, last.step)
         self._first_step, self._started = self.trainer.steps, time.monotonic()
@@ -263,12 +269,10 @@ class TrainingLoop:
         samples = groups_to_samples(groups, algorithm, self._is_fresh)
         ages = [abs(self._age(result)) for result in fresh]
         num_rolled_back = sum(self.versions.is_rolled_back(result.version_max) for result in fresh)
-        done, sensitivity = await asyncio.get_running_loop().run_in_executor(
-            self._trainer_thread, self._train_on, samples
-        )
+        done, sensitivity = await self._in_trainer_thread(self._train_on, samples)
         self.trainer.versions_ahead = self.versions.offset
         with self._phases.measure("publish"):
-            await push_weights(self.trainer.policy, self.engine, self.trainer.version)
+            await push_weights(self.trainer.policy, self.engine, self.trainer.version, self._trainer_thread)
         with self._phases.measure("publish_probe"):
             publish_kl = await self.probe.run(self.trainer.version, fresh)
         self.source.groups.remove(groups)
@@ -333,7 +337,7 @@ class TrainingLoop:
     async def _commit(self) -> None:
         trained = sorted(name for name, (state, _) in self._pending_states.items() if state == "trained")
         with self._phases.measure("checkpoint"):
-            path = await asyncio.to_thread(self.checkpoints.save, self.trainer, self.assets, {"trained": trained})
+            path = await self._in_trainer_thread(self.checkpoints.save, self.trainer, self.assets, {"trained": trained})
         states, groups, metrics = self._pending_states, self._pending_groups, self._pending_metrics
         self._pending_states, self._pending_groups, self._pending_metrics = {}, [], []
         point = self._checkpoint(path)
@@ -349,13 +353,17 @@ class TrainingLoop:
         since, self.source.since_step = self.source.since_step, StepAccumulator()
         counts, step = self.writer.counts, self.trainer.steps
         elapsed_s = time.monotonic() - self._started
+        phases = self._phases.lap()
+        known_s = sum(seconds for phase, seconds in phases.items() if phase != "step") + metrics["time/train_step"]
+        phases["other"] = phases["step"] - known_s
         metrics = since.metrics() | self.source.shares.metrics() | metrics
+        metrics |= memory_metrics() | self._times.metrics()
         metrics |= {
             "episodes/ended": counts.ended,
             "episodes/errored_frac_total": counts.num_errored / max(1, counts.ended),
             **{f"episodes/{name}": count for name, count in counts.flat().items()},
             "perf/episodes_per_minute": self.scheduler.episodes_per_minute,
-            **{f"time/{phase}": seconds for phase, seconds in self._phases.lap().items()},
+            **{f"time/{phase}": seconds for phase, seconds in phases.items()},
             "time/elapsed": elapsed_s,
             "time/quota_wait": round(self._quota_wait_s(), 1),
         }

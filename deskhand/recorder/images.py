@@ -1,8 +1,11 @@
 """Images of conversations: decoding, hashing and preprocessing, with a cache.
 
-Used by the recorder's APIs and by agents as `ImageCache`. Images are named by the SHA-256 of their raw `uint8[H, W, 3]`
-bytes, like `desktop.base.Frame.sha256`, whatever their encoding (PNG, JPEG, WebP). Transparency is composited on white;
-16-bit channels keep their high byte. Calls block for milliseconds: use a worker thread.
+Used by the recorder's APIs and by runners as `ImageCache`. Images are named by the SHA-256 of their raw
+`uint8[H, W, 3]` bytes, like `desktop.base.Frame.sha256`, whatever their encoding (PNG, JPEG, WebP). Transparency is
+composited on white; 16-bit channels keep their high byte. Calls block for milliseconds: use a worker thread.
+
+Screens of desktops in this process are not encoded: a runner adds their pixels (`add_pixels`), and its agent's messages
+contain their names (`NamedImages`).
 
 Invariant: equal pixels give the same prepared tensor, that of the checkpoint's own image processor.
 """
@@ -10,9 +13,11 @@ Invariant: equal pixels give the same prepared tensor, that of the checkpoint's 
 from __future__ import annotations
 
 import binascii
+import contextlib
 import hashlib
 import io
 import math
+import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
@@ -24,14 +29,15 @@ import numpy as np
 from PIL import Image
 
 from deskhand.errors import ConfigError, InfrastructureError, RecordError
-from deskhand.recorder.fast_patches import PatchExtractor, StoredPatches
+from deskhand.recorder.fast_patches import PatchExtractor
 from deskhand.recorder.request_errors import InvalidRequestError
-from deskhand.types import Checksum, PreparedImage
+from deskhand.types import Checksum, PatchLookup, PreparedImage, StoredPixels
 
 FORMATS = ("PNG", "JPEG", "WEBP")
 MEDIA_TYPES = ("image/png", "image/jpeg", "image/jpg", "image/webp")
-
-
+IMAGE = "deskhand-image:"
+"""Prefix of the names of stored images where a message has an image's URL."""
+_NAME = re.compile("[0-9a-f]{64}")
 PREPARED_BYTES = 512 << 20
 """Default size of the cache of prepared images (2.6 MiB for a 1280x720 screenshot)."""
 REMEMBERED = 1 << 17
@@ -113,8 +119,8 @@ class ImageCache(Mapping[str, PreparedImage]):
     As a mapping it returns the `PreparedImage` of a hash, and prepares it again if it was evicted.
 
     Args:
-        fetch: Returns the encoded bytes of a hash; raises `KeyError` or `InfrastructureError`. Without it, encoded
-            bytes are kept in memory.
+        fetch: Returns the encoded bytes of a hash, or its pixels `uint8[H, W, 3]`; raises `KeyError` or
+            `InfrastructureError`. Without it, encoded bytes are kept in memory.
         on_new: Called as `on_new(sha256, encoded)` in the calling thread for each new image (rarely for a known one);
             its exceptions become `InfrastructureError`.
     """
@@ -123,7 +129,7 @@ class ImageCache(Mapping[str, PreparedImage]):
         self,
         image_processor: Any,
         *,
-        fetch: Callable[[str], bytes] | None = None,
+        fetch: Callable[[str], bytes | np.ndarray] | None = None,
         on_new: Callable[[str, bytes], None] | None = None,
         prepared_bytes: int = PREPARED_BYTES,
         encoded_bytes: int = 256 << 20,
@@ -152,27 +158,42 @@ class ImageCache(Mapping[str, PreparedImage]):
         known = self._known(digest)
         if known is not None:
             return known
-        prepared = self.add(read_data_uri(url, param), param=param)
-        with self._lock:
-            _put_newest(self._names, digest, prepared.sha256)
-        return prepared
+        encoded = read_data_uri(url, param)
+        self._check_length(encoded, param)
+        return self._decode_and_add(digest, encoded, param)
 
     def add(self, encoded: bytes, *, param: str | None = None) -> PreparedImage:
         """Return the prepared image of encoded bytes. Raises `InvalidRequestError` if it is not a supported image."""
+        self._check_length(encoded, param)
+        digest = hashlib.sha256(encoded).digest()
+        return self._known(digest) or self._decode_and_add(digest, encoded, param)
+
+    def add_pixels(self, sha256: str, rgb_HWC: np.ndarray, encode: Callable[[], bytes]) -> PreparedImage:
+        """Return the prepared image of pixels of this process, uint8[H, W, 3], under their hash, which is not checked.
+
+        `encode` returns them as PNG; it is called only where encoded bytes are stored. Raises like `add`.
+        """
+        with self._lock:
+            known = self._cached(sha256) if sha256 in self._seen else None
+        if known is not None:
+            return known
+        prepared = self._prepare_once(sha256, lambda: rgb_HWC)
+        self._remember(None, sha256, encode)
+        return prepared
+
+    def _check_length(self, encoded: bytes, param: str | None) -> None:
         if len(encoded) > self.max_encoded_bytes:
             raise InvalidRequestError(
                 f"the image has {len(encoded)} bytes; the maximum is {self.max_encoded_bytes}",
                 param=param,
                 code="image_too_large",
             )
-        digest = hashlib.sha256(encoded).digest()
-        known = self._known(digest)
-        if known is not None:
-            return known
-        rgb = decode_rgb(encoded, max_pixels=self.max_pixels, param=param)
-        name = pixels_sha256(rgb)
-        prepared = self._prepare_once(name, lambda: rgb)
-        self._remember(digest, name, encoded)  # last, so that images the checkpoint rejects are not stored
+
+    def _decode_and_add(self, digest: bytes, encoded: bytes, param: str | None) -> PreparedImage:
+        rgb_HWC = np.asarray(decode_rgb(encoded, max_pixels=self.max_pixels, param=param))
+        name = hashlib.sha256(rgb_HWC).hexdigest()
+        prepared = self._prepare_once(name, lambda: rgb_HWC)
+        self._remember(digest, name, lambda: encoded)  # last, so that images the checkpoint rejects are not stored
         return prepared
 
     def _known(self, digest: bytes) -> PreparedImage | None:
@@ -197,7 +218,9 @@ class ImageCache(Mapping[str, PreparedImage]):
             and (self._fetch is not None or self._encoded.get(name) is not None)
         ):
             outline = self._outlines[name]
-            pixels = LazyPixels(outline.pixel_values, lambda: self._prepare_again(name).pixel_values)
+            pixels = LazyPixels(
+                self._patches.lookup, outline.pixel_values, lambda: self._prepare_again(name).pixel_values
+            )
             prepared = replace(outline, pixel_values=pixels)
         return prepared
 
@@ -219,43 +242,47 @@ class ImageCache(Mapping[str, PreparedImage]):
     def __len__(self) -> int:
         return len(self._seen)
 
-    def _remember(self, digest: bytes, name: str, encoded: bytes) -> None:
+    def _remember(self, digest: bytes | None, name: str, encode: Callable[[], bytes]) -> None:
+        """Store an image, and that `digest` is its encoded form."""
         if self._on_new is not None and name not in self._seen:
             try:
-                self._on_new(name, encoded)
+                self._on_new(name, encode())
             except Exception as error:  # a user's callback may raise anything
                 raise InfrastructureError(f"image {name[:12]}: cannot be stored ({error})") from error
+        encoded = encode() if self._fetch is None else b""
         with self._lock:
-            _put_newest(self._names, digest, name)
+            if digest is not None:
+                _put_newest(self._names, digest, name)
             _put_newest(self._seen, name, None)
             if self._fetch is None:
                 self._encoded.put(name, encoded)
 
-    def _decode_again(self, sha256: str) -> Image.Image:
+    def _decode_again(self, sha256: str) -> np.ndarray:
         if self._fetch is not None:
-            encoded = self._fetch(sha256)
+            found = self._fetch(sha256)
         else:
             with self._lock:
-                encoded = self._encoded.get(sha256)
-            if encoded is None and sha256 not in self._seen:
+                found = self._encoded.get(sha256)
+            if found is None and sha256 not in self._seen:
                 raise KeyError(sha256)
-            if encoded is None:
+            if found is None:
                 raise RecordError(
                     "image_lost", f"image {sha256[:12]} was evicted; pass fetch or a larger encoded_bytes to ImageCache"
                 )
-        try:
-            rgb = decode_rgb(encoded, max_pixels=self.max_pixels)
-        except InvalidRequestError as error:
-            raise RecordError("image_changed", f"the stored bytes of image {sha256[:12]}: {error}") from error
-        if pixels_sha256(rgb) != sha256:
+        if not isinstance(found, np.ndarray):
+            try:
+                found = np.asarray(decode_rgb(found, max_pixels=self.max_pixels))
+            except InvalidRequestError as error:
+                raise RecordError("image_changed", f"the stored bytes of image {sha256[:12]}: {error}") from error
+        if hashlib.sha256(np.ascontiguousarray(found)).hexdigest() != sha256:
             raise RecordError(
                 "image_changed", f"the stored bytes of image {sha256[:12]} have other pixels than recorded"
             )
         with self._lock:
             _put_newest(self._seen, sha256, None)
-        return rgb
+        return found
 
-    def _prepare_once(self, name: str, decode: Callable[[], Image.Image]) -> PreparedImage:
+    def _prepare_once(self, name: str, decode: Callable[[], np.ndarray]) -> PreparedImage:
         """Prepare an image, or wait for another thread that is preparing it."""
         with self._lock:
             prepared = self._prepared.get(name)
@@ -287,18 +314,35 @@ class ImageCache(Mapping[str, PreparedImage]):
             outline = self._outlines.get(name)
         return outline.checksum if outline is not None and outline.checksum is not None else Checksum()
 
-    def _preprocess(self, name: str, rgb: Image.Image, checksum: Checksum) -> PreparedImage:
+    def _preprocess(self, name: str, rgb_HWC: np.ndarray, checksum: Checksum) -> PreparedImage:
+        height, width = rgb_HWC.shape[:2]
         try:
-            patches, grid = self._patches.extract(rgb)
+            values, grid = self._patches.prepare(rgb_HWC, checksum)
         except ValueError as error:
             raise InvalidRequestError(
-                f"the checkpoint does not support {rgb.width}x{rgb.height} images: {error}", code="invalid_image"
+                f"the checkpoint does not support {width}x{height} images: {error}", code="invalid_image"
             ) from None
         count = math.prod(grid)
-        values = StoredPatches(self._patches.lookup, patches, checksum)
         if len(values) != count or count % self.merge_size**2:
             raise RecordError("grid", f"image {name[:12]}: {len(values)} patches do not fit the grid {grid}")
-        return PreparedImage(name, values, grid, count // self.merge_size**2, rgb.width, rgb.height, checksum)
+        return PreparedImage(name, values, grid, count // self.merge_size**2, width, height, checksum)
+
+
+class NamedImages:
+    """`ImageStore` for clients in this process: over an `ImageCache`, and names of its images instead of data URIs."""
+
+    def __init__(self, images: ImageCache) -> None:
+        self._images = images
+
+    def add_data_uri(self, url: str, *, param: str = "image_url.url") -> PreparedImage:
+        """Like `ImageCache.add_data_uri`. Raises `InvalidRequestError` for a name without an image."""
+        if not url.startswith(IMAGE):
+            return self._images.add_data_uri(url, param=param)
+        name = url.removeprefix(IMAGE)
+        if _NAME.fullmatch(name):
+            with contextlib.suppress(KeyError):
+                return self._images[name]
+        raise InvalidRequestError("no image has this name", param=param, code="invalid_image")
 
 
 def _put_newest(names: OrderedDict[Any, Any], key: Any, value: Any) -> None:
@@ -309,10 +353,14 @@ def _put_newest(names: OrderedDict[Any, Any], key: Any, value: Any) -> None:
 
 
 class LazyPixels:
-    """float32 pixels of `shape`, computed by `numpy.asarray`."""
+    """Pixels of an image that was evicted (`types.StoredPixels`), prepared again by each use. `shape` is that of the
+    values."""
 
-    def __init__(self, shape: tuple[int, ...], make: Callable[[], np.ndarray]) -> None:
-        self.shape, self._make = shape, make
+    def __init__(self, lookup: PatchLookup, shape: tuple[int, int], make: Callable[[], StoredPixels]) -> None:
+        self.lookup, self.shape, self._make = lookup, shape, make
+
+    def stored(self) -> np.ndarray:
+        return self._make().stored()
 
     def __len__(self) -> int:
         return self.shape[0]

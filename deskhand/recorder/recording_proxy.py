@@ -46,15 +46,13 @@ from deskhand.recorder.http_common import (
     read_body,
     session_routes,
 )
-from deskhand.recorder.images import REMEMBERED, decode_rgb, pixels_sha256, read_data_uri
+from deskhand.recorder.images import IMAGE, REMEMBERED, decode_rgb, pixels_sha256, read_data_uri
 from deskhand.recorder.messages import ImagePart
 from deskhand.recorder.request_errors import InvalidRequestError
 from deskhand.recorder.session_store import SessionStore
 from deskhand.recorder.sessions import Session, SessionAccess, SessionRegistry
 
 FORMAT = 2
-IMAGE = "deskhand-image:"
-"""Prefix of image names that replace data URIs in recorded requests."""
 _DATA_URI = re.compile(r"data:image/[a-z]+;base64,", re.IGNORECASE)
 _MAX_PIXELS = 4096 * 4096
 _FORWARDED = ("content-type", "accept", "anthropic-version", "anthropic-beta", "user-agent", "openai-beta")

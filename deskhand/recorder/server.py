@@ -46,7 +46,7 @@ from deskhand.recorder.http_common import (
     read_small_json,
     session_routes,
 )
-from deskhand.recorder.images import ImageCache
+from deskhand.recorder.images import ImageCache, NamedImages
 from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.request_errors import InvalidRequestError
 from deskhand.recorder.session_store import SessionStore
@@ -61,12 +61,16 @@ def create_app(  # noqa: C901
     default_max_tokens: int = 512,
     max_body_bytes: int = 256 << 20,
     folder: SessionStore | None = None,
+    accepts_names: bool = False,
 ) -> Starlette:
-    """Build the application. `recorder.images` must be an `ImageCache`; closed sessions go to `folder`, if set. Raises
-    `ConfigError` for an admin key shorter than 16 characters."""
-    images = recorder.images
-    if not isinstance(images, ImageCache):
+    """Build the application. `recorder.images` must be an `ImageCache`; closed sessions go to `folder`, if set.
+
+    With `accepts_names` messages may name images of the recorder, whichever session sent them; only for clients of this
+    process (`in_process_client`). Raises `ConfigError` for an admin key shorter than 16 characters.
+    """
+    if not isinstance(recorder.images, ImageCache):
         raise ConfigError("recorder.images: must be an ImageCache")
+    images = NamedImages(recorder.images) if accepts_names else recorder.images
     keys = RequestAuth(recorder.sessions, admin_key)
 
     def model_route(api: ModuleType, body_of_error: ErrorBody = openai_error) -> Handler:

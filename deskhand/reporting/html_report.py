@@ -50,6 +50,11 @@ COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "train/num_tokens": ("tokens", "{:.4g}".format),
     "train/num_images": ("images", "{:.4g}".format),
     "time/train_step": ("train step, s", "{:.4g}".format),
+    "perf/busy_slots_frac": ("busy slots", charts.percent),
+    "perf/engine_busy_frac": ("engine busy", charts.percent),
+    "perf/engine_tokens_per_s": ("sampled tokens/s", "{:.4g}".format),
+    "perf/trainer_tokens_per_s": ("trained tokens/s", "{:.4g}".format),
+    "memory/peak_mib_total": ("peak memory, MiB", "{:.0f}".format),
 }
 """Table of steps: metric -> heading and format. Columns without any value are left out."""
 
@@ -233,6 +238,10 @@ def _curves(view: ReportView, before: EvaluationView | None, after: EvaluationVi
     if before or after:
         legend = '<i class="before"></i>before<i class="after"></i>after'
         figures.append(_figure("Held-out success", legend, charts.before_and_after(before, after)))
+    timed = [step for step in view.steps if "time/step" in step]
+    if timed:
+        legend = "".join(f'<i class="part {part}"></i>{name}' for part, (name, _) in charts.PHASES.items())
+        figures.append(_figure("Time of a step", legend, charts.step_times(timed)))
     return f'<section class="pair">{"".join(figures)}</section>' if figures else ""
 
 

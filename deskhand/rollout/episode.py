@@ -130,7 +130,7 @@ async def run_episode(  # noqa: PLR0913
     try:
         with pausable_timeout.measure_paused() as progress.paused:
             limit_s = min((s for s in (timeout_s, request.task.episode_timeout_s) if s is not None), default=None)
-            running = _run(progress, desktop, agent, client, settings or _settings_of(agent), on_frame, seed)
+            running = _run(progress, desktop, agent, client, settings or settings_of(agent), on_frame, seed)
             outcome = await _with_timeout(progress, running, limit_s)
         closed, graph = True, close_session()
         if end_state_dir is not None:
@@ -245,7 +245,8 @@ def errored_result(request: EpisodeRequest, cause: Cause, message: str) -> Episo
     return _result(request, _Progress(request.task), Errored(cause, message), CallGraph())
 
 
-def _settings_of(agent: Agent) -> EpisodeSettings:
+def settings_of(agent: Agent) -> EpisodeSettings:
+    """Return the settings of an agent without separate ones."""
     return agent.settings if isinstance(agent, DesktopAgent) else EpisodeSettings()
 
 

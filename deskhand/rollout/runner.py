@@ -12,6 +12,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import openai
@@ -23,9 +24,10 @@ from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.engines.takeover import TakeoverEngine
 from deskhand.errors import ConfigError, InfrastructureError
 from deskhand.recorder.graph import CallGraph
+from deskhand.recorder.images import IMAGE, ImageCache
 from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.server import create_app, in_process_client
-from deskhand.rollout.episode import desktop_spec, errored_result, run_episode
+from deskhand.rollout.episode import desktop_spec, errored_result, run_episode, settings_of
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import EpisodeRequest
 from deskhand.rollout.live_episode import LiveEpisode, WatchedPool
@@ -127,10 +129,12 @@ class RecordedRunner(_LeasingRunner):
         script: Script | None = None,
         playing: Playing | None = None,
     ) -> None:
+        settings = replace(settings or settings_of(agent), image_url=self._name_image)
         super().__init__(pool, agent, frames, settings)
         self.recorder = recorder
         self._script, self._playing = script, playing
-        self._http = in_process_client(create_app(recorder, secrets.token_urlsafe(32)))
+        app = create_app(recorder, secrets.token_urlsafe(32), accepts_names=True)
+        self._http = in_process_client(app)
         self.client = openai.AsyncOpenAI(
             base_url="http://recorder/v1", api_key="set for each episode", http_client=self._http, max_retries=0
         )
@@ -150,6 +154,13 @@ class RecordedRunner(_LeasingRunner):
             return nullcontext()
         live.action_format = self.agent.action_format
         return engine.answered_by(live)
+
+    async def _name_image(self, frame: Frame) -> str:
+        """Give a screen to the recorder; return its name, which replaces a data URI."""
+        images = self.recorder.images
+        assert isinstance(images, ImageCache)  # checked by create_app
+        await self.recorder.in_thread(lambda: images.add_pixels(frame.sha256, frame.rgb(), frame.png))
+        return IMAGE + frame.sha256
 
     def _policy(self, task: Task, desktop: StageableDesktop) -> AbstractContextManager[None]:
         if self._script is None:

@@ -84,6 +84,12 @@ class Scheduler:
         self._quota_wait_s = quota_wait_s
         self._before_window = (time.monotonic(), quota_wait_s())
         self._started = time.monotonic()
+        self._busy_s, self._running = 0.0, dict[str, float]()
+        """Seconds of ended episodes, and the start of each running one."""
+
+    def busy_s(self, now: float) -> float:
+        """Return the seconds that slots spent on episodes until `now` (`time.monotonic`), summed over the slots."""
+        return self._busy_s + sum(now - started for started in self._running.values())
 
     async def run(self) -> None:
         """Run until the source is exhausted. Canceling it cancels all episodes and waits for their cleanup.
@@ -121,7 +127,12 @@ class Scheduler:
             woken = self._woken
             request = await self.source.next()
             if request is not None:
-                await self._episode(request)
+                started = self._running[request.episode_id] = time.monotonic()
+                try:
+                    await self._episode(request)
+                finally:
+                    del self._running[request.episode_id]
+                    self._busy_s += time.monotonic() - started
             elif self.source.exhausted:
                 return
             else:

@@ -16,6 +16,7 @@ import struct
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -43,21 +44,36 @@ class Frames:
         self._known: set[str] = set()
         self._recent: OrderedDict[str, tuple[np.ndarray, int, np.ndarray]] = OrderedDict()
         """Recently used screenshots: pixels, delta depth, and a sample of the pixels."""
+        self._writing: dict[str, Future[None]] = {}
         self._lock = threading.Lock()
-        self._writing = threading.Lock()
 
     def path(self, sha256: str) -> Path:
         """Return the path of the screenshot with that name, whether it exists or not."""
         return self.folder / sha256[:2] / f"{sha256}.zst"
 
     def put(self, sha256: str, rgb: np.ndarray) -> None:
-        """Store a screenshot, `uint8[H, W, 3]`, unless it exists."""
+        """Store a screenshot, `uint8[H, W, 3]`, unless it exists. Threads store different screenshots concurrently."""
         if sha256 in self._known:
             return
-        with self._writing:  # otherwise two threads could write one file with different bases
+        with self._lock:  # otherwise two threads could write one file with different bases
+            done = self._writing.get(sha256)
+            is_owner = done is None
+            if done is None:
+                done = self._writing[sha256] = Future()
+        if not is_owner:
+            done.result()
+            return
+        try:
             if not self.path(sha256).exists():
                 self._write(self.path(sha256), sha256, rgb)
-        self._known.add(sha256)
+            self._known.add(sha256)
+            done.set_result(None)
+        except BaseException as error:
+            done.set_exception(error)
+            raise
+        finally:
+            with self._lock:
+                del self._writing[sha256]
 
     def _write(self, path: Path, sha256: str, rgb: np.ndarray) -> None:
         height, width = rgb.shape[:2]
@@ -79,9 +95,13 @@ class Frames:
     def rgb(self, sha256: str) -> np.ndarray:
         """Return the pixels, `uint8[H, W, 3]`. Raises `InfrastructureError` if missing, unreadable or altered."""
         pixels, _ = self._read(sha256)
-        if hashlib.sha256(pixels.tobytes()).hexdigest() != sha256:
+        if hashlib.sha256(np.ascontiguousarray(pixels)).hexdigest() != sha256:
             raise InfrastructureError(f"{self.path(sha256)}: pixels do not match the file name; restore the file")
         return pixels
+
+    def pixels(self, sha256: str) -> np.ndarray:
+        """Like `rgb`, for readers that compare the hash themselves, such as `ImageCache(fetch=...)`."""
+        return self._read(sha256)[0]
 
     def png(self, sha256: str) -> bytes:
         """Return the screenshot as PNG. Raises `InfrastructureError` if the file is missing or unreadable."""

@@ -4,7 +4,7 @@ Used by `trainer.policy`. Sequences enter as recorded; nothing is rendered or to
 
 Invariant: each sampled token is in exactly one micro-batch, with its own log-prob.
 
-Dimensions: B sequences, T tokens, W trained tokens of a micro-batch.
+Dimensions: T tokens and W trained tokens of a micro-batch.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class TrainBatch:
     rows: tuple[int, ...]
     """Indices of the samples."""
     positions_W: Tensor
-    """Index of each trained token in the flattened B*T batch, int64."""
+    """Index of each trained token in the packed sequences, int64."""
     rows_W: Tensor
     """Row of each trained token in this batch, int64."""
     behavior_logprobs_W: Tensor
@@ -131,41 +131,54 @@ def _check_sampled(sequence: Sequence, sampled: np.ndarray, banned: set[int]) ->
 def plan_microbatches(
     sequences: Rows[Sequence], images: Mapping[str, PreparedImage], model: Any, max_tokens: int
 ) -> MicrobatchPlan:
-    """Pack checked sequences into micro-batches of at most `max_tokens` padded tokens and one temperature.
+    """Pack checked sequences into micro-batches of at most `max_tokens` tokens and one temperature.
 
-    Sequences are sorted by length to reduce padding; those without a sampled token are skipped.
+    The fewest micro-batches are filled evenly, since the largest determines the memory. A longer sequence has one of
+    its own. Sequences without a sampled token are skipped.
     """
-    order = [index for index in range(len(sequences)) if any(sequences[index].loss_mask)]
-    order.sort(key=lambda index: (sequences[index].temperature, len(sequences[index].token_ids)))
-    groups: list[list[int]] = []
-    for index in order:
-        longest, temperature = len(sequences[index].token_ids), sequences[index].temperature
-        fits = groups and longest * (len(groups[-1]) + 1) <= max_tokens
-        if not fits or sequences[groups[-1][0]].temperature != temperature:
-            groups.append([])
-        groups[-1].append(index)
+    by_temperature: dict[float, list[int]] = {}
+    for index, sequence in enumerate(sequences):
+        if any(sequence.loss_mask):
+            by_temperature.setdefault(sequence.temperature, []).append(index)
+    lengths = [len(sequence.token_ids) for sequence in sequences]
+    groups = [group for _, part in sorted(by_temperature.items()) for group in _filled(part, lengths, max_tokens)]
     batches = [_batch(chosen, sequences, images, model) for chosen in groups]
     return MicrobatchPlan(batches, {name: images[name] for batch in batches for name in batch.inputs.image_hashes})
+
+
+def _filled(part: list[int], lengths: Rows[int], max_tokens: int) -> list[list[int]]:
+    """Return groups of sequences: the longest first, each into the group with the fewest tokens so far."""
+    groups = [list[int]() for _ in range(max(1, -(-sum(lengths[index] for index in part) // max_tokens)))]
+    sums = [0] * len(groups)
+    for index in sorted(part, key=lambda index: -lengths[index]):
+        least = min(range(len(groups)), key=sums.__getitem__)
+        if sums[least] and sums[least] + lengths[index] > max_tokens:
+            least = len(groups)
+            groups.append([])
+            sums.append(0)
+        groups[least].append(index)
+        sums[least] += lengths[index]
+    return [group for group in groups if group]
 
 
 def _batch(chosen: list[int], sequences: Rows[Sequence], images: Mapping[str, PreparedImage], model: Any) -> TrainBatch:
     rows = [sequences[index] for index in chosen]
     inputs = collate(rows, images, model)
-    longest = inputs.input_ids_BT.shape[1]
-    columns = []
+    columns, start = [], 0
     for b, row in enumerate(rows):
         where = np.flatnonzero(row.loss_mask)
         columns.append(
             (
-                where + b * longest,
+                start + where,
                 np.full(len(where), b),
                 np.asarray(row.logprobs, dtype=np.float32)[where],
                 np.asarray(row.versions, dtype=np.int64)[where],
-                where > (row.spans[0].start if row.spans else longest),
+                where > (row.spans[0].start if row.spans else len(row.token_ids)),
                 _in_one_version(where, np.asarray(row.versions)[where]),
             )
         )
-    device = inputs.input_ids_BT.device
+        start += len(row.token_ids)
+    device = inputs.input_ids_1T.device
     tensors = (torch.from_numpy(np.concatenate(column)).to(device) for column in zip(*columns, strict=True))
     return TrainBatch(inputs, tuple(chosen), *tensors, temperature=rows[0].temperature)
 

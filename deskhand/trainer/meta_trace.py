@@ -206,8 +206,9 @@ def trace_language_model(
 
 def _batch(shape: MicrobatchShape) -> TrainBatch:
     numbers_N, numbers_W = torch.zeros(shape.images, dtype=torch.int64), torch.ones(shape.sampled, dtype=torch.int64)
-    ids_BT = torch.zeros(1, shape.tokens, dtype=torch.int64)
-    inputs = ModelInputs(ids_BT, torch.zeros(3, 1, shape.tokens, dtype=torch.int64), (), numbers_N, numbers_N)
+    ids_1T = torch.zeros(1, shape.tokens, dtype=torch.int64)
+    positions_31T = torch.zeros(3, 1, shape.tokens, dtype=torch.int64)
+    inputs = ModelInputs(ids_1T, positions_31T, (shape.tokens,), (), numbers_N, numbers_N)
     return TrainBatch(
         inputs,
         rows=(0,),

@@ -6,7 +6,8 @@ follows. The model stays in eval mode, since dropout would make log-probs differ
 
 Invariant: log-probs follow the definition in `types.Sampling`.
 
-Dimensions: W trained tokens of a micro-batch, S rows of image features, H hidden size, V vocabulary.
+Dimensions: W trained tokens of a micro-batch, C of them at once, S rows of image features, H hidden size, V
+vocabulary.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from deskhand.config.trainer import PolicyConfig
 from deskhand.models.forward import forward_decoder, log_softmax, unwrap
@@ -30,6 +32,9 @@ from deskhand.trainer.batch import MicrobatchPlan, TrainBatch, check_sequence, p
 from deskhand.trainer.lora import extract_lora, inject_lora, lora_disabled, merged_weights
 from deskhand.trainer.vision_features import VisionFeatureCache
 from deskhand.types import LoraWeights, PreparedImage
+
+MAX_LOGIT_BYTES = 256 << 20
+"""Maximum float32 logits at once. Those of more tokens are computed in parts, and again in the backward pass."""
 
 
 class MasterWeights:
@@ -218,24 +223,36 @@ class Policy:
         """
         inputs = batch.inputs
         shown_NH = features(inputs.image_hashes, inputs.feature_index_N)
-        hidden_BTH = forward_decoder(
+        hidden_1TH = forward_decoder(
             self.model,
-            inputs.input_ids_BT,
-            inputs.position_ids_3BT,
+            inputs.input_ids_1T,
+            inputs.position_ids_31T,
             shown_NH,
             inputs.placeholder_index_N,
             recompute=self.config.gradient_checkpointing,
+            lengths=inputs.lengths,
         )
-        return hidden_BTH.reshape(-1, hidden_BTH.shape[-1]).index_select(0, batch.positions_W - 1)
+        return hidden_1TH[0].index_select(0, batch.positions_W - 1)
 
     def scores(self, batch: TrainBatch, hidden_WH: Tensor, *, entropy_gradient: bool = False) -> TokenScores:
-        logprobs_WV = log_softmax(unwrap(self.model).lm_head(hidden_WH), batch.temperature, self.banned_ids)
-        targets_W = batch.inputs.input_ids_BT.reshape(-1).index_select(0, batch.positions_W)
-        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
-            # Banned ids have probability 0 and log-prob -inf, whose product has no gradient.
-            finite_WV = logprobs_WV.masked_fill(logprobs_WV.isneginf(), 0.0)
-            entropies_W = -(logprobs_WV.exp() * finite_WV).sum(-1)
-        return TokenScores(logprobs_WV.gather(1, targets_W.unsqueeze(1)).squeeze(1), entropies_W, hidden_WH)
+        core = unwrap(self.model)
+        targets_W = batch.inputs.input_ids_1T[0].index_select(0, batch.positions_W)
+
+        def score(hidden_CH: Tensor, targets_C: Tensor) -> tuple[Tensor, Tensor]:
+            logprobs_CV = log_softmax(core.lm_head(hidden_CH), batch.temperature, self.banned_ids)
+            with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+                # Banned ids have probability 0 and log-prob -inf, whose product has no gradient.
+                finite_CV = logprobs_CV.masked_fill(logprobs_CV.isneginf(), 0.0)
+                entropies_C = -(logprobs_CV.exp() * finite_CV).sum(-1)
+            return logprobs_CV.gather(1, targets_C.unsqueeze(1)).squeeze(1), entropies_C
+
+        at_once = max(1, MAX_LOGIT_BYTES // (4 * core.config.text_config.vocab_size))
+        if len(targets_W) <= at_once:
+            return TokenScores(*score(hidden_WH, targets_W), hidden_WH)
+        run = partial(checkpoint, score, use_reentrant=False) if torch.is_grad_enabled() else score
+        parts = [run(*part) for part in zip(hidden_WH.split(at_once), targets_W.split(at_once), strict=True)]
+        logprobs_W, entropies_W = (torch.cat(column) for column in zip(*parts, strict=True))
+        return TokenScores(logprobs_W, entropies_W, hidden_WH)
 
     def accumulate(
         self,

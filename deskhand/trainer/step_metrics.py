@@ -9,6 +9,7 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from deskhand.algorithms.objective import ClippedLoss, kl_estimate
@@ -64,17 +65,23 @@ class StepMetrics:
     num_updates: int = 0
     """Optimizer updates, without those skipped because the gradient was zero or not finite."""
     lr: float = 0.0
+    computed_tokens: int = 0
+    """Tokens of the sequences in all forward and backward passes, prompts included."""
+    device_peak_mib: float | None = None
+    """Peak of the GPU memory of this process during the step; None on a CPU."""
     seconds: float = 0.0
     phases: dict[str, float] = field(default_factory=dict)
     """Seconds by phase: check, score (before the first update), forward_backward, optimizer."""
 
     def metrics(self) -> dict[str, Any]:
         """Return the metrics by flat name, such as `train/loss`."""
-        other = ("step", "rejected", "seconds", "phases")
+        other = ("step", "rejected", "seconds", "phases", "device_peak_mib")
         own = {f"train/{name}": value for name, value in asdict(self).items() if name not in other}
         causes = {f"train/rejected/{cause}": count for cause, count in self.rejected.items()}
         times = {"time/train_step": self.seconds, **{f"time/train_{name}": each for name, each in self.phases.items()}}
-        return {**own, "train/num_rejected": sum(self.rejected.values()), **causes, **times}
+        rate = self.computed_tokens / max(self.seconds, 1e-9)
+        more = {"perf/trainer_tokens_per_s": rate, "memory/device_peak_mib": self.device_peak_mib}
+        return {**own, "train/num_rejected": sum(self.rejected.values()), **causes, **times, **more}
 
 
 class StepMetricsAccumulator:
@@ -84,7 +91,7 @@ class StepMetricsAccumulator:
         self.version = version
         self.loss = self.value_loss = 0.0
         self.sums: defaultdict[str, float] = defaultdict(float)
-        self.num_tokens = 0
+        self.num_tokens = self.computed_tokens = 0
         self.ratio_max = self.diff_max = 0.0
 
     def add(
@@ -96,6 +103,7 @@ class StepMetricsAccumulator:
         """
         new_W, old_W = scores.logprobs_W.detach(), batch.behavior_logprobs_W
         self.loss += value.item()
+        self.computed_tokens += sum(batch.inputs.lengths)
         self.sums["scored"] += len(new_W)
         self.sums["clipped"] += result.clipped.sum().item()
         self.sums["ratio"] += result.ratios.detach().sum().item()
@@ -144,3 +152,13 @@ class StepMetricsAccumulator:
     @property
     def ref_kl(self) -> float | None:
         return self.sums["reference"] / max(1, self.sums["scored"]) if "reference" in self.sums else None
+
+
+def device_peak_mib(model: Any) -> float | None:
+    """Return the peak of this process's GPU memory since the last call; None for a model on a CPU."""
+    device = next(model.parameters()).device
+    if device.type != "cuda":
+        return None
+    peak = torch.cuda.max_memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    return peak / 2**20

@@ -31,7 +31,7 @@ from deskhand.trainer.optimizer import make_optimizer, optimizer_step, torch_thr
 from deskhand.trainer.phase_timer import PhaseTimer
 from deskhand.trainer.policy import Policy, TokenScores
 from deskhand.trainer.step_checks import check_episodes, check_estimate, check_groups, check_loss, check_weights
-from deskhand.trainer.step_metrics import StepMetrics, StepMetricsAccumulator
+from deskhand.trainer.step_metrics import StepMetrics, StepMetricsAccumulator, device_peak_mib
 from deskhand.types import PreparedImage
 
 
@@ -106,8 +106,10 @@ class Trainer:
         )
         with torch_threads(self.config.torch_threads), encoded_once:
             metrics = self._train(samples, images, phases)
-        seconds = time.perf_counter() - started
-        return replace(metrics, rejected=rejected, seconds=seconds, phases=dict(phases.seconds))
+        seconds, peak_mib = time.perf_counter() - started, device_peak_mib(self.policy.model)
+        return replace(
+            metrics, rejected=rejected, seconds=seconds, phases=dict(phases.seconds), device_peak_mib=peak_mib
+        )
 
     def _train(
         self, samples: Sequence[TrainingSample], images: Mapping[str, PreparedImage], phases: PhaseTimer
@@ -153,6 +155,7 @@ class Trainer:
             explained_variance=work.estimate.explained_variance,
             num_updates=self.updates - updates_before,
             lr=rate,
+            computed_tokens=tally.computed_tokens,
         )
 
     def _valid_samples(

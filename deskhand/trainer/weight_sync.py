@@ -8,7 +8,9 @@ Invariant: an engine never gets the weights of a partial update.
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import Executor
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 from deskhand.trainer.policy import Policy
@@ -36,19 +38,20 @@ def attach_engine(trainer: Trainer, engine: Engine) -> None:
         trainer.policy.pause_engine = engine.paused_for_update
 
 
-async def push_weights(policy: Policy, engine: Engine, version: int) -> None:
-    """Send the current weights to the engine as `version`.
+async def push_weights(policy: Policy, engine: Engine, version: int, executor: Executor | None = None) -> None:
+    """Send the current weights to the engine as `version`; `executor` copies them.
 
     An engine that shares the weights gets only the version, one that supports LoRA gets the adapter.
     """
+    run = partial(asyncio.get_running_loop().run_in_executor, executor)
     # The copy for a server is made in host memory: the device has no room for a second model.
     if isinstance(engine, SupportsSharedWeights) and engine.shares_weights_with(policy.model):
         await engine.set_version(version)
         return
     if isinstance(engine, SupportsLora) and engine.supports_lora:
-        adapter = await asyncio.to_thread(policy.adapter, tower=engine.supports_vision_lora)
+        adapter = await run(partial(policy.adapter, tower=engine.supports_vision_lora))
         if adapter is not None:
             await engine.update_lora(version, adapter)
             return
-    weights = await asyncio.to_thread(policy.snapshot, None if isinstance(engine, SupportsSharedWeights) else "cpu")
+    weights = await run(policy.snapshot, None if isinstance(engine, SupportsSharedWeights) else "cpu")
     await engine.update_weights(version, weights)

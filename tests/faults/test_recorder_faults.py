@@ -230,7 +230,7 @@ JOINS: dict[str, Callable[[list[torch.Tensor]], list[torch.Tensor]]] = {
 @pytest.mark.parametrize("name", JOINS)
 def test_pixels_of_other_images_are_detected(name: str, processor: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def join(images: Any) -> torch.Tensor:
-        return torch.cat(JOINS[name]([torch.as_tensor(np.asarray(one.pixel_values)) for one in images]))
+        return torch.cat(JOINS[name]([torch.from_numpy(one.pixel_values.stored()) for one in images]))
 
     images = ImageCache(processor)
     shown = [images.add(png(seed)) for seed in range(3)]

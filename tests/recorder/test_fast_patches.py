@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from recording import picture
 from transformers.models.qwen2_vl import image_processing_pil_qwen2_vl as theirs
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
+from deskhand.models import forward
 from deskhand.models.load import load_processors
 from deskhand.recorder.fast_patches import PatchExtractor, StoredPatches
 from deskhand.types import Checksum
@@ -49,6 +51,9 @@ def test_values_and_grid_are_the_processors(name: str, width: int, height: int, 
     assert values.shape == MAKERS[name].lookup.shape(kept)
     assert values.flags.c_contiguous
     assert np.array_equal(values, want["pixel_values"])
+    table_CV = torch.from_numpy(MAKERS[name].lookup.table_CV)
+    on_device = forward.expand_on_device(torch.from_numpy(kept), table_CV, MAKERS[name].lookup.frames)
+    assert np.array_equal(on_device.numpy(), values)
 
 
 class Other(Qwen2VLImageProcessorPil):

@@ -19,8 +19,9 @@ from recording import data_uri, picture, png
 from deskhand.desktop.base import Frame
 from deskhand.errors import ConfigError, InfrastructureError, RecordError
 from deskhand.models import forward
-from deskhand.recorder.fast_patches import PatchExtractor, PatchLookup
-from deskhand.recorder.images import ImageCache, decode_rgb, read_data_uri
+from deskhand.recorder import images as images_module
+from deskhand.recorder.fast_patches import PatchExtractor
+from deskhand.recorder.images import IMAGE, ImageCache, NamedImages, decode_rgb, read_data_uri
 from deskhand.recorder.request_errors import InvalidRequestError
 from deskhand.types import Checksum
 
@@ -167,22 +168,88 @@ def test_memory_is_bounded_and_evicted_images_are_prepared_again(image_processor
     assert np.array_equal(again.pixel_values, ImageCache(image_processor).add(png(0)).pixel_values)
 
 
-def test_images_are_stored_as_bytes_and_values_are_computed_on_access(
+def test_patches_are_extracted_on_access_once_and_stored_as_bytes(
     image_processor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = list[int]()
-    values = PatchLookup.values
-    monkeypatch.setattr(PatchLookup, "values", lambda lookup, kept: made.append(1) or values(lookup, kept))
+    made, extract = list[int](), PatchExtractor.extract
     images = ImageCache(image_processor)
-    made.clear()
+    monkeypatch.setattr(PatchExtractor, "extract", lambda maker, rgb: made.append(1) or extract(maker, rgb))
     shown = images.add(png(3))
-    frames = image_processor.temporal_patch_size
-    assert shown.pixel_values.nbytes * 4 * frames == 4 * np.prod(shown.pixel_values.shape)
     assert (made, shown.checksum.value) == ([], None), "an engine that asks for no patches pays for none"
     first, second = np.asarray(shown.pixel_values), np.asarray(images[shown.sha256].pixel_values)
-    assert len(made) == 2
+    assert made == [1]
     assert not np.shares_memory(first, second), "who changes the values changes nobody else's"
-    assert shown.checksum.matches(first)
+    stored = shown.pixel_values.stored()
+    assert stored.nbytes * image_processor.temporal_patch_size == np.prod(shown.pixel_values.shape)
+    assert stored.nbytes <= shown.pixel_values.nbytes
+    assert shown.checksum.matches(stored)
+
+
+def test_threads_that_ask_for_patches_at_once_extract_them_once(
+    image_processor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, extract = list[int](), PatchExtractor.extract
+    shown = ImageCache(image_processor).add(png(3))
+    monkeypatch.setattr(PatchExtractor, "extract", lambda maker, rgb: made.append(1) or extract(maker, rgb))
+    gate = threading.Barrier(8)
+
+    def ask(_: int) -> bytes:
+        gate.wait()
+        return shown.pixel_values.stored().tobytes()
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len(set(pool.map(ask, range(8)))) == 1
+    assert made == [1]
+
+
+def test_pixels_of_this_process_are_the_same_image_without_encoding_or_hashing(
+    image_processor: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = ImageCache(image_processor).add(png(3))
+    stored: dict[str, np.ndarray] = {sent.sha256: np.asarray(picture(3))}
+    images = ImageCache(image_processor, fetch=stored.__getitem__, prepared_bytes=1)
+    for work in ("decode_rgb", "pixels_sha256"):
+        monkeypatch.setattr(images_module, work, lambda *_, **__: pytest.fail("decoded or hashed"))
+    added = images.add_pixels(sent.sha256, np.asarray(picture(3)), lambda: pytest.fail("encoded"))
+    assert (added.sha256, added.grid_thw, added.tokens, added.width, added.height) == (
+        sent.sha256,
+        sent.grid_thw,
+        sent.tokens,
+        sent.width,
+        sent.height,
+    )
+    assert np.array_equal(added.pixel_values, sent.pixel_values)
+    other = hashlib.sha256(np.asarray(picture(4))).hexdigest()
+    images.add_pixels(other, np.asarray(picture(4)), lambda: pytest.fail("encoded"))
+    assert np.array_equal(images[sent.sha256].pixel_values, sent.pixel_values), "evicted, and fetched as pixels"
+    stored[sent.sha256] = np.asarray(picture(5))
+    with pytest.raises(RecordError, match="image_changed"):
+        ImageCache(image_processor, fetch=stored.__getitem__)[sent.sha256]
+
+
+def test_pixels_of_this_process_are_encoded_where_encoded_images_are_stored(image_processor: Any) -> None:
+    stored: dict[str, bytes] = {}
+    rgb, name = np.asarray(picture(3)), hashlib.sha256(np.asarray(picture(3))).hexdigest()
+    ImageCache(image_processor, on_new=stored.__setitem__).add_pixels(name, rgb, lambda: png(3))
+    assert stored == {name: png(3)}
+    images = ImageCache(image_processor, prepared_bytes=1)
+    images.add_pixels(name, rgb, lambda: png(3))
+    images.add(png(4))
+    assert np.array_equal(images[name].pixel_values, ImageCache(image_processor).add(png(3)).pixel_values)
+
+
+def test_names_are_images_only_for_clients_of_this_process(image_processor: Any) -> None:
+    images = ImageCache(image_processor)
+    name = images.add(png(3)).sha256
+    named = NamedImages(images)
+    assert named.add_data_uri(IMAGE + name).sha256 == name
+    url = "data:image/png;base64," + base64.b64encode(png(4)).decode()
+    assert named.add_data_uri(url).sha256 == images.add(png(4)).sha256
+    for wrong in (IMAGE + "0" * 64, IMAGE, IMAGE + "../" + name):
+        with pytest.raises(InvalidRequestError, match="no image has this name"):
+            named.add_data_uri(wrong)
+    with pytest.raises(InvalidRequestError, match="data URIs"):
+        images.add_data_uri(IMAGE + name)
 
 
 def test_recomputed_pixel_values_are_compared_with_the_first_ones(
@@ -206,7 +273,7 @@ def test_recomputed_pixel_values_are_compared_with_the_first_ones(
         forward.stack_images([images[name]], "cpu")
 
 
-@pytest.mark.parametrize("columns", [96, 147])
+@pytest.mark.parametrize("columns", [96, 147, 768])
 def test_a_checksum_detects_any_other_values(columns: int) -> None:
     values, checksum = np.random.default_rng(columns).normal(size=(40, columns)).astype(np.float32), Checksum()
     checksum.record(values)
@@ -225,7 +292,8 @@ def test_patches_in_a_batch_that_were_never_made_for_their_image_are_noticed(
     images: ImageCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shown = images.add(png(1))
-    monkeypatch.setattr(forward, "join_pixels", lambda found: torch.zeros(found[0].pixel_values.shape))
+    stored = torch.from_numpy(shown.pixel_values.stored())
+    monkeypatch.setattr(forward, "join_pixels", lambda found: torch.zeros_like(stored))
     with pytest.raises(RecordError, match="pixels"):
         forward.stack_images([shown], "cpu")
 

@@ -100,6 +100,20 @@ def data_of(page: str) -> dict:
     return json.loads(Elements(page).scripts[0])
 
 
+def test_the_time_of_steps_is_shown_by_part() -> None:
+    times = {"time/rollout_wait": 6.0, "time/train_step": 3.0, "time/publish": 1.0, "time/other": -1e-9}
+    steps = [{**training_step(n, 0.5, 0.5, 9.0 * n), "time/step": 10.0, **times} for n in range(1, 151)]
+    chart = Elements(charts.step_times(steps)).elements
+    bars = [attributes for tag, attributes in chart if tag == "rect"]
+    assert len(bars) == 50 * len(charts.PHASES), "three steps each"
+    heights = [float(str(bar["height"])) for bar in bars[:4]]
+    assert heights == pytest.approx([heights[0], heights[0] / 2, heights[0] / 6, 0.0], abs=0.1)
+    page = html_report.render(dataclasses.replace(sample(), steps=tuple(steps)))
+    assert "Time of a step" in page
+    assert "steps 1 to 3, mean: training 3 s" in page
+    assert "Time of a step" not in html_report.render(sample()), "earlier runs did not measure it"
+
+
 def test_hostile_text_never_becomes_markup() -> None:
     plain, hostile = Elements(html_report.render(sample())), Elements(html_report.render(sample(HOSTILE)))
     assert [tag for tag, _ in hostile.elements] == [tag for tag, _ in plain.elements]

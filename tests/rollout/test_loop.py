@@ -19,6 +19,16 @@ from deskhand.rollout.run_writer import load_result
 from deskhand.store.run import TRAIN, Run
 
 
+def noting(threads, function):
+    """The same function, which adds the threads that call it."""
+
+    def run(*given, **named):
+        threads.add(threading.current_thread())
+        return function(*given, **named)
+
+    return run
+
+
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A run of three steps, and what its progress said."""
@@ -33,6 +43,8 @@ def trained(tmp_path_factory):
             progress=said.append,
             on_step=lambda at, ids: threads.add(threading.current_thread()),
         ) as parts:
+            for owner, name in ((parts.loop.checkpoints, "save"), (parts.trainer.policy, "snapshot")):
+                setattr(owner, name, noting(threads, getattr(owner, name)))
             await parts.loop.run()
             assert [thread.name for thread in threads] == ["trainer_0"], "each thread keeps the memory of a step"
             return parts.engine.version
@@ -59,6 +71,26 @@ async def test_episode_counts_match_and_every_desktop_is_released(trained):
     assert counted["trained", None] == counts["trained"] > 0
     assert not pool.leased
     assert all(report.metrics["train/num_episodes"] for report in said)
+
+
+PHASES = ("rollout_wait", "train_step", "vision_probe", "publish", "publish_probe", "checkpoint", "evaluation", "other")
+
+
+async def test_the_parts_of_a_steps_time_add_up_and_tell_what_engine_and_desktops_did(trained):
+    _, said, _, _ = trained
+    for report in said:
+        found = report.metrics
+        assert sum(found.get(f"time/{phase}", 0.0) for phase in PHASES) == pytest.approx(found["time/step"])
+        assert found["time/other"] > -1e-6
+        assert 0 < found["perf/busy_slots_frac"] <= 1
+        parts = [found[f"time/engine_{part}"] for part in ("vision", "prefill", "decode")]
+        assert min(parts) >= 0
+        assert sum(parts) > 0
+        assert found["perf/engine_tokens_per_s"] > 0 < found["perf/trainer_tokens_per_s"]
+        assert found["train/computed_tokens"] > found["train/num_tokens"] > 0
+        assert 0 < found["memory/rss_mib"] <= found["memory/peak_mib_total"]
+    sampled = sum(report.metrics["engine/decoded_tokens"] for report in said)
+    assert sampled >= sum(report.metrics["train/num_tokens"] for report in said)
 
 
 async def test_replies_that_were_not_performed_are_counted_by_kind(trained):

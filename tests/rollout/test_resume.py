@@ -96,7 +96,7 @@ async def test_members_that_a_stop_interrupted_run_again_with_their_seeds(tmp_pa
 async def test_an_engine_without_the_restored_weights_stops_the_resume(tmp_path, monkeypatch):
     await train(tmp_path / "run", steps=1)
 
-    async def version_only(policy: Policy, engine, version):
+    async def version_only(policy: Policy, engine, version, executor):
         await engine.update_weights(version, {"lm_head.weight": policy.snapshot()["lm_head.weight"]})
 
     monkeypatch.setattr(training_loop, "push_weights", version_only)

@@ -136,6 +136,60 @@ def test_a_screen_whose_base_is_lost_or_another_is_an_outage(tmp_path):
     assert (Frames(tmp_path).rgb(name) == later).all()
 
 
+def test_threads_store_different_screens_at_once_and_one_screen_once(tmp_path, monkeypatch):
+    frames, gate, compressed = Frames(tmp_path), threading.Barrier(4, timeout=60), []
+    screens = [screen(seed, 64, 80) for seed in range(4)]
+    compressor = module.zstandard.ZstdCompressor
+
+    class Waiting:
+        def __init__(self, **options):
+            self.real = compressor(**options)
+
+        def compress(self, body):
+            compressed.append(len(body))
+            gate.wait()  # only passes if four threads compress at once
+            return self.real.compress(body)
+
+    monkeypatch.setattr(module.zstandard, "ZstdCompressor", Waiting)
+    threads = [threading.Thread(target=frames.put, args=screens[number % 4]) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(compressed) == 4
+    monkeypatch.undo()
+    assert all((frames.rgb(name) == pixels).all() for name, pixels in screens)
+
+
+def test_who_waits_for_a_screen_that_cannot_be_written_gets_the_error_and_may_try_again(tmp_path, monkeypatch):
+    frames, (name, pixels) = Frames(tmp_path), screen(1)
+    started, go, raised = threading.Event(), threading.Event(), []
+
+    def full(*_):
+        started.set()
+        go.wait(60)
+        raise OSError("disk full")
+
+    def put():
+        try:
+            frames.put(name, pixels)
+        except OSError as error:
+            raised.append(str(error))
+
+    monkeypatch.setattr(frames, "_write", full)
+    threads = [threading.Thread(target=put) for _ in range(2)]
+    threads[0].start()
+    assert started.wait(60)
+    threads[1].start()
+    go.set()
+    for thread in threads:
+        thread.join()
+    assert raised == ["disk full"] * 2
+    monkeypatch.undo()
+    frames.put(name, pixels)
+    assert (frames.rgb(name) == pixels).all()
+
+
 def test_another_size_or_another_screen_is_stored_whole_and_few_are_held_in_memory(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "REMEMBERED_BYTES", 5 * 64 * 80 * 3)
     frames = Frames(tmp_path)

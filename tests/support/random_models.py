@@ -141,13 +141,14 @@ def save_checkpoint(folder: Path, family: str, seed: int = 0) -> Any:
     return model
 
 
-def hidden_states(model: Any, rows: Sequence[Prompt], images: dict[str, PreparedImage]) -> torch.Tensor:
-    """Final hidden states [B, T, H] of padded rows with their images."""
+def hidden_states(model: Any, rows: Sequence[Prompt], images: dict[str, PreparedImage]) -> list[torch.Tensor]:
+    """Final hidden states [T, H] of packed rows with their images."""
     inputs, features = forward.collate(rows, images, model), ()
     if inputs.image_hashes:
         stacked = forward.stack_images([images[name] for name in inputs.image_hashes], "cpu")
         features = tuple(
             layer.index_select(0, inputs.feature_index_N) for layer in forward.encode_images(model, *stacked)
         )
-    ids_BT, positions_3BT = inputs.input_ids_BT, inputs.position_ids_3BT
-    return forward.forward_decoder(model, ids_BT, positions_3BT, features, inputs.placeholder_index_N)
+    ids_1T, positions_31T, index_N = inputs.input_ids_1T, inputs.position_ids_31T, inputs.placeholder_index_N
+    hidden_1TH = forward.forward_decoder(model, ids_1T, positions_31T, features, index_N, lengths=inputs.lengths)
+    return list(hidden_1TH[0].split(inputs.lengths))

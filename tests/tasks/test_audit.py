@@ -9,11 +9,11 @@ from dataclasses import replace
 import pytest
 
 from deskhand.actions.ops import Done, Op, Wait
-from deskhand.cli import audit
 from deskhand.desktop.applications.install import missing
 from deskhand.desktop.local import guest_user, isolation, landlock
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.recipes import audit_tasks
 from deskhand.tasks import audit as agents_of
 from deskhand.tasks.audit import AuditResult
 from deskhand.tasks.audit_agents import AUDIT_SESSIONS, LIMITS, NO_CHEATS
@@ -34,7 +34,7 @@ BREAKING = {"memory", "forks", "full_tmp", "disk", "kill_apps"}
 
 
 async def audited(task: Task, *agents: str) -> AuditResult:
-    (row,), skipped = await audit.audit_tasks([task], list(agents), None, lambda _: None)
+    (row,), skipped = await audit_tasks.audit_tasks([task], list(agents), None, lambda _: None)
     assert skipped == []
     return row
 
@@ -74,7 +74,7 @@ async def test_no_agent_has_a_shell_where_guests_can_kill_the_users_processes(mo
 
 async def test_half_of_a_range_and_a_constant_are_not_paid() -> None:
     task = family_registry.make_task("sheet_total", 3)
-    if lacking := missing(list(audit.packages_of(task))):
+    if lacking := missing(list(audit_tasks.packages_of(task))):
         pytest.skip(f"not installed: {' '.join(lacking)} (deskhand desktop install office)")
     row = await audited(task, "half_range")
     assert (row.values, row.violations) == ({"oracle": 1.0, "half_range": 0.0}, [])
@@ -86,7 +86,7 @@ def test_there_are_at_least_thirty_ways_of_cheating() -> None:
 
 async def test_a_correct_file_from_another_program_scores_zero() -> None:
     task = family_registry.make_task("sheet_cell", 2)
-    if lacking := missing(list(audit.packages_of(task))):
+    if lacking := missing(list(audit_tasks.packages_of(task))):
         pytest.skip(f"not installed: {' '.join(lacking)} (deskhand desktop install office)")
     row = await audited(task, "forged_file")
     assert (row.values, row.violations) == ({"oracle": 1.0, "forged_file": 0.0}, [])
@@ -137,7 +137,7 @@ async def test_a_task_solved_at_start_is_reported_and_the_others_are_audited() -
 
     other = replace(family_registry.make_task("terminal_run", 3), oracle_unavailable="there is none")
     solved = replace(other, id="solved/at/start", check=check)
-    (row, fine), _ = await audit.audit_tasks([solved, other], ["done"], None, lambda _: None)
+    (row, fine), _ = await audit_tasks.audit_tasks([solved, other], ["done"], None, lambda _: None)
     assert row.values == {"noop": 1.0}
     (why,) = row.violations
     assert why.startswith("solved/at/start: noop scores 1 (task solved/at/start: the start state already scores 1; ")

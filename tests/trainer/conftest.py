@@ -116,7 +116,7 @@ def sample(model, ids: tuple[int, ...], spans, images, length: int, temperature:
     """Ids and log-probs, one full forward pass a token."""
     out, logprobs = [], []
     for _ in range(length):
-        logits = model.lm_head(hidden_states(model, [Prompt((*ids, *out), tuple(spans))], images)[:, -1])
+        logits = model.lm_head(hidden_states(model, [Prompt((*ids, *out), tuple(spans))], images)[0][-1:])
         scores = log_softmax(logits, temperature, BANNED)[0]
         token = int(
             random.choice(VOCABULARY, p=np.exp(scores.double().numpy()) / np.exp(scores.double().numpy()).sum())

@@ -8,6 +8,7 @@ import torch
 from conftest import BANNED, IMAGE, World, encoded_images, play, screenshot
 
 from deskhand.recorder.graph import Sequence
+from deskhand.trainer import policy as policy_module
 
 
 def rows(world, merge=True):
@@ -77,6 +78,35 @@ def test_the_gradient_does_not_depend_on_how_much_is_computed_at_a_time(make_pol
     whole = gradient(make_policy(), rows(world), world.images)
     parts = gradient(make_policy(**settings), rows(world), world.images)
     assert (whole - parts).norm() / whole.norm() < 1e-5
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_logits_in_parts_give_the_same_and_few_exist_at_once(make_policy, world, monkeypatch, recompute):
+    def scored(policy, heights):
+        policy.model.lm_head.register_forward_hook(lambda _, given, out: heights.append(len(out)))
+        found = []
+
+        def loss(batch, scores):
+            found.append((scores.logprobs_W.detach(), scores.entropies_W.detach()))
+            return scores.logprobs_W.sum() + (scores.entropies_W**2).sum()
+
+        policy.accumulate(policy.plan(rows(world), world.images), loss, entropy_gradient=True)
+        return [torch.cat(column) for column in zip(*found, strict=True)], gradient_of(policy)
+
+    whole, parts = list[int](), list[int]()
+    (logprobs, entropies), expected = scored(make_policy(gradient_checkpointing=recompute), whole)
+    vocabulary = make_policy().model.config.text_config.vocab_size
+    monkeypatch.setattr(policy_module, "MAX_LOGIT_BYTES", 3 * 4 * vocabulary)
+    policy = make_policy(gradient_checkpointing=recompute)
+    (found_logprobs, found_entropies), found = scored(policy, parts)
+    assert max(whole) > 3 >= max(parts)
+    assert sum(parts) == 2 * sum(whole), "once forward, and once more in the backward pass"
+    torch.testing.assert_close(found_logprobs, logprobs, atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(found_entropies, entropies, atol=1e-6, rtol=1e-6)
+    assert (found - expected).norm() / expected.norm() < 1e-6
+    parts.clear()
+    policy.logprobs(rows(world), world.images)
+    assert (max(parts), sum(parts)) == (3, sum(whole))
 
 
 def test_the_gradient_is_that_of_a_plain_backward_pass(policy, world):

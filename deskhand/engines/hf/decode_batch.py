@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,7 +36,7 @@ _PADDING = 1.5
 
 @dataclass(slots=True)
 class EngineStats:
-    """Counts since the engine started."""
+    """Counts and seconds since the engine started. Where kernels run asynchronously, `vision_s` is in `prefill_s`."""
 
     requests: int = 0
     prefills: int = 0
@@ -48,6 +49,9 @@ class EngineStats:
     decoded_tokens: int = 0
     images_encoded: int = 0
     largest_batch: int = 0
+    vision_s: float = 0.0
+    prefill_s: float = 0.0
+    decode_s: float = 0.0
 
 
 @dataclass(slots=True, eq=False)
@@ -168,6 +172,10 @@ class DecodeBatch:
         """Number of free slots."""
         return self._max_batch - len(self.requests)
 
+    def has_features(self, sha256: str) -> bool:
+        """Return whether an image's features are cached; may be called in other threads."""
+        return sha256 in self._features
+
     def admit(self, waiting: Sequence[DecodeRequest], version: int) -> None:
         """Prefill waiting requests, at most `room`, in as few forward passes as their lengths allow."""
         newcomers = []
@@ -191,6 +199,7 @@ class DecodeBatch:
         return len(newcomers)
 
     def _prefill(self, newcomers: Sequence[_Newcomer], version: int) -> None:
+        started, vision_s = time.perf_counter(), self.stats.vision_s
         first, width = len(self.requests), newcomers[-1].width
         rows = [newcomer.request for newcomer in newcomers]
         ids_BT = np.zeros((len(rows), width), dtype=np.int64)
@@ -241,10 +250,11 @@ class DecodeBatch:
         self.stats.largest_batch = max(self.stats.largest_batch, len(self.requests))
         sampler = Sampler([request.sampling for request in rows], self._vocabulary, self._device)
         self._take(rows, sampler, logits_BV, version)
+        self.stats.prefill_s += time.perf_counter() - started - (self.stats.vision_s - vision_s)
 
     def step(self, version: int) -> None:
         """Run one decoding step of all requests in flight."""
-        rows = self.requests
+        started, rows = time.perf_counter(), self.requests
         if self._sampler is None:
             self._sampler = Sampler([request.sampling for request in rows], self._vocabulary, self._device)
         inputs_2B = torch.tensor(
@@ -264,6 +274,7 @@ class DecodeBatch:
             request.next_position += 1
         self.stats.decode_steps += 1
         self._take(rows, self._sampler, self._head(hidden_B1H[:, 0]), version)
+        self.stats.decode_s += time.perf_counter() - started
 
     def _take(self, rows: Sequence[DecodeRequest], sampler: Sampler, logits_BV: Tensor, version: int) -> None:
         uniforms = [1.0 - request.generator.random() for request in rows]
@@ -309,11 +320,13 @@ class DecodeBatch:
             return ()
         missing = list({image.sha256: image for image, _ in pieces if image.sha256 not in self._features}.values())
         if missing:
+            started = time.perf_counter()
             layers = encode_images(self.model, *stack_images(missing, self._device))
             counts = [image.tokens for image in missing]
             for image, *features in zip(missing, *(layer.split(counts) for layer in layers), strict=True):
                 self._features[image.sha256] = tuple(features)
             self.stats.images_encoded += len(missing)
+            self.stats.vision_s += time.perf_counter() - started
         chosen = [tuple(layer[skip:] for layer in self._features[image.sha256]) for image, skip in pieces]
         for image, _ in pieces:
             self._features.move_to_end(image.sha256)

@@ -33,7 +33,7 @@ from deskhand.engines.hf.lora_overlay import LoraOverlay
 from deskhand.errors import AgentError, ConfigError, InfrastructureError
 from deskhand.models.forward import check_row, unwrap
 from deskhand.models.load import LoadedModel
-from deskhand.types import Completion, Feature, LoraWeights, Prompt, Sampling, UnsupportedGrammar
+from deskhand.types import Completion, Feature, LoraWeights, Prompt, Sampling, StoredPixels, UnsupportedGrammar
 
 _SMALL_PARAMETERS = 50_000_000
 
@@ -110,6 +110,7 @@ class HfEngine:
         if sampling.stop_texts and self._tokenizer is None:
             raise ConfigError("stop_texts: the engine has no tokenizer")
         check_row(prompt, prompt.images or {}, self._image_token_id)
+        await self._extract_patches(prompt)
         request = DecodeRequest(
             prompt,
             sampling,
@@ -130,6 +131,13 @@ class HfEngine:
             with self._wake:
                 self._wake.notify()
             raise
+
+    async def _extract_patches(self, prompt: Prompt) -> None:
+        """Let another thread extract the patches of new images, so that requests in flight do not wait for them."""
+        images = (one for name, one in (prompt.images or {}).items() if not self._batch.has_features(name))
+        new = [values for image in images if isinstance(values := image.pixel_values, StoredPixels)]
+        if new:
+            await asyncio.to_thread(lambda: [one.stored() for one in new])
 
     async def _progress(self, sampling: Sampling) -> GrammarState | None:
         if sampling.grammar is None:

@@ -1,7 +1,8 @@
 """Prepared images as PNG data URIs for servers. Used by the vLLM and SGLang protocols.
 
-The checkpoint's preprocessing is inverted: patches are reassembled and denormalized. The image already has the model's
-size, so the server's processor (with another library's resize) does not resize it. Encoded images are cached.
+The checkpoint's preprocessing is inverted: patches are reassembled, and values that were not looked up from bytes are
+denormalized. The image already has the model's size, so the server's processor (with another library's resize) does not
+resize it. Encoded images are cached.
 
 Invariant: the server receives exactly the pixels that are trained on.
 """
@@ -18,7 +19,7 @@ from PIL import Image
 
 from deskhand.errors import RecordError
 from deskhand.recorder.images import LruCache
-from deskhand.types import PreparedImage
+from deskhand.types import PreparedImage, StoredPixels
 
 _FAR = 0.02
 """Maximum distance of a denormalized pixel from an integer; float32 errors are about 1e-5."""
@@ -50,6 +51,28 @@ class ImageEncoder:
 
     def rgb(self, image: PreparedImage) -> np.ndarray:
         """Return `uint8[H, W, 3]` at the model's size, from patches in the Qwen2-VL processor's order."""
+        values = image.pixel_values
+        if isinstance(values, StoredPixels) and values.lookup.table_CV is not None:
+            levels_CV = values.lookup.table_CV.astype(np.float64) * self._deviation_C11[:, 0] + self._mean_C11[:, 0]
+            if np.abs(levels_CV / self._scale - np.arange(256)).max() > _FAR:
+                raise RecordError("pixels", f"image {image.sha256[:12]} was prepared by another image processor")
+            return self._from_bytes(values.stored(), image.grid_thw)
+        return self._from_values(image)
+
+    def _from_bytes(self, patches_NCP: np.ndarray, grid: tuple[int, int, int]) -> np.ndarray:
+        _, rows, columns = grid
+        merge, patch = self.merge, self.patch
+        strip = np.dtype((np.void, patch))  # one channel of a row of a patch, copied as a unit
+        rgb_HWC = np.empty((rows * patch, columns * patch, patches_NCP.shape[1]), dtype=np.uint8)
+        blocks = (rows // merge, columns // merge, merge, merge, patch)
+        for channel in range(patches_NCP.shape[1]):
+            strips = patches_NCP.view(strip)[:, channel].reshape(blocks)
+            # (block row, row in block, patch row, block column, column in block)
+            band = np.ascontiguousarray(strips.transpose(0, 2, 4, 1, 3))
+            rgb_HWC[..., channel] = band.view(np.uint8).reshape(rgb_HWC.shape[:2])
+        return rgb_HWC
+
+    def _from_values(self, image: PreparedImage) -> np.ndarray:
         time, rows, columns = image.grid_thw
         channels = self._mean_C11.shape[0]
         blocks = (time, rows // self.merge, columns // self.merge, self.merge, self.merge)

@@ -27,7 +27,7 @@ def load_trajectories(
 
     tokenizer, processor = load_processors(model)
     renderer = ChatRenderer(tokenizer, source=model, history="preserve")
-    images = ImageCache(processor, fetch=run.frames.png)
+    images = ImageCache(processor, fetch=run.frames.pixels)
     advantages = get_algorithm(algorithm)
     limits = TrajectoryLimits(renderer.image_id, images.merge_size, renderer.banned_ids, max_tokens)
     for row in run.groups():

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from deskhand.models.forward import join_pixels
+from deskhand.models.forward import expand_pixels, join_pixels
 from deskhand.recorder.training_rows import TrainingRow, to_arrays
 from deskhand.trainer.batch import TrainingSample
 from deskhand.types import PreparedImage
@@ -65,7 +65,7 @@ def _image_tensors(sample: TrainingSample, images: Mapping[str, PreparedImage]) 
     if not shown:
         return {}
     return {
-        "pixel_values": join_pixels(shown),
+        "pixel_values": expand_pixels(join_pixels(shown), shown[0]),
         "image_grid_thw": torch.tensor([image.grid_thw for image in shown], dtype=torch.int64),
     }
 

@@ -18,9 +18,10 @@ SERVER = "areal.infra.rpc.rpc_server"
 
 def patch_process() -> None:
     """Apply all patches to this process. Ray's workers, which have no command of their own, call it as they start."""
-    from deskhand.integrations.areal.patches.model import patch_attention, patch_lora_positions, patch_rope_positions
+    from deskhand.integrations.areal.patches.model import patch_lora_positions, patch_rope_positions
+    from deskhand.models.packed_attention import separate_packed_rows
 
-    patch_attention()
+    separate_packed_rows()  # AReaL packs rows and relies on FlashAttention to separate them
     patch_rope_positions()
     patch_lora_positions()
     ports.use_random_ports()

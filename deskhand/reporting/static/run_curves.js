@@ -5,6 +5,9 @@ import { make } from "./dom.js";
 
 const SMOOTHING = 0.3; // weight of the newest step
 const EPISODE_PARTS = ["reset", "setup", "model", "acting", "judge", "quota_wait"];
+const STEP_PARTS = [ // do not overlap; the engine works beside them
+  "rollout_wait", "train_step", "vision_probe", "publish", "publish_probe", "checkpoint", "evaluation", "other",
+];
 
 function smoothed(points) {
   let last = null;
@@ -120,22 +123,20 @@ export function time(summary) {
       name === "acting" ? Math.max(0, (of.solve || 0) - (of.model || 0)) : of[name] || 0,
     ]),
   );
-  const step = {};
+  const step = {}, engine = {};
   for (const [name, values] of Object.entries(summary.series)) {
-    if (
-      !name.startsWith("time/") ||
-      name.startsWith("time/episode_") ||
-      ["time/elapsed", "time/quota_wait", "time/step"].includes(name)
-    )
-      continue;
     const known = values.filter((value) => value !== null);
-    if (known.length) step[name.slice(5)] = known.reduce((sum, value) => sum + value, 0) / known.length;
+    if (!name.startsWith("time/") || !known.length) continue;
+    const mean = known.reduce((sum, value) => sum + value, 0) / known.length;
+    if (name.startsWith("time/engine_")) engine[name.slice(12)] = mean;
+    else if (STEP_PARTS.includes(name.slice(5))) step[name.slice(5)] = Math.max(0, mean);
   }
   return make(
     "div",
     { class: "card" },
     partsBar("An episode, mean", named(episode), seconds),
     Object.keys(step).length ? partsBar("A step, mean", named(step), seconds) : null,
+    Object.keys(engine).length ? partsBar("The engine during a step, mean", named(engine), seconds) : null,
   );
 }
 

@@ -48,7 +48,7 @@ def sources(checkpoint: str, address: str, listed: str, out: str) -> None:
     """Play and train a group of each source, on the machines of its desktop server."""
     from areal_machines import SourcesWorkflow
 
-    from deskhand.integrations.areal.patches.model import patch_attention
+    from deskhand.models.packed_attention import separate_packed_rows
 
     found: dict[str, Any] = {}
     trajectories: dict[str, list[dict[str, Any]]] = {}
@@ -67,7 +67,7 @@ def sources(checkpoint: str, address: str, listed: str, out: str) -> None:
         )
         outcomes = [[str(result.outcome), result.reward] for result in SourcesWorkflow.results]
         found[source["name"]] = {"outcomes": outcomes}
-    patch_attention()
+    separate_packed_rows()
     actor = training_probe.actor_of(checkpoint)
     for name, batch in trajectories.items():
         found[name] |= {"gap": training_probe.gap(actor, batch)} if batch else {}
@@ -81,11 +81,11 @@ def sources(checkpoint: str, address: str, listed: str, out: str) -> None:
 def main(kind: str, checkpoint: str, *rest: str) -> None:
     from areal.api.cli_args import MicroBatchSpec
 
-    from deskhand.integrations.areal.patches.model import patch_attention
+    from deskhand.models.packed_attention import separate_packed_rows
 
     *arguments, out = rest
     trajectories, found = {"text": text, "osworld": osworld}[kind](checkpoint, *arguments)
-    patch_attention()
+    separate_packed_rows()
     actor = training_probe.actor_of(checkpoint, mb_spec=MicroBatchSpec(max_tokens_per_mb=16384))
     found |= {"rows": [list(one["input_ids"].shape) for one in trajectories], "keys": sorted(trajectories[0])}
     found |= {"gap": training_probe.gap(actor, trajectories), "update": training_probe.update(actor, trajectories)}

@@ -158,9 +158,9 @@ def main(checkpoint: str, address: str, out: Path) -> None:
     image_id = AutoConfig.from_pretrained(checkpoint).image_token_id
     actor = actor_of(checkpoint)
     found["leaking_gap"] = gap(actor, trajectories)
-    from deskhand.integrations.areal.patches.model import patch_attention
+    from deskhand.models.packed_attention import separate_packed_rows
 
-    patch_attention()
+    separate_packed_rows()
     found["misplaced_gap"] = gap(actor, trajectories)
     from deskhand.integrations.areal.patches.model import patch_rope_positions
 

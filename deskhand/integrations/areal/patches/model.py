@@ -1,8 +1,5 @@
 """Patches of transformers 5.3, which AReaL 1.0.4 requires, in its workers.
 
-`patch_attention`: AReaL packs rows, passes their bounds as `cu_seq_lens_q` and relies on FlashAttention to separate
-them. transformers' "sdpa" ignores the bounds, so every row silently attends to those before it.
-
 `patch_rope_positions`: the position of a still image of Qwen2.5-VL is multiplied by the number of tokens per second of
 video (transformers' issue 45325, fixed later). Inference servers do not, so AReaL's recomputed log-probs silently
 belong to another input.
@@ -14,7 +11,6 @@ stands before the model, so that this is one level above the module that knows t
 from __future__ import annotations
 
 from importlib import import_module
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -23,45 +19,9 @@ from torch import Tensor
 from deskhand.errors import ConfigError
 from deskhand.venvs import install_command
 
-NAME = "sdpa"
 _POSITIONS = "compute_3d_position_ids"
 _QWEN_VL = {"qwen2_5_vl": "Qwen2_5_VL", "qwen3_vl": "Qwen3VL"}
 """Families that Deskhand trains: transformers' module, and how names of its classes begin."""
-
-
-def patch_attention() -> None:
-    """Let "sdpa" respect bounds in this process; without bounds it is transformers' own. A second call does nothing."""
-    from transformers import AttentionInterface
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    own = ALL_ATTENTION_FUNCTIONS[NAME]
-    if getattr(own, "reads_bounds", False):
-        return
-
-    def packed(
-        module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **named: Any
-    ) -> tuple[Tensor, Tensor | None]:
-        """query: [1, heads, tokens, head]; returns [1, tokens, heads, head]."""
-        bounds = named.get("cu_seq_lens_q")
-        if (
-            bounds is None
-            or query.shape[0] != 1
-            or int(bounds[-1]) != query.shape[2]
-            or named.get("is_causal") is False
-        ):
-            mask = attention_mask if isinstance(attention_mask, Tensor) else None
-            return own(module, query, key, value, mask, **named)
-        named = {name: what for name, what in named.items() if name not in ("position_ids", "is_causal")}
-        edges = [int(edge) for edge in bounds]
-        parts = [
-            own(module, query[:, :, a:b], key[:, :, a:b], value[:, :, a:b], None, is_causal=True, **named)[0]
-            for a, b in pairwise(edges)
-            if b > a
-        ]
-        return torch.cat(parts, dim=1), None
-
-    packed.reads_bounds = True  # type: ignore[attr-defined]
-    AttentionInterface.register(NAME, packed)
 
 
 def patch_rope_positions() -> bool:

@@ -1,0 +1,64 @@
+"""Attention within each row of a packed batch, for transformers' "sdpa".
+
+Used by `models.forward` and by AReaL's workers; start with `separate_packed_rows`. Rows are packed one after another
+without padding; their bounds are passed as `cu_seq_lens_q`, the form that FlashAttention takes. transformers' "sdpa"
+ignores the bounds, so every row would silently attend to those before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+NAME = "sdpa"
+
+
+def separate_packed_rows() -> None:
+    """Let "sdpa" respect bounds in this process; without bounds it is transformers' own. A second call does nothing."""
+    from transformers import AttentionInterface
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    own = ALL_ATTENTION_FUNCTIONS[NAME]
+    if getattr(own, "reads_bounds", False):
+        return
+
+    def packed(
+        module: Any, query: Tensor, key: Tensor, value: Tensor, attention_mask: Any, **named: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """query: [1, heads, tokens, head]; returns [1, tokens, heads, head]."""
+        bounds = named.get("cu_seq_lens_q")
+        if (
+            bounds is None
+            or query.shape[0] != 1
+            or int(bounds[-1]) != query.shape[2]
+            or named.get("is_causal") is False
+        ):
+            mask = attention_mask if isinstance(attention_mask, Tensor) else None
+            return own(module, query, key, value, mask, **named)
+        named = {name: what for name, what in named.items() if name not in ("position_ids", "is_causal")}
+        outputs = []
+        for start, count, length in _runs([int(edge) for edge in bounds]):
+            parts = (_rows(tensor, start, count, length) for tensor in (query, key, value))
+            output_RTND, _ = own(module, *parts, None, is_causal=True, **named)
+            outputs.append(output_RTND.flatten(0, 1))
+        return torch.cat(outputs).unsqueeze(0), None
+
+    packed.reads_bounds = True  # type: ignore[attr-defined]
+    AttentionInterface.register(NAME, packed)
+
+
+def _runs(bounds: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield (start, number of rows, length) of adjacent rows of equal length, which are computed together."""
+    rows = ((start, end - start) for start, end in pairwise(bounds) if end > start)
+    for length, run in groupby(rows, key=lambda row: row[1]):
+        starts = [start for start, _ in run]
+        yield starts[0], len(starts), length
+
+
+def _rows(packed_1NTD: Tensor, start: int, count: int, length: int) -> Tensor:
+    """Return `count` rows of a packed tensor, [rows, heads, length, head]."""
+    return packed_1NTD[0, :, start : start + count * length].unflatten(1, (count, length)).transpose(0, 1)

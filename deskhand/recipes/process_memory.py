@@ -1,0 +1,37 @@
+"""Memory of this process: what it holds, and how much the C library may keep of what was freed.
+
+Used by `recipes.train` (`limit_arenas`) and `recipes.training_loop`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+from pathlib import Path
+
+MAX_ARENAS = 8
+_M_ARENA_MAX = -8
+"""glibc's `malloc.h`."""
+MIB = 1 << 20
+
+
+def limit_arenas(count: int = MAX_ARENAS) -> bool:
+    """Limit glibc's heaps of threads, each of which keeps its own peak of freed memory; return whether it is glibc.
+
+    Its default is eight per core. Only threads that start later are affected.
+    """
+    try:
+        return bool(ctypes.CDLL(None).mallopt(_M_ARENA_MAX, count))
+    except (OSError, AttributeError):  # another C library
+        return False
+
+
+def memory_metrics() -> dict[str, float]:
+    """Return the resident memory of this process and its peak so far, in MiB."""
+    try:
+        resident = int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError, ValueError):
+        resident = 0
+    peak = max(resident, 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)  # the kernel's peak may lag
+    return {"memory/rss_mib": resident / MIB, "memory/peak_mib_total": peak / MIB}
