@@ -51,7 +51,7 @@ def record(
     if checkpoint is not None:
         from deskhand.models.load import check_checkpoint
 
-        check_checkpoint(checkpoint)
+        check_checkpoint(checkpoint, download=False)  # only its tokenizer and chat template are read
     code, has_started = 0, True
     try:
         code = asyncio.run(

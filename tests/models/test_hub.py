@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import fake_hub
 import pytest
 import torch
-from command_line import with_settings
+from command_line import called, with_settings
 
 from deskhand.errors import ConfigError
 from deskhand.models import hub
@@ -104,4 +104,13 @@ def test_desktops_are_opened_before_the_weights_are_downloaded(model, tmp_path, 
     monkeypatch.setenv("PATH", str(programs))
     words = [word.replace("{run}", str(tmp_path / "run")) for word in TRAIN]
     assert "apt-get install xvfb" in cli_error(*words)
+    assert not model.has_weights
+
+
+def test_recording_for_a_model_needs_its_tokenizer_alone(model, tmp_path, monkeypatch, capfd) -> None:
+    out = tmp_path / "out"
+    words = ["record", "--upstream", "http://127.0.0.1:9", "--out", str(out), "--checkpoint", fake_hub.NAME]
+    code, _, err = called(monkeypatch, capfd, *words, "--", "true")
+    assert code == 0, err
+    assert model.asked
     assert not model.has_weights
