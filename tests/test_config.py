@@ -184,7 +184,10 @@ def test_unknown_profile_lists_the_available_ones(tmp_path: Path) -> None:
 
 SERVER = "engine.base_url=http://host:1"
 INVALID = [
-    ("agent.action_format=qwen2_vl", "unknown action format 'qwen2_vl'; did you mean 'qwen25_vl' or 'qwen3_vl'?"),
+    (
+        "agent.action_format=qwen2_vl",
+        "unknown action format 'qwen2_vl'; did you mean 'qwen25_vl' or 'qwen3_vl' or 'qwen35'?",
+    ),
     ("group_size=4", "--set group_size=4: unknown key 'group_size'; did you mean 'loop.group_size'?"),
     ("loop.step=3", "--set loop.step=3: unknown key 'loop.step'; did you mean 'loop.total_steps'?"),
     ("zzz=1", "top-level keys: model, device"),
