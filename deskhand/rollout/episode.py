@@ -36,14 +36,7 @@ from deskhand.agents.episode_context import (
     Transcript,
 )
 from deskhand.desktop.base import DesktopSpec, Frame, StageableDesktop
-from deskhand.errors import (
-    AgentError,
-    ConfigError,
-    DeskhandError,
-    EvaluatorError,
-    GuestFailure,
-    InfrastructureError,
-)
+from deskhand.errors import AgentError, ConfigError, DeskhandError, EvaluatorError, GuestFailure, InfrastructureError
 from deskhand.recorder.graph import CallGraph
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import EpisodeRequest
