@@ -59,7 +59,7 @@ def _checksum(stored: np.ndarray) -> int:
     rows = len(data) // (8 * _WORDS)
     words_RW = data[: rows * 8 * _WORDS].view(np.uint64).reshape(rows, _WORDS)
     sums_R = np.einsum("rw,w->r", words_RW, _odd_numbers(_WORDS))
-    return zlib.crc32(data[rows * 8 * _WORDS :], zlib.crc32(sums_R))
+    return zlib.crc32(data[rows * 8 * _WORDS :].data, zlib.crc32(sums_R.data))
 
 
 @functools.cache

@@ -101,7 +101,7 @@ class Frame:
     @cached_property
     def sha256(self) -> str:
         """SHA-256 (hex) of the raw RGB bytes: the frame's id in the store and the recorder."""
-        return hashlib.sha256(self.rgb()).hexdigest()
+        return hashlib.sha256(self.rgb().data).hexdigest()
 
 
 @dataclass(frozen=True)

@@ -191,7 +191,7 @@ class ImageCache(Mapping[str, PreparedImage]):
 
     def _decode_and_add(self, digest: bytes, encoded: bytes, param: str | None) -> PreparedImage:
         rgb_HWC = np.asarray(decode_rgb(encoded, max_pixels=self.max_pixels, param=param))
-        name = hashlib.sha256(rgb_HWC).hexdigest()
+        name = hashlib.sha256(rgb_HWC.data).hexdigest()
         prepared = self._prepare_once(name, lambda: rgb_HWC)
         self._remember(digest, name, lambda: encoded)  # last, so that images the checkpoint rejects are not stored
         return prepared
@@ -274,7 +274,7 @@ class ImageCache(Mapping[str, PreparedImage]):
                 found = np.asarray(decode_rgb(found, max_pixels=self.max_pixels))
             except InvalidRequestError as error:
                 raise RecordError("image_changed", f"the stored bytes of image {sha256[:12]}: {error}") from error
-        if hashlib.sha256(np.ascontiguousarray(found)).hexdigest() != sha256:
+        if hashlib.sha256(np.ascontiguousarray(found).data).hexdigest() != sha256:
             raise RecordError(
                 "image_changed", f"the stored bytes of image {sha256[:12]} have other pixels than recorded"
             )

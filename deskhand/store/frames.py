@@ -95,7 +95,7 @@ class Frames:
     def rgb(self, sha256: str) -> np.ndarray:
         """Return the pixels, `uint8[H, W, 3]`. Raises `InfrastructureError` if missing, unreadable or altered."""
         pixels, _ = self._read(sha256)
-        if hashlib.sha256(np.ascontiguousarray(pixels)).hexdigest() != sha256:
+        if hashlib.sha256(np.ascontiguousarray(pixels).data).hexdigest() != sha256:
             raise InfrastructureError(f"{self.path(sha256)}: pixels do not match the file name; restore the file")
         return pixels
 
