@@ -67,13 +67,13 @@ class Proxy:
 
 
 @asynccontextmanager
-async def deskhand(kind: str = "looking") -> AsyncIterator[Proxy]:
-    """Start Deskhand's endpoint with calls and images on disk; `kind` selects its engine."""
+async def deskhand(kind: str = "looking", root: Path = ROOT) -> AsyncIterator[Proxy]:
+    """Start Deskhand's endpoint with calls and images on disk; `kind` selects its engine, `root` the checkout."""
     with tempfile.TemporaryDirectory() as folder:
         port, key = free_port(), secrets.token_urlsafe(32)
         words = [sys.executable, "-m", "benchmarks.peers.deskhand_endpoint", str(port), folder, kind]
         name = "Deskhand" if kind == "looking" else f"Deskhand, {kind} engine"
-        async with running(name, words, port, key, "/v1/chat/completions") as proxy:
+        async with running(name, words, port, key, "/v1/chat/completions", root) as proxy:
             yield proxy
 
 
@@ -97,13 +97,15 @@ async def areal(python: Path) -> AsyncIterator[Proxy]:
 
 
 @asynccontextmanager
-async def running(name: str, words: list[str], port: int, key: str, path: str) -> AsyncIterator[Proxy]:
+async def running(
+    name: str, words: list[str], port: int, key: str, path: str, root: Path = ROOT
+) -> AsyncIterator[Proxy]:
     """Start a server, wait until it is healthy and stop it at the end."""
-    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'benchmarks' / 'peers'}", "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": f"{root}:{root / 'benchmarks' / 'peers'}", "OMP_NUM_THREADS": "1"}
     environment |= {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "AREAL_PROXY_WARN_ONCE": "1", "HF_HUB_OFFLINE": "1"}
     with tempfile.TemporaryFile() as log:
         process = await asyncio.create_subprocess_exec(
-            *words, stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log, cwd=ROOT, env=environment
+            *words, stdin=asyncio.subprocess.PIPE, stdout=log, stderr=log, cwd=root, env=environment
         )
         assert process.stdin is not None
         process.stdin.write(f"{key}\n".encode())
