@@ -40,8 +40,10 @@ def test_ctrl_c_is_one_line_and_the_run_resumes(phase: str, config: Path, tmp_pa
     run_dir = tmp_path / "run"
     ended = command(tmp_path, "train", str(config), str(run_dir), prepare=Interrupt(*PHASES[phase]).install)
     assert ended.code == 130, (ended.out, ended.err)
-    (line,) = ended.err.split("\n")[1:-1]
-    assert ended.err == f"\n{line}\n"
+    # On a loaded machine the step may outlast the command's patience.
+    errors = ended.err.replace("\nfinishing the training step; Ctrl-C again stops at once\n", "")
+    (line,) = errors.split("\n")[1:-1]
+    assert errors == f"\n{line}\n"
     assert not ended.left
     kept = (run_dir / "run.sqlite").exists()
     resume = ("train", "--resume", str(run_dir)) if kept else ("train", str(config), str(run_dir))
