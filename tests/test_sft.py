@@ -278,7 +278,7 @@ WRONG = {
         ["{warm}", "--out", "{new}", "--episodes", "--step", "3"],
         "remove --adapter and --step",
     ),
-    "no config": ("sft", ["{config}"], "deskhand sft configs/tiny_cpu.yaml"),
+    "no config": ("sft", ["{config}"], "deskhand sft tiny_cpu"),
     "episodes of nothing": ("sft", ["{config}", "{new}", "--episodes", "{new}x"], "not a run directory"),
     "resuming a warm start as training": ("train", ["--resume", "{warm}"], "deskhand sft --resume"),
 }
