@@ -222,6 +222,10 @@ class HasProgramList(Protocol):
         """Return the exit codes of launched programs that have ended, as a shell has them (128 + signal)."""
         ...
 
+    async def wait_until_idle(self, timeout_s: float) -> None:
+        """Wait until no guest runs or waits for the CPU, at most `timeout_s`."""
+        ...
+
 
 @runtime_checkable
 class HasCopiedText(Protocol):

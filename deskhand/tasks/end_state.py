@@ -193,6 +193,9 @@ class EndState:
             raise EvaluatorError(f"{self.path.name}: the programs' exit codes were not saved with the end state")
         return {int(program): code for program, code in codes.items()}
 
+    async def wait_until_idle(self, timeout_s: float) -> None:
+        """Return at once: nothing runs in a saved end state."""
+
     async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
         if selection != "CLIPBOARD":
             raise EvaluatorError(f"an end state has no selection {selection}")

@@ -15,7 +15,7 @@ import time
 from dataclasses import replace
 
 from deskhand import pausable_timeout
-from deskhand.desktop.base import StageableDesktop
+from deskhand.desktop.base import HasProgramList, StageableDesktop
 from deskhand.errors import ConfigError, EvaluatorError, GuestFailure, InfrastructureError
 from deskhand.tasks.document_readers import InvalidDocument
 from deskhand.tasks.outcome import MAX_FINDINGS, MILESTONE_CAP, Errored, Finding, Outcome, Scored
@@ -24,6 +24,8 @@ from deskhand.tasks.task import CheckFunction, CheckResult, Task
 CHECK_TIMEOUT_S = 20.0
 SETTLE_GRACE_S = 1.0
 """Default time from the last action to the judgment, because programs may still be writing."""
+MAX_BUSY_S = 2.0
+"""Maximum time for which busy programs delay the judgment after that: on a busy machine they wait for the CPU."""
 REST_S = 0.2
 """Time after which a score above 0 is read again; the lower one counts."""
 
@@ -44,6 +46,7 @@ async def judge(
 ) -> Outcome:
     """Return the outcome of the end state, as it is `grace_s` after the last action.
 
+    Programs that are still busy then get up to `MAX_BUSY_S` more, so that a slow machine does not change the score.
     The state is judged once, whatever it is worth: were it judged until it is right, a program that writes one guess
     after the other would be paid for the right one. A score above 0 must still hold after `REST_S`.
 
@@ -58,6 +61,8 @@ async def judge(
     now = time.monotonic()
     try:
         await asyncio.sleep((now if acted_at is None else acted_at) + grace_s - now)
+        if grace_s > 0 and isinstance(desktop, HasProgramList):
+            await desktop.wait_until_idle(MAX_BUSY_S)
         run = _run_check if grace_s == 0 else _run_check_twice
         check = await run(task.id, "check", task.check, desktop, timeout_s)
     except GuestFailure as failure:

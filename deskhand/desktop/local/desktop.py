@@ -9,6 +9,7 @@ import asyncio
 import functools
 import secrets
 import socket
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,8 @@ Result = TypeVar("Result")
 
 CACHED_ACTIONS = 64
 REPLY_MARGIN_S = 5.0
+_IDLE_READINGS, _IDLE_INTERVAL_S = 3, 0.02
+"""No guest is busy in so many readings in a row: between two programs of a chain one reading may find none."""
 
 
 class LocalDesktop:
@@ -305,6 +308,12 @@ class LocalDesktop:
 
     async def exit_codes(self) -> dict[int, int]:
         return await self._on_helper(lambda session: session.jail.exit_codes())
+
+    async def wait_until_idle(self, timeout_s: float) -> None:
+        deadline, idle = time.monotonic() + timeout_s, 0
+        while idle < _IDLE_READINGS and time.monotonic() < deadline:
+            idle = 0 if await self._on_helper(lambda session: session.busy()) else idle + 1
+            await asyncio.sleep(_IDLE_INTERVAL_S)
 
     def processes(self) -> list[int]:
         """Return the host process ids of this desktop (X server, jail, guests)."""
