@@ -48,6 +48,11 @@ class KeyNaming:
             raise AgentError(f"the key {key!r} has no name here")
         return name
 
+    def write_in_json(self, key: str) -> str:
+        """Like `write`, but the plus key is "plus", as in `pattern`."""
+        name = self.write(key)
+        return "plus" if name == "+" and not self.pass_through else name
+
     def read_chord(self, text: str) -> tuple[str, ...]:
         """Split "ctrl+s" into canonical keys; "+" alone or after a separator is the plus key. Raises `AgentError`."""
         if text == "+" or text.endswith("++"):
@@ -56,8 +61,7 @@ class KeyNaming:
 
     def write_chord(self, keys: tuple[str, ...]) -> str:
         """Join keys with "+". Raises `AgentError` if a key has no name."""
-        names = [self.write(key) for key in keys]
-        return "+".join("plus" if name == "+" else name for name in names)
+        return "+".join(map(self.write_in_json, keys))
 
     @cached_property
     def pattern(self) -> str:
@@ -74,7 +78,7 @@ class KeyNaming:
         names = []
         for key in (*NAMES, *map(chr, range(0x21, 0x7F))):
             try:
-                names.append("plus" if key == "+" else self.write(key))
+                names.append(self.write_in_json(key))
             except AgentError:
                 continue
         return f"({'|'.join(re.escape(name) for name in sorted(set(names), key=lambda name: (-len(name), name)))})"

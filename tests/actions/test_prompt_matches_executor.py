@@ -4,7 +4,7 @@ import json
 
 import action_cases as cases
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from prompt_samples import offers
@@ -160,6 +160,8 @@ def test_emitted_ops_are_valid_under_the_schema(name):
 
     @quick
     @given(cases.in_any_view(cases.one_op, action_format))
+    @example((VIEW, [Key(("ctrl", "+"))]))
+    @example((VIEW, [KeyDown("+")]))
     def check(case):
         view, (op,) = case
         keys = op.keys if isinstance(op, Key) else [op.key] if isinstance(op, (KeyDown, KeyUp)) else []

@@ -62,7 +62,7 @@ def _single_key() -> json_fields.JsonField:
     def write(keys: tuple[str, ...]) -> str:
         if len(keys) != 1:
             raise AgentError("it presses one key")
-        return PYAUTOGUI.write(keys[0])
+        return PYAUTOGUI.write_in_json(keys[0])
 
     rule = json_fields.key_name("key", PYAUTOGUI).keys["key"]
     return json_fields.single("key", "keys", rule, lambda name: (PYAUTOGUI.read(name),), write)

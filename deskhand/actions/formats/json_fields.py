@@ -219,7 +219,7 @@ def _given_key(values: Values, keys: Sequence[str], *, required: bool = True) ->
 
 
 def key_name(key: str, naming: KeyNaming) -> JsonField:
-    return single(key, "key", _name_rule(naming.pattern, "a key"), naming.read, naming.write)
+    return single(key, "key", _name_rule(naming.pattern, "a key"), naming.read, naming.write_in_json)
 
 
 def _name_rule(pattern: str, title: str) -> Rule:
@@ -234,7 +234,7 @@ def key_list(key: str, naming: KeyNaming, field: str = "keys", *, required: bool
         field,
         json_schema.items(_name_rule(naming.pattern, "keys"), int(required), MAX_KEYS),
         lambda names: tuple(naming.read(name) for name in names),
-        lambda keys: [naming.write(name) for name in keys],
+        lambda keys: [naming.write_in_json(name) for name in keys],
         REQUIRED if required else (),
     )
 

@@ -92,7 +92,7 @@ def _hold_keys(*, offered: bool) -> tuple[JsonAction, JsonAction]:
         "key",
         json_fields.key_list("keys", PYAUTOGUI).keys["keys"],
         lambda names: [PYAUTOGUI.read(name) for name in names],
-        lambda key: [PYAUTOGUI.write(key)],
+        lambda key: [PYAUTOGUI.write_in_json(key)],
     )
     down, up = (ir.KeyDown("shift"), ir.KeyUp("shift")) if offered else (None, None)
     about_down, about_up = "press keys and hold them", "release keys"
