@@ -88,18 +88,20 @@ class PatchLookup:
             return patches.shape[0], patches.shape[1]
         return patches.shape[0], patches.shape[1] * self.frames * patches.shape[2]
 
-    def values(self, patches: np.ndarray) -> np.ndarray:
-        """Return float32[patches, patch values] of stored patches, `uint8[patches, channels, values of one frame]`."""
+    def values(self, patches: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+        """Return float32[patches, patch values] of stored patches, `uint8[patches, channels, values of one frame]`;
+        bytes are looked up into `out` if given."""
         if self.table_CV is None:
             return patches
         count, channels, size = patches.shape
-        values_NCFP = np.empty((count, channels, self.frames, size), dtype=np.float32)
+        out = np.empty(self.shape(patches), dtype=np.float32) if out is None else out
+        values_NCFP = out.reshape(count, channels, self.frames, size)
         for start in range(0, count, _CHUNK):
             chunk = slice(start, start + _CHUNK)
             for channel in range(channels):
                 table_V = self.table_CV[channel]
                 values_NCFP[chunk, channel] = np.take(table_V, patches[chunk, channel], mode="clip")[:, None]
-        return values_NCFP.reshape(count, -1)
+        return out
 
 
 @runtime_checkable
