@@ -88,7 +88,7 @@ async def record(
             folder / "keys.json", {"address": address, "session": session_id, "api_key": key, "admin_key": admin_key}
         )
         app = create_proxy_app(proxy, admin_key)
-        server = _Server(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
+        server = _ProxyServer(uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off"))
         serving = asyncio.create_task(server.serve([listener]))
         try:
             if command:
@@ -152,7 +152,7 @@ def _load_images(checkpoint: str, files: SessionStore) -> tuple[ImageCache, int]
     return ImageCache(image_processor, fetch=files.image), image_id
 
 
-class _Server(uvicorn.Server):
+class _ProxyServer(uvicorn.Server):
     """Server that leaves signals to the command line."""
 
     @contextmanager

@@ -52,7 +52,7 @@ def inspect_template(tokenizer: Any, render: Render, *, source: str, history: Re
     """Detect the behavior of the chat template. Raises `ConfigError` with the first unsupported difference."""
     if not getattr(tokenizer, "chat_template", None):
         raise ConfigError(f"{source}: no chat template; add chat_template.jinja to its folder")
-    probe = _Probe(tokenizer, render, source)
+    probe = _TemplateProbe(tokenizer, render, source)
     behavior = TemplateBehavior(default_system=probe.default_system(), generation_prompt=probe.generation_prompt())
     user, seen = message("user", "Do it"), message("user", [_IMAGE, "Do it"])
     padded = (message("user", "\n Do it \n\n"),)
@@ -88,7 +88,7 @@ def inspect_template(tokenizer: Any, render: Render, *, source: str, history: Re
 
 
 def _with_history(
-    probe: _Probe, behavior: TemplateBehavior, source: str, history: RewrittenHistory
+    probe: _TemplateProbe, behavior: TemplateBehavior, source: str, history: RewrittenHistory
 ) -> TemplateBehavior:
     """Return the behavior with the handling of earlier replies. Raises `ConfigError` for an unsupported rewrite."""
     user, reply = message("user", "Do it"), message("assistant", "ok")
@@ -116,7 +116,7 @@ def _with_history(
     return behavior
 
 
-class _Probe:
+class _TemplateProbe:
     """Renders conversations with the template and compares."""
 
     def __init__(self, tokenizer: Any, render: Render, source: str) -> None:
