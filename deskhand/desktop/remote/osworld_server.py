@@ -27,7 +27,7 @@ class ExecuteReply(JsonReply):
     returncode: int
 
 
-class _AccessibilityReply(JsonReply):
+class _TreeReply(JsonReply):
     AT: str | None
 
 
@@ -73,9 +73,7 @@ class OsworldServer:
 
     async def accessibility(self, *, backend: str | None = None, may_take_s: float = 60.0) -> str | None:
         query = {"backend": backend} if backend else {}
-        return (
-            await self.send("GET", "/accessibility", _of(_AccessibilityReply), may_take_s=may_take_s, params=query)
-        ).AT
+        return (await self.send("GET", "/accessibility", _of(_TreeReply), may_take_s=may_take_s, params=query)).AT
 
     async def screen_size(self) -> tuple[int, int]:
         """(width, height) in pixels."""
