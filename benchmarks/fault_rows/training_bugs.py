@@ -312,7 +312,7 @@ def _cache() -> list[Case]:
 def _resume() -> list[Case]:
     push, restore = training_loop.push_weights, checkpoint._state_of
 
-    async def version_only(trained: policy.Policy, engine: Any, version: int) -> None:
+    async def version_only(trained: policy.Policy, engine: Any, version: int, *_: Any, **__: Any) -> None:
         weights = {"lm_head.weight": trained.snapshot()["lm_head.weight"]}
         await engine.update_weights(version, weights)
         training_loop.push_weights = push
