@@ -7,24 +7,28 @@ config.json that determine tensor shapes. `published.json` holds them, from the 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deskhand.errors import ConfigError
+from deskhand.models.families import FAMILIES, FULL, family_of
 from deskhand.models.hub import CONFIG_FILES
 from deskhand.models.load import adapter_base, checkpoint_folder, read_json
 
 _PUBLISHED = json.loads(Path(__file__).with_name("published.json").read_text(encoding="utf-8"))
 QWEN3_VL_4B: dict[str, Any] = _PUBLISHED["Qwen/Qwen3-VL-4B"]
 QWEN25_VL_3B: dict[str, Any] = _PUBLISHED["Qwen/Qwen2.5-VL-3B"]
+QWEN35_4B: dict[str, Any] = _PUBLISHED["Qwen/Qwen3.5-4B"]
 PUBLISHED = {
     "Qwen/Qwen3-VL-4B-Instruct": QWEN3_VL_4B,
     "Qwen/Qwen3-VL-4B-Thinking": QWEN3_VL_4B,
     "Qwen/Qwen2.5-VL-3B-Instruct": QWEN25_VL_3B,
+    "Qwen/Qwen3.5-4B": QWEN35_4B,
 }
 
-AREAS = {"qwen3_vl": (65536, 16_777_216), "qwen2_5_vl": (3136, 12_845_056)}
-"""Minimum and maximum pixels of a prepared image, from each family's preprocessor_config.json."""
+if TYPE_CHECKING:
+    from deskhand.models.linear_attention import StateShapes
 
 _DEPTHS = ("num_hidden_layers", "depth")
 _SIZES = {
@@ -34,6 +38,10 @@ _SIZES = {
     ),
     "vision_config": ("depth", "hidden_size", "num_heads", "patch_size", "spatial_merge_size"),
 }  # fmt: skip
+_LINEAR_SIZES = (
+    "linear_num_key_heads", "linear_num_value_heads",
+    "linear_key_head_dim", "linear_value_head_dim", "linear_conv_kernel_dim",
+)  # fmt: skip
 
 
 def values_of(source: str) -> dict[str, Any]:
@@ -55,9 +63,8 @@ def values_of(source: str) -> dict[str, Any]:
 
 
 def _check(values: dict[str, Any], file: Path) -> None:
-    if values.get("model_type") not in AREAS:
-        raise ConfigError(f"{file}: model_type must be {' or '.join(AREAS)}, got {values.get('model_type')!r}")
-    for section, names in _SIZES.items():
+    linear = _LINEAR_SIZES if FAMILIES[family_of(values, file)].linear_interval else ()
+    for section, names in (*_SIZES.items(), ("text_config", linear)):
         for name in names:
             found = values[section].get(name) if isinstance(values.get(section), dict) else None
             if not isinstance(found, int) or not 0 < found <= (1000 if name in _DEPTHS else 10**8):
@@ -69,7 +76,7 @@ def _check(values: dict[str, Any], file: Path) -> None:
 def preprocessing_of(source: str) -> tuple[int, int]:
     """Return (minimum, maximum) pixels of a prepared image. Raises `ConfigError` if they are missing."""
     if source in PUBLISHED and not Path(source).is_dir():
-        return AREAS[PUBLISHED[source]["model_type"]]
+        return FAMILIES[PUBLISHED[source]["model_type"]].image_area
     folder = checkpoint_folder(source, CONFIG_FILES)
     if base := adapter_base(folder):
         return preprocessing_of(base)
@@ -84,19 +91,26 @@ def preprocessing_of(source: str) -> tuple[int, int]:
 
 def build(values: dict[str, Any]) -> Any:
     """Build a model of that architecture on the current `torch.device` (meta: shapes without memory)."""
-    import transformers
-
     from deskhand.models.fast_layers import embed_patches_by_product
+    from deskhand.models.linear_attention import separate_rows
 
-    kinds = {
-        "qwen3_vl": (transformers.Qwen3VLConfig, transformers.Qwen3VLForConditionalGeneration),
-        "qwen2_5_vl": (transformers.Qwen2_5_VLConfig, transformers.Qwen2_5_VLForConditionalGeneration),
-    }
-    if values.get("model_type") not in kinds:
-        raise ConfigError(f"model_type: must be qwen3_vl or qwen2_5_vl, got {values.get('model_type')!r}")
-    config_class, model_class = kinds[values["model_type"]]
-    config: Any = config_class(**{name: value for name, value in values.items() if name != "model_type"})
+    family = FAMILIES[family_of(values)]
+    config = family.config_class()(**{name: value for name, value in values.items() if name != "model_type"})
     config._attn_implementation = "sdpa"
-    model = model_class(config)
+    model = family.model_class()(config)
     embed_patches_by_product(model)
+    separate_rows(model)
     return model.eval()
+
+
+def attention_layers(values: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the indices of the decoder layers with keys and values."""
+    kinds = FAMILIES[family_of(values)].layer_types(values["text_config"])
+    return tuple(index for index, kind in enumerate(kinds) if kind == FULL)
+
+
+def state_shapes(values: Mapping[str, Any]) -> StateShapes:
+    """Return the sizes of the states of linear-attention layers."""
+    from deskhand.models.linear_attention import StateShapes
+
+    return StateShapes.of(FAMILIES[family_of(values)].layer_types(values["text_config"]), values["text_config"])

@@ -2,8 +2,8 @@
 
 `load` accepts a Hugging Face folder (config.json, tokenizer.json, tokenizer_config.json, preprocessor_config.json,
 model.safetensors or its shards), a folder with a peft adapter (merged into its base model), a hub id, or "tiny" for the
-bundled policy. Both Qwen3-VL and Qwen2.5-VL need only Pillow for images. Torch and transformers are imported lazily. An
-incomplete or inconsistent checkpoint is a `ConfigError`.
+bundled policy. All families (`models.families`) need only Pillow for images. Torch and transformers are imported
+lazily. An incomplete or inconsistent checkpoint is a `ConfigError`.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from deskhand.errors import ConfigError
 from deskhand.models import hub
+from deskhand.models.families import FAMILIES, FULL, LINEAR, family_of
 from deskhand.models.hub import is_hub_id
 from deskhand.models.hub import line_of as _line
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
-
-Family = Literal["qwen3_vl", "qwen2_5_vl"]
 
 TINY_FOLDER = Path(__file__).parent / "tiny" / "weights"
 DTYPES = ("float32", "bfloat16", "float16")
@@ -38,11 +37,12 @@ class LoadedModel:
     """A checkpoint in memory. `model` is in eval mode; its parameters require gradients."""
 
     model: Any
-    """`Qwen3VLForConditionalGeneration` or `Qwen2_5_VLForConditionalGeneration`."""
+    """The `...ForConditionalGeneration` of its family."""
     tokenizer: PreTrainedTokenizerFast
     image_processor: Any
     """Pillow-based Qwen2-VL image processor, from preprocessor_config.json."""
-    family: Family
+    family: str
+    """Key of `FAMILIES`."""
     source: str
 
     @property
@@ -70,11 +70,14 @@ def load(source: str, *, dtype: str = "float32", device: str = "cpu") -> LoadedM
     preprocessing = read_json(folder / "preprocessor_config.json")
     check_device(device)
     tokenizer, image_processor = _processing(folder)
+    from deskhand.models.architectures import state_shapes
     from deskhand.models.forward import check_positions
+    from deskhand.models.linear_attention import check_states
 
     model = _model(folder, family, dtype, device)
     _check_agreement(folder, model.config, tokenizer, image_processor, preprocessing)
     check_positions(model)
+    check_states(model, state_shapes(model.config.to_dict()))
     return LoadedModel(model, tokenizer, image_processor, family, source)
 
 
@@ -155,7 +158,7 @@ def merge_adapter(base: LoadedModel, folder: Path, source: str) -> LoadedModel:
     return LoadedModel(model.eval(), base.tokenizer, base.image_processor, base.family, source)
 
 
-def check_checkpoint(source: str, *, download: bool = True) -> tuple[Path, Family]:
+def check_checkpoint(source: str, *, download: bool = True) -> tuple[Path, str]:
     """Check that all files exist and return folder and family. Reads no tensors; raises `ConfigError` like `load`.
 
     With `download` False, the weights of a hub id are neither downloaded nor checked.
@@ -164,7 +167,7 @@ def check_checkpoint(source: str, *, download: bool = True) -> tuple[Path, Famil
     base = adapter_base(folder)
     if base is not None:
         return check_checkpoint(base, download=download)
-    family = _family(folder, read_json(folder / "config.json"))
+    family = family_of(read_json(folder / "config.json"), folder / "config.json")
     if download or not is_hub_id(source):
         _weight_files(folder)
     read_json(folder / "preprocessor_config.json")
@@ -204,13 +207,6 @@ def download_weights(source: str, log: Callable[[str], None]) -> None:
         if line := hub.describe_download(source):
             log(line)
         hub.fetch(source)
-
-
-def _family(folder: Path, config: dict[str, Any]) -> Family:
-    found = config.get("model_type")
-    if found == "qwen3_vl" or found == "qwen2_5_vl":
-        return found
-    raise ConfigError(f"{folder / 'config.json'}: model_type must be qwen3_vl or qwen2_5_vl, got {found!r}")
 
 
 def _weight_files(folder: Path) -> None:
@@ -254,17 +250,14 @@ def check_device(device: str) -> None:
         raise ConfigError(f"device {device!r}: this machine has {torch.cuda.device_count()} CUDA devices; use cuda:0")
 
 
-def _model(folder: Path, family: Family, dtype: str, device: str) -> Any:
+def _model(folder: Path, family: str, dtype: str, device: str) -> Any:
     import torch
-    import transformers
     from transformers.utils import logging as transformers_logging
 
     from deskhand.models.fast_layers import embed_patches_by_product, replace_linear_with_onednn
+    from deskhand.models.linear_attention import separate_rows
 
-    kind = {
-        "qwen3_vl": transformers.Qwen3VLForConditionalGeneration,
-        "qwen2_5_vl": transformers.Qwen2_5_VLForConditionalGeneration,
-    }[family]
+    kind = FAMILIES[family].model_class()
     transformers_logging.disable_progress_bar()
     verbosity = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.CRITICAL)
@@ -283,12 +276,16 @@ def _model(folder: Path, family: Family, dtype: str, device: str) -> Any:
             raise ConfigError(
                 f"{folder}: {len(found)} tensors {word}, first {found[0]}; use the config.json of these weights"
             )
-    text = model.config.text_config
-    if any(kind != "full_attention" for kind in getattr(text, "layer_types", None) or ()):
+    kinds = set(getattr(model.config.text_config, "layer_types", None) or ())
+    if "sliding_attention" in kinds:
         raise ConfigError(
             f"{folder / 'config.json'}: sliding-window layers are not supported; set use_sliding_window to false"
         )
+    if (unknown := kinds - {FULL, LINEAR}) or kinds == {LINEAR}:
+        why = ", ".join(sorted(unknown)) or f"no {FULL}"
+        raise ConfigError(f"{folder / 'config.json'}: layer_types: {why} is not supported; choose another model")
     embed_patches_by_product(model)
+    separate_rows(model)
     replace_linear_with_onednn(model)
     return model.to(device).eval()
 

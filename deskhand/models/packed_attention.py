@@ -1,8 +1,8 @@
 """Attention within each row of a packed batch, for transformers' "sdpa".
 
-Used by `models.forward` and by AReaL's workers; start with `separate_packed_rows`. Rows are packed one after another
-without padding; their bounds are passed as `cu_seq_lens_q`, the form that FlashAttention takes. transformers' "sdpa"
-ignores the bounds, so every row would silently attend to those before it.
+Used by `models.forward`, `models.linear_attention` and AReaL's workers; start with `separate_packed_rows`. Rows are
+packed one after another without padding; their bounds are passed as `cu_seq_lens_q`, the form that FlashAttention
+takes. transformers' "sdpa" ignores the bounds, so every row would silently attend to those before it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def separate_packed_rows() -> None:
             return own(module, query, key, value, mask, **named)
         named = {name: what for name, what in named.items() if name not in ("position_ids", "is_causal")}
         outputs = []
-        for start, count, length in _runs([int(edge) for edge in bounds]):
+        for start, count, length in runs_of_rows([int(edge) for edge in bounds]):
             parts = (_rows(tensor, start, count, length) for tensor in (query, key, value))
             output_RTND, _ = own(module, *parts, None, is_causal=True, **named)
             outputs.append(output_RTND.flatten(0, 1))
@@ -51,7 +51,7 @@ def separate_packed_rows() -> None:
     AttentionInterface.register(NAME, packed)
 
 
-def _runs(bounds: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+def runs_of_rows(bounds: Sequence[int]) -> Iterator[tuple[int, int, int]]:
     """Yield (start, number of rows, length) of adjacent rows of equal length, which are computed together."""
     rows = ((start, end - start) for start, end in pairwise(bounds) if end > start)
     for length, run in groupby(rows, key=lambda row: row[1]):

@@ -6,7 +6,7 @@ import random_models
 from deskhand.models.load import LoadedModel
 
 
-@pytest.fixture(params=["qwen3_vl", "qwen2_5_vl"])
+@pytest.fixture(params=["qwen3_vl", "qwen2_5_vl", "qwen3_5"])
 def family(request: pytest.FixtureRequest) -> str:
     return request.param
 

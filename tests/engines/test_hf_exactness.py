@@ -169,20 +169,57 @@ def _freed_slot_not_moved(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kv_cache.KVCache, "free", wrong)
 
 
-BUGS = (
-    _delta_off_by_one,
-    _joined_rows_see_stale_keys,
-    _images_told_apart_by_ids_only,
-    _deepstack_forgotten,
-    _freed_slot_not_moved,
-)
+def _states_of_a_freed_slot_not_moved(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = kv_cache.KVCache.free
+
+    def wrong(self: kv_cache.KVCache, slot: int) -> None:
+        kept, self.states = self.states, ()
+        real(self, slot)
+        self.states = kept
+
+    monkeypatch.setattr(kv_cache.KVCache, "free", wrong)
+
+
+def _a_new_slot_has_states_of_another_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = kv_cache.KVCache.open
+
+    def wrong(self: kv_cache.KVCache, prefix: kv_cache.SlotContent | None, tokens: int) -> None:
+        before = [state.clone() for state in self.states]
+        real(self, prefix, tokens)
+        if prefix is None:
+            for state, old in zip(self.states, before, strict=True):
+                state[:, : old.shape[1]] = old
+
+    monkeypatch.setattr(kv_cache.KVCache, "open", wrong)
+
+
+def _padding_changes_the_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = kv_cache.KVCacheView.__init__
+
+    def wrong(self: kv_cache.KVCacheView, *arguments: Any) -> None:
+        real(self, *arguments)
+        self.states.widths = [max(self.states.widths)] * len(self.states.widths)
+
+    monkeypatch.setattr(kv_cache.KVCacheView, "__init__", wrong)
+
+
+BUGS = {
+    _delta_off_by_one: "qwen3_vl",
+    _joined_rows_see_stale_keys: "qwen3_vl",
+    _images_told_apart_by_ids_only: "qwen3_vl",
+    _deepstack_forgotten: "qwen3_vl",
+    _freed_slot_not_moved: "qwen3_vl",
+    _states_of_a_freed_slot_not_moved: "qwen3_5",
+    _a_new_slot_has_states_of_another_row: "qwen3_5",
+    _padding_changes_the_states: "qwen3_5",
+}
 
 
 @pytest.mark.parametrize("bug", BUGS)
 async def test_the_comparison_notices_a_bug(
     bug: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded = wrap("qwen3_vl")
+    loaded = wrap(BUGS[bug])
     bug(monkeypatch)
     episodes, _ = await serve(loaded)
     assert mismatch(plain_differences(loaded, episodes))[0] > 1e-2

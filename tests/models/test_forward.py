@@ -15,7 +15,7 @@ from deskhand.models.fast_layers import PatchProjection, embed_patches_by_produc
 from deskhand.types import ImageSpan, PreparedImage, Prompt
 
 
-@pytest.fixture(params=["qwen3_vl", "qwen2_5_vl"])
+@pytest.fixture(params=["qwen3_vl", "qwen2_5_vl", "qwen3_5"])
 def model(request: pytest.FixtureRequest) -> Any:
     return build(request.param)
 
@@ -91,7 +91,7 @@ def shown_rest(shown: PreparedImage) -> tuple[Any, ...]:
 
 
 layouts = st.lists(st.tuples(st.integers(0, 9), st.integers(1, 7), st.integers(1, 7)), min_size=1, max_size=5)
-MODELS = {family: build(family) for family in ("qwen3_vl", "qwen2_5_vl")}
+MODELS = {family: build(family) for family in ("qwen3_vl", "qwen2_5_vl", "qwen3_5")}
 
 
 @given(layouts, st.integers(0, 9), st.sampled_from(sorted(MODELS)))

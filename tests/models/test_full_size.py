@@ -11,11 +11,14 @@ import pytest
 import torch
 from PIL import Image
 
+from deskhand.config.load import load_config
 from deskhand.config.trainer import LoraConfig, PolicyConfig
+from deskhand.models.architectures import QWEN35_4B, build
 from deskhand.models.forward import positions
 from deskhand.recorder.graph import Sequence
 from deskhand.trainer.policy import Policy
 from deskhand.types import ImageSpan, PreparedImage
+from deskhand.venvs import shipped_path
 
 torch.set_num_threads(1)
 BILLIONS = {"qwen2.5-vl-3b": 3.75, "qwen3-vl-4b": 4.44}
@@ -54,6 +57,19 @@ def test_adapters_are_where_the_settings_say_in_every_layer_and_nowhere_else(nam
     assert len(trained) == 2 * (layers * len(TEXT) + (blocks * len(TOWER[name]) if vision else 0))
     share = sum(policy.model.get_parameter(key).numel() for key in trained) / (BILLIONS[name] * 1e9)
     assert 0.001 < share < 0.02
+
+
+def test_the_shipped_adapters_of_qwen3_5_are_in_linear_and_other_layers() -> None:
+    with torch.device("meta"):
+        model = build(QWEN35_4B)
+    assert sum(parameter.numel() for parameter in model.parameters()) / 1e9 == pytest.approx(4.54, abs=0.01)
+    lora = load_config(shipped_path("configs") / "qwen35_4b_lora_40gb.yaml").policy.lora
+    assert lora is not None
+    trained = Policy(model, PolicyConfig(lora=lora)).parameters()
+    linear = {f"linear_attn.{part}" for part in ("in_proj_qkv", "in_proj_z", "out_proj")}
+    text = adapted("qwen3-vl-4b", vision=False) | {f"language_model.layers.N.{part}" for part in linear}
+    assert places(trained) == text
+    assert len(trained) == 2 * (32 * 3 + 8 * 4 + 24 * 3)
 
 
 @pytest.mark.parametrize("name", full_size.NAMES)

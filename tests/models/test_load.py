@@ -17,6 +17,7 @@ from random_models import IMAGE, save_checkpoint
 
 from deskhand.errors import ConfigError
 from deskhand.models import load as load_module
+from deskhand.models.architectures import build
 from deskhand.models.load import load
 
 
@@ -32,8 +33,8 @@ def folder(good: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(good, tmp_path / "copy"))
 
 
-@pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_5_vl"])
-def test_both_families_load_complete_by_the_same_path(family: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_5_vl", "qwen3_5"])
+def test_all_families_load_complete_by_the_same_path(family: str, tmp_path: Path) -> None:
     saved = save_checkpoint(tmp_path, family)
     loaded = load(str(tmp_path))
     assert loaded.family == family
@@ -132,6 +133,24 @@ def test_an_unknown_device_is_one_line(good: Path) -> None:
     if not torch.cuda.is_available():
         with pytest.raises(ConfigError, match="no CUDA device"):
             load(str(good), device="cuda:0")
+
+
+@pytest.mark.parametrize("kind", ["chunked_attention", "sliding_attention"])
+def test_layers_of_another_kind_are_refused(tmp_path: Path, kind: str) -> None:
+    save_checkpoint(tmp_path, "qwen3_5")
+    text = json.loads((tmp_path / "config.json").read_text())["text_config"]
+    edit("config.json", text_config={**text, "layer_types": [kind, *text["layer_types"][1:]]})(tmp_path)
+    with pytest.raises(ConfigError, match=rf"^[^\n]*config\.json: [^\n]*({kind}|sliding-window)[^\n]*$"):
+        load(str(tmp_path))
+
+
+def test_a_model_without_keys_and_values_is_refused(tmp_path: Path) -> None:
+    save_checkpoint(tmp_path, "qwen3_5")
+    values = json.loads((tmp_path / "config.json").read_text())
+    values["text_config"]["layer_types"] = ["linear_attention"] * 4
+    build(values).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match=r"^[^\n]*config\.json: layer_types: no full_attention is not supported"):
+        load(str(tmp_path))
 
 
 def test_an_unreachable_hub_id_is_one_line() -> None:

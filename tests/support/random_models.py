@@ -1,4 +1,4 @@
-"""Tiny random-weights checkpoints of both families and conversations with images of different sizes."""
+"""Tiny random-weights checkpoints of all families and conversations with images of different sizes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
+    Qwen3_5Config,
+    Qwen3_5ForConditionalGeneration,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
 )
 
-from deskhand.models import forward
-from deskhand.models.load import LoadedModel
+from deskhand.models import architectures, forward
+from deskhand.models.linear_attention import separate_rows
+from deskhand.models.load import LoadedModel, load_processors
+from deskhand.models.tiny.architecture import save
 from deskhand.types import ImageSpan, PreparedImage, Prompt
 
 VOCABULARY = 160
@@ -42,6 +46,17 @@ TEXT: dict[str, Any] = {
     "rope_parameters": ROPE,
     "tie_word_embeddings": True,
 }
+LINEAR: dict[str, Any] = {
+    "num_hidden_layers": 4,
+    "head_dim": 32,
+    "layer_types": ["linear_attention", "full_attention", "linear_attention", "linear_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 8,
+    "rope_parameters": {**ROPE, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.25},
+}
+"""Qwen3.5: three layers with linear attention and one with keys and values."""
 VISION: dict[str, Any] = {
     "depth": 2,
     "hidden_size": 32,
@@ -69,6 +84,16 @@ def build(family: str, seed: int = 0, vocabulary: int = VOCABULARY, ids: dict[st
         model = Qwen3VLForConditionalGeneration(
             Qwen3VLConfig(text_config={**text, "head_dim": 16}, vision_config=vision, tie_word_embeddings=True, **ids)
         )
+    elif family == "qwen3_5":
+        vision = {**VISION, "out_hidden_size": 64, "num_position_embeddings": 64}
+        model = Qwen3_5ForConditionalGeneration(
+            Qwen3_5Config(
+                text_config={**text, **LINEAR},
+                vision_config=vision,
+                tie_word_embeddings=True,
+                **ids,
+            )
+        )
     else:
         vision = {
             **VISION,
@@ -84,6 +109,9 @@ def build(family: str, seed: int = 0, vocabulary: int = VOCABULARY, ids: dict[st
         for name, parameter in model.named_parameters():
             if parameter.ndim > 1:
                 parameter.normal_(0, 0.12 if "embed_tokens" not in name else 0.3)
+            elif name.endswith("A_log"):  # states that last for some tokens to some hundred
+                parameter.copy_(torch.linspace(-5, 0, parameter.numel()))
+    separate_rows(model)
     return model.eval()
 
 
@@ -139,6 +167,34 @@ def save_checkpoint(folder: Path, family: str, seed: int = 0) -> Any:
     model = build(family, seed)
     model.save_pretrained(folder)
     return model
+
+
+def save_with_bundled_tokenizer(folder: Path, seed: int = 0) -> Path:
+    """A random Qwen3.5 with the bundled policy's tokenizer, chat template and image processor."""
+    tokenizer, _ = load_processors("tiny")
+    names = {"image": "image_pad", "video": "video_pad", "vision_start": "vision_start", "vision_end": "vision_end"}
+    ids = {f"{key}_token_id": tokenizer.convert_tokens_to_ids(f"<|{name}|>") for key, name in names.items()}
+    text = {"vocab_size": len(tokenizer), "hidden_size": 128, "num_attention_heads": 2, "num_key_value_heads": 1}
+    linear = {"linear_num_value_heads": 2, "linear_key_head_dim": 64, "linear_value_head_dim": 64, "head_dim": 64}
+    rope = {**LINEAR["rope_parameters"], "mrope_section": [4, 2, 2], "mrope_interleaved": True}
+    vision = {"hidden_size": 64, "patch_size": 16, "out_hidden_size": 128, "num_position_embeddings": 256}
+    values = {
+        "model_type": "qwen3_5",
+        "text_config": {**TEXT, **LINEAR, **text, **linear, "rope_parameters": rope},
+        "vision_config": {**VISION, **vision},
+        "tie_word_embeddings": True,
+        **ids,
+    }
+    torch.manual_seed(seed)
+    model = architectures.build(values)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("A_log"):
+                parameter.copy_(torch.linspace(-5, 0, parameter.numel()))
+            elif parameter.ndim > 1:
+                parameter.mul_(4)
+    save(folder, model, tokenizer)
+    return folder
 
 
 def hidden_states(model: Any, rows: Sequence[Prompt], images: dict[str, PreparedImage]) -> list[torch.Tensor]:

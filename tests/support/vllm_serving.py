@@ -65,8 +65,8 @@ def serving(
     adapter_tower: bool = False,
     checkpoint: Path = TINY_FOLDER,
 ) -> Served:
-    """The bundled policy, or another checkpoint of its kind, behind a vLLM that is not started yet."""
-    model = load("tiny")
+    """The bundled policy, or another checkpoint, behind a vLLM that is not started yet."""
+    model = load(str(checkpoint))
     sizes: dict[str, Any] = {
         "max_tokens": 2048,
         "max_batch": 8,

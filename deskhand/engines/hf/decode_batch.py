@@ -44,7 +44,7 @@ class EngineStats:
     prefill_tokens: int = 0
     """Prompt tokens computed."""
     reused_tokens: int = 0
-    """Prompt tokens whose keys and values came from the prefix cache."""
+    """Prompt tokens whose keys, values and states came from the prefix cache."""
     decode_steps: int = 0
     decoded_tokens: int = 0
     images_encoded: int = 0
@@ -149,7 +149,7 @@ class DecodeBatch:
         self._vocabulary = core.config.text_config.vocab_size
         weight = core.lm_head.weight
         self._device = weight.device
-        self._slots = KVCache(core.config.text_config, weight.dtype, weight.device, max_batch, max_tokens)
+        self._slots = KVCache(core.config, weight.dtype, weight.device, max_batch, max_tokens)
         if weight.device.type == "cuda":  # reserved at once: growing needs twice the memory and fragments it
             try:
                 self._slots.reserve(max_batch, max_tokens)
@@ -172,9 +172,9 @@ class DecodeBatch:
         """Number of free slots."""
         return self._max_batch - len(self.requests)
 
-    def has_features(self, sha256: str) -> bool:
-        """Return whether an image's features are cached; may be called in other threads."""
-        return sha256 in self._features
+    def image_features(self, sha256: str) -> tuple[Tensor, ...] | None:
+        """Return an image's features if they are cached; may be called in other threads."""
+        return self._features.get(sha256)
 
     def admit(self, waiting: Sequence[DecodeRequest], version: int) -> None:
         """Prefill waiting requests, at most `room`, in as few forward passes as their lengths allow."""
@@ -209,7 +209,7 @@ class DecodeBatch:
         for b, newcomer in enumerate(newcomers):
             request, found, start, length = newcomer.request, newcomer.found, newcomer.start, newcomer.width
             prompt = request.prompt
-            self._slots.open(found.keys_values[:, :, :start] if found is not None else None, len(request.key) + 1)
+            self._slots.open(found.first(start) if found is not None else None, len(request.key) + 1)
             request.first_version = version
             request.reused = found if found is not None and len(found.key) == start else None
             ids_BT[b, :length] = prompt.token_ids[start:]
@@ -228,7 +228,8 @@ class DecodeBatch:
         self.requests.extend(rows)
         self._sampler = None
         features = self._image_features(pieces)
-        append = KVCacheView(self._slots, first, len(rows), width)
+        lengths = [newcomer.width for newcomer in newcomers]
+        append = KVCacheView(self._slots, first, lengths)
         hidden_BTH = forward_decoder(
             self.model,
             torch.from_numpy(ids_BT).to(self._device),
@@ -238,7 +239,6 @@ class DecodeBatch:
             append.mask,
             append,
         )
-        lengths = [newcomer.width for newcomer in newcomers]
         for slot, length in enumerate(lengths, first):
             self._slots.lengths[slot] += length
         last_B = torch.tensor([b * width + length - 1 for b, length in enumerate(lengths)], device=self._device)
@@ -261,7 +261,7 @@ class DecodeBatch:
             [[request.token_ids[-1] for request in rows], [request.next_position for request in rows]],
             device=self._device,
         )
-        append = KVCacheView(self._slots, 0, len(rows), 1)
+        append = KVCacheView(self._slots, 0, [1] * len(rows))
         hidden_B1H = forward_decoder(
             self.model,
             inputs_2B[0].unsqueeze(1),

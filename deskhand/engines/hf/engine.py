@@ -134,7 +134,7 @@ class HfEngine:
 
     async def _extract_patches(self, prompt: Prompt) -> None:
         """Let another thread extract the patches of new images, so that requests in flight do not wait for them."""
-        images = (one for name, one in (prompt.images or {}).items() if not self._batch.has_features(name))
+        images = (one for name, one in (prompt.images or {}).items() if self._batch.image_features(name) is None)
         new = [values for image in images if isinstance(values := image.pixel_values, StoredPixels)]
         if new:
             await asyncio.to_thread(lambda: [one.stored() for one in new])
@@ -182,6 +182,19 @@ class HfEngine:
     def shares_weights_with(self, model: Any) -> bool:
         """Return whether `model` consists of the engine's tensors."""
         return unwrap(model) is self._core
+
+    def image_features(self, sha256: str) -> tuple[torch.Tensor, ...] | None:
+        """Return the cached features of an image, [tokens, H] per feature layer; may be called in other threads."""
+        return self._batch.image_features(sha256)
+
+    def has_tower_of(self, model: Any) -> bool:
+        """Return whether the vision towers have equal tensors of one type on one device."""
+        own, other = (dict(each.model.visual.state_dict()) for each in (self._core, unwrap(model)))
+        return own.keys() == other.keys() and all(
+            (tensor.dtype, tensor.device, tensor.shape) == (other[name].dtype, other[name].device, other[name].shape)
+            and torch.equal(tensor, other[name])
+            for name, tensor in own.items()
+        )
 
     def pause_for_update(self) -> None:
         """Sample nothing until `set_version`. Blocks until the current step is done; called by the trainer's thread."""

@@ -1,29 +1,43 @@
 """KV cache of the requests in flight. Used by `hf.decode_batch`.
 
-One tensor [2 * layers, slots, key heads, capacity, head size] has the keys of layer l at 2l and its values at 2l + 1.
-The used slots come first, so a decoding step attends to plain views without gathering. Values past a slot's length are
-finite and masked.
+One tensor [2 * layers, slots, key heads, capacity, head size] has the keys of attention layer l at 2l and its values at
+2l + 1. The used slots come first, so a decoding step attends to plain views without gathering. Values past a slot's
+length are finite and masked. Layers with linear attention have states of fixed size (`models.linear_attention`).
 
-Invariant: slot b has `lengths[b]` valid positions.
+Invariant: slot b has `lengths[b]` valid positions, and states after exactly these.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from deskhand.models.architectures import attention_layers, state_shapes
+from deskhand.models.linear_attention import StateView
+
 _CAPACITY_STEP = 128
+
+
+class SlotContent(NamedTuple):
+    """What the model keeps of a row."""
+
+    keys_values: Tensor
+    """[2 * layers, heads, length, size]"""
+    states: tuple[Tensor, ...] = ()
+    """After `length` tokens, [layers, ...]; empty without linear attention."""
 
 
 class KVCache:
     """Storage that grows on demand to at most `max_slots` x `max_tokens`."""
 
-    def __init__(
-        self, text_config: Any, dtype: torch.dtype, device: torch.device, max_slots: int, max_tokens: int
-    ) -> None:
-        self._layers = text_config.num_hidden_layers
+    def __init__(self, config: Any, dtype: torch.dtype, device: torch.device, max_slots: int, max_tokens: int) -> None:
+        values, text_config = config.to_dict(), config.text_config
+        self.layers = attention_layers(values)
+        """Indices of the layers with keys and values."""
+        self.shapes = state_shapes(values)
         self._heads = text_config.num_key_value_heads
         self._size = (
             getattr(text_config, "head_dim", None) or text_config.hidden_size // text_config.num_attention_heads
@@ -31,10 +45,11 @@ class KVCache:
         self._dtype, self._device = dtype, device
         self._max_slots, self._max_tokens = max_slots, max_tokens
         self.storage = self._blank(0, 0)
+        self.states = self.shapes.blank(0, dtype, device)
         self.lengths: list[int] = []
 
     def _blank(self, slots: int, capacity: int) -> Tensor:
-        shape = (2 * self._layers, slots, self._heads, capacity, self._size)
+        shape = (2 * len(self.layers), slots, self._heads, capacity, self._size)
         return torch.zeros(shape, dtype=self._dtype, device=self._device)
 
     @property
@@ -54,23 +69,28 @@ class KVCache:
         used = self.active
         grown[:, :used, :, :old_capacity] = self.storage[:, :used]
         self.storage = grown
+        if slots > old_slots:
+            states = self.shapes.blank(slots, self._dtype, self._device)
+            for new, old in zip(states, self.states, strict=True):
+                new[:, :used] = old[:, :used]
+            self.states = states
 
-    def open(self, prefix: Tensor | None, tokens: int) -> None:
-        """Allocate the next slot for `tokens` positions.
-
-        `prefix`: initial keys and values, [2 * layers, heads, length, size].
-        """
+    def open(self, prefix: SlotContent | None, tokens: int) -> None:
+        """Allocate the next slot for `tokens` positions, of which `prefix` has the first."""
         slot = self.active
         self.reserve(slot + 1, tokens)
         length = 0
         if prefix is not None:
-            length = prefix.shape[2]
-            self.storage[:, slot, :, :length] = prefix
+            length = prefix.keys_values.shape[2]
+            self.storage[:, slot, :, :length] = prefix.keys_values
+        for number, state in enumerate(self.states):
+            state[:, slot] = prefix.states[number] if prefix is not None else 0
         self.lengths.append(length)
 
-    def read(self, slot: int) -> Tensor:
-        """Return a copy of a slot, [2 * layers, heads, length, size]."""
-        return self.storage[:, slot, :, : self.lengths[slot]].clone()
+    def read(self, slot: int) -> SlotContent:
+        """Return a copy of a slot."""
+        keys_values = self.storage[:, slot, :, : self.lengths[slot]].clone()
+        return SlotContent(keys_values, tuple(state[:, slot].clone() for state in self.states))
 
     def free(self, slot: int) -> None:
         """Free a slot by moving the last slot into it."""
@@ -78,19 +98,24 @@ class KVCache:
         if slot != last:
             length = self.lengths[last]
             self.storage[:, slot, :, :length] = self.storage[:, last, :, :length]
+            for state in self.states:
+                state[:, slot] = state[:, last]
             self.lengths[slot] = length
         self.lengths.pop()
 
 
 class KVCacheView:
-    """Cache and mask of the attention layers in one pass that adds `width` positions to `count` slots from `first`.
-    New positions of row b follow its length; the owner adds the real ones to `lengths` afterwards."""
+    """Cache and mask of the attention layers in one pass that adds `widths[b]` positions to slot `first` + b, padded on
+    the right. New positions of a row follow its length; the owner adds them to `lengths` afterwards."""
 
-    def __init__(self, cache: KVCache, first: int, count: int, width: int) -> None:
+    def __init__(self, cache: KVCache, first: int, widths: Sequence[int]) -> None:
+        count, width = len(widths), max(widths)
         starts = cache.lengths[first : first + count]
         cache.reserve(first + count, max(starts) + width)
         self._keys = cache.storage[0::2, first : first + count]
         self._values = cache.storage[1::2, first : first + count]
+        self._number = {layer: number for number, layer in enumerate(cache.layers)}
+        self.states = StateView(cache.shapes, [state[:, first : first + count] for state in cache.states], widths)
         self._width = width
         device = cache.storage.device
         self._fresh = width > 1 and not any(starts)
@@ -110,7 +135,8 @@ class KVCacheView:
 
         `unused`: what transformers 5.3 also passes, for caches that rotate their keys.
         """
-        keys, values = self._keys[layer], self._values[layer]
+        number = self._number[layer]
+        keys, values = self._keys[number], self._values[number]
         if self._fresh:
             keys[:, :, : self._width] = key_BHTD
             values[:, :, : self._width] = value_BHTD

@@ -1,7 +1,8 @@
 """Cache of keys and values of finished requests. Used by `hf.decode_batch`.
 
 The next turn of an episode repeats the last prompt and output and adds an observation, so only the observation has to
-be computed. Prompts that share a prefix share entries too, such as the first turns of a group. Entries are compared by
+be computed. Prompts that share a prefix share entries too, such as the first turns of a group. The states of linear
+attention exist for a whole entry only, so there a prompt must begin with the whole entry. Entries are compared by
 *keys*: ids, with placeholders replaced by their image's hash.
 
 Invariant: every entry was computed entirely with the current weights.
@@ -9,12 +10,13 @@ Invariant: every entry was computed entirely with the current weights.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from torch import Tensor
 
+from deskhand.engines.hf.kv_cache import SlotContent
 from deskhand.types import ImageSpan
 
 _MIN_SHARED = 16
@@ -33,12 +35,21 @@ def key_of(token_ids: Iterable[int], spans: Iterable[ImageSpan]) -> np.ndarray:
 class CachedPrefix:
     key: np.ndarray
     token_ids: tuple[int, ...]
-    keys_values: Tensor
-    """[2 * layers, heads, len(key), head size]"""
+    content: SlotContent
+
+    @property
+    def size(self) -> int:
+        """Its memory in tokens: states count as many as have keys and values of that size."""
+        bytes_per_token = self.content.keys_values.nbytes / len(self.key)
+        return len(self.key) + math.ceil(sum(state.nbytes for state in self.content.states) / bytes_per_token)
+
+    def first(self, length: int) -> SlotContent:
+        """Return the content of the first `length` tokens; with states, all of them."""
+        return self.content._replace(keys_values=self.content.keys_values[:, :, :length])
 
 
 class PrefixCache:
-    """The most recently used entries, at most `max_tokens` positions in all."""
+    """The most recently used entries, of at most `max_tokens` tokens in all."""
 
     def __init__(self, max_tokens: int) -> None:
         self._max_tokens = max_tokens
@@ -55,7 +66,7 @@ class PrefixCache:
                 continue
             differs = entry.key[:width] != key[:width]
             shared = int(differs.argmax()) if differs.any() else width
-            if shared > longest:
+            if shared > longest and (shared == len(entry.key) or not entry.content.states):
                 best, longest = entry, shared
         if best is None:
             return None
@@ -64,12 +75,12 @@ class PrefixCache:
 
     def add(self, entry: CachedPrefix, extends: CachedPrefix | None) -> None:
         """Add an entry and drop `extends`, an earlier entry that it contains."""
-        if len(entry.key) > self._max_tokens:
+        if entry.size > self._max_tokens:
             return
         if extends is not None:
             self._drop(extends)
         self._entries[id(entry)] = entry
-        self.tokens += len(entry.key)
+        self.tokens += entry.size
         while self.tokens > self._max_tokens:
             self._drop(next(iter(self._entries.values())))
 
@@ -79,4 +90,4 @@ class PrefixCache:
 
     def _drop(self, entry: CachedPrefix) -> None:
         if self._entries.pop(id(entry), None) is not None:
-            self.tokens -= len(entry.key)
+            self.tokens -= entry.size

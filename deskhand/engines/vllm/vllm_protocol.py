@@ -35,6 +35,7 @@ from deskhand.engines.http_engine.protocol import (
 )
 from deskhand.engines.http_engine.server_process import ServerProcess
 from deskhand.errors import ConfigError, RecordError
+from deskhand.models.families import FAMILIES
 from deskhand.models.load import check_checkpoint
 from deskhand.types import Completion, Prompt, Sampling
 from deskhand.venvs import install_command
@@ -42,8 +43,6 @@ from deskhand.venvs import install_command
 EXTENSION = "deskhand_worker.Extension"
 """Worker extension of servers started by Deskhand (`worker/deskhand_worker.py`)."""
 _HERE = Path(__file__).parent
-_ARCHITECTURES = {"qwen3_vl": "Qwen3VLForConditionalGeneration", "qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration"}
-"""Architecture names, because vLLM treats a checkpoint without one in config.json as an embedding model."""
 _PASSED = (
     "PATH",
     "HOME",
@@ -265,17 +264,23 @@ def launch_vllm(  # noqa: PLR0913
             f"engine.venv_python: {python} is not an executable; create it with {install_command('vllm')}"
         )
     _, family = check_checkpoint(str(model))
+    on_cpu_with_states = device == "cpu" and FAMILIES[family].linear_interval > 0
+    if on_cpu_with_states and dtype != "bfloat16":
+        raise ConfigError(f"dtype {dtype}: vLLM serves {family} on a CPU in bfloat16 only; set dtype to bfloat16")
 
     def command(socket: str) -> list[str]:
         return [
             *(str(python), str(_HERE / "serve.py")),
             *("--model", str(model), "--served-model-name", "policy", "--uds", socket),
-            *("--runner", "generate", "--hf-overrides", f'{{"architectures":["{_ARCHITECTURES[family]}"]}}'),
+            # vLLM treats a checkpoint without an architecture in config.json as an embedding model.
+            *("--runner", "generate", "--hf-overrides", f'{{"architectures":["{FAMILIES[family].architecture}"]}}'),
             *("--dtype", dtype, "--max-model-len", str(max_tokens), "--max-num-seqs", str(max_batch)),
             *("--limit-mm-per-prompt", f'{{"image":{max_images},"video":0}}'),
             *("--logprobs-mode", "processed_logprobs", "--enable-scale-out", "--generation-config", "vllm"),
             *("--worker-extension-cls", EXTENSION, "--disable-uvicorn-access-log"),
             *(("--enforce-eager",) if device == "cpu" else ()),
+            # With prefix caching vLLM 0.32 splits prompts of such models, and on a CPU it fails if these have a seed.
+            *(("--no-enable-prefix-caching",) if on_cpu_with_states else ()),
             *(
                 ("--gpu-memory-utilization", f"{memory_share:g}")
                 if device == "cuda" and memory_share is not None
