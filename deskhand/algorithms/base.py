@@ -44,6 +44,11 @@ class Algorithm:
     """Whether the advantages of a step are centered and divided by their standard deviation over its episodes."""
     num_minibatches: int = 1
     """Default of `trainer.num_minibatches`."""
+    step_discount: float | None = None
+    """Discount of the returns whose advantages among equal states are added to each reply's (`gigpo`); None adds
+    none."""
+    step_weight: float = 1.0
+    """Weight of these advantages."""
 
     @property
     def uses_critic(self) -> bool:
@@ -65,7 +70,7 @@ class Algorithm:
         return self.advantages(rewards)
 
 
-def algorithm(
+def algorithm(  # noqa: PLR0913
     name: str,
     *,
     ratio_level: Literal["token", "reply"] = "token",
@@ -76,10 +81,12 @@ def algorithm(
     policy_loss: Literal["clip", "cispo"] = "clip",
     normalize_batch: bool = False,
     num_minibatches: int = 1,
+    step_discount: float | None = None,
+    step_weight: float = 1.0,
 ) -> Callable[[GroupAdvantages], Algorithm]:
     """Make an algorithm of a function from rewards to advantages; `trainer.algorithm` takes its name or import path.
 
-    Example:
+    Examples:
         >>> @algorithm("best_of_group")
         ... def best_of_group(rewards):
         ...     return rewards - rewards.max()
@@ -97,6 +104,8 @@ def algorithm(
             policy_loss,
             normalize_batch,
             num_minibatches,
+            step_discount,
+            step_weight,
         )
         if not advantages.__module__.startswith("deskhand.algorithms."):
             registry.register("algorithm", name, made)

@@ -7,21 +7,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
 from deskhand.algorithms.base import Algorithm
+from deskhand.algorithms.gigpo import step_advantages
 from deskhand.algorithms.reinforce_plus_plus import normalize_over_batch
 from deskhand.errors import ConfigError
 from deskhand.recorder.graph import CallGraph, Sequence
 from deskhand.rollout.episode_record import EpisodeResult
-from deskhand.rollout.groups import Group
 from deskhand.tasks.outcome import Scored
 from deskhand.trainer.batch import TrainingSample
 
 
+class ScoredGroup(Protocol):
+    """What the samples of a group are made of; `rollout.groups.Group` is one."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def scored(self) -> list[EpisodeResult]: ...
+
+
 def group_to_samples(
-    group: Group, algorithm: Algorithm, fresh: Callable[[EpisodeResult], bool] = lambda result: True
+    group: ScoredGroup, algorithm: Algorithm, fresh: Callable[[EpisodeResult], bool] = lambda result: True
 ) -> list[TrainingSample]:
     """Return the training samples of a group's episodes with their advantages, one per sequence.
 
@@ -32,6 +43,7 @@ def group_to_samples(
     scored = sorted((one for one in group.scored if isinstance(one.outcome, Scored)), key=lambda result: result.member)
     rewards = [result.reward if result.reward is not None else float("nan") for result in scored]
     advantages = np.zeros(len(rewards)) if algorithm.uses_critic else _advantages(algorithm, np.array(rewards))
+    by_reply = _reply_advantages(algorithm, scored, advantages)
     return [
         TrainingSample(
             sequence,
@@ -43,15 +55,42 @@ def group_to_samples(
             result.graph,
             group.id,
             len(scored),
+            tuple(by_reply[name] for name in sequence.call_ids) if by_reply else (),
         )
-        for result, advantage, reward in zip(scored, advantages, rewards, strict=True)
+        for result, advantage, reward, by_reply in zip(scored, advantages, rewards, by_reply, strict=True)
         if fresh(result)
         for sequence in result.graph.sequences()
     ]
 
 
+def _reply_advantages(
+    algorithm: Algorithm, scored: list[EpisodeResult], advantages: np.ndarray
+) -> list[dict[str, float]]:
+    """Return the advantages of each episode's trained calls by id; empty if the algorithm has none of replies."""
+    if algorithm.step_discount is None:
+        return [{} for _ in scored]
+    states = [_anchor_states(result) for result in scored]
+    rewards = [result.reward or 0.0 for result in scored]
+    found = step_advantages(rewards, [list(each.values()) for each in states], algorithm.step_discount)
+    return [
+        dict(zip(visited, (float(own) + algorithm.step_weight * steps).tolist(), strict=True))
+        for visited, own, steps in zip(states, advantages, found, strict=True)
+    ]
+
+
+def _anchor_states(result: EpisodeResult) -> dict[str, str]:
+    """Return the screen before each trained call by id, in order: that of the agent's step, else the last image of the
+    prompt; a call without either has a state of its own."""
+    frames = {step.call_id: step.frame_sha256 for step in result.steps}
+    found: dict[str, str] = {}
+    for name in (name for name in result.graph.ids if name in result.graph.ids_to_train):
+        spans = result.graph.get(name).spans
+        found[name] = frames.get(name) or (spans[-1].sha256 if spans else f"{result.episode_id}/{name}")
+    return found
+
+
 def groups_to_samples(
-    groups: Iterable[Group], algorithm: Algorithm, fresh: Callable[[EpisodeResult], bool] = lambda result: True
+    groups: Iterable[ScoredGroup], algorithm: Algorithm, fresh: Callable[[EpisodeResult], bool] = lambda result: True
 ) -> list[TrainingSample]:
     """Return the samples of a step, with advantages over the batch where the algorithm normalizes them so."""
     samples = [sample for group in groups for sample in group_to_samples(group, algorithm, fresh)]

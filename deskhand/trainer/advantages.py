@@ -1,6 +1,7 @@
 """Advantages of sampled tokens.
 
-Used by `trainer.trainer`. With a group baseline every token has the advantage of its episode. PPO computes generalized
+Used by `trainer.trainer`. With a group baseline every token has the advantage of its episode, or with `gigpo` of its
+reply. PPO computes generalized
 advantage estimates over the tokens of an episode in the order in which they were sampled, whitened over the step.
 
 Invariant: the advantage of a token does not depend on how its episode is split into sequences.
@@ -38,8 +39,10 @@ class AdvantageEstimate:
 
 
 def group_advantages_of(samples: Sequence[TrainingSample]) -> AdvantageEstimate:
-    """Return the episode's advantage for every token."""
-    return AdvantageEstimate([np.full(sum(each.sequence.loss_mask), each.advantage, np.float32) for each in samples])
+    """Return for every token the advantage of its episode, or of its reply where the algorithm has those."""
+    return AdvantageEstimate(
+        [np.repeat(np.array(each.advantages_by_reply(), np.float32), each.reply_lengths()) for each in samples]
+    )
 
 
 def mean_reward(samples: Sequence[TrainingSample]) -> float:

@@ -47,6 +47,10 @@ class TrainingSample:
     group_id: str = ""
     group_size: int = 0
     """Scored episodes of the group. If all are trained, the sum of their advantages is checked."""
+    reply_advantages: tuple[float, ...] = ()
+    """Advantage of each of `turns`; if empty, every token has `advantage`, which is then the episode's part of them."""
+    is_replayed: bool = False
+    """Whether an earlier step trained the episode, too; its tokens then have metrics of their own."""
 
     def reply_lengths(self) -> list[int]:
         """Return the number of sampled tokens of each reply. Raises `RecordError` if they do not add up."""
@@ -60,6 +64,18 @@ class TrainingSample:
                 "replies", f"a sequence with {int(sampled.sum())} sampled tokens has replies of {sum(lengths)} tokens"
             )
         return lengths
+
+    def advantages_by_reply(self) -> list[float]:
+        """Return the advantage of each reply of `reply_lengths`."""
+        if not self.reply_advantages:
+            return [self.advantage] * len(self.reply_lengths())
+        pairs = zip(self.turns, self.reply_advantages, strict=True)
+        return [advantage for (_, length), advantage in pairs if length]
+
+    @property
+    def has_gradient(self) -> bool:
+        """Whether a token has an advantage."""
+        return self.advantage != 0.0 if not self.reply_advantages else any(self.advantages_by_reply())
 
 
 @dataclass(frozen=True, slots=True)

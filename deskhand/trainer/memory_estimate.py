@@ -16,6 +16,7 @@ from typing import Any, Literal
 from deskhand.algorithms.base import get_algorithm
 from deskhand.config.schema import EngineConfig
 from deskhand.config.trainer import PolicyConfig, TrainerConfig
+from deskhand.models import architectures
 from deskhand.trainer import meta_trace
 from deskhand.trainer.objective_settings import ObjectiveSettings
 
@@ -53,8 +54,12 @@ class Workload:
     step_images: int
     prepared_bytes: float = math.inf
     """Maximum size of the cache of preprocessed screenshots."""
+    open_steps: int = 1
+    """Steps whose episodes run, wait or are trained at the same time."""
     wanted_tokens: int = 0
     """Tokens of the longest sequence without the engine's limit; 0 if equal."""
+    judge_s: float = 0.0
+    """Mean seconds from the end of an agent to the outcome."""
 
 
 MemoryLocation = Literal["device", "host"]
@@ -212,8 +217,9 @@ def estimate_memory(  # noqa: PLR0913
     host: MemoryLocation = "host" if cuda else "device"
     if sent and engine is None:
         terms.append(MemoryTerm("weight transfer", sent, f"{published} sent to the server", 0.0, host))
-    prepared = min(work.step_images * made.prepared(work), work.prepared_bytes)
-    how = f"cache of preprocessed screenshots, {work.step_images} x {work.patches} patches"
+    images = work.open_steps * work.step_images
+    prepared = min(images * made.prepared(work), work.prepared_bytes)
+    how = f"cache of preprocessed screenshots, {images} x {work.patches} patches"
     terms.append(MemoryTerm("screenshots", prepared, how, place=host))
     return MemoryEstimate(tuple(terms), available, lm, tower, shape, published, sent)
 
@@ -288,13 +294,15 @@ def _image_terms(made: _Traced, max_patches: int, trainer: TrainerConfig, work: 
 
 def server_bytes(values: dict[str, Any], memory: MemoryEstimate, dtype: str, max_tokens: int) -> float:
     """Return the minimum for a server: the weights, and the KV cache of one request of `max_tokens`."""
-    return (memory.traced.parameters + memory.tower.parameters + max_tokens * _numbers_per_token(values)) * BYTES[dtype]
+    numbers = memory.traced.parameters + memory.tower.parameters + max_tokens * numbers_per_token(values)
+    return numbers * BYTES[dtype] + architectures.state_shapes(values).bytes(BYTES[dtype])
 
 
-def _numbers_per_token(values: dict[str, Any]) -> int:
+def numbers_per_token(values: dict[str, Any]) -> int:
+    """Return the numbers in the keys and values of a token."""
     text = values["text_config"]
     head = text.get("head_dim") or text["hidden_size"] // text["num_attention_heads"]
-    return 2 * text["num_hidden_layers"] * text["num_key_value_heads"] * head
+    return 2 * len(architectures.attention_layers(values)) * text["num_key_value_heads"] * head
 
 
 def _engine_terms(
@@ -304,7 +312,7 @@ def _engine_terms(
 
     `sent`: bytes of the weights sent to an engine with its own copy.
     """
-    per_token, vocabulary = made.size * _numbers_per_token(made.values), made.text["vocab_size"]
+    per_token, vocabulary = made.size * numbers_per_token(made.values), made.text["vocab_size"]
     longest, slots, most = min(engine.max_model_len, work.row_tokens), engine.max_num_seqs, engine.max_model_len
     if not cuda:
         slots = min(slots, 2 ** math.ceil(math.log2(max(1, requests))))
@@ -318,9 +326,13 @@ def _engine_terms(
     yield MemoryTerm("KV cache", cache, how, None if cuda else slots * min(longest, capacity) * per_token)
     if not cuda:
         yield MemoryTerm("KV-cache growth", cache, "the old KV cache while it is copied to a larger one", 0.0)
-    cached = min(engine.prefix_cache_tokens, max(1, requests) * longest)
+    if state := architectures.state_shapes(made.values).bytes(made.size):
+        yield MemoryTerm("linear-attention states", slots * state, f"{slots} requests x {state / MIB:.1f} MiB")
+        if not cuda:
+            yield MemoryTerm("growth of states", slots * state, "the old states while they are copied", 0.0)
+    cached = engine.prefix_cache_tokens
     yield MemoryTerm("prefix cache", cached * per_token, f"{cached} tokens of finished requests", 0.0)
-    kept = min(engine.image_cache_tokens, work.step_images * work.image_tokens)
+    kept = engine.image_cache_tokens if work.image_tokens else 0
     yield MemoryTerm("engine features", kept * made.token_features, f"{kept} image tokens", 0.0)
     tokens = min(longest, engine.max_num_batched_tokens)
     per_pass = max(1, engine.max_num_batched_tokens // work.image_tokens) if work.image_tokens else 0

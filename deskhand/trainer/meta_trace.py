@@ -9,6 +9,7 @@ Dimensions: B sequences, T tokens of a sequence, K keys, N image tokens, W sampl
 
 from __future__ import annotations
 
+import sys
 import weakref
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -24,11 +25,15 @@ from transformers.integrations.sdpa_attention import repeat_kv
 
 from deskhand.config.trainer import PolicyConfig
 from deskhand.models import architectures
+from deskhand.models.families import FAMILIES
 from deskhand.models.forward import ModelInputs, forward_decoder
+from deskhand.models.linear_attention import StateView, linear_layers
 from deskhand.trainer.batch import TrainBatch
 from deskhand.trainer.policy import Policy
 
 ATTENTION = "deskhand_traced"
+CHUNK = 64
+"""Tokens of a chunk of the gated delta rule in transformers."""
 
 
 @dataclass(frozen=True)
@@ -127,10 +132,46 @@ def _attention(
     return _FusedAttention.apply(query, key, value), None  # pyright: ignore[reportReturnType]
 
 
+def _chunks_as_rows(layer: Any) -> None:
+    """Let transformers' gated delta rule compute all chunks of a row at once on the meta device, in this process.
+
+    Its loop over chunks would take most of the time; as rows of one chunk they take the same memory.
+    """
+    module = sys.modules[type(layer).__mro__[1].__module__]
+    own = module.torch_chunk_gated_delta_rule
+    if getattr(own, "traces_chunks", False):
+        return
+
+    def rule(query: Tensor, *others: Tensor, initial_state: Tensor | None = None, **named: Any) -> tuple[Any, ...]:
+        if query.device.type != "meta":
+            return own(query, *others, initial_state=initial_state, **named)
+        names = [name for name, value in named.items() if isinstance(value, Tensor)]
+        rows, length = query.shape[:2]
+        chunks = [_chunks(part) for part in (query, *others, *(named[name] for name in names))]
+        named |= dict(zip(names, chunks[1 + len(others) :], strict=True))
+        if initial_state is not None:
+            initial_state = initial_state.repeat_interleave(len(chunks[0]) // rows, 0)
+        output, state = own(*chunks[: 1 + len(others)], initial_state=initial_state, **named)
+        return output.unflatten(0, (rows, -1)).flatten(1, 2)[:, :length], None if state is None else state[-rows:]
+
+    rule.traces_chunks = True  # type: ignore[attr-defined]
+    module.torch_chunk_gated_delta_rule = rule  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _chunks(part_BTX: Tensor) -> Tensor:
+    """Return the chunks of all rows, [rows * chunks, tokens of a chunk, ...]."""
+    missing = -part_BTX.shape[1] % CHUNK
+    if missing:
+        part_BTX = torch.cat([part_BTX, part_BTX.new_zeros(len(part_BTX), missing, *part_BTX.shape[2:])], 1)
+    return part_BTX.unflatten(1, (-1, CHUNK)).flatten(0, 1)
+
+
 def _built(values: dict[str, Any], dtype: str) -> Any:
     """Build the model; call inside `torch.device("meta")`."""
     AttentionInterface.register(ATTENTION, _attention)
     model = architectures.build(values).to(getattr(torch, dtype))
+    for layer in linear_layers(model):
+        _chunks_as_rows(layer)
     for module in model.modules():
         if hasattr(module, "config"):
             module.config._attn_implementation = ATTENTION
@@ -139,7 +180,8 @@ def _built(values: dict[str, Any], dtype: str) -> Any:
 
 def deepstack(values: dict[str, Any]) -> list[int]:
     """Return the vision layers whose features go to the decoder in addition to the last one's."""
-    return values["vision_config"].get("deepstack_visual_indexes", []) if values["model_type"] == "qwen3_vl" else []
+    found = values["vision_config"].get("deepstack_visual_indexes", [])
+    return found if FAMILIES[values["model_type"]].has_deepstack else []
 
 
 def _policy(model: Any, config: PolicyConfig) -> Policy:
@@ -227,8 +269,11 @@ def _prefill(model: Any, tokens: int, keys: int) -> float:
     text = model.config.text_config
     size = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     stored = torch.zeros(1, text.num_key_value_heads, keys, size, dtype=model.lm_head.weight.dtype)
-    cache = SimpleNamespace(update=lambda key, value, layer: (stored, stored))
-    counted = AllocationMeter(*model.parameters(), *model.buffers(), stored)
+    shapes = architectures.state_shapes(model.config.to_dict())
+    states = shapes.blank(1, stored.dtype, "meta")
+    view = StateView(shapes, states, [tokens])
+    cache = SimpleNamespace(update=lambda key, value, layer: (stored, stored), states=view)
+    counted = AllocationMeter(*model.parameters(), *model.buffers(), stored, *states)
     with torch.no_grad(), counted:
         ids_BT, positions_3BT = torch.zeros(1, tokens, dtype=torch.int64), torch.zeros(3, 1, tokens, dtype=torch.int64)
         mask = torch.ones(1, 1, tokens, keys, dtype=torch.bool)
@@ -255,8 +300,9 @@ class VisionMetaTrace:
 
 def trace_vision_tower(values: dict[str, Any], dtype: str, patches_S: int, config: PolicyConfig) -> VisionMetaTrace:
     """Trace the vision tower on one image of `patches_S` patches."""
-    text = {**values["text_config"], "num_hidden_layers": 1}
-    text.pop("layer_types", None)
+    kinds = FAMILIES[values["model_type"]].layer_types(values["text_config"])
+    kinds = list(dict.fromkeys(kinds))  # LoRA names projections of each kind
+    text = {**values["text_config"], "num_hidden_layers": len(kinds), "layer_types": kinds}
     with torch.device("meta"):
         model = _built({**values, "text_config": text}, dtype)
         model.model.language_model.requires_grad_(False)

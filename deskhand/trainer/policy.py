@@ -30,7 +30,7 @@ from deskhand.models.forward import forward_decoder, log_softmax, unwrap
 from deskhand.recorder import graph
 from deskhand.trainer.batch import MicrobatchPlan, TrainBatch, check_sequence, plan_microbatches
 from deskhand.trainer.lora import extract_lora, inject_lora, lora_disabled, merged_weights
-from deskhand.trainer.vision_features import VisionFeatureCache
+from deskhand.trainer.vision_features import KnownFeatures, VisionFeatureCache, is_frozen
 from deskhand.types import LoraWeights, PreparedImage
 
 MAX_LOGIT_BYTES = 256 << 20
@@ -96,6 +96,8 @@ class Policy:
         self.lock = threading.Lock()
         self.pause_engine: Callable[[], AbstractContextManager[None]] = nullcontext
         """Context entered while the model temporarily is not the policy; pauses an engine that shares its weights."""
+        self.known_features: KnownFeatures | None = None
+        """Image features of an engine with the same vision tower, used while the tower is frozen."""
         self._reference: Policy | None = None
         self._cached_features: VisionFeatureCache | None = None
         if not self.config.train_vision:
@@ -173,7 +175,7 @@ class Policy:
     def copy(self, *, frozen: bool = False) -> Policy:
         twin = copy.copy(self)
         twin.model, twin.lock = copy.deepcopy(self.model), threading.Lock()
-        twin._reference = twin._cached_features = None
+        twin._reference = twin._cached_features = twin.known_features = None
         if frozen:
             twin.model.requires_grad_(False)
         twin._masters = MasterWeights(twin._trained())
@@ -182,10 +184,8 @@ class Policy:
     @contextmanager
     def cached_vision(self, images: Mapping[str, PreparedImage]) -> Iterator[None]:
         """Encode each image once for the whole block if the vision tower is frozen."""
-        if not any(parameter.requires_grad for parameter in unwrap(self.model).model.visual.parameters()):
-            self._cached_features = VisionFeatureCache(
-                self.model, images, self.config.max_vision_patches_per_mb, gradients=False
-            )
+        if is_frozen(self.model):
+            self._cached_features = self._features(images, gradients=False)
         try:
             yield
         finally:
@@ -193,7 +193,11 @@ class Policy:
 
     def _features(self, images: Mapping[str, PreparedImage], *, gradients: bool) -> VisionFeatureCache:
         return self._cached_features or VisionFeatureCache(
-            self.model, images, self.config.max_vision_patches_per_mb, gradients=gradients
+            self.model,
+            images,
+            self.config.max_vision_patches_per_mb,
+            gradients=gradients,
+            known=self.known_features,
         )
 
     @torch.no_grad()

@@ -38,7 +38,9 @@ def check_episodes(samples: Sequence[TrainingSample], check: Callable[[Row], Non
         values = {(sample.advantage, sample.weight, sample.reward) for sample in own}
         if len(values) > 1:
             raise ValueError(f"episode {episode}: sequences differ in advantage, weight or reward")
-        if not all(map(math.isfinite, next(iter(values)))):
+        if not all(
+            map(math.isfinite, (*next(iter(values)), *(one for sample in own for one in sample.reply_advantages)))
+        ):
             raise ValueError(f"episode {episode}: advantage, weight and reward are not finite: {next(iter(values))}")
         try:
             for sample in own:
@@ -74,18 +76,22 @@ def check_groups(samples: Sequence[TrainingSample], algorithm: Algorithm) -> Non
 
 
 def check_estimate(samples: Sequence[TrainingSample], estimate: AdvantageEstimate, *, has_critic: bool) -> None:
-    """Check that every trained token has its own advantage: in the order of
-    the episodes' advantages or, with a critic, the whitened return
-    minus value of the token; the last return of an episode is its reward."""
+    """Check that every trained token has its own advantage: in the order of the advantages of episodes, or of replies
+    with `gigpo`, or with a critic the whitened return minus value of the token; the last return of an episode is its
+    reward."""
     lengths = [sum(sample.sequence.loss_mask) for sample in samples]
     if [len(row) for row in estimate.advantages] != lengths:
         raise _violation("advantages_aligned", "an episode has not one advantage per trained token")
     if not has_critic:
-        pairs = [(s.advantage, row) for s, row in zip(samples, estimate.advantages, strict=True) if len(row)]
+        pairs = [
+            (own, part)
+            for s, row in zip(samples, estimate.advantages, strict=True)
+            for own, part in zip(s.advantages_by_reply(), np.split(row, np.cumsum(s.reply_lengths())), strict=False)
+        ]
         found = np.array(sorted((own, row.min(), row.max()) for own, row in pairs)).reshape(-1, 3)
         steps, ties = np.diff(found[:, 1]), np.diff(found[:, 0]) == 0
         if (found[:, 1] != found[:, 2]).any() or (steps < 0).any() or steps[ties].any():
-            raise _violation("advantages_aligned", "an episode has the advantage of another one")
+            raise _violation("advantages_aligned", "an episode or reply has the advantage of another one")
         return
     if not sum(lengths):
         return

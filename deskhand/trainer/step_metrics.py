@@ -1,5 +1,8 @@
 """Metrics of a training step. Means over tokens are not weighted by episode.
 
+Replayed tokens count in `num_tokens`, `entropy` and the loss. All other means and maxima are over the tokens of the
+step's own episodes, whose staleness the alerts judge; those of replayed tokens have names with `replay_`.
+
 Used by `trainer.trainer`: `StepMetricsAccumulator` adds up micro-batches, `StepMetrics` is the result.
 """
 
@@ -60,6 +63,12 @@ class StepMetrics:
     """Mean over the updates; None without a critic."""
     explained_variance: float | None = None
     """Fraction of the variance of returns explained by the critic before the step; None without a critic."""
+    replay_tokens: int = 0
+    """Replayed tokens of `num_tokens`."""
+    replay_approx_kl: float | None = None
+    """`approx_kl` of the replayed tokens; None without any."""
+    replay_masked_frac: float | None = None
+    replay_importance_weight_mean: float | None = None
     rejected: dict[str, int] = field(default_factory=dict)
     """Rejected episodes by cause."""
     num_updates: int = 0
@@ -95,28 +104,42 @@ class StepMetricsAccumulator:
         self.ratio_max = self.diff_max = 0.0
 
     def add(
-        self, batch: TrainBatch, scores: TokenScores, result: ClippedLoss, value: Tensor, *, first: bool, updated: bool
+        self,
+        batch: TrainBatch,
+        scores: TokenScores,
+        result: ClippedLoss,
+        value: Tensor,
+        *,
+        first: bool,
+        updated: bool,
+        replayed_W: Tensor | None = None,
     ) -> None:
         """Add a micro-batch and its loss.
 
-        `first`: whether it belongs to the first epoch; `updated`: whether the weights have changed in this step.
+        `first`: whether it belongs to the first epoch; `updated`: whether the weights have changed in this step;
+        `replayed_W`: which tokens are replayed, bool; None for none.
         """
         new_W, old_W = scores.logprobs_W.detach(), batch.behavior_logprobs_W
+        kl_W, ratios_W, weights_W = kl_estimate(new_W, old_W), result.ratios.detach(), result.importance_weights
+        step_W = torch.ones_like(new_W, dtype=torch.bool) if replayed_W is None else ~replayed_W
         self.loss += value.item()
         self.computed_tokens += sum(batch.inputs.lengths)
-        self.sums["scored"] += len(new_W)
-        self.sums["clipped"] += result.clipped.sum().item()
-        self.sums["ratio"] += result.ratios.detach().sum().item()
-        self.sums["weight"] += result.importance_weights.sum().item()
-        self.sums["masked"] += (result.importance_weights == 0).sum().item()
-        self.ratio_max = max(self.ratio_max, result.ratios.max().item())
+        for prefix, chosen_W in (("", step_W), ("replay_", ~step_W)):
+            self.sums[f"{prefix}scored"] += int(chosen_W.sum())
+            self.sums[f"{prefix}weight"] += weights_W[chosen_W].sum().item()
+            self.sums[f"{prefix}masked"] += (weights_W[chosen_W] == 0).sum().item()
+            if first:
+                self.sums[f"{prefix}tokens"] += int(chosen_W.sum())
+                self.sums[f"{prefix}kl"] += kl_W[chosen_W].sum().item()
+        self.sums["clipped"] += result.clipped[step_W].sum().item()
+        self.sums["ratio"] += ratios_W[step_W].sum().item()
+        if step_W.any():
+            self.ratio_max = max(self.ratio_max, ratios_W[step_W].max().item())
         if first:
-            kl_W = kl_estimate(new_W, old_W)
             self.num_tokens += len(new_W)
-            self.sums["kl"] += kl_W.sum().item()
             self.sums["entropy"] += scores.entropies_W.sum().item()
-            if not updated:
-                self.diff_max = max(self.diff_max, (new_W - old_W).abs().max().item())
+            if not updated and step_W.any():
+                self.diff_max = max(self.diff_max, (new_W - old_W)[step_W].abs().max().item())
                 own_W, after_W = (batch.versions_W == self.version) & batch.same_version_W, batch.after_image_W
                 for context, chosen_W in (("text", own_W & ~after_W), ("images", own_W & after_W)):
                     self.sums[f"{context}_tokens"] += int(chosen_W.sum())
@@ -127,8 +150,9 @@ class StepMetricsAccumulator:
         self.sums["reference"] += divergences_W.detach().sum().item()
 
     def means(self) -> dict[str, Any]:
-        """Return the fields of `StepMetrics` that always exist."""
-        scored, tokens = max(1, self.sums["scored"]), max(1, self.num_tokens)
+        """Return the fields of `StepMetrics` that are means over tokens."""
+        scored, tokens = max(1, self.sums["scored"]), max(1, self.sums["tokens"])
+        replayed = self.sums["replay_scored"]
         return {
             "clip_frac": self.sums["clipped"] / scored,
             "ratio_mean": self.sums["ratio"] / scored,
@@ -137,7 +161,11 @@ class StepMetricsAccumulator:
             "masked_frac": self.sums["masked"] / scored,
             "approx_kl": self.sums["kl"] / tokens,
             "logprob_diff_max": self.diff_max,
-            "entropy": self.sums["entropy"] / tokens,
+            "entropy": self.sums["entropy"] / max(1, self.num_tokens),
+            "replay_tokens": int(self.sums["replay_tokens"]),
+            "replay_approx_kl": self.sums["replay_kl"] / self.sums["replay_tokens"] if replayed else None,
+            "replay_masked_frac": self.sums["replay_masked"] / replayed if replayed else None,
+            "replay_importance_weight_mean": self.sums["replay_weight"] / replayed if replayed else None,
         }
 
     def engine_kl(self, *contexts: Literal["text", "images"]) -> float | None:
@@ -151,7 +179,8 @@ class StepMetricsAccumulator:
 
     @property
     def ref_kl(self) -> float | None:
-        return self.sums["reference"] / max(1, self.sums["scored"]) if "reference" in self.sums else None
+        scored = self.sums["scored"] + self.sums["replay_scored"]
+        return self.sums["reference"] / max(1, scored) if "reference" in self.sums else None
 
 
 def device_peak_mib(model: Any) -> float | None:

@@ -1,29 +1,31 @@
 """Estimate of the training and sampling throughput of a run.
 
-Used by `recipes.plan`; start with `estimate_throughput`. Training takes two floating-point operations per weight and
-token (Kaplan et al., arXiv:2001.08361, section 2.1) plus attention; sampling reads the weights and the cache once per
-token. Peaks are the dense ones of the data sheets. Assumptions are printed with the result.
+Used by `recipes.plan`; start with `estimate_throughput`. Training and prefill take two floating-point operations per
+weight and token (Kaplan et al., arXiv:2001.08361, section 2.1) plus attention (linear attention, about 1 %, is left
+out); sampling reads the weights and the cache once per token, and replaces the states of linear attention. Peaks are
+the dense ones of the data sheets. Assumptions are printed with the result.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from deskhand.config.trainer import PolicyConfig, TrainerConfig
 from deskhand.errors import ConfigError
-from deskhand.trainer.memory_estimate import GIB, MemoryEstimate, Workload
+from deskhand.models import architectures
+from deskhand.trainer.memory_estimate import BYTES, GIB, MemoryEstimate, Workload, numbers_per_token
 from deskhand.trainer.objective_settings import ObjectiveSettings
 
 TRAIN_MFU = 0.35
-"""Assumed fraction of peak operations reached in training."""
+"""Assumed fraction of peak operations reached in training, prefill and the vision tower."""
 SAMPLE_BANDWIDTH_SHARE = 0.5
 """Assumed fraction of the memory bandwidth reached in sampling."""
 LAUNCH_S = 250e-6
-"""Kernel launch time of one decoder layer in a decoding step."""
+"""Kernel launch time of one decoder layer in a decoding step of the `hf` engine, which launches one by one."""
 
 
 @dataclass(frozen=True)
@@ -52,14 +54,17 @@ GPUS = {
 """Devices by a part of the driver's name."""
 
 
-def device_of(device: str, gpu: str | None = None) -> Device:
-    """Return the data of a torch device, or of a GPU by name. Raises `ConfigError` if it is unknown."""
+def device_of(device: str, gpu: str | None = None, threads: int | None = None) -> Device:
+    """Return the data of a torch device, or of a GPU by name; of a CPU, with so many threads (None: torch's setting).
+
+    Raises `ConfigError` if it is unknown.
+    """
     if gpu is not None:
         if gpu not in GPUS:
             raise ConfigError(f"--gpu: unknown GPU {gpu}; choose one of {', '.join(GPUS)}")
         return GPUS[gpu]
     if device == "cpu":
-        return _cpu()
+        return _cpu(threads)
     import torch
 
     if not torch.cuda.is_available():
@@ -74,20 +79,29 @@ def device_of(device: str, gpu: str | None = None) -> Device:
     return Device(found.name, known.half, known.single, known.bandwidth, float(found.total_memory))
 
 
-def _cpu() -> Device:
-    """Measure a matrix product, a copy and the available memory of this machine."""
+def _cpu(threads: int | None) -> Device:
+    """Measure a matrix product and a copy of one thread, in its CPU time, which other load hardly changes."""
     import torch
 
-    left, copied = torch.randn(512, 512), torch.empty(2**22)
-    torch.mm(left, left)
-    started = time.perf_counter()
-    for _ in range(4):
-        torch.mm(left, left)
-    product_s = (time.perf_counter() - started) / 4
-    started = time.perf_counter()
-    copied.clone()
-    copy_s = time.perf_counter() - started
-    return Device("cpu", 0.0, 2 * 512**3 / product_s, 2 * copied.nbytes / copy_s, _available())
+    from deskhand.models.fast_layers import prefers_onednn, product
+    from deskhand.trainer.optimizer import torch_threads
+
+    left, copied, copy = torch.randn(512, 512), torch.zeros(2**22), torch.zeros(2**22)
+    multiply = (lambda: product(left, left, None)) if prefers_onednn() else (lambda: torch.mm(left, left))
+    with torch_threads(1), torch.no_grad():
+        product_s, copy_s = _least_s(multiply), _least_s(lambda: copy.copy_(copied))
+    count = threads or torch.get_num_threads()
+    return Device("cpu", 0.0, count * 2 * 512**3 / product_s, 2 * copied.nbytes / copy_s, _available())
+
+
+def _least_s(work: Callable[[], Any]) -> float:
+    """Return the least CPU time of 30 calls."""
+    spent = []
+    for _ in range(30):
+        began = time.thread_time()
+        work()
+        spent.append(time.thread_time() - began)
+    return min(spent)
 
 
 def _available() -> float | None:
@@ -107,11 +121,18 @@ class ThroughputEstimate:
     step_s: float
     sample_tokens_per_s: float
     assumed: str
+    prefill_s: float = 0.0
+    """Seconds of the engine's prefill for the episodes of a step, each token once."""
+    vision_s: float = 0.0
+    """Seconds in which the engine encodes their screenshots, each once."""
+    token_s: float = 0.0
+    """Seconds of a decoding step, in which each request that decodes gets a token."""
 
     def lines(self) -> Iterator[str]:
         rate = f"{self.train_tokens_per_s:.0f} tokens/s, {self.step_s:.1f} s per step"
         yield f"training: {self.flops_per_token / 1e9:.3g} GFLOP per token, {rate}"
-        yield f"sampling: {self.sample_tokens_per_s:.0f} tokens/s"
+        parts = f"prefill {self.prefill_s:.3g} s, screenshots {self.vision_s:.3g} s per step"
+        yield f"sampling: {self.sample_tokens_per_s:.0f} tokens/s; {parts}"
         yield f"assumed: {self.assumed}"
 
 
@@ -123,6 +144,8 @@ class FlopCount:
     backward: float
     tower: float
     """Operations of the vision tower, forward and, if trained, backward."""
+    encoding: float
+    """Operations of the vision tower forward."""
     attention: float
     """Part of all these that attention takes."""
 
@@ -144,7 +167,8 @@ def operations(values: dict[str, Any], memory: MemoryEstimate, work: Workload, *
     embedding = text["vocab_size"] * text["hidden_size"]
     matrices = memory.traced.parameters - embedding * (1 if values.get("tie_word_embeddings") else 2)
     products = 2 * matrices * tokens + 2 * embedding * sampled
-    attention = 2 * tokens * work.row_tokens * text["num_attention_heads"] * head * text["num_hidden_layers"]
+    layers = len(architectures.attention_layers(values))
+    attention = 2 * tokens * work.row_tokens * text["num_attention_heads"] * head * layers
     learning = 2 * memory.traced.trained * tokens if adapters else 0
     forward = products + attention + learning
     backward = products * (1 if adapters else 2) + 2 * attention + 2 * learning
@@ -152,27 +176,37 @@ def operations(values: dict[str, Any], memory: MemoryEstimate, work: Workload, *
     vision_attention = work.step_images * 4 * work.patches**2 * vision["hidden_size"] * everywhere
     tower = work.step_images * 2 * memory.tower.parameters * work.patches + vision_attention
     passes = 1 if not memory.tower.trained else 2 if adapters else 3
-    return FlopCount(forward, backward, tower * passes, 3 * attention + vision_attention * passes)
+    return FlopCount(forward, backward, tower * passes, tower, 3 * attention + vision_attention * passes)
 
 
 def estimate_throughput(
     values: dict[str, Any], policy: PolicyConfig, trainer: TrainerConfig, dtype: str, requests: int,
-    memory: MemoryEstimate, work: Workload, device: Device,
+    memory: MemoryEstimate, work: Workload, device: Device, *, in_process: bool,
 ) -> ThroughputEstimate:  # fmt: skip
+    """Estimate the rates of training and of sampling with so many concurrent `requests`, which read half of the longest
+    sequence on average. `in_process`: the engine is `hf`, which launches the kernels of a decoding step one by one, and
+    whose image features the trainer uses if the tower is frozen."""
     tokens = work.step_rows * work.row_tokens
     done = operations(values, memory, work, adapters=policy.lora is not None)
     scored = ObjectiveSettings.of(trainer).needs_proximal
     again = done.forward * (trainer.ppo_epochs * policy.gradient_checkpointing + scored)
     peak = TRAIN_MFU * device.flops(dtype)
-    step_s = (done.total * trainer.ppo_epochs + again) / peak
-    cache = next((term.bytes for term in memory.terms if term.name == "KV cache"), 0.0)
+    tower = 0.0 if in_process and not memory.tower.trained else done.tower
+    step_s = ((done.forward + done.backward + tower) * trainer.ppo_epochs + again) / peak
+    states = 2 * architectures.state_shapes(values).bytes(BYTES[dtype])
+    cache = requests * (work.row_tokens / 2 * numbers_per_token(values) * BYTES[dtype] + states)
     weights = next(term.bytes for term in memory.terms if term.name == "weights")
-    launch = LAUNCH_S * values["text_config"]["num_hidden_layers"]
-    token_s = max((weights + cache / 2) / (SAMPLE_BANDWIDTH_SHARE * device.bandwidth), launch)
+    launch = LAUNCH_S * values["text_config"]["num_hidden_layers"] * in_process
+    token_s = max((weights + cache) / (SAMPLE_BANDWIDTH_SHARE * device.bandwidth), launch)
     assumed = (
-        f"{100 * TRAIN_MFU:.0f} % of {device.flops(dtype) / 1e12:.3g} TFLOP/s in training, "
-        f"{100 * SAMPLE_BANDWIDTH_SHARE:.0f} % of {device.bandwidth / GIB:.0f} GiB/s and "
-        f"at least {1e3 * launch:.1f} ms per token in sampling, {requests} concurrent requests"
+        f"{100 * TRAIN_MFU:.0f} % of {device.flops(dtype) / 1e12:.3g} TFLOP/s in training and prefill, "
+        f"{100 * SAMPLE_BANDWIDTH_SHARE:.0f} % of {device.bandwidth / GIB:.0f} GiB/s"
+        f"{f' and at least {1e3 * launch:.1f} ms per token' if launch else ''} in sampling, "
+        f"{requests} concurrent requests"
     )
-    rate = tokens * trainer.ppo_epochs / step_s
-    return ThroughputEstimate(done.total / tokens, rate, step_s, requests / token_s, assumed)
+    sampled = work.step_episodes * work.turns * work.reply_tokens
+    prefill_s = done.forward * max(0.0, 1 - sampled / tokens) / peak
+    return ThroughputEstimate(
+        done.total / tokens, tokens * trainer.ppo_epochs / step_s, step_s, requests / token_s, assumed,
+        prefill_s, done.encoding / peak, token_s,
+    )  # fmt: skip

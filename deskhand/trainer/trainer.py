@@ -192,7 +192,7 @@ class Trainer:
         """Return the sequences with a gradient; those with zero advantage count only in the mean."""
         if self.critic is not None or self.config.kl_loss_coef or self.config.entropy_coeff:
             return list(part)
-        return [index for index in part if work.samples[index].advantage != 0.0]
+        return [index for index in part if work.samples[index].has_gradient]
 
     def _accumulate(
         self, work: _StepInputs, part: Sequence[int], tally: StepMetricsAccumulator, *, first: bool, updated: bool
@@ -253,7 +253,8 @@ class Trainer:
                 penalty_W = kl_estimate(reference_W, logprobs_W, config.kl_estimator)
                 value = value + config.kl_loss_coef * (penalty_W * coefficients_W).sum()
                 tally.add_reference(kl_estimate(reference_W, logprobs_W))
-            tally.add(batch, scores, result, value, first=first, updated=updated)
+            replayed_W = _per_token([samples[index].is_replayed for index in rows], batch.rows_W) > 0
+            tally.add(batch, scores, result, value, first=first, updated=updated, replayed_W=replayed_W)
             if self.critic is not None and self.critic.own is None:
                 extra = self.critic.loss(scores.hidden_WH, targets(batch))
                 tally.value_loss += extra.item()

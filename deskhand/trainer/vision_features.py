@@ -3,7 +3,8 @@
 Used by `trainer.policy`. The outputs are detached from the tower's graph and become leaves; micro-batches index into
 them and accumulate gradients there; `backward` then propagates the sums through the tower. Leaves with gradients are
 float32, since the gradients of many sequences add up. If the tower's activations do not fit, images are encoded in
-chunks without a graph, and each chunk again in `backward`.
+chunks without a graph, and each chunk again in `backward`. Features that an engine with the same
+frozen tower has computed are not computed again.
 
 Dimensions: S rows of features (image tokens of all images), N placeholders of a micro-batch, H hidden size.
 """
@@ -11,7 +12,7 @@ Dimensions: S rows of features (image tokens of all images), N placeholders of a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,27 +21,48 @@ from torch import Tensor
 from deskhand.models.forward import encode_images, stack_images, unwrap
 from deskhand.types import PreparedImage
 
+KnownFeatures = Callable[[str], tuple[Tensor, ...] | None]
+"""Returns the features [tokens, H] of an image by its sha256, one tensor per feature layer; None if unknown."""
+
+
+def is_frozen(model: Any) -> bool:
+    """Return whether the vision tower is not trained."""
+    return not any(parameter.requires_grad for parameter in unwrap(model).model.visual.parameters())
+
 
 class VisionFeatureCache:
     """Features of `images` under the current weights; without `gradients` or with a frozen tower there is no graph.
 
-    `max_patches`: maximum number of patches whose activations are held.
+    `max_patches`: maximum number of patches whose activations are held. With a frozen tower, `known` comes first.
     """
 
-    def __init__(self, model: Any, images: Mapping[str, PreparedImage], max_patches: int, *, gradients: bool) -> None:
-        self._model, self._images = model, images
+    def __init__(
+        self,
+        model: Any,
+        images: Mapping[str, PreparedImage],
+        max_patches: int,
+        *,
+        gradients: bool,
+        known: KnownFeatures | None = None,
+    ) -> None:
+        self._model = model
         self._device = unwrap(model).lm_head.weight.device
-        self._chunks = _chunks(images, max_patches)
         self._rows: dict[str, Tensor] = {}
-        tower = unwrap(model).model.visual
-        self._gradients = gradients and any(parameter.requires_grad for parameter in tower.parameters())
+        frozen = is_frozen(model)
+        self._gradients = gradients and not frozen
+        found: dict[str, tuple[Tensor, ...]] = {}
+        if known is not None and frozen:
+            found = {name: features for name in images if (features := known(name)) is not None}
+        self._images = {name: image for name, image in images.items() if name not in found}
+        self._chunks = _chunks(self._images, max_patches)
         with torch.set_grad_enabled(self._gradients and len(self._chunks) == 1):
             outputs = [self._encode(chunk) for chunk in self._chunks]
         self._graph = outputs[0] if self._gradients and len(self._chunks) == 1 else None
+        outputs += found.values()
         start = 0
-        for sha256, image in images.items():
-            self._rows[sha256] = torch.arange(start, start + image.tokens, device=self._device)
-            start += image.tokens
+        for sha256 in (*self._images, *found):
+            end = start + images[sha256].tokens
+            self._rows[sha256], start = torch.arange(start, end, device=self._device), end
         self._leaves_SH = tuple(
             torch.cat([layer.detach().to(torch.float32 if self._gradients else layer.dtype) for layer in layers])
             for layers in zip(*outputs, strict=True)

@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
+from torch import Tensor
+
 from deskhand.trainer.policy import Policy
 from deskhand.trainer.trainer import Trainer
 from deskhand.types import Engine, SupportsLora
@@ -31,11 +33,25 @@ class SupportsSharedWeights(Protocol):
     async def set_version(self, version: int) -> None: ...
 
 
+@runtime_checkable
+class SupportsImageFeatures(Protocol):
+    """Engine in this process that keeps the features of images (`engines.hf`)."""
+
+    def image_features(self, sha256: str) -> tuple[Tensor, ...] | None: ...
+
+    def has_tower_of(self, model: Any) -> bool: ...
+
+
 def attach_engine(trainer: Trainer, engine: Engine) -> None:
-    """If engine and trainer share weights, pause the engine during updates (until `push_weights`) and without LoRA."""
+    """If engine and trainer share weights, pause the engine during updates (until `push_weights`) and without LoRA.
+
+    With equal vision towers the trainer uses the image features of the engine while its own tower is frozen.
+    """
     if isinstance(engine, SupportsSharedWeights) and engine.shares_weights_with(trainer.policy.model):
         trainer.optimizer.register_step_pre_hook(lambda *_: engine.pause_for_update())
         trainer.policy.pause_engine = engine.paused_for_update
+    if isinstance(engine, SupportsImageFeatures) and engine.has_tower_of(trainer.policy.model):
+        trainer.policy.known_features = engine.image_features
 
 
 async def push_weights(policy: Policy, engine: Engine, version: int, executor: Executor | None = None) -> None:

@@ -15,6 +15,7 @@ from algorithm_reference import Episode, Settings
 from deskhand import registry
 from deskhand.algorithms import ppo
 from deskhand.algorithms.base import get_algorithm
+from deskhand.algorithms.gigpo import step_advantages
 from deskhand.algorithms.objective import clipped_loss, kl_estimate, token_weights
 from deskhand.algorithms.reinforce_plus_plus import normalize_over_batch
 
@@ -58,6 +59,16 @@ def our_advantages(name: str, episodes: list[Episode], settings: Settings) -> np
     values = np.concatenate([get_algorithm(name)(group) for group in rewards])
     if get_algorithm(name).normalize_batch:
         values = normalize_over_batch(values)
+    if (discount := get_algorithm(name).step_discount) is not None:
+        groups = [episodes[start : start + 4] for start in range(0, len(episodes), 4)]
+        by_reply = [
+            own + steps
+            for group, owns in zip(groups, values.reshape(3, 4), strict=True)
+            for own, steps in zip(
+                owns, step_advantages([e.reward for e in group], [e.states for e in group], discount), strict=True
+            )
+        ]
+        return np.repeat(np.concatenate(by_reply), [len(reply) for e in episodes for reply in e.replies])
     return np.repeat(values, [len(episode.tokens) for episode in episodes])
 
 
@@ -99,6 +110,7 @@ def our_loss(
         "dual": settings.dual_clip,
         "mode": settings.cap_mode,
         "reference": data["reference"],
+        "plain": torch.from_numpy(our_advantages("grpo", episodes, settings)),
     }
     if change is not None:
         change(given)
@@ -139,8 +151,7 @@ def test_advantages_equal_the_reference(name):
                 np.testing.assert_allclose(found.advantages, expected, atol=TOLERANCE)
                 np.testing.assert_allclose(found.returns, returns, atol=TOLERANCE)
         else:
-            by_episode = reference.episode_advantages(name, episodes)
-            expected = np.repeat(by_episode, [len(episode.tokens) for episode in episodes])
+            expected = [value for n in range(len(episodes)) for value in reference.token_advantages(name, episodes, n)]
             np.testing.assert_allclose(our_advantages(name, episodes, Settings()), expected, atol=TOLERANCE)
 
 
@@ -200,6 +211,7 @@ BUGS: dict[str, tuple[str, Callable[[dict], None]]] = {
     "tokens masked alone": ("dapo", lambda given: given.update(level="sequence")),
     "token ratios": ("gspo", lambda given: given.update(replies=None)),
     "replies joined": ("gspo", lambda given: given.update(replies=torch.zeros_like(given["replies"]))),
+    "no step advantages": ("gigpo", lambda given: given.update(advantages=given["plain"])),
     "not whitened": ("ppo", lambda given: given.update(advantages=given["advantages"] * 0.9 + 0.1)),
 }
 

@@ -29,6 +29,8 @@ class Episode:
     reward: float
     weight: float
     replies: list[list[Token]]
+    states: list[str] = field(default_factory=list)
+    """What the model saw before each reply; GiGPO alone reads it."""
 
     @property
     def tokens(self) -> list[Token]:
@@ -63,7 +65,7 @@ def random_batch(seed: int) -> list[Episode]:
         value = random.normal(0.5, 0.5)
         return Token(new, proximal, proximal + random.normal(0, 0.9), reference, value, value + random.normal(0, 0.3))
 
-    return [
+    episodes = [
         Episode(
             group,
             float(random.choice([0.0, 0.25, 1.0, 1.5])) if group else 0.5,
@@ -73,6 +75,10 @@ def random_batch(seed: int) -> list[Episode]:
         for group in range(3)
         for _ in range(4)
     ]
+    screens = np.random.default_rng([seed, 1])
+    for episode in episodes:
+        episode.states = [str(screens.choice(["a", "b", "c", "d"])) for _ in episode.replies]
+    return episodes
 
 
 def group_advantage(episodes: list[Episode], episode: Episode, divide: bool) -> float:
@@ -85,6 +91,36 @@ def group_advantage(episodes: list[Episode], episode: Episode, divide: bool) -> 
     return (episode.reward - mean) / (
         math.sqrt(math.fsum((reward - mean) ** 2 for reward in rewards) / len(rewards)) + 1e-6
     )
+
+
+def step_advantage(episodes: list[Episode], n: int, t: int, discount: float = 0.95) -> float:
+    """GiGPO's advantage of reply `t` of an episode among all replies of its group that saw the same screen."""
+
+    def discounted(episode: Episode, step: int) -> float:
+        value = episode.reward
+        for _ in range(step, len(episode.replies) - 1):
+            value *= discount
+        return value
+
+    own, alike = episodes[n], []
+    for other in episodes:
+        if other.group == own.group:
+            alike += [discounted(other, u) for u, state in enumerate(other.states) if state == own.states[t]]
+    if max(alike) - min(alike) <= 1e-8:
+        return 0.0
+    mean = math.fsum(alike) / len(alike)
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in alike) / len(alike))
+    return (discounted(own, t) - mean) / (deviation + 1e-6)
+
+
+def token_advantages(name: str, episodes: list[Episode], n: int) -> list[float]:
+    """One per token of an episode, for the algorithms without a critic."""
+    own = episode_advantages(name, episodes)[n]
+    return [
+        own + (step_advantage(episodes, n, t) if name == "gigpo" else 0.0)
+        for t, reply in enumerate(episodes[n].replies)
+        for _ in reply
+    ]
 
 
 def episode_advantages(name: str, episodes: list[Episode]) -> list[float]:
@@ -167,7 +203,7 @@ def loss(name: str, episodes: list[Episode], settings: Settings, held: list[Epis
         if name == "ppo":
             advantages[number] = ppo_advantages(episode, settings.discounts)[0]
         else:
-            advantages[number] = [episode_advantages(name, episodes)[number]] * len(episode.tokens)
+            advantages[number] = token_advantages(name, episodes, number)
     if name == "ppo":
         everything = [value for values in advantages.values() for value in values]
         mean = math.fsum(everything) / len(everything)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import BANNED, build
+from small_policy import BANNED, build
 from test_trainer import samples
 from transformers import Qwen3VLForConditionalGeneration
 
@@ -228,11 +228,11 @@ def test_a_full_disk_is_one_line_and_leaves_the_former_checkpoint(make_policy, w
 KILLED = """
 import sys, pathlib
 sys.path[:0] = sys.argv[2:]
-import conftest
+import small_policy
 from deskhand.trainer.checkpoint import CheckpointManager
 from deskhand.trainer.policy import Policy
 from deskhand.trainer.trainer import Trainer
-trainer = Trainer(Policy(conftest.build(), banned_ids=conftest.BANNED))
+trainer = Trainer(Policy(small_policy.build(), banned_ids=small_policy.BANNED))
 checkpoints = CheckpointManager(pathlib.Path(sys.argv[1]), keep=2)
 print("ready", flush=True)
 while True:
@@ -243,8 +243,7 @@ while True:
 
 def test_a_kill_at_any_moment_leaves_a_valid_checkpoint(make_policy, tmp_path):
     run, checkpoints = tmp_path / "run", CheckpointManager(tmp_path / "run", keep=2)
-    folders = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "support")]
-    command = [sys.executable, "-c", KILLED, str(run), *folders]
+    command = [sys.executable, "-c", KILLED, str(run), str(Path(__file__).parents[1] / "support")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ}) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from conftest import BANNED
+from small_policy import BANNED
 from test_trainer import weights
 
 from deskhand.algorithms.ppo import gae

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from conftest import _BUILT, BANNED, VOCABULARY
+from small_policy import BANNED, BUILT, VOCABULARY
 
 from deskhand import registry
 from deskhand.algorithms.grpo import group_advantages
@@ -31,7 +31,7 @@ CHOICES = (*ARMS, LEFT, RIGHT)
 
 def made(algorithm: str, critic: CriticConfig | None = None) -> Trainer:
     """A near uniform policy over the choices, and its trainer."""
-    model = copy.deepcopy(_BUILT)
+    model = copy.deepcopy(BUILT)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.ndim >= 2:

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from conftest import BANNED, build
+from small_policy import BANNED, build
 from test_trainer import samples, weights
 
 from deskhand.config.trainer import CriticConfig, LoraConfig, PolicyConfig, TrainerConfig

@@ -21,7 +21,7 @@ from deskhand.engines.hf.decode_batch import DecodeRequest
 from deskhand.models import architectures
 from deskhand.recorder.graph import Sequence
 from deskhand.trainer.batch import TrainingSample
-from deskhand.trainer.memory_estimate import GIB, MemoryEstimate, Workload, estimate_memory
+from deskhand.trainer.memory_estimate import GIB, MemoryEstimate, Workload, estimate_memory, numbers_per_token
 from deskhand.trainer.policy import Policy
 from deskhand.trainer.throughput_estimate import operations
 from deskhand.trainer.trainer import Trainer
@@ -45,7 +45,8 @@ def values_of(family: str) -> dict[str, Any]:
     }
     text["num_attention_heads"] = 8
     vision = {**made["vision_config"], "out_hidden_size": 128, "depth": 3}
-    text.pop("layer_types", None)
+    if text.pop("layer_types", None) and family == "qwen3_5":
+        text["layer_types"] = ["linear_attention", "linear_attention", "full_attention", "linear_attention"]
     return {**made, "text_config": text, "vision_config": vision}
 
 
@@ -152,6 +153,11 @@ def test_the_sum_is_what_a_real_step_takes(family: str, mode: str, dtype: str) -
     check(*measured_and_planned(family, dtype, MODES[mode], {}))
 
 
+@pytest.mark.parametrize(("mode", "dtype"), [("full", "float32"), ("adapters, layers run again", "bfloat16")])
+def test_the_sum_is_what_a_step_with_linear_attention_takes(mode: str, dtype: str) -> None:
+    check(*measured_and_planned("qwen3_5", dtype, MODES[mode], {}))
+
+
 @pytest.mark.parametrize("kind", TRAINERS)
 def test_the_sum_is_what_other_algorithms_and_optimizers_take(kind: str) -> None:
     check(*measured_and_planned("qwen3_vl", "bfloat16", {"train_vision": False}, TRAINERS[kind]))
@@ -195,13 +201,21 @@ def test_the_total_is_the_sum_of_what_is_printed() -> None:
         assert sum(parts) == pytest.approx(dict(found)[f"sum, {place}"], abs=0.01 * len(parts))
 
 
+BILLIONS = {
+    "Qwen/Qwen2.5-VL-3B-Instruct": 3.75,
+    "Qwen/Qwen3-VL-4B-Instruct": 4.44,
+    "Qwen/Qwen3-VL-4B-Thinking": 4.44,
+    "Qwen/Qwen3.5-4B": 4.54,
+}
+
+
 @pytest.mark.parametrize("source", architectures.PUBLISHED)
 def test_published_architectures_have_the_weights_that_are_published(source: str) -> None:
-    """4.44e9 and 3.75e9, as the checkpoints' pages say; and the trace counts what the model itself has."""
+    """As the checkpoints' pages say; and the trace counts what the model itself has."""
     with torch.device("meta"):
         model = architectures.build(architectures.values_of(source))
     count = sum(parameter.numel() for parameter in model.parameters())
-    assert round(count / 1e9, 2) == (3.75 if "2.5" in source else 4.44)
+    assert round(count / 1e9, 2) == BILLIONS[source]
     made = estimate_memory(
         architectures.values_of(source), "bfloat16", PolicyConfig(), TrainerConfig(), None, work(), cuda=False
     )
@@ -221,7 +235,7 @@ def request(model: Any, length: int, reply: int, number: int) -> DecodeRequest:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_5_vl"])
+@pytest.mark.parametrize("family", ["qwen3_vl", "qwen2_5_vl", "qwen3_5"])
 def test_an_engine_takes_between_the_least_and_the_most_of_its_terms(family: str, dtype: str) -> None:
     """Four requests at a time, their prompts ever longer, up to the longest row; finished ones are kept."""
     values = values_of(family)
@@ -248,12 +262,28 @@ def test_an_engine_takes_between_the_least_and_the_most_of_its_terms(family: str
                     if batch.requests:
                         batch.step(0)
 
-    names = ("KV cache", "KV-cache growth", "prefix cache", "engine features", "prefill", "sampling")
+    names = (
+        "KV cache",
+        "KV-cache growth",
+        "linear-attention states",
+        "growth of states",
+        "prefix cache",
+        "engine features",
+        "prefill",
+        "sampling",
+    )
     terms = [term for term in made.terms if term.name in names]
     measured = peak_bytes(play)
     least, most = sum(term.min_bytes for term in terms), sum(term.bytes for term in terms)
     assert least <= measured <= most * (1 + TOLERANCE), (least, measured, most, "\n".join(made.lines()))
     assert batch.stats.reused_tokens == 0
+
+
+def test_layers_with_linear_attention_take_memory_per_request_and_not_per_token() -> None:
+    values = architectures.QWEN35_4B
+    assert numbers_per_token(architectures.QWEN3_VL_4B) == 2 * 36 * 8 * 128
+    assert numbers_per_token(values) == 2 * 8 * 4 * 256
+    assert architectures.state_shapes(values).bytes(2) == 24 * (8192 * 4 * 2 + 32 * 128 * 128 * 4)
 
 
 def test_the_operations_are_those_that_torch_counts() -> None:

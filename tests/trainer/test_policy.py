@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conftest import BANNED, IMAGE, World, encoded_images, play, screenshot
+from small_policy import BANNED, IMAGE, World, encoded_images, play, screenshot
 
 from deskhand.recorder.graph import Sequence
 from deskhand.trainer import policy as policy_module

@@ -8,7 +8,7 @@ import copy
 import numpy as np
 import pytest
 import torch
-from conftest import _BUILT, BANNED
+from small_policy import BANNED, BUILT
 from test_trainer import samples
 
 from deskhand.config.schema import EngineConfig
@@ -26,9 +26,9 @@ from deskhand.types import LoraWeights, Prompt, Sampling
 def apart(dtype: torch.dtype = torch.float32, **settings) -> tuple[HfEngine, Trainer]:
     """An engine with a copy of its own, and a trainer."""
     engine = HfEngine(
-        LoadedModel(copy.deepcopy(_BUILT).to(dtype), None, None, "qwen3_vl", "random"), EngineConfig(max_model_len=400)
+        LoadedModel(copy.deepcopy(BUILT).to(dtype), None, None, "qwen3_vl", "random"), EngineConfig(max_model_len=400)
     )  # type: ignore[arg-type]
-    policy = Policy(copy.deepcopy(_BUILT).to(dtype), PolicyConfig(**settings), BANNED)
+    policy = Policy(copy.deepcopy(BUILT).to(dtype), PolicyConfig(**settings), BANNED)
     return engine, Trainer(policy, TrainerConfig(learning_rate=3e-2))
 
 
@@ -112,7 +112,7 @@ async def test_an_engine_that_takes_none_for_the_tower_gets_whole_weights(world)
     handed.supports_vision_lora = False
     try:
         await push_weights(trainer.policy, handed, 1)  # pyright: ignore[reportArgumentType]
-        assert handed.bytes > sum(value.nbytes for value in _BUILT.parameters())
+        assert handed.bytes > sum(value.nbytes for value in BUILT.parameters())
     finally:
         await engine.close()
 

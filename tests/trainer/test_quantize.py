@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 import torch
-from conftest import BANNED, build
+from small_policy import BANNED, build
 from test_trainer import samples
 
 from deskhand.config.trainer import LoraConfig, PolicyConfig, TrainerConfig

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from conftest import _BUILT, BANNED
+from small_policy import BANNED, BUILT, encoded_images
 from test_trainer import samples
 
 from deskhand.config.schema import EngineConfig
@@ -23,9 +24,11 @@ from deskhand.trainer.weight_sync import attach_engine, push_weights
 from deskhand.types import Prompt, Sampling
 
 
-def joined(policy_config: PolicyConfig, trainer_config: TrainerConfig):
-    model = copy.deepcopy(_BUILT)
-    engine = HfEngine(LoadedModel(model, None, None, "qwen3_vl", "random"), EngineConfig(max_model_len=400))  # type: ignore[arg-type]
+def joined(policy_config: PolicyConfig, trainer_config: TrainerConfig, *, own: Any = None):
+    """Engine and trainer of one model; `own` is the engine's, if it has another."""
+    model = copy.deepcopy(BUILT)
+    loaded = LoadedModel(own or model, None, None, "qwen3_vl", "random")  # type: ignore[arg-type]
+    engine = HfEngine(loaded, EngineConfig(max_model_len=400))
     trainer = Trainer(Policy(model, policy_config, BANNED), trainer_config)
     attach_engine(trainer, engine)
     return engine, trainer
@@ -110,3 +113,85 @@ async def test_an_engine_that_is_held_can_be_closed():
     await engine.close()
     with pytest.raises(Exception, match="closed"):
         await waiting
+
+
+async def ask_for_all(engine: HfEngine, world) -> None:
+    """Let the engine see every image of the episodes."""
+    for graph in world.graphs:
+        for call in graph.calls:
+            shown = {span.sha256: world.images[span.sha256] for span in call.spans}
+            await engine.generate(Prompt(call.prompt_ids, call.spans, shown), Sampling(1, banned_ids=BANNED, seed=0))
+
+
+@pytest.mark.parametrize("shared", [True, False])
+async def test_the_trainer_uses_the_features_that_the_engine_has_computed(world, shared):
+    settings, own = PolicyConfig(train_vision=False), None if shared else copy.deepcopy(BUILT)
+    engine, trainer = joined(settings, TrainerConfig(learning_rate=1e-3, ppo_epochs=2), own=own)
+    alone = Trainer(Policy(copy.deepcopy(BUILT), settings, BANNED), trainer.config)
+    rows, counts = samples(world), encoded_images(trainer.policy)
+    sequences = [sample.sequence for sample in rows]
+    try:
+        await ask_for_all(engine, world)
+        assert sum(counts) == (len(world.images) if shared else 0)
+        counts.clear()
+        for version in (1, 2):
+            for own, other in zip(
+                trainer.policy.logprobs(sequences, world.images),
+                alone.policy.logprobs(sequences, world.images),
+                strict=True,
+            ):
+                np.testing.assert_allclose(own, other, atol=1e-5)
+            losses = [await asyncio.to_thread(one.step, rows, world.images) for one in (trainer, alone)]
+            assert losses[0].loss == pytest.approx(losses[1].loss, abs=1e-6)
+            await push_weights(trainer.policy, engine, version)
+        assert not counts, "no image was encoded again"
+    finally:
+        await engine.close()
+
+
+async def test_features_of_another_tower_are_not_used(world):
+    other = copy.deepcopy(BUILT)
+    with torch.no_grad():
+        next(other.model.visual.parameters()).view(-1)[0].add_(1e-3)
+    engine, trainer = joined(PolicyConfig(train_vision=False), TrainerConfig(), own=other)
+    counts = encoded_images(trainer.policy)
+    try:
+        await ask_for_all(engine, world)
+        trainer.policy.logprobs([sample.sequence for sample in samples(world)], world.images)
+        assert sum(counts) == len(world.images)
+    finally:
+        await engine.close()
+
+
+async def test_images_that_the_engine_does_not_have_are_encoded(world):
+    engine, trainer = joined(PolicyConfig(train_vision=False), TrainerConfig())
+    sequences, counts = [sample.sequence for sample in samples(world)], encoded_images(trainer.policy)
+    expected = trainer.policy.logprobs(sequences, world.images)
+    assert sum(counts) == len(world.images)
+    try:
+        call = world.graphs[0].calls[0]
+        shown = {span.sha256: world.images[span.sha256] for span in call.spans}
+        await engine.generate(Prompt(call.prompt_ids, call.spans, shown), Sampling(1, banned_ids=BANNED, seed=0))
+        counts.clear()
+        for own, other in zip(trainer.policy.logprobs(sequences, world.images), expected, strict=True):
+            np.testing.assert_allclose(own, other, atol=1e-5)
+        assert sum(counts) == len(world.images) - len(shown)
+    finally:
+        await engine.close()
+
+
+@pytest.mark.parametrize("settings", [PolicyConfig(), PolicyConfig(lora=LoraConfig(rank=2, vision=True))])
+async def test_features_are_not_shared_if_the_vision_tower_is_trained(world, settings):
+    engine, trainer = joined(settings, TrainerConfig(learning_rate=1e-3))
+    sequences = [sample.sequence for sample in samples(world)]
+    try:
+        await ask_for_all(engine, world)
+        counts = encoded_images(trainer.policy)
+        trainer.policy.logprobs(sequences, world.images)
+        assert sum(counts) == len(world.images)
+        frozen = trainer.policy.copy(frozen=True)  # its tower is that of this version, the engine's goes on
+        counts.clear()
+        frozen.logprobs(sequences, world.images)
+        assert sum(counts) == len(world.images)
+    finally:
+        await engine.close()

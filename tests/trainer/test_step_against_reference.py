@@ -12,6 +12,7 @@ from algorithm_reference import Episode, Settings, Token
 
 from deskhand import registry
 from deskhand.algorithms.base import get_algorithm
+from deskhand.algorithms.gigpo import step_advantages
 from deskhand.algorithms.reinforce_plus_plus import normalize_over_batch
 from deskhand.config.trainer import CriticConfig, TrainerConfig
 from deskhand.trainer.batch import TrainingSample
@@ -47,6 +48,32 @@ def disturbed(world):
     return samples, replies
 
 
+def test_replayed_episodes_have_their_recorded_weights_and_metrics_of_their_own(make_policy, world):
+    """The loss is that of all episodes; the metrics of the step's own ones do not change with the replayed ones."""
+    samples, _ = disturbed(world)
+    advantages = get_algorithm("grpo")(np.array(REWARDS))
+    samples = [dataclasses.replace(one, advantage=float(advantages[int(one.episode_id[1:])])) for one in samples]
+    marked = [dataclasses.replace(one, is_replayed=one.episode_id in ("e1", "e2")) for one in samples]
+    own = [one for one in marked if not one.is_replayed]
+    config = TrainerConfig(learning_rate=1e-12, importance_weight_cap=1.3)
+    plain, mixed, alone = (Trainer(make_policy(), config).step(given, world.images) for given in (samples, marked, own))
+    assert (mixed.loss, mixed.grad_norm, mixed.entropy) == (plain.loss, plain.grad_norm, plain.entropy)
+    for name in ("approx_kl", "masked_frac", "importance_weight_mean", "ratio_max", "logprob_diff_max"):
+        assert getattr(mixed, name) == pytest.approx(getattr(alone, name), rel=1e-5), name
+    policy = make_policy()
+    rows = [one.sequence for one in marked if one.is_replayed]
+    new = np.concatenate(policy.logprobs(rows, world.images)).astype(np.float64)
+    old = np.concatenate([np.array(row.logprobs)[list(row.loss_mask)] for row in rows])
+    weights, change = np.exp(new - old), old - new
+    masked = weights > 1.3
+    assert mixed.replay_tokens == len(new) == plain.num_tokens - alone.num_tokens
+    assert mixed.replay_masked_frac == pytest.approx(masked.mean())
+    assert mixed.replay_importance_weight_mean == pytest.approx(np.where(masked, 0, weights).mean(), rel=1e-4)
+    assert mixed.replay_approx_kl == pytest.approx((np.exp(-change) - 1 + change).mean(), rel=1e-4)
+    assert plain.replay_tokens == 0
+    assert plain.replay_approx_kl is None
+
+
 @pytest.mark.parametrize("decoupled", [True, False])
 @pytest.mark.parametrize("name", registry.names("algorithm"))
 def test_the_loss_of_a_step_is_the_references(make_policy, world, name, decoupled):
@@ -58,6 +85,16 @@ def test_the_loss_of_a_step_is_the_references(make_policy, world, name, decouple
             advantages = normalize_over_batch(advantages)
         samples = [
             dataclasses.replace(sample, advantage=float(advantages[int(sample.episode_id[1:])])) for sample in samples
+        ]
+    screens = [[f"s{place % 2}" for place in range(len(graph.calls))] for graph in world.graphs]
+    if algorithm.step_discount is not None:
+        steps = step_advantages(REWARDS, screens, algorithm.step_discount)
+        samples = [
+            dataclasses.replace(
+                one,
+                reply_advantages=tuple(one.advantage + steps[int(one.episode_id[1:])][place] for place, _ in one.turns),
+            )
+            for one in samples
         ]
     dual_clip = None if name == "cispo" else 1.2
     clips = {} if decoupled else {"clip_ratio_low": 0.1, "clip_ratio_high": 0.3, "dual_clip": dual_clip}
@@ -91,7 +128,13 @@ def test_the_loss_of_a_step_is_the_references(make_policy, world, name, decouple
         return Token(float(new[row][t]), centre, float(old[row][t]), float(held[row][t]), value, value)
 
     episodes = [
-        Episode(0, REWARDS[n], WEIGHTS[n], [[token(row, t) for t in range(start, end)] for _, row, start, end in found])
+        Episode(
+            0,
+            REWARDS[n],
+            WEIGHTS[n],
+            [[token(row, t) for t in range(start, end)] for _, row, start, end in found],
+            screens[n],
+        )
         for n, found in enumerate(replies)
     ]
     settings = Settings(

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
-from conftest import IMAGE, screenshot
+from small_policy import IMAGE, screenshot
 
 from deskhand.trainer.optimizer import make_optimizer
 from deskhand.trainer.supervised import PolicySftLearner, Schedule, SupervisedRow, cross_entropy, gradient, run_sft
