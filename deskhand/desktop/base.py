@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -191,6 +192,19 @@ class HasGuestNetwork(Protocol):
 
     async def socket_inside(self) -> socket.socket:
         """Return an unconnected TCP socket in the guest network. Raises `ConfigError` without such a network."""
+        ...
+
+
+@runtime_checkable
+class CanServeGuests(Protocol):
+    """A desktop in whose guest network the host can listen."""
+
+    async def listen_inside(self, port: int, on_close: Callable[[], None]) -> socket.socket:
+        """Return a listener on 127.0.0.1:`port` of the guest network, which no guest can replace or stop.
+
+        `on_close` is called when the desktop is reset or closed; the caller closes the listener then. Raises
+        `ConfigError` without such a network.
+        """
         ...
 
 

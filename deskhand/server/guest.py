@@ -20,7 +20,7 @@ import time
 from dataclasses import dataclass
 from importlib import resources
 
-from deskhand.desktop.applications import browser
+from deskhand.desktop.applications import browser, catalog
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError
 from deskhand.server.pyautogui_rpc import PyAutoGuiRpc
@@ -48,9 +48,14 @@ exit 127
 _TOOLS = """\
 mkdir -p -- "$1/bin" "$1/python" "$1/asks" && printf %s "$2" >"$1/python/pyautogui.py" &&
 printf '#!/bin/sh\\nexec python3 "$@"\\n' >"$1/bin/python" && chmod 755 -- "$1/bin/python"
-command -v google-chrome >/dev/null || ! command -v chromium >/dev/null || {
-    printf %s "$3" >"$1/bin/google-chrome" && chmod 755 -- "$1/bin/google-chrome"
-}
+bin=$1/bin
+shift 2
+while [ $# -gt 0 ]; do
+    [ "$1" = google-chrome ] && command -v google-chrome >/dev/null || ! command -v "$2" >/dev/null || {
+        printf %s "$3" >"$bin/$1" && chmod 755 -- "$bin/$1"
+    }
+    shift 3
+done
 """
 _ABSENT, _FOLDER = 44, 45
 _READ = f'[ -e "$1" ] || exit {_ABSENT}; [ -d "$1" ] && exit {_FOLDER}; exec cat -- "$1"'
@@ -211,10 +216,12 @@ class Guest:
             if self._tools is None:
                 folder = posixpath.join(await self.home(), ".cache", "deskhand")
                 tools = resources.files("deskhand.server.guest_tools")
-                names = ("pyautogui.py", "google-chrome")
-                pyautogui, chrome = (tools.joinpath(name).read_text(encoding="utf-8") for name in names)
-                chrome = chrome.replace("@FLAGS@", shlex.join(browser.FLAGS))
-                await self.desktop.run(["/bin/sh", "-c", _TOOLS, "sh", folder, pyautogui, chrome])
+                names = ("pyautogui.py", *catalog.OSWORLD_PROGRAMS)
+                texts = {name: tools.joinpath(name).read_text(encoding="utf-8") for name in names}
+                texts["google-chrome"] = texts["google-chrome"].replace("@FLAGS@", shlex.join(browser.FLAGS))
+                programs = catalog.OSWORLD_PROGRAMS.items()
+                wrappers = [word for name, real in programs for word in (name, real, texts[name])]
+                await self.desktop.run(["/bin/sh", "-c", _TOOLS, "sh", folder, texts["pyautogui.py"], *wrappers])
                 self._tools = folder
                 self._rpc = PyAutoGuiRpc(self.desktop, posixpath.join(folder, "asks"), self._size)
                 if not self._closed:

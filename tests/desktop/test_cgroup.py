@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from desktops import control_groups_of
 from patience import limit
 from unprivileged import OTHER_UID, import_path, python_of_other_user
 
@@ -163,7 +164,7 @@ def test_a_dead_owners_groups_are_emptied_and_removed():
         cgroup.remove_owner(token)
         for process in (first, second):
             process.wait(timeout=limit(5))
-        assert not list(Path("/sys/fs/cgroup").glob(f"**/deskhand-desktop-{token}-*"))
+        assert not control_groups_of(f"deskhand-desktop-{token}-")
         assert other.poll() is None
 
 
@@ -187,7 +188,7 @@ def test_a_command_that_joins_after_the_kill_is_ended_too(monkeypatch, ended_by)
             assert group.end()
         else:
             cgroup.remove_owner(token)
-        assert not list(Path("/sys/fs/cgroup").glob(f"**/deskhand-desktop-{token}-*"))
+        assert not control_groups_of(f"deskhand-desktop-{token}-")
         for process in (first, *late):
             assert process.wait(timeout=limit(5)) != 0
 

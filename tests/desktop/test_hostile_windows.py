@@ -181,7 +181,12 @@ async def test_reading_an_endless_clipboard_times_out(desktop, kind):
     assert (await desktop.observe()).size == (320, 240)
 
 
-CLAIMS = {"nobody": True, "in its own name": False, "in the program's name": False, "only the answer": False}
+CLAIMS: dict[str, set[str | None]] = {
+    "nobody": {"honest"},
+    "in its own name": {None},
+    "in the program's name": {None},
+    "only the answer": {None, "honest"},  # the program may answer before the guest
+}
 
 
 @pytest.mark.parametrize("who", CLAIMS)
@@ -218,7 +223,7 @@ async def test_only_what_the_program_itself_copies_is_its_text(desktop, who):
 
         with in_background(over, claim):
             found = {await desktop.copied_text(window.id) for _ in range(3)}
-    assert found == ({"honest"} if CLAIMS[who] else {None}), found
+    assert found <= CLAIMS[who], found
 
 
 async def test_a_guest_that_ends_the_record_of_requests_copies_nothing(desktop):

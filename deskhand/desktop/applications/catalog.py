@@ -19,10 +19,18 @@ _TEXT = ("text/plain", "text/x-python", "application/json", "text/markdown")
 _BASIC = (
     _simple("editor", "text editor (mousepad)", "mousepad", *_TEXT, desktop_entry="org.xfce.mousepad.desktop"),
     _simple("files", "file manager (pcmanfm)", "pcmanfm", "inode/directory", desktop_entry="pcmanfm.desktop"),
-    _simple("terminal", "terminal (xfce4-terminal)", "xfce4-terminal", argv=("xfce4-terminal", "--disable-server")),
+    _simple(
+        "terminal",
+        "terminal (xfce4-terminal)",
+        "xfce4-terminal",
+        # Schemas of the settings that OSWorld's tasks read and write with gsettings.
+        packages=("xfce4-terminal", "gsettings-desktop-schemas", "gnome-shell-common", "gnome-settings-daemon-common"),
+        argv=("xfce4-terminal", "--disable-server"),
+    ),
     # A button that was activated by its key ignores the key until it pops up again, by a timer of 100 ms.
     _simple("calculator", "calculator (galculator)", "galculator", repeat_gap_s=0.11),
 )
+_PANEL = _simple("panel", "panel with a menu, launchers and a taskbar (LXPanel)", "lxpanel", groups=("panel",))
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/bmp")
 _MEDIA = (
     _simple("images", "image viewer (gpicview)", "gpicview", *_IMAGES, desktop_entry="gpicview.desktop"),
@@ -57,7 +65,15 @@ _MEDIA = (
         groups=("media",),
     ),
 )
-
+# The server plays into a null sink, at 40 % of the volume (`home_files/.config/pulse`).
+_SOUND = _simple(
+    "volume",
+    "sound server and volume control (pavucontrol)",
+    "pavucontrol",
+    packages=("pavucontrol", "pulseaudio", "pulseaudio-utils"),
+    component="/usr/bin/pulseaudio",
+    groups=("media",),
+)
 _MAIL = _simple(
     "thunderbird",
     "mail client",
@@ -70,8 +86,11 @@ _MAIL = _simple(
 
 PROFILES = {
     profile.name: profile
-    for profile in (*_BASIC, *office.PROFILES, browser.CHROMIUM, *_MEDIA, _MAIL, code_editor.VSCODE)
+    for profile in (*_BASIC, _PANEL, *office.PROFILES, browser.CHROMIUM, *_MEDIA, _SOUND, _MAIL, code_editor.VSCODE)
 }
+OSWORLD_PROGRAMS = {"google-chrome": "chromium", "gnome-terminal": "xfce4-terminal", "nautilus": "pcmanfm"}
+"""Programs that OSWorld tasks start, and Debian's that run under these names (`server/guest_tools`). GNOME's own need
+its session."""
 
 
 def get_profile(name: str) -> Profile:

@@ -19,7 +19,7 @@ import numpy as np
 
 from deskhand.actions.ops import Key, Op
 from deskhand.desktop.base import CommandResult, DesktopSpec, Frame, Window
-from deskhand.desktop.local import accessibility, processes, windows
+from deskhand.desktop.local import accessibility, precedence, processes, windows
 from deskhand.desktop.local.action_executor import ActionExecutor
 from deskhand.desktop.local.clipboard import copied_text
 from deskhand.desktop.local.clipboard import read as read_selection
@@ -273,6 +273,9 @@ class LocalDesktop:
     async def socket_inside(self) -> socket.socket:
         return await self._on_helper(lambda session: session.socket_inside())
 
+    async def listen_inside(self, port: int, on_close: Callable[[], None]) -> socket.socket:
+        return await self._on_helper(lambda session: session.listen_inside(port, on_close))
+
     async def clipboard(self, selection: str = "CLIPBOARD") -> str | None:
         return await self._on_x("reading the clipboard", 2.0, read_selection, selection)
 
@@ -343,8 +346,9 @@ class LocalDesktop:
         await asyncio.to_thread(self._finish)
 
     def _finish(self) -> None:
-        if self._session is not None:
-            self._session.x_server.stop()
-        self._worker.shutdown(wait=True, cancel_futures=True)
-        self._end_session()
-        self._helpers.shutdown(wait=True, cancel_futures=True)
+        with precedence.precedence_if_overloaded():
+            if self._session is not None:
+                self._session.x_server.stop()
+            self._worker.shutdown(wait=True, cancel_futures=True)
+            self._end_session()
+            self._helpers.shutdown(wait=True, cancel_futures=True)

@@ -14,6 +14,7 @@ import secrets
 import shutil
 import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,8 @@ from deskhand.desktop.local import (
     home_template,
     isolation,
     network_namespace,
+    panel,
+    precedence,
     processes,
     resource_monitor,
     theme,
@@ -79,6 +82,7 @@ class DesktopSession:
         self._tmp_link: Path | None = None
         self._sockets: list[socket.socket] = []
         self._sockets_lock = threading.Lock()
+        self._on_close: list[Callable[[], None]] = []
         self._live_screen: Framebuffer | None = None
         self._live_lock, self._is_watchable = threading.Lock(), True
         self._parts: list[XServer | Jail | XConnection | ScreenReader | egress_proxy.EgressProxy] = []
@@ -131,6 +135,8 @@ class DesktopSession:
         self._parts.append(self.screen)
         with x_errors("starting the window manager"):
             windows.wait_window_manager(self.connection)
+            if self._theme.panel:
+                panel.start_panel(self.jail, self.connection, self.screen)
 
     def _start_required(self, argv: list[str], package: str) -> int:
         try:
@@ -221,6 +227,14 @@ class DesktopSession:
                 self._sockets = network_namespace.open_sockets(self.jail.first_pid(), SOCKET_BATCH, self._user.uid)
             return self._sockets.pop()
 
+    def listen_inside(self, port: int, on_close: Callable[[], None]) -> socket.socket:
+        """See `CanServeGuests`. Raises `ConfigError` at the plain level, where guests have no network."""
+        if self._isolation_level != "namespaces":
+            raise ConfigError("pages can be served to guests only with isolation 'namespaces'")
+        (listener,) = network_namespace.open_sockets(self.jail.first_pid(), 1, self._user.uid, port)
+        self._on_close.append(on_close)
+        return listener
+
     def _plain_tmp_variables(self) -> dict[str, str]:
         """Use a short link for temporary files: a socket path has at most 107 bytes, of which LibreOffice needs 63."""
         isolation.close_shared_folders()
@@ -289,7 +303,8 @@ class DesktopSession:
             while self._sockets:
                 self._sockets.pop().close()
         parts, self._parts = self._parts, []
-        with contextlib.ExitStack() as stack:  # all are called, in reverse order, even if one raises
+        # All are called, in reverse order, even if one raises.
+        with precedence.precedence_if_overloaded(), contextlib.ExitStack() as stack:
             stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
             stack.callback(isolation.unmount_below, self.folder)
             stack.callback(self._release_user)
@@ -298,5 +313,7 @@ class DesktopSession:
             if self._tmp_link is not None:
                 stack.callback(self._tmp_link.unlink, missing_ok=True)
             stack.callback(self._close_live_screen)
+            for on_close in self._on_close:
+                stack.callback(on_close)
             for part in parts:
                 stack.callback(part.stop if isinstance(part, XServer) else part.close)

@@ -27,7 +27,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from deskhand.desktop.local import processes
+from deskhand.desktop.local import precedence, processes
 from deskhand.errors import ConfigError, InfrastructureError
 
 FIRST_UID = 20_000
@@ -184,9 +184,10 @@ def _reservations() -> _Reservations:
 
 def _kill_every_process_of(uid: int, timeout_s: float) -> None:
     """Kill all processes of a guest's user id in one system call, in which none of them can fork."""
-    command = command_as_user(uid, ["/bin/sh", "-c", "kill -KILL -1"])
+    command = precedence.with_precedence(command_as_user(uid, ["/bin/sh", "-c", "kill -KILL -1"]))
+    seconds = max(0.1, timeout_s)
     with suppress(OSError, subprocess.TimeoutExpired):
-        subprocess.run(command, capture_output=True, check=False, timeout=max(0.1, timeout_s), cwd="/")
+        subprocess.run(command, capture_output=True, check=False, timeout=seconds, cwd="/", start_new_session=True)
 
 
 def release_all() -> None:

@@ -21,7 +21,7 @@ import sys
 import threading
 from pathlib import Path
 
-from deskhand.desktop.local import cgroup, guest_user, isolation, processes, xserver
+from deskhand.desktop.local import cgroup, guest_user, isolation, precedence, processes, xserver
 from deskhand.errors import ConfigError
 
 GUEST_FILE = "guest"
@@ -47,7 +47,9 @@ class RuntimeDir:
         fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         hidden.rename(self.folder)  # nobody sees it without the lock
         self._reaper = processes.start(
-            processes.python_command("deskhand.desktop.local.runtime_dir", self.token, str(self.folder)),
+            precedence.with_precedence(
+                processes.python_command("deskhand.desktop.local.runtime_dir", self.token, str(self.folder))
+            ),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

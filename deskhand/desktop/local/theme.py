@@ -31,12 +31,15 @@ class Theme:
     inactive_title: str = "a8b0b8"
     inactive_text: str = "404040"
     dark: bool = False
+    panel: bool = False
+    """Whether a panel with a menu, launchers and a taskbar, and the files of the folder Desktop, are on the screen."""
 
 
 _THEMES = {
     "plain": Theme(),
     "dark": Theme("384048", title="1e2a36", inactive_title="505860", inactive_text="c0c0c0", dark=True),
     "green": Theme("cfe0cf", title="2f6b3c", inactive_title="a3b8a6"),
+    "panel": Theme(panel=True),
     "sand": Theme("e4dcc8", title="8a5a2b", inactive_title="c4b59c"),
 }
 

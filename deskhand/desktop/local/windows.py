@@ -28,11 +28,12 @@ _ping_tokens = itertools.count(1)
 
 
 def list_windows(connection: XConnection) -> list[Window]:
-    """Return `_NET_CLIENT_LIST`, oldest first. Windows that close meanwhile are skipped.
+    """Return `_NET_CLIENT_LIST` without the panel's windows, oldest first. Windows that close meanwhile are skipped.
 
     A guest may list a thousand windows that do not exist: one round trip finds them all.
     """
-    identities = _cardinals(connection, connection.root, "_NET_CLIENT_LIST")
+    listed = _cardinals(connection, connection.root, "_NET_CLIENT_LIST")
+    identities = [identity for identity in listed if identity not in connection.panel_windows]
     geometries = [connection.core.GetGeometry(identity) for identity in identities]
     windows = []
     for identity, geometry in zip(identities, geometries, strict=True):

@@ -79,6 +79,8 @@ class XConnection:
 
     def __init__(self, name: str, cookie: bytes) -> None:
         self.sync_timeout_s = SYNC_TIMEOUT_S
+        self.panel_windows: frozenset[int] = frozenset()
+        """Windows of the desktop itself, which are not listed with those of the user."""
         with x_errors("connecting"):
             self.x = AuthenticatedConnection(name, cookie)
             self.core: Any = self.x.core

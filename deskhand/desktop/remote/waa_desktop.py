@@ -12,6 +12,7 @@ import asyncio
 import json
 import os
 import secrets
+import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,7 @@ class BaselineStore:
     def __init__(self, file: Path | None = None) -> None:
         self.file = file
         self._states: dict[str, State] = {}
+        self._lock = threading.Lock()
         if file is not None and file.exists():
             try:
                 self._states = _STATES.validate_json(file.read_bytes())
@@ -73,12 +75,13 @@ class BaselineStore:
         return self._states.get(address)
 
     def save(self, address: str, state: State) -> None:
-        """Blocks for a small file write."""
-        self._states[address] = state
-        if self.file is not None:
-            partial = self.file.with_suffix(f".{os.getpid()}.partial")
-            partial.write_text(json.dumps(self._states, indent=1), encoding="utf-8")
-            partial.replace(self.file)
+        """Blocks for a small file write. Safe to call from several threads: each machine is reset in its own."""
+        with self._lock:
+            self._states[address] = state
+            if self.file is not None:
+                partial = self.file.with_suffix(f".{os.getpid()}.partial")
+                partial.write_text(json.dumps(self._states, indent=1), encoding="utf-8")
+                partial.replace(self.file)
 
 
 @dataclass(frozen=True)

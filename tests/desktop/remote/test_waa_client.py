@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.remote.reset_hooks import QemuMonitor
 from deskhand.desktop.remote.retrying_client import RetryingClient
-from deskhand.desktop.remote.waa_desktop import AccessibilityOptions, WaaDesktop
+from deskhand.desktop.remote.waa_desktop import AccessibilityOptions, BaselineStore, WaaDesktop
 from deskhand.desktop.remote.waa_server import WaaEvaluatorClient
 from deskhand.errors import DeliveryUnknown, EvaluatorError, InfrastructureError
 
@@ -223,3 +224,14 @@ async def test_a_spec_of_another_size_is_rejected(tmp_path):
     async with windows(tmp_path) as (_, desktop):
         with pytest.raises(Exception, match="320x240"):
             await desktop.reset(DesktopSpec("plain", 1280, 720))
+
+
+def test_the_baselines_of_machines_that_are_reset_at_once_are_all_kept(tmp_path):
+    file = tmp_path / "machine_baselines.json"
+    store = BaselineStore(file)
+    addresses = [f"http://machine-{number}" for number in range(200)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda address: store.save(address, {"windows": [address] * 20}), addresses))
+    again = BaselineStore(file)
+    assert all(again.get(address) == {"windows": [address] * 20} for address in addresses)
+    assert [each.name for each in tmp_path.iterdir()] == [file.name]
