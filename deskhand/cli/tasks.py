@@ -13,19 +13,20 @@ from deskhand.cli.output import Json, print_columns, print_json
 if TYPE_CHECKING:
     from deskhand.tasks.formats.compatibility import ImportReport
 
+SuiteName = Literal["basics", "web", "miniwob"]
 SplitName = Literal["train", "validation", "test", "test_instructions"]
 
 tasks_app = App(name="tasks", help="Tasks for training and evaluation.")
 
 
 @tasks_app.command(name="list")
-def list_tasks(*, suite: Literal["basics", "miniwob"] = "basics", as_json: Json = False) -> None:
+def list_tasks(*, suite: SuiteName = "basics", as_json: Json = False) -> None:
     """List the task families of a bundled suite.
 
     Parameters
     ----------
     suite
-        Deskhand's own families, or MiniWoB++ (requires the package miniwob).
+        Deskhand's own families (basics, web), or MiniWoB++ (requires the package miniwob).
     """
     from typing import get_args
 
@@ -37,10 +38,44 @@ def list_tasks(*, suite: Literal["basics", "miniwob"] = "basics", as_json: Json 
     for family in sorted(families, key=lambda family: (get_args(Difficulty).index(family.difficulty), family.name)):
         first = family.generate(0)
         screen = f"{first.width}x{first.height}"
-        rows.append((family.name, family.difficulty, screen, ", ".join(family.applications), family.summary))
-    print_columns(("family", "difficulty", "screen", "applications", "description"), rows, as_json=as_json)
+        abilities, applications = ", ".join(family.abilities), ", ".join(family.applications)
+        rows.append((family.name, family.difficulty, screen, applications, family.summary, abilities))
+    head = ("family", "difficulty", "screen", "applications", "description", "abilities")
+    print_columns(head, rows, as_json=as_json)
     if not as_json:
         print(f"{len(families)} families")
+
+
+@tasks_app.command
+def stats(
+    *, suite: SuiteName = "basics", by_family: bool = False, measured: Path | None = None, as_json: Json = False
+) -> None:
+    """Count the families of a bundled suite by ability, application, difficulty, measured success, end and step limit.
+
+    Parameters
+    ----------
+    suite
+        Deskhand's own families (basics, web), or MiniWoB++ (requires the package miniwob).
+    by_family
+        List the measured success of each family instead: solved of played episodes by policy.
+    measured
+        File of deskhand tasks measure (default: the one of the installed package).
+    """
+    from deskhand.tasks.difficulty import STORED, load_measured
+    from deskhand.tasks.suites import family_registry, family_stats
+
+    families = family_registry.families(suite).values()
+    counts = load_measured(measured or STORED)
+    if by_family:
+        head, table = family_stats.measured_table(families, counts)
+        print_columns(head, table, as_json=as_json)
+        return
+    rows = family_stats.count_families(families, counts)
+    if as_json:
+        print_json([{"property": name, "value": value, "families": count} for name, value, count in rows])
+        return
+    print_columns(("property", "value", "families"), [(name, value, str(count)) for name, value, count in rows])
+    print(f"{len(families)} families")
 
 
 @tasks_app.command

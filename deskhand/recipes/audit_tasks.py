@@ -16,8 +16,8 @@ from deskhand.tasks import audit as agents_of
 from deskhand.tasks.audit import AuditResult
 from deskhand.tasks.formats import python_file, task_files
 from deskhand.tasks.formats.yaml_task import load_task
-from deskhand.tasks.suites import basics, family_registry, miniwob
-from deskhand.tasks.task import Family, Task, seed_for
+from deskhand.tasks.suites import basics, family_registry
+from deskhand.tasks.task import Task, seed_for
 
 
 def select_tasks(names: list[str] | None, variants: int, packages: dict[str, tuple[str, ...]]) -> list[Task]:
@@ -41,8 +41,7 @@ def _tasks_of(name: str, variants: int, packages: dict[str, tuple[str, ...]]) ->
 
 def packages_of(task: Task) -> tuple[str, ...]:
     """Debian packages required by a task's family."""
-    family: Family | None = basics.FAMILIES.get(task.family)
-    return family.applications if family is not None else ("chromium",) if task.suite == miniwob.SUITE else ()
+    return family_registry.applications_of(task.family) if task.suite in family_registry.SUITES else ()
 
 
 async def audit_tasks(

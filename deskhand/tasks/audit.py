@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from deskhand.actions.ops import Done, Wait
+from deskhand.actions.ops import Done, Op, Wait
 from deskhand.desktop.base import StageableDesktop
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.local.isolation import guests_can_kill_this_user
@@ -34,7 +34,7 @@ from deskhand.tasks.audit_agents import (
 )
 from deskhand.tasks.cheats.oracle_variants import Steps
 from deskhand.tasks.family_checks import Lease, find_unread_texts, oracle
-from deskhand.tasks.judge import AlreadySolvedError, broken_by_agent, initial_score, judge
+from deskhand.tasks.judge import AlreadySolvedError, broken_by_agent, ending, initial_score, judge
 from deskhand.tasks.oracle_sight import needs_frames
 from deskhand.tasks.outcome import Errored, Outcome, Scored
 from deskhand.tasks.task import Task
@@ -204,20 +204,20 @@ async def _run_oracle(task: Task, desktop: StageableDesktop, *, early: bool) -> 
             steps.append(ops)
     except InfrastructureError as error:
         return steps, Errored("infrastructure", str(error)), earlier
-    return steps, await judge(task, desktop, acted_at=time.monotonic()), earlier
+    return steps, await judge(task, desktop, acted_at=time.monotonic(), **ending(steps[-1] if steps else ())), earlier
 
 
 async def _run_agent(
     task: Task, desktop: StageableDesktop, agent: AuditAgent, steps: Steps, *, is_last: bool
 ) -> Outcome:
     """Run one agent and judge it; only the last agent of a desktop gets the grace period."""
-    index, best, acted_at = 0, Scored(0.0), None
+    index, best, acted_at, last = 0, Scored(0.0), None, list[Op]()
     try:
         async for ops in agent.steps(task, desktop, steps):
             await desktop.perform(ops, action_id=f"{agent.name}#{task.id}#{index}")
-            index, acted_at = index + 1, time.monotonic()
+            index, acted_at, last = index + 1, time.monotonic(), ops
             if agent.judge_every_step:
-                outcome = await judge(task, desktop, grace_s=0.0)
+                outcome = await judge(task, desktop, grace_s=0.0, **ending(ops))
                 if isinstance(outcome, Errored):
                     return outcome
                 best = max(best, outcome, key=lambda each: each.value)
@@ -227,4 +227,5 @@ async def _run_agent(
         return Errored("infrastructure", str(error))
     if agent.judge_every_step:
         return best
-    return await judge(task, desktop, grace_s=None if is_last else 0.0, acted_at=acted_at)
+    grace_s = None if is_last else 0.0
+    return await judge(task, desktop, grace_s=grace_s, acted_at=acted_at, **ending(last))

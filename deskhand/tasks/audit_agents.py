@@ -16,6 +16,7 @@ from deskhand.desktop.base import StageableDesktop
 from deskhand.tasks.cheats import browser, guest_programs, oracle_variants, shell_scripts
 from deskhand.tasks.cheats.guest_programs import shell, x11
 from deskhand.tasks.cheats.oracle_variants import AgentSteps, Steps, formula_of, texts_of
+from deskhand.tasks.suites import web
 from deskhand.tasks.task import Task
 
 Limit = Literal["zero", "below one", "one"]
@@ -49,13 +50,14 @@ async def _fail(task: Task, desktop: StageableDesktop, steps: Steps) -> AsyncIte
     yield [Fail("it cannot be done")]
 
 
-async def _random_clicks(task: Task, desktop: StageableDesktop, steps: Steps) -> AsyncIterator[list[Op]]:
+async def random_clicks(task: Task, desktop: StageableDesktop, steps: Steps) -> AsyncIterator[list[Op]]:
     rng = random.Random(f"random clicks:{task.id}")
     for _ in range(min(NUM_RANDOM_CLICKS, task.max_steps)):
         yield [Click(Point(rng.randrange(task.width), rng.randrange(task.height), screen_px(task.width, task.height)))]
     yield [Done()]
 
 
+SITE_REQUESTS = "site_requests"
 NOOP, EARLY_STOP, ORACLE, UNREAD = "noop", "early_stop", "oracle", "unread"
 """`unread` is the number of things that the oracle acts on and no frame has shown (`tasks.oracle_sight`)."""
 BROWSER_SESSIONS: tuple[dict[str, AgentSteps], ...] = (
@@ -111,7 +113,7 @@ AUDIT_SESSIONS: tuple[tuple[AuditAgent, ...], ...] = (
             "endless_list",
         ),
         AuditAgent("forged_file", guest_programs.forged_file),
-        AuditAgent("random", _random_clicks),
+        AuditAgent("random", random_clicks),
         *_x11("outside"),
         *_shells("weird_names", "deep_folders", "many_files", "fewer_files", "overwrite", "links", "link_loops"),
         *_shells("devices", "fifos", "folders_instead", "sparse", "foreign", "hostile_files", "swap_folders"),
@@ -121,6 +123,7 @@ AUDIT_SESSIONS: tuple[tuple[AuditAgent, ...], ...] = (
     _x11("flood", "grab_server"),
     (*_x11("close_windows"), *_shells("end_apps", "stop_all")),
     (*_x11("kill_clients"), *_shells("kill_all")),
+    (AuditAgent(SITE_REQUESTS, guest_programs.site_requests),),
     (AuditAgent("racing_writer", guest_programs.racing_writer),),
     *(tuple(AuditAgent(name, steps) for name, steps in session.items()) for session in BROWSER_SESSIONS),
     *((AuditAgent(name, steps),) for name, steps in FORMULAS.items()),
@@ -146,10 +149,12 @@ def applies(agent: AuditAgent, task: Task, steps: Steps, *, has_distractors: boo
     """Return whether an agent would act differently from the oracle, which took `steps`."""
     states = task.example_end_states() if task.example_end_states is not None else None
     conditions = {
+        SITE_REQUESTS: task.suite == web.SUITE,
+        "fail": task.infeasible_reward is None,
         "typo": bool(texts_of(steps)),
         "wrong_click": has_distractors and not task.oracle_unavailable,
         "forged_file": bool(task.forged_files),
-        "near_miss": states is not None,
+        "near_miss": states is not None or task.suite == web.SUITE,
         "racing_writer": states is not None and bool(states.positive),
         **dict.fromkeys(FORMULAS, bool(formula_of(steps)) and "file" in task.metadata),
         **{name: has_browser for session in BROWSER_SESSIONS for name in session},

@@ -44,7 +44,13 @@ SKIPPED_FOLDERS = (".cache", "Cache", "Code Cache", "GPUCache", "ShaderCache", "
 
 
 async def save_end_state(
-    task: Task, desktop: StageableDesktop, outcome: Outcome, folder: Path, *, declared_infeasible: bool = False
+    task: Task,
+    desktop: StageableDesktop,
+    outcome: Outcome,
+    folder: Path,
+    *,
+    declared_infeasible: bool = False,
+    answer: str | None = None,
 ) -> Path:
     """Save a desktop as it was judged; return the JSON file. Raises `InfrastructureError`."""
     (folder / BLOBS).mkdir(parents=True, exist_ok=True)
@@ -85,6 +91,7 @@ async def save_end_state(
         },
         "outcome": {"kind": "scored" if isinstance(outcome, Scored) else "errored", **asdict(outcome)},
         "declared_infeasible": declared_infeasible,
+        "answer": answer,
         "setup_facts": all_noted(desktop),
         "windows": [asdict(window) for window in await desktop.windows()],
         "programs": await desktop.running_programs() if isinstance(desktop, HasProgramList) else None,
@@ -136,6 +143,11 @@ class EndState:
     def declared_infeasible(self) -> bool:
         """Whether the agent ended by declaring the task infeasible."""
         return bool(self.record.get("declared_infeasible"))
+
+    @property
+    def answer(self) -> str | None:
+        """The text with which the agent ended."""
+        return self.record.get("answer")
 
     @property
     def title(self) -> str:
@@ -305,7 +317,8 @@ async def rescore_states(states: Iterable[EndState], task_of: Callable[[EndState
     """Judge each state with the checks of `task_of(state)`. Raises `ConfigError` if there is no such task."""
     for state in states:
         desktop = cast(StageableDesktop, state)  # checks only read
-        outcome = await judge(task_of(state), desktop, declared_infeasible=state.declared_infeasible, grace_s=0.0)
+        end = {"declared_infeasible": state.declared_infeasible, "answer": state.answer}
+        outcome = await judge(task_of(state), desktop, grace_s=0.0, **end)
         yield Rescored(state, state.value, outcome)
 
 

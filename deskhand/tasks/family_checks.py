@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from deskhand.actions.ops import Click, Done, Op, Point, screen_px, to_screen_px
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError
-from deskhand.tasks.judge import MilestoneTracker, initial_score, judge
+from deskhand.tasks.judge import MilestoneTracker, ending, initial_score, judge
 from deskhand.tasks.oracle_sight import needs_frames, unread_texts
 from deskhand.tasks.outcome import Errored, Outcome, Scored
 from deskhand.tasks.task import Family, Task, split_of
@@ -104,7 +104,7 @@ async def play(task: Task, desktop: StageableDesktop, policy: Policy = oracle) -
         acted_at = time.monotonic()
         steps.append(ops)
         await tracker.after_step(desktop)
-    outcome = await judge(task, desktop, milestones=tracker, acted_at=acted_at)
+    outcome = await judge(task, desktop, milestones=tracker, acted_at=acted_at, **ending(steps[-1] if steps else ()))
     times = ready - began, time.monotonic() - ready
     return Playthrough(start, outcome, tracker.reached_share, len(steps), hit, *times, tuple(steps))
 

@@ -12,9 +12,12 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from deskhand import pausable_timeout
+from deskhand.actions.ops import TERMINAL_OPS, Answer, Fail, Op
 from deskhand.desktop.base import HasProgramList, StageableDesktop
 from deskhand.errors import ConfigError, EvaluatorError, GuestFailure, InfrastructureError
 from deskhand.tasks.document_readers import InvalidDocument
@@ -40,6 +43,7 @@ async def judge(
     *,
     milestones: MilestoneTracker | None = None,
     declared_infeasible: bool = False,
+    answer: str | None = None,
     timeout_s: float = CHECK_TIMEOUT_S,
     grace_s: float | None = None,
     acted_at: float | None = None,
@@ -51,11 +55,17 @@ async def judge(
     after the other would be paid for the right one. A score above 0 must still hold after `REST_S`.
 
     `parts` has "end_state" and, with `milestones`, "milestone: NAME" for each. `grace_s` defaults to the task's; with 0
-    the state cannot change and is read once. `acted_at` is the `time.monotonic()` of the agent's last action; None: it
-    has not acted, and the grace period begins now. Raises only cancellation.
+    the state cannot change and is read once. `answer` is the text with which the agent ended. `acted_at`
+    is the `time.monotonic()` of the agent's last action; None: it has not acted, and the grace period begins now.
+    Raises only cancellation.
     """
     if declared_infeasible and task.infeasible_reward is not None:
         return Scored(task.infeasible_reward, {"end_state": task.infeasible_reward})
+    if task.accepted_answers and not is_accepted(answer, task.accepted_answers):
+        given = "no answer" if answer is None else repr(answer)
+        return _scored(
+            CheckResult(0.0, findings=(Finding("the answer", 0.0, given, task.accepted_answers[0]),)), milestones
+        )
     timeout_s = task.check_timeout_s or timeout_s
     grace_s = grace_s if grace_s is not None else SETTLE_GRACE_S if task.settle_grace_s is None else task.settle_grace_s
     now = time.monotonic()
@@ -74,6 +84,27 @@ async def judge(
     except EvaluatorError as error:
         return Errored("evaluator", str(error))
     return _scored(check, milestones)
+
+
+def judge_seconds(task: Task) -> float:
+    """Return the least seconds from the last action to an outcome above 0."""
+    grace_s = SETTLE_GRACE_S if task.settle_grace_s is None else task.settle_grace_s
+    return grace_s + REST_S * (grace_s > 0)
+
+
+def is_accepted(answer: str | None, accepted: tuple[str, ...]) -> bool:
+    """Return whether an answer is one of `accepted`, without case, outer white space and a final period."""
+
+    def plain(text: str) -> str:
+        return " ".join(text.casefold().split()).removesuffix(".")
+
+    return answer is not None and plain(answer) in map(plain, accepted)
+
+
+def ending(ops: Iterable[Op]) -> dict[str, Any]:
+    """Return how an agent ends with these ops, as arguments of `judge`."""
+    last = next((op for op in reversed(list(ops)) if isinstance(op, TERMINAL_OPS)), None)
+    return {"declared_infeasible": isinstance(last, Fail), "answer": last.text if isinstance(last, Answer) else None}
 
 
 def broken_by_agent(failure: GuestFailure, milestones: MilestoneTracker | None = None) -> Scored:

@@ -21,7 +21,7 @@ from xml.etree import ElementTree
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from deskhand.actions.ops import Key, Op, Type
+from deskhand.actions.ops import Answer, Key, Op, Type
 from deskhand.desktop.base import StageableDesktop
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import ConfigError, InfrastructureError
@@ -57,7 +57,7 @@ def sources_of(task: Task, instruction: str, ops: Iterable[Op]) -> dict[str, tup
             what = f"{key} several times"
             found[what] = follows.get(what, ())
         last = key
-        if isinstance(op, Type):
+        if isinstance(op, Type | Answer):
             found |= {word: follows.get(word, (word,)) for word in words_of(op.text) if word not in known}
     return found
 

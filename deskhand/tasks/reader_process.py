@@ -16,8 +16,6 @@ import resource
 import struct
 import sys
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from deskhand.tasks.document_readers import InvalidDocument
@@ -25,8 +23,6 @@ from deskhand.tasks.document_readers import InvalidDocument
 HEAD = struct.Struct("!Q")
 OUT_OF_MEMORY = 90
 """Exit code, because an answer would need memory."""
-HIGHEST_PRIORITY = -20
-"""Lowest niceness."""
 
 
 class ReaderLimits(NamedTuple):
@@ -51,7 +47,6 @@ def call_user_function(*values: Any) -> Any:
 
 def main() -> None:
     """Read the request from stdin and write the answer to the file descriptor in `argv`."""
-    _take_precedence()
     stream = sys.stdin.buffer
     header = stream.read(HEAD.unpack(stream.read(HEAD.size))[0])
     name, sizes, arguments, limits = pickle.loads(header)
@@ -69,20 +64,6 @@ def main() -> None:
             file.write(answer.encode() + b"\n")
     except MemoryError:
         os._exit(OUT_OF_MEMORY)
-
-
-def _take_precedence() -> None:
-    """Raise the priority where this user may: guests that keep all processors busy must not make the reader late.
-
-    The scheduler first shares time between sessions (autogroups), which have priorities of their own.
-    """
-    for raise_priority in (
-        os.setsid,
-        lambda: os.setpriority(os.PRIO_PROCESS, 0, HIGHEST_PRIORITY),
-        lambda: Path("/proc/self/autogroup").write_text(str(HIGHEST_PRIORITY)),
-    ):
-        with suppress(OSError):
-            raise_priority()
 
 
 def _encoded_result(name: str, files: Callable[[], list[bytes]], arguments: Any, limits: ReaderLimits) -> str:

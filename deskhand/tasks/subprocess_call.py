@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from deskhand import pausable_timeout
+from deskhand.desktop.local import precedence
 from deskhand.errors import EvaluatorError
 from deskhand.tasks.document_readers import InvalidDocument
 from deskhand.tasks.reader_process import HEAD, OUT_OF_MEMORY, ReaderLimits
@@ -109,19 +110,21 @@ def _answer(name: str, parts: tuple[bytes, ...], arguments: tuple[Any, ...], lim
 
 
 def _run(name: str, request: Sequence[bytes], limits: ReaderLimits) -> str:
-    root = str(Path(__file__).resolve().parents[2])
+    program = _PROGRAM.format(root=str(Path(__file__).resolve().parents[2]))
     wall_s = max(WALL_S, 2 * limits.cpu_s)
     with (
         tempfile.TemporaryDirectory(prefix="deskhand-read-") as folder,
         tempfile.TemporaryFile() as sent,
         tempfile.TemporaryFile() as answer,
+        precedence.precedence_if_overloaded(),  # this process must not wait for the reader, which always has it
     ):
         for part in request:
             sent.write(part)
         sent.seek(0)
         try:
             done = subprocess.run(
-                [sys.executable, "-I", "-c", _PROGRAM.format(root=root), str(answer.fileno())],
+                precedence.with_precedence([sys.executable, "-I", "-c", program, str(answer.fileno())]),
+                start_new_session=True,
                 stdin=sent,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -17,6 +17,7 @@ from deskhand import registry
 from deskhand.actions.ops import Op
 from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import ConfigError
+from deskhand.tasks.abilities import Ability
 from deskhand.tasks.outcome import Finding
 
 Split = Literal["train", "test", "validation", "test_instructions"]
@@ -160,6 +161,9 @@ class Task:
     """Reward deduction for each reply that cannot be parsed."""
     accessibility: bool = False
     """Whether the desktop must provide an accessibility tree."""
+    accepted_answers: tuple[str, ...] = ()
+    """If any, the agent must end with one of these answers (compared without case, outer white space and a final
+    period), and `check` must hold too."""
     infeasible_reward: float | None = None
     """Reward if the agent declares the task infeasible; None: the end state is judged."""
     check_timeout_s: float | None = None
@@ -206,6 +210,8 @@ class Family:
     summary: str = ""
     has_test_instructions: bool = False
     """Whether the split `test_instructions` exists."""
+    abilities: tuple[Ability, ...] = ()
+    """What the tasks exercise, from the list in `tasks.abilities`."""
 
 
 HoldsOut = Callable[[Task], bool]
@@ -225,7 +231,7 @@ def task_family(
 
     `holds_out` says which instructions only the split `test_instructions` has; without it that split does not exist.
 
-    Example:
+    Examples:
         >>> @task_family("save_note", applications=["mousepad"])
         ... def save_note(seed): ...
     """
@@ -252,7 +258,8 @@ def named_family(
     def generate_named(seed: int) -> Task:
         task = _draw(name, generate, holds_out, seed)
         lacking = task.oracle_unavailable or ("it has no oracle" if task.oracle is _no_oracle else "")
-        named = {"id": f"{suite}/{name}/{seed}", "family": name, "suite": suite, "seed": seed}
+        path = name if name.startswith(f"{suite}/") else f"{suite}/{name}"
+        named = {"id": f"{path}/{seed}", "family": name, "suite": suite, "seed": seed}
         return replace(task, **named, difficulty=difficulty, oracle_unavailable=lacking)
 
     return Family(name, applications, difficulty, generate_named, summary, holds_out is not None)

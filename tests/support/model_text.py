@@ -29,6 +29,7 @@ PARTS: dict[str, Callable[[], Any]] = {
     "performing": formats.performing_texts,
     "agents": talk.agent_texts,
     "families": talk.family_texts,
+    "web": talk.web_texts,
     "miniwob": talk.miniwob_texts,
     "prompts": talk.prompt_texts,
     "judges": talk.judge_texts,

@@ -35,7 +35,7 @@ from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.server import create_app, in_process_client
 from deskhand.tasks.checks.vlm_judge import VlmJudgeCheck, VlmJudgeClient
-from deskhand.tasks.suites import basics, miniwob
+from deskhand.tasks.suites import basics, miniwob, web
 from deskhand.tasks.task import Family, seed_for
 from deskhand.types import Prompt, Sampling
 
@@ -174,6 +174,13 @@ def family_texts() -> Iterator[tuple[str, str]]:
     for name, family in basics.FAMILIES.items():
         for seed in SEEDS:
             yield f"family/{name}/instruction/seed {seed}", family.generate(seed).instruction
+        yield from _variants(name, family)
+
+
+def web_texts() -> Iterator[tuple[str, str]]:
+    """(key, text) of every family of the suite `web`."""
+    yield "suite/web/families", "\n".join(web.FAMILIES)
+    for name, family in web.FAMILIES.items():
         yield from _variants(name, family)
 
 

@@ -1,4 +1,4 @@
-"""Honest ways to do the families of `basics`, other than the oracle's, are paid.
+"""Honest ways to do the families of `basics` and `web`, other than the oracle's, are paid.
 
 `DESKHAND_TEST_FULL=1` plays all of them, as `python -m benchmarks.alternatives --full` does.
 """
@@ -10,11 +10,11 @@ import os
 import pytest
 from desktops import desktop_for
 
-from benchmarks.alternatives import WANTED, play
+from benchmarks.alternatives import FAMILIES, WANTED, play
 from benchmarks.ways import WAYS
 from deskhand.actions.ops import Key, Wait
 from deskhand.desktop.applications.install import missing
-from deskhand.tasks.suites.basics import FAMILIES, calculator
+from deskhand.tasks.suites.basics import calculator
 from deskhand.tasks.task import seed_for
 
 SEED = seed_for("test", 0)
@@ -25,6 +25,7 @@ SPREAD = (
     ("file_delete", "the context menu"),
     ("form_fill", "by the keyboard"),
     ("editor_append", "saved by the File menu"),
+    ("web/calendar/move", "by the keyboard"),
 )
 EVERY = [(name, way) for name, ways in WAYS.items() for way in ways(FAMILIES[name].generate(SEED))]
 

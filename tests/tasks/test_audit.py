@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
+from desktops import ISOLATIONS
 
 from deskhand.actions.ops import Done, Op, Wait
 from deskhand.desktop.applications.install import missing
@@ -26,6 +27,7 @@ SPREAD = {
     "dialog_choice": ("forged_file", "x_kill_clients"),
     "calculator_sum": ("x_selection", "x_mute_selection", "x_claim_for"),
     "shell_sort": ("hostile_files", "racing_writer"),
+    "web/mail/clean_up": ("near_miss", "site_requests"),
 }
 """Ways of cheating by family; `benchmarks/task_audit.py` plays all of them on every family."""
 
@@ -50,7 +52,10 @@ async def test_every_agent_that_leaves_the_desktop_usable_stays_within_its_limit
 
 @pytest.mark.parametrize("family", sorted(SPREAD))
 async def test_no_way_of_cheating_is_paid_or_voids_the_episode(family: str) -> None:
-    row = await audited(family_registry.make_task(family, 2), *SPREAD[family])
+    task = family_registry.make_task(family, 2)
+    if task.suite == "web" and "namespaces" not in ISOLATIONS:
+        pytest.skip("needs namespaces")
+    row = await audited(task, *SPREAD[family])
     assert row.cheats == dict.fromkeys(SPREAD[family], 0.0), row.messages
     assert row.violations == []
 

@@ -26,6 +26,15 @@ def nothing(program: str) -> str | None:
     return f"/bin/{program}" if program in ("bash", "cat", "sh") else None
 
 
+def refuses(script: str) -> str | None:
+    """A desktop on which every probe fails."""
+    return "it does not work"
+
+
+def works(script: str) -> str | None:
+    return None
+
+
 def launch(*command: str) -> dict[str, Any]:
     return {"config": [{"type": "launch", "parameters": {"command": list(command)}}]}
 
@@ -60,7 +69,10 @@ def judged(result: dict[str, Any], expected: Any = None) -> dict[str, Any]:
         (judged({"type": "vm_file", "path": 3, "dest": "a"}), {"unknown"}),
         ({"instruction": "Upload the table to my Google Drive."}, {"account"}),
         ({"instruction": "Forward every mail to anonym@gmail.com."}, set()),
-        (judged({"type": "vm_terminal_output"}), {"gnome"}),
+        (judged({"type": "vm_terminal_output"}), set()),
+        (launch("gio", "trash", "/home/user/a"), {"gnome"}),
+        (launch("nautilus", "/home/user"), set()),
+        (launch("bash", "-c", "export A=1\ngnome-terminal --maximize"), set()),
         (judged({"type": "info_from_website", "url": "https://a.example", "infos": []}), {"web"}),
         (judged({"type": "active_tab_info"}, {"type": "rule", "rules": {"url": "https://a.example/x"}}), {"web"}),
         (judged({"type": "active_tab_info"}, {"type": "rule", "rules": {"url": "chrome://settings/"}}), set()),
@@ -71,8 +83,10 @@ def judged(result: dict[str, Any], expected: Any = None) -> dict[str, Any]:
 )  # fmt: skip
 def test_every_requirement_is_recognized(change: dict[str, Any], kinds: set[str], tmp_path: Path) -> None:
     loaded = osworld.load(written(tmp_path, task(**change)))
-    needs = requirements_of(loaded.task, everything)
+    needs = requirements_of(loaded.task, everything, refuses)
     assert {need.kind for need in needs} == kinds
+    probed = {"systemd", "gnome", "root", "sound"}
+    assert {need.kind for need in requirements_of(loaded.task, everything, works)} == kinds - probed
     assert verdict(needs) == ("runnable" if not kinds else "missing files" if kinds == {"file"} else "unsupported")
 
 
@@ -106,6 +120,9 @@ def test_an_application_that_is_not_installed_is_named_with_its_program(
         (launch("python", "-c", "import os; os.system('exiftool a.png')"), ["python", "exiftool"]),
         (launch("socat", "tcp-listen:9222,fork", "tcp:localhost:1337"), []),
         (launch("./setup.sh"), []),
+        (launch("nautilus", "/home/user"), ["nautilus"]),
+        (launch("killall", "gnome-terminal-server"), ["killall"]),
+        (judged({"type": "vm_terminal_output"}), ["gnome-terminal"]),
     ],
 )
 def test_programs_of_commands_that_are_not_installed_are_named(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path, PurePosixPath
@@ -12,11 +13,14 @@ from deskhand.desktop.base import StageableDesktop
 from deskhand.errors import InfrastructureError
 from deskhand.tasks.cheats.oracle_variants import AgentSteps, Steps
 from deskhand.tasks.guest_files import UNREADABLE, read_file
+from deskhand.tasks.suites import web
 from deskhand.tasks.task import FileContents, Task
 
 NUM_GUESSES = 29
 SHELL_TIMEOUT_S = 10.0
 _shells: set[AgentSteps] = set()
+SITE_REQUESTS = Path(__file__).parent / "site_requests.py"
+FORM_FIELDS = ("to", "subject", "text", "name", "town", "title", "day", "time", "place", "email", "travelers", "terms")
 X11_CLIENT = Path(__file__).parent / "x11_client.py"
 
 
@@ -49,6 +53,15 @@ def x11(mode: str) -> AgentSteps:
     return steps_of
 
 
+async def site_requests(task: Task, desktop: StageableDesktop, steps: Steps) -> AsyncIterator[list[Op]]:
+    """Send the forms of every application without the browser, filled with the words of the instruction."""
+    words = (await task.resolve_instruction(desktop)).split()
+    fields = {name: words[index % len(words)] for index, name in enumerate(FORM_FIELDS)}
+    forms = [[path.replace("{id}", "1"), fields] for path in web.action_paths()]
+    await _run(desktop, ["python3", "-c", SITE_REQUESTS.read_text(encoding="utf-8"), json.dumps(forms)])
+    yield [Wait(0.1), Done()]
+
+
 async def _run(desktop: StageableDesktop, command: list[str]) -> None:
     """Run a cheat. That it broke the desktop is seen when the desktop is used next."""
     with contextlib.suppress(InfrastructureError):
@@ -69,6 +82,10 @@ async def forged_file(task: Task, desktop: StageableDesktop, steps: Steps) -> As
 
 async def near_miss(task: Task, desktop: StageableDesktop, steps: Steps) -> AsyncIterator[list[Op]]:
     """Create each negative end state in turn, then restore the files."""
+    if task.suite == web.SUITE:
+        async for ops in web.near_miss(task, desktop):
+            yield ops
+        return
     assert task.example_end_states is not None
     states = task.example_end_states()
     every = [*states.negatives.values(), *([states.positive] if states.positive is not None else [])]
@@ -102,15 +119,21 @@ async def _is_folder(desktop: StageableDesktop, path: str) -> bool:
 
 
 async def racing_writer(task: Task, desktop: StageableDesktop, steps: Steps) -> AsyncIterator[list[Op]]:
-    """Write one guess after the other, of which one is right, for as long as the judge waits."""
+    """Write one guess after the other, of which one is right, for as long as the judge waits.
+
+    Without a file that differs from the right end state, the last one of it by name is written.
+    """
     assert task.example_end_states is not None
     positive = task.example_end_states().positive or {}
     changed = [path for path, data in positive.items() if await read_file(desktop, path) != data]
     for path in changed[:-1]:
         await desktop.push(path, positive[path])
-    target = changed[-1]
+    target = changed[-1] if changed else max(positive)
+    known = [files.get(target) for files in task.example_end_states().negatives.values()]
+    wrong = [data for data in known if data is not None and data != positive[target]]
     for index in range(NUM_GUESSES):
-        guess = positive[target] if index == NUM_GUESSES // 2 else positive[target][:-2] + f"{index}\n".encode()
+        other = wrong[index % len(wrong)] if wrong else positive[target][:-2] + f"{index}\n".encode()
+        guess = positive[target] if index == NUM_GUESSES // 2 else other
         await desktop.push(f".race/{index}", guess)
     loop = f"while :; do for i in $(seq 0 {NUM_GUESSES - 1}); do cp .race/$i .race/t; mv .race/t '{target}'; done; done"
     await _run(desktop, ["sh", "-c", f"mkdir -p '{PurePosixPath(target).parent}'; setsid sh -c \"$1\" &", "sh", loop])

@@ -16,6 +16,7 @@ from typing import Any
 from deskhand.errors import ConfigError
 from deskhand.tasks.formats import osworld, waa
 from deskhand.tasks.formats.osworld import Corpus, Loaded
+from deskhand.tasks.formats.probes import DesktopProbe, Failure, on_local_desktop
 from deskhand.tasks.formats.requirements import (
     REQUIREMENT_TEXT,
     Kind,
@@ -23,6 +24,7 @@ from deskhand.tasks.formats.requirements import (
     Verdict,
     Which,
     find_in_guest,
+    probes_of,
     requirements_of,
     verdict,
 )
@@ -97,15 +99,22 @@ class ImportReport:
         }
 
 
-def check_compatibility(source: str, folder: Path, which: Which = find_in_guest) -> ImportReport:
-    """Load a corpus and classify its tasks. Raises `ConfigError` for an unknown source or without task files."""
+def check_compatibility(
+    source: str, folder: Path, which: Which = find_in_guest, fails: Failure = on_local_desktop
+) -> ImportReport:
+    """Load a corpus and classify its tasks; `which` and `fails` are those of `requirements_of`.
+
+    Raises `ConfigError` for an unknown source or without task files.
+    """
     if source not in SOURCES:
         raise ConfigError(f"unknown source {source!r}; sources: {', '.join(SOURCES)}")
     if not folder.is_dir():
         raise ConfigError(f"{folder}: folder not found")
     corpus = SOURCES[source](folder)
+    if isinstance(fails, DesktopProbe):
+        fails.run(probe.script for loaded in corpus.tasks for probe in probes_of(loaded.task))
     tasks = (
-        ImportedTask(loaded.path.parent.name, loaded, tuple(requirements_of(loaded.task, which)))
+        ImportedTask(loaded.path.parent.name, loaded, tuple(requirements_of(loaded.task, which, fails)))
         for loaded in corpus.tasks
     )
     return ImportReport(tuple(tasks), corpus)

@@ -2,20 +2,22 @@
 
 Used by `compatibility` and the suite loader; start with `requirements_of`. Sources: setup steps, getters, metrics,
 the programs of their commands, expected URLs, `related_apps`, `proxy`, and of the instruction its URLs, the word
-"install" and names of online accounts.
+"install" and names of online accounts. Whether GNOME's settings, sound, systemd or root are there is not read but tried
+on a desktop (`probes`).
 """
 
 from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from deskhand.desktop.applications.catalog import OSWORLD_PROGRAMS
 from deskhand.desktop.applications.profile import GUEST_PATH
-from deskhand.tasks.formats import osworld_getters, osworld_setup_steps
+from deskhand.tasks.formats import osworld_getters, osworld_setup_steps, probes
 from deskhand.tasks.formats.located_yaml import format_keys
 from deskhand.tasks.formats.osworld import JsonTask
 from deskhand.tasks.formats.osworld_metric_options import METRICS, WINDOWS_ONLY_METRICS
@@ -67,14 +69,15 @@ _PROGRAMS = {
     "libreoffice": "libreoffice_writer",
     "google-chrome": "chrome",
 } | {name: name for name in ("gimp", "vlc", "thunderbird")}
-_ALTERNATIVES = {"python": ("python3",), "google-chrome": ("google-chrome", "chromium"), "socat": ("sh",)}
+_ALTERNATIVES = {
+    "python": ("python3",),
+    "socat": ("sh",),
+    "gnome-terminal-server": ("xfce4-terminal",),
+    **{name: (name, real) for name, real in OSWORLD_PROGRAMS.items()},
+}
 """Programs that OSWorld's set-up provides in a guest, with what it needs for that; it does without socat."""
 _COMMAND_PATTERNS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
     ("packages", re.compile(r"\b(?:apt|apt-get|pip|pip3|snap|conda|npm|flatpak)\s+(?:-\S+\s+)*install\b")),
-    ("systemd", re.compile(r"\b(?:systemctl|timedatectl|loginctl|journalctl|hostnamectl)\b")),
-    ("gnome", re.compile(r"\b(?:gsettings|dconf|nautilus|gnome-[a-z-]+|gio\s+trash)\b")),
-    ("root", re.compile(r"\bsudo\b|\{CLIENT_PASSWORD\}|\buseradd\b|\bchpasswd\b")),
-    ("sound", re.compile(r"\b(?:pactl|pacmd|pulseaudio|pipewire|wpctl|amixer|aplay|arecord)\b")),
     ("account", re.compile(r"\bgoa-[a-z-]+\b|\bonline-accounts\b")),
     ("web", re.compile(r"\b(?:wget|git\s+clone)\b|\bcurl\s+\S*https?://(?!localhost|127\.)")),
 )
@@ -108,8 +111,13 @@ def find_in_guest(program: str) -> str | None:
     return shutil.which(program, path=f"{GUEST_PATH}:/usr/sbin:/sbin")
 
 
-def requirements_of(task: JsonTask, which: Which = find_in_guest) -> list[Requirement]:
-    """Return the distinct requirements of `task`. `which` returns a program's path, or None."""
+def requirements_of(
+    task: JsonTask, which: Which = find_in_guest, fails: probes.Failure = probes.on_local_desktop
+) -> list[Requirement]:
+    """Return the distinct requirements of `task`.
+
+    `which` returns a program's path, or None; `fails` why a probe fails, or None.
+    """
     found = [Requirement("windows", "a Windows Agent Arena server")] if isinstance(task, WindowsTask) else []
     for keys, step in task.steps():
         is_unknown = isinstance(step, osworld_setup_steps.OtherStep) or step.type in osworld_setup_steps.WINDOWS_ONLY
@@ -123,6 +131,8 @@ def requirements_of(task: JsonTask, which: Which = find_in_guest) -> list[Requir
         unknown = [name for name in task.metrics() if name not in METRICS or name in WINDOWS_ONLY_METRICS]
         found += [Requirement("unknown", f"metric {name!r}") for name in unknown]
         found += _program_requirements(task, which)
+        failures = ((probe, fails(probe.script)) for probe in probes_of(task))
+        found += [Requirement(probe.kind, f"{probe.subject}: {why}") for probe, why in failures if why is not None]
     found += _expected_requirements(task)
     if getattr(task, "proxy", None):
         found.append(Requirement("web", "proxy is true"))
@@ -191,8 +201,6 @@ def _getter_requirements(getter: Any, *, is_windows: bool) -> Iterator[Requireme
         yield Requirement("web", getter.url)
     elif kind in LIVE_WEB_GETTERS:
         yield Requirement("web", f"getter {kind}")
-    elif kind == "vm_terminal_output":
-        yield Requirement("gnome", "getter vm_terminal_output reads gnome-terminal")
 
 
 def _expected_requirements(task: JsonTask) -> Iterator[Requirement]:
@@ -220,19 +228,32 @@ def _commands(task: JsonTask) -> Iterator[tuple[str | list[str], bool]]:
             yield getter.command, bool(getter.shell)
 
 
+def probes_of(task: JsonTask) -> list[probes.Probe]:
+    """Return the distinct probes of the commands of a feasible task."""
+    commands = () if task.infeasible or isinstance(task, WindowsTask) else _commands(task)
+    return list(dict.fromkeys(probe for command, shell in commands for probe in probes.probes_of(command, shell=shell)))
+
+
 def _program_requirements(task: JsonTask, which: Which) -> Iterator[Requirement]:
     """Yield the programs of all commands that are not installed, unless another requirement names them."""
     if task.infeasible:
         return
+    if any(getattr(getter, "type", "") == "vm_terminal_output" for _, getter in task.getters()):
+        yield from _missing(("gnome-terminal",), which)
     for command, shell in _commands(task):
         text = command if isinstance(command, str) else " ".join(command)
         named = {
             word for _, pattern in _COMMAND_PATTERNS for found in pattern.finditer(text) for word in found[0].split()
         }
-        for program in programs_of(command, shell=shell):
-            is_asked = program not in named and program not in _PROGRAMS
-            if is_asked and not any(map(which, _ALTERNATIVES.get(program, (program,)))):
-                yield Requirement("application", program)
+        named |= {probe.subject.split()[0] for probe in probes.probes_of(command, shell=shell)}
+        programs = programs_of(command, shell=shell)
+        yield from _missing([each for each in programs if each not in named and each not in _PROGRAMS], which)
+
+
+def _missing(programs: Iterable[str], which: Which) -> Iterator[Requirement]:
+    for program in programs:
+        if not any(map(which, _ALTERNATIVES.get(program, (program,)))):
+            yield Requirement("application", program)
 
 
 def _application_requirements(task: JsonTask, which: Which) -> Iterator[Requirement]:

@@ -1,9 +1,9 @@
-"""Programs that a command starts, read from its text.
+"""Programs that a command starts, with their arguments, read from its text.
 
-Used by `requirements` and OSWorld's set-up; start with `programs_of`. Shell text is split as a POSIX shell does: pipes,
-lists, groups, substitutions, keywords, assignments and redirections. Python code given with `-c` contributes the
-commands that it passes to `os.system` and `subprocess` as literals. Text that cannot be split has no programs: the
-caller asks whether they are installed, and a wrong name would exclude a task that can run.
+Used by `requirements`, `probes` and OSWorld's set-up; start with `programs_of` or `simple_commands_of`. Shell text is
+split as a POSIX shell does: pipes, lists, groups, substitutions, keywords, assignments and redirections. Python code
+given with `-c` contributes the commands that it passes to `os.system` and `subprocess` as literals. Text that cannot be
+split has no programs: the caller asks whether they are installed, and a wrong name would exclude a task that can run.
 """
 
 from __future__ import annotations
@@ -43,11 +43,14 @@ _MAX_DEPTH = 5
 
 def programs_of(command: str | list[str], *, shell: bool = False) -> list[str]:
     """Return the names of the programs, in order and without duplicates; a list is argv unless `shell`."""
+    return list(dict.fromkeys(argv[0] for argv in simple_commands_of(command, shell=shell)))
+
+
+def simple_commands_of(command: str | list[str], *, shell: bool = False) -> Iterator[list[str]]:
+    """Return the argv of each program, its name without a folder; a list is argv unless `shell`."""
     if isinstance(command, list) and not shell:
-        found = _of_argv(command, 0)
-    else:
-        found = _of_shell(command if isinstance(command, str) else " ".join(command), 0)
-    return list(dict.fromkeys(found))
+        return _of_argv(command, 0)
+    return _of_shell(command if isinstance(command, str) else " ".join(command), 0)
 
 
 def program_of(command: str | list[str]) -> str:
@@ -56,7 +59,7 @@ def program_of(command: str | list[str]) -> str:
     return next((word for word in words if "=" not in word), "").rsplit("/", 1)[-1]
 
 
-def _of_argv(argv: list[str], depth: int) -> Iterator[str]:
+def _of_argv(argv: list[str], depth: int) -> Iterator[list[str]]:
     if len(argv) == 1 and depth <= _MAX_DEPTH and any(each.isspace() for each in argv[0]):  # a command line in a list
         yield from _of_shell(argv[0], depth + 1)
         return
@@ -70,7 +73,7 @@ def _of_argv(argv: list[str], depth: int) -> Iterator[str]:
     if name in _BUILTINS and name not in _PREFIXES | {"eval"}:
         return
     if _NAME.fullmatch(name) and name not in _BUILTINS:
-        yield name
+        yield [name, *rest]
     if name in _PREFIXES | _COUNTED.keys():
         yield from _of_argv(_after_options(name, rest), depth + 1)
     elif name == "eval":
@@ -95,7 +98,7 @@ def _after_options(program: str, words: list[str]) -> list[str]:
     return words[at + _COUNTED.get(program, 0) :]
 
 
-def _of_shell(text: str, depth: int) -> Iterator[str]:
+def _of_shell(text: str, depth: int) -> Iterator[list[str]]:
     if depth > _MAX_DEPTH:
         return
     functions = set(_FUNCTION.findall(text))
@@ -103,7 +106,7 @@ def _of_shell(text: str, depth: int) -> Iterator[str]:
     for part in inner:
         yield from _of_shell(part, depth + 1)
     for argv in _simple_commands(text):
-        yield from (name for name in _of_argv(argv, depth) if name not in functions)
+        yield from (found for found in _of_argv(argv, depth) if found[0] not in functions)
 
 
 def _without_substitutions(text: str) -> tuple[str, list[str]]:
@@ -189,7 +192,7 @@ def _simple_commands(text: str) -> Iterator[list[str]]:
     yield argv
 
 
-def _of_python(code: str, depth: int) -> Iterator[str]:
+def _of_python(code: str, depth: int) -> Iterator[list[str]]:
     with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
         for node in ast.walk(ast.parse(code)):
             if isinstance(node, ast.Call) and node.args and ast.unparse(node.func) in _CALLS:

@@ -139,6 +139,7 @@ def number_is_held_out(first: int, second: int) -> bool:
     "calculator_number",
     "easy",
     "enter a number by the calculator's keys",
+    abilities=("use the keyboard",),
     holds_out=lambda task: number_is_held_out(*map(int, task.metadata["number"])),
 )
 def enter_number(scenario: CalculatorScenario) -> Task:
@@ -194,7 +195,13 @@ def random_sum(rng: random.Random) -> tuple[str, int]:
             return f"{first}{sign}{second}=", result
 
 
-@scenario_family(CalculatorScenario, "calculator_sum", "medium", "work out a sum by the calculator's keys")
+@scenario_family(
+    CalculatorScenario,
+    "calculator_sum",
+    "medium",
+    "work out a sum by the calculator's keys",
+    abilities=("use the keyboard",),
+)
 def enter_sum(scenario: CalculatorScenario) -> Task:
     keys, result = random_sum(scenario.rng)
     scenario.target = keys[0]

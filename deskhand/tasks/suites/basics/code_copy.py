@@ -72,7 +72,13 @@ class CodeCopyScenario(Scenario):
         return (await read_text(desktop, self.file) or "").strip()
 
 
-@scenario_family(CodeCopyScenario, "code_copy", "medium", "read a code in one window and type it in another")
+@scenario_family(
+    CodeCopyScenario,
+    "code_copy",
+    "medium",
+    "read a code in one window and type it in another",
+    abilities=("choose among windows", "edit text", "carry data between programs"),
+)
 def copy_code(scenario: CodeCopyScenario) -> Task:
     code = scenario.codes[scenario.color]
 

@@ -45,7 +45,12 @@ def write_note(text: str) -> Oracle:
 
 
 @scenario_family(
-    SpreadsheetScenario, "sheet_to_note", "hard", "look up in a spreadsheet, write into a text", "mousepad"
+    SpreadsheetScenario,
+    "sheet_to_note",
+    "hard",
+    "look up in a spreadsheet, write into a text",
+    "mousepad",
+    abilities=("work on a table", "read and compare", "carry data between programs"),
 )
 def sheet_to_note(scenario: SpreadsheetScenario) -> Task:
     rows = scenario.rows[1:]
@@ -98,7 +103,14 @@ def sheet_to_note(scenario: SpreadsheetScenario) -> Task:
     )
 
 
-@scenario_family(WebPageScenario, "page_to_note", "medium", "read on a page, write into a text", "mousepad")
+@scenario_family(
+    WebPageScenario,
+    "page_to_note",
+    "medium",
+    "read on a page, write into a text",
+    "mousepad",
+    abilities=("browse pages", "edit text", "carry data between programs"),
+)
 def page_to_note(scenario: WebPageScenario) -> Task:
     towns = scenario.rng.sample(web_pages.TOWNS, 5)
     codes = {town: f"{scenario.rng.choice('ABCDEFGH')}{scenario.rng.randint(100, 999)}" for town in towns}
@@ -129,7 +141,14 @@ def page_to_note(scenario: WebPageScenario) -> Task:
     )
 
 
-@scenario_family(SpreadsheetScenario, "note_to_sheet", "hard", "copy from a text into a spreadsheet", "mousepad")
+@scenario_family(
+    SpreadsheetScenario,
+    "note_to_sheet",
+    "hard",
+    "copy from a text into a spreadsheet",
+    "mousepad",
+    abilities=("work on a table", "carry data between programs", "read and compare"),
+)
 def note_to_sheet(scenario: SpreadsheetScenario) -> Task:
     rng = random.Random(f"note_to_sheet:{scenario.seed}")
     item = rng.choice([name for name in spreadsheets.ITEMS if name not in {line[0] for line in scenario.rows}])

@@ -68,7 +68,13 @@ class DialogScenario(SingleWindowScenario):
         return boxes
 
 
-@scenario_family(DialogScenario, "dialog_choice", "easy", "press the button with one word on it")
+@scenario_family(
+    DialogScenario,
+    "dialog_choice",
+    "easy",
+    "press the button with one word on it",
+    abilities=("use menus and dialogs",),
+)
 def choose(scenario: DialogScenario) -> Task:
     extra, cancel, ok = scenario.labels
     codes = {extra: OTHER_CODE, cancel: CANCEL_CODE, ok: OK_CODE}

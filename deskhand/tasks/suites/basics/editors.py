@@ -142,7 +142,13 @@ class EditorScenario(Scenario):
         return Click(Point(area.center[0], area.bottom - 12, screen_px(self.width, self.height)))
 
 
-@scenario_family(EditorScenario, "editor_append", "medium", "add a line at the end of the right text and save it")
+@scenario_family(
+    EditorScenario,
+    "editor_append",
+    "medium",
+    "add a line at the end of the right text and save it",
+    abilities=("choose among windows", "edit text"),
+)
 def append_line(scenario: EditorScenario) -> Task:
     line = random_line(scenario.rng)
     before = scenario.texts[scenario.target]
@@ -180,7 +186,13 @@ class ReplaceScenario(EditorScenario):
         return "\n".join(random_line(self.rng, self.words[0]) for _ in range(self.rng.randint(2, 3)))
 
 
-@scenario_family(ReplaceScenario, "editor_replace", "medium", "replace a word everywhere in the right text and save it")
+@scenario_family(
+    ReplaceScenario,
+    "editor_replace",
+    "medium",
+    "replace a word everywhere in the right text and save it",
+    abilities=("choose among windows", "edit text", "use menus and dialogs"),
+)
 def replace_word(scenario: ReplaceScenario) -> Task:
     first, second = scenario.words
 

@@ -205,7 +205,13 @@ class FileManagerScenario(Scenario):
         )
 
 
-@scenario_family(FileManagerScenario, "file_delete", "medium", "delete the file of a name in a file manager")
+@scenario_family(
+    FileManagerScenario,
+    "file_delete",
+    "medium",
+    "delete the file of a name in a file manager",
+    abilities=("manage files", "use menus and dialogs"),
+)
 def delete_file(scenario: FileManagerScenario) -> Task:
     async def oracle(desktop: StageableDesktop) -> AsyncIterator[list[Op]]:
         yield [click_in((await scenario.boxes(desktop))[scenario.target])]
@@ -221,7 +227,13 @@ def delete_file(scenario: FileManagerScenario) -> Task:
     return scenario.file_task(lambda name: f"Delete the file {name}", expected, oracle, 6, *milestones)
 
 
-@scenario_family(FileManagerScenario, "file_rename", "medium", "give the file of a name another name in a file manager")
+@scenario_family(
+    FileManagerScenario,
+    "file_rename",
+    "medium",
+    "give the file of a name another name in a file manager",
+    abilities=("manage files", "use menus and dialogs"),
+)
 def rename_file(scenario: FileManagerScenario) -> Task:
     new_name = scenario.unused_stem + scenario.rng.choice(ENDINGS)
 
@@ -251,7 +263,13 @@ class MoveScenario(FileManagerScenario):
     num_subfolders = 2
 
 
-@scenario_family(MoveScenario, "file_move", "medium", "move the file of a name into a folder in a file manager")
+@scenario_family(
+    MoveScenario,
+    "file_move",
+    "medium",
+    "move the file of a name into a folder in a file manager",
+    abilities=("manage files",),
+)
 def move_file(scenario: MoveScenario) -> Task:
     goal = scenario.rng.choice(scenario.subfolders)
     moved = f"{goal}/{scenario.target}"

@@ -17,7 +17,14 @@ SHELF = "Documents"
 NAMES = ("Bills", "Letters", "Photos", "Recipes", "School", "Songs", "Stories", "Trips", "Work")
 
 
-@scenario_family(HdScenario, "folder_make", "easy", "make a folder in the file manager", "pcmanfm")
+@scenario_family(
+    HdScenario,
+    "folder_make",
+    "easy",
+    "make a folder in the file manager",
+    "pcmanfm",
+    abilities=("manage files", "use menus and dialogs"),
+)
 def make_folder(scenario: HdScenario) -> Task:
     *existing, new = scenario.rng.sample(NAMES, 5)
     inside = scenario.rng.choice(existing)

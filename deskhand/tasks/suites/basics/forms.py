@@ -75,7 +75,13 @@ class FormScenario(SingleWindowScenario):
         return dict(zip(self.fields, answers, strict=False))
 
 
-@scenario_family(FormScenario, "form_fill", "medium", "type values into the right fields of a form and send it")
+@scenario_family(
+    FormScenario,
+    "form_fill",
+    "medium",
+    "type values into the right fields of a form and send it",
+    abilities=("fill in a form",),
+)
 def fill_form(scenario: FormScenario) -> Task:
     wishes = ", ".join(f"{field} {value}" for field, value in scenario.values.items())
 

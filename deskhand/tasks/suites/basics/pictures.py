@@ -203,7 +203,13 @@ def command(words: str) -> Oracle:
     return steps
 
 
-@scenario_family(PictureScenario, "picture_flip", "easy", "mirror a picture and export it")
+@scenario_family(
+    PictureScenario,
+    "picture_flip",
+    "easy",
+    "mirror a picture and export it",
+    abilities=("edit a picture", "use menus and dialogs", "work in several steps"),
+)
 def flip(scenario: PictureScenario) -> Task:
     across = scenario.rng.random() < 0.5
     name = "Flip image horizontally" if across else "Flip image vertically"
@@ -212,7 +218,13 @@ def flip(scenario: PictureScenario) -> Task:
     return scenario.exact_task(what, name, lambda picture: picture.transpose(how))
 
 
-@scenario_family(PictureScenario, "picture_turn", "medium", "turn a picture by a quarter and export it")
+@scenario_family(
+    PictureScenario,
+    "picture_turn",
+    "medium",
+    "turn a picture by a quarter and export it",
+    abilities=("edit a picture", "use menus and dialogs", "work in several steps"),
+)
 def turn(scenario: PictureScenario) -> Task:
     right = scenario.rng.random() < 0.5
     how = Image.Transpose.ROTATE_270 if right else Image.Transpose.ROTATE_90
@@ -221,7 +233,13 @@ def turn(scenario: PictureScenario) -> Task:
     return scenario.exact_task(what, name, lambda picture: picture.transpose(how))
 
 
-@scenario_family(PictureScenario, "picture_invert", "medium", "invert the colors of a picture and export it")
+@scenario_family(
+    PictureScenario,
+    "picture_invert",
+    "medium",
+    "invert the colors of a picture and export it",
+    abilities=("edit a picture", "use menus and dialogs", "work in several steps"),
+)
 def invert(scenario: PictureScenario) -> Task:
     name = "Invert the components (except alpha) perceptually"
     return scenario.exact_task(
@@ -229,7 +247,13 @@ def invert(scenario: PictureScenario) -> Task:
     )
 
 
-@scenario_family(PictureScenario, "picture_scale", "hard", "scale a picture to a given size and export it")
+@scenario_family(
+    PictureScenario,
+    "picture_scale",
+    "hard",
+    "scale a picture to a given size and export it",
+    abilities=("edit a picture", "use menus and dialogs", "work in several steps"),
+)
 def scale(scenario: PictureScenario) -> Task:
     width, height = scenario.size[0] // 2, scenario.size[1] // 2
 
@@ -256,7 +280,13 @@ def scale(scenario: PictureScenario) -> Task:
     return scenario.edit_task(text, steps, findings, half, size)
 
 
-@scenario_family(PictureScenario, "picture_crop", "hard", "crop a picture to what it shows and export it")
+@scenario_family(
+    PictureScenario,
+    "picture_crop",
+    "hard",
+    "crop a picture to what it shows and export it",
+    abilities=("edit a picture", "use menus and dialogs", "work in several steps"),
+)
 def crop(scenario: PictureScenario) -> Task:
     inner = scenario.picture
     left, top, right, bottom = (scenario.rng.randrange(12, 60) for _ in range(4))
@@ -272,7 +302,13 @@ def crop(scenario: PictureScenario) -> Task:
     return scenario.exact_task(what, name, lambda _: inner, smaller)
 
 
-@scenario_family(PictureScenario, "picture_grey", "medium", "take the colors out of a picture and export it")
+@scenario_family(
+    PictureScenario,
+    "picture_grey",
+    "medium",
+    "take the colors out of a picture and export it",
+    abilities=("edit a picture", "use menus and dialogs", "work in several steps"),
+)
 def grayscale(scenario: PictureScenario) -> Task:
     def findings(picture: Image.Image | None) -> list[Finding]:
         if picture is None or picture.size != scenario.size:

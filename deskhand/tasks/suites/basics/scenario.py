@@ -4,7 +4,7 @@ Clauses of a check report what was read and what was expected; an end state scor
 
 A module subclasses `Scenario` and decorates one function per family:
 
-  @scenario_family(WebPageScenario, "page_open", "easy", "open a page")
+  @scenario_family(WebPageScenario, "page_open", "easy", "open a page", abilities=("browse pages",))
   def open_page(scenario: WebPageScenario) -> Task:
       ...
       return scenario.build_task("Open the page", oracle=oracle, clauses=clauses, max_steps=4)
@@ -15,11 +15,13 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Any, TypeVar
 
 from deskhand.actions.ops import Op
 from deskhand.desktop.base import StageableDesktop
+from deskhand.tasks.abilities import Ability
 from deskhand.tasks.outcome import Finding
 from deskhand.tasks.suites.basics.layout import scatter
 from deskhand.tasks.task import (
@@ -106,18 +108,20 @@ def scenario_family(
     difficulty: Difficulty,
     summary: str,
     *more_applications: str,
+    abilities: tuple[Ability, ...],
     holds_out: HoldsOut | None = None,
 ) -> Callable[[Callable[[AnyScenario], Task]], Family]:
     """Return a decorator that makes a family of a function from `scenario(name, seed)` to a task.
 
-    `holds_out`: see `tasks.task.task_family`.
+    `abilities` are those of `tasks.abilities`; `holds_out`: see `tasks.task.task_family`.
     """
     applications = (*scenario.applications, *more_applications)
 
     def make(build: Callable[[AnyScenario], Task]) -> Family:
-        return named_family(
+        made = named_family(
             name, applications, difficulty, "basics", summary, lambda seed: build(scenario(name, seed)), holds_out
         )
+        return replace(made, abilities=abilities)
 
     return make
 

@@ -139,7 +139,13 @@ def tabs(rgb: np.ndarray) -> list[Rect]:
     return [Rect(TABS_LEFT_PX + left, top, TABS_LEFT_PX + right, bottom) for left, right in found]
 
 
-@scenario_family(SpreadsheetScenario, "sheet_cell", "easy", "change a number in a spreadsheet and save it")
+@scenario_family(
+    SpreadsheetScenario,
+    "sheet_cell",
+    "easy",
+    "change a number in a spreadsheet and save it",
+    abilities=("work on a table", "find something"),
+)
 def set_cell(scenario: SpreadsheetScenario) -> Task:
     row = scenario.rng.randrange(1, len(scenario.rows))
     number = scenario.rng.choice([value for value in range(310, 990) if value % 10])
@@ -150,7 +156,9 @@ def set_cell(scenario: SpreadsheetScenario) -> Task:
     return scenario.edit_task(text, wanted, steps, max_steps=10, oracle_follows=scenario.sight(row, 2))
 
 
-@scenario_family(SpreadsheetScenario, "sheet_total", "medium", "write a formula below a column")
+@scenario_family(
+    SpreadsheetScenario, "sheet_total", "medium", "write a formula below a column", abilities=("work on a table",)
+)
 def add_total(scenario: SpreadsheetScenario) -> Task:
     rows = len(scenario.rows)
     function, word = scenario.rng.choice(
@@ -201,7 +209,13 @@ def add_total(scenario: SpreadsheetScenario) -> Task:
     )
 
 
-@scenario_family(SpreadsheetScenario, "sheet_sort", "hard", "sort a table by a column")
+@scenario_family(
+    SpreadsheetScenario,
+    "sheet_sort",
+    "hard",
+    "sort a table by a column",
+    abilities=("work on a table", "use menus and dialogs"),
+)
 def sort_rows(scenario: SpreadsheetScenario) -> Task:
     column = scenario.rng.choice([0, 2])
     rows = sorted(scenario.rows[1:], key=lambda line: str(line[0]) if column == 0 else int(str(line[2])))
@@ -220,7 +234,13 @@ def sort_rows(scenario: SpreadsheetScenario) -> Task:
     )
 
 
-@scenario_family(SpreadsheetScenario, "sheet_row_out", "medium", "delete a whole row")
+@scenario_family(
+    SpreadsheetScenario,
+    "sheet_row_out",
+    "medium",
+    "delete a whole row",
+    abilities=("work on a table", "use menus and dialogs", "find something"),
+)
 def delete_row(scenario: SpreadsheetScenario) -> Task:
     row = scenario.rng.randrange(1, len(scenario.rows))
     wanted = [line for index, line in enumerate(scenario.rows) if index != row]
@@ -229,7 +249,13 @@ def delete_row(scenario: SpreadsheetScenario) -> Task:
     return scenario.edit_task(f"{text}, and save the file", wanted, steps, oracle_follows=scenario.sight(row, 0))
 
 
-@scenario_family(SpreadsheetScenario, "sheet_column_out", "medium", "delete a whole column")
+@scenario_family(
+    SpreadsheetScenario,
+    "sheet_column_out",
+    "medium",
+    "delete a whole column",
+    abilities=("work on a table", "use menus and dialogs"),
+)
 def delete_column(scenario: SpreadsheetScenario) -> Task:
     column = scenario.rng.randrange(1, len(HEADER))
     wanted = [[cell for index, cell in enumerate(line) if index != column] for line in scenario.rows]
@@ -238,7 +264,13 @@ def delete_column(scenario: SpreadsheetScenario) -> Task:
     return scenario.edit_task(f"{text}, and save the file", wanted, steps, oracle_follows=scenario.sight(0, column))
 
 
-@scenario_family(SpreadsheetScenario, "sheet_bold", "medium", "make a row bold")
+@scenario_family(
+    SpreadsheetScenario,
+    "sheet_bold",
+    "medium",
+    "make a row bold",
+    abilities=("work on a table", "format a document", "find something"),
+)
 def bold_header(scenario: SpreadsheetScenario) -> Task:
     row = scenario.rng.randrange(0, len(scenario.rows))
     cells = [f"{letter}{row + 1}" for letter in "ABCD"]
@@ -258,7 +290,13 @@ def bold_header(scenario: SpreadsheetScenario) -> Task:
     )
 
 
-@scenario_family(SpreadsheetScenario, "sheet_replace", "medium", "replace a word in all cells")
+@scenario_family(
+    SpreadsheetScenario,
+    "sheet_replace",
+    "medium",
+    "replace a word in all cells",
+    abilities=("work on a table", "use menus and dialogs"),
+)
 def replace_text(scenario: SpreadsheetScenario) -> Task:
     old = scenario.rng.choice([str(line[1]) for line in scenario.rows[1:]])
     new = scenario.rng.choice([place for place in PLACES if place != old])
@@ -273,7 +311,13 @@ class SheetsScenario(SpreadsheetScenario):
     num_sheets = 3
 
 
-@scenario_family(SheetsScenario, "sheet_rename", "hard", "give a sheet another name")
+@scenario_family(
+    SheetsScenario,
+    "sheet_rename",
+    "hard",
+    "give a sheet another name",
+    abilities=("work on a table", "use menus and dialogs"),
+)
 def rename_sheet(scenario: SheetsScenario) -> Task:
     index = scenario.rng.randrange(3)
     new = scenario.rng.choice(PLACES)

@@ -104,7 +104,11 @@ class TerminalCountScenario(Scenario):
 
 
 @scenario_family(
-    TerminalCountScenario, "terminal_count", "medium", "count lines by a command and write the number to a file"
+    TerminalCountScenario,
+    "terminal_count",
+    "medium",
+    "count lines by a command and write the number to a file",
+    abilities=("use a shell", "read and compare", "carry data between programs"),
 )
 def count_lines(scenario: TerminalCountScenario) -> Task:
     async def clauses(desktop: StageableDesktop) -> list[Finding]:

@@ -91,7 +91,13 @@ class TerminalFilesScenario(HdScenario):
         ).encode()
 
 
-@scenario_family(TerminalFilesScenario, "shell_sort", "medium", "sort the lines of a file into another")
+@scenario_family(
+    TerminalFilesScenario,
+    "shell_sort",
+    "medium",
+    "sort the lines of a file into another",
+    abilities=("use a shell", "manage files"),
+)
 def sort_lines(scenario: TerminalFilesScenario) -> Task:
     lines = scenario.rng.choices(WORDS, k=scenario.rng.randint(12, 20))
     lines += scenario.rng.sample(lines, 3)
@@ -118,7 +124,9 @@ def sort_lines(scenario: TerminalFilesScenario) -> Task:
     return scenario.shell_task(text, f"sort -u words.txt > {result}", clauses, result, end_states)
 
 
-@scenario_family(TerminalFilesScenario, "shell_pack", "hard", "pack the files of a kind")
+@scenario_family(
+    TerminalFilesScenario, "shell_pack", "hard", "pack the files of a kind", abilities=("use a shell", "manage files")
+)
 def pack(scenario: TerminalFilesScenario) -> Task:
     kind, other = scenario.rng.sample(["txt", "csv", "log"], 2)
     stems = scenario.rng.sample(STEMS, 6)
@@ -191,7 +199,13 @@ async def _members(data: bytes | None) -> dict[str, bytes] | None:
     return {name: text.encode("latin-1") for name, text in found.items()}
 
 
-@scenario_family(TerminalFilesScenario, "shell_collect", "hard", "move the files of a kind out of several folders")
+@scenario_family(
+    TerminalFilesScenario,
+    "shell_collect",
+    "hard",
+    "move the files of a kind out of several folders",
+    abilities=("use a shell", "manage files", "work in several steps"),
+)
 def collect(scenario: TerminalFilesScenario) -> Task:
     kind, other = scenario.rng.sample(["txt", "csv", "log"], 2)
     stems = scenario.rng.sample(STEMS, 8)

@@ -125,6 +125,7 @@ def close_is_held_out(color: str) -> bool:
     "terminal_run",
     "easy",
     "run a command in the terminal of a color",
+    abilities=("choose among windows", "use a shell"),
     holds_out=lambda task: run_is_held_out(task.metadata["target"], task.metadata["word"]),
 )
 def run_command(scenario: TerminalScenario) -> Task:
@@ -214,6 +215,7 @@ class CloseScenario(TerminalScenario):
     "terminal_close",
     "easy",
     "close the terminal of a color",
+    abilities=("choose among windows",),
     holds_out=lambda task: close_is_held_out(task.metadata["target"]),
 )
 def close_terminal(scenario: CloseScenario) -> Task:

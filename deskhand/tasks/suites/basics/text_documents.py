@@ -90,7 +90,9 @@ class TextDocumentScenario(OfficeScenario):
         )
 
 
-@scenario_family(TextDocumentScenario, "text_append", "easy", "type a paragraph at the end of a document")
+@scenario_family(
+    TextDocumentScenario, "text_append", "easy", "type a paragraph at the end of a document", abilities=("edit text",)
+)
 def add_paragraph(scenario: TextDocumentScenario) -> Task:
     (line,) = sentences(scenario.rng, 1)
     text = f'Add the paragraph "{line}" at the end of {scenario.name} and save it'
@@ -98,7 +100,13 @@ def add_paragraph(scenario: TextDocumentScenario) -> Task:
     return scenario.edit_task(text, steps, lines=[*scenario.lines, line])
 
 
-@scenario_family(TextDocumentScenario, "text_replace", "medium", "replace a piece of text everywhere")
+@scenario_family(
+    TextDocumentScenario,
+    "text_replace",
+    "medium",
+    "replace a piece of text everywhere",
+    abilities=("edit text", "use menus and dialogs"),
+)
 def replace_word(scenario: TextDocumentScenario) -> Task:
     old = next(piece for piece in WHAT if piece in scenario.lines[-1])
     new = scenario.rng.choice([piece for piece in WHAT if piece != old])
@@ -106,7 +114,13 @@ def replace_word(scenario: TextDocumentScenario) -> Task:
     return scenario.edit_task(text, replace_all(old, new), lines=[line.replace(old, new) for line in scenario.lines])
 
 
-@scenario_family(TextDocumentScenario, "text_bold", "medium", "find a piece of text and make it bold")
+@scenario_family(
+    TextDocumentScenario,
+    "text_bold",
+    "medium",
+    "find a piece of text and make it bold",
+    abilities=("format a document", "find something"),
+)
 def bold_piece(scenario: TextDocumentScenario) -> Task:
     counts = {piece: sum(piece in line for line in scenario.lines) for piece in (*WHO, *WHAT, *WHEN)}
     piece = scenario.rng.choice([piece for piece, count in counts.items() if count == 1] or scenario.lines[:1])
@@ -124,7 +138,13 @@ def bold_piece(scenario: TextDocumentScenario) -> Task:
     )
 
 
-@scenario_family(TextDocumentScenario, "text_heading", "medium", "make a paragraph a heading")
+@scenario_family(
+    TextDocumentScenario,
+    "text_heading",
+    "medium",
+    "make a paragraph a heading",
+    abilities=("format a document", "find something"),
+)
 def make_heading(scenario: TextDocumentScenario) -> Task:
     index, level = scenario.rng.randrange(len(scenario.lines)), scenario.rng.choice([1, 2, 3])
 
@@ -143,7 +163,9 @@ def make_heading(scenario: TextDocumentScenario) -> Task:
     )
 
 
-@scenario_family(TextDocumentScenario, "text_centre", "easy", "align a paragraph")
+@scenario_family(
+    TextDocumentScenario, "text_centre", "easy", "align a paragraph", abilities=("format a document", "find something")
+)
 def align_paragraph(scenario: TextDocumentScenario) -> Task:
     index = scenario.rng.randrange(len(scenario.lines))
     key, word, alignment = scenario.rng.choice(
@@ -165,7 +187,13 @@ def align_paragraph(scenario: TextDocumentScenario) -> Task:
     )
 
 
-@scenario_family(TextDocumentScenario, "text_table", "hard", "insert a table of a given size")
+@scenario_family(
+    TextDocumentScenario,
+    "text_table",
+    "hard",
+    "insert a table of a given size",
+    abilities=("format a document", "use menus and dialogs"),
+)
 def insert_table(scenario: TextDocumentScenario) -> Task:
     columns, rows = scenario.rng.sample(range(2, 7), 2)
 

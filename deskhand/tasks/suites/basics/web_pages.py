@@ -144,7 +144,13 @@ async def _read_json(text: str | None) -> Any:
         return text
 
 
-@scenario_family(WebPageScenario, "page_download", "easy", "download one of the files that a page offers")
+@scenario_family(
+    WebPageScenario,
+    "page_download",
+    "easy",
+    "download one of the files that a page offers",
+    abilities=("browse pages", "find something"),
+)
 def download(scenario: WebPageScenario) -> Task:
     towns = scenario.rng.sample(TOWNS, scenario.rng.randint(4, 6))
     texts = {town: f"{town} {scenario.rng.randint(1000, 9999)}\n" for town in towns}
@@ -182,7 +188,13 @@ def download(scenario: WebPageScenario) -> Task:
     )
 
 
-@scenario_family(WebPageScenario, "page_form", "medium", "fill in a form on a page and send it")
+@scenario_family(
+    WebPageScenario,
+    "page_form",
+    "medium",
+    "fill in a form on a page and send it",
+    abilities=("browse pages", "fill in a form"),
+)
 def fill_form(scenario: WebPageScenario) -> Task:
     rng = scenario.rng
     towns: list[str] = rng.sample(TOWNS, 4)
@@ -244,7 +256,13 @@ def fill_form(scenario: WebPageScenario) -> Task:
     return scenario.page_task(text, clauses, steps, waits_for="Downloads/order.json", end_states=end_states)
 
 
-@scenario_family(WebPageScenario, "page_bookmark", "medium", "go to a page and bookmark it")
+@scenario_family(
+    WebPageScenario,
+    "page_bookmark",
+    "medium",
+    "go to a page and bookmark it",
+    abilities=("browse pages", "find something"),
+)
 def bookmark(scenario: WebPageScenario) -> Task:
     topics = scenario.rng.sample(TOPICS, 5)
     index = scenario.rng.randrange(len(topics))
@@ -298,7 +316,13 @@ def bookmark(scenario: WebPageScenario) -> Task:
     )
 
 
-@scenario_family(WebPageScenario, "page_save", "medium", "save the open page under a name")
+@scenario_family(
+    WebPageScenario,
+    "page_save",
+    "medium",
+    "save the open page under a name",
+    abilities=("browse pages", "use menus and dialogs"),
+)
 def save_page(scenario: WebPageScenario) -> Task:
     topic, code = scenario.rng.choice(TOPICS), f"{scenario.rng.randint(10_000, 99_999)}"
     name = f"{scenario.rng.choice(GOODS)}{scenario.rng.randint(10, 99)}.html"

@@ -11,7 +11,13 @@ from deskhand.tasks.suites.basics.web_pages import GOODS, TOWNS, WebPageScenario
 from deskhand.tasks.task import ExampleEndStates, Task
 
 
-@scenario_family(WebPageScenario, "page_look_up", "hard", "find a number in a long table and send it")
+@scenario_family(
+    WebPageScenario,
+    "page_look_up",
+    "hard",
+    "find a number in a long table and send it",
+    abilities=("browse pages", "find something", "scroll", "fill in a form"),
+)
 def look_up(scenario: WebPageScenario) -> Task:
     rng = scenario.rng
     keys = [(good, town) for good in GOODS for town in TOWNS]

@@ -1,0 +1,155 @@
+"""The server process of the suite's web applications: one for all desktops of this process.
+
+Started by `suites.web.sites`, which holds the other end of its control socket; no guest and no other program has a way
+to that socket. A request there carries the listener of one desktop's network, a site's start state, or asks for the
+state. Requests of guests reach the applications only: they need the cookie that the first visit of the entry address
+gave to the browser, and forms must be sent by pointer or keyboard.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import socket
+import struct
+import sys
+import threading
+from dataclasses import dataclass, field
+from http.cookies import SimpleCookie
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse, RedirectResponse
+from starlette.types import Receive, Scope, Send
+
+from deskhand.tasks.suites.web.apps import booking, calendar, files, issues, mail, shop
+
+HEAD = struct.Struct("<I")
+COOKIE = "site"
+MAX_BODY_BYTES = 64 * 1024
+MAX_CONNECTIONS = 64
+NOBODY = 65534
+APPS = {each.app.name: each.app for each in (mail, shop, calendar, issues, booking, files)}
+_APPLICATION = Starlette(routes=[app.mount for app in APPS.values()])
+_MENU = "".join(f"<a href='{app.home}'>{app.title}</a>" for app in APPS.values())
+_USER_ACTION = {b"sec-fetch-site": b"same-origin", b"sec-fetch-dest": b"document", b"sec-fetch-user": b"?1"}
+"""Headers of a form that a person has sent; scripts cannot set them."""
+
+
+@dataclass
+class Site:
+    """The applications of one desktop: an ASGI application."""
+
+    state: dict[str, Any]
+    style: dict[str, Any]
+    entry: str
+    """Secret part of the address that gives a browser access, once."""
+    start: str
+    """Path of the first page."""
+    cookie: str = field(default_factory=lambda: secrets.token_urlsafe(24))
+    is_entered: bool = False
+    num_refused: int = 0
+    """Requests without the cookie, and forms that no person sent."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        headers = dict(scope["headers"])
+        if not self.is_entered and secrets.compare_digest(scope["path"].encode(), f"/enter/{self.entry}".encode()):
+            self.is_entered = True
+            response = RedirectResponse(self.start, status_code=303)
+            response.set_cookie(COOKIE, self.cookie, httponly=True, samesite="strict")
+            await response(scope, receive, send)
+        elif not self._is_allowed(scope["method"], headers):
+            self.num_refused += 1
+            await PlainTextResponse("refused\n", status_code=403)(scope, receive, send)
+        else:
+            await _APPLICATION({**scope, "site": self, "menu": _MENU}, receive, send)
+
+    def _is_allowed(self, method: str, headers: dict[bytes, bytes]) -> bool:
+        jar = SimpleCookie(headers.get(b"cookie", b"").decode("latin-1"))
+        if COOKIE not in jar or not secrets.compare_digest(jar[COOKIE].value.encode(), self.cookie.encode()):
+            return False
+        size = headers.get(b"content-length", b"0" if method in ("GET", "HEAD") else b"")
+        if not (size.isdigit() and int(size) <= MAX_BODY_BYTES):
+            return False
+        return method in ("GET", "HEAD") or all(headers.get(name) == value for name, value in _USER_ACTION.items())
+
+
+class SiteServer:
+    """Serves sites in an event loop of its own thread, and answers the control socket in this one."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._sites: dict[int, tuple[Site, uvicorn.Server]] = {}
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+
+    def answer(self, request: dict[str, Any], listener: socket.socket | None) -> dict[str, Any]:
+        """Carry out a request of the host: `do` is open, read, write or close; `site` is a number."""
+        number, do = request["site"], request["do"]
+        if do == "open":
+            assert listener is not None
+            site = Site(request["state"], request["style"], request["entry"], request["start"])
+            settings = uvicorn.Config(
+                site,
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                limit_concurrency=MAX_CONNECTIONS,
+                server_header=False,
+                ws="none",
+            )
+            server = uvicorn.Server(settings)
+            self._sites[number] = site, server
+            asyncio.run_coroutine_threadsafe(server.serve(sockets=[listener]), self._loop)
+        elif do == "close":
+            if found := self._sites.pop(number, None):
+                found[1].should_exit = found[1].force_exit = True
+        elif do == "write":
+            self._on_loop(lambda: setattr(self._sites[number][0], "state", request["state"]))
+        else:
+            site = self._sites[number][0]
+            text = self._on_loop(lambda: json.dumps(site.state))
+            return {"state": json.loads(text), "entered": site.is_entered, "refused": site.num_refused}
+        return {}
+
+    def _on_loop(self, call: Any) -> Any:
+        """Between two requests of guests: they change the state in the loop."""
+
+        async def run() -> Any:
+            return call()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+
+
+def drop_privileges() -> None:
+    """Become a user without rights, if this is root: the process reads what guests send."""
+    if os.getuid() == 0:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+
+
+def main() -> None:
+    """`argv`: descriptor of the control socket. Ends with it."""
+    control = socket.socket(fileno=int(sys.argv[1]))
+    drop_privileges()
+    server = SiteServer()
+    while True:
+        head, descriptors, _, _ = socket.recv_fds(control, HEAD.size, 1)
+        if len(head) < HEAD.size:
+            return
+        (size,) = HEAD.unpack(head)
+        data = b""
+        while len(data) < size and (chunk := control.recv(size - len(data))):
+            data += chunk
+        listener = socket.socket(fileno=descriptors[0]) if descriptors else None
+        try:
+            answer = server.answer(json.loads(data), listener)
+        except Exception as error:  # the host says which request failed
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        reply = json.dumps(answer).encode()
+        control.sendall(HEAD.pack(len(reply)) + reply)
