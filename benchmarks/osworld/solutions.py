@@ -212,6 +212,12 @@ async def show_no_banners(actor: ScriptedActor) -> None:
     await terminal(actor, "gsettings set org.gnome.desktop.notifications show-banners false")
 
 
+@solves("ec4e3f68-9ea4-4c18-a5c9-69f89d1178b3")
+async def drop_vim_from_the_favorites(actor: ScriptedActor) -> None:
+    favorites = "['thunderbird.desktop', 'google-chrome.desktop']"
+    await terminal(actor, f'gsettings set org.gnome.shell favorite-apps "{favorites}"')
+
+
 @solves("13584542-872b-42d8-b299-866967b5c3ef")
 async def keep_the_size_of_terminals(actor: ScriptedActor) -> None:
     await actor.key("ctrl+alt+t")
@@ -248,6 +254,5 @@ async def save_every_three_minutes(actor: ScriptedActor) -> None:
 REASONS["937087b6-f668-4ba6-9110-60682ee33441"] = (
     "VLC is the only video player of the desktop: it is the default from the start"
 )
-REASONS["ec4e3f68-9ea4-4c18-a5c9-69f89d1178b3"] = "there is no GNOME Shell, whose favourites are asked for"
 REASONS["5ac2891a-eacd-4954-b339-98abba077adb"] = "desktop-env 1.0.2 has no metric check_play_and_exit"
 REASONS["e0df059f-28a6-4169-924f-b9623e7184cc"] = "its set-up makes the folder with sudo, and guests are never root"

@@ -20,7 +20,7 @@ from deskhand.server.guest import Guest
 from deskhand.tasks.formats import osworld_setup_steps
 from deskhand.tasks.formats.file_cache import FileCache
 from deskhand.tasks.formats.osworld_setup_steps import Step
-from deskhand.tasks.formats.shell_programs import program_of
+from deskhand.tasks.formats.shell_programs import program_of, programs_of
 
 WINDOW_TIMEOUT_S = 90.0
 """Maximum wait for the window of an application."""
@@ -40,6 +40,11 @@ _WINDOWS = {
     "gnome-terminal": "terminal",
 }
 """Substring of a program's window class or title, by program."""
+_LOCAL_WINDOWS = {"nautilus": "pcmanfm"}
+"""The same on a local desktop, where another program runs under the name."""
+_DETACHED = ("gnome-terminal",)
+"""Programs that return at once and leave a window; what a step starts by them is launched, so that the limits of a
+command that is waited for do not apply."""
 _FORWARDERS = ("socat",)
 """Programs that only forward Chrome's port to the host; Deskhand reads it inside the guest."""
 
@@ -57,6 +62,7 @@ set -e
 chmod 755 "$1/bin/google-chrome"
 mkdir -p "$HOME/.config/google-chrome/Default"
 cp -r "$HOME/.config/chromium/." "$HOME/.config/google-chrome/"
+sed -i '/^HISTFILE=$/d' "$HOME/.bashrc"
 rc="$HOME/.config/openbox/rc.xml"
 sed -i 's#<keyboard>#<keyboard><keybind key="C-A-t"><action name="Execute"><command>xfce4-terminal --disable-server</command>\
 </action></keybind>#' "$rc"
@@ -116,6 +122,10 @@ class SetupRunner:
                     await self._upload(file.path, await asyncio.to_thread(self.cache.upload, file.local_path))
             case osworld_setup_steps.CommandStep(type="launch", parameters=parameters):
                 await self._launch(parameters)
+            case osworld_setup_steps.CommandStep(parameters=parameters) if window := self._detached_window(parameters):
+                command = self._fill_placeholders(parameters.command)
+                await self._launch(parameters.model_copy(update={"command": command}))
+                self._expected_windows.append(window)
             case osworld_setup_steps.CommandStep(parameters=parameters):
                 await self._execute(parameters)
             case osworld_setup_steps.VerifiedStep(parameters=parameters):
@@ -165,10 +175,20 @@ class SetupRunner:
         await self._post("/setup/launch", {"command": command, "shell": bool(parameters.shell)})
         if program == "pkill":
             await self._wait_ended(command)
-        elif window := _WINDOWS.get(program):
+        elif window := self._window_of(program):
             has_document = window == "libreoffice" and len(command.split() if isinstance(command, str) else command) > 1
             # The splash screen has the bare name.
             self._expected_windows.append("- libreoffice" if has_document else window)
+
+    def _window_of(self, program: str) -> str | None:
+        return (_LOCAL_WINDOWS if self.client.is_local else _WINDOWS).get(program) or _WINDOWS.get(program)
+
+    def _detached_window(self, parameters: osworld_setup_steps.Command) -> str | None:
+        """Return the window that a command on a local desktop leaves by a program of `_DETACHED`."""
+        if not self.client.is_local:
+            return None
+        last = programs_of(parameters.command, shell=bool(parameters.shell))[-1:]
+        return self._window_of(last[0]) if last and last[0] in _DETACHED else None
 
     async def _wait_ended(self, command: list[str] | str) -> None:
         argv = command.split() if isinstance(command, str) else command
@@ -233,7 +253,7 @@ async def _prepare_home(guest: Guest) -> None:
     """Adapt a fresh local home to OSWorld's VM; nothing that a task requires is done.
 
     `google-chrome` starts Debian's Chromium with the profile where tasks and getters look for it, as a process named
-    `chrome`, by which tasks kill it. Ctrl+Alt+T opens a terminal.
+    `chrome`, by which tasks kill it. Ctrl+Alt+T opens a terminal, whose shell keeps the history that tasks read.
     """
     tools = await guest.tools()
     chrome = _CHROME.format(flags=" ".join(FLAGS))

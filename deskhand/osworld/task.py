@@ -1,6 +1,6 @@
 """OSWorld tasks as Deskhand tasks; the files are used unchanged.
 
-Example:
+Examples:
 
     task = load_task(Path("evaluation_examples/examples/chrome/....json"))
 
