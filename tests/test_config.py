@@ -58,7 +58,7 @@ def test_every_config_of_the_repository_is_valid(path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(CONFIGS[0].parent.glob("**/*.yaml")), ids=lambda path: path.stem)
 def test_a_policy_that_sees_the_screen_uses_the_action_format_of_its_model(path: Path) -> None:
-    own = {"Qwen/Qwen2.5-VL": ("qwen25_vl",), "Qwen/Qwen3-VL": ("qwen3_vl",)}
+    own = {"Qwen/Qwen2.5-VL": ("qwen25_vl",), "Qwen/Qwen3-VL": ("qwen3_vl",), "Qwen/Qwen3.5": ("qwen35",)}
     names = [names for model, names in own.items() if model in path.read_text()]
     for line in path.read_text().splitlines() if names else []:
         if "action_format:" in line and "a11y_tree" not in line:

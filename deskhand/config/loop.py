@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field
 
 from deskhand.config.trainer import Section
@@ -56,6 +58,8 @@ class HealthConfig(Section):
     """Maximum ratio of the mean reply length to its recent baseline, or of the baseline to it."""
     max_masked_fraction: float = Field(default=0.05, ge=0, le=1)
     """Maximum fraction of tokens masked by `trainer.importance_weight_cap`."""
+    max_replay_masked_fraction: float = Field(default=0.2, ge=0, le=1)
+    """Maximum fraction of replayed tokens masked by `trainer.importance_weight_cap`."""
     max_clip_fraction: float | None = Field(default=None, ge=0, le=1)
     """Maximum fraction of tokens with a clipped ratio. None: 0.5, or 1 for algorithms such as `gspo`, whose narrow
     range for whole replies clips many of them."""
@@ -94,8 +98,24 @@ class LoopConfig(GroupConfig):
     """Groups in one training step."""
     max_staleness: int = Field(default=1, ge=0)
     """Maximum number of weight versions between sampling and training."""
+    replay_groups: int = Field(default=0, ge=0)
+    """Groups of earlier steps that each step trains again, with their recorded log-probs; 0 disables replay."""
+    replay_best_only: bool = False
+    """Replay only the episodes of these groups whose advantage is positive (self-imitation)."""
+    max_replay_staleness: int = Field(default=8, ge=1)
+    """Maximum number of weight versions between sampling and replay."""
     max_concurrent_episodes: int = Field(default=4, ge=1)
     """Concurrent training episodes."""
+    curriculum: Literal["uniform", "frontier"] = "uniform"
+    """Choice of the training tasks: families in turn, or families in proportion to the probability that the rewards of
+    a group differ, as the success so far predicts it."""
+    curriculum_uniform_share: float = Field(default=0.1, ge=0, le=1)
+    """Share of the groups that "frontier" draws from all families alike."""
+    success_decay: float = Field(default=0.9, gt=0, le=1)
+    """Weight of an episode in the success statistics, per training step of its age."""
+    early_stop_probability: float = Field(default=0.0, ge=0, le=1)
+    """A group whose rewards are equal so far starts no more episodes if they would differ with less than this
+    probability, as the success so far predicts it; 0 plays every group to its end."""
     save_every: int = Field(default=1, ge=1)
     """Steps between checkpoints. After a crash, training resumes from the last one."""
     eval_every: int = Field(default=0, ge=0)

@@ -68,6 +68,9 @@ class DesktopConfig(Section):
     """Maximum wait for the screen to settle."""
     prewarm: int = Field(default=1, ge=0)
     """Desktops started in advance."""
+    num_judging: int | None = Field(default=None, ge=0)
+    """Desktops beyond the concurrent episodes, for episodes that are being judged: another episode starts meanwhile.
+    None is half as many as concurrent episodes for local desktops that fit on the machine, 0 for other backends."""
     memory_limit_mib: int = Field(default=4096, ge=64)
     """Maximum memory of a desktop's guest processes; beyond it the desktop is closed."""
     max_processes: int = Field(default=1024, ge=16)
@@ -242,7 +245,7 @@ class SuiteConfig(Section):
     displaces: ClassVar[tuple[str, ...]] = ("name", "format")
 
     name: Annotated[str, reference_to("suite")] | None = None
-    """Suite: basics (the default), miniwob, or the import path of task families of your own."""
+    """Suite: basics (the default), web, miniwob, or the import path of task families of your own."""
     format: Literal["osworld", "waa", "deskhand", "openadapt", "python"] | None = None
     """Format of the task files: OSWorld's or Windows Agent Arena's JSON, Deskhand's or OpenAdapt's YAML, or a Python
     file with functions decorated by `deskhand.task_family`."""
@@ -253,6 +256,9 @@ class SuiteConfig(Section):
     default selection."""
     exclude: tuple[str, ...] = ()
     """Tasks, families or folders to skip, named as in `families`."""
+    held_out_families: tuple[str, ...] = ()
+    """Families, or applications with all of their families, that are never trained on: the test split has only these.
+    Empty means that the splits have the same families and differ by seeds."""
     eval_fraction: float | None = Field(default=None, ge=0, lt=1)
     """Fraction of the task files in the test split, which is never trained on. None is 0.2 for a training run that
     evaluates, and no split otherwise: `deskhand eval` of a model then plays all files."""

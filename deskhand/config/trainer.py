@@ -84,8 +84,8 @@ class TrainerConfig(Section):
     learning_rate: float = Field(default=1e-5, gt=0)
     """Learning rate of the policy."""
     algorithm: Annotated[str, reference_to("algorithm")] = "grpo"
-    """Algorithm: advantages and clipping. grpo, dr_grpo, dapo, gspo, cispo, rloo, reinforce_plus_plus,
-    reinforce_plus_plus_baseline, ppo, or the import path of your own."""
+    """Algorithm: advantages and clipping. grpo, dr_grpo, dapo, gspo, cispo, rloo, gigpo,
+    reinforce_plus_plus, reinforce_plus_plus_baseline, ppo, or the import path of your own."""
     optimizer: OptimizerName = "adamw_fused"
     """AdamW: fused kernel, plain operations, or 8-bit moments (requires a GPU and bitsandbytes)."""
     beta1: float = Field(default=0.9, ge=0, lt=1)

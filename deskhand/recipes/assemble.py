@@ -17,15 +17,18 @@ from deskhand.agents.build import build_agent
 from deskhand.agents.desktop_agent import DesktopAgent
 from deskhand.algorithms.base import get_algorithm
 from deskhand.config.load import Config
+from deskhand.config.loop import LoopConfig
 from deskhand.config.schema import MACHINE_BACKENDS, AgentConfig, DesktopConfig
 from deskhand.desktop.base import DesktopPoolProtocol
 from deskhand.desktop.factory import open_pool
+from deskhand.desktop.host_capacity import max_desktops
 from deskhand.engines.scripted import ScriptedEngine
 from deskhand.engines.takeover import TakeoverEngine
 from deskhand.errors import ConfigError
 from deskhand.models.load import checkpoint_folder, load, load_processors
 from deskhand.recipes.engine_factory import EngineBundle, EngineRequest, build_engine
 from deskhand.recipes.health import Alert, resolve_bounds
+from deskhand.recipes.replay import check_replay
 from deskhand.recipes.step_report import ProgressListener, StepReport
 from deskhand.recipes.suite import Suite, load_suite, validation_split
 from deskhand.recipes.training_loop import TrainingLoop
@@ -33,6 +36,7 @@ from deskhand.recorder.chat_template import RewrittenHistory
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
+from deskhand.rollout.curriculum import Curriculum
 from deskhand.rollout.episode import desktop_spec
 from deskhand.rollout.eval_loop import evaluate
 from deskhand.rollout.live_episode import WatchedPool
@@ -73,6 +77,16 @@ def eval_concurrency(config: Config) -> int:
     return _capped(config.evaluation.max_concurrent_episodes or config.loop.max_concurrent_episodes, config.desktop)
 
 
+def judging_desktops(desktop: DesktopConfig, size: int) -> int:
+    """Return the number of desktops for episodes that are being judged, beyond the `size` of concurrent episodes."""
+    if desktop.num_judging is not None:
+        return desktop.num_judging
+    if desktop.backend != "local":
+        return 0
+    num_free = max_desktops(desktop.memory_request_mib)[0] - desktop.prewarm - size
+    return max(0, min(size // 2, num_free))
+
+
 def check_plugins(config: Config) -> None:
     """Import what the config names. Raises `ConfigError` with the key, the reference and the import that failed."""
     action_format = formats.get(config.agent.action_format)
@@ -81,19 +95,23 @@ def check_plugins(config: Config) -> None:
             raise ConfigError(f"agent.action_format: {config.agent.action_format} has no method {name}")
     build_agent(config.agent)
     load_reward(config.reward)
-    ObjectiveSettings.of(config.trainer)
+    check_replay(config.loop, ObjectiveSettings.of(config.trainer).algorithm)
     backends: dict[registry.Kind, str] = {"engine": config.engine.backend, "desktop": config.desktop.backend}
     for kind, ref in backends.items():
         if not callable(registry.resolve(kind, ref)):
             raise ConfigError(f"{kind}.backend: {ref} is not a function")
 
 
-def train_task_factory(suite: Suite, seed: int) -> Callable[[int], Task]:
-    """Return a function from group number to task: families in turn, each with its own seeds."""
-    names = suite.train_tasks
+def train_task_factory(suite: Suite, seed: int, loop: LoopConfig | None = None) -> Callable[[int], Task]:
+    """Return a function from group number to task: families in turn, each with its own seeds, or as `loop.curriculum`
+    says."""
+    names, first = suite.train_tasks, seed * SEEDS_PER_RUN
+    if loop is not None and loop.curriculum == "frontier":
+        share = loop.curriculum_uniform_share
+        return Curriculum(names, suite.make, lambda n: seed_for("train", first + n), uniform_share=share, seed=seed)
 
     def make(number: int) -> Task:
-        return suite.make(names[number % len(names)], seed_for("train", seed * SEEDS_PER_RUN + number // len(names)))
+        return suite.make(names[number % len(names)], seed_for("train", first + number // len(names)))
 
     return make
 
@@ -102,14 +120,16 @@ def train_task_factory(suite: Suite, seed: int) -> Callable[[int], Task]:
 async def open_run_pool(
     config: Config, run: Run, size: int, listener: ProgressListener, *, human_only: bool = False
 ) -> AsyncIterator[WatchedPool]:
-    """Open `size` desktops with the screen of the first training task; leases and quotas are stored with the run, and
-    `deskhand view` shows the desktops. `human_only`: a person plays every episode (`rollout.live_episode`)."""
+    """Open desktops for `size` concurrent episodes, with the screen of the first training task. Leases and quotas are
+    stored with the run, and `deskhand view` shows the desktops. `human_only`: a person plays every episode
+    (`rollout.live_episode`)."""
     check_plugins(config)
     first = train_task_factory(load_suite(config.suite, config.desktop.backend), config.seed)(0)
-    desktops = LiveDesktops()
-    opening = open_pool(config.desktop, desktop_spec(first), size, run_dir=run.folder, on_wait=listener.quota_wait)
+    desktops, num_judging = LiveDesktops(), 0 if human_only else judging_desktops(config.desktop, size)
+    places = size + num_judging
+    opening = open_pool(config.desktop, desktop_spec(first), places, run_dir=run.folder, on_wait=listener.quota_wait)
     async with opening as pool, serve_live(desktops, run.folder):
-        yield WatchedPool(pool, desktops, run, human_only=human_only)
+        yield WatchedPool(pool, desktops, run, human_only=human_only, num_judging=num_judging)
 
 
 async def engine_of(config: Config, run: Run, checkpoint: str, version: int) -> EngineBundle:
@@ -233,7 +253,7 @@ async def run_training_loop(
             trainer,
             runner.recorder.images,
             checkpoint_folder(config.model),
-            train_task_factory(suite, config.seed),
+            train_task_factory(suite, config.seed, config.loop),
             seed=config.seed,
             on_step=on_step,
             on_alert=on_alert,

@@ -15,6 +15,7 @@ from deskhand.engines import sglang_protocol, vllm
 from deskhand.engines.http_engine.engine import ServerTimeouts
 from deskhand.engines.openai_endpoint import OpenAIEndpointEngine
 from deskhand.errors import ConfigError
+from deskhand.models.families import FAMILIES
 from deskhand.models.load import LoadedModel, check_checkpoint, checkpoint_folder, load, load_processors
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.types import Engine
@@ -153,6 +154,6 @@ async def _connect(request: EngineRequest, connect: Callable[..., Any]) -> Engin
 
 
 def sends_lora_only(lora: LoraConfig, family: str) -> bool:
-    """Whether a vLLM launched here receives LoRA alone: not with 4-bit weights, and with LoRA on the vision tower only
-    for the family in which vLLM's results are tested against the trainer's."""
-    return not lora.load_in_4bit and (family == "qwen3_vl" or not lora.vision)
+    """Whether a vLLM launched here receives LoRA alone: not with 4-bit weights, and else by family."""
+    known = FAMILIES[family]
+    return not lora.load_in_4bit and known.serves_lora and (known.serves_vision_lora or not lora.vision)

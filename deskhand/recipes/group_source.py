@@ -1,17 +1,20 @@
-"""Episodes of groups for the scheduler. Used by `recipes.training_loop`."""
+"""Episodes of groups for the scheduler, and the alerts that single episodes raise. Used by `recipes.training_loop`."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import structlog
 
+from deskhand.config.loop import HealthConfig
+from deskhand.recipes.health import Alert, all_errored_alert, no_signal_alert, solved_at_start_alert
 from deskhand.recipes.step_report import FamilyShares, StepAccumulator
 from deskhand.rollout.episode import errored_result
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import EpisodeRequest, Group, GroupBuffer
 from deskhand.rollout.run_writer import RunWriter
+from deskhand.rollout.success_statistics import SuccessStatistics
 from deskhand.tasks.outcome import Errored
 
 log = structlog.get_logger()
@@ -24,12 +27,16 @@ class GroupSource:
         self,
         groups: GroupBuffer,
         writer: RunWriter,
-        on_end: Callable[[EpisodeResult, Group | None], None] = lambda result, completed: None,
+        statistics: SuccessStatistics,
+        alerts: EpisodeAlerts,
+        on_untrained: Callable[[Iterable[EpisodeResult]], None] = lambda results: None,
     ) -> None:
         self.groups = groups
         self.writer = writer
-        self._on_end = on_end
-        """Called with every result and the group that it completed, if any."""
+        self.statistics = statistics
+        self.alerts = alerts
+        self._on_untrained = on_untrained
+        """Called with the scored episodes of a group that will not be trained."""
         self.exhausted = False
         self.since_step = StepAccumulator()
         self.shares = FamilyShares()
@@ -50,7 +57,10 @@ class GroupSource:
         return request
 
     async def on_result(self, result: EpisodeResult) -> None:
+        self.statistics.add(result)
         completed = self.groups.finish(result)
+        if completed is not None:
+            self.statistics.add_group(completed)
         self.since_step.add(result, completed)
         if completed is not None and completed.state == "closed" and completed.scored:
             self.shares.zero_variance[completed.task.family] += 1
@@ -60,4 +70,40 @@ class GroupSource:
             log.warning("episode.errored", **fields, message=result.outcome.message, **await self.writer.check())
         if completed is not None:
             self.group_completed.set()
-        self._on_end(result, completed)
+            if completed.state == "closed":
+                self._on_untrained(completed.scored)
+        self.alerts.episode_ended(result, completed, self.since_step)
+
+
+class EpisodeAlerts:
+    """Raises the alerts that do not wait for a step: about single tasks, and about groups without signal.
+
+    `step` returns the training steps so far; `on_alert` is called with each alert.
+    """
+
+    def __init__(self, health: HealthConfig, step: Callable[[], int], on_alert: Callable[[Alert], None] | None) -> None:
+        self._health, self._step, self.on_alert = health, step, on_alert
+        self._raised: set[tuple[str, str]] = set()
+        """(metric, family) of the alerts that are raised once per family."""
+
+    def episode_ended(self, result: EpisodeResult, completed: Group | None, since: StepAccumulator) -> None:
+        """Check a result, the group that it completed, and what ended since the last step."""
+        if result.solved_without_action:
+            self._raise(solved_at_start_alert(result.family), result.family)
+        if completed is None or completed.state != "closed":
+            return
+        outcome = result.outcome
+        if not completed.scored and isinstance(outcome, Errored) and outcome.cause != "cancelled":
+            self._raise(all_errored_alert(result.family, len(completed.errored), outcome.message), result.family)
+        alert = no_signal_alert(since.num_zero_variance, since.num_groups, since.mean_reward, self._health)
+        if alert is not None:
+            self._raise(alert)
+
+    def _raise(self, alert: Alert, family: str = "") -> None:
+        """Raise an alert; one about a family only once."""
+        if family and (alert.metric, family) in self._raised:
+            return
+        self._raised.add((alert.metric, family))
+        log.warning("health.alert", step=self._step(), **alert.to_dict())
+        if self.on_alert is not None:
+            self.on_alert(alert)

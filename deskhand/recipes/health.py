@@ -87,6 +87,10 @@ _RULES = (
         "lower loop.max_staleness or trainer.learning_rate",
     ),
     (
+        "train/replay_masked_frac", "<=", "max_replay_masked_fraction", "the replayed samples are far off-policy",
+        "lower loop.max_replay_staleness or trainer.learning_rate",
+    ),
+    (
         "train/clip_frac", "<=", "max_clip_fraction", "a step moves the policy out of its trust region",
         "lower trainer.learning_rate, trainer.ppo_epochs or trainer.num_minibatches",
     ),

@@ -18,6 +18,7 @@ from deskhand.config.schema import AgentConfig
 from deskhand.errors import ConfigError
 from deskhand.models import hub
 from deskhand.models.architectures import PUBLISHED
+from deskhand.models.families import FAMILIES
 from deskhand.models.hub import AGENT_FILE
 from deskhand.models.load import adapter_base, checkpoint_folder, read_json
 from deskhand.store.run import Run
@@ -39,8 +40,18 @@ _FORMATS = (
     (r"ui-?tars", "uitars_1_0"),
     (r"opencua-(qwen2-|a3b)", "opencua_relative"),
     (r"opencua", "opencua_qwen25"),
-    (r"evocua|gui-?owl-?1\.?5|qwen-?3(\.\d)?-?vl|qwen-?3\.[5-9]", "qwen3_vl"),
-    (r"gui-?owl|qwen-?2\.?5-?vl", "qwen25_vl"),
+    (r"evocua", "evocua"),
+    (r"qwen-?3\.[5-9]", "qwen35"),
+    (r"gui-?owl-?1\.?5|qwen-?3-?vl", "qwen3_vl"),
+    (r"gui-?owl", "gui_owl"),
+    (r"qwen-?2\.?5-?vl", "qwen25_vl"),
+    (r"kimi-?(vl|k2\.?5)", "kimi"),
+    (r"glm-?4\.\dv", "glm_v"),
+    (r"\bholo-?1", "holo1_5"),
+    (r"\bholo-?[23]", "holo"),
+    (r"scalecua", "scalecua"),
+    (r"\bfara\b", "fara"),
+    (r"mai-?ui", "mai_ui"),
     (r"gemini", "gemini"),
     (r"claude-?3\.5", "anthropic_20241022"),
     (r"claude", "anthropic_20250124"),
@@ -49,7 +60,6 @@ _FORMATS = (
 )
 """Names of model families, as in checkpoints, servers and vendors' APIs, and the action format that each publishes; the
 first that matches."""
-_FORMAT_OF_TYPE = {"qwen3_vl": "qwen3_vl", "qwen2_5_vl": "qwen25_vl"}
 _REASONING = re.compile(r"thinking|reasoning|-r1\b|qvq")
 
 
@@ -87,9 +97,9 @@ def defaults_of_checkpoint(source: str) -> dict[str, Any]:
     size = text.get("vocab_size") if isinstance(text, dict) else None
     if isinstance(size, int) and size < MIN_GENERAL_VOCABULARY:
         return dict(BUNDLED)
-    by_type = _FORMAT_OF_TYPE.get(str(config.get("model_type")))
-    if by_type and named["action_format"] == GENERAL["action_format"]:
-        named["action_format"] = by_type
+    family = FAMILIES.get(str(config.get("model_type")))
+    if family and named["action_format"] == GENERAL["action_format"]:
+        named["action_format"] = family.action_format
     return named
 
 

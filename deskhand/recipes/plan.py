@@ -5,6 +5,7 @@ The suite provides screen sizes and episode lengths; `trainer.memory_estimate` a
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -22,18 +23,23 @@ from deskhand.config.trainer import LoraConfig
 from deskhand.errors import ConfigError
 from deskhand.models.architectures import preprocessing_of, values_of
 from deskhand.models.load import check_device
-from deskhand.recipes.assemble import train_task_factory
+from deskhand.recipes.assemble import judging_desktops, train_concurrency, train_task_factory
 from deskhand.recipes.engine_factory import sends_lora_only
 from deskhand.recipes.suite import load_suite
 from deskhand.recorder.images import PREPARED_BYTES
+from deskhand.store.frames import REMEMBERED_BYTES
+from deskhand.tasks.judge import judge_seconds
 from deskhand.trainer.memory_estimate import (
     GIB,
     MemoryEstimate,
+    MemoryLocation,
+    MemoryTerm,
     WeightSyncMode,
     Workload,
     estimate_memory,
     server_bytes,
 )
+from deskhand.trainer.rollout_estimate import RolloutEstimate, estimate_rollout
 from deskhand.trainer.throughput_estimate import ThroughputEstimate, device_of, estimate_throughput
 
 TEXT_PER_TURN = 48
@@ -48,6 +54,8 @@ FILE_BYTES_PER_S = 1e9
 """Assumed rate at which weight files are written and read."""
 MAX_OPTION = 1e6
 """Maximum value of numeric options."""
+PROGRAM_BYTES = 430 << 20
+"""Memory of a process that has loaded Python, torch, transformers and the bundled policy: 422 MiB were measured."""
 MIN_CHECKED_BYTES = 200_000_000
 """Weights from which a run on a CPU is checked; smaller ones fit anywhere."""
 
@@ -64,6 +72,8 @@ class RunPlan:
     """Parts of the run that are not in the sum, or empty."""
     through_files: bool = False
     """Whether weights are pushed to a server through files."""
+    rollout: RolloutEstimate | None = None
+    """None for desktops of other machines, whose times are unknown, and where `speed` is."""
 
     def lines(self) -> Iterator[str]:
         work = self.work
@@ -86,6 +96,8 @@ class RunPlan:
         yield from (
             self.speed.lines() if self.speed else [f"throughput: unknown for {self.device}; select a GPU with --gpu"]
         )
+        if self.rollout is not None:
+            yield from self.rollout.lines()
         yield f"weight sync per step: {self._weight_sync()}"
 
     def data(self) -> dict[str, Any]:
@@ -93,6 +105,7 @@ class RunPlan:
         memory = self.memory
         terms = [{"name": term.name, "bytes": term.bytes, "min_bytes": term.min_bytes, "location": term.place,
                   "how": term.how} for term in memory.terms]  # fmt: skip
+        rollout = self.rollout and {**asdict(self.rollout), "episodes_per_minute": self.rollout.per_minute}
         return {
             "device": self.device,
             "workload": asdict(self.work),
@@ -106,6 +119,7 @@ class RunPlan:
                 "not_included": self.excluded or None,
             },
             "throughput": asdict(self.speed) if self.speed else None,
+            "rollout": rollout,
             "weight_sync": {"mode": memory.published, "bytes": memory.sent, "through_files": self.through_files},
         }
 
@@ -122,17 +136,22 @@ class RunPlan:
 
 def plan(
     config: Config, *, memory_gib: float | None = None, gpu: str | None = None, screen: tuple[int, int] | None = None,
-    turns: int | None = None,
+    turns: int | None = None, reply_tokens: int | None = None,
 ) -> RunPlan:  # fmt: skip
     """Estimate a config on this machine's device, or on `gpu` with `memory_gib`. `screen` and `turns` replace the
-    values of the suite's tasks. Raises `ConfigError` if the GPU or model is unknown, or a number is out of range."""
+    values of the suite's tasks, `reply_tokens` that of the agent. Raises `ConfigError` if the GPU or model is unknown,
+    or a number is out of range."""
+    if reply_tokens is not None:
+        if not 0 < reply_tokens < MAX_OPTION:
+            raise ConfigError(f"--reply-tokens: must be above 0 and below {MAX_OPTION:g}, got {reply_tokens:g}")
+        config = config.model_copy(update={"agent": config.agent.model_copy(update={"max_new_tokens": reply_tokens})})
     sides = (("--screen-size", side) for side in screen or ())
     for name, value in (("--memory", memory_gib), ("--turns", turns), *sides):
         if value is not None and not 0 < value < MAX_OPTION:
             raise ConfigError(f"{name}: must be above 0 and below {MAX_OPTION:g}, got {value:g}")
     values, engine = values_of(config.model), config.engine
     gib = memory_gib or config.device_memory_gib
-    device = device_of(config.device, gpu)
+    device = device_of(config.device, gpu, config.trainer.torch_threads)
     work = workload(config, values, screen, turns)
     available = gib * GIB if gib else device.memory
     local, server, excluded = None, 0.0, ""
@@ -156,13 +175,31 @@ def plan(
             f"{server / GIB:.1f} GiB, but weights and one request of engine.max_model_len {engine.max_model_len} "
             f"need {least / GIB:.1f} GiB; increase it"
         )
+    memory = _with_program(memory, cuda)
     requests = min(engine.max_num_seqs, config.loop.max_concurrent_episodes)
-    speed = (
-        estimate_throughput(values, config.policy, config.trainer, config.dtype, requests, memory, work, device)
-        if device.flops(config.dtype)
-        else None
+    speed, rollout = None, None
+    if device.flops(config.dtype):
+        speed = estimate_throughput(
+            values, config.policy, config.trainer, config.dtype, requests, memory, work, device,
+            in_process=engine.backend == "hf",
+        )  # fmt: skip
+        if config.desktop.backend == "local":
+            size = train_concurrency(config)
+            rollout = estimate_rollout(
+                work, speed, size, num_judging=judging_desktops(config.desktop, size), own_engine=not excluded,
+                on_cpu=gpu is None and config.device == "cpu", threads=config.trainer.torch_threads or 1,
+            )  # fmt: skip
+    return RunPlan(memory, work, speed, device.name, excluded, engine.backend != "hf", rollout)
+
+
+def _with_program(memory: MemoryEstimate, cuda: bool) -> MemoryEstimate:
+    """Return the estimate with the memory of the program itself, which on a CPU is that of the device."""
+    place: MemoryLocation = "host" if cuda else "device"
+    program = MemoryTerm("program", PROGRAM_BYTES, "Python and libraries", place=place)
+    how = "pixels of which the next ones store changes"
+    return replace(
+        memory, terms=(*memory.terms, program, MemoryTerm("recent screenshots", REMEMBERED_BYTES, how, 0.0, place))
     )
-    return RunPlan(memory, work, speed, device.name, excluded, engine.backend != "hf")
 
 
 def weight_sync_mode(engine: EngineConfig, lora: LoraConfig | None, family: str) -> WeightSyncMode | None:
@@ -186,7 +223,10 @@ def estimate_sft_memory(config: Config) -> MemoryEstimate:
     cuda = config.device.startswith("cuda")
     with _buildable(config.model):
         trainer = config.trainer.supervised
-        return estimate_memory(values, config.dtype, config.policy, trainer, None, work, cuda=cuda, available=available)
+        memory = estimate_memory(
+            values, config.dtype, config.policy, trainer, None, work, cuda=cuda, available=available
+        )
+    return _with_program(memory, cuda)
 
 
 @contextmanager
@@ -226,7 +266,8 @@ def workload(
     episodes = config.loop.groups_per_step * config.loop.group_size
     return Workload(
         width, height, patches, image_tokens, turns, shown, row_tokens, agent.max_new_tokens,
-        episodes, episodes * rows, episodes * turns * has_images, PREPARED_BYTES, wanted if wanted > row_tokens else 0,
+        episodes, episodes * rows, episodes * turns * has_images, PREPARED_BYTES, config.loop.max_staleness + 1,
+        wanted if wanted > row_tokens else 0, statistics.fmean(map(judge_seconds, tasks)),
     )  # fmt: skip
 
 

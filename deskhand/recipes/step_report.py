@@ -16,6 +16,7 @@ import numpy as np
 from deskhand.recipes.health import LENGTH, Alert
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import Group
+from deskhand.rollout.success_statistics import MAX_FAMILIES
 from deskhand.tasks.outcome import Scored
 
 SCHEMA_VERSION = 2
@@ -39,10 +40,6 @@ class StepReport:
         """Return the line of metrics.jsonl as JSON types."""
         head = {"schema_version": SCHEMA_VERSION, "step": self.step, "version": self.version}
         return {**head, **self.metrics, "alerts": [alert.to_dict() for alert in self.alerts]}
-
-
-MAX_FAMILIES = 32
-"""Families with metrics of their own; a suite of task files has one per file."""
 
 
 @dataclass
@@ -79,6 +76,13 @@ class StepAccumulator:
     num_groups: int = 0
     num_zero_variance: int = 0
     """Completed groups with equal rewards and at least two scores."""
+    num_equal_episodes: int = 0
+    """Scored episodes of such groups."""
+    num_group_episodes: int = 0
+    """Scored episodes of completed groups."""
+    num_stopped_groups: int = 0
+    num_stopped_episodes: int = 0
+    """Episodes that were not started, because their group was stopped early."""
     num_errored: int = 0
     num_tokens: int = 0
     """Sampled tokens of scored episodes."""
@@ -107,7 +111,12 @@ class StepAccumulator:
             self.num_errored += 1
         if completed is not None:
             self.num_groups += 1
-            self.num_zero_variance += completed.state == "closed" and len(completed.rewards) > 1
+            is_equal = completed.state == "closed" and len(completed.rewards) > 1
+            self.num_zero_variance += is_equal
+            self.num_equal_episodes += is_equal * len(completed.scored)
+            self.num_group_episodes += len(completed.scored)
+            self.num_stopped_groups += completed.num_stopped > 0
+            self.num_stopped_episodes += completed.num_stopped
 
     @property
     def mean_reward(self) -> float | None:
@@ -131,6 +140,9 @@ class StepAccumulator:
             "replies/untrained_frac": _ratio(self.num_untrained, self.num_calls),
             "groups/zero_variance": self.num_zero_variance,
             "groups/zero_variance_frac": _ratio(self.num_zero_variance, self.num_groups),
+            "groups/stopped_early": self.num_stopped_groups,
+            "episodes/stopped_early": self.num_stopped_episodes,
+            "episodes/zero_variance_frac": _ratio(self.num_equal_episodes, self.num_group_episodes),
             "episodes/errored_frac": _ratio(self.num_errored, self.num_errored + len(self.rewards)),
         }
 

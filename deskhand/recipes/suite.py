@@ -27,9 +27,10 @@ from deskhand.tasks.end_state import EndState
 from deskhand.tasks.formats import openadapt, osworld, python_file, task_files, waa, yaml_schema, yaml_task
 from deskhand.tasks.formats.file_cache import FileCache, urls_of
 from deskhand.tasks.formats.located_yaml import TaskFileError, load_yaml, require_valid
+from deskhand.tasks.formats.probes import Failure, on_local_desktop
 from deskhand.tasks.formats.requirements import REQUIREMENT_TEXT, Which, find_in_guest, requirements_of
 from deskhand.tasks.formats.yaml_task import SUITE as DESKHAND_SUITE
-from deskhand.tasks.suites import family_registry, miniwob
+from deskhand.tasks.suites import family_registry
 from deskhand.tasks.task import SPLIT_SIZE, Family, Split, Task, seed_for, split_of
 
 SCREENS = {"osworld": (1920, 1080), "waa": (1920, 1200), "openadapt": (1920, 1200)}
@@ -44,7 +45,7 @@ DEFAULT_EVAL_FRACTION, DEFAULT_VALIDATION_FRACTION = 0.2, 0.1
 @dataclass(frozen=True)
 class Suite:
     """Tasks of a run. `make(name, seed)` returns one variant of a family. Both splits list the same families if their
-    variants differ by seed."""
+    variants differ by seed, unless whole families are held out."""
 
     train_tasks: tuple[str, ...]
     eval_tasks: tuple[str, ...]
@@ -81,7 +82,7 @@ class Suite:
             return []
         names = {"train": self.train_tasks, "validation": self.validation_tasks, "test": self.eval_tasks}.get(split)
         if self.is_parametric:
-            names = self.eval_tasks
+            names = self.train_tasks if split in ("train", "validation") else self.eval_tasks
         elif names is None:
             raise ConfigError(f"evaluation.split: task files have no split {split}; use test, validation or train")
         elif not names:
@@ -109,17 +110,19 @@ def _loaded(settings: str, backend: str) -> Suite:
         where = f"suite.name: {suite.name}"
         families = python_file.families_by_name(found() if callable(found) else found, where, expected)
         return _family_suite(families, suite, where)
-    names = suite.families or (miniwob.task_names() if suite.name == miniwob.SUITE else family_registry.DEFAULT)
-    excluded = suite.exclude
-    if suite.name == miniwob.SUITE:
-        names, excluded = (
-            tuple(name if name.startswith(miniwob.PREFIX) else f"{miniwob.PREFIX}{name}" for name in listed)
-            for listed in (names, excluded)
-        )
+    prefix = family_registry.PREFIXES.get(suite.name or "", "")
+    families = suite.families or (
+        tuple(family_registry.families(suite.name or "")) if prefix else family_registry.DEFAULT
+    )
+    names, excluded, held_out = (
+        tuple(full for name in listed for full in family_registry.expand(name, prefix))
+        for listed in (families, suite.exclude, suite.held_out_families)
+    )
     for name in (*names, *excluded):
         family_registry.make_task(name, 0)
     names = _without(names, excluded, (*names, *excluded), "the suite")
-    return Suite(names, names, family_registry.make_task)
+    train, test = _split_families(names, held_out, family_registry.applications_of, "the suite")
+    return Suite(train, test, family_registry.make_task)
 
 
 def require_oracles(tasks: Iterable[Task]) -> None:
@@ -144,13 +147,16 @@ def _family_suite(families: dict[str, Family], suite: SuiteConfig, where: str) -
         raise ConfigError(f"suite.families: unknown family {unknown[0]!r}; {where} has {', '.join(families)}")
     names = suite.families or tuple(families)
     names = _without(names, suite.exclude, names, where)
-    return Suite(names, names, lambda name, seed: families[name].generate(seed))
+    train, test = _split_families(names, suite.held_out_families, lambda name: families[name].applications, where)
+    return Suite(train, test, lambda name, seed: families[name].generate(seed))
 
 
 def _file_suite(folder: Path, suite: SuiteConfig, backend: str) -> Suite:
     file_format = suite.format or ""
     if not folder.is_dir():
         raise ConfigError(f"suite.path: {folder} is not a directory")
+    if suite.held_out_families:
+        raise ConfigError("suite.held_out_families: task files are held out by suite.eval_fraction; remove it")
     _check_backend(file_format, backend)
     paths = _paths(file_format, folder)
     selected = _without(_selected(paths, suite.families, folder), suite.exclude, paths, str(folder))
@@ -251,6 +257,23 @@ def _without(names: Sequence[str], excluded: Sequence[str], known: Iterable[str]
     return left
 
 
+def _split_families(
+    names: tuple[str, ...], held_out: Sequence[str], applications_of: Callable[[str], tuple[str, ...]], source: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Families to train and to test on: the same, unless families or applications are held out. Raises `ConfigError`
+    if an entry is unknown, or nothing is left to train on."""
+    where, test = "suite.held_out_families", dict[str, None]()
+    for entry in held_out:
+        found = [name for name in names if _is_in(name, entry) or entry in applications_of(name)]
+        if not found:
+            raise ConfigError(f"{where}: {source} has no family or application {entry!r}")
+        test.update(dict.fromkeys(found))
+    train = tuple(name for name in names if name not in test)
+    if not train:
+        raise ConfigError(f"{where}: holds out every family of {source}; hold out fewer")
+    return train, tuple(test) or names
+
+
 def _held_out(names: Sequence[str], fraction: float, count: int) -> list[str]:
     """Some of `names`, by the hash of each: this fraction of `count`, at least one, and not all."""
     if not fraction or len(names) < 2:
@@ -338,7 +361,8 @@ def _check_requirements(path: Path, task: osworld.JsonTask, backend: str) -> Non
     if backend == "osworld":
         return
     which: Which = find_in_guest if backend == "local" else (lambda program: program)
-    needs = [need for need in requirements_of(task, which) if need.kind != "file"]
+    fails: Failure = on_local_desktop if backend == "local" else (lambda script: None)
+    needs = [need for need in requirements_of(task, which, fails) if need.kind != "file"]
     if needs:
         raise ConfigError(f"{path}: it {REQUIREMENT_TEXT[needs[0].kind]} ({needs[0].detail})")
 

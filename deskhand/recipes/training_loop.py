@@ -7,14 +7,14 @@ A kill loses only episodes in flight.
 Invariant: trained episodes are at most `max_staleness` steps old. At most `(max_staleness + 1) * groups_per_step`
 groups are open or queued, and a step waits for slow groups before they become too old (`GroupBuffer.next_batch`), so
 families are trained in the proportions in which they are started. Only a resumed run may find older episodes; they are
-counted as stale and not trained.
+counted as stale and not trained. Replayed episodes (`recipes.replay`) are at most `max_replay_staleness` steps old.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,33 +25,32 @@ import structlog
 from deskhand.config.loop import LoopConfig
 from deskhand.errors import ConfigError
 from deskhand.models.load import load_processors
-from deskhand.recipes.group_source import GroupSource
+from deskhand.recipes.group_source import EpisodeAlerts, GroupSource
 from deskhand.recipes.health import (
     IMAGE_SENSITIVITY,
     PUBLISH_KL,
     STALE,
     Alert,
-    all_errored_alert,
     check_probes,
     find_alerts,
-    no_signal_alert,
-    solved_at_start_alert,
 )
-from deskhand.recipes.process_memory import memory_metrics
+from deskhand.recipes.process_memory import memory_metrics, return_freed_memory
 from deskhand.recipes.publish_probe import PublishProbe
+from deskhand.recipes.replay import ReplayBuffer
 from deskhand.recipes.samples import groups_to_samples
 from deskhand.recipes.step_report import SCHEMA_VERSION, StepAccumulator, StepReport
 from deskhand.recipes.step_times import StepTimes
 from deskhand.recorder.image_check import check_preprocessing
 from deskhand.recorder.images import ImageCache
+from deskhand.rollout.curriculum import Curriculum
 from deskhand.rollout.episode_record import EpisodeResult
 from deskhand.rollout.groups import Group, GroupBuffer
 from deskhand.rollout.run_writer import RunWriter
 from deskhand.rollout.runner import RecordedRunner
 from deskhand.rollout.scheduler import Scheduler
+from deskhand.rollout.success_statistics import SuccessStatistics
 from deskhand.rollout.weight_versions import WeightVersions
-from deskhand.store.run import Checkpoint, Run
-from deskhand.tasks.outcome import Errored
+from deskhand.store.run import TRAIN, Checkpoint, Run
 from deskhand.tasks.task import Task
 from deskhand.trainer.batch import TrainingSample
 from deskhand.trainer.checkpoint import CheckpointManager, verify
@@ -73,8 +72,8 @@ class TrainingLoop:
         runner: Runs episodes with desktops, agent, recorder and engine.
         images: Screenshots for the trainer (the recorder's `ImageCache`).
         assets: Checkpoint folder whose tokenizer files are copied into every checkpoint.
-        make_task: Returns the task of the group with a given number. Must be pure, so that a resumed run has the same
-            tasks.
+        make_task: Returns the task of the group with a given number: a `Curriculum`, or a pure function, so that a
+            resumed run has the same tasks.
         seed: Base of the sampling seeds.
         on_step: Called after every step.
         on_alert: Called with alerts raised between steps; those of a step are in its report.
@@ -99,11 +98,17 @@ class TrainingLoop:
     ) -> None:
         self.config, self.run_folder, self.runner, self.engine = config, run, runner, engine
         self.trainer, self.images, self.assets = trainer, images, assets
-        self.on_step, self.on_alert = on_step, on_alert
+        self.on_step, self.make_task = on_step, make_task
         self.evaluate = evaluate
         self.checkpoints = CheckpointManager(run.folder / "checkpoints")
         self.writer = RunWriter(run)
         self.versions = WeightVersions(run.segments())
+        step_of = self.versions.step_of
+        statistics = SuccessStatistics(
+            config.group_size, config.success_decay, step_of, lambda: step_of(engine.version)
+        )
+        if isinstance(make_task, Curriculum):
+            make_task.follow(statistics)
         groups = GroupBuffer(
             make_task,
             size=config.group_size,
@@ -111,17 +116,24 @@ class TrainingLoop:
             max_retries=config.max_group_retries,
             keep_zero_variance=trainer.algorithm.trains_equal_rewards,
             seed=seed,
-            current_step=lambda: self.versions.step_of(engine.version),
+            current_step=statistics.now,
+            stops=lambda group: statistics.stops(group, config.early_stop_probability),
         )
-        self.source = GroupSource(groups, self.writer, self._on_episode_end)
+        alerts = EpisodeAlerts(config.health, lambda: trainer.steps, on_alert)
+        self.source = GroupSource(groups, self.writer, statistics, alerts, self._release_images)
         self.scheduler = Scheduler(
-            self.source, runner.run, config.max_concurrent_episodes, quota_wait_s=self._quota_wait_s
+            self.source,
+            runner.run,
+            config.max_concurrent_episodes,
+            num_judging=runner.num_judging,
+            quota_wait_s=self._quota_wait_s,
         )
         # Always the same thread: the C library keeps freed memory per thread, about a step's peak in each.
         self._trainer_thread = ThreadPoolExecutor(1, "trainer")
         self.probe = PublishProbe(
             engine, trainer.policy, images, runner.recorder.renderer, config.health, self._trainer_thread
         )
+        self.replay = ReplayBuffer(config, trainer.algorithm, self.versions.step_of)
         self._pending_states: dict[str, tuple[str, int | None]] = {}
         self._pending_groups: list[str] = []
         self._num_dropped = 0  # scored episodes of groups that were dropped as stale since the last step
@@ -129,8 +141,6 @@ class TrainingLoop:
         self._started, self._first_step = time.monotonic(), 0
         self._phases, self._times = PhaseTimer(), StepTimes(engine, self.scheduler)
         self._past_metrics: list[dict[str, Any]] = []
-        self._raised: set[tuple[str, str]] = set()
-        """(metric, family) of the alerts that are raised once per family."""
 
     async def run(self) -> None:
         """Train until `config.total_steps`. Canceling it stops the episodes and stores those that ended.
@@ -171,18 +181,28 @@ class TrainingLoop:
             await self.writer.commit(states={}, closed_groups=[], checkpoint=self._checkpoint(path), metrics=[])
         else:
             await self._in_trainer_thread(self._restore, last)
-            recovered = await asyncio.to_thread(self.writer.recover)
-            interrupted = await asyncio.to_thread(self.writer.interrupted_members)
-            self.source.groups.restore(recovered, interrupted, lambda result: self.versions.step_of(result.version_min))
-            known = await asyncio.to_thread(self.run_folder.groups)
-            self.source.groups.next_number = max((group.number + 1 for group in known), default=0)
-            past = await asyncio.to_thread(self.run_folder.metrics)
-            self._past_metrics = [entry for entry in past if entry.get("schema_version") == SCHEMA_VERSION]
         if last is not None or self.engine.version != self.trainer.version or self.trainer.policy.is_rounded:
             await push_weights(self.trainer.policy, self.engine, self.trainer.version, self._trainer_thread)
+        if last is not None:
+            await self._restore_groups()
         if last is not None and last.step:
             await self.probe.check_resumed(self.trainer.version, self.run_folder, last.step)
         self._first_step, self._started = self.trainer.steps, time.monotonic()
+
+    async def _restore_groups(self) -> None:
+        """Restore groups, success statistics and metrics of earlier processes. The engine has the restored weights,
+        from whose step the statistics age."""
+        recovered = await asyncio.to_thread(self.writer.recover)
+        interrupted = await asyncio.to_thread(self.writer.interrupted_members)
+        known = await asyncio.to_thread(self.run_folder.groups)
+        episodes = await asyncio.to_thread(self.run_folder.episodes, TRAIN)
+        self.source.statistics.restore(episodes, known)
+        if isinstance(self.make_task, Curriculum):
+            self.make_task.follow(self.source.statistics, known)
+        self.source.groups.restore(recovered, interrupted, lambda result: self.versions.step_of(result.version_min))
+        self.source.groups.next_number = max((group.number + 1 for group in known), default=0)
+        past = await asyncio.to_thread(self.run_folder.metrics)
+        self._past_metrics = [entry for entry in past if entry.get("schema_version") == SCHEMA_VERSION]
 
     def _restore(self, last: Checkpoint) -> None:
         """Load the last checkpoint. Raises `ConfigError` if it does not match or is damaged."""
@@ -193,13 +213,14 @@ class TrainingLoop:
             older = self.checkpoints.latest_valid_before(last.step)
             source = f" from the last valid checkpoint: --set model={older}" if older else ""
             raise ConfigError(f"{error}; start a new run{source}") from error
-        self.checkpoints.load(self.trainer, last.step)
+        restored = self.checkpoints.load(self.trainer, last.step)
         self.trainer.versions_ahead = last.version - last.step
         newest = self.run_folder.newest_version()
         if segment := self.versions.resume(last.step, last.version, newest):
             self.run_folder.start_segment(segment.step, segment.first)
             rolled_back = {"rolled_back_from": last.version + 1, "rolled_back_to": newest}
             log.warning("weights.renumbered", **rolled_back, next=segment.first)
+        self.replay.restore(self.run_folder, last.step, (restored.state if restored else {}).get("replays", {}))
 
     async def _train(self) -> None:
         await self._evaluate_if_due()
@@ -242,6 +263,7 @@ class TrainingLoop:
                 self._pending_states |= {result.episode_id: ("stale", None) for result in group.scored}
                 self._pending_groups.append(group.id)
                 self._num_dropped += len(group.scored)
+                self._release_images(group.scored)
                 self.source.shares.stale[group.task.family] += 1
             if stale:
                 groups.remove(stale)
@@ -266,16 +288,18 @@ class TrainingLoop:
         stale = [result for group in groups for result in group.scored if not self._is_fresh(result)]
         num_stale, self._num_dropped = self._num_dropped + len(stale), 0
         algorithm = self.trainer.algorithm
-        samples = groups_to_samples(groups, algorithm, self._is_fresh)
+        replayed, samples = self.replay.take(self.trainer.steps), groups_to_samples(groups, algorithm, self._is_fresh)
         ages = [abs(self._age(result)) for result in fresh]
         num_rolled_back = sum(self.versions.is_rolled_back(result.version_max) for result in fresh)
-        done, sensitivity = await self._in_trainer_thread(self._train_on, samples)
+        done, sensitivity = await self._in_trainer_thread(self._train_on, samples + replayed)
         self.trainer.versions_ahead = self.versions.offset
         with self._phases.measure("publish"):
             await push_weights(self.trainer.policy, self.engine, self.trainer.version, self._trainer_thread)
         with self._phases.measure("publish_probe"):
             publish_kl = await self.probe.run(self.trainer.version, fresh)
+        self.replay.add(groups, fresh)
         self.source.groups.remove(groups)
+        self._release_images(result for group in groups for result in group.scored)
         self.source.shares.trained.update(group.task.family for group in groups)
         self.scheduler.wake()
         self._pending_states |= {result.episode_id: ("trained", done.step) for result in fresh}
@@ -289,6 +313,7 @@ class TrainingLoop:
                 STALE: num_stale / max(1, num_stale + len(fresh)),
                 "policy/staleness": float(np.mean(ages)) if ages else 0.0,
                 "episodes/resampled_after_resume": num_rolled_back,
+                "episodes/replayed": len({sample.episode_id for sample in replayed}),
             }
         )
         self._pending_metrics.append(report.to_dict())
@@ -308,36 +333,20 @@ class TrainingLoop:
         if health.vision_probe_every and self.trainer.steps % health.vision_probe_every == 0:
             with self._phases.measure("vision_probe"):
                 sensitivity = image_sensitivity(self.trainer.policy, samples, self.images, health.vision_probe_samples)
-        return self.trainer.step(samples, self.images), sensitivity
+        done = self.trainer.step(samples, self.images)
+        return_freed_memory()
+        return done, sensitivity
 
-    def _on_episode_end(self, result: EpisodeResult, completed: Group | None) -> None:
-        """Raise the alerts that do not wait for a step: about single tasks, and about groups without signal."""
-        if result.solved_without_action:
-            self._raise_alert(solved_at_start_alert(result.family), result.family)
-        if completed is None or completed.state != "closed":
-            return
-        outcome = result.outcome
-        if not completed.scored and isinstance(outcome, Errored) and outcome.cause != "cancelled":
-            alert = all_errored_alert(result.family, len(completed.errored), outcome.message)
-            self._raise_alert(alert, result.family)
-        since = self.source.since_step
-        alert = no_signal_alert(since.num_zero_variance, since.num_groups, since.mean_reward, self.config.health)
-        if alert is not None:
-            self._raise_alert(alert)
-
-    def _raise_alert(self, alert: Alert, family: str = "") -> None:
-        """Raise an alert between two steps; one about a family only once."""
-        if family and (alert.metric, family) in self._raised:
-            return
-        self._raised.add((alert.metric, family))
-        log.warning("health.alert", step=self.trainer.steps, **alert.to_dict())
-        if self.on_alert is not None:
-            self.on_alert(alert)
+    def _release_images(self, results: Iterable[EpisodeResult]) -> None:
+        """Drop the pixels of episodes that are not trained any more, which would fill the cache in a long run."""
+        if isinstance(self.images, ImageCache):
+            self.images.release({name for result in results for name in result.graph.image_hashes})
 
     async def _commit(self) -> None:
         trained = sorted(name for name, (state, _) in self._pending_states.items() if state == "trained")
+        state = {"trained": trained, "replays": self.replay.counts} if self.replay.counts else {"trained": trained}
         with self._phases.measure("checkpoint"):
-            path = await self._in_trainer_thread(self.checkpoints.save, self.trainer, self.assets, {"trained": trained})
+            path = await self._in_trainer_thread(self.checkpoints.save, self.trainer, self.assets, state)
         states, groups, metrics = self._pending_states, self._pending_groups, self._pending_metrics
         self._pending_states, self._pending_groups, self._pending_metrics = {}, [], []
         point = self._checkpoint(path)
@@ -356,7 +365,7 @@ class TrainingLoop:
         phases = self._phases.lap()
         known_s = sum(seconds for phase, seconds in phases.items() if phase != "step") + metrics["time/train_step"]
         phases["other"] = phases["step"] - known_s
-        metrics = since.metrics() | self.source.shares.metrics() | metrics
+        metrics = since.metrics() | self.source.shares.metrics() | self.source.statistics.metrics() | metrics
         metrics |= memory_metrics() | self._times.metrics()
         metrics |= {
             "episodes/ended": counts.ended,

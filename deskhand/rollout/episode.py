@@ -57,14 +57,14 @@ def desktop_spec(task: Task) -> DesktopSpec:
 class _Progress:
     """State of a running episode, so that an outage at any point leaves a record of the steps before it."""
 
-    def __init__(self, task: Task, live: LiveEpisode | None = None) -> None:
-        self.task, self.live = task, live
+    def __init__(self, request: EpisodeRequest, live: LiveEpisode | None = None) -> None:
+        self.request, self.task, self.live = request, request.task, live
         self.seconds: dict[str, float] = {}
         self.transcript = Transcript((), "max_steps")
         self.target: Rect | None = None
-        self.milestones = MilestoneTracker(task)
+        self.milestones = MilestoneTracker(self.task)
         self.milestone_steps: dict[str, int] = {}
-        self.instruction = task.instruction
+        self.instruction = self.task.instruction
         self.baseline = 0.0
         """Reward that the start state is worth, which no episode is paid for."""
         self.paused = pausable_timeout.PausedTime()
@@ -118,7 +118,7 @@ async def run_episode(  # noqa: PLR0913
         seed: Sampling seed of the policy.
         live: Shows the episode to people who watch, who may take over.
     """
-    progress, started = _Progress(request.task, live), time.monotonic()
+    progress, started = _Progress(request, live), time.monotonic()
     graph, closed = CallGraph(), False
     try:
         with pausable_timeout.measure_paused() as progress.paused:
@@ -127,8 +127,8 @@ async def run_episode(  # noqa: PLR0913
             outcome = await _with_timeout(progress, running, limit_s)
         closed, graph = True, close_session()
         if end_state_dir is not None:
-            infeasible = progress.transcript.stop_reason == "fail"
-            await _save_end_state(request.task, desktop, outcome, end_state_dir, declared_infeasible=infeasible)
+            end = _ending(progress.transcript)
+            await _save_end_state(request.task, desktop, outcome, end_state_dir, **end)
     except EvaluatorError as error:
         outcome = Errored("evaluator", _line(error))
     except AlreadySolvedError as error:
@@ -196,11 +196,9 @@ class _AgentDesktop:
 _READS = {"observe", "pull", "listdir", "windows", "wait_window", "clipboard", "accessibility_tree"}
 
 
-async def _save_end_state(
-    task: Task, desktop: StageableDesktop, outcome: Outcome, folder: Path, *, declared_infeasible: bool
-) -> None:
+async def _save_end_state(task: Task, desktop: StageableDesktop, outcome: Outcome, folder: Path, **end: Any) -> None:
     try:
-        await end_state.save_end_state(task, desktop, outcome, folder, declared_infeasible=declared_infeasible)
+        await end_state.save_end_state(task, desktop, outcome, folder, **end)
     except Exception as error:  # the desktop may not support reading files
         log.warning("end_state.save_failed", task=task.id, error=_line(error))
 
@@ -235,7 +233,7 @@ def outcome_of_failure(error: Exception) -> Errored:
 
 def errored_result(request: EpisodeRequest, cause: Cause, message: str) -> EpisodeResult:
     """Return the result of an episode that ended before anything was recorded."""
-    return _result(request, _Progress(request.task), Errored(cause, message), CallGraph())
+    return _result(request, _Progress(request), Errored(cause, message), CallGraph())
 
 
 def settings_of(agent: Agent) -> EpisodeSettings:
@@ -275,15 +273,21 @@ async def _run(
         return broken_by_agent(failure, progress.milestones)
 
 
+def _ending(transcript: Transcript) -> dict[str, Any]:
+    """Return how the agent ended, as arguments of `judge` and `save_end_state`."""
+    return {"declared_infeasible": transcript.stop_reason == "fail", "answer": transcript.answer}
+
+
 async def _judge(progress: _Progress) -> Outcome:
     assert progress.desktop is not None
+    progress.request.on_agent_ended()
     with progress.phase("judge"):
         return await judge(
             progress.task,
             progress.desktop.judged,
             milestones=progress.milestones,
-            declared_infeasible=progress.transcript.stop_reason == "fail",
             acted_at=progress.desktop.acted_at,
+            **_ending(progress.transcript),
         )
 
 

@@ -41,6 +41,9 @@ NOTABLE_DIFFERENCE = 0.01
 class EpisodeRunner(Protocol):
     """Interface of `rollout.runner.RecordedRunner` and `ApiRunner`."""
 
+    @property
+    def num_judging(self) -> int: ...
+
     async def run(self, request: EpisodeRequest) -> EpisodeResult: ...
 
 
@@ -269,7 +272,7 @@ async def evaluate(
         raise ConfigError(f"evaluation {name!r}: duplicate task")
     await asyncio.to_thread(run.abandon_in_flight, None, name)
     source = _EvaluationSource(run, name, tasks, samples_per_task, on_result, seed)
-    scheduler = Scheduler(source, runner.run, concurrency)
+    scheduler = Scheduler(source, runner.run, concurrency, num_judging=runner.num_judging)
     await scheduler.run()
     return await asyncio.to_thread(
         build_eval_report, run, name, {(task.id, member) for task in tasks for member in range(samples_per_task)}

@@ -6,6 +6,7 @@ signal and no longer counts against the limit.
 
 Invariant: a group completes once, when no member is in flight. An errored member is replaced by a new episode of the
     same task, at most `max_retries` times per group.
+Invariant: a group that `stops` ends early starts no more episodes; those in flight are scored as always.
 Invariant: a step never makes a group too old that is still open (`next_batch`), so a slow task is trained as often as
     it is started.
 """
@@ -37,6 +38,8 @@ class EpisodeRequest:
     member: int = 0
     seed: int | None = None
     """Sampling seed; None samples without a seed."""
+    on_agent_ended: Callable[[], None] = field(default=lambda: None, compare=False, repr=False)
+    """Called when the agent has ended and only the judge is left. May be called again."""
 
 
 @dataclass
@@ -59,6 +62,8 @@ class Group:
     state: Literal["open", "queued", "closed"] = "open"
     keep_zero_variance: bool = False
     """Whether a group with equal rewards is trained, as with a critic, whose baseline is not the group."""
+    num_stopped: int = 0
+    """Members that were not started, because their rewards were expected to be equal to those so far."""
     opened_step: int = 0
     """Training steps in the weights when the group was opened; none of its tokens is older."""
 
@@ -80,12 +85,18 @@ class Group:
             return bool(rewards)
         return len(rewards) >= 2 and max(rewards) - min(rewards) > SAME_REWARD
 
+    @property
+    def is_equal_so_far(self) -> bool:
+        """Whether at least two rewards are known and all are equal."""
+        return len(self.rewards) >= 2 and not self.has_signal
+
 
 class GroupBuffer:
     """At most `limit` open and queued groups of `size` episodes, which bounds staleness.
 
     `make_task` returns the task of the group with a given number; at most `max_retries` episodes of a group are
-    replaced (None: `size`); `seed`, task and member determine the sampling seed of an episode.
+    replaced (None: `size`); `seed`, task and member determine the sampling seed of an episode. `stops` returns, for a
+    group with equal rewards so far, whether its remaining members shall not be started.
     """
 
     def __init__(
@@ -99,10 +110,12 @@ class GroupBuffer:
         keep_zero_variance: bool = False,
         seed: int = 0,
         current_step: Callable[[], int] = lambda: 0,
+        stops: Callable[[Group], bool] = lambda group: False,
     ) -> None:
         self.make_task, self.size, self.limit, self.seed = make_task, size, limit, seed
         self.current_step = current_step
         """Returns the training steps in the engine's weights."""
+        self.stops = stops
         self.max_retries = size if max_retries is None else max_retries
         self.next_number = next_number
         self.keep_zero_variance = keep_zero_variance
@@ -137,6 +150,9 @@ class GroupBuffer:
             sampled = [steps_of(result) for result in scored if result.version_min >= 0]
             group.opened_step = min([group.opened_step, *sampled])
             group.state = "queued" if state == "queued" else "open"
+            if group.state == "open" and group.is_equal_so_far and self.stops(group):
+                group.num_stopped = max(0, group.open_slots - max(1, len(group.again)))
+                group.size -= group.num_stopped
             self.live[name] = group
             self.next_number = max(self.next_number, number + 1)
 
@@ -186,10 +202,13 @@ class GroupBuffer:
             if isinstance(result.outcome, Errored) and result.outcome.cause == "already_solved":
                 group.retries_left = 0  # every episode of the task starts alike
                 group.size = len(group.scored) + group.in_flight
-            elif group.retries_left > 0:
+            elif group.retries_left > 0 and not group.num_stopped:
                 group.retries_left -= 1
             else:
                 group.size -= 1
+        if group.open_slots > 0 and group.is_equal_so_far and self.stops(group):
+            group.num_stopped += group.open_slots
+            group.size -= group.open_slots
         return self.close_if_final(group)
 
     def close_if_final(self, group: Group) -> Group | None:

@@ -150,12 +150,20 @@ class LiveEpisode(LiveDesktop):
 
 
 class WatchedPool:
-    """A pool of desktops whose episodes are shown by `desktops`. `run` keeps demonstrations."""
+    """A pool of desktops whose episodes are shown by `desktops`. `run` keeps demonstrations; `num_judging` desktops are
+    for episodes that are only being judged."""
 
     def __init__(
-        self, pool: DesktopPoolProtocol, desktops: LiveDesktops, run: Run, *, human_only: bool = False
+        self,
+        pool: DesktopPoolProtocol,
+        desktops: LiveDesktops,
+        run: Run,
+        *,
+        human_only: bool = False,
+        num_judging: int = 0,
     ) -> None:
         self.pool, self.desktops, self.run, self.human_only = pool, desktops, run, human_only
+        self.num_judging = num_judging
         self.on_demonstration: Callable[[EpisodeResult], None] | None = None
         """Receives each demonstration, stored."""
 

@@ -22,7 +22,7 @@ RewardFunction = Callable[[EpisodeResult], float]
 def reward(function: RewardFunction) -> RewardFunction:
     """Mark a function from a judged episode to its reward, and register it by its name.
 
-    Example:
+    Examples:
         >>> @reward
         ... def shorter(episode):
         ...     return episode.score - 0.01 * len(episode.steps)

@@ -51,6 +51,11 @@ class _LeasingRunner:
         """Folder for judged end states; None saves none."""
 
     @property
+    def num_judging(self) -> int:
+        """Desktops for episodes that are only being judged, beyond those of the concurrent episodes."""
+        return self.pool.num_judging if isinstance(self.pool, WatchedPool) else 0
+
+    @property
     def quota(self) -> QuotaManager | None:
         """Quota manager of remote desktops; None for local ones."""
         return self.pool.quota

@@ -1,7 +1,8 @@
 """Scheduler of concurrent episodes.
 
-Used by the training loop and by evaluations; start with `Scheduler.run`. One coroutine per slot runs episode after
-episode from an `EpisodeSource`; `wake` wakes slots that found no work. Episodes never wait for each other.
+Used by the training loop and by evaluations; start with `Scheduler.run`. Each worker runs episode after episode from
+an `EpisodeSource`, and holds a slot until the agent has ended; `wake` wakes workers that found no work. Episodes never
+wait for each other: with `num_judging`, not even for the judge of another.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from deskhand.errors import CodeError, InfrastructureError
@@ -56,9 +59,10 @@ class EpisodeSource(Protocol):
 
 
 class Scheduler:
-    """Runs at most `concurrency` concurrent episodes of `source`.
+    """Runs the episodes of `source`, at most `concurrency` of them with an agent at work.
 
     Args:
+        num_judging: Maximum number of further episodes that are only being judged, each on its desktop.
         max_failures: Consecutive infrastructure errors before `run` raises `InfrastructureError`, and consecutive
             episodes of solved tasks before it raises `AlreadySolvedError`.
         quota_wait_s: Returns the time episodes have waited for quota, summed over episodes; rates exclude it.
@@ -70,11 +74,13 @@ class Scheduler:
         run_episode: Callable[[EpisodeRequest], Awaitable[EpisodeResult]],
         concurrency: int,
         *,
+        num_judging: int = 0,
         max_failures: int | None = None,
         quota_wait_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.source = source
-        self.concurrency = concurrency
+        self.concurrency, self._num_workers = concurrency, concurrency + num_judging
+        self._slots = asyncio.Semaphore(concurrency)
         self._run_episode = run_episode
         self._max_failures = max_failures if max_failures is not None else max(8, 3 * concurrency)
         self._failures = self._bugs = 0
@@ -85,10 +91,10 @@ class Scheduler:
         self._before_window = (time.monotonic(), quota_wait_s())
         self._started = time.monotonic()
         self._busy_s, self._running = 0.0, dict[str, float]()
-        """Seconds of ended episodes, and the start of each running one."""
+        """Seconds of the episodes that hold no slot any more, and the start of each one that does."""
 
     def busy_s(self, now: float) -> float:
-        """Return the seconds that slots spent on episodes until `now` (`time.monotonic`), summed over the slots."""
+        """Return the seconds that slots were held by episodes until `now` (`time.monotonic`), summed over the slots."""
         return self._busy_s + sum(now - started for started in self._running.values())
 
     async def run(self) -> None:
@@ -99,14 +105,14 @@ class Scheduler:
         """
         self._started = time.monotonic()
         try:
-            async with asyncio.TaskGroup() as slots:
-                for _ in range(self.concurrency):
-                    slots.create_task(self._run_slot())
+            async with asyncio.TaskGroup() as workers:
+                for _ in range(self._num_workers):
+                    workers.create_task(self._work())
         except BaseExceptionGroup as group:
             raise _first(group) from None
 
     def wake(self) -> None:
-        """Wake the waiting slots, for example after a group was removed."""
+        """Wake the waiting workers, for example after a group was removed."""
         self._woken.set()
         self._woken = asyncio.Event()
 
@@ -122,21 +128,29 @@ class Scheduler:
         worked_s = now - start - max(0.0, wait_s - before_window_s)
         return len(self._ended) * 60.0 / max(worked_s, 1.0 if self._ended and wait_s else 1e-9)
 
-    async def _run_slot(self) -> None:
+    async def _work(self) -> None:
         while True:
+            await self._slots.acquire()
             woken = self._woken
             request = await self.source.next()
             if request is not None:
-                started = self._running[request.episode_id] = time.monotonic()
+                self._running[request.episode_id] = time.monotonic()
+                free = partial(self._free_slot, request.episode_id)
                 try:
-                    await self._episode(request)
+                    await self._episode(replace(request, on_agent_ended=free))
                 finally:
-                    del self._running[request.episode_id]
-                    self._busy_s += time.monotonic() - started
-            elif self.source.exhausted:
+                    free()
+                continue
+            self._slots.release()
+            if self.source.exhausted:
                 return
-            else:
-                await woken.wait()
+            await woken.wait()
+
+    def _free_slot(self, episode_id: str) -> None:
+        """Let another episode start; once per episode."""
+        if (started := self._running.pop(episode_id, None)) is not None:
+            self._busy_s += time.monotonic() - started
+            self._slots.release()
 
     async def _episode(self, request: EpisodeRequest) -> None:
         try:

@@ -16,6 +16,8 @@ from deskhand.tasks.task import seed_for
 class Player:
     """Ends episodes by a rule: seed -> list of rewards, one per attempt."""
 
+    num_judging = 0
+
     def __init__(self, rule) -> None:
         self.rule, self.played = rule, []
 

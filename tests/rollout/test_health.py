@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import json
 
 import episode_results
@@ -196,7 +197,7 @@ async def test_endless_zero_variance_raises_an_alert_without_a_step(tmp_path, mo
     health = HealthConfig(no_signal_groups=2, max_zero_variance_fraction=0.0)
     config = training_fixture.small(total_steps=1, groups_per_step=1, group_size=2, health=health)
     async with training_fixture.assembled(tmp_path / "run", config) as parts:
-        parts.loop.on_alert = lambda alert: (told.append(alert), heard.set())
+        parts.loop.source.alerts.on_alert = lambda alert: (told.append(alert), heard.set())
         with structlog.testing.capture_logs() as lines:
             work, hearing = asyncio.create_task(parts.loop.run()), asyncio.create_task(heard.wait())
             await asyncio.wait({work, hearing}, return_when=asyncio.FIRST_COMPLETED, timeout=limit(60))
@@ -213,18 +214,19 @@ async def test_tasks_solved_by_a_noop_or_never_scored_are_named_once(tmp_path):
     nothing = Transcript((episode_results.step(2, (Wait(1.0),)), episode_results.step(3, (Done(),))), "done")
     gave_up = dataclasses.replace(nothing, stop_reason="fail")
     async with training_fixture.assembled(tmp_path / "run", training_fixture.small(total_steps=1)) as parts:
-        parts.loop.on_alert = told.append
+        parts.loop.source.alerts.on_alert = told.append
         group = Group("g", 0, fake_desktop.square_task(seed_for("train", 0)), 2, 0)
+        ended = functools.partial(parts.loop.source.alerts.episode_ended, since=parts.loop.source.since_step)
         for transcript, reward in ((None, 1.0), (nothing, 0.5), (gave_up, 1.0)):
             changes = {"transcript": transcript} if transcript else {}
-            parts.loop._on_episode_end(episode_results.result(reward, **changes), None)
+            ended(episode_results.result(reward, **changes), None)
         assert told == [], "acted, not solved, or declared infeasible"
         for _ in range(2):
-            parts.loop._on_episode_end(episode_results.result(1.0, transcript=nothing, family="os/1"), None)
+            ended(episode_results.result(1.0, transcript=nothing, family="os/1"), None)
         lost = Group("h", 1, group.task, 0, 0, state="closed")
         lost.errored = ["a", "b"]
         for cause in ("cancelled", "evaluator", "evaluator"):
-            parts.loop._on_episode_end(episode_results.result(None, cause=cause, family="os/2"), lost)
+            ended(episode_results.result(None, cause=cause, family="os/2"), lost)
     assert [alert.metric for alert in told] == ["tasks/solved_at_start", "episodes/errored_frac"]
     assert "os/1: a no-op episode scored 1" in told[0].line()
     assert "suite.exclude: [os/1]" in told[0].line()

@@ -33,7 +33,7 @@ def noting(threads, function):
 def trained(tmp_path_factory):
     """A run of three steps, and what its progress said."""
     folder = tmp_path_factory.mktemp("loop") / "run"
-    said, pool, threads = [], fake_desktop.PaintedPool(3), set()
+    said, pool, threads, released = [], fake_desktop.PaintedPool(3), set(), set()
 
     async def train():
         async with training_fixture.assembled(
@@ -45,12 +45,18 @@ def trained(tmp_path_factory):
         ) as parts:
             for owner, name in ((parts.loop.checkpoints, "save"), (parts.trainer.policy, "snapshot")):
                 setattr(owner, name, noting(threads, getattr(owner, name)))
+            release = parts.loop.images.release
+            parts.loop.images.release = lambda names: released.update(names) or release(names)
             await parts.loop.run()
             assert [thread.name for thread in threads] == ["trainer_0"], "each thread keeps the memory of a step"
             return parts.engine.version
 
     version = asyncio.run(train())
     with Run.open(folder) as run:
+        rows = run.episodes(TRAIN, "trained")
+        shown = {name for row in rows for name in load_result(run, row.id).graph.image_hashes}
+        assert shown
+        assert shown <= released, "the cache would keep the pixels of every episode"
         yield run, said, pool, version
 
 

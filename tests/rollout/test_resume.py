@@ -6,15 +6,21 @@ One episode at a time and `max_staleness` 0, so that nothing depends on which ep
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import functools
 
+import fake_desktop
 import pytest
 import training_fixture
 
 from deskhand.config.trainer import LoraConfig, PolicyConfig
 from deskhand.errors import HealthError
 from deskhand.recipes import training_loop
+from deskhand.rollout.curriculum import Curriculum
 from deskhand.rollout.run_writer import load_result
 from deskhand.store.run import TRAIN, Run
+from deskhand.tasks.checks.base import CheckResult
+from deskhand.tasks.task import seed_for
 from deskhand.trainer import checkpoint
 from deskhand.trainer.checkpoint import CheckpointManager
 from deskhand.trainer.policy import Policy
@@ -23,8 +29,24 @@ STEPS = 2
 LORA = PolicyConfig(lora=LoraConfig(rank=4, alpha=16))
 
 
-def config(steps: int = STEPS):
-    return training_fixture.small(total_steps=steps, groups_per_step=2, max_staleness=0, max_concurrent_episodes=1)
+def config(steps: int = STEPS, **changes):
+    one = {"groups_per_step": 2, "max_staleness": 0, "max_concurrent_episodes": 1}
+    return training_fixture.small(total_steps=steps, **one, **changes)
+
+
+def family_task(family: str, seed: int):
+    """Two families; "hopeless" is never solved."""
+    task = fake_desktop.square_task(seed)
+
+    async def check(desktop):
+        return CheckResult(0.0) if family == "hopeless" else await task.check(desktop)
+
+    return dataclasses.replace(task, id=f"painted/{family}/{seed}", family=family, seed=seed, check=check)
+
+
+def frontier():
+    seeds = functools.partial(seed_for, "train")
+    return Curriculum(["square", "hopeless"], family_task, seeds, uniform_share=0.1)
 
 
 OPTIONS = {
@@ -33,14 +55,16 @@ OPTIONS = {
 }
 
 
-async def train(folder, steps=STEPS, stop_after=None, **options):
+async def train(folder, steps=STEPS, stop_after=None, loop=None, families=None, **options):
     """Train; with `stop_after`, cancel the run as a user does, when that step is reported."""
+    if families is not None:
+        options["make_task"] = families()
 
     def progress(report):
         if report.step == stop_after:
             work.cancel()
 
-    async with training_fixture.assembled(folder, config(steps), progress=progress, **options) as parts:
+    async with training_fixture.assembled(folder, config(steps, **(loop or {})), progress=progress, **options) as parts:
         work = asyncio.create_task(parts.loop.run())
         try:
             await work
@@ -80,6 +104,29 @@ async def test_a_resumed_run_is_the_continuous_run_bit_for_bit(name, tmp_path):
     assert trained(tmp_path / "stopped") == trained(tmp_path / "continuous")
     assert resumed.keys() == continuous.keys()
     assert not [key for key, value in continuous.items() if not value.equal(resumed[key])]
+
+
+async def test_curriculum_and_replay_are_resumed_bit_for_bit_with_groups_and_statistics(tmp_path):
+    options = {"loop": {"early_stop_probability": 0.5, "replay_groups": 1}, "families": frontier, "steps": 3}
+    continuous = await train(tmp_path / "continuous", **options)
+    await train(tmp_path / "stopped", stop_after=2, **options)
+    resumed = await train(tmp_path / "stopped", **options)
+    assert trained(tmp_path / "stopped") == trained(tmp_path / "continuous")
+    assert not [key for key, value in continuous.items() if not value.equal(resumed[key])]
+    groups, learned = [], []
+    for name in ("continuous", "stopped"):
+        with Run.open(tmp_path / name, read_only=True) as run:
+            groups.append([(group.number, group.family, group.seed) for group in run.groups()])
+            lines = run.metrics()
+        ends = ("success_mean", "group_signal")
+        learned.append([{key: line[key] for key in line if key.endswith(ends)} for line in lines])
+        assert sum(line["groups/stopped_early"] for line in lines) > 0
+        assert [line["episodes/replayed"] > 0 for line in lines] == [False, True, True]
+        assert "train/replay_approx_kl" in lines[-1]
+    assert groups[0] == groups[1]
+    assert learned[0] == learned[1]
+    last = learned[0][-1]
+    assert last["family/hopeless/success_mean"] < last["family/square/success_mean"]
 
 
 async def test_members_that_a_stop_interrupted_run_again_with_their_seeds(tmp_path):

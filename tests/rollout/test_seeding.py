@@ -31,6 +31,8 @@ def drawn(run: Run, purpose: str) -> dict[tuple[str, int], list[tuple[int, ...]]
 class Interrupted:
     """A runner whose process ends after so many episodes."""
 
+    num_judging = 0
+
     def __init__(self, runner, episodes: int) -> None:
         self.runner, self.left = runner, episodes
 

@@ -250,10 +250,15 @@ async def test_training_replaces_what_a_person_played_and_all_episodes_are_accou
         renderer = parts.recorder.renderer
         parts.recorder.engine = TakeoverEngine(parts.engine, renderer.encode_text, renderer.end_id)
         parts.runner.agent = training_fixture.BabblingAgent(AgentConfig(max_new_tokens=3), action_format=Writable())
-        pool = parts.runner.pool = WatchedPool(parts.pool, LiveDesktops(), parts.run)  # type: ignore[arg-type]
+        # No model answers before the person takes over: what an untrained one says would decide the demonstration's value.
+        pool = parts.runner.pool = WatchedPool(parts.pool, LiveDesktops(), parts.run, human_only=True)  # type: ignore[arg-type]
         training = asyncio.create_task(parts.loop.run())
         live = await playing(pool)
         key = live.take_over()
+        pool.human_only = False
+        for tile in pool.desktops._tiles:
+            if isinstance(tile.desktop, LiveEpisode):
+                tile.desktop.human_only = False
         await do(live, key, **click(await square(live)))
         await do(live, key, kind="done")
         await training
