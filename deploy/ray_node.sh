@@ -14,12 +14,12 @@ fi
 role=$1
 shift
 python=${DESKHAND_AREAL_PYTHON:-$("$root/scripts/environment" areal)/bin/python}
-ray=$(dirname "$python")/ray
-if [ ! -x "$ray" ]; then
-    echo "error: $ray: not found; set DESKHAND_AREAL_PYTHON to the Python of AReaL's environment" >&2
+if ! "$python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("ray") is None)'; then
+    echo "error: $python: has no Ray; set DESKHAND_AREAL_PYTHON to the Python of AReaL's environment" >&2
     exit 2
 fi
-export PATH="$(dirname "$python"):$PATH"
+PATH=$(dirname "$python"):$PATH
+export PATH
 export PYTHONPATH="$root${PYTHONPATH:+:$PYTHONPATH}"
 export RAY_worker_niceness=0 # AReaL's workers are no background work
 
@@ -28,4 +28,4 @@ if [ "$role" = head ]; then
 else
     set -- --address="$role" "$@"
 fi
-exec "$ray" start --block --disable-usage-stats "$@"
+exec "$python" -m ray.scripts.scripts start --block --disable-usage-stats "$@"

@@ -52,9 +52,9 @@ def lines_of_code(path: Path) -> int:
     return sum(bool(line.strip()) and not line.strip().startswith("#") for line in text.splitlines())
 
 
-def test_there_are_seven_examples_of_at_most_25_lines_of_code():
+def test_there_are_ten_examples_of_at_most_25_lines_of_code():
     files = [path for path in EXAMPLES.iterdir() if path.suffix in (".py", ".yaml")]
-    assert len(files) == 7
+    assert len(files) == 10
     too_long = {path.name: count for path in files if (count := lines_of_code(path)) > MAX_LINES}
     assert not too_long
 

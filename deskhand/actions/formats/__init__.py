@@ -17,7 +17,7 @@ def available_formats() -> tuple[str, ...]:
 def action_format(value: Any) -> Any:
     """Look up an action format by its name or import path; as a decorator, register a class by its `name`.
 
-    Example:
+    Examples:
         >>> qwen = action_format("qwen3_vl")
     """
     return get(value) if isinstance(value, str) else registry.register("action_format", value.name, value)

@@ -67,7 +67,7 @@ _ONE_KEY = Parameter("keys", KEYS, "keys", required=True, named=False)
 _MESSAGE = Parameter("message", TEXT, "text", required=True, aliases=("msg",))
 _SECONDS = Parameter("seconds", NUMBER, "seconds")
 _ENDS = (
-    Parameter("status", choice({"success": "success", "failure": "failure"}), "status"),
+    Parameter("status", choice({"success": "success", "failure": "failure", "fail": "failure"}), "status"),
     Parameter("info", ArgType(_read_info, TEXT.write), "info"),
 )
 _CENTER, _THERE = Point(0.5, 0.4, REL_1), Point(0.7, 0.6, REL_1)

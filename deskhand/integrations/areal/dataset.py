@@ -73,7 +73,7 @@ def suite_rows(
         count = DEFAULT_COUNT if loaded.is_parametric else len(names)
     order = [(names[n % len(names)], seed_for(split, first + n // len(names))) for n in range(count)]
     shared: dict[str, Any] = {}
-    if suite.path is not None or suite.name not in (None, "basics", "miniwob"):
+    if suite.path is not None or suite.name not in (None, "basics", "web", "miniwob"):
         plain = suite.model_dump(mode="json", exclude_defaults=True, exclude={"families", "exclude", "eval_fraction"})
         if suite.path is not None:
             plain["path"] = str(suite.path.resolve())

@@ -43,7 +43,13 @@ from deskhand.integrations.areal.settings import (
     import_by_path,
     profile_overrides,
 )
-from deskhand.integrations.areal.validate_budget import desktops_needed, find_config_problems, image_cost, is_agent
+from deskhand.integrations.areal.validate_budget import (
+    desktops_needed,
+    find_config_problems,
+    find_model_problems,
+    image_cost,
+    is_agent,
+)
 from deskhand.integrations.areal.validate_gpus import ModelSize
 from deskhand.integrations.areal.worker_resources import server_api_key, use_worker_resources
 from deskhand.integrations.areal.worker_runs import add_statistics
@@ -130,6 +136,7 @@ def run(arguments: list[str]) -> None:
     if config.scheduler.type == "ray":
         ray_cluster.connect(config.cluster.n_nodes)
         ray_cluster.check_nodes(config.cluster.n_nodes, folder, settings, datasets[0].rows[:SAMPLED_ROWS])
+        ray_cluster.check_devices()
     worker_launch.apply_launcher_patches()
     ports.use_random_ports()
     trainer_class = trainer_of(config.deskhand.servers)
@@ -211,11 +218,15 @@ def check(config: Any, settings: WorkflowSettings, train: Rows) -> None:
     cost = None
     if settings.uses_images:
         cost = image_cost(load_processors(settings.model)[1], width, height, settings.agent.max_pixels)
+    folder = checkpoint_folder(settings.model)
     family = check_checkpoint(settings.model)[1] if settings.uses_images else None
-    size = ModelSize.of_checkpoint(checkpoint_folder(settings.model))
+    size = ModelSize.of_checkpoint(folder)
     exports = installed_areal.exports_images(config.rollout.backend, getattr(config.rollout, "_version", "v1"))
     most = max(task.max_steps for task in tasks)
-    found = find_config_problems(asdict(config), settings, cost, most, family, size, exports)
+    found = [
+        *find_model_problems(folder),
+        *find_config_problems(asdict(config), settings, cost, most, family, size, exports),
+    ]
     if found:
         raise ConfigError("invalid experiment: " + "; ".join(found))
     if settings.desktops.server_url is not None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from deskhand.errors import ConfigError, InfrastructureError
+from deskhand.integrations.areal import installed_areal
 from deskhand.integrations.areal.dataset import task_for
 from deskhand.integrations.areal.settings import WorkflowSettings
 from deskhand.models.load import check_checkpoint
@@ -66,6 +67,20 @@ def check_nodes(num_nodes: int, folder: Path, settings: WorkflowSettings, rows: 
         token.unlink(missing_ok=True)
     if found:
         raise ConfigError("; ".join(found))
+
+
+def check_devices() -> None:
+    """Raise `ConfigError` if this AReaL's scheduler refuses the devices of the cluster. Call `connect` first.
+
+    AReaL 1.0.4 takes nodes without GPUs; 2.x raises a `RuntimeError` while the trainer is made.
+    """
+    scheduler = installed_areal.require_areal("infra.scheduler.ray", "scheduler.type ray")
+    supported = getattr(scheduler, "DEVICE_CONTROL_ENV_VARS", None)
+    if supported is not None and (found := scheduler.ray_resource_type()) not in supported:
+        raise ConfigError(
+            f"scheduler.type ray: AReaL {installed_areal.version()} refuses a Ray cluster with {found} only, it takes "
+            f"{', '.join(supported)}; add nodes with such devices, use AReaL 1.0.4, or set scheduler.type=local"
+        )
 
 
 def _answer(ray: Any, answer: Any) -> list[str]:

@@ -21,10 +21,13 @@ Used by `workflow` and `run_dataset`. A trajectory has B rows of T tokens, right
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from deskhand.models.forward import expand_pixels, join_pixels
 from deskhand.recorder.training_rows import TrainingRow, to_arrays
@@ -76,3 +79,25 @@ def _scales(samples: Sequence[TrainingSample]) -> list[float]:
         tokens[sample.episode_id] = tokens.get(sample.episode_id, 0) + int(np.sum(sample.sequence.loss_mask))
     mean = sum(tokens.values()) / max(1, len(tokens))
     return [mean / tokens[sample.episode_id] for sample in samples]
+
+
+def save_trajectory(tensors: Mapping[str, Any], path: Path) -> None:
+    """Write a trajectory as safetensors; the image tensors of row 3 are `3.pixel_values` and `3.image_grid_thw`."""
+    flat = {name: value for name, value in tensors.items() if name != "multi_modal_input"}
+    for row, shown in enumerate(tensors.get("multi_modal_input", ())):
+        flat |= {f"{row}.{name}": value for name, value in shown.items()}
+    save_file(flat, path, metadata={"images": str("multi_modal_input" in tensors)})
+
+
+def load_trajectory(path: Path) -> dict[str, Any]:
+    """Read what `save_trajectory` wrote: tensors that AReaL concatenates with those of other groups."""
+    with safe_open(path, framework="pt") as file:
+        flat = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+        has_images = file.metadata()["images"] == "True"
+    found = {name: value for name, value in flat.items() if "." not in name}
+    if has_images:
+        found["multi_modal_input"] = [
+            {name.partition(".")[2]: value for name, value in flat.items() if name.startswith(f"{row}.")}
+            for row in range(len(found["input_ids"]))
+        ]
+    return found

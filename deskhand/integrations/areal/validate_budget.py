@@ -12,12 +12,15 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from deskhand.actions.formats.smart_resize import model_image_size
 from deskhand.integrations.areal.settings import WorkflowSettings, import_by_path
 from deskhand.integrations.areal.validate_gpus import ModelSize, find_gpu_problems
 from deskhand.integrations.areal.validate_objective import find_lora_problems, find_objective_problems
+from deskhand.models.families import FAMILIES
+from deskhand.models.load import read_json
 
 WORKER = "deskhand.integrations.areal.worker"
 PACKING = ("flash_attention_2", "flash_attention_3")
@@ -65,6 +68,14 @@ def is_agent(experiment: Mapping[str, Any]) -> bool:
 
     workflow = import_by_path(str(experiment.get("deskhand", {}).get("workflow_class") or WORKFLOW))
     return not (isinstance(workflow, type) and issubclass(workflow, OSWorldWorkflow))
+
+
+def find_model_problems(folder: Path) -> Iterator[str]:
+    """Yield a line if AReaL cannot train the checkpoint in a folder."""
+    file = folder / "config.json"
+    family = FAMILIES.get(str(read_json(file).get("model_type"))) if file.is_file() else None
+    if family is not None and not family.trains_with_areal:
+        yield f"actor.path {folder}: AReaL 1.0.4's workers mix packed rows of {family.classes}; use --trainer local"
 
 
 def find_config_problems(

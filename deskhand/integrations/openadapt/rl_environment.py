@@ -21,7 +21,7 @@ from typing import Any
 
 from deskhand.actions.formats import openadapt_json
 from deskhand.actions.formats.base import ActionFormat, ScreenView
-from deskhand.actions.ops import TERMINAL_OPS, Done, Fail, Op
+from deskhand.actions.ops import TERMINAL_OPS, Answer, Done, Fail, Op
 from deskhand.desktop.base import Frame
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import ConfigError, EvaluatorError, InfrastructureError
@@ -81,6 +81,7 @@ class RLEnvironment:
         self._milestones: MilestoneTracker | None = None
         self._baseline = 0.0
         self._stopped: str | None = None
+        self._answer: str | None = None
         self.trajectory: list[RolloutStep] = []
         """Steps since `reset`."""
 
@@ -92,7 +93,7 @@ class RLEnvironment:
         wanted = config.task_id if config is not None and config.task_id is not None else self._default
         if wanted is None:
             raise ConfigError("no task was named; give ResetConfig(task_id=...) or a default_task_id")
-        self._task = self._frame = self._milestones = self._stopped = None
+        self._task = self._frame = self._milestones = self._stopped = self._answer = None
         self.trajectory = []
         task = self._make_task(wanted)
         tracker = MilestoneTracker(task)
@@ -134,6 +135,7 @@ class RLEnvironment:
         last = ops[-1] if ops else None
         if isinstance(last, TERMINAL_OPS):
             self._stopped = "done" if isinstance(last, Done) else "fail" if isinstance(last, Fail) else "answer"
+            self._answer = last.text if isinstance(last, Answer) else None
         elif len(self.trajectory) + 1 >= task.max_steps:
             self._stopped = "max_steps"
         info: dict[str, Any] = {"step": len(self.trajectory) + 1} | ({"milestones": share} if self._every_step else {})
@@ -189,6 +191,7 @@ class RLEnvironment:
             self._desktop,
             milestones=self._milestones,
             declared_infeasible=self._stopped == "fail",
+            answer=self._answer,
             acted_at=time.monotonic() if self.trajectory else None,
         )
         return self._loop.run(judged)

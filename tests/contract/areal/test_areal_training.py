@@ -65,7 +65,9 @@ def test_areal_updates_and_its_losses_are_those_of_our_trainer(trained):
 
 
 def _weighed(samples: list[Any]) -> list[Any]:
-    """With the advantages that `areal.tensors` gave the rows: each group's episodes count the same."""
+    """With the advantages that `areal.tensors` gave the rows: each group's episodes count the same. They are no group
+    of our trainer, which refuses a group whose advantages do not sum to 0: with episodes of unequal length these do
+    not."""
     from dataclasses import replace
 
     from deskhand.integrations.areal.tensors import _scales
@@ -74,7 +76,7 @@ def _weighed(samples: list[Any]) -> list[Any]:
     for sample in samples:
         groups.setdefault(sample.episode_id.rsplit("-", 1)[0], []).append(sample)
     return [
-        replace(sample, advantage=sample.advantage * scale)
+        replace(sample, advantage=sample.advantage * scale, group_id="")
         for group in groups.values()
         for sample, scale in zip(group, _scales(group), strict=True)
     ]

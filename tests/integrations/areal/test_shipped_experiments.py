@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from deskhand.integrations.areal.settings import WorkflowSettings, merge_setting
 from deskhand.integrations.areal.validate_budget import (
     desktops_needed,
     find_config_problems,
+    find_model_problems,
     image_cost,
     max_images_in_context,
 )
@@ -231,3 +233,12 @@ def test_only_the_model_of_the_profile_is_fetched(monkeypatch, tmp_path):
     fetched.clear()
     launcher._areal_args(file, content, tmp_path, "smoke-text", ["actor.path=/mine"])
     assert fetched == ["/mine"]
+
+
+def test_a_family_whose_rows_areal_mixes_is_refused(tmp_path):
+    assert list(find_model_problems(tmp_path)) == []
+    for kind, count in (("qwen3_vl", 0), ("llama", 0), ("qwen3_5", 1)):
+        (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+        found = list(find_model_problems(tmp_path))
+        assert len(found) == count
+        assert all("Qwen3_5; use --trainer local" in line for line in found)

@@ -1,0 +1,1 @@
+"""Deskhand's desktops for [verifiers](https://github.com/PrimeIntellect-ai/verifiers). Requires its package."""
