@@ -17,7 +17,7 @@ from deskhand.reporting.run_view import (
     families_without_signal,
     find_alerts,
     format_episode_counts,
-    success_by_version,
+    success_at_ends,
     with_total_time,
 )
 from deskhand.store.episode_search import (
@@ -44,6 +44,8 @@ MIN_TIME = 0.4
 """Smallest share of the time of a step, or of an episode, that one part may take before it is an issue."""
 MIN_STEPS = 10
 """Steps after which success should have changed."""
+MIN_EPISODES = 20
+"""Training episodes, at the start and at the end, with which success is compared."""
 _ERRORED = {
     "infrastructure": "run deskhand doctor, with --desktop URL for remote desktops; log.jsonl has every event",
     "evaluator": "read the message; deskhand doctor names missing evaluators",
@@ -266,17 +268,21 @@ def _signal(run: Run, alerts: set[str]) -> Iterator[Issue]:
 
 
 def _learning(run: Run) -> Iterator[Issue]:
-    """Yield whether success of training episodes has not risen; the intervals account for tries of one task."""
-    found = success_by_version(run)
+    """Yield whether success has not risen in training, or in the evaluations before and after it."""
+    found = success_at_ends(run)
     last = run.checkpoint()
-    if last is None or last.step < MIN_STEPS or len(found) < 2:
+    if last is None or last.step < MIN_STEPS or found is None or min(each["total"] for each in found) < MIN_EPISODES:
         return
-    first, newest = found[0], found[-1]
+    first, newest = found
     if newest["interval"][0] > first["interval"][1] or newest["value"] > first["value"] + MIN_SHARE:
         return
+    shown = {view.label: view.report.success for view in evaluation_views(run).values()}
+    if {"before", "after"} <= set(shown) and shown["after"].interval[0] > shown["before"].interval[1]:
+        return
     before, after = (
-        f"{100 * each['value']:.0f} % of {each['total']} episodes at version {each['version']:g}"
-        for each in (first, newest)
+        f"{100 * each['value']:.0f} % of {each['total']} episodes at "
+        + " to ".join(f"version {version}" for version in sorted(set(each["versions"])))
+        for each in found
     )
     evidence = f"training success was {before}, and is {after}"
     yield Issue(

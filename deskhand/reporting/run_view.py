@@ -208,6 +208,35 @@ def success_by_version(run: Run) -> list[dict[str, Any]]:
     return found
 
 
+def success_at_ends(run: Run) -> tuple[dict[str, Any], dict[str, Any]] | None:
+    """Return success of the first and of the last quarter of training episodes in the order of weights versions.
+
+    Each as `rate`, with `versions` (first, last). A quarter ends with its version. None if the quarters overlap.
+    """
+    rows = run.rows(
+        "SELECT version_max, SUM(value >= 1), COUNT(*) FROM episodes "
+        "WHERE phase = ? AND value IS NOT NULL AND version_max >= 0 GROUP BY version_max, task_id ORDER BY version_max",
+        (TRAIN,),
+    )
+    enough = sum(total for _, _, total in rows) / 4
+    ends = []
+    for ordered in (rows, rows[::-1]):
+        versions: list[int] = []
+        counts: list[tuple[int, int]] = []
+        for version, hits, total in ordered:
+            if sum(tries for _, tries in counts) >= enough and version != versions[-1]:
+                break
+            versions.append(version)
+            counts.append((hits, total))
+        if not counts:
+            return None
+        hits, total = map(sum, zip(*counts, strict=True))
+        found = rate(hits, total, effective_sample_size(counts))
+        ends.append(found | {"versions": (min(versions), max(versions))})
+    first, last = ends
+    return (first, last) if first["versions"][1] < last["versions"][0] else None
+
+
 def task_rows(run: Run, by: str, phase: str | None = None) -> list[dict[str, Any]]:
     """Return results by task or family, and by phase: success with its interval, mean reward, errored, versions.
 

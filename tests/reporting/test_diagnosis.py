@@ -108,6 +108,7 @@ def not_learning(run: Run) -> None:
     for version in (0, 9):
         shown = [episode(f"{version}-{at}", float(at % 2), version=version, version_max=version) for at in range(40)]
         with_episodes(run, *shown)
+    with_episodes(run, *(episode(f"last-{at}", 0.0, version=10, version_max=10) for at in range(3)))
     committed(run, step=12)
 
 
@@ -178,6 +179,7 @@ def healthy(run: Run) -> None:
             episode(f"{version}-{at}", float(at < solved), version=version, version_max=version) for at in range(40)
         ]
         with_episodes(run, *[result for result in shown if result.reward == 1.0 or version == 0][:40])
+    with_episodes(run, *(episode(f"last-{at}", 0.0, version=10, version_max=10) for at in range(3)))
     parts = {"time/step": 10.0, "time/train_step": 3.9, "time/rollout_wait": 3.9, "time/publish": 1.0}
     counts = {"trained": 70, "zero_variance": 4, "stale": 2, "errored": {}}
     committed(run, *(parts for _ in range(3)), counts=counts, step=12)

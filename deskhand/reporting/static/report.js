@@ -34,39 +34,27 @@ import { screenOf } from "./screen.js";
     filters.replaceChildren();
     const choose = (key, values) => {
       if (values.length < 2) return;
+      const set = (value) => {
+        state[key] = value;
+        refilter();
+      };
+      if (values.length > 4) {
+        const select = make("select", { "aria-label": key, onchange: () => set(select.value) });
+        for (const value of ["all", ...values]) {
+          const selected = value === state[key] ? "" : null;
+          select.append(make("option", { value, selected }, value === "all" ? `${key}: all` : value));
+        }
+        filters.append(select);
+        return;
+      }
       for (const value of ["all", ...values]) {
-        const set = () => {
-          state[key] = value;
-          refilter();
-        };
-        filters.append(
-          make("button", { type: "button", "aria-pressed": String(state[key] === value), onclick: set }, value),
-        );
+        const pressed = String(state[key] === value);
+        filters.append(make("button", { type: "button", "aria-pressed": pressed, onclick: () => set(value) }, value));
       }
       filters.append(make("span", { class: "line-end" }));
     };
-    choose("phase", unique(data.episodes.map((episode) => episode.phase)));
-    choose("outcome", unique(data.episodes.map((episode) => episode.outcome)));
-    const families = unique(data.episodes.map((episode) => episode.family)).sort();
-    if (families.length > 1) {
-      const select = make("select", {
-        "aria-label": "Family",
-        onchange: () => {
-          state.family = select.value;
-          refilter();
-        },
-      });
-      for (const family of ["all", ...families]) {
-        select.append(
-          make(
-            "option",
-            { value: family, selected: family === state.family ? "" : null },
-            family === "all" ? "all families" : family,
-          ),
-        );
-      }
-      filters.append(select);
-    }
+    for (const key of ["phase", "outcome"]) choose(key, unique(data.episodes.map((episode) => episode[key])));
+    choose("family", unique(data.episodes.map((episode) => episode.family)).sort());
   }
 
   function refilter(keep) {

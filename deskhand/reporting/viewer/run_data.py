@@ -128,6 +128,8 @@ def _explained(algorithm: Algorithm, rewards: np.ndarray) -> str:
     if float(np.ptp(rewards)) <= 1e-8 and not algorithm.trains_equal_rewards:
         return f"{algorithm.name}: all {len(rewards)} rewards are {mean:.3g}, so every advantage is 0 (zero variance)"
     later = "; then normalized over the batch of the step, which is not shown" if algorithm.normalize_batch else ""
+    if algorithm.step_discount is not None:
+        later += "; each reply has one of its own in addition, which is not shown"
     how = (algorithm.advantages.__doc__ or "").split("\n")[0].removeprefix("Return ") if algorithm.advantages else ""
     return f"{algorithm.name}: {how} {len(rewards)} rewards, mean {mean:.3g}, standard deviation {deviation:.3g}{later}"
 
