@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from benchmarks import evidence
 from deskhand.cli.main import app
@@ -121,7 +122,11 @@ def test_the_picture_of_the_layers_is_the_contract_that_lint_checks() -> None:
 def test_the_readme_begins_with_what_it_is_and_the_two_commands() -> None:
     first_screen = "\n".join((ROOT / "README.md").read_text().splitlines()[:16])
     assert "Deskhand trains vision-language models to use a computer" in first_screen
-    assert re.search(r"!\[.+\]\(docs/images/.+\.png\)", first_screen)
+    pictures = re.findall(r"!\[[^]]+\]\((docs/images/[^)]+\.gif)\)", first_screen)
+    assert pictures
+    for picture in pictures:
+        assert (ROOT / picture).stat().st_size < 1_500_000
+        assert getattr(Image.open(ROOT / picture), "n_frames", 1) > 1, "it does not move"
     assert "make demo" in first_screen
     assert "make test" in first_screen
 
