@@ -1,4 +1,4 @@
-"""Honest ways to do the tasks of `basics`, all paid: `python -m benchmarks.alternatives` (`--full` for all ways).
+"""Honest ways to do the tasks of `basics` and `web`, all paid: `python -m benchmarks.alternatives` (`--full`: all).
 
 Plays, on local desktops, what a person would do instead of what the oracle does: menus, context menus, shortcuts,
 buttons, drags, the keyboard only, another order; then the oracle on a desktop that tells its texts, where it may act on
@@ -27,10 +27,11 @@ from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.errors import DeskhandError
 from deskhand.tasks.oracle_sight import needs_frames, unread_texts
 from deskhand.tasks.outcome import Errored
-from deskhand.tasks.suites.basics import FAMILIES
+from deskhand.tasks.suites import basics, web
 from deskhand.tasks.task import Task, seed_for
 
 WANTED = 3
+FAMILIES = basics.FAMILIES | web.FAMILIES
 SOURCES = ("deskhand/tasks/**/*.py", "deskhand/desktop/**/*.py", "deskhand/actions/**/*.py", "benchmarks/ways/*.py")
 SMOKE = ("terminal_run",)
 

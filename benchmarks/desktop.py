@@ -5,7 +5,7 @@ An *action* is a click, sent to and processed by the X server. A *frame* is one 
 an action in LibreOffice Calc (1280x720), the settled screen, and the frame as PNG. The recipe (`benchmarks/osworld`)
 starts a Python process per action and takes a PNG with Pillow or scrot, whichever is faster; its step includes
 OSWorld's two-second pause, except in the second ratio. Memory is the proportional set size of the X server and all
-processes in the jail. Missing programs are installed.
+processes in the jail. Missing programs are installed. `--panel` measures only the theme with a panel.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from benchmarks.osworld.vm_client_recipe import PAUSE_S, Recipe, set_up
 from benchmarks.thresholds import Thresholds, parser_of, print_head
 from deskhand.desktop.applications import install
 from deskhand.desktop.applications.catalog import get_profile
+from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local.desktop import LocalDesktop
 
 median = statistics.median
@@ -102,15 +103,28 @@ def recipe_steps(recipe: Recipe, script: list[parts.Act], pause_s: float) -> lis
     return [parts.durations_ms(lambda act=act: recipe.step(act.code, pause_s), 1)[0] for act in script]
 
 
-async def starts(thresholds: Thresholds, size: str) -> None:
+async def starts(thresholds: Thresholds, size: str, *specs: DesktopSpec) -> None:
     repetitions = {"smoke": 1, "small": 5, "full": 20}[size]
-    for name, spec in (("320x240", parts.SMALL), ("1280x720", parts.USUAL)):
+    for spec in specs:
+        name = f"{spec.width}x{spec.height}{'' if spec.name == 'plain' else f', {spec.name}'}"
         cold = await parts.cold_starts(spec, repetitions)
         warm = await parts.warm_resets(spec, repetitions)
         show({f"cold start, {name}": cold, f"warm reset, {name}": warm})
         thresholds.check(f"cold start, {name}", max(cold) <= 3000, f"slowest {max(cold):.0f} ms", "<= 3 s")
         thresholds.check(f"warm reset, {name}", max(warm) <= 500, f"slowest {max(warm):.0f} ms", "<= 0.5 s, aim 0.1 s")
-    show({"cold start with Calc on the screen": await parts.cold_starts(parts.USUAL, min(repetitions, 3), CALC)})
+    if parts.USUAL in specs:
+        show({"cold start with Calc on the screen": await parts.cold_starts(parts.USUAL, min(repetitions, 3), CALC)})
+
+
+async def with_panel(thresholds: Thresholds, size: str) -> None:
+    """Start times and memory of a desktop with a panel, and the steps/s of 16."""
+    small = (parts.SMALL_PROGRAM, parts.editor_script)
+    await starts(thresholds, size, parts.PANEL, parts.PANEL_FULL_HD)
+    for spec in (parts.PANEL, parts.PANEL_FULL_HD):
+        one = await parts.crowd(spec, 1, *small, 0)
+        name = f"memory with panel, {spec.width}x{spec.height}, small application"
+        thresholds.check(name, max(one.mib) <= 250, f"{max(one.mib):.0f} MiB", "<= 250 MB")
+    await together(thresholds, size, parts.PANEL, 2 if size == "smoke" else 16, *small)
 
 
 async def crowds(thresholds: Thresholds, size: str) -> None:
@@ -120,33 +134,38 @@ async def crowds(thresholds: Thresholds, size: str) -> None:
     thresholds.check("memory, small application", max(one.mib) <= 150, f"{max(one.mib):.0f} MiB", "<= 150 MB")
     one = await parts.crowd(parts.USUAL, 1, *calc, 12)
     thresholds.check("memory, Calc", max(one.mib) <= 400, f"{max(one.mib):.0f} MiB", "<= 400 MB")
-    cores = len(os.sched_getaffinity(0))
     few = size == "smoke"
-    for count, (program, script) in ((2 if few else 16, small), (1 if few else 6, calc)):
-        found = await parts.crowd(parts.USUAL, count, program, script, {"smoke": 2, "small": 12, "full": 60}[size])
-        thresholds.check(
-            f"{count} desktops with {program.argv[0]}",
-            len(found.mib) == count,
-            f"{found.steps} steps done",
-            "all at once",
-        )
-        print(f"      memory {sum(found.mib):.0f} MiB together, {max(found.mib):.0f} MiB the largest", flush=True)
-        rates = (
-            f"{found.steps / found.wall_s:.1f} steps/s together on {cores} cores, "
-            f"{found.per_core_second:.1f} per core-second"
-        )
-        print(f"      {rates}", flush=True)
+    await together(thresholds, size, parts.USUAL, 2 if few else 16, *small)
+    await together(thresholds, size, parts.USUAL, 1 if few else 6, *calc)
+
+
+async def together(
+    thresholds: Thresholds, size: str, spec: DesktopSpec, count: int, program: parts.Program, script: parts.Script
+) -> None:
+    found = await parts.crowd(spec, count, program, script, {"smoke": 2, "small": 12, "full": 60}[size])
+    name = f"{count} desktops with {program.argv[0]}{'' if spec.name == 'plain' else f', {spec.name}'}"
+    thresholds.check(name, len(found.mib) == count, f"{found.steps} steps done", "all at once")
+    print(f"      memory {sum(found.mib):.0f} MiB together, {max(found.mib):.0f} MiB the largest", flush=True)
+    cores = len(os.sched_getaffinity(0))
+    rate, per_core = found.steps / found.wall_s, found.per_core_second
+    print(f"      {rate:.1f} steps/s together on {cores} cores, {per_core:.1f} per core-second", flush=True)
 
 
 async def main() -> None:
-    size = parser_of(__doc__, "more repetitions").parse_args().size
-    if missing := install.missing(list(get_profile("calc").packages)):
+    parser = parser_of(__doc__, "more repetitions")
+    parser.add_argument("--panel", action="store_true", help="measure only the theme with a panel")
+    options = parser.parse_args()
+    size = options.size
+    programs = [get_profile(name) for name in ("panel", *(() if options.panel else ("calc",)))]
+    if missing := install.missing(install.packages_of(programs)):
         install.install(missing)
     print_head()
     thresholds = Thresholds()
-    await against_the_recipe(thresholds, size)
-    await starts(thresholds, size)
-    await crowds(thresholds, size)
+    if not options.panel:
+        await against_the_recipe(thresholds, size)
+        await starts(thresholds, size, parts.SMALL, parts.USUAL)
+        await crowds(thresholds, size)
+    await with_panel(thresholds, size)
     thresholds.finish()
 
 

@@ -18,6 +18,7 @@ from deskhand.desktop.pool import DesktopPool
 FULL_HD = DesktopSpec("plain", 1920, 1080)
 USUAL = DesktopSpec("plain", 1280, 720)
 SMALL = DesktopSpec("plain", 320, 240)
+PANEL, PANEL_FULL_HD = (DesktopSpec("panel", spec.width, spec.height) for spec in (USUAL, FULL_HD))
 
 
 def durations_ms(work: Callable[[], object], repetitions: int) -> list[float]:

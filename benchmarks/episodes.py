@@ -22,6 +22,7 @@ from benchmarks.event_loop_lag import Watch, watched
 from benchmarks.recording import EASY
 from benchmarks.thresholds import Thresholds, parser_of, print_head
 from deskhand.agents.desktop_agent import AgentConfig, DesktopAgent
+from deskhand.config.loop import HealthConfig
 from deskhand.desktop.base import DesktopSpec, Lease, StageableDesktop
 from deskhand.desktop.local import processes
 from deskhand.desktop.local.runtime_dir import runtime
@@ -31,7 +32,7 @@ from deskhand.engines.scripted import ScriptedEngine
 from deskhand.errors import RecordError
 from deskhand.models.tiny.architecture import PREPROCESSOR
 from deskhand.models.tiny.tokenizer import build_tokenizer
-from deskhand.recipes.group_source import GroupSource
+from deskhand.recipes.group_source import EpisodeAlerts, GroupSource
 from deskhand.recipes.tiny.build import BuildPlan, corpus
 from deskhand.recorder.images import ImageCache
 from deskhand.recorder.recorder import Recorder
@@ -42,6 +43,7 @@ from deskhand.rollout.run_writer import RunWriter
 from deskhand.rollout.runner import RecordedRunner
 from deskhand.rollout.scheduler import Scheduler, frozen_gc
 from deskhand.rollout.scripted_policies import oracle
+from deskhand.rollout.success_statistics import SuccessStatistics
 from deskhand.store.run import Run
 from deskhand.tasks.suites import basics
 from deskhand.tasks.task import Task, seed_for
@@ -106,7 +108,8 @@ class CountedSource(GroupSource):
     """Training's episode source, limited to `count` episodes."""
 
     def __init__(self, groups: GroupBuffer, writer: RunWriter, count: int) -> None:
-        super().__init__(groups, writer)
+        statistics = SuccessStatistics(GROUP, decay=1.0, step_of=lambda version: 0)
+        super().__init__(groups, writer, statistics, EpisodeAlerts(HealthConfig(), lambda: 0, None))
         self._left = count
         self.results: list[EpisodeResult] = []
 

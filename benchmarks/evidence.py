@@ -64,10 +64,12 @@ def run(name: str, pages: Path) -> int:
 
 
 def page_of(name: str, head: dict[str, str], lines: list[str]) -> str:
-    """Return the page of a benchmark's output, with tables as Markdown."""
+    """Return the page of a benchmark's output, with tables as Markdown and the rest as it was printed."""
     parts = [f"# {name}", "\n".join(f"- {key}: {value}" for key, value in head.items())]
     for is_table, printed in itertools.groupby(lines, lambda line: line.startswith("| ")):
-        parts.append("\n".join(line if is_table else f"    {line}".rstrip() for line in printed))
+        text = "\n".join(printed).strip("\n")
+        if text:
+            parts.append(text if is_table else f"```text\n{text}\n```")
     return "\n\n".join(parts) + "\n"
 
 

@@ -30,6 +30,7 @@ from deskhand.config.trainer import LoraConfig, PolicyConfig, TrainerConfig
 from deskhand.desktop.pool import DesktopPool
 from deskhand.engines.hf import HfEngine
 from deskhand.models import architectures
+from deskhand.models.families import FAMILIES
 from deskhand.models.load import LoadedModel
 from deskhand.models.tiny.tokenizer import build_tokenizer
 from deskhand.recipes.tiny.build import corpus
@@ -141,7 +142,7 @@ def loaded(size: Size) -> LoadedModel:
     finally:
         torch.set_default_dtype(before)
     vision = size.values["vision_config"]
-    least, most = architectures.AREAS["qwen3_vl"] if size.device != "cpu" else (32 * 32, 2**20)
+    least, most = FAMILIES["qwen3_vl"].image_area if size.device != "cpu" else (32 * 32, 2**20)
     processor = Qwen2VLImageProcessorPil(
         patch_size=vision["patch_size"],
         merge_size=vision["spatial_merge_size"],
@@ -244,7 +245,7 @@ class Found:
 
 
 async def measure(size: Size, config: PolicyConfig) -> Found:
-    """Play, train twice and synchronize; the second step is measured."""
+    """Play, train and synchronize; the second step is timed, and the peak is that of the third."""
     settings = TrainerConfig(learning_rate=1e-6, importance_weight_cap=None)
     model = loaded(size)
     longest = size.grow_to * ((size.screen[0] // 28) * (size.screen[1] // 28) + size.reply_tokens + 64) + 512
@@ -279,6 +280,8 @@ async def measure(size: Size, config: PolicyConfig) -> Found:
                 trainer.step(samples, images)
                 seconds.append(time.perf_counter() - began)
 
+            await asyncio.to_thread(step)
+            trainer.policy.known_features = None  # the estimate is of a step whose images the engine no longer has
             peak = held + await asyncio.to_thread(peak_bytes, step, size.device)
             began = time.perf_counter()
             await push_weights(trainer.policy, engine, 2)
@@ -290,7 +293,7 @@ async def measure(size: Size, config: PolicyConfig) -> Found:
         await engine.close()
     tokens = sum(len(row.token_ids) for row in rows)
     played = sum(bool(result.graph.calls) for result in results)
-    return Found(played, play_s, sampled, tokens, seconds[-1], publish_s, apart_s, peak, plan, work)
+    return Found(played, play_s, sampled, tokens, seconds[0], publish_s, apart_s, peak, plan, work)
 
 
 async def apart(size: Size, policy: Policy) -> dict[str, float]:

@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import logging
 import multiprocessing
+import os
 from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from itertools import zip_longest
@@ -62,7 +63,7 @@ def run_settings(attacks: list[Attack], chosen: list[Setting], num_processes: in
     """
     results: list[Result] = []
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(num_processes, mp_context=context, initializer=print_no_logs) as pool:
+    with ProcessPoolExecutor(num_processes, mp_context=context, initializer=_begin_process) as pool:
         for has_groups in (True, False):
             here = [setting for setting in chosen if setting.has_groups == has_groups]
             parts = [
@@ -142,6 +143,11 @@ def summarize(results: list[Result], thresholds: Thresholds, wanted: int) -> Non
 
 def print_no_logs() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+
+def _begin_process() -> None:
+    print_no_logs()
+    os.setsid()  # owners of desktops do not share a session, whose priority they raise
 
 
 def main() -> None:

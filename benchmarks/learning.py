@@ -27,6 +27,8 @@ from deskhand.rollout.eval_loop import EvalReport, build_eval_report
 from deskhand.rollout.success_rates import Proportion
 from deskhand.store.run import TRAIN, Run
 
+MAX_MIB = 1536
+"""Peak memory of a demo."""
 SHORT = (
     "max_minutes=30",
     "loop.total_steps=2",
@@ -54,6 +56,8 @@ class Outcome:
     training_s: float
     """From the start of the command until the last checkpoint was stored."""
     total_s: float
+    peak_mib: float
+    """Peak memory of the training process, at its last step."""
     more: dict[str, tuple[EvalReport, EvalReport]] = field(default_factory=dict)
     """Reports before and after of `EVALUATIONS`, by their names."""
 
@@ -128,6 +132,7 @@ def outcome_of(name: str, run: Run, began_at: float, total_s: float) -> Outcome:
         first_update_s=first.created_at - began_at if first else math.inf,
         training_s=last.created_at - began_at,
         total_s=total_s,
+        peak_mib=max((entry.get("memory/peak_mib_total", 0.0) for entry in run.metrics()), default=0.0),
     )
 
 
@@ -209,6 +214,8 @@ def judge_time(found: Outcome, thresholds: Thresholds) -> None:
         f"{found.name}: first update", found.first_update_s <= 60, f"{found.first_update_s:.0f} s", "<= 60 s"
     )
     thresholds.check(f"{found.name}: whole demo", found.total_s <= 600, f"{found.total_s:.0f} s", "<= 600 s")
+    name, peak = f"{found.name}: memory", f"{found.peak_mib:.0f} MiB"
+    thresholds.check(name, found.peak_mib <= MAX_MIB, peak, f"<= {MAX_MIB} MiB")
 
 
 def judge_gain(found: Outcome, thresholds: Thresholds) -> None:

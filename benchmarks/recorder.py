@@ -3,15 +3,17 @@
 Instant engines run behind Deskhand's endpoint and AReaL's proxy (`benchmarks.recorder_vs_areal`), so all time is the
 endpoint's. Printed:
 
-1. parts: cost of each step of processing a new screenshot (`benchmarks.recorder_parts`); 2. overhead: request to reply
-over HTTP, p50 and p99, with 1 and 32 concurrent sessions and 1, 5 and 15 screenshots of 1280x720 in the conversation,
-one of them new per call. Deskhand decodes that screenshot, passes the trainer's patches to its engine and stores image
-and call before it replies; AReaL's proxy (1.0.4) passes images through and keeps records in memory. More comparable
-are `blind engine`, whose engine requests no patches, and `known`, where another session already sent the same
-screenshots; 3. growth: CPU time of decoding, preprocessing, tokenizing and rendering over episodes of increasing
-length that keep all screenshots, with the fitted exponent (1 is linear), next to the checkpoint's processor and
-tokenizer on every whole prefix. Request bytes, which grow quadratically by the API's design, and the CPU time of both
-processes are printed too; 4. the longest event-loop callback with several concurrent agents.
+1. parts: cost of each step of processing a new screenshot (`benchmarks.recorder_parts`); 2. overhead: request to
+reply over HTTP, p50 and p99, with 1 and 32 concurrent sessions and 1, 5 and 15 screenshots of 1280x720 in the
+conversation, one of them new per call. Deskhand decodes that screenshot, passes the trainer's patches to its engine
+and stores image and call before it replies; AReaL's proxy (1.0.4) passes images through and keeps records in memory.
+More comparable are `blind engine`, whose engine requests no patches, and `known`, where another session already sent
+the same screenshots. Also the CPU time of the process per call, first calls included. With a blind engine, a new
+screenshot may take 2.5 times as long as with AReaL's proxy; 3. growth: CPU time of decoding, preprocessing,
+tokenizing and rendering over episodes of increasing length that keep all screenshots, with the fitted exponent (1 is
+linear), next to the checkpoint's processor and tokenizer on every whole prefix. Request bytes, which grow
+quadratically by the API's design, and the CPU time of both processes are printed too; 4. the longest event-loop
+callback with several concurrent agents.
 
 Without --full, screens are smaller and episodes shorter, and AReaL's proxy runs only if its environment exists;
 --smoke skips it.
@@ -43,6 +45,10 @@ from deskhand.types import PatchLookup
 
 EXPONENT = 1.1
 """Threshold of growth: exponent of time over turns."""
+MAX_RATIO = 2.5
+"""Of the cost of a new screenshot, to that of AReaL's proxy."""
+MAX_TAIL = 10.0
+"""p99 of a call over its p50."""
 
 
 @dataclass(frozen=True)
@@ -211,17 +217,35 @@ def exponent(turns: tuple[int, ...], seconds: list[float]) -> float:
     return float(np.polyfit(np.log(turns), np.log(seconds), 1)[0])
 
 
-async def overhead(size: Size, proxies: list[Proxy]) -> None:
-    """Print the duration of a call for each proxy."""
+async def overhead(size: Size, proxies: list[Proxy], thresholds: Thresholds) -> None:
+    """Print the duration and CPU time of a call for each proxy, and compare those of one new screenshot."""
     for sessions, calls in size.sessions:
         for shown in size.shown:
             for part in ("new", "known"):
+                costs: dict[str, tuple[float, float]] = {}
                 for proxy in proxies:
+                    before = proxy.cpu_s()
                     times, rate = await overheads_ms(proxy, size.screen, sessions, calls, shown, part)
+                    cpu_ms = 1e3 * (proxy.cpu_s() - before) / (sessions * (calls + 1))
                     p50, p99 = np.percentile(times, [50, 99])
-                    figure = f"p50 {p50:7.1f} ms, p99 {p99:7.1f} ms, {rate:5.1f} calls/s ({len(times)} calls)"
+                    costs[proxy.name] = cpu_ms, float(p50)
+                    figure = f"p50 {p50:7.1f} ms, p99 {p99:7.1f} ms, CPU {cpu_ms:5.1f} ms, {rate:5.1f} calls/s"
                     name = f"{proxy.name}{', known' if part == 'known' else ''}"
                     print(f"overhead, {sessions:2d} sessions, {shown:2d} screenshots, {name:29s}: {figure}", flush=True)
+                    if proxy.name != "AReaL":
+                        figure = f"{p99 / p50:.1f} times p50"
+                        thresholds.check(f"p99, {name}", p99 <= MAX_TAIL * p50, figure, f"<= {MAX_TAIL:g}")
+                if shown == 1 and part == "new":
+                    compare(sessions, costs, thresholds)
+
+
+def compare(sessions: int, costs: dict[str, tuple[float, float]], thresholds: Thresholds) -> None:
+    """Check (CPU time, p50) of a call with one new screenshot against AReaL's proxy, if it was measured."""
+    if "AReaL" not in costs:
+        return
+    for what, ours, theirs in zip(("CPU time", "p50"), costs["Deskhand, blind engine"], costs["AReaL"], strict=True):
+        name, figure = f"{what}, {sessions} sessions, a new screenshot", f"{ours / theirs:.1f} times AReaL's"
+        thresholds.check(name, ours <= MAX_RATIO * theirs, figure, f"<= {MAX_RATIO:g}")
 
 
 async def growth(size: Size, proxies: list[Proxy], thresholds: Thresholds) -> None:
@@ -256,7 +280,7 @@ async def measure(size: Size, python: Path | None, thresholds: Thresholds) -> No
             print("AReaL's proxy is not measured: make its environment with scripts/environment areal")
         else:
             proxies.append(await stack.enter_async_context(areal(python)))
-        await overhead(size, proxies)
+        await overhead(size, proxies, thresholds)
         await growth(size, [proxies[0], *proxies[2:]], thresholds)
     wall, cpu = await longest_callback_ms(size, 4)
     print(f"4 agents with new screenshots: longest callback of the event loop {wall:.1f} ms wall, {cpu:.1f} ms CPU")

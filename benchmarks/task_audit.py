@@ -3,7 +3,8 @@
 Plays the audit's cheats (`deskhand.tasks.audit_agents`) on one variant of each family: renamed windows, results from
 another program, constants for formulas, developer tools, racing writers, ended programs, forged files and more. Prints
 for each family and for each way how many were paid (a score above 0) and voided (no score). The default size plays six
-families, `--full` all families of `basics`, the task files of docs, examples and tests, then all pages of MiniWoB++.
+families, `--full` all families of `basics` and `web`, the task files of docs, examples and tests, then all pages of
+MiniWoB++.
 
 Interrupted by Ctrl-C, it prints what it has played; the next run of the same sources resumes there.
 """
@@ -26,7 +27,7 @@ from deskhand.recipes.audit_tasks import audit_tasks
 from deskhand.tasks.audit import AuditResult
 from deskhand.tasks.audit_agents import LIMITS, NO_CHEATS
 from deskhand.tasks.formats.yaml_task import load_task
-from deskhand.tasks.suites import basics, family_registry, miniwob
+from deskhand.tasks.suites import basics, family_registry, miniwob, web
 from deskhand.tasks.task import Task
 
 SEED = 3
@@ -44,7 +45,7 @@ def tasks_of(size: str, names: list[str]) -> list[Task]:
     """Return the tasks to play."""
     if not names:
         pages = miniwob.families() if miniwob.unavailable_reason() is None else ()
-        every = [*basics.FAMILIES, *FILES, PYTHON_SUITE, *pages]
+        every = [*basics.FAMILIES, *web.FAMILIES, *FILES, PYTHON_SUITE, *pages]
         names = {"smoke": list(SMALL[:1]), "small": list(SMALL)}.get(size) or every
     found: list[Task] = []
     for name in names:

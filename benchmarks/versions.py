@@ -8,8 +8,9 @@ with its ratio:
 2. step: one step of an agent on an instant desktop, 1280x720: screen, recorder, an engine that takes patches, store;
 3. recorder: a call over HTTP with one new screenshot, with 1 and 32 sessions, for engines that take patches and that
 do not;
-4. trainer: a training step of the bundled policy on sequences of unlike lengths, its memory, and the largest difference
-of log-probs between the commits;
+4. trainer: a training step of the bundled policy on sequences of unlike lengths with the settings of the demo, its
+memory, and the largest difference of log-probs between the commits. A trainer that uses the engine's image features has
+such an engine, as in a run;
 5. with --full, seven steps of the demo: peak memory and episodes per minute.
 
 --smoke compares this tree with itself.

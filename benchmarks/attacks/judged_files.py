@@ -190,6 +190,22 @@ open("a", "w").write("b" * 60 + "!")
 """.strip("\n"),
         {"text": {"path": "a", "matches": "(b+)+"}},
     ),
+    text(
+        "a pattern that does not end, while every processor becomes busy",
+        """
+if os.fork() == 0:
+    os.setsid()
+    time.sleep(1)  # until the judge reads
+    for _ in range(56):
+        if os.fork() == 0:
+            os.setsid()
+            while True:
+                pass
+    os._exit(0)
+open("a", "w").write("c" * 60 + "!")
+""".strip("\n"),
+        {"text": {"path": "a", "matches": "(c+)+"}},
+    ),
     text("a pipe", 'os.mkfifo("a")'),
     text("a socket", 'socket.socket(socket.AF_UNIX).bind("a")'),
     text("a link to the host's file", 'os.symlink(facts["paid"], "a")'),

@@ -24,7 +24,7 @@ from benchmarks.attacks.parts import LIMITS, TOO_MUCH_MIB, Attack
 from benchmarks.thresholds import ROOT
 from deskhand.agents.episode_context import EpisodeContext
 from deskhand.desktop.base import StageableDesktop
-from deskhand.desktop.local import cgroup, processes
+from deskhand.desktop.local import cgroup, precedence, processes
 from deskhand.desktop.local.desktop import LocalDesktop
 from deskhand.desktop.local.isolation import IsolationLevel, available_isolation
 from deskhand.desktop.local.runtime_dir import runtime
@@ -220,7 +220,8 @@ async def _close(desktop: LocalDesktop, word: str, session: Any) -> tuple[list[s
     while time.monotonic() < began + GONE_WITHIN_S and left:
         await asyncio.wait([closing], timeout=0.01)
         if closing.done():
-            left = await asyncio.to_thread(_left, word, uid, session)
+            with precedence.precedence_if_overloaded():  # other guests must not delay the look
+                left = _left(word, uid, session)
     took_s = time.monotonic() - began
     with suppress(InfrastructureError):
         await closing
@@ -312,7 +313,7 @@ def play_with_killed_owner(attack: Attack, setting: Setting) -> Result:
     while left and time.monotonic() < began + GONE_WITHIN_S:
         left = _left(word, int(uid) if uid.isdecimal() else None, None)
         left += [folder] if Path(folder).exists() else []
-        left += [str(path) for path in Path("/sys/fs/cgroup").glob(f"**/*{token}*")]
+        left += [group for group, _, _ in os.walk("/sys/fs/cgroup") if token in Path(group).name]
         time.sleep(0.02)
     ending: Ending = "survived" if left else "held"
     return Result(attack, setting, ending, "; ".join(left)[:300], time.monotonic() - began)

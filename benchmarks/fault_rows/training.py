@@ -84,7 +84,9 @@ async def run_training(
             async with training_fixture.assembled(
                 folder, training_fixture.small(**loop), progress=note, settings=settings, **options
             ) as parts:
-                parts.loop.on_alert = lambda alert: notices.append(Notice(alert.metric, parts.trainer.steps))
+                parts.loop.source.alerts.on_alert = lambda alert: notices.append(
+                    Notice(alert.metric, parts.trainer.steps)
+                )
                 await parts.loop.run()
     except _Stop:
         pass

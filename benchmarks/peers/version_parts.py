@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from PIL import Image, ImageDraw
 
 TEXT = "Click the button named Save and then close the window"
@@ -128,7 +129,11 @@ async def step(width: int, height: int, episodes: int, steps: int) -> dict[str, 
 
 
 def trainer(rows: int, steps: int, width: int, height: int, out: str) -> dict[str, Any]:
-    """Return the CPU seconds of a training step of the bundled policy and the peak memory; log-probs go to `out`."""
+    """Return the CPU seconds of a training step of the bundled policy and the peak memory; log-probs go to `out`.
+
+    Settings are those of the tree's demo. If its trainer uses the engine's image features, an engine has read the rows,
+    as the one that sampled them has in a run; that work is the engine's in both trees and is not counted.
+    """
     import torch
 
     torch.set_num_threads(1)
@@ -156,10 +161,13 @@ def trainer(rows: int, steps: int, width: int, height: int, out: str) -> dict[st
     ]
     by_name = {image.sha256: image for image in shown}
     threads = "torch_threads" if "torch_threads" in config.model_fields else "threads"
-    policy = policy_class(model.model, policy_config(train_vision=False), renderer.banned_ids)
+    demo = yaml.safe_load(Path("configs/tiny_cpu.yaml").read_text())
+    policy = policy_class(model.model, policy_config(**demo["policy"]), renderer.banned_ids)
+    trained = trainer_class(policy, config(learning_rate=1e-6, **{threads: 1}))
+    if hasattr(first("deskhand.engines.hf:HfEngine"), "image_features"):
+        asyncio.run(show(model, trained, samples, by_name, renderer.banned_ids))
     scored = policy.logprobs([one.sequence for one in samples], by_name)
     np.savez(out, *scored)
-    trained = trainer_class(policy, config(learning_rate=1e-6, **{threads: 1}))
     spent, losses = [], []
     for _ in range(steps + 1):
         before = time.process_time()
@@ -167,6 +175,18 @@ def trainer(rows: int, steps: int, width: int, height: int, out: str) -> dict[st
         spent.append(time.process_time() - before)
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return {"s": statistics.median(spent[1:]), "loss": losses[0], "rss_mib": pages * os.sysconf("SC_PAGE_SIZE") / 2**20}
+
+
+async def show(model: Any, trained: Any, samples: list[Any], images: dict[str, Any], banned: tuple[int, ...]) -> None:
+    """Let an engine with the trainer's weights read all rows."""
+    prompt, sampling = first("deskhand.types:Prompt"), first("deskhand.types:Sampling")
+    engine = first("deskhand.engines.hf:HfEngine")(model, threads=1)
+    first("deskhand.trainer.weight_sync:attach_engine")(trained, engine)
+    for row in (one.sequence for one in samples):
+        shown = {span.sha256: images[span.sha256] for span in row.spans}
+        await engine.generate(prompt(row.token_ids, row.spans, shown), sampling(1, banned_ids=banned, seed=0))
+    await engine.set_version(0)
+    await engine.close()
 
 
 def build_row(renderer: Any, images: list[Any]) -> Any:

@@ -1,10 +1,10 @@
-"""Honest ways to do each family of `basics`: what a person would do, besides what the oracle does.
+"""Honest ways to do each family of `basics` and `web`: what a person would do, besides what the oracle does.
 
 One module per kind of screen, each with a table `WAYS` from family to its ways of a task; `person` has the vocabulary.
 """
 
 from __future__ import annotations
 
-from benchmarks.ways import large_screens, office, small_screens
+from benchmarks.ways import large_screens, office, small_screens, web_sites
 
-WAYS = small_screens.WAYS | office.WAYS | large_screens.WAYS
+WAYS = small_screens.WAYS | office.WAYS | large_screens.WAYS | web_sites.WAYS

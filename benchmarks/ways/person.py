@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from benchmarks.osworld.scripted_actor import ScriptedActor
 from deskhand.actions.ops import Button, Click, KeyDown, KeyUp, MouseDown, MouseUp, Move, Point, Scroll, Type
 from deskhand.desktop.base import StageableDesktop, Window
-from deskhand.tasks.judge import judge
+from deskhand.tasks.judge import ending, judge
 from deskhand.tasks.outcome import Outcome
 from deskhand.tasks.suites.basics import hd_screen
 from deskhand.tasks.task import Rect, Task
@@ -190,4 +190,5 @@ async def play_way(task: Task, desktop: StageableDesktop, way: list[Act]) -> tup
                 await person.still()
         else:
             await act(person)
-    return await judge(task, desktop, acted_at=time.monotonic()), len(person.ops)
+    outcome = await judge(task, desktop, acted_at=time.monotonic(), **ending(person.ops))
+    return outcome, len(person.ops)

@@ -29,7 +29,7 @@ def test_a_page_contains_command_hardware_commit_output_and_exit_code(tmp_path, 
     assert page.startswith("# example\n\n- command: python -c ")
     assert "\n- hardware: " in page
     assert "\n- commit: " in page
-    assert f"\n- exit code: {code}\n\n    first\n\n    {figure}\n" in page
+    assert f"\n- exit code: {code}\n\n```text\nfirst\n\n{figure}\n```\n" in page
     assert figure in capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["example.md"]
 
@@ -38,7 +38,8 @@ def test_a_table_that_was_printed_is_a_table_of_the_page():
     page = evidence.page_of(
         "example", {"command": "x"}, ["first", "| a | b |", "| --- | --- |", "| 1 | 2 |", "", "last"]
     )
-    assert page == "# example\n\n- command: x\n\n    first\n\n| a | b |\n| --- | --- |\n| 1 | 2 |\n\n\n    last\n"
+    table = "| a | b |\n| --- | --- |\n| 1 | 2 |"
+    assert page == f"# example\n\n- command: x\n\n```text\nfirst\n```\n\n{table}\n\n```text\nlast\n```\n"
 
 
 def test_an_unknown_benchmark_is_refused(monkeypatch, capsys):

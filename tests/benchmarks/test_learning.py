@@ -18,8 +18,8 @@ def report(hits: int, clicks: int, total: int = 210) -> EvalReport:
 
 
 GREEDY = {"greedy": (report(130, 140), report(165, 175))}
-GOOD = learning.Outcome("seed 0", report(80, 120), report(160, 170), 12, 600, 41.0, 400.0, 560.0, GREEDY)
-BLIND = learning.Outcome("blind", report(10, 30), report(14, 32), 12, 600, 41.0, 400.0, 560.0)
+GOOD = learning.Outcome("seed 0", report(80, 120), report(160, 170), 12, 600, 41.0, 400.0, 560.0, 1200.0, GREEDY)
+BLIND = learning.Outcome("blind", report(10, 30), report(14, 32), 12, 600, 41.0, 400.0, 560.0, 1200.0)
 
 
 def test_a_gains_interval_is_newcombes():
@@ -50,6 +50,7 @@ def test_a_run_that_meets_every_threshold_misses_none():
         (replace(GOOD, more={"greedy": (report(130, 140), report(150, 175))}), "seed 0: greedy success"),
         (replace(GOOD, first_update_s=61.0), "seed 0: first update"),
         (replace(GOOD, total_s=601.0), "seed 0: whole demo"),
+        (replace(GOOD, peak_mib=1537.0), "seed 0: memory"),
     ],
 )
 def test_each_threshold_can_be_missed(worse, threshold):

@@ -15,7 +15,7 @@ from benchmarks.thresholds import ROOT
 
 TESTED_WHOLE = {"gpu"}
 """`test_gpu_command.py` runs it and reads what it prints."""
-FOLDERS = {"learning", "ppo"}
+FOLDERS = {"learning", "learning_methods", "ppo"}
 UNREACHABLE = (
     "No matching distribution found",
     "Temporary failure in name resolution",

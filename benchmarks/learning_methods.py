@@ -1,0 +1,145 @@
+"""Which methods learn from fewer episodes: `python -m benchmarks.learning_methods [--full] [--seeds N] [--folder DIR]
+[--methods NAME ...]`.
+
+Runs `deskhand demo` for each method and seed: GRPO as it is, each method of docs/training.md alone, and all together.
+Rewards alone train them; there is no oracle and no teacher. Every second step is evaluated on the validation split,
+and the scored training episodes until success reached `THRESHOLD` are counted. The figure of a method is the mean over
+its seeds with Student's 95 % interval. A run that did not reach the threshold counts with all its episodes, and the
+mean is then a lower bound. With --full, all methods together must need at most half the episodes of GRPO, with the
+intervals apart. Without it, each run takes one step and nothing is judged.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.learning import SIZES, run_demo
+from benchmarks.thresholds import Thresholds, parser_of, print_head
+from deskhand.reporting.comparison import RunSummary, compare_runs
+from deskhand.store.run import Run
+
+THRESHOLD = 0.65
+"""Success on the validation split, sampled; about that of the demo at its end."""
+BASELINE, TOGETHER = "grpo", "together"
+METHODS: dict[str, tuple[str, ...]] = {
+    BASELINE: (),
+    "curriculum": ("loop.curriculum=frontier",),
+    "early_stop": ("loop.early_stop_probability=0.15",),
+    "replay": ("loop.replay_groups=3",),
+    "self_imitation": ("loop.replay_groups=3", "loop.replay_best_only=true"),
+    "gigpo": ("trainer.algorithm=gigpo",),
+    TOGETHER: (
+        "loop.curriculum=frontier",
+        "loop.early_stop_probability=0.15",
+        "loop.replay_groups=3",
+        "trainer.algorithm=gigpo",
+    ),
+}
+"""Settings by method."""
+FULL = ("max_minutes=20", "loop.total_steps=48", "loop.eval_every=2", "evaluation.num_episodes=90")
+_T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
+"""97.5 % quantiles of Student's distribution with 1 to 9 degrees of freedom."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Episodes to the threshold over the seeds of a method."""
+
+    episodes: tuple[int, ...]
+    num_reached: int
+    """Seeds that reached it; the others count with all their episodes."""
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.episodes)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """95 % interval of the mean; unbounded with a single seed."""
+        count = len(self.episodes)
+        if count < 2:
+            return 0.0, math.inf
+        half = _T_975[count - 2] * statistics.stdev(self.episodes) / math.sqrt(count)
+        return max(0.0, self.mean - half), self.mean + half
+
+    def __str__(self) -> str:
+        low, high = self.interval
+        bound = "" if self.num_reached == len(self.episodes) else ">= "
+        return f"{bound}{self.mean:.0f} [{low:.0f}, {high:.0f}], {self.num_reached} of {len(self.episodes)} seeds"
+
+
+def cost_of(runs: Sequence[RunSummary]) -> Cost:
+    """Return the cost of a method from the runs of its seeds."""
+    reached = [run.to_threshold for run in runs]
+    episodes = tuple(run.episodes if found is None else found for run, found in zip(runs, reached, strict=True))
+    return Cost(episodes, sum(found is not None for found in reached))
+
+
+def judge(costs: Mapping[str, Cost], thresholds: Thresholds) -> None:
+    """Check that all methods together need at most half the episodes of the baseline."""
+    base, ours = costs[BASELINE], costs[TOGETHER]
+    apart = ours.interval[1] < base.interval[0]
+    passed = ours.num_reached == len(ours.episodes) and ours.mean <= base.mean / 2 and apart
+    figure = f"{ours} against {base}, intervals {'apart' if apart else 'not apart'}"
+    thresholds.check(f"episodes to {THRESHOLD:.0%}", passed, figure, "at most half, intervals apart")
+
+
+def rows_of(found: Mapping[str, Sequence[RunSummary]]) -> Iterable[tuple[str, ...]]:
+    """Yield the rows of the table: one per method, with means over its seeds."""
+    for name, runs in found.items():
+        flat = [run.zero_variance_fraction for run in runs if run.zero_variance_fraction is not None]
+        after = [run.after.value for run in runs if run.after.total]
+        yield (
+            name,
+            str(cost_of(runs)),
+            f"{statistics.fmean(flat):.1%}" if flat else "-",
+            f"{statistics.fmean(after):.1%}" if after else "-",
+            f"{statistics.fmean(run.episodes for run in runs):.0f}",
+        )
+
+
+def print_tables(found: Mapping[str, Sequence[RunSummary]]) -> None:
+    """Print the costs, and the points of every run's curve."""
+    head = ("method", f"episodes to {THRESHOLD:.0%}", "in zero-variance groups", "success after", "episodes")
+    for row in (head, ("---",) * len(head), *rows_of(found)):
+        print(f"| {' | '.join(row)} |")
+    print("\nsuccess on the validation split after N scored training episodes, by run")
+    for name, runs in found.items():
+        for run in runs:
+            points = ", ".join(f"{each.episodes}: {each.success.value:.0%}" for each in run.evaluations)
+            print(f"  {name} {Path(run.folder).name}: {points}")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    parser = parser_of(__doc__)
+    parser.add_argument("--seeds", type=int)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=None)
+    parser.add_argument("--folder", type=Path, default=Path("runs/evidence/learning_methods"))
+    options = parser.parse_args()
+    is_full = options.size == "full"
+    methods = options.methods or ([TOGETHER] if options.size == "smoke" else list(METHODS))
+    settings = FULL if is_full else (*SIZES[options.size], "loop.eval_every=1")
+    print_head()
+    found: dict[str, list[RunSummary]] = {}
+    for name in methods:
+        for seed in range(options.seeds or (3 if is_full else 1)):
+            folder = options.folder / name / f"seed-{seed}"
+            run_demo(f"{name}, seed {seed}", folder, [f"seed={seed}", *settings, *METHODS[name]])
+            with Run.open(folder, read_only=True) as run:
+                found.setdefault(name, []).extend(compare_runs([run], THRESHOLD))
+    print()
+    print_tables(found)
+    thresholds = Thresholds()
+    if is_full and {BASELINE, TOGETHER} <= found.keys():
+        judge({name: cost_of(runs) for name, runs in found.items()}, thresholds)
+    thresholds.finish()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""Costs of methods, their intervals, and what they are judged by."""
+
+import dataclasses
+import math
+
+import pytest
+
+from benchmarks import learning_methods
+from benchmarks.learning_methods import METHODS, Cost, cost_of, judge, rows_of
+from benchmarks.thresholds import ROOT, Thresholds
+from deskhand.config.load import load_config
+from deskhand.recipes.assemble import check_plugins
+from deskhand.reporting.comparison import RunSummary
+from deskhand.rollout.success_rates import Proportion
+
+RUN = RunSummary("runs/x/seed-0", 10, 500, 100, 0, Proportion(40, 90), Proportion(63, 90), (), 300)
+
+
+def missed(ours: Cost, base: Cost) -> list[str]:
+    thresholds = Thresholds()
+    judge({"grpo": base, "together": ours}, thresholds)
+    return thresholds.missed
+
+
+def test_the_interval_of_the_mean_is_students():
+    cost = Cost((10, 12, 17), 3)
+    deviation = math.sqrt(((10 - 13) ** 2 + (12 - 13) ** 2 + (17 - 13) ** 2) / 2)
+    assert cost.interval == pytest.approx((13 - 4.303 * deviation / 3**0.5, 13 + 4.303 * deviation / 3**0.5))
+    assert Cost((10,), 1).interval == (0.0, math.inf)
+
+
+def test_half_the_episodes_with_intervals_apart_pass():
+    base = Cost((1000, 1040, 1020), 3)
+    assert missed(Cost((480, 500, 490), 3), base) == []
+    assert missed(Cost((600, 610, 590), 3), base), "more than half"
+    assert missed(Cost((100, 500, 900), 3), base), "intervals that touch"
+    assert missed(Cost((480, 500, 490), 2), base), "a seed that never reached the threshold"
+
+
+def test_a_run_that_did_not_reach_the_threshold_counts_with_all_its_episodes():
+    cost = cost_of([RUN, dataclasses.replace(RUN, to_threshold=None)])
+    assert cost == Cost((300, 500), 1)
+    assert str(cost).startswith(">= 400 [")
+    assert next(iter(rows_of({"grpo": [RUN]})))[2:] == ("20.0%", "70.0%", "500")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_settings_of_every_method_are_valid(name):
+    config = load_config(ROOT / "configs" / "tiny_cpu.yaml", [*learning_methods.FULL, *METHODS[name]])
+    check_plugins(config)
