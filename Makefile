@@ -3,7 +3,7 @@ PYTHON := .venv/bin/python
 # Test processes; `make test JOBS=0` uses one process.
 JOBS := 2
 
-.PHONY: help setup demo test test-peers lint evidence clean
+.PHONY: help setup demo test test-peers lint evidence docs clean
 
 help:
 	@echo "make demo       set up, then train the bundled policy on local desktops: success before and after"
@@ -12,6 +12,7 @@ help:
 	@echo "make test-peers set up, then run only the tests against real peers (vLLM, AReaL, OSWorld), with their output"
 	@echo "make lint       set up, then check style (ruff), layers (import-linter) and types (pyright)"
 	@echo "make evidence   set up, then run the full benchmarks and write docs/evidence/"
+	@echo "make docs       build the documentation as a site, in build/site"
 	@echo "make clean      remove .venv (keeps runs/)"
 
 setup:
@@ -20,10 +21,12 @@ setup:
 demo: setup
 	@$(PYTHON) -m deskhand demo $(ARGS)
 
-# Tests of real applications are skipped if these two cannot be installed.
+# Tests of real applications are skipped if these cannot be installed. A failed test is repeated once: one that then
+# passes is printed with its traceback (`make test ARGS=--fail-on-flaky` fails instead).
 test: setup
-	@$(PYTHON) -m deskhand desktop install calc chromium || true
-	@$(PYTHON) -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder $(ARGS)
+	@$(PYTHON) -m deskhand desktop install calc chromium panel || true
+	@$(PYTHON) -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder \
+		--reruns 1 --rerun-show-tracebacks $(ARGS)
 
 # A part of `make test`, with the figures that it prints. The first run creates the peers' virtual environments
 # (scripts/environment), 2.3 GB for AReaL alone. One peer: `make test-peers ARGS="-k vllm"`.
@@ -35,6 +38,11 @@ lint: setup
 
 evidence: setup
 	@$(PYTHON) -m benchmarks.evidence $(ARGS)
+
+# mkdocs is in an environment of its own; `make test` builds the site too, and checks its links.
+docs:
+	@NO_MKDOCS_2_WARNING=1 "$$(bash scripts/environment docs)/bin/python" -m mkdocs build --strict
+	@echo "open build/site/index.html, or for the search: python3 -m http.server -d build/site"
 
 clean:
 	rm -rf .venv

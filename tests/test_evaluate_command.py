@@ -42,6 +42,8 @@ def test_oracle_and_noop_bound_the_suite(tmp_path, cli) -> None:
     assert "4 end states rescored, 0 changed" in out
     out = cli("eval", str(folder), "--policy", "noop")
     assert "0.0 % [0.0, 65.8] 0/2" in out
+    out = cli("tasks", "measure", "--run", str(folder), "--out", str(tmp_path / "measured.json"))
+    assert out == "dialog_choice: noop 0/2, oracle 4/4\n"
     with Run.open(folder, read_only=True) as run:
         assert {row.phase for row in run.episodes()} == {"oracle", "noop"}
         assert {(row.task_id, row.member) for row in run.episodes("noop")} <= {

@@ -16,8 +16,9 @@ from deskhand.cli.output import print_columns, print_json, reserve_output
 from deskhand.tasks.suites import basics, family_registry, miniwob
 
 WITH_TABLES = {
-    "actions conformance", "actions support", "areal doctor", "demo", "desktop list", "diagnose", "doctor", "estimate",
-    "eval", "gateway check", "rescore", "tasks audit", "tasks check-corpus", "tasks lint", "tasks list",
+    "actions conformance", "actions support", "areal doctor", "compare", "demo", "desktop list", "diagnose", "doctor",
+    "estimate", "eval", "gateway check", "rescore", "tasks audit", "tasks check-corpus", "tasks lint", "tasks list",
+    "tasks stats",
     "tasks prefetch", "tasks resolve", "tasks show", "train",
 }  # fmt: skip
 QUICK = {
@@ -25,6 +26,7 @@ QUICK = {
     "actions support": lambda found: found["deskhand_json"]["click"]["support"] == "lossless",
     "desktop list": lambda found: {"application", "packages", "installed"} <= found[0].keys(),
     "tasks list": lambda found: {each["family"] for each in found} == set(basics.FAMILIES),
+    "tasks stats --suite web": lambda found: {"property": "end", "value": "answer", "families": 13} in found,
     "tasks show dialog_choice 7": lambda found: {"name": "split", "value": "train"} in found[0],
     "tasks resolve tiny_cpu": lambda found: "test" in found["tasks"][0]["splits"],
 }

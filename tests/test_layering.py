@@ -28,11 +28,16 @@ LOADS_TORCH = (
     "api",
     *(f"recipes.{name}" for name in ("assemble", "train", "evaluate", "sft", "plan", "publish_probe", "samples")),
     "recipes.play_by_hand",
+    "recipes.replay",
     "recipes.training_loop",
 )
 """Modules that import the trainer or an engine at the top, and so load torch when they are imported; no others may."""
-PEERS = dict.fromkeys(("areal", "ray", "packaging"), "integrations.areal")
+PEERS = dict.fromkeys(("areal", "ray", "packaging"), "integrations.areal") | {
+    name: f"integrations.{name}" for name in ("gymnasium", "verifiers")
+}
 """Packages that live in environments of their own, and the one package that may import each where it is installed."""
+NEED_A_PEER = ("integrations.gymnasium", "integrations.verifiers")
+"""Packages that define classes of a peer's, and so are imported only where it is installed."""
 
 
 def name_of(path: Path) -> str:
@@ -90,7 +95,7 @@ def test_the_core_imports_without_torch() -> None:
     names = [
         f"deskhand.{name}".rstrip(".")
         for name in modules()
-        if not inside(name, MAY_IMPORT_TORCH + LOADS_TORCH) and name != "__main__"
+        if not inside(name, MAY_IMPORT_TORCH + LOADS_TORCH + NEED_A_PEER) and name != "__main__"
     ]
     load = f"import importlib, sys\nfor name in {names!r}: importlib.import_module(name)\n"
     program = f"{load}print([heavy for heavy in {HEAVY!r} if heavy in sys.modules])"
@@ -134,6 +139,7 @@ def test_every_package_that_is_imported_is_declared_and_pinned() -> None:
         "benchmarks",
         *PEERS,
         *("aiohttp", "omegaconf"),  # the probes run in AReaL's environment, which has both
+        *("datasets", "trl"),  # of `scripts/environment trl`
     }
     wrong |= {
         f"{path.relative_to(ROOT)} imports {name}"

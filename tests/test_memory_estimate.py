@@ -14,9 +14,15 @@ from deskhand.config.load import load_config
 from deskhand.errors import ConfigError
 from deskhand.models.architectures import QWEN25_VL_3B, values_of
 from deskhand.recipes import plan
+from deskhand.trainer import throughput_estimate
 from deskhand.trainer.memory_estimate import GIB
 
-CONFIGS = {"qwen25vl_3b_lora_24gb": 24, "qwen3vl_4b_lora_80gb": 80, "qwen3vl_4b_full_140gb": 140}
+CONFIGS = {
+    "qwen25vl_3b_lora_24gb": 24,
+    "qwen3vl_4b_lora_80gb": 80,
+    "qwen3vl_4b_full_140gb": 140,
+    "qwen35_4b_lora_40gb": 40,
+}
 DECIMAL = 1e9 / 2**30
 """The makers' gigabytes in GiB."""
 
@@ -110,8 +116,8 @@ def test_the_command_prints_the_sum_and_exits_with_2_when_it_does_not_fit(
     assert code == 2
     assert "DOES NOT FIT" in out
     wrong_options = (
-        "--gpu none,--screen-size big,--screen-size 9999999x8,--turns 0,--turns -3,--memory 0,--memory nan,"
-        "--set policy.batch_token=1,--set device_memory_gib=-1"
+        "--gpu none,--screen-size big,--screen-size 9999999x8,--turns 0,--turns -3,--reply-tokens 0,--memory 0,"
+        "--memory nan,--set policy.batch_token=1,--set device_memory_gib=-1"
     )
     for wrong in wrong_options.split(","):
         code, _, err = called(monkeypatch, capsys, "estimate", config, *wrong.split())
@@ -283,3 +289,47 @@ def test_sizes_that_no_tensor_can_have_are_rejected_in_one_line() -> None:
     with pytest.raises(ConfigError, match="cannot build this model") as caught:
         plan.plan(load_config(ROOT / "configs" / "qwen25vl_3b_lora_24gb.yaml", settings))
     assert "\n" not in str(caught.value)
+
+
+def test_only_the_engine_that_launches_kernels_one_by_one_is_slowed_by_launching(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def rates(*settings: str) -> list[float]:
+        config = load_config(ROOT / "configs" / "tiny_cpu.yaml", settings)
+        found = []
+        for launch_s in (250e-6, 25e-3):
+            monkeypatch.setattr(throughput_estimate, "LAUNCH_S", launch_s)
+            speed = plan.plan(config, gpu="H100").speed
+            assert speed is not None
+            found.append(speed.sample_tokens_per_s)
+        return found
+
+    slow, slower = rates()
+    assert slow > 10 * slower
+    fast, also_fast = rates("engine.backend=vllm")
+    assert fast == also_fast
+    assert fast >= slow
+
+
+def test_sampling_reads_the_rows_and_not_the_reserved_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(throughput_estimate, "LAUNCH_S", 0.0)
+    settings = ["device=cuda:0", "loop.max_concurrent_episodes=16"]
+    few, many = (
+        plan.plan(
+            load_config(ROOT / "configs" / "tiny_cpu.yaml", [*settings, f"engine.max_num_seqs={slots}"]), gpu="H100"
+        )
+        for slots in (16, 64)
+    )
+    assert few.memory.total() < many.memory.total()
+    assert few.speed == many.speed
+
+
+def test_a_processor_is_measured_with_the_threads_of_the_trainer() -> None:
+    speeds = [plan.device_of("cpu", threads=count).single for count in (1, 8)]
+    assert speeds[1] > 4 * speeds[0]
+
+
+def test_the_estimate_of_a_processor_counts_the_program() -> None:
+    made = plan.plan(load_config(ROOT / "configs" / "tiny_cpu.yaml")).memory
+    assert {term.place for term in made.terms} == {"device"}
+    assert 0.8 * GIB < made.total() < 1.5 * GIB, "\n".join(made.lines())

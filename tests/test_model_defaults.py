@@ -25,10 +25,18 @@ BY_NAME = {
     "Qwen/Qwen2.5-VL-72B-Instruct-AWQ": "qwen25_vl",
     "qwen2_5_vl_3b": "qwen25_vl",
     "Qwen/Qwen3-VL-8B-Instruct": "qwen3_vl",
-    "qwen3.5-35b-a3b": "qwen3_vl",
-    "meituan/EvoCUA-8B": "qwen3_vl",
-    "GUI-Owl-7B": "qwen25_vl",
+    "qwen3.5-35b-a3b": "qwen35",
+    "Qwen/Qwen3.5-4B": "qwen35",
+    "meituan/EvoCUA-8B": "evocua",
+    "GUI-Owl-7B": "gui_owl",
     "GUI-Owl-1.5-8B-Instruct": "qwen3_vl",
+    "moonshotai/Kimi-VL-A3B-Instruct": "kimi",
+    "zai-org/GLM-4.5V": "glm_v",
+    "Hcompany/Holo1.5-7B": "holo1_5",
+    "Hcompany/Holo2-8B": "holo",
+    "OpenGVLab/ScaleCUA-7B": "scalecua",
+    "microsoft/Fara-7B": "fara",
+    "Tongyi-MAI/MAI-UI-8B": "mai_ui",
     "UI-TARS-2B-SFT": "uitars_1_0",
     "ui-tars-72b-dpo": "uitars_1_0",
     "ByteDance-Seed/UI-TARS-1.5-7B": "uitars_1_5",
@@ -63,7 +71,9 @@ def test_the_bundled_policy_and_models_made_like_it_keep_their_settings(tmp_path
     assert (fitted.action_format, fitted.prompt_style) == ("deskhand_json", "compact")
 
 
-@pytest.mark.parametrize(("kind", "expected"), [("qwen2_5_vl", "qwen25_vl"), ("qwen3_vl", "qwen3_vl")])
+@pytest.mark.parametrize(
+    ("kind", "expected"), [("qwen2_5_vl", "qwen25_vl"), ("qwen3_vl", "qwen3_vl"), ("qwen3_5", "qwen35")]
+)
 def test_a_checkpoint_gets_the_format_of_its_architecture_unless_its_name_says_more(tmp_path, kind, expected) -> None:
     for name, action_format in (("model", expected), ("UI-TARS-1.5-7B", "uitars_1_5")):
         (tmp_path / name).mkdir()

@@ -65,7 +65,7 @@ def test_the_wheel_has_every_file_of_the_package_and_what_it_ships_besides(wheel
     assert wanted | {"deskhand/scripts/environment", "deskhand/py.typed"} <= packed
     metadata = next(name for name in packed if name.endswith("METADATA"))
     about = zipfile.ZipFile(wheel).read(metadata).decode()
-    for extra in ("train", "office", "miniwob", "quantized", "wandb"):
+    for extra in ("train", "office", "gymnasium", "miniwob", "quantized", "wandb"):
         assert f"Provides-Extra: {extra}\n" in about
     for minor in range(11, 15):
         assert f"Programming Language :: Python :: 3.{minor}\n" in about

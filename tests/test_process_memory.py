@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import re
 import subprocess
 import sys
+import weakref
 from pathlib import Path
+
+from deskhand.recipes.process_memory import return_freed_memory
 
 PROGRAM = """
 import ctypes, os, threading
@@ -39,3 +43,22 @@ def arenas(path: Path, *, limit: bool) -> int:
 
 def test_threads_share_few_arenas(tmp_path: Path) -> None:
     assert arenas(tmp_path / "limited", limit=True) <= 3 < arenas(tmp_path / "unlimited", limit=False)
+
+
+class Episode:
+    """A cycle with a screenshot."""
+
+    def __init__(self) -> None:
+        self.own, self.screen = self, bytearray(1 << 20)
+
+
+def test_ended_episodes_are_freed_although_they_are_cycles() -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        ended = weakref.ref(Episode())
+        assert ended() is not None
+        return_freed_memory()
+        assert ended() is None
+    finally:
+        gc.enable()

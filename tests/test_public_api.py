@@ -30,7 +30,7 @@ def test_the_exports_are_these():
 
 def test_every_function_has_a_docstring_with_an_example():
     functions = [name for name in NAMES if name.islower() and not name.startswith("_") and not name.endswith("_async")]
-    assert [name for name in functions if "Example:" not in (getattr(deskhand, name).__doc__ or "")] == []
+    assert [name for name in functions if "Examples:" not in (getattr(deskhand, name).__doc__ or "")] == []
 
 
 def test_the_import_is_light():

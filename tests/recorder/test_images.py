@@ -168,6 +168,25 @@ def test_memory_is_bounded_and_evicted_images_are_prepared_again(image_processor
     assert np.array_equal(again.pixel_values, ImageCache(image_processor).add(png(0)).pixel_values)
 
 
+def test_released_images_take_no_memory_and_are_prepared_again(image_processor: Any) -> None:
+    kept = {name: png(seed) for seed in range(4) for name in [ImageCache(image_processor).add(png(seed)).sha256]}
+    images = ImageCache(image_processor, fetch=kept.__getitem__)
+    before = {name: np.asarray(images.add(encoded).pixel_values) for name, encoded in kept.items()}
+    first, *others = kept
+    images.release([*others, "unknown"])
+    assert images._prepared.used == images[first].pixel_values.nbytes
+    for name, values in before.items():
+        assert np.array_equal(images[name].pixel_values, values)
+
+
+def test_an_image_that_is_stored_nowhere_else_is_not_released(image_processor: Any) -> None:
+    images = ImageCache(image_processor, encoded_bytes=1)
+    names = [images.add(png(seed)).sha256 for seed in range(2)]  # the newest encoded image stays
+    images.release(names)
+    for name in names:
+        assert len(np.asarray(images[name].pixel_values))
+
+
 def test_patches_are_extracted_on_access_once_and_stored_as_bytes(
     image_processor: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -250,7 +250,7 @@ async def test_training_replaces_what_a_person_played_and_all_episodes_are_accou
         renderer = parts.recorder.renderer
         parts.recorder.engine = TakeoverEngine(parts.engine, renderer.encode_text, renderer.end_id)
         parts.runner.agent = training_fixture.BabblingAgent(AgentConfig(max_new_tokens=3), action_format=Writable())
-        # No model answers before the person takes over: what an untrained one says would decide the demonstration's value.
+        # No model answers before the person takes over: what it said would decide the value of the demonstration.
         pool = parts.runner.pool = WatchedPool(parts.pool, LiveDesktops(), parts.run, human_only=True)  # type: ignore[arg-type]
         training = asyncio.create_task(parts.loop.run())
         live = await playing(pool)

@@ -29,7 +29,7 @@ from deskhand.recorder.recorder import Recorder
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.rollout.runner import RecordedRunner
 from deskhand.store.run import Run
-from deskhand.tasks.task import seed_for
+from deskhand.tasks.task import Task, seed_for
 
 CORPUS = ["Click the blue square", "Click the red square", '{"op":"click","x":512,"y":300}', '{"op":"done"}', "error: "]
 
@@ -95,7 +95,7 @@ class Assembly:
 
 
 @asynccontextmanager
-async def assembled(
+async def assembled(  # noqa: PLR0913
     folder: Path,
     config: LoopConfig,
     *,
@@ -107,6 +107,7 @@ async def assembled(
     policy: Any = None,
     settings: dict[str, Any] | None = None,
     agent: AgentConfig | None = None,
+    make_task: Callable[[int], Task] = lambda n: fake_desktop.square_task(seed_for("train", n)),
 ) -> AsyncIterator[Assembly]:
     """`folder` holds the run and, beside it, the checkpoint. `policy` and `settings` are those of policy and trainer.
     `on_step` is told (steps before, episode ids) of every trainer step."""
@@ -149,7 +150,7 @@ async def assembled(
         trainer,
         images,
         source,
-        lambda n: fake_desktop.square_task(seed_for("train", n)),
+        make_task,
         on_step=progress,
         evaluate=evaluate,
     )
