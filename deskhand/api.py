@@ -76,7 +76,7 @@ class TrainResult:
 def load_config(path: str | Path | None = None, *, overrides: Sequence[str] = (), profile: str | None = None) -> Config:
     """Read a config file, the environment (`DESKHAND_*`) and `key.key=value` overrides. Raises `ConfigError`.
 
-    Example:
+    Examples:
         >>> config = deskhand.load_config("configs/tiny_cpu.yaml", overrides=["loop.total_steps=10"])
     """
     return load.load_config(Path(path) if path is not None else None, overrides, os.environ, profile=profile)
@@ -93,13 +93,14 @@ def load_tasks(
     """Select tasks. Raises `ConfigError`.
 
     Args:
-        source: A bundled suite ("basics", "miniwob"), an import path of task families, a Python file, or a folder.
+        source: A bundled suite ("basics", "web", "miniwob"), an import path of task families, a Python file, or a
+            folder.
         format: Format of the files in a folder; None is Deskhand's YAML.
         split: "train", "validation", "test", or "test_instructions" (instructions that no other split has).
         families: Families, files or folders to use; empty means all.
         count: Number of tasks of an evaluation.
 
-    Example:
+    Examples:
         >>> tasks = deskhand.load_tasks("basics", split="test", count=40)
     """
     name = str(source)
@@ -152,7 +153,7 @@ async def train_async(
         resume: Continue the run in the folder.
         on_step: Called after each training step.
 
-    Example:
+    Examples:
         >>> result = deskhand.train("configs/tiny_cpu.yaml", run_dir="runs/mine")
     """
     from deskhand.recipes import plan
@@ -206,7 +207,7 @@ async def evaluate_async(
         max_concurrent_episodes: Concurrent episodes.
         config: Everything else.
 
-    Example:
+    Examples:
         >>> tasks = deskhand.load_tasks("basics", split="test")
         >>> report = deskhand.evaluate("tiny", tasks=tasks, run_dir="runs/eval")
     """
@@ -246,7 +247,7 @@ async def run_episode(
 ) -> EpisodeResult:
     """Play one task on one desktop with a served model, and judge it.
 
-    Example:
+    Examples:
         >>> episode = await deskhand.run_episode(save_note.generate(0), base_url=url, served_model_name="qwen3-vl-4b")
     """
     import openai
@@ -272,7 +273,7 @@ async def run_episode(
 def open_run(run_dir: str | Path) -> Run:
     """Open a run for reading; use it in a `with` statement.
 
-    Example:
+    Examples:
         >>> with deskhand.open_run("runs/mine") as run:
         ...     episodes = [deskhand.load_episode(run, row.id) for row in run.episodes("train", "scored")]
     """
@@ -282,7 +283,7 @@ def open_run(run_dir: str | Path) -> Run:
 def load_episode(run: Run, episode_id: str) -> EpisodeResult:
     """A finished episode of a run, with its steps and its call graph.
 
-    Example:
+    Examples:
         >>> deskhand.load_episode(run, run.episodes("train", "trained")[0].id).score
     """
     from deskhand.rollout.run_writer import load_result

@@ -67,7 +67,7 @@ _PARTS: dict[Kind, _Part] = {
     ),
     "algorithm": _Part(
         "trainer.algorithm",
-        {name: f"{ALGORITHMS}.{name}:{name}" for name in ("grpo", "dr_grpo", "gspo", "dapo", "cispo", "rloo")}
+        {name: f"{ALGORITHMS}.{name}:{name}" for name in ("grpo", "dr_grpo", "gspo", "dapo", "cispo", "rloo", "gigpo")}
         | {
             f"reinforce_plus_plus{more}": f"{ALGORITHMS}.reinforce_plus_plus:reinforce_plus_plus{more}"
             for more in ("", "_baseline")
@@ -94,6 +94,7 @@ _PARTS: dict[Kind, _Part] = {
         {
             "basics": "deskhand.tasks.suites.family_registry:DEFAULT",
             "miniwob": "deskhand.tasks.suites.miniwob:task_names",
+            "web": "deskhand.tasks.suites.web:FAMILIES",
         },
     ),
     "task_family": _Part("suite.families", {}),
@@ -106,7 +107,7 @@ _objects: dict[tuple[Kind, str], Any] = {}
 def register(kind: Kind, name: str, value: Any = None) -> Any:
     """Give a part a name in this process; without `value`, return a decorator. Raises `ConfigError` if it is taken.
 
-    Example:
+    Examples:
         >>> @register("engine", "mine")
         ... async def build_mine(request): ...
     """

@@ -18,6 +18,7 @@ PACKAGE = Path(__file__).resolve().parent
 _EXTRAS = {
     "wandb": "wandb",
     "bitsandbytes": "quantized",
+    "gymnasium": "gymnasium",
     "miniwob": "miniwob",
     **dict.fromkeys(("docx", "lxml", "openpyxl", "python_calamine"), "office"),
 }

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -46,7 +47,7 @@ class DesktopAgent:
     `action_format` replaces the config's; further options are fields of `AgentConfig`. A model that does not answer
     within `reply_timeout_s` is an outage.
 
-    Example:
+    Examples:
         >>> agent = DesktopAgent(action_format="qwen3_vl", prompt_style="full", max_new_tokens=256)
     """
 
@@ -74,6 +75,21 @@ class DesktopAgent:
         """How the model sees a screen of this size."""
         return view_of(self.settings, width, height)
 
+    def first_turn(self, turns: int) -> int:
+        """Return the index of the first of `turns` turns that the model is shown."""
+        return self._history.start_index(turns)
+
+    def messages(self, instruction: str, turns: Sequence[Turn], view: ScreenView, first: int) -> list[dict[str, Any]]:
+        """Return the messages that ask for the next reply, with the turns from `first` on."""
+        config = self.config
+        return build_messages(
+            config.prompt_style,
+            instruction,
+            turns[first:],
+            prompt=self.action_format.prompt(view) if config.prompt_style == "full" else "",
+            earlier=self._summary(turns, first),
+        )
+
     async def solve(self, desktop: Desktop, instruction: str, client: openai.AsyncOpenAI, **options: Any) -> Transcript:
         """Play one episode without a runner. The options are those of `EpisodeContext`.
 
@@ -95,7 +111,7 @@ class DesktopAgent:
         while not episode.done:
             before = time.monotonic()
             view = episode.view
-            first = max(first, self._history.start_index(len(turns)))
+            first = max(first, self.first_turn(len(turns)))
             reply = await self._ask(episode, turns, view, first)
             while reply is None and config.on_overflow == "truncate":
                 later = drop_older_half(first, len(turns))
@@ -147,13 +163,7 @@ class DesktopAgent:
     ) -> tuple[str, str, bool] | None:
         """(text, call id, truncated) to the turns from `first` on, or None when they do not fit the model."""
         config, client = self.config, episode.client
-        messages: Any = build_messages(
-            config.prompt_style,
-            episode.instruction,
-            turns[first:],
-            prompt=self.action_format.prompt(view) if config.prompt_style == "full" else "",
-            earlier=self._summary(turns, first),
-        )
+        messages: Any = self.messages(episode.instruction, turns, view, first)
         sampling, endpoint = sampling_arguments(config, episode), f"the model's endpoint {client.base_url}"
         try:
             async with pausable_timeout.pausable_timeout(self._reply_timeout_s):
@@ -171,7 +181,7 @@ class DesktopAgent:
         choice = response.choices[0]
         return _unicode(choice.message.content or ""), response.id, choice.finish_reason == "length"
 
-    def _summary(self, turns: list[Turn], first: int) -> list[str]:
+    def _summary(self, turns: Sequence[Turn], first: int) -> list[str]:
         config = self.config
         if config.dropped_turns == "replies" and config.prompt_style == "compact":
             return []

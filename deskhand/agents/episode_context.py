@@ -306,7 +306,7 @@ def sampling_arguments(config: AgentConfig, episode: EpisodeContext) -> dict[str
 class Agent(Protocol):
     """What plays an episode. One object plays many episodes concurrently, so it keeps no state of an episode.
 
-    Example:
+    Examples:
         >>> class Noop:
         ...     async def run(self, episode):
         ...         await episode.observe()

@@ -16,6 +16,7 @@ def estimate(
     gpu: str | None = None,
     screen_size: str | None = None,
     turns: int | None = None,
+    reply_tokens: int | None = None,
     profile: Profile = None,
     overrides: Overrides = None,
     as_json: Json = False,
@@ -33,13 +34,15 @@ def estimate(
     screen_size
         Screenshot size, e.g. 1280x720 (default: the suite's).
     turns
-        Turns per episode (default: the suite's).
+        Turns per episode (default: the suite's maximum).
+    reply_tokens
+        Tokens per reply (default: agent.max_new_tokens).
     """
     from deskhand.recipes import plan
 
     size = None if screen_size is None else parse_size("--screen-size", screen_size)
     settings = load_run_settings(config, overrides, profile)
-    result = plan.plan(settings, memory_gib=memory, gpu=gpu, screen=size, turns=turns)
+    result = plan.plan(settings, memory_gib=memory, gpu=gpu, screen=size, turns=turns, reply_tokens=reply_tokens)
     if as_json:
         print_json(result.data())
     else:

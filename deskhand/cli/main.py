@@ -17,6 +17,7 @@ from deskhand.cli.actions import actions_app
 from deskhand.cli.areal import areal_app
 from deskhand.cli.audit import audit
 from deskhand.cli.common import INTERRUPTED, USER_ERROR
+from deskhand.cli.compare import compare
 from deskhand.cli.demo import demo
 from deskhand.cli.desktop import desktop_app
 from deskhand.cli.dev import dev_app
@@ -26,6 +27,8 @@ from deskhand.cli.estimate import estimate
 from deskhand.cli.evaluate import evaluate
 from deskhand.cli.export import export
 from deskhand.cli.gateway import gateway_app
+from deskhand.cli.import_demonstrations import import_demonstrations
+from deskhand.cli.measure import measure
 from deskhand.cli.record import record
 from deskhand.cli.report import report
 from deskhand.cli.rescore import rescore
@@ -49,13 +52,15 @@ app = App(
     help="Train vision-language models to use a computer, by reinforcement learning on real desktops.",
     suppress_keyboard_interrupt=False,
 )
-for _command in (demo, train, sft, export, estimate, record, report, view, diagnose, doctor, rescore):
+for _command in (demo, train, sft, export, estimate, record, report, view, compare, diagnose, doctor, rescore):
     app.command(_command)
 app.command(evaluate, name="eval")
+app.command(import_demonstrations, name="import")
 app.command(try_task, name="try")
 for _group in (tasks_app, actions_app, desktop_app, serve_app, gateway_app, areal_app, dev_app):
     app.command(_group)
 tasks_app.command(audit)
+tasks_app.command(measure)
 
 
 def _fail(message: str) -> NoReturn:

@@ -41,7 +41,7 @@ class ProbeResult:
 
 def check_machine() -> list[ProbeResult]:
     """Run all checks, in the order in which failures are best fixed."""
-    torch = _start_torch() if _installed("torch") else None  # imports torch, which takes longest, beside the others
+    torch = _start_torch() if _installed("torch") else None  # takes longest, so it runs beside the others
     return [*_python(), *_debian(), *_machine(), *_isolation(), *_homes(), *_training(torch)]
 
 
@@ -168,11 +168,9 @@ def _homes() -> Iterator[ProbeResult]:
     yield ProbeResult("homes", method != "none", found, "free space in /dev/shm", needed=False)
 
 
-def _start_torch() -> subprocess.Popen[str]:
-    program = "import torch as t; print(t.get_num_threads(), 'threads,', ['no', 'a'][t.cuda.is_available()], 'GPU')"
-    return subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8"
-    )
+def _start_torch(*arguments: str) -> subprocess.Popen[str]:
+    program = [sys.executable, *(arguments or ("-m", "deskhand.doctor.torch_probe"))]
+    return subprocess.Popen(program, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
 
 
 def _training(torch: subprocess.Popen[str] | None) -> Iterator[ProbeResult]:
@@ -182,5 +180,9 @@ def _training(torch: subprocess.Popen[str] | None) -> Iterator[ProbeResult]:
     yield ProbeResult("bundled policy", size_mb > 0, found, "reinstall the package, which contains the weights")
     if torch is not None:
         found, why = torch.communicate()
+        if torch.returncode != 0:  # imports all of torch, whose error says more
+            program = "import torch; from deskhand.doctor.torch_probe import describe; print(describe(torch._C))"
+            torch = _start_torch("-c", program)
+            found, why = torch.communicate()
         last = (why.strip().splitlines() or ["no message"])[-1]
         yield ProbeResult("torch", torch.returncode == 0, found.strip() or last, "reinstall torch")

@@ -105,7 +105,7 @@ def _with_history(
     if history == "error":
         raise ConfigError(
             f"{source}: the chat template rewrites earlier assistant turns ({what}), so no call would extend another; "
-            'set history to "preserve" (as sampled) or "fork" (follow the template)'
+            'set engine.rewritten_history to "preserve" (as sampled) or "fork" (follow the template)'
         )
     behavior = replace(behavior, strips_reasoning="thoughts" in what, trims_replies=behavior.trims)
     for what, talk in rewritten:

@@ -209,6 +209,11 @@ class CallGraph:
         return found
 
     @property
+    def image_hashes(self) -> set[str]:
+        """Names of the images in all prompts."""
+        return {span.sha256 for node in self._nodes.values() for span in node.call.spans}
+
+    @property
     def num_sampled_tokens(self) -> int:
         return sum(len(node.call.completion.token_ids) for node in self._nodes.values())
 

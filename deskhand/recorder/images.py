@@ -20,7 +20,7 @@ import math
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any, Protocol
@@ -181,6 +181,13 @@ class ImageCache(Mapping[str, PreparedImage]):
         self._remember(None, sha256, encode)
         return prepared
 
+    def release(self, names: Iterable[str]) -> None:
+        """Drop the pixels of images that are hardly used any more; who reads them prepares them again."""
+        with self._lock:
+            for name in names:
+                if self._is_stored(name):
+                    self._prepared.drop(name)
+
     def _check_length(self, encoded: bytes, param: str | None) -> None:
         if len(encoded) > self.max_encoded_bytes:
             raise InvalidRequestError(
@@ -212,17 +219,16 @@ class ImageCache(Mapping[str, PreparedImage]):
         """Return the image from memory, or with lazily computed pixels; requires the lock. An engine that has an
         image's features never reads the pixels, so long conversations prepare nothing again."""
         prepared = self._prepared.get(name)
-        if (
-            prepared is None
-            and name in self._outlines
-            and (self._fetch is not None or self._encoded.get(name) is not None)
-        ):
+        if prepared is None and name in self._outlines and self._is_stored(name):
             outline = self._outlines[name]
             pixels = LazyPixels(
                 self._patches.lookup, outline.pixel_values, lambda: self._prepare_again(name).pixel_values
             )
             prepared = replace(outline, pixel_values=pixels)
         return prepared
+
+    def _is_stored(self, name: str) -> bool:
+        return self._fetch is not None or self._encoded.get(name) is not None
 
     def _prepare_again(self, name: str) -> PreparedImage:
         return self._prepare_once(name, lambda: self._decode_again(name))
@@ -353,8 +359,7 @@ def _put_newest(names: OrderedDict[Any, Any], key: Any, value: Any) -> None:
 
 
 class LazyPixels:
-    """Pixels of an image that was evicted (`types.StoredPixels`), prepared again by each use. `shape` is that of the
-    values."""
+    """Pixels of an evicted image (`types.StoredPixels`), prepared again by each use. `shape` is that of the values."""
 
     def __init__(self, lookup: PatchLookup, shape: tuple[int, int], make: Callable[[], StoredPixels]) -> None:
         self.lookup, self.shape, self._make = lookup, shape, make
@@ -383,9 +388,12 @@ class LruCache:
         return None
 
     def put(self, key: str, value: Any) -> None:
-        if key in self.values:
-            self.used -= self.size(self.values.pop(key))
+        self.drop(key)
         self.values[key] = value
         self.used += self.size(value)
         while self.used > self.limit and len(self.values) > 1:
             self.used -= self.size(self.values.popitem(last=False)[1])
+
+    def drop(self, key: str) -> None:
+        if key in self.values:
+            self.used -= self.size(self.values.pop(key))

@@ -83,7 +83,8 @@ class StoredImages:
 
 
 class ExchangeLog:
-    """Exchange files of the sessions in a store. `append` flushes to disk; call it off the event loop."""
+    """Exchange files of the sessions in a store. `append` flushes to disk as the store does; call it off the event
+    loop."""
 
     def __init__(self, folder: SessionStore) -> None:
         self._folder = folder
@@ -94,12 +95,14 @@ class ExchangeLog:
         with self._lock:
             path = self._path(session_id)
             path.parent.mkdir(exist_ok=True)
+            durable = self._folder.durable
             file = append_log.open_again(path)
             try:
                 if os.fstat(file).st_size == 0:
-                    append_log.append(file, _line({"format": FORMAT, "session_id": session_id}), durable=True)
-                    append_log.sync_folder(path.parent)
-                append_log.append(file, _line(line), durable=True)
+                    append_log.append(file, _line({"format": FORMAT, "session_id": session_id}), durable=durable)
+                    if durable:
+                        append_log.sync_folder(path.parent)
+                append_log.append(file, _line(line), durable=durable)
             finally:
                 os.close(file)
 

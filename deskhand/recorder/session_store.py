@@ -76,7 +76,7 @@ class SessionStore:
     flushed to disk and survive a power failure; otherwise they survive a kill."""
 
     def __init__(self, folder: Path, *, durable: bool = True) -> None:
-        self.folder, self._durable = folder, durable
+        self.folder, self.durable = folder, durable
         self._open: dict[str, _CallLog] = {}
         self._images: set[str] = set()
         self._lock = threading.Lock()
@@ -92,7 +92,7 @@ class SessionStore:
             new_folder = not path.parent.exists()
             path.parent.mkdir(exist_ok=True)
             self._write_whole(path, encoded)
-            if new_folder and self._durable:
+            if new_folder and self.durable:
                 append_log.sync_folder(path.parent.parent)
         if len(self._images) >= _REMEMBERED:
             self._images.clear()
@@ -182,7 +182,7 @@ class SessionStore:
                 try:
                     if (folder / "session.json").exists():
                         raise FileExistsError
-                    self._open[session_id] = _CallLog(folder / "calls.jsonl", session_id, self._durable)
+                    self._open[session_id] = _CallLog(folder / "calls.jsonl", session_id, self.durable)
                 except FileExistsError:
                     raise InfrastructureError(
                         f"{folder}: contains another session with this id; use unique session ids"
@@ -194,14 +194,14 @@ class SessionStore:
         try:
             with partial.open("wb") as file:
                 file.write(data)
-                if self._durable:
+                if self.durable:
                     file.flush()
                     os.fsync(file.fileno())
             partial.replace(path)
         except OSError:
             partial.unlink(missing_ok=True)
             raise
-        if self._durable:
+        if self.durable:
             append_log.sync_folder(path.parent)
 
 
