@@ -110,6 +110,7 @@ async def audit(task: Task, lease: Lease, names: Iterable[str] = (), save_dir: P
     async with lease(task) as desktop:
         _check_shells(selected, desktop)
         await task.setup(desktop)
+        await desktop.observe()  # settles, as at the start of an episode
         facts = {
             "has_distractors": bool((await task.first_click_targets(desktop))[1]),
             "has_browser": any("chromium" in window.wm_class.lower() for window in await desktop.windows()),
@@ -127,6 +128,7 @@ async def audit(task: Task, lease: Lease, names: Iterable[str] = (), save_dir: P
         while agents:
             async with lease(task) as desktop:
                 await task.setup(desktop)
+                await desktop.observe()
                 try:
                     await initial_score(task, desktop)
                 except AlreadySolvedError as error:  # every agent would score 1

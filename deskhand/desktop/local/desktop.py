@@ -256,13 +256,14 @@ class LocalDesktop:
     async def wait_window(self, match: str, *, timeout_s: float = 20.0, count: int = 1) -> list[Window]:
         check = functools.partial(self._check_alive, self._active_session())
         doing = f"waiting for window '{match}'"
-        return await self._on_x(doing, timeout_s, windows.wait_windows, match, timeout_s, count, check)
+        budget_s = timeout_s + 2 * windows.PROGRAM_TIMEOUT_S
+        return await self._on_x(doing, budget_s, windows.wait_windows, match, timeout_s, count, check)
 
     async def place_window(
         self, window: Window, x: int, y: int, width: int | None = None, height: int | None = None
     ) -> Window:
         placed = (window, x, y, width, height)
-        return await self._on_x("placing a window", 3.0, windows.place, *placed, changes=True)
+        return await self._on_x("placing a window", windows.PLACE_TIMEOUT_S, windows.place, *placed, changes=True)
 
     async def activate_window(self, window: Window) -> None:
         await self._on_x("activating a window", 2.0, windows.activate, window, changes=True)

@@ -1,6 +1,7 @@
 """Managed windows: list, wait, place, activate, close, and wait until they or the manager have read their input.
 
-All information comes from the X server and window manager, not from guest programs. Boxes are in screen pixels.
+Boxes are in screen pixels. They come from the X server and the window manager; what guest programs reply affects only
+how long the host waits.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from deskhand.errors import InfrastructureError
 _NORTH_WEST = 1
 _FROM_PAGER = 2
 _POLL_S = 0.02
-_STATIONARY_S = 0.4
-_PLACE_TIMEOUT_S, _ACTIVATE_TIMEOUT_S, _START_TIMEOUT_S = 2.0, 1.0, 20.0
+PLACE_TIMEOUT_S, PROGRAM_TIMEOUT_S = 10.0, 2.0
+_ACTIVATE_TIMEOUT_S, _START_TIMEOUT_S = 1.0, 20.0
 _RECHECK_S = 0.5
 _ping_tokens = itertools.count(1)
 
@@ -87,7 +88,8 @@ def matching_windows(windows: list[Window], match: str) -> list[Window]:
 def wait_windows(
     connection: XConnection, match: str, timeout_s: float, count: int, check: Callable[[], None] = lambda: None
 ) -> list[Window]:
-    """Return the matching windows once there are `count`.
+    """Return the matching windows once there are `count`, and once the manager has placed new ones and their programs
+    read input (for that it waits at most `PROGRAM_TIMEOUT_S` longer).
 
     Raises `InfrastructureError` if that takes longer than `timeout_s`, and what `check` raises meanwhile.
     """
@@ -96,7 +98,12 @@ def wait_windows(
         windows = list_windows(connection)
         found = matching_windows(windows, match)
         if len(found) >= count:
-            return found
+            connection.started_windows &= {window.id for window in windows}
+            new = [window.id for window in found if window.id not in connection.started_windows]
+            if not new or time.monotonic() > deadline:
+                return found
+            _wait_until_started(connection, new)
+            continue
         check()
         if time.monotonic() > deadline:
             titles = ", ".join(f"{window.wm_class} '{window.title}'" for window in windows) or "none"
@@ -106,33 +113,44 @@ def wait_windows(
         connection.wait_for_root_property("_NET_CLIENT_LIST", _POLL_S if windows else 4 * _POLL_S)
 
 
+def _wait_until_started(connection: XConnection, identities: list[int]) -> None:
+    """Wait until new windows are where they stay: on a busy machine a window is listed before the manager has framed
+    and placed it, and before its program has finished its layout."""
+    deadline = time.monotonic() + PROGRAM_TIMEOUT_S
+    wait_for_manager(connection, PROGRAM_TIMEOUT_S)
+    for identity in identities:
+        wait_until_input_is_read(connection, max(0.0, deadline - time.monotonic()), identity)
+    wait_for_manager(connection, max(0.0, deadline - time.monotonic()))
+    connection.started_windows |= set(identities)
+
+
 def place(connection: XConnection, window: Window, x: int, y: int, width: int | None, height: int | None) -> Window:
-    """Move and resize through the window manager. Return the window as it is then (it may have a minimum size)."""
+    """Move and resize through the window manager. Return the window as it is then (it may have a minimum size).
+
+    Raises `InfrastructureError` if the window closes, or if the manager does not reply within `PLACE_TIMEOUT_S`.
+    """
     width, height = width or window.width, height or window.height
     atoms = connection.atoms
     maximized = [0, atoms["_NET_WM_STATE_MAXIMIZED_VERT"], atoms["_NET_WM_STATE_MAXIMIZED_HORZ"], _FROM_PAGER, 0]
     connection.send_root_message(window.id, "_NET_WM_STATE", maximized)
-    deadline = time.monotonic() + _PLACE_TIMEOUT_S
+    deadline = time.monotonic() + PLACE_TIMEOUT_S
     requested: tuple[int, int] | None = None
-    last, same_since = None, 0.0
     while True:
+        if not wait_for_manager(connection, max(0.0, deadline - time.monotonic())):
+            raise InfrastructureError(
+                f"the window manager did not place window '{window.title}' within {PLACE_TIMEOUT_S:g} s"
+            )
         try:
             current = _describe(connection, window.id)
         except xcffib.Error as error:
             raise InfrastructureError(f"window '{window.title}' closed while it was moved") from error
-        now = time.monotonic()
-        if (current.x, current.y, current.width, current.height) == (x, y, width, height):
-            return current
         corner = (x - current.frame_left, y - current.frame_top)
-        if corner != requested:  # with static gravity, openbox's next drag would jump by the frame
-            flags = _NORTH_WEST | 0xF << 8 | _FROM_PAGER << 12
-            connection.send_root_message(window.id, "_NET_MOVERESIZE_WINDOW", [flags, *corner, width, height])
-            requested, last = corner, None
-        if current != last:
-            last, same_since = current, now
-        if now > deadline or now - same_since > _STATIONARY_S:
+        if corner == requested or (current.x, current.y, current.width, current.height) == (x, y, width, height):
             return current
-        time.sleep(_POLL_S / 4)
+        # With static gravity, openbox's next drag would jump by the frame.
+        flags = _NORTH_WEST | 0xF << 8 | _FROM_PAGER << 12
+        connection.send_root_message(window.id, "_NET_MOVERESIZE_WINDOW", [flags, *corner, width, height])
+        requested = corner
 
 
 def activate(connection: XConnection, window: Window) -> None:
@@ -196,15 +214,16 @@ def wait_for_manager(connection: XConnection, limit_s: float) -> bool:
         core.DestroyWindow(window)
 
 
-def wait_until_input_is_read(connection: XConnection, limit_s: float) -> bool:
-    """Wait until the active program has read all input. Return False if it lacks support or does not reply.
+def wait_until_input_is_read(connection: XConnection, limit_s: float, identity: int | None = None) -> bool:
+    """Wait until the program of a window (None: of the active one) has read all input. Return False if it lacks support
+    or does not reply.
 
     `_NET_WM_PING` (Extended Window Manager Hints, "Window Manager Protocols") is queued behind the input, so a reply
     means that earlier input was read. GTK, Qt and LibreOffice reply; xterm does not support it. Qt 5 replies to the
     clients that select `StructureNotify`. The reply is untrusted and affects only how long the host waits.
     """
     core, root, ping = connection.core, connection.root, connection.atoms["_NET_WM_PING"]
-    window = _active_window(connection)
+    window = identity or _active_window(connection)
     try:
         if not window or ping not in _cardinals(connection, window, "WM_PROTOCOLS"):
             return False
@@ -224,7 +243,7 @@ def wait_until_input_is_read(connection: XConnection, limit_s: float) -> bool:
             if isinstance(event, xcffib.xproto.ClientMessageEvent) and event.window == root:
                 if tuple(event.data.data32[:3]) == (ping, token, window):
                     return True
-            elif event is None and _active_window(connection) != window:
+            elif event is None and not (identity or _active_window(connection) == window):
                 return False
         return False
     finally:

@@ -81,6 +81,8 @@ class XConnection:
         self.sync_timeout_s = SYNC_TIMEOUT_S
         self.panel_windows: frozenset[int] = frozenset()
         """Windows of the desktop itself, which are not listed with those of the user."""
+        self.started_windows: set[int] = set()
+        """Windows that the manager has placed and whose programs have read input."""
         with x_errors("connecting"):
             self.x = AuthenticatedConnection(name, cookie)
             self.core: Any = self.x.core
