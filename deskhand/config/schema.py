@@ -299,6 +299,7 @@ class TrackingConfig(Section):
     wandb: bool = False
     """Log to Weights & Biases (requires the package wandb and a login)."""
     wandb_project: str = "deskhand"
+    """Weights & Biases project."""
     scrub: bool = False
     """Replace keys, tokens, passwords and addresses in the texts of stored episodes, not in screenshots."""
     scrub_patterns: tuple[str, ...] = ()
@@ -310,8 +311,6 @@ class TrackingConfig(Section):
     def scrubbed(self) -> dict[str, Any] | None:
         """What the run's metadata say about scrubbing."""
         return {"patterns": self.scrub_patterns, "variables": self.scrub_env} if self.scrub else None
-
-    """Weights & Biases project."""
 
 
 class Config(Section):
