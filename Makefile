@@ -25,8 +25,7 @@ demo: setup
 # passes is printed with its traceback (`make test ARGS=--fail-on-flaky` fails instead).
 test: setup
 	@$(PYTHON) -m deskhand desktop install calc chromium panel || true
-	@$(PYTHON) -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder \
-		--reruns 1 --rerun-show-tracebacks $(ARGS)
+	@$(PYTHON) -m pytest -n $(JOBS) --dist loadgroup --no-loadscope-reorder --reruns 1 --rerun-show-tracebacks $(ARGS)
 
 # A part of `make test`, with the figures that it prints. The first run creates the peers' virtual environments
 # (scripts/environment), 2.3 GB for AReaL alone. One peer: `make test-peers ARGS="-k vllm"`.

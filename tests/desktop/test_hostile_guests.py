@@ -56,8 +56,8 @@ BOMB = "ulimit -p 300 2>/dev/null || ulimit -u 300; bomb() { bomb & bomb & sleep
 async def test_a_fork_bomb_stays_in_its_jail(desktop):
     async with embedded(SMALL, isolation_level=desktop.isolation_level) as other:
         await desktop.launch(["sh", "-c", BOMB])
-        most, deadline = 0, time.monotonic() + limit(2.0)
-        while time.monotonic() < deadline:
+        most, began = 0, time.monotonic()
+        while (passed := time.monotonic() - began) < 2.0 or (most <= 20 and passed < limit(20.0)):
             most = max(most, len(desktop.processes()))
         assert 20 < most <= LIMITS.max_processes + 2
         assert (await shell(other, "echo fine"))[1] == "fine\n"

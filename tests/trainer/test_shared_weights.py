@@ -134,13 +134,13 @@ async def test_the_trainer_uses_the_features_that_the_engine_has_computed(world,
         await ask_for_all(engine, world)
         assert sum(counts) == (len(world.images) if shared else 0)
         counts.clear()
-        for version in (1, 2):
+        for version, largest in ((1, 1e-5), (2, 1e-4)):  # an update by Adam enlarges differences of rounding
             for own, other in zip(
                 trainer.policy.logprobs(sequences, world.images),
                 alone.policy.logprobs(sequences, world.images),
                 strict=True,
             ):
-                np.testing.assert_allclose(own, other, atol=1e-5)
+                np.testing.assert_allclose(own, other, atol=largest)
             losses = [await asyncio.to_thread(one.step, rows, world.images) for one in (trainer, alone)]
             assert losses[0].loss == pytest.approx(losses[1].loss, abs=1e-6)
             await push_weights(trainer.policy, engine, version)
