@@ -38,7 +38,7 @@ from benchmarks.synthetic_screens import QUESTION, Endpoint, body, forever, scre
 from benchmarks.thresholds import Thresholds, parser_of, print_head
 from deskhand.recorder import images as images_module
 from deskhand.recorder.fast_patches import PatchExtractor
-from deskhand.recorder.images import decode_rgb
+from deskhand.recorder.image_decoding import decode_rgb
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.server import in_process_client
 from deskhand.types import PatchLookup

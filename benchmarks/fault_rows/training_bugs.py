@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
 
 from deskhand.agents.desktop_agent import AgentConfig
 from deskhand.algorithms import grpo
@@ -33,8 +32,8 @@ def _rendering() -> list[Case]:
     decode, put_parts, image = images.decode_rgb, ChatRenderer._put_parts, _PromptBuilder.image
     encode = forward.encode_images
 
-    def swapped(encoded: bytes, **options: Any) -> Image.Image:
-        return Image.fromarray(np.ascontiguousarray(np.asarray(decode(encoded, **options))[..., ::-1]))
+    def swapped(encoded: bytes, **options: Any) -> np.ndarray:
+        return np.ascontiguousarray(decode(encoded, **options)[..., ::-1])
 
     def without_images(renderer: Any, line: Any, parts: Any) -> None:
         put_parts(renderer, line, tuple(part for part in parts if isinstance(part, str)) or ("-",))

@@ -17,12 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from deskhand.errors import ConfigError, RecordError
 from deskhand.recorder.apis.validation import tool_definition
 from deskhand.recorder.graph import Call, CallGraph
-from deskhand.recorder.images import ImageCache, decode_rgb
+from deskhand.recorder.image_decoding import decode_rgb
+from deskhand.recorder.images import ImageCache
 from deskhand.recorder.recording_proxy import ExchangeLog, StoredImages
 from deskhand.recorder.renderer import ChatRenderer
 from deskhand.recorder.reply_index import ReplyIndex
@@ -135,4 +134,4 @@ def _chat_tools(tools: list[Any]) -> tuple[Mapping[str, Any], ...]:
 
 def _copy_images(conversation: Conversation, files: SessionStore, frames: Frames) -> None:
     for name in {sha256 for one in conversation.messages for sha256 in one.image_hashes}:
-        frames.put(name, np.asarray(decode_rgb(files.image(name), max_pixels=_MAX_PIXELS)))
+        frames.put(name, decode_rgb(files.image(name), max_pixels=_MAX_PIXELS))

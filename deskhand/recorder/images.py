@@ -1,8 +1,8 @@
 """Images of conversations: decoding, hashing and preprocessing, with a cache.
 
 Used by the recorder's APIs and by runners as `ImageCache`. Images are named by the SHA-256 of their raw
-`uint8[H, W, 3]` bytes, like `desktop.base.Frame.sha256`, whatever their encoding (PNG, JPEG, WebP). Transparency is
-composited on white; 16-bit channels keep their high byte. Calls block for milliseconds: use a worker thread.
+`uint8[H, W, 3]` bytes, like `desktop.base.Frame.sha256`, whatever their encoding (`recorder.image_decoding`). Calls
+block for milliseconds: use a worker thread.
 
 Screens of desktops in this process are not encoded: a runner adds their pixels (`add_pixels`), and its agent's messages
 contain their names (`NamedImages`).
@@ -12,10 +12,8 @@ Invariant: equal pixels give the same prepared tensor, that of the checkpoint's 
 
 from __future__ import annotations
 
-import binascii
 import contextlib
 import hashlib
-import io
 import math
 import re
 import threading
@@ -26,15 +24,13 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
-from PIL import Image
 
 from deskhand.errors import ConfigError, InfrastructureError, RecordError
 from deskhand.recorder.fast_patches import PatchExtractor
+from deskhand.recorder.image_decoding import decode_rgb, pixels_sha256, read_data_uri
 from deskhand.recorder.request_errors import InvalidRequestError
 from deskhand.types import Checksum, PatchLookup, PreparedImage, StoredPixels
 
-FORMATS = ("PNG", "JPEG", "WEBP")
-MEDIA_TYPES = ("image/png", "image/jpeg", "image/jpg", "image/webp")
 IMAGE = "deskhand-image:"
 """Prefix of the names of stored images where a message has an image's URL."""
 _NAME = re.compile("[0-9a-f]{64}")
@@ -42,67 +38,6 @@ PREPARED_BYTES = 512 << 20
 """Default size of the cache of prepared images (2.6 MiB for a 1280x720 screenshot)."""
 REMEMBERED = 1 << 17
 """Maximum number of image names that a cache remembers."""
-
-
-def read_data_uri(url: str, param: str = "image_url.url") -> bytes:
-    """Return the bytes of a base64 data URI. Raises `InvalidRequestError` for any other URL."""
-    if not url.startswith("data:"):
-        raise InvalidRequestError(
-            "images must be base64 data URIs; remote URLs are not fetched", param=param, code="remote_image"
-        )
-    head, comma, body = url[5:].partition(",")
-    media_type, *options = head.lower().split(";")
-    if not comma or media_type not in MEDIA_TYPES or options[-1:] != ["base64"]:
-        raise InvalidRequestError(
-            f"an image must start with data:image/png;base64, (or jpeg, webp), got data:{head[:40]!r}",
-            param=param,
-            code="invalid_image",
-        )
-    try:
-        return binascii.a2b_base64(body, strict_mode=True)
-    except ValueError:
-        raise InvalidRequestError(
-            "the image's data URI is not valid base64", param=param, code="invalid_image"
-        ) from None
-
-
-def decode_rgb(encoded: bytes, *, max_pixels: int, param: str | None = None) -> Image.Image:
-    """Decode one still image to mode RGB. Raises `InvalidRequestError` if it is invalid, truncated or too large."""
-    try:
-        image = Image.open(io.BytesIO(encoded), formats=FORMATS)
-        if image.width * image.height > max_pixels:
-            raise InvalidRequestError(
-                f"the image is {image.width}x{image.height}; the maximum is {max_pixels} pixels",
-                param=param,
-                code="image_too_large",
-            )
-        if getattr(image, "n_frames", 1) > 1:
-            raise InvalidRequestError(
-                "animated images are not supported; send one frame", param=param, code="invalid_image"
-            )
-        image.load()
-        return _to_rgb(image)
-    except InvalidRequestError:
-        raise
-    except Exception as error:  # decoders raise many exception types on invalid bytes
-        raise InvalidRequestError(f"the image cannot be decoded: {error}", param=param, code="invalid_image") from None
-
-
-def _to_rgb(image: Image.Image) -> Image.Image:
-    if image.mode == "RGB" and "transparency" not in image.info:
-        return image
-    if image.mode.startswith("I"):
-        high_bytes = (np.asarray(image).astype(np.uint32) >> 8).astype(np.uint8)
-        return Image.fromarray(high_bytes).convert("RGB")
-    if image.has_transparency_data:
-        white = Image.new("RGBA", image.size, (255, 255, 255, 255))
-        return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
-    return image.convert("RGB")
-
-
-def pixels_sha256(image: Image.Image) -> str:
-    """Return the SHA-256 (hex) of the raw bytes of an image in mode RGB."""
-    return hashlib.sha256(image.tobytes()).hexdigest()
 
 
 class ImageStore(Protocol):
@@ -197,8 +132,8 @@ class ImageCache(Mapping[str, PreparedImage]):
             )
 
     def _decode_and_add(self, digest: bytes, encoded: bytes, param: str | None) -> PreparedImage:
-        rgb_HWC = np.asarray(decode_rgb(encoded, max_pixels=self.max_pixels, param=param))
-        name = hashlib.sha256(rgb_HWC.data).hexdigest()
+        rgb_HWC = decode_rgb(encoded, max_pixels=self.max_pixels, param=param)
+        name = pixels_sha256(rgb_HWC)
         prepared = self._prepare_once(name, lambda: rgb_HWC)
         self._remember(digest, name, lambda: encoded)  # last, so that images the checkpoint rejects are not stored
         return prepared
@@ -277,10 +212,10 @@ class ImageCache(Mapping[str, PreparedImage]):
                 )
         if not isinstance(found, np.ndarray):
             try:
-                found = np.asarray(decode_rgb(found, max_pixels=self.max_pixels))
+                found = decode_rgb(found, max_pixels=self.max_pixels)
             except InvalidRequestError as error:
                 raise RecordError("image_changed", f"the stored bytes of image {sha256[:12]}: {error}") from error
-        if hashlib.sha256(np.ascontiguousarray(found).data).hexdigest() != sha256:
+        if pixels_sha256(found) != sha256:
             raise RecordError(
                 "image_changed", f"the stored bytes of image {sha256[:12]} have other pixels than recorded"
             )

@@ -46,7 +46,8 @@ from deskhand.recorder.http_common import (
     read_body,
     session_routes,
 )
-from deskhand.recorder.images import IMAGE, REMEMBERED, decode_rgb, pixels_sha256, read_data_uri
+from deskhand.recorder.image_decoding import decode_rgb, pixels_sha256, read_data_uri
+from deskhand.recorder.images import IMAGE, REMEMBERED
 from deskhand.recorder.messages import ImagePart
 from deskhand.recorder.request_errors import InvalidRequestError
 from deskhand.recorder.session_store import SessionStore

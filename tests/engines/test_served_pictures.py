@@ -11,7 +11,8 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from deskhand.engines.http_engine.image_encoding import ImageEncoder
 from deskhand.errors import RecordError
-from deskhand.recorder.images import ImageCache, read_data_uri
+from deskhand.recorder.image_decoding import read_data_uri
+from deskhand.recorder.images import ImageCache
 from deskhand.types import PreparedImage
 
 

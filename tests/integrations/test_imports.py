@@ -19,7 +19,8 @@ from deskhand.actions.serialization import op_to_json
 from deskhand.config.load import Config, load_config
 from deskhand.errors import AgentError, ConfigError
 from deskhand.integrations.recordings.imports import ImportCounts, import_trajectories
-from deskhand.recorder.images import IMAGE, decode_rgb, pixels_sha256
+from deskhand.recorder.image_decoding import decode_rgb, pixels_sha256
+from deskhand.recorder.images import IMAGE
 from deskhand.recorder.recording_proxy import ExchangeLog
 from deskhand.recorder.session_store import SessionStore
 
@@ -326,7 +327,7 @@ def test_screens_are_shown_in_the_size_that_the_agent_sees(tmp_path: Path) -> No
     imported(tmp_path, source, "agentnet", config(max_pixels=64 * 64))
     ((first, _),) = exchanges(tmp_path).values()
     image = decode_rgb(SessionStore(tmp_path / "out").image(screens(first)[0]), max_pixels=10**6)
-    assert image.width * image.height <= 64 * 64
+    assert image.size <= 3 * 64 * 64
     assert read(first["reply"]) == [{"op": "click", "point": [50, 50]}]
 
 

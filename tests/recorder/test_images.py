@@ -21,7 +21,8 @@ from deskhand.errors import ConfigError, InfrastructureError, RecordError
 from deskhand.models import forward
 from deskhand.recorder import images as images_module
 from deskhand.recorder.fast_patches import PatchExtractor
-from deskhand.recorder.images import IMAGE, ImageCache, NamedImages, decode_rgb, read_data_uri
+from deskhand.recorder.image_decoding import decode_rgb, read_data_uri
+from deskhand.recorder.images import IMAGE, ImageCache, NamedImages
 from deskhand.recorder.request_errors import InvalidRequestError
 from deskhand.types import Checksum
 
@@ -81,8 +82,8 @@ def test_a_png_of_any_mode_gives_exactly_its_rgb_pixels(mode: str) -> None:
             source.info["transparency"] = 0
         want = np.asarray(source.convert("RGB") if mode != "PA" else _over_white(source))
     got = decode_rgb(png(source), max_pixels=10**6)
-    assert got.mode == "RGB"
-    assert np.array_equal(np.asarray(got), want)
+    assert got.dtype == np.uint8
+    assert np.array_equal(got, want)
 
 
 def _over_white(image: Image.Image) -> Image.Image:
@@ -131,10 +132,10 @@ def test_damaged_bytes_are_rejected_or_decoded(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 8))):
         encoded[data.draw(st.integers(0, len(encoded) - 1))] = data.draw(st.integers(0, 255))
     try:
-        image = decode_rgb(bytes(encoded), max_pixels=10**6)
+        pixels = decode_rgb(bytes(encoded), max_pixels=10**6)
     except InvalidRequestError:
         return
-    assert image.mode == "RGB"
+    assert (pixels.dtype, pixels.shape[2]) == (np.uint8, 3)
 
 
 @settings(deadline=None)
@@ -227,9 +228,12 @@ def test_pixels_of_this_process_are_the_same_image_without_encoding_or_hashing(
     sent = ImageCache(image_processor).add(png(3))
     stored: dict[str, np.ndarray] = {sent.sha256: np.asarray(picture(3))}
     images = ImageCache(image_processor, fetch=stored.__getitem__, prepared_bytes=1)
-    for work in ("decode_rgb", "pixels_sha256"):
-        monkeypatch.setattr(images_module, work, lambda *_, **__: pytest.fail("decoded or hashed"))
-    added = images.add_pixels(sent.sha256, np.asarray(picture(3)), lambda: pytest.fail("encoded"))
+    other = hashlib.sha256(np.asarray(picture(4))).hexdigest()
+    with monkeypatch.context() as patch:
+        for work in ("decode_rgb", "pixels_sha256"):
+            patch.setattr(images_module, work, lambda *_, **__: pytest.fail("decoded or hashed"))
+        added = images.add_pixels(sent.sha256, np.asarray(picture(3)), lambda: pytest.fail("encoded"))
+        images.add_pixels(other, np.asarray(picture(4)), lambda: pytest.fail("encoded"))
     assert (added.sha256, added.grid_thw, added.tokens, added.width, added.height) == (
         sent.sha256,
         sent.grid_thw,
@@ -238,8 +242,6 @@ def test_pixels_of_this_process_are_the_same_image_without_encoding_or_hashing(
         sent.height,
     )
     assert np.array_equal(added.pixel_values, sent.pixel_values)
-    other = hashlib.sha256(np.asarray(picture(4))).hexdigest()
-    images.add_pixels(other, np.asarray(picture(4)), lambda: pytest.fail("encoded"))
     assert np.array_equal(images[sent.sha256].pixel_values, sent.pixel_values), "evicted, and fetched as pixels"
     stored[sent.sha256] = np.asarray(picture(5))
     with pytest.raises(RecordError, match="image_changed"):

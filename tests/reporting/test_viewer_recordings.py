@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import numpy as np
 import pytest
 from PIL import Image
 from recorded_folder import REPLIES, talk
 from recording import picture
 from viewer_client import KEY, TOKEN, get
 
-from deskhand.recorder.images import pixels_sha256
+from deskhand.recorder.image_decoding import pixels_sha256
 from deskhand.reporting.viewer.app import create_app
 
 TOOLS = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
@@ -55,7 +56,7 @@ async def test_a_session_has_its_conversations_with_images_tools_and_replies(cli
     replies = [turn["parts"][0]["text"] for turn in one["turns"] if turn["is_reply"]]
     assert replies == list(REPLIES)
     first = one["turns"][0]["parts"]
-    name = pixels_sha256(picture(4))
+    name = pixels_sha256(np.asarray(picture(4)))
     assert first == [{"image": name}, {"text": "go 0"}]
     shown = Image.open(io.BytesIO((await client.get(f"/api/runs/0/frames/{name}")).content))
     assert shown.tobytes() == picture(4).tobytes()

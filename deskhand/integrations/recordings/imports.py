@@ -18,6 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 from PIL import Image
 
 from deskhand.actions.formats.base import ScreenView
@@ -35,7 +36,8 @@ from deskhand.integrations.recordings.scalecua import read_scalecua
 from deskhand.integrations.recordings.trajectories import Problems, Step, Trajectory
 from deskhand.models.load import load_processors
 from deskhand.recipes.recorded_data import MIN_REWARD
-from deskhand.recorder.images import IMAGE, decode_rgb, pixels_sha256
+from deskhand.recorder.image_decoding import decode_rgb, pixels_sha256
+from deskhand.recorder.images import IMAGE
 from deskhand.recorder.recording_proxy import ExchangeLog
 from deskhand.recorder.request_errors import InvalidRequestError
 from deskhand.recorder.session_store import SessionStore
@@ -178,7 +180,7 @@ class _Writer:
     def _reply(self, step: Step) -> _Reply | None:
         problems = self._counts.problems
         try:
-            image = decode_rgb(step.image.read_bytes(), max_pixels=_MAX_PIXELS)
+            image = Image.fromarray(decode_rgb(step.image.read_bytes(), max_pixels=_MAX_PIXELS))
         except OSError as error:
             problems.add(
                 step.place, f"{step.image}: {error.strerror}; unpack the screenshots there or correct --images"
@@ -221,7 +223,7 @@ class _Writer:
             buffer = io.BytesIO()
             image.save(buffer, format="PNG", compress_level=1)
             encoded = buffer.getvalue()
-        name = pixels_sha256(image)
+        name = pixels_sha256(np.asarray(image))
         self._files.save_image(name, encoded)
         return IMAGE + name
 

@@ -13,7 +13,7 @@ from PIL import Image, UnidentifiedImageError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from deskhand.recorder.images import decode_rgb, pixels_sha256, read_data_uri
+from deskhand.recorder.image_decoding import decode_rgb, pixels_sha256, read_data_uri
 from deskhand.recorder.messages import ImagePart, Message
 from deskhand.recorder.recording_proxy import IMAGE, ExchangeLog
 from deskhand.recorder.session_store import SessionStore
