@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import resource
+import shutil
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from deskhand.desktop.local.home import Home
+from deskhand.desktop.local.home import MAX_NAMES, Home
+from deskhand.errors import InfrastructureError
 
 
 @pytest.fixture
@@ -103,3 +108,74 @@ def test_writing_creates_folders_and_reading_gives_it_back(home):
     assert home.listdir("new") == ["folder"]
     with pytest.raises(FileNotFoundError):
         home.listdir("nothing")
+
+
+@pytest.fixture
+def guest_home() -> Iterator[Home]:
+    """A home of a guest whose rights the host takes on, if it may."""
+    uid = 54_321 if os.getuid() == 0 else None
+    root = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    if uid is not None:
+        os.chown(root, uid, uid)
+    yield Home(root, "/home/user", uid)
+    shutil.rmtree(root)
+
+
+@pytest.mark.parametrize("target", ["x" * 300, f"a/{'x' * 300}/b", "Papers", "Papers/x", "/home/user/Papers", None])
+def test_a_folder_that_a_guest_replaced_or_closed_is_missing_or_refused(guest_home, target):
+    if target is None:
+        guest_home.write("Papers/file", b"x")
+        (guest_home.root / "Papers").chmod(0)
+    else:
+        os.symlink(target, guest_home.root / "Papers")
+    for access in (guest_home.listdir, guest_home.read):
+        for path in ("Papers", "Papers/file", f"Papers/{'x' * 300}", f"Papers/{'d/' * 3000}"):
+            with pytest.raises((PermissionError, FileNotFoundError)):
+                access(path)
+    with pytest.raises(PermissionError):
+        guest_home.write("Papers/file", b"x")
+
+
+def test_a_file_that_is_being_run_is_not_written(home):
+    shutil.copy(shutil.which("sleep") or "", home.root / "program")
+    running = os.posix_spawn(home.root / "program", ["program", "600"], {})
+    try:
+        with pytest.raises(PermissionError):
+            home.write("program", b"x")
+    finally:
+        os.kill(running, 9)
+        os.waitpid(running, 0)
+
+
+def test_an_error_of_this_machine_is_never_a_missing_file(home):
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, before[1]))
+    try:
+        for access in (home.listdir, home.read, lambda path: home.write(path, b"x")):
+            with pytest.raises(InfrastructureError):
+                access("inside/file.txt")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    shutil.rmtree(home.root)
+    with pytest.raises(InfrastructureError):
+        home.read("inside/file.txt")
+
+
+def test_any_name_is_listed_as_valid_text(home):
+    names = [b"\xff", b"caf\xc3\xa9", b"two\nlines", b"x" * 255, b"\xed\xa0\x80"]
+    for name in names:
+        os.mkdir(os.fsencode(home.root / "inside") + b"/" + name)
+    listed = home.listdir("inside")
+    assert listed == sorted(["\\xff", "café", "two\nlines", "x" * 255, "\\xed\\xa0\\x80", "file.txt"])
+    for name in (*listed, "\udcff", "\ud800"):
+        if name not in ("café", "two\nlines", "x" * 255):
+            with pytest.raises((FileNotFoundError, PermissionError)):
+                home.read(f"inside/{name}/x")
+
+
+def test_a_folder_is_listed_up_to_a_limit(home):
+    for number in range(MAX_NAMES + 100):
+        (home.root / "inside" / f"{number}").touch()
+    assert len(home.listdir("inside")) == MAX_NAMES

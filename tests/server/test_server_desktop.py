@@ -18,6 +18,7 @@ from deskhand.desktop import frame_codec
 from deskhand.desktop.base import Desktop, DesktopSpec, Frame
 from deskhand.desktop.remote.server_desktop import ServerPool
 from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError, InfrastructureError
+from deskhand.tasks.guest_files import read_folder
 
 QUICK = RemoteTimeouts(connect_s=2, read_s=5, max_attempts=4, initial_backoff_s=0.02)
 PATIENT = RemoteTimeouts(connect_s=2, read_s=5, max_attempts=12, initial_backoff_s=0.005)
@@ -73,6 +74,21 @@ async def test_a_desktop_of_a_server_implements_the_whole_interface():
         assert list(running.leases) == []
         with pytest.raises(InfrastructureError, match="closed"):
             await desktop.observe()
+
+
+async def test_any_name_of_a_guests_file_reads_as_on_a_local_desktop():
+    names = [b"\xff", b"two\nlines", b"x" * 255, "caf\u00e9".encode(), b"plain"]
+    async with bridge() as running, pool_of(running) as pool:
+        desktop = (await pool.lease()).desktop
+        (held,) = running.leases
+        script = f"import os; os.mkdir('a'); [open(b'a/' + name, 'wb').close() for name in {names!r}]"
+        assert (await desktop.run(["python3", "-c", script])).returncode == 0
+        assert await desktop.listdir("a") == await held.desktop.listdir("a")
+        assert await desktop.listdir("a") == sorted(["\\xff", "two\nlines", "x" * 255, "caf\u00e9", "plain"])
+        for each in (desktop, held.desktop):
+            found = await read_folder(each, "a")
+            assert {name: data for name, data in found.items() if data is None} == {"\\xff": None}
+            assert len(found) == len(names)
 
 
 async def test_over_tls_a_client_trusts_only_the_given_authority(certificate, monkeypatch):

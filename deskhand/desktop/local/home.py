@@ -14,6 +14,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, Literal
 
@@ -21,9 +22,21 @@ from deskhand.errors import InfrastructureError
 
 MAX_FILE_BYTES = 64 * 1024 * 1024
 _DEFAULT_HOME = PurePosixPath("/home/user")
-_GUEST_ERRORS = (errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EACCES, errno.EPERM, errno.ENAMETOOLONG)
+MAX_NAMES = 10_000
+_HOST_ERRORS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EIO, errno.ENOSPC, errno.EDQUOT)
+"""Errors of this machine. Guests can cause every other one, by what they put in the place of a file or a folder."""
+_MISSING = (errno.ENOENT, errno.ENOTDIR)
 _LIBC = ctypes.CDLL(None)
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+
+
+def _as_error(error: OSError, path: str, what: str, missing: tuple[int, ...]) -> Exception:
+    """Return what to raise for an error of the system: a guest's doing never looks like an outage, and vice versa."""
+    if error.errno in _HOST_ERRORS:
+        return InfrastructureError(f"{path}: cannot be accessed in the guest's home: {error.strerror}")
+    if error.errno in missing:
+        return FileNotFoundError(errno.ENOENT, f"no such {what} in the guest's home", path)
+    return PermissionError(error.errno, f"not an accessible {what} in the guest's home", path)
 
 
 class Home:
@@ -52,7 +65,7 @@ class Home:
                 parts.pop()
             else:
                 parts.append(part)
-        if any("\0" in part for part in parts):
+        if "\0" in path or not _is_encodable(path):
             raise FileNotFoundError(errno.ENOENT, "invalid path", path)
         return parts
 
@@ -72,7 +85,10 @@ class Home:
 
     @contextmanager
     def _folder(self, parts: list[str], create: bool) -> Iterator[int]:
-        descriptor = os.open(self.root, _DIRECTORY_FLAGS)
+        try:
+            descriptor = os.open(self.root, _DIRECTORY_FLAGS)
+        except FileNotFoundError as error:
+            raise InfrastructureError(f"{self.root}: the guest's home is gone") from error
         try:
             for part in parts:
                 if create:
@@ -108,8 +124,8 @@ class Home:
     def read(self, path: str, limit: int = MAX_FILE_BYTES) -> bytes:
         """Return the bytes of a regular file.
 
-        Raises `FileNotFoundError`, or `PermissionError` if the path leaves the home, is not a regular file or exceeds
-        `limit` bytes.
+        Raises `FileNotFoundError`; `PermissionError` if the path leaves the home, is not a regular file or exceeds
+        `limit` bytes; `InfrastructureError` if this machine fails.
         """
         try:
             with self._as_guest():
@@ -118,12 +134,10 @@ class Home:
                     raise IsADirectoryError(errno.EISDIR, "is a directory", path)
                 with self._folder(parts[:-1], create=False) as folder:
                     descriptor = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+            with _regular_file(descriptor, "rb", path) as file:
+                data = file.read(limit + 1)
         except OSError as error:
-            if error.errno in (errno.ENOTDIR, errno.ENOENT):
-                raise FileNotFoundError(errno.ENOENT, "no such file in the guest's home", path) from None
-            raise PermissionError(error.errno, "not a regular file in the guest's home", path) from None
-        with _regular_file(descriptor, "rb", path) as file:
-            data = file.read(limit + 1)
+            raise _as_error(error, path, "regular file", _MISSING) from error
         if len(data) > limit:
             raise PermissionError(errno.EFBIG, f"larger than {limit} bytes", path)
         return data
@@ -131,7 +145,8 @@ class Home:
     def write(self, path: str, data: bytes) -> None:
         """Write a file, creating its folders.
 
-        Raises `PermissionError` if a link or special file is in the way, `InfrastructureError` if there is no space.
+        Raises `PermissionError` if a link or special file is in the way, `InfrastructureError` if this machine fails,
+        for example because there is no space.
         """
         parts = self._parts(path)
         if not parts:
@@ -140,24 +155,36 @@ class Home:
             with self._as_guest(), self._folder(parts[:-1], create=True) as folder:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
                 descriptor = os.open(parts[-1], flags, 0o644, dir_fd=folder)
-        except OSError as error:
-            if error.errno in _GUEST_ERRORS:
-                raise PermissionError(error.errno, "cannot write in the guest's home", path) from None
-            raise InfrastructureError(f"{path}: cannot write in the guest's home: {error.strerror}") from error
-        file = _regular_file(descriptor, "wb", path)
-        try:
-            with file:
+            with _regular_file(descriptor, "wb", path) as file:
                 file.write(data)
         except OSError as error:
-            raise InfrastructureError(f"{path}: cannot write in the guest's home: {error.strerror}") from error
+            raise _as_error(error, path, "regular file", ()) from error
 
     def listdir(self, path: str) -> list[str]:
-        """Return the sorted names in a folder. Raises `FileNotFoundError` if it does not exist."""
+        """Return the sorted names in a folder, at most `MAX_NAMES` of them: guests can create millions.
+
+        A byte of a name that is not UTF-8 becomes four characters such as `\\xff`, so that each name is a valid text
+        everywhere; such a file cannot be read. Raises `FileNotFoundError` if there is no folder, `PermissionError` if
+        the guest made it inaccessible, `InfrastructureError` if this machine fails.
+        """
         try:
-            with self._as_guest(), self._folder(self._resolve(path), create=False) as folder:
-                return sorted(os.listdir(folder))
-        except (NotADirectoryError, FileNotFoundError):
-            raise FileNotFoundError(errno.ENOENT, "no such directory in the guest's home", path) from None
+            with (
+                self._as_guest(),
+                self._folder(self._resolve(path), create=False) as folder,
+                os.scandir(folder) as found,
+            ):
+                names = [os.fsencode(entry.name) for entry in islice(found, MAX_NAMES)]
+        except OSError as error:
+            raise _as_error(error, path, "folder", _MISSING) from error
+        return sorted(name.decode("utf-8", "backslashreplace") for name in names)
+
+
+def _is_encodable(path: str) -> bool:
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _regular_file(descriptor: int, mode: Literal["rb", "wb"], path: str) -> BinaryIO:

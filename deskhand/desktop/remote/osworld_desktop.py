@@ -21,6 +21,7 @@ from deskhand import pausable_timeout
 from deskhand.actions.formats.limits import points_of
 from deskhand.actions.ops import Op, to_screen_px
 from deskhand.desktop.base import CommandResult, DesktopSpec, Frame, Window
+from deskhand.desktop.local.home import MAX_NAMES
 from deskhand.desktop.local.idempotency_cache import IdempotencyCache
 from deskhand.desktop.remote import guest_scripts, screenshots
 from deskhand.desktop.remote.osworld_server import OsworldServer, ServerError
@@ -315,7 +316,10 @@ class OsworldDesktop:
         return path if path.startswith(("/", "~")) else f"~/{path}"
 
     async def listdir(self, path: str) -> list[str]:
-        body = f"import json\n_said = json.dumps(sorted(os.listdir(os.path.expanduser({self._home(path)!r}))))"
+        body = (
+            f"import json\n_names = sorted(os.listdir(os.path.expanduser({self._home(path)!r})))[:{MAX_NAMES}]\n"
+            "_said = json.dumps([os.fsencode(each).decode('utf-8', 'backslashreplace') for each in _names])"
+        )
         try:
             return await self._run_for(list[str], body, 10.0)
         except ProgramFailed as error:

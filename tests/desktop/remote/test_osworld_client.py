@@ -80,7 +80,8 @@ async def test_a_machine_implements_the_desktop_interface(tmp_path):
         assert len(looks) == 3  # ready, reset, perform
         await desktop.push("a/b.txt", b"\x00\xff")
         assert await desktop.pull("a/b.txt") == b"\x00\xff"
-        assert await desktop.listdir("a") == ["b.txt"]
+        await desktop.run(["sh", "-c", "touch \"$(printf '\\377')\""], cwd="a")
+        assert await desktop.listdir("a") == ["\\xff", "b.txt"]
         for wrong in (desktop.pull("none"), desktop.listdir("none")):
             with pytest.raises(FileNotFoundError):
                 await wrong
