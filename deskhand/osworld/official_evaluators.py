@@ -13,7 +13,6 @@ import functools
 import json
 import os
 import secrets
-import shutil
 import socket
 import struct
 import subprocess
@@ -25,7 +24,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from deskhand.desktop.local import isolation, processes
+from deskhand.desktop.local import file_tree, isolation, processes
 from deskhand.desktop.local.runtime_dir import runtime
 from deskhand.errors import ConfigError, EvaluatorError
 from deskhand.osworld import judge_process
@@ -249,7 +248,7 @@ class OfficialEvaluators:
             process.kill()
             process.wait()
         if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+            file_tree.remove_tree(self._folder)
             self._folder = None
 
     def close(self) -> None:

@@ -6,15 +6,20 @@ import asyncio
 import os
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from desktops import embedded
+from unprivileged import import_path, python_of_other_user
 
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local import desktop as local_desktop
-from deskhand.desktop.local import guest_user, processes, resource_monitor
+from deskhand.desktop.local import file_tree, guest_user, isolation, processes, resource_monitor
+from deskhand.desktop.local.file_tree import disk_bytes, remove_tree
+from deskhand.desktop.local.isolation import ResourceLimits
 from deskhand.desktop.local.runtime_dir import remove, remove_stale
 from deskhand.errors import InfrastructureError
 
@@ -74,7 +79,7 @@ def test_a_vanishing_file_does_not_hide_others_from_the_disk_count(tmp_path, mon
 
         def __init__(self, path):
             self._found = sorted(found(path), key=lambda entry: entry.name)
-            os.unlink(self._found[0].path)
+            os.unlink(self._found[0].name, dir_fd=path)
 
         def __enter__(self):
             return iter(self._found)
@@ -83,8 +88,116 @@ def test_a_vanishing_file_does_not_hide_others_from_the_disk_count(tmp_path, mon
             return None
 
     found = os.scandir
-    monkeypatch.setattr(resource_monitor.os, "scandir", Churning)
-    assert resource_monitor.disk_bytes(tmp_path, 1 << 30) >= 19 * (64 << 10)
+    monkeypatch.setattr(file_tree.os, "scandir", Churning)
+    assert file_tree.disk_bytes(tmp_path, 1 << 30) >= 19 * (64 << 10)
+
+
+def nest(top: Path, depth: int, name: str, with_others: bool = False) -> Path:
+    """Create a chain of folders, which no path may reach, with a file of 1 MiB at its end; return its top."""
+    top.mkdir(parents=True)
+    folder = os.open(top, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=folder)
+        if with_others:
+            os.mkdir("other", dir_fd=folder)
+            os.close(os.open("file", os.O_CREAT, dir_fd=folder))
+        deeper = os.open(name, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = deeper
+    with open(os.open("big", os.O_CREAT | os.O_WRONLY, dir_fd=folder), "wb") as file:
+        file.write(bytes(1 << 20))
+    os.close(folder)
+    return top
+
+
+@pytest.fixture
+def on_tmpfs() -> Iterator[Path]:
+    """A folder where desktops have theirs."""
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    folder.chmod(0o777)
+    yield folder
+    subprocess.run(["rm", "-rf", str(folder)], check=True)
+
+
+@pytest.mark.parametrize(("depth", "name"), [(1500, "a"), (5000, "a"), (1500, "x" * 255)])
+def test_folders_nested_to_any_depth_are_removed(depth, name, on_tmpfs):
+    assert remove_tree(nest(on_tmpfs / "desktop", depth, name, with_others=True))
+    assert list(on_tmpfs.iterdir()) == []
+
+
+def test_a_removal_follows_no_link_and_leaves_what_it_must(tmp_path):
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "file").touch()
+    (tmp_path / "home" / "a").mkdir(parents=True)
+    for place in ("home/link", "home/a/link", "link"):
+        (tmp_path / place).symlink_to(tmp_path / "outside")
+    assert remove_tree(tmp_path / "home")
+    assert not remove_tree(tmp_path / "link")
+    assert not remove_tree(tmp_path / "outside" / "file")
+    assert remove_tree(tmp_path / "nothing")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["file", "link", "outside"]
+
+
+def test_what_is_wrong_with_one_stale_folder_keeps_no_process_from_starting(on_tmpfs):
+    names = [f"deskhand-{os.getuid()}-{1 << 22}-{name}" for name in ("1", "2", "3")]
+    nest(on_tmpfs / names[0] / "desktop", 1500, "a")
+    (on_tmpfs / names[1] / "desktop" / "display").mkdir(parents=True)  # it should be a file
+    (on_tmpfs / names[2] / "desktop").mkdir(parents=True)
+    remove_stale(on_tmpfs)
+    assert [path.name for path in on_tmpfs.iterdir()] == [names[1]]
+
+
+def test_files_deeper_than_a_path_may_be_long_use_disk_too(on_tmpfs):
+    limits, before = ResourceLimits(disk_mib=8), len(os.listdir("/proc/self/fd"))
+    folder = nest(on_tmpfs / "home", 30, "x" * 200)
+    assert disk_bytes(folder, 8 << 20) >= 1 << 20
+    assert resource_monitor.exceeded_limit([], [folder], limits) is None
+    for number in range(8):
+        nest(folder / f"{number}", 30, "x" * 200)
+    assert "more than 8 MiB" in str(resource_monitor.exceeded_limit([], [folder], limits))
+    nest(on_tmpfs / "deep", 5000, "x")
+    assert "deep" in str(resource_monitor.exceeded_limit([], [on_tmpfs / "deep"], limits))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+CLOSED = """
+import os, sys
+from pathlib import Path
+from deskhand.desktop.local.file_tree import disk_bytes, remove_tree
+top = Path(sys.argv[1])
+for mode in (0o000, 0o400, 0o100, 0o300):
+    (top / f"{mode}" / "inner").mkdir(parents=True)
+    (top / f"{mode}" / "inner" / "file").write_bytes(bytes(1 << 20))
+    for folder in (top / f"{mode}" / "inner", top / f"{mode}"):
+        folder.chmod(mode)
+counted = disk_bytes(top, 1 << 30)
+modes = [(top / f"{mode}").stat().st_mode & 0o777 for mode in (0o000, 0o400, 0o100, 0o300)]
+print(counted >= 4 << 20, modes == [0o000, 0o400, 0o100, 0o300], remove_tree(top), top.exists())
+"""
+
+
+def test_folders_that_their_owner_may_not_read_are_counted_and_removed_without_root(on_tmpfs):
+    """Without root, guests and this process are the same user."""
+    command = [*python_of_other_user(), "-c", CLOSED, f"{on_tmpfs}/top"]
+    done = subprocess.run(command, env=import_path(), cwd="/", capture_output=True, text=True, check=False)
+    assert done.stdout.split() == ["True", "True", "True", "False"], done.stderr
+
+
+NEST = """
+import os
+for _ in range(1500):
+    os.mkdir("a")
+    os.chdir("a")
+"""
+
+
+async def test_a_home_of_deeply_nested_folders_is_removed_where_it_is_no_file_system_of_its_own(monkeypatch):
+    monkeypatch.setattr(isolation, "size_limited_folder", lambda *_: False)
+    async with embedded(SMALL) as desktop:
+        assert desktop._session is not None
+        folder = desktop._session.folder
+        assert (await desktop.run(["python3", "-c", NEST])).returncode == 0
+    assert not folder.exists()
 
 
 async def test_desktops_with_similar_labels_have_separate_tmp_folders(monkeypatch):

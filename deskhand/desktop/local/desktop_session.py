@@ -11,7 +11,6 @@ import functools
 import itertools
 import os
 import secrets
-import shutil
 import socket
 import threading
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local import (
     accessibility,
     egress_proxy,
+    file_tree,
     guest_user,
     home_template,
     isolation,
@@ -305,7 +305,7 @@ class DesktopSession:
         parts, self._parts = self._parts, []
         # All are called, in reverse order, even if one raises.
         with precedence.precedence_if_overloaded(), contextlib.ExitStack() as stack:
-            stack.callback(shutil.rmtree, self.folder, ignore_errors=True)
+            stack.callback(file_tree.remove_tree, self.folder)
             stack.callback(isolation.unmount_below, self.folder)
             stack.callback(self._release_user)
             if self._cgroup is not None:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import structlog
 
-from deskhand.desktop.local import guest_user, processes
+from deskhand.desktop.local import file_tree, guest_user, processes
 from deskhand.desktop.local.isolation import ResourceLimits
 from deskhand.desktop.local.jail import Jail
 
@@ -29,8 +29,6 @@ log = structlog.get_logger()
 PERIOD_S = 0.25
 SCAN_CPU_FRACTION = 0.02
 """CPU fraction for scanning the files of one desktop, and for the processes of all; more of them mean fewer scans."""
-MAX_ENTRIES = 200_000
-"""Files and folders; more exceed the limit, whatever their size."""
 _MIB = 1024 * 1024
 
 
@@ -131,14 +129,11 @@ def exceeded_limit(
             return f"guests use {memory_mib} MiB of memory; the limit is {limits.memory_mib}"
     if threads > limits.max_processes:
         return f"guests run {threads} processes and threads; the limit is {limits.max_processes}"
-    used = sum(disk_bytes(folder, limits.disk_mib * _MIB) for folder in folders)
-    if used > limits.disk_mib * _MIB:
-        return (
-            f"guest files use more than {limits.disk_mib} MiB"
-            if used < MAX_ENTRIES * _MIB
-            else f"guests created more than {MAX_ENTRIES} files"
-        )
-    return None
+    try:
+        used = sum(file_tree.disk_bytes(folder, limits.disk_mib * _MIB) for folder in folders)
+    except file_tree.TreeTooLarge as error:
+        return str(error)
+    return f"guest files use more than {limits.disk_mib} MiB" if used > limits.disk_mib * _MIB else None
 
 
 def _proportional_kib(pids: list[int]) -> tuple[int, int]:
@@ -168,19 +163,3 @@ def open_bytes(pids: list[int]) -> int:
                     if stat.S_ISREG(file.st_mode) and file.st_nlink == 0:
                         sizes[file.st_dev, file.st_ino] = file.st_blocks * 512
     return sum(sizes.values())
-
-
-def disk_bytes(folder: Path, limit: int) -> int:
-    """Return the disk usage of a folder in bytes; stops counting above `limit`. Links are not followed."""
-    total, entries, pending = 0, 0, [str(folder)]
-    while pending and total <= limit:
-        with contextlib.suppress(OSError), os.scandir(pending.pop()) as found:
-            for entry in found:
-                entries += 1
-                if entries > MAX_ENTRIES:
-                    return MAX_ENTRIES * _MIB
-                with contextlib.suppress(OSError):  # the file may be gone
-                    total += max(entry.stat(follow_symlinks=False).st_blocks * 512, 1024)
-                    if entry.is_dir(follow_symlinks=False):
-                        pending.append(entry.path)
-    return total

@@ -21,9 +21,12 @@ import sys
 import threading
 from pathlib import Path
 
-from deskhand.desktop.local import cgroup, guest_user, isolation, precedence, processes, xserver
+import structlog
+
+from deskhand.desktop.local import cgroup, file_tree, guest_user, isolation, precedence, processes, xserver
 from deskhand.errors import ConfigError
 
+log = structlog.get_logger()
 GUEST_FILE = "guest"
 """In a desktop's folder: the user id or mark of its guests."""
 LOCK_FILE = "owner"
@@ -94,10 +97,13 @@ def tmpfs() -> Path:
 
 
 def remove_stale(base: Path) -> None:
-    """Remove the folders of this user's dead owners."""
+    """Remove the folders of this user's dead owners. Logs what fails: it must not keep this process from starting."""
     for folder in base.glob(f"{_PREFIX}{os.getuid()}-*"):
-        if not _has_owner(folder):
-            remove(folder.name.removeprefix(f"{_PREFIX}{os.getuid()}-"), folder)
+        try:
+            if not _has_owner(folder):
+                remove(folder.name.removeprefix(f"{_PREFIX}{os.getuid()}-"), folder)
+        except Exception:
+            log.exception("runtime_dir.stale_folder", folder=str(folder))
 
 
 def _has_owner(folder: Path) -> bool:
@@ -134,7 +140,7 @@ def remove(token: str, folder: Path) -> None:
         if number.isdecimal():
             xserver.remove_dead_server(int(number))
     isolation.unmount_below(folder)
-    shutil.rmtree(folder, ignore_errors=True)
+    file_tree.remove_tree(folder)
 
 
 def main() -> None:
