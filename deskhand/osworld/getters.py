@@ -23,7 +23,7 @@ from deskhand.tasks.document_readers import InvalidDocument
 from deskhand.tasks.formats import osworld_getters
 from deskhand.tasks.formats.osworld_getters import Getter
 from deskhand.tasks.formats.requirements import LIVE_WEB_GETTERS, is_remote
-from deskhand.tasks.guest_files import MAX_FILES, decode_text, list_folder
+from deskhand.tasks.guest_files import decode_text, list_folder
 from deskhand.tasks.subprocess_call import read_in_subprocess
 
 _CHROME = "/home/user/.config/google-chrome"
@@ -216,9 +216,12 @@ class GetterReader:
 
     async def _shortcuts(self) -> dict[str, str]:
         """Return the text of each .desktop file on the desktop, by its name."""
-        names = [name for name in await list_folder(self._desktop, "Desktop") if name.endswith(".desktop")]
-        files = {name: await self._file(f"/home/user/Desktop/{name}") for name in names[:MAX_FILES]}
-        return {name: text for name, data in files.items() if (text := decode_text(data)) is not None}
+        found: dict[str, str] = {}
+        for name in await list_folder(self._desktop, "Desktop"):
+            if name.endswith(".desktop"):
+                text = decode_text(await self._file(f"/home/user/Desktop/{name}"))
+                found |= {} if text is None else {name: text}
+        return found
 
     async def _file(self, path: str) -> bytes | None:
         try:

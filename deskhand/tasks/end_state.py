@@ -17,6 +17,8 @@ import json
 import os
 import re
 import secrets
+import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -38,7 +40,9 @@ from deskhand.tasks.task import Task
 FORMAT = 2
 BLOBS = "blobs"
 MAX_FILES = 5000
+"""Files and folders. A folder with which there would be more is not saved."""
 MAX_BYTES = 256 * 2**20
+MAX_SECONDS = 60.0
 SKIPPED_FOLDERS = (".cache", "Cache", "Code Cache", "GPUCache", "ShaderCache", "GrShaderCache", "component_crx_cache")
 """Caches of programs, which are not saved."""
 
@@ -54,31 +58,7 @@ async def save_end_state(
 ) -> Path:
     """Save a desktop as it was judged; return the JSON file. Raises `InfrastructureError`."""
     (folder / BLOBS).mkdir(parents=True, exist_ok=True)
-    files: dict[str, str | None] = {}
-    folders: dict[str, list[str]] = {}
-    skipped: list[str] = []
-    size, pending = 0, ["."]
-    while pending:
-        path = pending.pop()
-        try:
-            names = await desktop.listdir(path)
-        except UNREADABLE:
-            pass
-        else:
-            folders[path] = names
-            for name in names:
-                (skipped if name in SKIPPED_FOLDERS else pending).append(name if path == "." else f"{path}/{name}")
-            continue
-        if len(files) >= MAX_FILES or size > MAX_BYTES:
-            skipped.append(path)
-            continue
-        try:
-            data = await desktop.pull(path)
-        except UNREADABLE:
-            files[path] = None
-            continue
-        size += len(data)
-        files[path] = await asyncio.to_thread(_put, folder, data)
+    files, folders, skipped = await _save_home(desktop, folder)
     screen = await desktop.observe()
     record = {
         "format": FORMAT,
@@ -103,6 +83,40 @@ async def save_end_state(
         "skipped": skipped,
     }
     return await asyncio.to_thread(_write, folder, re.sub(r"[^A-Za-z0-9._-]+", "-", task.id), record)
+
+
+async def _save_home(
+    desktop: StageableDesktop, folder: Path
+) -> tuple[dict[str, str | None], dict[str, list[str]], list[str]]:
+    """Save the files of the home; return their digests (None: not readable), the names in each folder, and the paths
+    that were not saved: caches, and what an agent that fills its home has beyond the limits."""
+    files: dict[str, str | None] = {}
+    folders: dict[str, list[str]] = {}
+    skipped: list[str] = []
+    size, pending, deadline = 0, deque(["."]), time.monotonic() + MAX_SECONDS
+    while pending:
+        path = pending.popleft()
+        if size > MAX_BYTES or time.monotonic() > deadline:
+            skipped.append(path)
+            continue
+        try:
+            names = await desktop.listdir(path)
+        except UNREADABLE:
+            try:
+                data = await desktop.pull(path)
+            except UNREADABLE:
+                files[path] = None
+                continue
+            size += len(data)
+            files[path] = await asyncio.to_thread(_put, folder, data)
+            continue
+        if len(files) + len(folders) + len(pending) + len(names) > MAX_FILES:
+            skipped.append(path)
+            continue
+        folders[path] = names
+        for name in names:
+            (skipped if name in SKIPPED_FOLDERS else pending).append(name if path == "." else f"{path}/{name}")
+    return files, folders, skipped
 
 
 def _put(folder: Path, data: bytes) -> str:
@@ -160,7 +174,7 @@ class EndState:
         plain = os.path.normpath(str(pure))
         if plain.startswith(("..", "/")):
             raise FileNotFoundError(path)
-        if any(plain == each or plain.startswith(f"{each}/") for each in self.record["skipped"]):
+        if any(each in (".", plain) or plain.startswith(f"{each}/") for each in self.record["skipped"]):
             raise EvaluatorError(f"{self.path.name}: {path} was not saved with the end state")
         return plain
 

@@ -6,13 +6,15 @@ Used by checks, families and oracles. A path that is not a regular file counts a
 from __future__ import annotations
 
 from deskhand.desktop.base import StageableDesktop
+from deskhand.tasks.document_readers import InvalidDocument
 
 UNREADABLE = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 """Raised by desktops for a path that is missing, a folder, a pipe, no folder, or a link that leaves the home."""
 
-MAX_FILES = 500
+MAX_FILES = 200
 MAX_BYTES = 16 * 2**20
-"""Limits of one folder. Families create a few small files."""
+"""Limits of one folder. Families create a few small files. An agent that fills a folder must not make its check too
+slow to score it."""
 
 
 async def read_file(desktop: StageableDesktop, path: str) -> bytes | None:
@@ -37,23 +39,24 @@ def decode_text(data: bytes | None) -> str | None:
 
 
 async def list_folder(desktop: StageableDesktop, path: str) -> list[str]:
-    """Return the names in a folder; empty if it is not a folder."""
+    """Return the names in a folder; empty if it is not a folder. Raises `InvalidDocument` for more than `MAX_FILES`."""
     try:
-        return await desktop.listdir(path)
+        names = await desktop.listdir(path)
     except UNREADABLE:
         return []
+    if len(names) > MAX_FILES:
+        raise InvalidDocument(f"{path}: more than {MAX_FILES} files and folders")
+    return names
 
 
 async def read_folder(desktop: StageableDesktop, path: str) -> dict[str, bytes | None]:
     """Return the bytes of each file in a folder by name; None for a name that is not a regular file.
 
-    Files beyond `MAX_FILES` or `MAX_BYTES` are None, too: an agent that fills a folder must not make its check too slow
-    to score it.
+    Files beyond `MAX_BYTES` are None, too. Raises `InvalidDocument` for more than `MAX_FILES`.
     """
     found: dict[str, bytes | None] = {}
     size = 0
     for name in await list_folder(desktop, path):
-        is_read = len(found) < MAX_FILES and size < MAX_BYTES
-        data = found[name] = await read_file(desktop, f"{path}/{name}") if is_read else None
+        data = found[name] = await read_file(desktop, f"{path}/{name}") if size < MAX_BYTES else None
         size += len(data or b"")
     return found

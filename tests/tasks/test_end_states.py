@@ -8,12 +8,15 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from threading import Barrier
+from typing import cast
 
 import pytest
 from desktops import desktop_for
 
 from deskhand.cli.main import app
-from deskhand.errors import ConfigError
+from deskhand.desktop.base import StageableDesktop
+from deskhand.desktop.local.home import Home
+from deskhand.errors import ConfigError, EvaluatorError
 from deskhand.tasks import end_state
 from deskhand.tasks.end_state import BLOBS, EndState, load_end_states, rescore_states, save_end_state
 from deskhand.tasks.family_checks import oracle, stops_early
@@ -127,6 +130,67 @@ async def test_links_and_folders_read_as_they_did(tmp_path: Path) -> None:
         with pytest.raises(kind):
             await state.pull(path)
     assert state.value is None
+
+
+class Files:
+    """A home without a desktop, which counts how often it is accessed."""
+
+    def __init__(self, root: Path) -> None:
+        self.home = Home(root, "/home/user")
+        self.num_reads = 0
+
+    async def listdir(self, path: str) -> list[str]:
+        self.num_reads += 1
+        return self.home.listdir(path)
+
+    async def pull(self, path: str) -> bytes:
+        self.num_reads += 1
+        return self.home.read(path)
+
+
+def fill(root: Path, num_folders: int) -> Files:
+    """`num_folders` in Documents, of which each tenth has folders as well."""
+    for number in range(num_folders):
+        (root / "Documents" / f"{number}").mkdir(parents=True)
+        for inner in range(0 if number % 10 else 50):
+            (root / "Documents" / f"{number}" / f"{inner}").mkdir()
+    return Files(root)
+
+
+@pytest.mark.parametrize("num_folders", [1000, 6000])
+async def test_an_agent_that_fills_its_home_is_scored_by_few_reads(num_folders: int, tmp_path: Path) -> None:
+    files, tasks = fill(tmp_path, num_folders), [family_registry.make_task("folder_make", seed) for seed in range(3)]
+    for task in tasks:
+        files.num_reads = 0
+        outcome = await judge(task, cast(StageableDesktop, files), grace_s=0)
+        assert isinstance(outcome, Scored), outcome
+        assert outcome.value == 0.0
+        assert files.num_reads < 50
+
+
+@pytest.mark.parametrize(("num_folders", "max_seconds"), [(1000, 60.0), (6000, 60.0), (20, 0.0)])
+async def test_what_is_beyond_the_limits_of_an_end_state_is_not_read_as_absent(
+    num_folders: int, max_seconds: float, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(end_state, "MAX_SECONDS", max_seconds)
+    home, saved = tmp_path / "home", tmp_path / "saved"
+    (saved / BLOBS).mkdir(parents=True)
+    files = fill(home, num_folders)
+    (home / "notes.txt").write_text("words")
+    blobs, folders, skipped = await end_state._save_home(cast(StageableDesktop, files), saved)
+    state = EndState(saved / "state.json", {"files": blobs, "folders": folders, "skipped": skipped})
+    assert files.num_reads <= 2 * end_state.MAX_FILES
+    num_lost = 0
+    for path in home.rglob("*"):
+        name = str(path.relative_to(home))
+        try:
+            assert await state.listdir(name) == sorted(each.name for each in path.iterdir()) if path.is_dir() else True
+            assert await state.pull(name) == path.read_bytes() if path.is_file() else True
+        except EvaluatorError:
+            num_lost += 1
+    assert num_lost > 0
+    if max_seconds:
+        assert await state.pull("notes.txt") == b"words"
 
 
 def test_a_folder_without_end_states_is_named(tmp_path: Path) -> None:

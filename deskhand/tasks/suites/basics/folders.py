@@ -38,13 +38,15 @@ def make_folder(scenario: HdScenario) -> Task:
         await hd_screen.wait_still(desktop, 0.5)
 
     async def clauses(desktop: StageableDesktop) -> list[Finding]:
-        found = {name: await list_folder(desktop, f"{SHELF}/{name}") for name in await list_folder(desktop, SHELF)}
+        names = await list_folder(desktop, SHELF)
+        found = {name: await list_folder(desktop, f"{SHELF}/{name}") for name in sorted(existing)}
         wanted = {name: sorted(["about.txt", *([new] if name == inside else [])]) for name in sorted(existing)}
         try:
             inner: list[str] | None = await desktop.listdir(f"{SHELF}/{inside}/{new}")
         except UNREADABLE:
             inner = None
         return [
+            clause(f"the folders in {SHELF}", names, sorted(existing)),
             clause("the content of each folder", found, wanted),
             clause(f"the content of the folder {new}", inner, []),
         ]
