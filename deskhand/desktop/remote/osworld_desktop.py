@@ -317,8 +317,8 @@ class OsworldDesktop:
 
     async def listdir(self, path: str) -> list[str]:
         body = (
-            f"import json\n_names = sorted(os.listdir(os.path.expanduser({self._home(path)!r})))[:{MAX_NAMES}]\n"
-            "_said = json.dumps([os.fsencode(each).decode('utf-8', 'backslashreplace') for each in _names])"
+            f"import json\n_names = os.listdir(os.path.expanduser({self._home(path)!r}))[:{MAX_NAMES}]\n"
+            "_said = json.dumps(sorted(os.fsencode(each).decode('utf-8', 'backslashreplace') for each in _names))"
         )
         try:
             return await self._run_for(list[str], body, 10.0)
