@@ -15,7 +15,7 @@ import xcffib.xproto
 from desktops import embedded
 from xcffib.xproto import CW, Atom, EventMask, PropMode, WindowClass
 
-from deskhand.actions.ops import Click, Key, Point, Type, screen_px
+from deskhand.actions.ops import Click, Key, Point, Type, Wait, screen_px
 from deskhand.desktop.base import DesktopSpec
 from deskhand.desktop.local.clipboard import MAX_BYTES
 from deskhand.desktop.local.x_connection import XConnection
@@ -68,6 +68,20 @@ async def test_malformed_window_properties_do_not_fail_the_desktop(desktop):
         await desktop.windows()
         await desktop.perform([Type("é 三 😀\n")], action_id="typed")
     assert (await desktop.pull("typed.txt")).decode() == "é 三 😀\n"
+
+
+async def test_a_screen_that_a_guest_blackens_is_a_frame(desktop):
+    with as_guest(desktop) as guest:
+        window = guest.x.generate_id()
+        mask, values = CW.BackPixel | CW.OverrideRedirect, [0, 1]
+        guest.core.CreateWindow(0, window, guest.root, 0, 0, 320, 240, 0, WindowClass.InputOutput, 0, mask, values)
+        guest.core.MapWindow(window)
+        guest.sync()
+        left, top, under = (await desktop.perform([Wait(0.0)], action_id="black")).under_cursor
+        frame = await desktop.observe()
+    pixels = frame.bgrx.copy()
+    pixels[top : top + under.shape[0], left : left + under.shape[1]] = under
+    assert not pixels.any()
 
 
 async def test_a_long_list_of_windows_that_do_not_exist_costs_one_request_each(desktop):

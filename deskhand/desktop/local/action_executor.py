@@ -38,7 +38,7 @@ from deskhand.desktop.local.settle import MAX_BUSY_S, Settler, SettleResult
 from deskhand.desktop.local.windows import active_class, wait_for_manager, wait_until_input_is_read
 from deskhand.desktop.local.x_connection import x_errors
 from deskhand.desktop.local.xtest_input import BUTTONS, XTestInput
-from deskhand.errors import AgentError, DeliveryUnknown, FrameError, InfrastructureError
+from deskhand.errors import AgentError, DeliveryUnknown, InfrastructureError
 
 _BETWEEN_OPS_SETTLE_S = 0.03
 _BETWEEN_OPS_TIMEOUT_S = 2.0
@@ -100,8 +100,6 @@ class ActionExecutor:
                 if isinstance(op, (MouseDown, MouseUp)):
                     self._button_down = isinstance(op, MouseDown)
             return self.observe()
-        except FrameError:
-            raise
         except Exception as error:
             raise DeliveryUnknown(f"the desktop failed during an action: {type(error).__name__} {error}") from error
 
@@ -159,12 +157,16 @@ class ActionExecutor:
         return settled
 
     def first_frame(self) -> Frame:
-        """Return the settled screen of a fresh desktop, with the pointer in the corner."""
+        """Return the settled screen of a fresh desktop, with the pointer in the corner. Raises `FrameError` if it is
+        black; later a guest may have blackened it.
+        """
         self.xtest.move(self._session.spec.width - 2, self._session.spec.height - 2)
-        return self._frame(self._settle(_BETWEEN_OPS_SETTLE_S, self._settle_timeout_s))
+        settled = self._settle(_BETWEEN_OPS_SETTLE_S, self._settle_timeout_s)
+        framebuffer.check_not_black(settled.pixels)
+        return self._frame(settled)
 
     def observe(self) -> Frame:
-        """Return the settled screen. Raises `FrameError` if it is black, `InfrastructureError` on failure."""
+        """Return the settled screen. Raises `InfrastructureError` on failure."""
         settled = self._settle(self._settle_s, self._settle_timeout_s)
         if not self._session.jail.is_running():
             raise InfrastructureError(self._session.failure() or "the jail has exited")
@@ -172,7 +174,6 @@ class ActionExecutor:
 
     def _frame(self, settled: SettleResult) -> Frame:
         pixels = settled.pixels
-        framebuffer.check_not_black(pixels)
         image = self._session.connection.pointer_image()
         under = framebuffer.draw_cursor(pixels, image)
         changed = framebuffer.changed_bbox(self._last, pixels)

@@ -93,7 +93,7 @@ def _channels(pixels: np.ndarray) -> np.ndarray:
 
 
 def check_not_black(pixels: np.ndarray) -> None:
-    """Raise `FrameError` if the screen is all black: the root window never is, so nothing was drawn."""
+    """Raise `FrameError` if a fresh desktop is all black: its root window is not, so nothing was drawn."""
     if not pixels.any():
         raise FrameError("the screen is black: the X server has not drawn anything")
 

@@ -111,6 +111,7 @@ class OsworldDesktop:
         self._check_open()
         if self._pristine is not None and self._pristine[0] == spec:
             return self._pristine[1]
+        self._decoder = screenshots.ScreenshotDecoder()
         if self._reset_hook is not None:
             address = await self._reset_hook()
             if address is not None:
@@ -127,7 +128,7 @@ class OsworldDesktop:
                 f"{self.label}: the screen has {size[0]}x{size[1]} pixels, the task needs "
                 f"{spec.width}x{spec.height}; change its resolution"
             )
-        self._size, self._decoder = size, screenshots.ScreenshotDecoder()
+        self._size = size
         self._performed.clear()
         self._old_markers.clear()
         if self._reset_hook is None:  # an earlier episode may have left keys pressed and the pointer on a target
@@ -266,7 +267,7 @@ class OsworldDesktop:
         for attempt in range(max_attempts):
             data = await self._server.screenshot()
             try:
-                return await asyncio.to_thread(screenshots.decode_screenshot, data, self._size, about)
+                return await asyncio.to_thread(self._decoder.decode, data, self._size, about)
             except FrameError:
                 if attempt == max_attempts - 1:
                     raise

@@ -1,7 +1,8 @@
 """Decoding of screenshots that remote machines send as PNG or JPEG.
 
-Used by `osworld_desktop`. Truncated, black and wrongly sized images raise `FrameError`. The last byte counts:
-decoders stop reading when they have all pixels, so they miss a damaged end.
+Used by `osworld_desktop`. Truncated and wrongly sized images raise `FrameError`, and black ones until the machine has
+shown something: later a guest may have blackened its screen. The last byte counts: decoders stop reading when they
+have all pixels, so they miss a damaged end.
 """
 
 from __future__ import annotations
@@ -43,8 +44,6 @@ def decode_screenshot(data: bytes, size: tuple[int, int] | None, about: str) -> 
     except (OSError, ValueError, SyntaxError, LookupError, Image.DecompressionBombError, EOFError) as error:
         raise FrameError(f"{about}: truncated image or wrong checksum: {error}") from None
     height, width = rgb.shape[:2]
-    if int(rgb.max()) < BLACK_LEVEL:
-        raise FrameError(f"{about}: the screen is black")
     bgrx = np.empty((height, width, 4), np.uint8)
     bgrx[:, :, :3] = rgb[:, :, ::-1]
     bgrx[:, :, 3] = 255
@@ -53,12 +52,19 @@ def decode_screenshot(data: bytes, size: tuple[int, int] | None, about: str) -> 
 
 
 class ScreenshotDecoder:
-    """Turns the screenshots of one desktop into numbered frames with their changed box."""
+    """Turns the screenshots of one desktop after a reset into numbered frames with their changed box."""
 
     def __init__(self) -> None:
         self._sequence = 0
         self._last: np.ndarray | None = None
         self._hash: PixelHash | None = None
+
+    def decode(self, data: bytes, size: tuple[int, int] | None, about: str) -> np.ndarray:
+        """Like `decode_screenshot`; before the first frame also raises `FrameError` if the screen is black."""
+        bgrx = decode_screenshot(data, size, about)
+        if self._last is None and int(bgrx[:, :, :3].max()) < BLACK_LEVEL:
+            raise FrameError(f"{about}: the screen is black")
+        return bgrx
 
     def frame(self, bgrx: np.ndarray, cursor: tuple[int, int], settle_ms: float, reason: str) -> Frame:
         """Not for the event loop."""

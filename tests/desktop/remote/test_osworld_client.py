@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import io
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from fake_osworld import FakeOsworld
 from patience import limit
+from PIL import Image
 from server_client import LossyNetwork, bridge, leased
 from serving import on_a_port
 from starlette.applications import Starlette
@@ -182,6 +184,18 @@ async def test_an_unrequested_compressed_reply_is_an_outage(tmp_path):
             with pytest.raises(InfrastructureError, match="content-encoding"):
                 await plain.send("GET", path, repeatable=True)
         await plain.close()
+
+
+async def test_a_black_screen_is_an_outage_during_a_reset_and_later_a_frame(tmp_path):
+    file = io.BytesIO()
+    Image.new("RGB", (SCREEN.width, SCREEN.height), (3, 3, 3)).save(file, "PNG")
+    async with machine(tmp_path) as (fake, desktop):
+        await desktop.reset(SCREEN)
+        fake.guest.picture = file.getvalue  # type: ignore[method-assign]
+        for frame in (await desktop.perform([Type("q")], action_id="1"), await desktop.observe()):
+            assert frame.bgrx[:, :, :3].max() == 3
+        with pytest.raises(InfrastructureError, match="the screen is black"):
+            await desktop.reset(SCREEN)
 
 
 async def test_an_incomplete_screenshot_never_becomes_a_frame(tmp_path):
