@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
 import unicodedata
 
 from desktops import point_on
@@ -11,7 +12,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from deskhand.actions.ops import Click, Drag, Key, KeyDown, KeyUp, Move, Scroll, Type
+from deskhand.desktop import op_budgets
 from deskhand.desktop.base import DesktopSpec
+from deskhand.desktop.local import processes
 from deskhand.desktop.local.desktop import LocalDesktop
 
 SMALL = DesktopSpec("plain", 320, 240)
@@ -162,3 +165,15 @@ async def test_modifiers_of_a_click_are_held_for_the_click_alone(desktop):
         [Move(at(50, 50)), Click(at(60, 60), modifiers=("ctrl", "alt")), Click(at(150, 100))], action_id="click"
     )
     assert await reports(desktop) == [(24, True), (24, False), (0, True), (0, False)]
+
+
+async def test_a_stopped_program_delays_an_action_at_most_by_its_budget(desktop, monkeypatch):
+    """The calculator ignores a key for some time after it was pressed, so a second press waits until it was read."""
+    pid = await desktop.launch(["galculator"])
+    await desktop.activate_window((await desktop.wait_window("galculator"))[0])
+    await desktop.observe()
+    processes.kill(pid, signal.SIGSTOP)
+    monkeypatch.setattr(op_budgets, "DRAIN_TIMEOUT_S", 2.0)
+    ops = [Type("1" * 24), *[Click(at(5, 5), modifiers=("ctrl",))] * 2]
+    frame = await desktop.perform(ops, action_id="stopped")  # an error past the budget
+    assert frame.size == (320, 240)

@@ -12,10 +12,11 @@ import zstandard
 from patience import limit
 from server_client import OWNER_KEY, SCREEN, LossyNetwork, bearer, bridge, painted_server, wait_until
 
-from deskhand.actions.ops import Click, Key, Move, Point, Type, Wait, screen_px
+from deskhand.actions.ops import Click, Drag, Key, Move, Point, Type, Wait, screen_px
 from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop import frame_codec
 from deskhand.desktop.base import Desktop, DesktopSpec, Frame
+from deskhand.desktop.op_budgets import op_budget_s
 from deskhand.desktop.remote.server_desktop import ServerPool
 from deskhand.errors import AgentError, ConfigError, DeliveryUnknown, FrameError, InfrastructureError
 from deskhand.tasks.guest_files import read_folder
@@ -167,6 +168,21 @@ async def test_without_a_reply_the_error_tells_whether_the_action_may_have_been_
         assert not isinstance(error.value, DeliveryUnknown)
         network.lose_request = 0.0
         assert (await desktop.observe()).cursor == (5, 5)
+
+
+async def test_a_client_waits_for_an_action_as_long_as_the_desktop_may_take():
+    class TimedNetwork(LossyNetwork):
+        async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+            limits_s[request.url.path.rpartition("/")[2]] = request.extensions["timeout"]["read"]
+            return await super().handle_async_request(request)
+
+    limits_s: dict[str, float] = {}
+    async with painted_server() as (running, _), pool_of(running, TimedNetwork()) as pool:
+        desktop = (await pool.lease()).desktop
+        ops = Type("x"), Type("1" * 500), Click(at(5, 5), modifiers=("ctrl",)), Drag((at(0, 0), at(300, 0)))
+        for index, op in enumerate(ops):
+            await desktop.perform([op], action_id=f"{index}")
+            assert limits_s["perform"] == QUICK.read_s + op_budget_s(op, SCREEN.width, SCREEN.height)
 
 
 async def test_a_client_of_a_released_lease_reaches_nothing():

@@ -1,17 +1,18 @@
 """Ops on a local desktop: `ActionExecutor`.
 
 Invariant: every op of an action is validated before the first is performed. Once input was sent, a failure is
-`DeliveryUnknown`. Every op ends within its budget (`op_budget_s`), whatever the guests do.
+`DeliveryUnknown`. Every op ends within its budget (`op_budgets`), whatever the guests do: all of its waits for them end
+at one deadline.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
 import numpy as np
 
-from deskhand.actions.durations import duration_s
 from deskhand.actions.formats.limits import MAX_PERFORMED_PATH, check_amounts, points_of
 from deskhand.actions.keys import character_keysym
 from deskhand.actions.ops import (
@@ -30,6 +31,7 @@ from deskhand.actions.ops import (
     Zoom,
     to_screen_px,
 )
+from deskhand.desktop import op_budgets
 from deskhand.desktop.applications import catalog
 from deskhand.desktop.base import Frame
 from deskhand.desktop.local import framebuffer
@@ -41,18 +43,16 @@ from deskhand.desktop.local.xtest_input import BUTTONS, XTestInput
 from deskhand.errors import AgentError, DeliveryUnknown, InfrastructureError
 
 _BETWEEN_OPS_SETTLE_S = 0.03
-_BETWEEN_OPS_TIMEOUT_S = 2.0
 _UNREAD_SETTLE_S = 0.1
 """For programs that do not tell when they have read their input."""
-_DRAIN_TIMEOUT_S = 10.0
-_FOCUS_TIMEOUT_S = 1.0
 
 
 @dataclass(frozen=True)
 class ActionPlan:
     """Validated ops with their points in screen pixels."""
 
-    steps: tuple[tuple[Op, tuple[tuple[int, int], ...]], ...]
+    steps: tuple[tuple[Op, tuple[tuple[int, int], ...], float], ...]
+    """Op, its points, and its budget in seconds."""
     budget_s: float
 
 
@@ -71,6 +71,8 @@ class ActionExecutor:
         self._hash = framebuffer.PixelHash(*size)
         self._sequence = 0
         self._button_down = False
+        self._deadline = math.inf
+        """When the current op must have ended its waits for the guests."""
         self._last: np.ndarray | None = None
 
     def plan(self, ops: list[Op]) -> ActionPlan:
@@ -82,8 +84,9 @@ class ActionExecutor:
             targets = () if isinstance(op, Zoom) else points_of(op)
             points = tuple(to_screen_px(point, width, height) for point in targets)
             _check(op)
-            budget_s += op_budget_s(op, points)
-            steps.append((op, points))
+            op_budget_s = op_budgets.op_budget_s(op, width, height)
+            budget_s += op_budget_s
+            steps.append((op, points, op_budget_s))
         return ActionPlan(tuple(steps), budget_s)
 
     def perform(self, plan: ActionPlan) -> Frame:
@@ -92,7 +95,8 @@ class ActionExecutor:
             self._session.connection.sync()
         try:
             previous: Op | None = None
-            for op, points in plan.steps:
+            for op, points, budget_s in plan.steps:
+                self._deadline = time.monotonic() + budget_s
                 if previous is not None and (self._button_down or _must_catch_up(previous, op)):
                     self._catch_up()
                 self._do(op, points)
@@ -136,17 +140,25 @@ class ActionExecutor:
         self._session.connection.x.flush()
 
     def _catch_up(self) -> None:
-        self._settle(_BETWEEN_OPS_SETTLE_S, _BETWEEN_OPS_TIMEOUT_S)
+        self._settle(_BETWEEN_OPS_SETTLE_S, self._limit_s(op_budgets.BETWEEN_OPS_TIMEOUT_S))
 
-    def _drain(self) -> None:
+    def _limit_s(self, timeout_s: float) -> float:
+        """Return the time limit of a wait of the current op."""
+        return max(0.0, min(timeout_s, self._deadline - time.monotonic()))
+
+    def _drain(self) -> bool:
         # For example, the keyboard map is about to change: pending input must be read under the current map.
-        deadline = time.monotonic() + _DRAIN_TIMEOUT_S
-        if not wait_until_input_is_read(self._session.connection, _DRAIN_TIMEOUT_S):
-            remaining_s = max(_UNREAD_SETTLE_S, deadline - time.monotonic())
-            self._settle(_UNREAD_SETTLE_S, remaining_s, remaining_s)
+        limit_s = self._limit_s(op_budgets.DRAIN_TIMEOUT_S)
+        deadline = time.monotonic() + limit_s
+        if limit_s <= 0 or wait_until_input_is_read(self._session.connection, limit_s):
+            return limit_s > 0
+        remaining_s = deadline - time.monotonic()
+        settle_timeout_s = max(_UNREAD_SETTLE_S, remaining_s)
+        settled = self._settle(_UNREAD_SETTLE_S, settle_timeout_s, settle_timeout_s)
+        return remaining_s > 0 and settled.reason != "cap"
 
     def _await_focus(self) -> None:
-        wait_for_manager(self._session.connection, _FOCUS_TIMEOUT_S)
+        wait_for_manager(self._session.connection, self._limit_s(op_budgets.FOCUS_TIMEOUT_S))
 
     def _repeat_gap_s(self) -> float:
         return catalog.repeat_gap_s(active_class(self._session.connection))
@@ -204,23 +216,6 @@ def _check(op: Op) -> None:
             character_keysym(character)
     if isinstance(op, (Click, MouseDown, MouseUp, Drag)) and op.button not in BUTTONS:
         raise AgentError(f"unknown mouse button {op.button!r}; use one of {', '.join(BUTTONS)}")
-
-
-def op_budget_s(op: Op, points: tuple[tuple[int, int], ...] = ()) -> float:
-    """Return the maximum duration of `op` and the wait for the guests, in seconds."""
-    match op:
-        case Wait() | Scroll():
-            return _BETWEEN_OPS_TIMEOUT_S + duration_s(op)
-        case Drag():
-            return 3 * _BETWEEN_OPS_TIMEOUT_S + 2 * duration_s(op, points)
-        case Type():  # before and after each change of the keyboard map, and between doubled characters
-            return _BETWEEN_OPS_TIMEOUT_S + _FOCUS_TIMEOUT_S + 2 * _DRAIN_TIMEOUT_S * (1 + len(op.text) // 25)
-        case Key() | KeyDown() | KeyUp():
-            return _BETWEEN_OPS_TIMEOUT_S + _FOCUS_TIMEOUT_S + 2 * _DRAIN_TIMEOUT_S
-        case Click():
-            return _BETWEEN_OPS_TIMEOUT_S + 1.0 + duration_s(op)
-        case _:
-            return _BETWEEN_OPS_TIMEOUT_S
 
 
 _POINTER_OPS = (Click, MouseDown, MouseUp, Drag, Scroll)

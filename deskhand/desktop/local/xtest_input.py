@@ -35,16 +35,16 @@ _SAME_POSITION_PX = 6
 class XTestInput:
     """Sends input.
 
-    `settle` lets guests catch up before the next input; `drain` waits until they have read it all. `await_focus` waits
-    until the window manager has given the focus to the window that was pressed. `repeat_gap_s` returns how long the
-    active program ignores a key after it was pressed.
+    `settle` lets guests catch up before the next input; `drain` waits until they have read it all, and returns False if
+    they did not in time. `await_focus` waits until the window manager has given the focus to the window that was
+    pressed. `repeat_gap_s` returns how long the active program ignores a key after it was pressed.
     """
 
     def __init__(
         self,
         connection: XConnection,
         settle: Callable[[], None],
-        drain: Callable[[], None],
+        drain: Callable[[], bool],
         await_focus: Callable[[], None],
         repeat_gap_s: Callable[[], float],
     ) -> None:
@@ -109,7 +109,9 @@ class XTestInput:
             # The program's timer starts when it reads the first press, and must be handled before the second.
             for wait_s in (self._gap_s, 0.0):
                 self._connection.sync()
-                self._drain()
+                if not self._drain():
+                    self._gap_s = 0.0  # it reads nothing: wait once per text or chord
+                    return
                 time.sleep(wait_s)
 
     def _code(self, symbol: int) -> tuple[int, bool]:

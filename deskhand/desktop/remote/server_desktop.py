@@ -17,11 +17,12 @@ from typing import Any, TypeVar
 
 import httpx2
 
-from deskhand.actions.ops import Drag, Op, Type, Wait
+from deskhand.actions.ops import Op
 from deskhand.actions.serialization import op_to_json
 from deskhand.config.schema import RemoteTimeouts
 from deskhand.desktop import frame_codec
 from deskhand.desktop.base import CommandResult, DesktopSpec, Frame, Window
+from deskhand.desktop.op_budgets import op_budget_s
 from deskhand.desktop.remote.quota import QuotaManager
 from deskhand.desktop.remote.remote_pool import RemotePool
 from deskhand.desktop.remote.replies import CommandReply, ForeignReply, JsonReply, describe
@@ -147,7 +148,7 @@ class ServerDesktop:
     async def perform(self, ops: list[Op], *, action_id: str) -> Frame:
         """See `Desktop.perform`. Points become pixels here, so one outside the screen fails without a request."""
         body = {"ops": [op_to_json(op, *self._size) for op in ops], "action_id": action_id}
-        max_duration_s = sum(_max_duration_s(op) for op in ops)
+        max_duration_s = sum(op_budget_s(op, *self._size) for op in ops)
         return await self._frame("POST", "/perform", acts=True, may_take_s=max_duration_s, json=body)
 
     async def observe(self) -> Frame:
@@ -257,16 +258,3 @@ class ServerPool(RemotePool):
         lease = await self.transport.acquire(body, secrets.token_hex(16), may_take_s=self._wait_s + 60)
         self._created.add(lease.id)
         return ServerDesktop(self, lease)
-
-
-def _max_duration_s(op: Op) -> float:
-    """Return the maximum duration of an op, including settling."""
-    match op:
-        case Wait():
-            return op.seconds
-        case Drag():
-            return 2.0 + len(op.path)
-        case Type():
-            return 10.0 + 0.05 * len(op.text)
-        case _:
-            return 2.0
